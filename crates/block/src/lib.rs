@@ -1,0 +1,179 @@
+//! The inner seam: what a volume offers to a protocol.
+//!
+//! Targets (`nbd`, `scsi`) know this trait and nothing of pools; the pool implements it and knows
+//! nothing of protocols. Data moves as reference-counted pieces, so that a cache hit travels from the
+//! cache to the socket without a copy, and a hole travels as a number.
+#![forbid(unsafe_code)]
+
+use std::{fmt, future::Future, pin::Pin};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+mod mem;
+pub use mem::MemVolume;
+
+/// What a [`BlockVolume`] operation returns.
+pub type VolumeFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, VolumeError>> + Send + 'a>>;
+
+/// A piece of what was read.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// Bytes, shared with the cache.
+    Data(Bytes),
+    /// This many zero bytes: a hole in the volume.
+    Zero(usize),
+}
+
+impl Segment {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Data(bytes) => bytes.len(),
+            Self::Zero(len) => *len,
+        }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Data(bytes) => write!(f, "Data({} bytes)", bytes.len()),
+            Self::Zero(len) => write!(f, "Zero({len})"),
+        }
+    }
+}
+
+/// The answer to a read: pieces in order, together exactly the length asked for.
+pub type Segments = SmallVec<[Segment; 4]>;
+
+/// Size and granularity of a volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes; it may change while the volume is served (see [`BlockVolume::geometry`]).
+    pub size: u64,
+    /// The block the volume is stored in (`volblocksize`): the best unit and alignment for I/O, and
+    /// the granularity at which space is freed.
+    pub block: u32,
+    /// Writes are refused with [`VolumeError::ReadOnly`].
+    pub read_only: bool,
+}
+
+/// Who a volume is: stable over restarts, renames of hosts and imports elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Dataset name, `tank/vm1` or `tank/vm1@monday`.
+    pub name: String,
+    /// Guid of the dataset (unique in the pool).
+    pub guid: u64,
+    /// Guid of the pool.
+    pub pool_guid: u64,
+}
+
+/// A run of a volume that is all data or all hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes.
+    pub len: u64,
+    /// Reads as zeroes and holds no space.
+    pub hole: bool,
+}
+
+/// When a write may be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As the volume's `sync` property says for an ordinary write.
+    Cached,
+    /// Only when a power cut can no longer take it (FUA).
+    Stable,
+}
+
+/// Why a volume operation failed, grouped by what the client can do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// The range does not lie in the volume: the client's mistake.
+    #[error("{len} bytes at {offset} lie outside the volume of {size} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes there are.
+        size: u64,
+    },
+    /// A snapshot, a read-only volume, or a pool opened read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// The pool has no room; everything acknowledged before stays.
+    #[error("the pool is out of space")]
+    NoSpace,
+    /// No copy of a block could be read: its bytes are lost unless a device comes back.
+    #[error("unreadable block at byte {offset}: {detail}")]
+    Unreadable {
+        /// First byte of the bad block in the volume.
+        offset: u64,
+        /// Which block on which devices, and what was wrong.
+        detail: String,
+    },
+    /// The pool is suspended or closing: try again later.
+    #[error("the volume is not ready: {0}")]
+    NotReady(String),
+    /// This volume cannot do that at all (for example an encrypted one without its key).
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// A served volume.
+///
+/// Offsets and lengths are bytes and need no alignment; a range that is not wholly inside the volume
+/// is [`VolumeError::OutOfRange`]. Operations may run concurrently and finish in any order. A write is
+/// seen by every later read of any client as soon as it is acknowledged.
+pub trait BlockVolume: Send + Sync + 'static {
+    /// Size and granularity, as of now.
+    fn geometry(&self) -> Geometry;
+    /// Name and guids.
+    fn identity(&self) -> Identity;
+    /// The answer if it is wholly in memory, without waiting: the path of a cache hit.
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        let _ = (offset, len);
+        None
+    }
+    /// Reads `len` bytes.
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments>;
+    /// How the range is made of data and holes: runs in order, together exactly `len` bytes, unless
+    /// there would be more than `max_extents`, then the first of them. Reads indirect blocks only.
+    fn extents(&self, offset: u64, len: u64, max_extents: usize) -> VolumeFuture<'_, Vec<Extent>>;
+    /// Writes the pieces in order at `offset`.
+    fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
+        let _ = (offset, data, durability);
+        Box::pin(async { Err(VolumeError::ReadOnly) })
+    }
+    /// The range reads as zeroes afterwards. With `allocate` it keeps or takes the space; without, the
+    /// space is freed where whole blocks are covered.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        durability: Durability,
+    ) -> VolumeFuture<'_, ()> {
+        let _ = (offset, len, allocate, durability);
+        Box::pin(async { Err(VolumeError::ReadOnly) })
+    }
+    /// Frees the whole blocks of the range; they read as zeroes afterwards, and the partial ones at
+    /// head and tail keep their content.
+    fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
+        let _ = (offset, len, durability);
+        Box::pin(async { Err(VolumeError::ReadOnly) })
+    }
+    /// Every write acknowledged before this call, of any client, survives a power cut when it returns.
+    fn flush(&self) -> VolumeFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

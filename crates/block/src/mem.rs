@@ -1,0 +1,202 @@
+//! A volume in memory: the model the protocol tests run against, with holes, writes and trims.
+//!
+//! Blocks that were never written are holes, as in a thin volume.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use bytes::Bytes;
+
+use crate::{
+    BlockVolume, Durability, Extent, Geometry, Identity, Segment, Segments, VolumeError, VolumeFuture,
+};
+
+/// A thin volume whose blocks live in a map.
+#[derive(Debug)]
+pub struct MemVolume {
+    identity: Identity,
+    block: u32,
+    read_only: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    size: u64,
+    blocks: BTreeMap<u64, Box<[u8]>>,
+    flushes: u64,
+}
+
+impl MemVolume {
+    /// An empty volume of `size` bytes in blocks of `block` bytes.
+    pub fn new(name: &str, size: u64, block: u32) -> Self {
+        let guid = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        Self {
+            identity: Identity { name: name.to_owned(), guid, pool_guid: 0x4d49_4c4c_504f_4e44 },
+            block,
+            read_only: false,
+            state: Mutex::new(State { size, blocks: BTreeMap::new(), flushes: 0 }),
+        }
+    }
+
+    /// The same, refusing writes.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Changes the size; blocks beyond the new end are forgotten.
+    pub fn resize(&self, size: u64) {
+        let mut state = self.lock();
+        state.size = size;
+        let first_gone = size.div_ceil(u64::from(self.block));
+        state.blocks.retain(|index, _| *index < first_gone);
+    }
+
+    /// How many flushes and stable writes were asked for.
+    pub fn flushes(&self) -> u64 {
+        self.lock().flushes
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    fn check(&self, state: &State, offset: u64, len: u64) -> Result<(), VolumeError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= state.size => Ok(()),
+            _ => Err(VolumeError::OutOfRange { offset, len, size: state.size }),
+        }
+    }
+
+    fn check_write(&self, state: &State, offset: u64, len: u64) -> Result<(), VolumeError> {
+        if self.read_only {
+            return Err(VolumeError::ReadOnly);
+        }
+        self.check(state, offset, len)
+    }
+
+    /// The blocks a range touches: (index, first byte in block, bytes).
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> + use<> {
+        let block = u64::from(self.block);
+        let end = offset + len;
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let within = at % block;
+                let take = (block - within).min(end - at);
+                let piece = (at / block, within as usize, take as usize);
+                at += take;
+                piece
+            })
+        })
+    }
+
+    fn zero(&self, state: &mut State, offset: u64, len: u64, allocate: bool, partial: bool) {
+        for (index, within, take) in self.pieces(offset, len) {
+            let whole = take == self.block as usize;
+            if whole && !allocate {
+                state.blocks.remove(&index);
+            } else if (whole && allocate)
+                || (partial && state.blocks.contains_key(&index))
+                || (partial && allocate)
+            {
+                let block = state.blocks.entry(index).or_insert_with(|| vec![0; self.block as usize].into());
+                block[within..within + take].fill(0);
+            }
+        }
+    }
+}
+
+impl BlockVolume for MemVolume {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.lock().size, block: self.block, read_only: self.read_only }
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        let state = self.lock();
+        let result = self.check(&state, offset, len as u64).map(|()| {
+            self.pieces(offset, len as u64)
+                .map(|(index, within, take)| match state.blocks.get(&index) {
+                    Some(block) => Segment::Data(Bytes::copy_from_slice(&block[within..within + take])),
+                    None => Segment::Zero(take),
+                })
+                .collect()
+        });
+        Box::pin(async move { result })
+    }
+
+    fn extents(&self, offset: u64, len: u64, max_extents: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        let state = self.lock();
+        let result = self.check(&state, offset, len).map(|()| {
+            let mut extents: Vec<Extent> = Vec::new();
+            for (index, _, take) in self.pieces(offset, len) {
+                let hole = !state.blocks.contains_key(&index);
+                let full = extents.len() == max_extents;
+                match extents.last_mut() {
+                    Some(last) if last.hole == hole => last.len += take as u64,
+                    _ if full => break,
+                    _ => extents.push(Extent { len: take as u64, hole }),
+                }
+            }
+            extents
+        });
+        Box::pin(async move { result })
+    }
+
+    fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
+        let mut state = self.lock();
+        let len: usize = data.iter().map(Segment::len).sum();
+        let result = self.check_write(&state, offset, len as u64).map(|()| {
+            let mut flat = Vec::with_capacity(len);
+            for segment in &data {
+                match segment {
+                    Segment::Data(bytes) => flat.extend_from_slice(bytes),
+                    Segment::Zero(zeroes) => flat.resize(flat.len() + zeroes, 0),
+                }
+            }
+            let mut from = 0;
+            for (index, within, take) in self.pieces(offset, len as u64) {
+                let block = state.blocks.entry(index).or_insert_with(|| vec![0; self.block as usize].into());
+                block[within..within + take].copy_from_slice(&flat[from..from + take]);
+                from += take;
+            }
+            state.flushes += u64::from(durability == Durability::Stable);
+        });
+        Box::pin(async move { result })
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        durability: Durability,
+    ) -> VolumeFuture<'_, ()> {
+        let mut state = self.lock();
+        let result = self.check_write(&state, offset, len).map(|()| {
+            self.zero(&mut state, offset, len, allocate, true);
+            state.flushes += u64::from(durability == Durability::Stable);
+        });
+        Box::pin(async move { result })
+    }
+
+    fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
+        let mut state = self.lock();
+        let result = self.check_write(&state, offset, len).map(|()| {
+            self.zero(&mut state, offset, len, false, false);
+            state.flushes += u64::from(durability == Durability::Stable);
+        });
+        Box::pin(async move { result })
+    }
+
+    fn flush(&self) -> VolumeFuture<'_, ()> {
+        self.lock().flushes += 1;
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,2 @@
+//! `millpond` (skeleton).
+fn main() {}
