@@ -1,0 +1,1 @@
+//! Block reference tables of cloned blocks (docs/format/mos.md).

@@ -1,0 +1,1 @@
+//! Dedup tables (docs/format/mos.md).

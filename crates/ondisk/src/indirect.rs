@@ -1,0 +1,1 @@
+//! Device removal: mappings and births (docs/format/vdevs.md).

@@ -1,0 +1,1 @@
+//! Persistent L2ARC (docs/format/l2arc.md).

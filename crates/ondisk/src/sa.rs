@@ -1,0 +1,1 @@
+//! System attributes (docs/format/zpl.md).

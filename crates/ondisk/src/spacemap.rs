@@ -1,0 +1,1 @@
+//! Space maps and log space maps (docs/format/spacemap.md).

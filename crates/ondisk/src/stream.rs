@@ -1,0 +1,1 @@
+//! Send streams (docs/format/send-stream.md).

@@ -1,0 +1,1 @@
+//! The intent log (docs/format/zil.md).

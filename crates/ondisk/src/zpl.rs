@@ -1,0 +1,1 @@
+//! Structures of the file-system layer (docs/format/zpl.md).
