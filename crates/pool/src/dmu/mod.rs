@@ -1,0 +1,1 @@
+//! (placeholder: owned by the object layer, see the crate's map)

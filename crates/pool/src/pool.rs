@@ -1,0 +1,4 @@
+//! (placeholder)
+/// An open pool.
+#[derive(Debug)]
+pub struct Pool {}
