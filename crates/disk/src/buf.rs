@@ -1,26 +1,289 @@
-//! Aligned, owned I/O buffers (skeleton).
+//! Aligned, owned I/O buffers that are recycled instead of zeroed.
+//!
+//! O_DIRECT wants memory aligned to the device's sector, and a storage engine wants neither an `mmap` nor a
+//! `memset` per read. So every buffer is aligned to a page, its capacity is one of 48 size classes, and a
+//! dropped buffer goes to its class's free list with its old bytes still in it.
+//!
+//! * Memory is zeroed once, when it comes from the allocator, and is initialised from then on: recycling
+//!   never shows uninitialised memory, only older data. Who needs zeroes asks for [`IoBuf::zeroed`].
+//! * [`IoBuf::freeze`] makes it shareable without a copy; the memory comes back when the last clone dies.
+//! * Classes are 4 KiB apart up to 64 KiB, then four to a doubling up to 16 MiB, so a cached block wastes at
+//!   most a page or a quarter of itself.
+//! * Free lists are bounded (see [`CLASS_IDLE_MAX`], [`IDLE_MAX`]); what does not fit is freed.
+//!
+//! [`bytes_outstanding`] says how much is held by buffers alive now, for whoever budgets memory.
+#![expect(unsafe_code, reason = "aligned allocations and slices over them; std has no aligned Vec")]
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    fmt,
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
 use bytes::Bytes;
-/// An owned buffer whose memory is aligned for O_DIRECT.
-#[derive(Debug)]
-pub struct IoBuf(Vec<u8>);
+use parking_lot::Mutex;
+
+/// An owned buffer whose memory starts on a multiple of [`IoBuf::ALIGN`].
+pub struct IoBuf {
+    /// Start of `capacity` initialised bytes, or dangling when `capacity` is 0.
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: an `IoBuf` is the only owner of its memory, as a `Vec<u8>` is.
+unsafe impl Send for IoBuf {}
+// SAFETY: a shared `IoBuf` only gives out `&[u8]`.
+unsafe impl Sync for IoBuf {}
+
 impl IoBuf {
+    /// Alignment of the memory, in bytes: a page, and no device in use has larger sectors.
+    pub const ALIGN: usize = 4096;
+
+    /// A buffer of `len` bytes whose content is initialised but unspecified: zeroes, or what an earlier
+    /// buffer held. For reads, which overwrite all of it or fail.
+    pub fn with_len(len: usize) -> Self {
+        Self::allocate(len).0
+    }
+
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
-        Self(vec![0; len])
+        let (mut buf, origin) = Self::allocate(len);
+        if origin == Origin::Recycled {
+            buf.fill(0);
+        }
+        buf
     }
-    /// The shared, immutable form: no copy.
+
+    /// A copy of `data`.
+    pub fn from_slice(data: &[u8]) -> Self {
+        let mut buf = Self::with_len(data.len());
+        buf.copy_from_slice(data);
+        buf
+    }
+
+    /// Bytes the memory behind this buffer has room for; at least `len`, a multiple of [`IoBuf::ALIGN`].
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Keeps the first `len` bytes; does nothing if there are fewer. The memory stays as it is.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// The shared, immutable form: no copy. The memory is recycled when the last clone or slice is dropped.
     pub fn freeze(self) -> Bytes {
-        Bytes::from(self.0)
+        if self.len == 0 {
+            return Bytes::new();
+        }
+        Bytes::from_owner(self)
+    }
+
+    /// Where the kernel reads or writes: valid for `capacity` bytes as long as the buffer lives, and unmoved
+    /// when the `IoBuf` itself moves.
+    pub(crate) fn as_raw(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// All initialised bytes behind the buffer, those past `len` included: a direct read may be rounded up
+    /// into them.
+    pub(crate) fn whole_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `capacity` bytes from `start` are initialised and ours; `&mut self` makes the slice unique.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity) }
+    }
+
+    fn allocate(len: usize) -> (Self, Origin) {
+        if len == 0 {
+            return (Self { start: NonNull::dangling(), len, capacity: 0 }, Origin::Zeroed);
+        }
+        let class = class_of(len);
+        let capacity = class.map_or_else(|| len.next_multiple_of(Self::ALIGN), class_size);
+        OUTSTANDING.fetch_add(capacity, Relaxed);
+        if let Some(idle) = class.and_then(|class| POOL[class].lock().pop()) {
+            IDLE.fetch_sub(capacity, Relaxed);
+            return (Self { start: idle.0, len, capacity }, Origin::Recycled);
+        }
+        let layout = layout(capacity);
+        // SAFETY: `layout` is not empty: `capacity` is at least ALIGN here.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        (Self { start, len, capacity }, Origin::Zeroed)
     }
 }
-impl std::ops::Deref for IoBuf {
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        if self.capacity == 0 {
+            return;
+        }
+        OUTSTANDING.fetch_sub(self.capacity, Relaxed);
+        if let Some(class) = class_of(self.capacity) {
+            let mut idle = POOL[class].lock();
+            // The global sum is approximate between threads: a bound, not a ledger.
+            if idle.len() < class_idle_max(class) && IDLE.load(Relaxed) + self.capacity <= IDLE_MAX {
+                IDLE.fetch_add(self.capacity, Relaxed);
+                idle.push(Idle(self.start));
+                return;
+            }
+        }
+        // SAFETY: allocated with this very layout in `allocate`, and nobody else has it.
+        unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) }
+    }
+}
+
+impl Deref for IoBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.0
+        // SAFETY: `len <= capacity` initialised bytes from `start` (dangling only with `len` 0).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
-impl std::ops::DerefMut for IoBuf {
+
+impl DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        // SAFETY: as in `deref`, and `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for IoBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoBuf").field("len", &self.len).field("capacity", &self.capacity).finish()
+    }
+}
+
+/// Memory held by all `IoBuf`s alive now and by the `Bytes` frozen from them, in bytes of capacity. What
+/// waits in the free lists is not counted: see [`bytes_idle`].
+pub fn bytes_outstanding() -> usize {
+    OUTSTANDING.load(Relaxed)
+}
+
+/// Memory waiting in the free lists to be used again, in bytes. At most [`IDLE_MAX`].
+pub fn bytes_idle() -> usize {
+    IDLE.load(Relaxed)
+}
+
+/// Most bytes the free lists keep between them: what a few hundred block reads in flight leave behind.
+pub const IDLE_MAX: usize = 64 << 20;
+
+/// Most bytes one class keeps (but always one buffer): 512 reads of 8 KiB, or 32 of 128 KiB.
+pub const CLASS_IDLE_MAX: usize = 4 << 20;
+
+/// Is the memory known to be zero?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Zeroed,
+    Recycled,
+}
+
+/// A free buffer of its list's class.
+struct Idle(NonNull<u8>);
+// SAFETY: the list is the only owner of the memory.
+unsafe impl Send for Idle {}
+
+/// Largest class: the format's largest block is 16 MiB.
+const POOLED_MAX: usize = 16 << 20;
+/// Classes 4 KiB … 64 KiB in steps of a page.
+const LINEAR: usize = 16;
+const CLASSES: usize = LINEAR + 4 * 8;
+const _: () = assert!(class_size(LINEAR - 1) == 64 << 10);
+const _: () = assert!(class_size(CLASSES - 1) == POOLED_MAX);
+
+static POOL: [Mutex<Vec<Idle>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+static OUTSTANDING: AtomicUsize = AtomicUsize::new(0);
+static IDLE: AtomicUsize = AtomicUsize::new(0);
+
+/// The smallest class with room for `len` bytes, or `None` if a buffer of that size is not kept.
+fn class_of(len: usize) -> Option<usize> {
+    if len > POOLED_MAX {
+        return None;
+    }
+    let pages = len.div_ceil(IoBuf::ALIGN);
+    if pages <= LINEAR {
+        return Some(pages.saturating_sub(1));
+    }
+    // `len` lies in (2^k, 2^(k+1)], cut in four.
+    let doubling = (pages - 1).ilog2();
+    let quarter = (1 << doubling) / 4;
+    let step = (pages - (1 << doubling)).div_ceil(quarter);
+    Some(LINEAR + (doubling as usize - 4) * 4 + step - 1)
+}
+
+/// Capacity of the buffers of a class, in bytes.
+const fn class_size(class: usize) -> usize {
+    if class < LINEAR {
+        return (class + 1) * IoBuf::ALIGN;
+    }
+    let (doubling, step) = ((class - LINEAR) / 4, (class - LINEAR) % 4 + 1);
+    let base = (64 << 10) << doubling;
+    base + base / 4 * step
+}
+
+const fn class_idle_max(class: usize) -> usize {
+    let fit = CLASS_IDLE_MAX / class_size(class);
+    if fit == 0 { 1 } else { fit }
+}
+
+fn layout(capacity: usize) -> Layout {
+    // Only a length beyond isize::MAX fails here, which no allocator could serve either.
+    Layout::from_size_align(capacity, IoBuf::ALIGN).expect("a buffer fits the address space")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_gets_the_smallest_class_with_room_for_it() {
+        for pages in 1..=POOLED_MAX / IoBuf::ALIGN {
+            for len in [pages * IoBuf::ALIGN - 1, pages * IoBuf::ALIGN] {
+                let class = class_of(len).unwrap();
+                assert!(class_size(class) >= len, "{len}");
+                assert!(class == 0 || class_size(class - 1) < len, "{len}");
+            }
+        }
+        assert_eq!(class_of(POOLED_MAX + 1), None);
+    }
+
+    #[test]
+    fn memory_is_aligned_whatever_the_length() {
+        for len in [1, 511, 4096, 4097, 70_000, 131_072, (16 << 20) + 1] {
+            let buf = IoBuf::zeroed(len);
+            assert_eq!(buf.as_ptr().addr() % IoBuf::ALIGN, 0);
+            assert_eq!(buf.len(), len);
+            assert!(buf.iter().all(|&byte| byte == 0));
+        }
+        assert!(IoBuf::with_len(0).is_empty());
+        assert!(IoBuf::with_len(0).freeze().is_empty());
+    }
+
+    /// 11 MiB is a class nobody else in this test binary uses, so the one idle buffer is ours.
+    #[test]
+    fn frozen_memory_comes_back_when_the_last_slice_is_dropped() {
+        const LEN: usize = 11 << 20;
+        let mut buf = IoBuf::with_len(LEN);
+        buf.fill(7);
+        let start = buf.as_ptr().addr();
+        buf.truncate(LEN - 1);
+        let whole = buf.freeze();
+        assert_eq!((whole.as_ptr().addr(), whole.len()), (start, LEN - 1));
+        let tail = whole.slice(LEN - 2..);
+        drop(whole);
+        assert!(bytes_outstanding() >= LEN, "a slice holds all of it");
+        assert_eq!(&tail[..], [7]);
+        drop(tail);
+        let again = IoBuf::with_len(LEN);
+        assert_eq!((again.as_ptr().addr(), again[0]), (start, 7));
+        drop(again);
+        assert!(IoBuf::zeroed(LEN).iter().all(|&byte| byte == 0), "zeroed means zeroed");
     }
 }

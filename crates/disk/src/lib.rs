@@ -4,12 +4,19 @@
 //! block devices, sparse files, memory, and on devices that lose, tear or refuse things on purpose.
 #![deny(unsafe_code)]
 
-use std::{fmt, future::Future, io, pin::Pin};
+use std::{fmt, future::Future, io, ops::Range, pin::Pin};
 
 use bytes::Bytes;
 
 mod buf;
-pub use buf::IoBuf;
+mod fault;
+mod file;
+mod mem;
+
+pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding};
+pub use fault::{Effect, Fault, FaultDisk, On};
+pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
+pub use mem::MemDisk;
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.
 /// The allocation is about 50 ns beside an I/O of several microseconds.
@@ -54,4 +61,20 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     /// The range's content is no longer needed and reads as anything until written again. Advisory:
     /// `Unsupported` where the device cannot.
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
+}
+
+/// `offset..offset + len` if that is inside a device of `size` bytes.
+fn checked_range(name: &str, offset: u64, len: u64, size: u64) -> io::Result<Range<u64>> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(offset..end),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{name}: {len} bytes at {offset} are not inside its {size} bytes"),
+        )),
+    }
+}
+
+/// What a write to a read-only disk gets.
+fn refuse_write(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{name}: opened read-only"))
 }
