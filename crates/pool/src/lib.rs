@@ -36,6 +36,7 @@ pub mod zap;
 
 mod pool;
 
-pub use error::{BlockError, ImportError};
+pub use error::{BlockError, BlockErrorKind, Evidence};
+pub use import::ImportError;
 pub use io::{Bookmark, PoolIo};
 pub use pool::Pool;
