@@ -1,0 +1,82 @@
+//! Columns as OpenZFS prints them: two spaces between, padded to the widest cell, or tabs for scripts.
+
+use std::fmt::Write as _;
+
+/// Which side a column's cells lean to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// A column's head.
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    /// Upper-case header.
+    pub(crate) header: String,
+    /// Numbers lean right.
+    pub(crate) align: Align,
+    /// At least this wide, whatever is in it.
+    pub(crate) width_min: usize,
+}
+
+impl Column {
+    pub(crate) fn left(header: &str) -> Self {
+        Self { header: header.to_owned(), align: Align::Left, width_min: 0 }
+    }
+
+    pub(crate) fn right(header: &str, width_min: usize) -> Self {
+        Self { header: header.to_owned(), align: Align::Right, width_min }
+    }
+}
+
+/// `-H`: no header, one tab between cells. Otherwise aligned, the last column not padded.
+pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], scripted: bool) -> String {
+    let mut out = String::new();
+    if scripted {
+        for row in rows {
+            out.push_str(&row.join("\t"));
+            out.push('\n');
+        }
+        return out;
+    }
+    let widths: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(i, column)| {
+            let widest = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max();
+            column.header.chars().count().max(column.width_min).max(widest.unwrap_or(0))
+        })
+        .collect();
+    let headers: Vec<String> = columns.iter().map(|column| column.header.clone()).collect();
+    for row in std::iter::once(&headers).chain(rows) {
+        let mut line = String::new();
+        for (i, (column, cell)) in columns.iter().zip(row).enumerate() {
+            if i > 0 {
+                line.push_str("  ");
+            }
+            let width = widths.get(i).copied().unwrap_or(0);
+            match column.align {
+                Align::Left if i + 1 == columns.len() => line.push_str(cell),
+                Align::Left => write!(line, "{cell:<width$}").expect("a String takes any text"),
+                Align::Right => write!(line, "{cell:>width$}").expect("a String takes any text"),
+            }
+        }
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_looks_as_openzfs_prints_it() {
+        let columns = [Column::left("NAME"), Column::right("SIZE", 5), Column::left("ALTROOT")];
+        let rows = [vec!["tank".into(), "112M".into(), "-".into()]];
+        assert_eq!(render(&columns, &rows, false), "NAME   SIZE  ALTROOT\ntank   112M  -\n");
+        assert_eq!(render(&columns, &rows, true), "tank\t112M\t-\n");
+    }
+}
