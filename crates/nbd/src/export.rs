@@ -1,0 +1,201 @@
+//! What is served under which name, and how an export comes and goes while clients are connected.
+//!
+//! A connection looks its export up once, in the handshake, and then holds the volume. When the export is
+//! removed, [`Export::removed`] wakes every such connection: it finishes what is in flight, answers the
+//! rest with `ESHUTDOWN` and closes, after which nobody holds the volume and the pool can be closed.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use block::BlockVolume;
+use tokio::sync::watch;
+
+use crate::proto::MAX_STRING;
+
+/// A name in the export list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportEntry {
+    /// Export name, for a volume its dataset name.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+}
+
+/// An export a client chose.
+#[derive(Clone)]
+pub struct Export {
+    /// Canonical name.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// What is served.
+    pub volume: Arc<dyn BlockVolume>,
+    /// Its sender lives in the registry: gone means removed. `None`: never removed.
+    gone: Option<watch::Receiver<()>>,
+}
+
+impl Export {
+    /// An export that is never removed.
+    pub fn new(name: &str, description: &str, volume: Arc<dyn BlockVolume>) -> Self {
+        Self { name: name.to_owned(), description: description.to_owned(), volume, gone: None }
+    }
+
+    /// Resolves once the export was removed from its registry.
+    pub fn removed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let gone = self.gone.clone();
+        async move {
+            match gone {
+                // Nothing is ever sent: `changed` ends when the sender is dropped.
+                Some(mut gone) => while gone.changed().await.is_ok() {},
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Where connections find their export. [`Registry`] is the usual one.
+pub trait Exports: Send + Sync + 'static {
+    /// All exports, in the order a list shows them.
+    fn list(&self) -> Vec<ExportEntry>;
+    /// The export of that name. The empty name is the default export.
+    fn lookup(&self, name: &str) -> Option<Export>;
+}
+
+/// Why an export was not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// There is one of that name; the old one stays.
+    #[error("an export named {0:?} exists already")]
+    Exists(String),
+    /// Empty, or longer than the protocol's strings.
+    #[error("an export name has 1 to {MAX_STRING} bytes")]
+    Name,
+}
+
+/// Exports by name. Additions and removals show at once, to `LIST` and to new connections.
+#[derive(Debug, Default)]
+pub struct Registry {
+    exports: RwLock<BTreeMap<String, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    export: Export,
+    /// Dropped with the entry; that is how connections learn of it.
+    _present: watch::Sender<()>,
+}
+
+impl Registry {
+    /// No exports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Serves `volume` as `name` from now on.
+    pub fn insert(
+        &self,
+        name: &str,
+        description: &str,
+        volume: Arc<dyn BlockVolume>,
+    ) -> Result<(), RegistryError> {
+        if name.is_empty() || name.len() > MAX_STRING {
+            return Err(RegistryError::Name);
+        }
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        if exports.contains_key(name) {
+            return Err(RegistryError::Exists(name.to_owned()));
+        }
+        let (sender, gone) = watch::channel(());
+        let mut description = description.to_owned();
+        while description.len() > MAX_STRING {
+            description.pop();
+        }
+        let export = Export { name: name.to_owned(), description, volume, gone: Some(gone) };
+        exports.insert(name.to_owned(), Entry { export, _present: sender });
+        Ok(())
+    }
+
+    /// Stops serving `name`; its connections finish what is in flight and close. Whether there was one.
+    pub fn remove(&self, name: &str) -> bool {
+        self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name).is_some()
+    }
+}
+
+impl Exports for Registry {
+    fn list(&self) -> Vec<ExportEntry> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        exports
+            .values()
+            .map(|entry| ExportEntry {
+                name: entry.export.name.clone(),
+                description: entry.export.description.clone(),
+            })
+            .collect()
+    }
+
+    /// The empty name is the only export there is, if there is only one.
+    fn lookup(&self, name: &str) -> Option<Export> {
+        let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = match exports.get(name) {
+            Some(entry) => Some(entry),
+            None if name.is_empty() && exports.len() == 1 => exports.values().next(),
+            None => None,
+        };
+        entry.map(|entry| entry.export.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::MemVolume;
+
+    use super::*;
+
+    fn volume() -> Arc<dyn BlockVolume> {
+        Arc::new(MemVolume::new("t", 1 << 20, 4096))
+    }
+
+    #[test]
+    fn the_empty_name_is_the_only_export_and_nothing_if_there_are_two() {
+        let registry = Registry::new();
+        assert!(registry.lookup("").is_none());
+        registry.insert("tank/vm1", "", volume()).unwrap();
+        assert_eq!(registry.lookup("").unwrap().name, "tank/vm1");
+        registry.insert("tank/vm2", "", volume()).unwrap();
+        assert!(registry.lookup("").is_none());
+        assert!(registry.remove("tank/vm1"));
+        assert!(!registry.remove("tank/vm1"));
+        assert_eq!(registry.lookup("").unwrap().name, "tank/vm2");
+    }
+
+    #[test]
+    fn names_are_unique_and_of_legal_length() {
+        let registry = Registry::new();
+        registry.insert("a", "first", volume()).unwrap();
+        assert_eq!(registry.insert("a", "second", volume()), Err(RegistryError::Exists("a".into())));
+        assert_eq!(registry.lookup("a").unwrap().description, "first");
+        assert_eq!(registry.insert("", "", volume()), Err(RegistryError::Name));
+        assert_eq!(registry.insert(&"x".repeat(4097), "", volume()), Err(RegistryError::Name));
+    }
+
+    #[tokio::test]
+    async fn a_removed_export_wakes_those_who_hold_it() {
+        let registry = Registry::new();
+        registry.insert("a", "", volume()).unwrap();
+        let removed = registry.lookup("a").unwrap().removed();
+        tokio::pin!(removed);
+        assert!(futures_util::poll!(&mut removed).is_pending());
+        registry.remove("a");
+        removed.await;
+    }
+}
