@@ -158,6 +158,7 @@ impl Exports for Registry {
 #[cfg(test)]
 mod tests {
     use block::MemVolume;
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -192,10 +193,9 @@ mod tests {
     async fn a_removed_export_wakes_those_who_hold_it() {
         let registry = Registry::new();
         registry.insert("a", "", volume()).unwrap();
-        let removed = registry.lookup("a").unwrap().removed();
-        tokio::pin!(removed);
-        assert!(futures_util::poll!(&mut removed).is_pending());
+        let (before, after) = (registry.lookup("a").unwrap(), registry.lookup("a").unwrap());
+        assert!(before.removed().now_or_never().is_none());
         registry.remove("a");
-        removed.await;
+        after.removed().await;
     }
 }

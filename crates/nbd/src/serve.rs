@@ -1,12 +1,59 @@
-//! The only file with a socket.
-use std::{io, sync::Arc, time::Duration};
+//! The only file with a socket: accepts connections and drives a [`Session`] for each.
+//!
+//! A connection is one task. It reads whatever the socket holds, answers every request of the batch whose
+//! data is in memory, and sends the batch with one vectored write; the others run as futures in that same
+//! task ([`FuturesUnordered`]) and are answered as they finish. So a hit costs no hop and no wake-up, a
+//! miss one wake-up, and nothing is polled while nothing happens.
+//!
+//! Shutdown is soft: no new connections, what is in flight is finished and sent, what still arrives is
+//! answered with `ESHUTDOWN`, then the stream is closed from our side first and drained, so that the last
+//! replies are not lost to a reset.
 
-use tokio::{
-    net::{TcpListener, UnixListener},
-    sync::watch,
+use std::{
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
 };
 
-use crate::{ConnectionInfo, Counters, Exports};
+use block::{BlockVolume, Extent, Segment, Segments, VolumeError, VolumeFuture};
+use futures_util::stream::{FuturesUnordered, Stream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, error, info, warn};
+
+use crate::{
+    error::{NbdError, ProtocolError},
+    export::Exports,
+    quiet::Quiet,
+    session::{Budget, Limits, Phase, Session},
+    stats::{ConnectionInfo, Counters, Published},
+    transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
+};
+
+/// Replies are sent when this much waits, in bytes, though more requests could be answered first: the
+/// first of a long batch should not wait for the last.
+const BATCH: usize = 512 << 10;
+
+/// Slices of one vectored write: 128 hits with their headers.
+const SLICES: usize = 256;
+
+/// How long a closed connection is drained, so that a reset does not overtake the last replies.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A peer that vanished without a word is noticed after about two minutes.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
 /// Where clients come in.
 #[derive(Debug)]
@@ -20,45 +67,563 @@ pub enum Listener {
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct ServeLimits {
-    /// Connections at once; more are closed at once.
+    /// Connections at once; more are closed as they come.
     pub connections: usize,
     /// From connect to the end of the handshake.
     pub handshake: Duration,
-    /// How long a shutdown waits for what is in flight.
+    /// How long what is in flight may take when the server stops or the client is gone.
     pub grace: Duration,
+    /// Bounds of each connection.
+    pub session: Limits,
+    /// Bytes that all connections may hold together: requests in flight and replies not yet sent (replies
+    /// that are shared with a cache count, too). Each connection may exceed it by one request.
+    pub bytes: usize,
 }
 
 impl Default for ServeLimits {
     fn default() -> Self {
-        Self { connections: 256, handshake: Duration::from_secs(10), grace: Duration::from_secs(30) }
+        Self {
+            connections: 256,
+            handshake: Duration::from_secs(10),
+            grace: Duration::from_secs(30),
+            session: Limits::default(),
+            bytes: 512 << 20,
+        }
     }
 }
 
-/// Serves exports to any number of listeners.
+/// Serves exports to any number of listeners. Clones share everything.
 #[derive(Clone)]
 pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
+    budget: Arc<Budget>,
+    connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    /// Counters of connections that ended.
+    past: Mutex<Counters>,
+    next_id: AtomicU64,
+    quiet: Quiet,
+}
+
+/// What others may see of a connection.
+#[derive(Debug)]
+struct Connection {
+    id: u64,
+    peer: String,
+    export: OnceLock<String>,
+    counters: Published,
 }
 
 impl Server {
     /// A server of these exports.
     pub fn new(exports: Arc<dyn Exports>, limits: ServeLimits) -> Self {
-        Self { exports, limits }
+        let budget = Arc::new(Budget::new(limits.bytes));
+        Self {
+            shared: Arc::new(Shared {
+                exports,
+                limits,
+                budget,
+                connections: Mutex::default(),
+                past: Mutex::default(),
+                next_id: AtomicU64::new(1),
+                quiet: Quiet::default(),
+            }),
+        }
     }
+
     /// Accepts until `stop` is true (or its sender is gone), then waits for the connections of this
-    /// listener to finish what is in flight.
+    /// listener to finish what is in flight. Dropping the future ends them at once.
     pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) -> io::Result<()> {
-        let _ = (&self.exports, &self.limits, listener);
-        let _ = stop.wait_for(|stop| *stop).await;
+        let mut tasks = JoinSet::new();
+        let stopping = stop.clone();
+        let mut stopped = pin!(stopped(&mut stop));
+        loop {
+            tokio::select! {
+                () = &mut stopped => break,
+                Some(ended) = tasks.join_next() => self.ended(ended),
+                accepted = accept(&listener) => match accepted {
+                    Ok((socket, peer)) => self.admit(&mut tasks, socket, peer, &stopping),
+                    Err(error) => {
+                        // Out of descriptors, or the peer was faster: neither ends the service.
+                        if let Some(left_out) = self.shared.quiet.allow(Instant::now()) {
+                            warn!(%error, left_out, "nbd: cannot accept a connection");
+                        }
+                        sleep(Duration::from_millis(50)).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        while let Some(ended) = tasks.join_next().await {
+            self.ended(ended);
+        }
         Ok(())
     }
+
     /// Connections as of now.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
-        Vec::new()
+        let info = |connection: &Arc<Connection>| ConnectionInfo {
+            id: connection.id,
+            peer: connection.peer.clone(),
+            export: connection.export.get().cloned(),
+            counters: connection.counters.get(),
+        };
+        lock(&self.shared.connections).values().map(info).collect()
     }
+
     /// Sum over all connections there ever were.
     pub fn totals(&self) -> Counters {
-        Counters::default()
+        // Connections move from one to the other under both locks, so none is counted twice.
+        let connections = lock(&self.shared.connections);
+        let mut totals = *lock(&self.shared.past);
+        for connection in connections.values() {
+            totals.add(&connection.counters.get());
+        }
+        totals
+    }
+
+    fn ended(&self, ended: Result<(), tokio::task::JoinError>) {
+        if let Err(error) = ended
+            && let Some(left_out) = self.shared.quiet.allow(Instant::now())
+        {
+            error!(%error, left_out, "nbd: a connection's task failed");
+        }
+    }
+
+    fn admit(&self, tasks: &mut JoinSet<()>, socket: Socket, peer: String, stop: &watch::Receiver<bool>) {
+        let mut connections = lock(&self.shared.connections);
+        if connections.len() >= self.shared.limits.connections {
+            if let Some(left_out) = self.shared.quiet.allow(Instant::now()) {
+                let limit = self.shared.limits.connections;
+                warn!(peer, limit, left_out, "nbd: too many connections, one refused");
+            }
+            return;
+        }
+        let id = self.shared.next_id.fetch_add(1, Relaxed);
+        let connection =
+            Arc::new(Connection { id, peer, export: OnceLock::new(), counters: Published::default() });
+        connections.insert(id, Arc::clone(&connection));
+        drop(connections);
+        let guard = Registered { shared: Arc::clone(&self.shared), connection };
+        let stop = stop.clone();
+        match socket {
+            Socket::Tcp(stream) => tasks.spawn(Box::pin(connection_task(guard, stream, stop))),
+            Socket::Unix(stream) => tasks.spawn(Box::pin(connection_task(guard, stream, stop))),
+        };
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("limits", &self.shared.limits).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is a stop as well.
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+enum Socket {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
+    match listener {
+        Listener::Tcp(listener) => {
+            let (stream, peer) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            let (time, interval, retries) = KEEPALIVE;
+            let keepalive =
+                socket2::TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries);
+            socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+            Ok((Socket::Tcp(stream), peer.to_string()))
+        }
+        Listener::Unix(listener) => {
+            let (stream, _) = listener.accept().await?;
+            Ok((Socket::Unix(stream), "unix".to_owned()))
+        }
+    }
+}
+
+/// A connection's entry in the server's list, as long as its task lives (or until it is aborted).
+struct Registered {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut connections = lock(&self.shared.connections);
+        lock(&self.shared.past).add(&self.connection.counters.get());
+        connections.remove(&self.connection.id);
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+enum End {
+    /// The client said good-bye, or closed its side.
+    Left,
+    /// The server stops, or the export is gone.
+    Stopped,
+    /// No handshake in time.
+    TooSlow,
+    /// In flight for longer than the grace.
+    Overdue,
+    Lost(io::Error),
+    Protocol(ProtocolError),
+}
+
+async fn connection_task<S>(guard: Registered, mut stream: S, mut stop: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (shared, connection) = (&guard.shared, &guard.connection);
+    let exports = Arc::clone(&shared.exports);
+    let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.budget));
+    let peer = connection.peer.as_str();
+
+    let greeted = tokio::select! {
+        () = stopped(&mut stop) => Err(End::Stopped),
+        greeted = timeout(shared.limits.handshake, handshake(&mut stream, &mut session)) => {
+            greeted.unwrap_or(Err(End::TooSlow))
+        }
+    };
+    let end = match (greeted, session.export().cloned()) {
+        (Err(end), _) => end,
+        (Ok(_), None) => End::Left,
+        (Ok(first), Some(export)) => {
+            if let Some(left_out) = shared.quiet.allow(Instant::now()) {
+                info!(peer, export = export.name, left_out, "nbd: connected");
+            }
+            // Set once per connection, here.
+            drop(connection.export.set(export.name.clone()));
+            let removed = export.removed();
+            let stop = Box::pin(async move {
+                tokio::select! { () = stopped(&mut stop) => {}, () = removed => {} }
+            });
+            let running = FuturesUnordered::new();
+            running.push(Running::Stop(stop));
+            let mut pump = Pump {
+                stream: &mut stream,
+                session: &mut session,
+                volume: &*export.volume,
+                running,
+                counters: &connection.counters,
+                grace: shared.limits.grace,
+                first,
+                end: None,
+                deadline: false,
+                unpolled: false,
+            };
+            poll_fn(|cx| pump.poll(cx)).await
+        }
+    };
+    connection.counters.publish(session.counters());
+    let export = session.export().map(|export| export.name.as_str());
+    match &end {
+        End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
+        End::Stopped => {
+            debug!(peer, export, counters = ?session.counters(), "nbd: closed");
+            linger(&mut stream).await;
+        }
+        end => {
+            if let Some(left_out) = shared.quiet.allow(Instant::now()) {
+                let why = match end {
+                    End::Lost(error) => error.to_string(),
+                    End::Protocol(error) => error.to_string(),
+                    End::TooSlow => "no handshake in time".to_owned(),
+                    _ => "requests in flight did not finish in time".to_owned(),
+                };
+                warn!(peer, export, why, left_out, "nbd: connection dropped");
+            }
+        }
+    }
+}
+
+/// Haggles until the client chose an export; the first request may have come in the same bytes.
+async fn handshake<S>(stream: &mut S, session: &mut Session) -> Result<Option<Request>, End>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let request = session.poll_request().map_err(End::Protocol)?;
+        if request.is_some() || session.phase() == Phase::Transmission {
+            return Ok(request);
+        }
+        while let Some(bytes) = session.poll_transmit() {
+            stream.write_all(&bytes).await.map_err(End::Lost)?;
+        }
+        if session.phase() == Phase::Leaving {
+            return Err(End::Left);
+        }
+        if session.wants_bytes() {
+            match stream.read_buf(&mut session.receive()).await.map_err(End::Lost)? {
+                0 => return Err(End::Left),
+                n => session.received(n),
+            }
+        }
+    }
+}
+
+/// Closes our side and waits for the client to close its own.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
+    let drained = async {
+        stream.shutdown().await?;
+        let mut scrap = Vec::with_capacity(16 << 10);
+        while stream.read_buf(&mut scrap).await? > 0 {
+            scrap.clear();
+        }
+        io::Result::Ok(())
+    };
+    // Whatever happens here, the connection is over.
+    drop(timeout(LINGER, drained).await);
+}
+
+/// Something a connection waits for besides its socket.
+enum Running<'v> {
+    /// A request of the client.
+    Operation(Option<Tag>, Operation<'v>),
+    /// The server stops or the export is gone.
+    Stop(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// The grace of a stop is over.
+    Deadline(Pin<Box<tokio::time::Sleep>>),
+}
+
+enum Event {
+    Done(Tag, Result<Outcome, NbdError>),
+    Stop,
+    Deadline,
+}
+
+impl Future for Running<'_> {
+    type Output = Event;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Event> {
+        match &mut *self {
+            Running::Stop(stop) => stop.as_mut().poll(cx).map(|()| Event::Stop),
+            Running::Deadline(sleep) => sleep.as_mut().poll(cx).map(|()| Event::Deadline),
+            Running::Operation(tag, operation) => match operation.poll(cx) {
+                Poll::Ready(outcome) => match tag.take() {
+                    Some(tag) => Poll::Ready(Event::Done(tag, outcome)),
+                    // Polled after it was ready: nothing is left to report.
+                    None => Poll::Pending,
+                },
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+}
+
+/// A volume's operation under way.
+enum Operation<'v> {
+    Read(VolumeFuture<'v, Segments>),
+    Extents(VolumeFuture<'v, Vec<Extent>>),
+    Unit(VolumeFuture<'v, ()>),
+}
+
+impl Operation<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, NbdError>> {
+        match self {
+            Operation::Read(f) => f.as_mut().poll(cx).map_ok(Outcome::Data),
+            Operation::Extents(f) => f.as_mut().poll(cx).map_ok(Outcome::Extents),
+            Operation::Unit(f) => f.as_mut().poll(cx).map_ok(|()| Outcome::Done),
+        }
+        .map_err(NbdError::from)
+    }
+}
+
+fn begin(volume: &dyn BlockVolume, op: Op) -> Operation<'_> {
+    match op {
+        Op::Read { offset, len } => Operation::Read(volume.read(offset, len)),
+        Op::BlockStatus { offset, len, max_extents } => {
+            Operation::Extents(volume.extents(offset, len, max_extents))
+        }
+        Op::Write { offset, data, durability } => {
+            let mut segments = Segments::new();
+            segments.push(Segment::Data(data));
+            Operation::Unit(volume.write(offset, segments, durability))
+        }
+        Op::WriteZeroes { offset, len, allocate, durability } => {
+            Operation::Unit(volume.write_zeroes(offset, len, allocate, durability))
+        }
+        Op::Trim { offset, len, durability } => Operation::Unit(volume.unmap(offset, len, durability)),
+        Op::Flush => Operation::Unit(volume.flush()),
+        Op::Cache { offset, len } => Operation::Unit(Box::pin(warm(volume, offset, len))),
+    }
+}
+
+/// Reads a range for the sake of the cache.
+async fn warm(volume: &dyn BlockVolume, offset: u64, len: u64) -> Result<(), VolumeError> {
+    let mut at = offset;
+    let mut left = len;
+    while left > 0 {
+        let step = left.min(CACHE_STEP as u64);
+        volume.read(at, usize::try_from(step).unwrap_or(CACHE_STEP)).await?;
+        at = at.saturating_add(step);
+        left = left.saturating_sub(step);
+    }
+    Ok(())
+}
+
+/// A connection in its transmission phase.
+struct Pump<'a, 'v, S> {
+    stream: &'a mut S,
+    session: &'a mut Session,
+    volume: &'v dyn BlockVolume,
+    running: FuturesUnordered<Running<'v>>,
+    counters: &'a Published,
+    grace: Duration,
+    /// A request that came with the last bytes of the handshake.
+    first: Option<Request>,
+    /// Why the connection will end once nothing is in flight.
+    end: Option<End>,
+    /// The grace is running.
+    deadline: bool,
+    /// Something in `running` was never polled, so nothing would wake us for it.
+    unpolled: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
+    /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            // Something is always in `running`: the stop, or after it the deadline.
+            self.unpolled = false;
+            while let Poll::Ready(Some(event)) = Pin::new(&mut self.running).poll_next(cx) {
+                match event {
+                    Event::Done(tag, outcome) => self.session.complete(tag, outcome),
+                    Event::Stop => {
+                        self.session.shut_down();
+                        self.finish(End::Stopped);
+                    }
+                    Event::Deadline => return Poll::Ready(End::Overdue),
+                }
+            }
+            let more = self.serve_batch(cx);
+            let blocked = match self.send(cx) {
+                Ok(blocked) => blocked,
+                Err(error) => {
+                    // Nobody will read the answers, but what was begun is finished.
+                    self.session.discard_output();
+                    self.session.leave();
+                    self.finish(End::Lost(error));
+                    true
+                }
+            };
+            if (more && !blocked) || self.unpolled {
+                continue;
+            }
+            self.counters.publish(self.session.counters());
+            if self.session.is_idle() {
+                if let Some(end) = self.end.take() {
+                    return Poll::Ready(end);
+                }
+                if self.session.phase() == Phase::Leaving {
+                    return Poll::Ready(End::Left);
+                }
+            }
+            if !self.session.wants_bytes() {
+                return Poll::Pending;
+            }
+            let received = {
+                let mut place = self.session.receive();
+                let mut reading = pin!(self.stream.read_buf(&mut place));
+                reading.as_mut().poll(cx)
+            };
+            match received {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) => {
+                    self.session.leave();
+                    self.finish(End::Left);
+                }
+                Poll::Ready(Ok(n)) => self.session.received(n),
+                Poll::Ready(Err(error)) => {
+                    self.session.discard_output();
+                    self.session.leave();
+                    self.finish(End::Lost(error));
+                }
+            }
+        }
+    }
+
+    /// Answers the requests of a batch that can be answered at once and begins the others. Whether it
+    /// stopped because of what waits to be sent, and should go on once that has left.
+    fn serve_batch(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            let request = match self.first.take() {
+                Some(request) => Ok(Some(request)),
+                None if self.session.output_len() >= BATCH => return true,
+                None => self.session.poll_request(),
+            };
+            match request {
+                Ok(Some(request)) => self.start(cx, request),
+                Ok(None) => {
+                    if self.session.phase() == Phase::Leaving && self.end.is_none() {
+                        self.finish(End::Left);
+                    }
+                    // Bytes at hand and none wanted: the next request was not admitted.
+                    let parked = !self.session.wants_bytes() && self.session.phase() != Phase::Leaving;
+                    return parked && self.session.output_len() > 0;
+                }
+                Err(error) => {
+                    self.session.leave();
+                    self.finish(End::Protocol(error));
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, cx: &mut Context<'_>, request: Request) {
+        let Request { op, tag } = request;
+        if let Op::Read { offset, len } = op
+            && let Some(segments) = self.volume.read_cached(offset, len)
+        {
+            self.session.complete_hit(tag, segments);
+            return;
+        }
+        // Many operations end at once (a write into memory): those cost no entry in the set.
+        let mut operation = begin(self.volume, op);
+        match operation.poll(cx) {
+            Poll::Ready(outcome) => self.session.complete(tag, outcome),
+            Poll::Pending => self.running.push(Running::Operation(Some(tag), operation)),
+        }
+    }
+
+    /// Sends until nothing is left or the socket takes no more; whether it takes no more.
+    fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        while self.session.output_len() > 0 {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let filled = self.session.transmit(&mut slices);
+            let slices = slices.get(..filled).unwrap_or_default();
+            match Pin::new(&mut *self.stream).poll_write_vectored(cx, slices) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => self.session.transmitted(n),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The connection ends for this reason (the first one counts) once nothing is in flight.
+    fn finish(&mut self, end: End) {
+        self.end.get_or_insert(end);
+        if !self.deadline {
+            self.deadline = true;
+            self.unpolled = true;
+            self.running.push(Running::Deadline(Box::pin(sleep(self.grace))));
+        }
     }
 }

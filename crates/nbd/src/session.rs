@@ -1,0 +1,480 @@
+//! One NBD connection as a value: bytes in, requests out, outcomes in, bytes out.
+//!
+//! ```text
+//!  handle_bytes / receive ─▶ [rx] ─▶ poll_request ─▶ Request ─▶ (somebody serves it)
+//!  transmit / poll_transmit ◀─ [outbox] ◀─ complete(Tag, outcome) ◀───────┘  in any order
+//! ```
+//!
+//! Memory is bounded by admission, not by hope: a header is taken from the receive buffer only when the
+//! request's data fits the connection's budget and the server's ([`Budget`]), counting what is in flight
+//! and what still waits to be sent. Until then nothing is read, and the client's own socket fills up. A
+//! connection with nothing at hand always gets one request through, so two of them cannot starve each other.
+//!
+//! Write payloads land in a buffer of their own of exactly their length; large ones straight from the socket.
+
+use std::{
+    fmt,
+    io::IoSlice,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use block::{Durability, Segment, Segments};
+use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
+
+use crate::{
+    error::{Errno, NbdError, ProtocolError},
+    export::{Export, Exports},
+    handshake::{Handshake, OPTION_MAX, Step, greeting},
+    outbox::Outbox,
+    proto::OPTION_LEN,
+    stats::Counters,
+    transmission::{Headers, Op, Outcome, RawRequest, Request, Tag, Terms, Verdict, reply},
+};
+
+/// Receive buffer of a connection, in bytes: holds any option, and some thousand request headers.
+const RX: usize = 128 << 10;
+const _: () = assert!(OPTION_MAX + OPTION_LEN < RX, "an option must fit the receive buffer whole");
+
+/// A payload with at least this much missing is received straight into its buffer.
+const DIRECT: usize = RX / 4;
+
+/// Replies to options wait for the client to read them beyond this many bytes.
+const HANDSHAKE_OUT: usize = 1 << 20;
+
+/// Bounds of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests in flight.
+    pub requests: usize,
+    /// Bytes of requests in flight and of replies not yet sent. One request may exceed it.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// 1024 requests and 64 MiB: twice the largest payload, so that one can be sent while the next is read.
+    fn default() -> Self {
+        Self { requests: 1024, bytes: 64 << 20 }
+    }
+}
+
+/// Bytes that all connections of a server may hold together (each may exceed it by one request).
+#[derive(Debug)]
+pub struct Budget {
+    max: usize,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    /// A budget of `max` bytes.
+    pub fn new(max: usize) -> Self {
+        Self { max, used: AtomicUsize::new(0) }
+    }
+
+    /// Bytes held now.
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Options are being haggled over.
+    Handshake,
+    /// Requests are served.
+    Transmission,
+    /// No more is read; what is in flight is finished and sent.
+    Leaving,
+}
+
+#[derive(Debug)]
+enum State {
+    Handshake(Handshake),
+    Transmission(Terms),
+}
+
+/// A payload on its way in.
+#[derive(Debug)]
+enum Incoming {
+    /// Of a write that will be served.
+    Payload { offset: u64, durability: Durability, tag: Tag, data: BytesMut, missing: usize },
+    /// Of a request that was refused; the answer follows the last byte.
+    Drain { missing: u64, tag: Tag, error: NbdError },
+}
+
+/// One connection. Owns no socket, task or clock.
+pub struct Session {
+    exports: Arc<dyn Exports>,
+    limits: Limits,
+    budget: Arc<Budget>,
+    state: State,
+    export: Option<Export>,
+    rx: BytesMut,
+    incoming: Option<Incoming>,
+    out: Outbox,
+    /// Requests handed out and not completed.
+    in_flight: usize,
+    /// Their charges.
+    charged: usize,
+    /// What the budget was told last.
+    settled: usize,
+    /// The parser can do nothing before more bytes come.
+    starved: bool,
+    leaving: bool,
+    /// New requests get `ESHUTDOWN`.
+    refusing: bool,
+    counters: Counters,
+}
+
+impl Session {
+    /// A connection at its first byte; the greeting is ready to be sent.
+    pub fn new(exports: Arc<dyn Exports>, limits: Limits, budget: Arc<Budget>) -> Self {
+        let mut out = Outbox::default();
+        greeting(&mut out);
+        Self {
+            exports,
+            limits,
+            budget,
+            state: State::Handshake(Handshake::default()),
+            export: None,
+            rx: BytesMut::new(),
+            incoming: None,
+            out,
+            in_flight: 0,
+            charged: 0,
+            settled: 0,
+            starved: true,
+            leaving: false,
+            refusing: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        match self.state {
+            _ if self.leaving => Phase::Leaving,
+            State::Handshake(_) => Phase::Handshake,
+            State::Transmission(_) => Phase::Transmission,
+        }
+    }
+
+    /// The export the client chose.
+    pub fn export(&self) -> Option<&Export> {
+        self.export.as_ref()
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Requests handed out and not completed.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether bytes from the socket are welcome. Call [`Self::poll_request`] first.
+    pub fn wants_bytes(&self) -> bool {
+        self.starved && !self.leaving
+    }
+
+    /// Where the next bytes from the socket go, and how many at most.
+    pub fn receive(&mut self) -> Limit<&mut BytesMut> {
+        match &mut self.incoming {
+            Some(Incoming::Payload { data, missing, .. }) if *missing >= DIRECT && self.rx.is_empty() => {
+                data.limit(*missing)
+            }
+            _ => {
+                let room = RX.saturating_sub(self.rx.len());
+                self.rx.reserve(room);
+                (&mut self.rx).limit(room)
+            }
+        }
+    }
+
+    /// `n` bytes were put where [`Self::receive`] said.
+    pub fn received(&mut self, n: usize) {
+        self.starved = false;
+        self.counters.rx_bytes = self.counters.rx_bytes.saturating_add(n as u64);
+    }
+
+    /// Takes as many of the bytes as there is room for, and says how many. However the stream was split
+    /// into calls, the same requests come out.
+    pub fn handle_bytes(&mut self, bytes: &[u8]) -> usize {
+        if !self.wants_bytes() {
+            return 0;
+        }
+        let mut place = self.receive();
+        let take = bytes.len().min(place.remaining_mut());
+        place.put_slice(bytes.get(..take).unwrap_or_default());
+        self.received(take);
+        take
+    }
+
+    /// The next request to serve; call until `None` after bytes came, output left or a request completed.
+    pub fn poll_request(&mut self) -> Result<Option<Request>, ProtocolError> {
+        let request = self.next_request();
+        if !matches!(request, Ok(Some(_))) {
+            self.settle();
+        }
+        request
+    }
+
+    fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
+        self.starved = false;
+        while !self.leaving {
+            if self.incoming.is_some() {
+                match self.take_payload() {
+                    Some(request) => return Ok(Some(request)),
+                    None if self.incoming.is_some() => {
+                        self.starved = true;
+                        return Ok(None);
+                    }
+                    None => continue,
+                }
+            }
+            let terms = match &mut self.state {
+                State::Transmission(terms) => *terms,
+                State::Handshake(handshake) => {
+                    if self.out.len() > HANDSHAKE_OUT {
+                        return Ok(None);
+                    }
+                    match handshake.step(&self.rx, &*self.exports, &mut self.out)? {
+                        Step::Used(n) => self.rx.advance(n),
+                        Step::Starved => {
+                            self.starved = true;
+                            return Ok(None);
+                        }
+                        Step::Abort(n) => {
+                            self.rx.advance(n);
+                            self.leave();
+                        }
+                        Step::Go(n, export, terms) => {
+                            self.rx.advance(n);
+                            self.export = Some(*export);
+                            self.state = State::Transmission(terms);
+                        }
+                    }
+                    continue;
+                }
+            };
+            let Some((raw, used)) = RawRequest::decode(&self.rx, terms.headers)? else {
+                self.starved = true;
+                return Ok(None);
+            };
+            if !self.admits(raw.charge()) {
+                return Ok(None);
+            }
+            let verdict = raw.judge(&terms)?;
+            self.rx.advance(used);
+            if let Some(request) = self.act(verdict) {
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a request that will hold `charge` bytes may start now.
+    fn admits(&self, charge: usize) -> bool {
+        if self.in_flight == 0 && self.out.is_empty() {
+            return true;
+        }
+        let own = self.held().saturating_add(charge);
+        let others = self.budget.used().saturating_sub(self.settled);
+        self.in_flight < self.limits.requests
+            && own <= self.limits.bytes
+            && own.saturating_add(others) <= self.budget.max
+    }
+
+    fn held(&self) -> usize {
+        self.charged.saturating_add(self.out.len())
+    }
+
+    /// Tells the server's budget what this connection holds.
+    fn settle(&mut self) {
+        let now = self.held();
+        if now > self.settled {
+            self.budget.used.fetch_add(now.saturating_sub(self.settled), Relaxed);
+        } else if now < self.settled {
+            self.budget.used.fetch_sub(self.settled.saturating_sub(now), Relaxed);
+        }
+        self.settled = now;
+    }
+
+    fn act(&mut self, verdict: Verdict) -> Option<Request> {
+        let down = || NbdError::new(Errno::Shutdown, "the server is shutting down");
+        match verdict {
+            Verdict::Disconnect => self.leave(),
+            Verdict::Serve(request) if self.refusing => self.refuse(0, request.tag, down()),
+            Verdict::Serve(request) => return Some(self.hand_out(request)),
+            Verdict::Refuse { payload, tag, error } => self.refuse(payload, tag, error),
+            Verdict::Receive { len, tag, .. } if self.refusing => self.refuse(len as u64, tag, down()),
+            Verdict::Receive { offset, len, durability, tag } => {
+                // Charged from here on: the buffer exists before the request does.
+                self.charged = self.charged.saturating_add(tag.charge);
+                let data = BytesMut::with_capacity(len);
+                self.incoming = Some(Incoming::Payload { offset, durability, tag, data, missing: len });
+            }
+        }
+        None
+    }
+
+    fn refuse(&mut self, payload: u64, tag: Tag, error: NbdError) {
+        self.incoming = Some(Incoming::Drain { missing: payload, tag, error });
+    }
+
+    /// Moves payload bytes from the receive buffer to where they belong.
+    fn take_payload(&mut self) -> Option<Request> {
+        match self.incoming.take()? {
+            Incoming::Drain { missing, tag, error } => {
+                let skip = usize::try_from(missing).unwrap_or(usize::MAX).min(self.rx.len());
+                self.rx.advance(skip);
+                let missing = missing.saturating_sub(skip as u64);
+                if missing == 0 {
+                    self.answer(&tag, Err(error));
+                } else {
+                    self.incoming = Some(Incoming::Drain { missing, tag, error });
+                }
+                None
+            }
+            Incoming::Payload { offset, durability, mut tag, mut data, .. } => {
+                // The tag knows the whole length; what was received directly is in `data` already.
+                let missing = tag.charge.saturating_sub(data.len());
+                let take = missing.min(self.rx.len());
+                data.put_slice(self.rx.get(..take).unwrap_or_default());
+                self.rx.advance(take);
+                let missing = missing.saturating_sub(take);
+                if missing > 0 {
+                    self.incoming = Some(Incoming::Payload { offset, durability, tag, data, missing });
+                    return None;
+                }
+                self.charged = self.charged.saturating_sub(tag.charge);
+                tag.charge = data.len();
+                let op = Op::Write { offset, data: data.freeze(), durability };
+                Some(self.hand_out(Request { op, tag }))
+            }
+        }
+    }
+
+    fn hand_out(&mut self, request: Request) -> Request {
+        self.in_flight = self.in_flight.saturating_add(1);
+        self.charged = self.charged.saturating_add(request.tag.charge);
+        let counter = match &request.op {
+            Op::Read { .. } => &mut self.counters.reads,
+            Op::Write { data, .. } => {
+                self.counters.write_bytes = self.counters.write_bytes.saturating_add(data.len() as u64);
+                &mut self.counters.writes
+            }
+            Op::Flush => &mut self.counters.flushes,
+            Op::Trim { .. } | Op::WriteZeroes { .. } => &mut self.counters.discards,
+            Op::Cache { .. } | Op::BlockStatus { .. } => &mut self.counters.others,
+        };
+        *counter = counter.saturating_add(1);
+        request
+    }
+
+    /// A request is done. Outcomes may come in any order.
+    pub fn complete(&mut self, tag: Tag, outcome: Result<Outcome, NbdError>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.charged = self.charged.saturating_sub(tag.charge);
+        if let Ok(Outcome::Data(segments)) = &outcome {
+            let bytes = segments.iter().map(Segment::len).fold(0_usize, usize::saturating_add);
+            self.counters.read_bytes = self.counters.read_bytes.saturating_add(bytes as u64);
+        }
+        self.answer(&tag, outcome);
+    }
+
+    /// A read is done, and its data was in memory.
+    pub fn complete_hit(&mut self, tag: Tag, segments: Segments) {
+        self.counters.read_hits = self.counters.read_hits.saturating_add(1);
+        self.complete(tag, Ok(Outcome::Data(segments)));
+    }
+
+    fn answer(&mut self, tag: &Tag, outcome: Result<Outcome, NbdError>) {
+        let headers = match &self.state {
+            State::Transmission(terms) => terms.headers,
+            State::Handshake(_) => Headers::Simple,
+        };
+        if reply(&mut self.out, headers, tag, outcome).is_err() {
+            self.counters.errors = self.counters.errors.saturating_add(1);
+        }
+    }
+
+    /// Bytes waiting to be sent.
+    pub fn output_len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// The next bytes for the socket, in place; how many slices were filled.
+    pub fn transmit<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.out.slices(slices)
+    }
+
+    /// The socket took `n` bytes.
+    pub fn transmitted(&mut self, n: usize) {
+        self.out.sent(n);
+        self.counters.tx_bytes = self.counters.tx_bytes.saturating_add(n as u64);
+    }
+
+    /// The next bytes for the socket as one copy, where vectored writes are of no use (tests, TLS).
+    pub fn poll_transmit(&mut self) -> Option<Bytes> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let filled = self.out.slices(&mut slices);
+        let bytes: Bytes = slices.iter().take(filled).flat_map(|slice| slice.iter().copied()).collect();
+        self.transmitted(bytes.len());
+        Some(bytes).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// From now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.
+    pub fn shut_down(&mut self) {
+        self.refusing = true;
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.shutdown = true;
+        }
+    }
+
+    /// Reads nothing more (the client left, or is out of step); what is in flight is finished and sent.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.rx = BytesMut::new();
+        if let Some(Incoming::Payload { tag, .. }) = self.incoming.take() {
+            self.charged = self.charged.saturating_sub(tag.charge);
+        }
+    }
+
+    /// Forgets what waits to be sent (nobody is there to read it).
+    pub fn discard_output(&mut self) {
+        self.out.clear();
+    }
+
+    /// Nothing in flight and nothing to send.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.out.is_empty()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.charged = 0;
+        self.out.clear();
+        self.settle();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("phase", &self.phase())
+            .field("export", &self.export)
+            .field("in_flight", &self.in_flight)
+            .field("output", &self.out.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
