@@ -1,1 +1,400 @@
-//! (placeholder: owned by the object layer, see the crate's map)
+//! Volumes and their snapshots as [`BlockVolume`]s: from a byte range to pieces of cached blocks.
+//!
+//! ```text
+//!   read(offset, len) ─▶ blocks ─▶ pointers (cursor over indirect blocks)
+//!                                     ├ hole          ─▶ Segment::Zero, no memory
+//!                                     ├ in the cache  ─▶ a slice of the cached block, no copy
+//!                                     └ elsewhere     ─▶ one read for all of them: neighbours travel together
+//! ```
+//!
+//! A hit is answered by [`read_cached`](BlockVolume::read_cached) in the caller's own task: no allocation, no
+//! wait, no lock but those of the cache's shards. A client that reads in order is noticed by [`Readahead`], which
+//! keeps the next stretch on its way while this one is being sent.
+//!
+//! Volumes are read-only here: an open pool never changes under them, so size and pointers are fixed.
+//! Facts: docs/format/zvol.md.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use block::{BlockVolume, Extent, Geometry, Identity, Segment, Segments, VolumeError, VolumeFuture};
+use bytes::Bytes;
+use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
+
+use crate::{
+    dmu::{Cursor, Object, ObjectSet, ReadError, Run, Step},
+    error::BlockErrorKind,
+    io::Bookmark,
+    zap::Zap,
+};
+
+mod readahead;
+
+use readahead::Readahead;
+
+/// Object with the data.
+const DATA: u64 = 1;
+/// Object with the size.
+const PROPERTIES: u64 = 2;
+
+/// Why a dataset cannot be opened as a volume.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenVolumeError {
+    /// It is a file system or something else.
+    #[error("'{0}' is not a volume")]
+    NotAVolume(String),
+    /// Its content is ciphertext and the key is not loaded.
+    #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
+    Encrypted(String),
+    /// Its structures cannot be read.
+    #[error("cannot open '{name}'")]
+    Read {
+        /// Dataset name.
+        name: String,
+        /// What failed.
+        #[source]
+        source: ReadError,
+    },
+}
+
+/// Size and block size of a volume's object set: what `volsize` and `volblocksize` report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block: u64,
+}
+
+/// Reads a volume's size and block size. Works for encrypted volumes too.
+///
+/// # Errors
+/// The two objects of a volume cannot be read or are not what they must be.
+pub async fn shape(set: &ObjectSet) -> Result<Shape, ReadError> {
+    let data = data_object(set).await?;
+    let properties = Zap::open_in(set, PROPERTIES).await?;
+    let at = Bookmark { objset: set.id(), object: PROPERTIES, level: 0, blkid: 0 };
+    let missing = ReadError::Inconsistent { at, what: "the volume has no size" };
+    let size = properties.get_u64("size").await?.ok_or(missing)?;
+    Ok(Shape { size, block: data.block_bytes() })
+}
+
+async fn data_object(set: &ObjectSet) -> Result<Object, ReadError> {
+    let data = set.object(DATA).await?;
+    if data.dnode().object_type != ObjectType::ZVOL {
+        let at = Bookmark { objset: set.id(), object: DATA, level: 0, blkid: 0 };
+        return Err(ReadError::Inconsistent { at, what: "object 1 is no volume data" });
+    }
+    Ok(data)
+}
+
+/// An open volume or volume snapshot.
+pub struct Volume {
+    /// Shared with the tasks that read ahead.
+    data: Arc<Object>,
+    identity: Identity,
+    geometry: Geometry,
+    readahead: Readahead,
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Volume({})", self.identity.name)
+    }
+}
+
+impl Volume {
+    /// Opens the volume in `set`.
+    ///
+    /// # Errors
+    /// It is not a volume, is encrypted, or cannot be read.
+    pub async fn open(set: &ObjectSet, identity: Identity) -> Result<Self, OpenVolumeError> {
+        if set.kind() != ObjsetType::Volume {
+            return Err(OpenVolumeError::NotAVolume(identity.name));
+        }
+        if set.pointer().uses_crypt() {
+            return Err(OpenVolumeError::Encrypted(identity.name));
+        }
+        let opened = async { Ok((shape(set).await?, data_object(set).await?)) }.await;
+        let (shape, data) = match opened {
+            Ok(opened) => opened,
+            Err(source) => return Err(OpenVolumeError::Read { name: identity.name, source }),
+        };
+        // A legal block is at most 16 MiB, so it fits.
+        let block = u32::try_from(shape.block).unwrap_or(u32::MAX);
+        let geometry = Geometry { size: shape.size, block, read_only: true };
+        Ok(Self { data: Arc::new(data), identity, geometry, readahead: Readahead::new(shape.block) })
+    }
+
+    /// The object that holds the data, for whoever walks its blocks.
+    #[must_use]
+    pub fn data(&self) -> &Object {
+        &self.data
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        let size = self.geometry.size;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(VolumeError::OutOfRange { offset, len, size }),
+        }
+    }
+
+    fn blocks(&self, offset: u64, len: u64) -> Range<u64> {
+        let block = self.data.block_bytes();
+        offset / block..offset.saturating_add(len).div_ceil(block)
+    }
+
+    /// The part of block `blkid` that lies in the range, as bytes of the block.
+    fn part(&self, blkid: u64, offset: u64, len: u64) -> Range<usize> {
+        let block = self.data.block_bytes();
+        let start = blkid.saturating_mul(block);
+        let from = offset.saturating_sub(start);
+        let to = offset.saturating_add(len).saturating_sub(start).min(block);
+        from as usize..to as usize
+    }
+
+    /// Translates an error about a block of this volume.
+    fn explain(&self, error: &ReadError) -> VolumeError {
+        let at = match error {
+            ReadError::Block(error) if *error.kind() == BlockErrorKind::Encrypted => {
+                return VolumeError::Unsupported(error.to_string());
+            }
+            ReadError::Block(error) => error.bookmark(),
+            ReadError::Malformed { at, .. } | ReadError::Inconsistent { at, .. } => Some(*at),
+            ReadError::NoObject { .. } | ReadError::TooLarge { .. } => None,
+        };
+        let first = at.and_then(|at| Some((u8::try_from(at.level).ok()?, at.blkid)));
+        let first = first.map_or(0, |(level, blkid)| self.data.first_descendant(blkid, level));
+        VolumeError::Unreadable {
+            offset: first.saturating_mul(self.data.block_bytes()),
+            detail: error.to_string(),
+        }
+    }
+
+    async fn read_pieces(&self, offset: u64, len: usize) -> Result<Segments, VolumeError> {
+        self.check(offset, len as u64)?;
+        let source = self.data.source();
+        let blocks = self.blocks(offset, len as u64);
+        let mut segments = Segments::new();
+        // Blocks to read, and which segment each will become.
+        let mut wanted: Vec<(BlkPtr, Bookmark)> = Vec::new();
+        let mut places: Vec<usize> = Vec::new();
+        let mut cursor = Cursor::default();
+        let mut blkid = blocks.start;
+        while blkid < blocks.end {
+            let step = self.data.seek(&mut cursor, 0, blkid).await.map_err(|e| self.explain(&e))?;
+            let part = self.part(blkid, offset, len as u64);
+            let next = match step {
+                Step::Block(pointer) => {
+                    if let Some(content) = source.cached(&pointer) {
+                        segments.push(self.slice(&content, blkid, part)?);
+                    } else {
+                        wanted.push((pointer, self.data.bookmark(0, blkid)));
+                        places.push(segments.len());
+                        segments.push(Segment::Zero(part.len()));
+                    }
+                    blkid + 1
+                }
+                Step::Hole { until, .. } => {
+                    let until = until.clamp(blkid + 1, blocks.end);
+                    let last = self.part(until - 1, offset, len as u64);
+                    let bytes = (until - 1 - blkid).saturating_mul(self.data.block_bytes()) as usize;
+                    push_zero(&mut segments, bytes + last.end - part.start, places.last().copied());
+                    until
+                }
+                // `seek` does not return it.
+                Step::Need { .. } => return Err(VolumeError::NotReady("an indirect block is missing".into())),
+            };
+            blkid = next;
+        }
+        self.read_ahead(blocks);
+        if !wanted.is_empty() {
+            let contents = source.read_many(&wanted).await;
+            for ((content, (_, at)), place) in contents.into_iter().zip(&wanted).zip(places) {
+                let content = content.map_err(|e| self.explain(&e.into()))?;
+                segments[place] = self.slice(&content, at.blkid, self.part(at.blkid, offset, len as u64))?;
+            }
+        }
+        Ok(segments)
+    }
+
+    fn slice(&self, content: &Bytes, blkid: u64, part: Range<usize>) -> Result<Segment, VolumeError> {
+        if content.len() as u64 == self.data.block_bytes() {
+            return Ok(Segment::Data(content.slice(part)));
+        }
+        let what = "the block's content is of another size than the volume's blocks";
+        Err(self.explain(&ReadError::Inconsistent { at: self.data.bookmark(0, blkid), what }))
+    }
+
+    /// Notes that `blocks` were asked for and, if that continues a sequence, fetches what comes next.
+    fn read_ahead(&self, blocks: Range<u64>) {
+        let Some(next) = self.readahead.observe(blocks) else { return };
+        let end = self.geometry.size.div_ceil(self.data.block_bytes());
+        let next = next.start..next.end.min(end);
+        if next.is_empty() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let data = Arc::clone(&self.data);
+        let permit = self.readahead.started();
+        runtime.spawn(async move {
+            fetch(&data, next).await;
+            drop(permit);
+        });
+    }
+
+    async fn list_extents(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
+        self.check(offset, len)?;
+        let mut extents = Extents { list: Vec::new(), max, offset, end: offset + len, at: offset };
+        let blocks = self.blocks(offset, len);
+        // Level 1 first: an indirect block whose fill says "all written" need not be read.
+        let fanout = self.data.first_descendant(1, 1);
+        if self.data.levels() == 1 {
+            self.extents_of_blocks(blocks, &mut extents).await?;
+            return Ok(extents.list);
+        }
+        let mut runs = self.data.runs(1, blocks.start / fanout..blocks.end.div_ceil(fanout));
+        while let Some(run) = runs.next().await.map_err(|e| self.explain(&e))? {
+            match run {
+                Run::Hole { first, count, .. } => {
+                    extents.push(self.byte(first.saturating_add(count).saturating_mul(fanout)), true);
+                }
+                Run::Block { blkid, pointer } if pointer.fill() >= fanout => {
+                    extents.push(self.byte((blkid + 1).saturating_mul(fanout)), false);
+                }
+                Run::Block { blkid, .. } => {
+                    let within = blkid * fanout..(blkid + 1).saturating_mul(fanout);
+                    let within = within.start.max(blocks.start)..within.end.min(blocks.end);
+                    self.extents_of_blocks(within, &mut extents).await?;
+                }
+            }
+            if extents.is_full() {
+                break;
+            }
+        }
+        Ok(extents.list)
+    }
+
+    async fn extents_of_blocks(&self, blocks: Range<u64>, extents: &mut Extents) -> Result<(), VolumeError> {
+        let mut runs = self.data.runs(0, blocks);
+        while let Some(run) = runs.next().await.map_err(|e| self.explain(&e))? {
+            match run {
+                Run::Hole { first, count, .. } => extents.push(self.byte(first.saturating_add(count)), true),
+                Run::Block { blkid, .. } => extents.push(self.byte(blkid + 1), false),
+            }
+            if extents.is_full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn byte(&self, blkid: u64) -> u64 {
+        blkid.saturating_mul(self.data.block_bytes())
+    }
+}
+
+/// Appends zeroes, to the last segment where that is zeroes as well and not a place being read into.
+fn push_zero(segments: &mut Segments, len: usize, last_wanted: Option<usize>) {
+    let last = segments.len().checked_sub(1);
+    match segments.last_mut() {
+        Some(Segment::Zero(zeroes)) if last != last_wanted => *zeroes += len,
+        _ => segments.push(Segment::Zero(len)),
+    }
+}
+
+/// Brings blocks into the cache; what cannot be read is left for whoever really asks for it.
+async fn fetch(data: &Object, blocks: Range<u64>) {
+    let mut runs = data.runs(0, blocks);
+    let mut wanted = Vec::new();
+    while let Ok(Some(run)) = runs.next().await {
+        if let Run::Block { blkid, pointer } = run
+            && data.source().cached(&pointer).is_none()
+        {
+            wanted.push((pointer, data.bookmark(0, blkid)));
+        }
+    }
+    if !wanted.is_empty() {
+        drop(data.source().read_many(&wanted).await);
+    }
+}
+
+/// Collects extents of a byte range.
+struct Extents {
+    list: Vec<Extent>,
+    max: usize,
+    offset: u64,
+    end: u64,
+    /// Everything below is in the list.
+    at: u64,
+}
+
+impl Extents {
+    /// What follows the last extent, up to byte `until`, is a hole or data.
+    fn push(&mut self, until: u64, hole: bool) {
+        let until = until.clamp(self.offset, self.end);
+        let len = until.saturating_sub(self.at);
+        if len == 0 {
+            return;
+        }
+        self.at = until;
+        let room = self.list.len() < self.max;
+        match self.list.last_mut() {
+            Some(last) if last.hole == hole => last.len += len,
+            _ if room => self.list.push(Extent { len, hole }),
+            // One too many: the list is complete, and is_full says so.
+            _ => self.at = self.end,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.at >= self.end
+    }
+}
+
+impl BlockVolume for Volume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        self.check(offset, len as u64).ok()?;
+        let source = self.data.source();
+        let blocks = self.blocks(offset, len as u64);
+        let mut segments = Segments::new();
+        let mut cursor = Cursor::default();
+        let mut blkid = blocks.start;
+        while blkid < blocks.end {
+            let part = self.part(blkid, offset, len as u64);
+            match cursor.step(&self.data, 0, blkid, |pointer| source.cached(pointer)).ok()? {
+                Step::Block(pointer) => {
+                    segments.push(self.slice(&source.cached(&pointer)?, blkid, part).ok()?);
+                    blkid += 1;
+                }
+                Step::Hole { until, .. } => {
+                    let until = until.clamp(blkid + 1, blocks.end);
+                    let last = self.part(until - 1, offset, len as u64);
+                    let bytes = (until - 1 - blkid).saturating_mul(self.data.block_bytes()) as usize;
+                    push_zero(&mut segments, bytes + last.end - part.start, None);
+                    blkid = until;
+                }
+                Step::Need { .. } => return None,
+            }
+        }
+        self.read_ahead(blocks);
+        Some(segments)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(self.read_pieces(offset, len))
+    }
+
+    fn extents(&self, offset: u64, len: u64, max_extents: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        Box::pin(self.list_extents(offset, len, max_extents))
+    }
+}

@@ -1,0 +1,325 @@
+//! One object: a dnode whose claims fit together, and reading through it.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use ondisk::{Order, blkptr::BlkPtr, dnode::Dnode};
+
+use super::{BlockSource, Cursor, ReadError, Step};
+use crate::io::Bookmark;
+
+/// Blocks asked for in one go by reads of a whole range: 64 of 128 KiB are 8 MiB in flight.
+const BATCH: usize = 64;
+
+/// Largest legal block in bytes.
+const BLOCK_BYTES_MAX: u64 = 16 << 20;
+
+/// An object whose geometry has been checked: levels, block sizes and pointers fit together.
+#[derive(Clone, Debug)]
+pub struct Object {
+    source: Arc<dyn BlockSource>,
+    objset: u64,
+    number: u64,
+    dnode: Dnode,
+    /// Bytes of a data block.
+    block_bytes: u64,
+    /// log2 of the number of pointers in an indirect block.
+    fanout_shift: u32,
+}
+
+/// A data block as read, with the byte order of the numbers in it.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Content; `None` for a hole.
+    pub content: Option<Bytes>,
+    /// Byte order of its writer.
+    pub order: Order,
+}
+
+impl Block {
+    /// The content, a hole's being nothing at all.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.content.as_deref().unwrap_or_default()
+    }
+}
+
+/// Neighbouring blocks of one kind.
+#[derive(Clone, Debug)]
+pub enum Run {
+    /// One block with content.
+    Block {
+        /// Its number.
+        blkid: u64,
+        /// Where it is.
+        pointer: BlkPtr,
+    },
+    /// Blocks without.
+    Hole {
+        /// First block id.
+        first: u64,
+        /// Number of blocks.
+        count: u64,
+        /// The hole at the end of the walk; none beyond what the dnode can address.
+        pointer: Option<BlkPtr>,
+    },
+}
+
+impl Object {
+    /// Checks `dnode`'s geometry.
+    ///
+    /// # Errors
+    /// Block sizes out of bounds, or more levels than 64-bit block ids can use.
+    pub fn new(source: Arc<dyn BlockSource>, objset: u64, number: u64, dnode: Dnode) -> Result<Self, ReadError> {
+        let block_bytes = dnode.data_block_bytes();
+        let indirect_shift = u32::from(dnode.indirect_shift);
+        let levels = dnode.levels;
+        let wrong = |what| ReadError::Inconsistent {
+            at: Bookmark { objset, object: number, level: 0, blkid: 0 },
+            what,
+        };
+        if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX || block_bytes % 512 != 0 {
+            return Err(wrong("the dnode's data block size is out of range"));
+        }
+        if levels == 0 || levels > 30 {
+            return Err(wrong("the dnode's number of levels is out of range"));
+        }
+        if levels > 1 && !(10..=24).contains(&indirect_shift) {
+            return Err(wrong("the dnode's indirect block size is out of range"));
+        }
+        let fanout_shift = indirect_shift.saturating_sub(7);
+        if dnode.max_block_id.checked_mul(block_bytes).is_none() {
+            return Err(wrong("the dnode's highest block lies beyond 2^64 bytes"));
+        }
+        Ok(Self { source, objset, number, dnode, block_bytes, fanout_shift })
+    }
+
+    /// Its dnode.
+    #[must_use]
+    pub fn dnode(&self) -> &Dnode {
+        &self.dnode
+    }
+
+    /// Its number in the object set.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The object set's id: its dataset's object number in the MOS, 0 for the MOS itself.
+    #[must_use]
+    pub fn objset(&self) -> u64 {
+        self.objset
+    }
+
+    /// Where its blocks come from.
+    #[must_use]
+    pub fn source(&self) -> &Arc<dyn BlockSource> {
+        &self.source
+    }
+
+    /// Bytes of a data block.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Highest block id that may exist.
+    #[must_use]
+    pub fn max_block_id(&self) -> u64 {
+        self.dnode.max_block_id
+    }
+
+    /// Bytes from the start to the end of the highest block.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.max_block_id().saturating_add(1).saturating_mul(self.block_bytes)
+    }
+
+    /// Number of levels; 1 means that the dnode points to data.
+    #[must_use]
+    pub fn levels(&self) -> u8 {
+        self.dnode.levels
+    }
+
+    /// Names a block of this object.
+    #[must_use]
+    pub fn bookmark(&self, level: u8, blkid: u64) -> Bookmark {
+        Bookmark { objset: self.objset, object: self.number, level: i64::from(level), blkid }
+    }
+
+    /// The dnode's own pointer `index`.
+    #[must_use]
+    pub fn top_pointer(&self, index: usize) -> Option<BlkPtr> {
+        self.dnode.blkptrs.get(index).copied()
+    }
+
+    /// Id of the block `up` levels above block `blkid`.
+    pub(super) fn ancestor(&self, blkid: u64, up: u8) -> u64 {
+        blkid.checked_shr(self.fanout_shift.saturating_mul(u32::from(up))).unwrap_or(0)
+    }
+
+    /// Lowest id `down` levels below block `blkid`; saturates.
+    pub(crate) fn first_descendant(&self, blkid: u64, down: u8) -> u64 {
+        let shift = self.fanout_shift.saturating_mul(u32::from(down));
+        if blkid.leading_zeros() < shift { u64::MAX } else { blkid << shift }
+    }
+
+    /// Which pointer of its parent leads to block `blkid`.
+    pub(super) fn slot_in_parent(&self, blkid: u64) -> usize {
+        (blkid & ((1 << self.fanout_shift) - 1)) as usize
+    }
+
+    /// Checks that a pointer found at `level` is one for that level.
+    pub(super) fn check_pointer(&self, pointer: &BlkPtr, level: u8, at: Bookmark) -> Result<(), ReadError> {
+        let wrong = |what| Err(ReadError::Inconsistent { at, what });
+        if pointer.level() != level {
+            return wrong("the block pointer is of another level than its place in the tree");
+        }
+        let expected = if level == 0 { self.block_bytes } else { 128 << self.fanout_shift };
+        if pointer.lsize() != expected {
+            return wrong("the block pointer is of another size than its object's blocks");
+        }
+        Ok(())
+    }
+
+    /// Drives `cursor` to block `blkid` of `level`, reading what is needed. Never [`Step::Need`].
+    ///
+    /// # Errors
+    /// An indirect block cannot be read, or the tree is inconsistent.
+    pub async fn seek(&self, cursor: &mut Cursor, level: u8, blkid: u64) -> Result<Step, ReadError> {
+        // Each turn supplies one more level, so there are at most as many turns as levels.
+        loop {
+            match cursor.step(self, level, blkid, |pointer| self.source.cached(pointer))? {
+                Step::Need { pointer, at } => {
+                    let content = self.source.read(&pointer, at).await?;
+                    cursor.supply(&pointer, at, content);
+                }
+                found => return Ok(found),
+            }
+        }
+    }
+
+    /// Reads data block `blkid`.
+    ///
+    /// # Errors
+    /// It or an indirect block above it cannot be read.
+    pub async fn read_block(&self, blkid: u64) -> Result<Block, ReadError> {
+        match self.seek(&mut Cursor::default(), 0, blkid).await? {
+            Step::Block(pointer) => {
+                let content = self.source.read(&pointer, self.bookmark(0, blkid)).await?;
+                Ok(Block { content: Some(self.whole(content, blkid)?), order: pointer.order() })
+            }
+            Step::Hole { .. } | Step::Need { .. } => Ok(Block { content: None, order: Order::Little }),
+        }
+    }
+
+    fn whole(&self, content: Bytes, blkid: u64) -> Result<Bytes, ReadError> {
+        if content.len() as u64 == self.block_bytes {
+            return Ok(content);
+        }
+        let what = "the block's content is of another size than its object's blocks";
+        Err(ReadError::Inconsistent { at: self.bookmark(0, blkid), what })
+    }
+
+    /// The runs of blocks and holes in `blocks`, in order. At `level` 0 these are data blocks.
+    #[must_use]
+    pub fn runs(&self, level: u8, blocks: Range<u64>) -> Runs<'_> {
+        Runs { object: self, cursor: Cursor::default(), level, next: blocks.start, end: blocks.end }
+    }
+
+    /// Reads `len` bytes at `offset` into one buffer; holes and what lies beyond the end are zeroes.
+    ///
+    /// # Errors
+    /// A block cannot be read.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, ReadError> {
+        let mut out = vec![0; len];
+        let end = offset.saturating_add(len as u64).min(self.bytes());
+        if offset >= end {
+            return Ok(out);
+        }
+        let blocks = offset / self.block_bytes..end.div_ceil(self.block_bytes);
+        let mut runs = self.runs(0, blocks);
+        let mut batch = Vec::new();
+        loop {
+            let run = runs.next().await?;
+            let done = run.is_none();
+            if let Some(Run::Block { blkid, pointer }) = run {
+                batch.push((pointer, self.bookmark(0, blkid)));
+            }
+            if batch.len() >= BATCH || (done && !batch.is_empty()) {
+                for (content, (_, at)) in self.source.read_many(&batch).await.into_iter().zip(&batch) {
+                    let content = self.whole(content?, at.blkid)?;
+                    let start = at.blkid * self.block_bytes;
+                    // The part of the block that was asked for, and its place in the buffer.
+                    let skip = offset.saturating_sub(start) as usize;
+                    let place = start.saturating_sub(offset) as usize;
+                    let count = (content.len() - skip).min(len - place);
+                    out[place..place + count].copy_from_slice(&content[skip..skip + count]);
+                }
+                batch.clear();
+            }
+            if done {
+                return Ok(out);
+            }
+        }
+    }
+
+    /// Reads the whole object, unless it is larger than `limit` bytes.
+    ///
+    /// # Errors
+    /// It is larger, or a block cannot be read.
+    pub async fn read_all(&self, limit: u64) -> Result<Vec<u8>, ReadError> {
+        let too_large = ReadError::TooLarge { objset: self.objset, object: self.number, limit };
+        match usize::try_from(self.bytes()) {
+            Ok(bytes) if bytes as u64 <= limit => self.read(0, bytes).await,
+            _ => Err(too_large),
+        }
+    }
+}
+
+/// Iterates over the blocks and holes of a range: see [`Object::runs`].
+#[derive(Debug)]
+pub struct Runs<'a> {
+    object: &'a Object,
+    cursor: Cursor,
+    level: u8,
+    next: u64,
+    end: u64,
+}
+
+impl Runs<'_> {
+    /// The next run; `None` at the end of the range. Neighbouring holes may come as several runs.
+    ///
+    /// # Errors
+    /// An indirect block cannot be read. Calling again skips what it covers.
+    pub async fn next(&mut self) -> Result<Option<Run>, ReadError> {
+        if self.next >= self.end {
+            return Ok(None);
+        }
+        let first = self.next;
+        match self.object.seek(&mut self.cursor, self.level, first).await {
+            Ok(Step::Block(pointer)) => {
+                self.next = first + 1;
+                Ok(Some(Run::Block { blkid: first, pointer }))
+            }
+            Ok(Step::Hole { until, pointer }) => {
+                self.next = until.clamp(first + 1, self.end);
+                Ok(Some(Run::Hole { first, count: self.next - first, pointer }))
+            }
+            Ok(Step::Need { .. }) => Ok(None),
+            Err(error) => {
+                // What an unreadable indirect block covers: all blocks up to its right neighbour.
+                let up = match &error {
+                    ReadError::Block(error) => error.bookmark().map_or(0, |at| at.level),
+                    ReadError::Malformed { at, .. } | ReadError::Inconsistent { at, .. } => at.level,
+                    ReadError::NoObject { .. } | ReadError::TooLarge { .. } => 0,
+                };
+                let up = u8::try_from(up).unwrap_or(0).saturating_sub(self.level);
+                let right = self.object.ancestor(first, up).saturating_add(1);
+                self.next = self.object.first_descendant(right, up).clamp(first + 1, self.end);
+                Err(error)
+            }
+        }
+    }
+}

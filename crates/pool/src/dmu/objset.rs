@@ -1,0 +1,215 @@
+//! An object set: finding dnodes by number and one after the other.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ondisk::{
+    Order,
+    blkptr::BlkPtr,
+    dnode::{Dnode, ObjectType, SLOT_BYTES},
+    objset::{ObjsetPhys, ObjsetType},
+};
+
+use super::{BlockSource, Object, ReadError, Run, Runs};
+use crate::io::Bookmark;
+
+/// Level that stands for the object set block itself.
+const LEVEL_OBJSET: i64 = -1;
+
+/// The objects that live in the object set block itself: space accounting of file systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accounting {
+    /// Space by owner.
+    User,
+    /// Space by group.
+    Group,
+    /// Space by project.
+    Project,
+}
+
+/// An open object set.
+#[derive(Debug)]
+pub struct ObjectSet {
+    source: Arc<dyn BlockSource>,
+    id: u64,
+    pointer: BlkPtr,
+    phys: ObjsetPhys,
+    meta: Object,
+}
+
+impl ObjectSet {
+    /// Opens the object set whose block is `pointer`; `id` is its dataset's object number in the MOS, 0 for the
+    /// MOS itself.
+    ///
+    /// # Errors
+    /// The block cannot be read, is a hole, or is no object set.
+    pub async fn open(source: Arc<dyn BlockSource>, id: u64, pointer: BlkPtr) -> Result<Arc<Self>, ReadError> {
+        let at = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
+        if pointer.is_hole() {
+            return Err(ReadError::Inconsistent { at, what: "the dataset has no object set" });
+        }
+        if pointer.object_type() != ObjectType::OBJSET || pointer.level() != 0 {
+            return Err(ReadError::Inconsistent { at, what: "not a block pointer to an object set" });
+        }
+        let content = source.read(&pointer, at).await?;
+        let phys = ObjsetPhys::decode(&content, pointer.order()).map_err(ReadError::malformed(at))?;
+        let meta = Object::new(Arc::clone(&source), id, 0, phys.meta_dnode.clone())?;
+        Ok(Arc::new(Self { source, id, pointer, phys, meta }))
+    }
+
+    /// The dataset's object number in the MOS; 0 for the MOS itself.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The pointer it was opened from.
+    #[must_use]
+    pub fn pointer(&self) -> &BlkPtr {
+        &self.pointer
+    }
+
+    /// The object set block, decoded: type, flags, intent log header.
+    #[must_use]
+    pub fn phys(&self) -> &ObjsetPhys {
+        &self.phys
+    }
+
+    /// What kind of dataset it holds.
+    #[must_use]
+    pub fn kind(&self) -> ObjsetType {
+        self.phys.kind
+    }
+
+    /// Where its blocks come from.
+    #[must_use]
+    pub fn source(&self) -> &Arc<dyn BlockSource> {
+        &self.source
+    }
+
+    /// Object 0, whose data are the dnodes.
+    #[must_use]
+    pub fn meta(&self) -> &Object {
+        &self.meta
+    }
+
+    /// The dnode of object `number`.
+    ///
+    /// # Errors
+    /// [`ReadError::NoObject`] if it is not allocated; its block cannot be read or holds nonsense.
+    pub async fn dnode(&self, number: u64) -> Result<Dnode, ReadError> {
+        let missing = ReadError::NoObject { objset: self.id, object: number };
+        let per_block = self.meta.block_bytes() / SLOT_BYTES as u64;
+        if number == 0 {
+            return Err(missing);
+        }
+        let block = self.meta.read_block(number / per_block).await?;
+        let Some(content) = &block.content else { return Err(missing) };
+        let wanted = (number % per_block) as usize;
+        let at = self.meta.bookmark(0, number / per_block);
+        let mut slots = Slots { content, order: block.order, slot: 0 };
+        // From the block's start, because a slot may be the inside of a large dnode, where anything can stand.
+        loop {
+            match slots.next() {
+                Some((slot, _)) if slot > wanted => return Err(missing),
+                Some((slot, dnode)) if slot == wanted => return dnode.map_err(ReadError::malformed(at)),
+                Some(_) => {}
+                None => return Err(missing),
+            }
+        }
+    }
+
+    /// Object `number`.
+    ///
+    /// # Errors
+    /// As [`dnode`](Self::dnode), or its geometry is inconsistent.
+    pub async fn object(&self, number: u64) -> Result<Object, ReadError> {
+        let dnode = self.dnode(number).await?;
+        Object::new(Arc::clone(&self.source), self.id, number, dnode)
+    }
+
+    /// One of the accounting objects, if the set has it.
+    ///
+    /// # Errors
+    /// Its geometry is inconsistent.
+    pub fn accounting(&self, which: Accounting) -> Result<Option<Object>, ReadError> {
+        // The numbers OpenZFS gives these objects: the last ones of the 64-bit range.
+        let (dnode, number) = match which {
+            Accounting::User => (self.phys.user_used.as_ref(), u64::MAX),
+            Accounting::Group => (self.phys.group_used.as_ref(), u64::MAX - 1),
+            Accounting::Project => (self.phys.project_used.as_ref(), u64::MAX - 2),
+        };
+        dnode.map(|dnode| Object::new(Arc::clone(&self.source), self.id, number, dnode.clone())).transpose()
+    }
+
+    /// All allocated objects, in order of their numbers. Blocks of dnodes that are holes are skipped as a whole.
+    #[must_use]
+    pub fn objects(&self) -> Objects<'_> {
+        let blocks = self.meta.max_block_id().saturating_add(1);
+        Objects { set: self, runs: self.meta.runs(0, 0..blocks), block: None }
+    }
+}
+
+/// Iterates over the allocated objects of a set: see [`ObjectSet::objects`].
+#[derive(Debug)]
+pub struct Objects<'a> {
+    set: &'a ObjectSet,
+    runs: Runs<'a>,
+    block: Option<(u64, Bytes, Order, usize)>,
+}
+
+impl Objects<'_> {
+    /// The next object's number and dnode; `None` at the end.
+    ///
+    /// # Errors
+    /// A block of dnodes cannot be read, or holds a malformed one. Calling again continues behind it.
+    pub async fn next(&mut self) -> Result<Option<(u64, Dnode)>, ReadError> {
+        loop {
+            if let Some((blkid, content, order, slot)) = &mut self.block {
+                let mut slots = Slots { content, order: *order, slot: *slot };
+                let found = slots.next();
+                *slot = slots.slot;
+                let first = *blkid * (self.set.meta.block_bytes() / SLOT_BYTES as u64);
+                let at = self.set.meta.bookmark(0, *blkid);
+                match found {
+                    Some((slot, dnode)) => {
+                        let dnode = dnode.map_err(ReadError::malformed(at))?;
+                        return Ok(Some((first + slot as u64, dnode)));
+                    }
+                    None => self.block = None,
+                }
+            }
+            match self.runs.next().await? {
+                Some(Run::Block { blkid, pointer }) => {
+                    let at = self.set.meta.bookmark(0, blkid);
+                    let content = self.set.source.read(&pointer, at).await?;
+                    self.block = Some((blkid, content, pointer.order(), 0));
+                }
+                Some(Run::Hole { .. }) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// The dnodes of one block, stepping over the insides of large ones.
+struct Slots<'a> {
+    content: &'a [u8],
+    order: Order,
+    slot: usize,
+}
+
+impl Iterator for Slots<'_> {
+    type Item = (usize, Result<Dnode, ondisk::Error>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let slot = self.slot;
+            let rest = self.content.get(slot * SLOT_BYTES..).filter(|rest| !rest.is_empty())?;
+            self.slot += Dnode::slots_at(rest);
+            if let Some(dnode) = Dnode::decode(rest, self.order).transpose() {
+                return Some((slot, dnode));
+            }
+        }
+    }
+}
