@@ -51,7 +51,11 @@ impl Header {
         let mut reader = Reader::new("space map header", bonus, order);
         let [object, length, alloc] = reader.words()?;
         if !length.is_multiple_of(8) {
-            return Err(Error::new("space map header", 8, Reason::OutOfRange { field: "length", value: length }));
+            return Err(Error::new(
+                "space map header",
+                8,
+                Reason::OutOfRange { field: "length", value: length },
+            ));
         }
         let histogram = if bonus.len() >= BONUS_LONG {
             reader.seek(HISTOGRAM_OFFSET)?;
@@ -361,8 +365,8 @@ mod tests {
     use super::*;
 
     const REAL: [u8; 32] = [
-        0x04, 0, 0, 0, 0, 0, 0x04, 0x80, 0x01, 0, 0, 0, 0, 0, 0, 0, 0x06, 0, 0, 0, 0, 0, 0x08, 0x90, 0, 0x80, 1, 0, 0,
-        0, 0, 0,
+        0x04, 0, 0, 0, 0, 0, 0x04, 0x80, 0x01, 0, 0, 0, 0, 0, 0, 0, 0x06, 0, 0, 0, 0, 0, 0x08, 0x90, 0, 0x80,
+        1, 0, 0, 0, 0, 0,
     ];
 
     fn segment(kind: Kind, offset: u64, run: u64, vdev: Option<u32>) -> MapEntry {
@@ -400,7 +404,10 @@ mod tests {
         let mut encoder = Encoder::new(0, 4096, Order::Little).unwrap();
         encoder.segment(Kind::Alloc, 10..10 + 40_000, Encoding::OneWord).unwrap();
         let decoded: Vec<_> = entries(&encoder.finish(), Order::Little).map(Result::unwrap).collect();
-        assert_eq!(decoded, [segment(Kind::Alloc, 10, 32_768, None), segment(Kind::Alloc, 32_778, 7232, None)]);
+        assert_eq!(
+            decoded,
+            [segment(Kind::Alloc, 10, 32_768, None), segment(Kind::Alloc, 32_778, 7232, None)]
+        );
         let mut encoder = Encoder::new(0, 4096, Order::Little).unwrap();
         assert!(encoder.segment(Kind::Alloc, 0..1 << 48, Encoding::OneWord).is_err());
         assert!(encoder.segment(Kind::Alloc, 0..1, Encoding::Log { vdev: 1 << 24 }).is_err());

@@ -12,8 +12,8 @@
 //! These are pure steps. The reader fetches blocks by the ids it is told ([`Header::locate`]), the writer
 //! stores what it is given. Facts: docs/format/zap.md §2.
 
-pub use super::leaf::{Entries, Entry, InsertError, KeyShape, Leaf, LeafEdit};
 use super::leaf::{BLOCK_SHIFTS, block_shift};
+pub use super::leaf::{Entries, Entry, InsertError, KeyShape, Leaf, LeafEdit};
 use super::{HEADER, HashRule};
 use crate::{Error, Order, Reader, Reason, Result, Writer};
 
@@ -103,8 +103,21 @@ impl Header {
     /// Not a fat ZAP, an impossible block size, or a table whose size contradicts its shift.
     pub fn decode(block: &[u8], order: Order) -> Result<Self> {
         let block_shift = block_shift(STRUCTURE, block)?;
-        let [tag, magic, table_block, table_blocks, shift, next, copied, free, leaves, entries, salt, norm, flags] =
-            Reader::new(STRUCTURE, block, order).words::<FIELDS>()?;
+        let [
+            tag,
+            magic,
+            table_block,
+            table_blocks,
+            shift,
+            next,
+            copied,
+            free,
+            leaves,
+            entries,
+            salt,
+            norm,
+            flags,
+        ] = Reader::new(STRUCTURE, block, order).words::<FIELDS>()?;
         for (offset, found, expected) in [(0, tag, HEADER), (8, magic, MAGIC)] {
             if found != expected {
                 return Err(Error::new(STRUCTURE, offset, Reason::BadMagic { found }));
@@ -205,7 +218,11 @@ impl Header {
         }
         let embedded = self.table_blocks == 0;
         if table.shift != self.table_shift || (embedded && table.shift > embedded_shift(self.block_shift)) {
-            return Err(Error::new(STRUCTURE, 32, Reason::Inconsistent("header and table have another shift")));
+            return Err(Error::new(
+                STRUCTURE,
+                32,
+                Reason::Inconsistent("header and table have another shift"),
+            ));
         }
         let size = 1usize.checked_shl(self.block_shift).unwrap_or(0);
         let mut block = Writer::with_capacity(size, order);

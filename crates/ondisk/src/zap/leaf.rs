@@ -49,10 +49,7 @@ impl Entry {
             OwnedKey::Words(words) => words.len().saturating_mul(8),
         };
         let value_bytes = self.value.be_bytes().len();
-        key_bytes
-            .div_ceil(ARRAY_BYTES)
-            .saturating_add(value_bytes.div_ceil(ARRAY_BYTES))
-            .saturating_add(1)
+        key_bytes.div_ceil(ARRAY_BYTES).saturating_add(value_bytes.div_ceil(ARRAY_BYTES)).saturating_add(1)
     }
 }
 
@@ -260,9 +257,11 @@ impl<'a> Leaf<'a> {
 
     fn chunk(&self, id: u16, budget: &mut usize) -> Result<&'a [u8; CHUNK_BYTES]> {
         let offset = self.chunk_offset(id);
-        *budget = budget
-            .checked_sub(1)
-            .ok_or(Error::new(STRUCTURE, offset, Reason::Inconsistent("chunks are shared or loop")))?;
+        *budget = budget.checked_sub(1).ok_or(Error::new(
+            STRUCTURE,
+            offset,
+            Reason::Inconsistent("chunks are shared or loop"),
+        ))?;
         let reason = Reason::OutOfRange { field: "chunk id", value: id.into() };
         self.chunks.get(usize::from(id)).ok_or(Error::new(STRUCTURE, offset, reason))
     }
@@ -315,7 +314,11 @@ impl<'a> Leaf<'a> {
                 let mut name = self.array(chunk.key_chunk, ints, budget)?;
                 // The NUL is counted; a name without one, or with one inside, could not be looked up.
                 if name.pop() != Some(0) || name.is_empty() || name.contains(&0) {
-                    return Err(Error::new(STRUCTURE, offset, Reason::Inconsistent("a name's NUL is misplaced")));
+                    return Err(Error::new(
+                        STRUCTURE,
+                        offset,
+                        Reason::Inconsistent("a name's NUL is misplaced"),
+                    ));
                 }
                 Ok(OwnedKey::Name(name))
             }
@@ -485,7 +488,8 @@ impl LeafEdit {
         }
         let mut used: Vec<u32> = same_hash().map(|entry| entry.cd).collect();
         used.sort_unstable();
-        let cd = (0u32..).zip(&used).find(|(free, cd)| free != *cd).map_or(used.len(), |(free, _)| free as usize);
+        let cd =
+            (0u32..).zip(&used).find(|(free, cd)| free != *cd).map_or(used.len(), |(free, _)| free as usize);
         let cd = u32::try_from(cd).map_err(|_| InsertError::Full)?;
         self.insert_with_cd(Entry { key, value, cd, hash })?;
         Ok(cd)
@@ -497,7 +501,9 @@ impl LeafEdit {
     /// See [`InsertError`]; the leaf is then unchanged.
     pub fn insert_with_cd(&mut self, entry: Entry) -> Result<(), InsertError> {
         let shape = match &entry.key {
-            OwnedKey::Name(name) if name.is_empty() || name.contains(&0) => return Err(InsertError::Misplaced),
+            OwnedKey::Name(name) if name.is_empty() || name.contains(&0) => {
+                return Err(InsertError::Misplaced);
+            }
             OwnedKey::Name(name) if name.len() > NAME_BYTES_MAX => return Err(InsertError::TooLarge),
             OwnedKey::Name(_) => KeyShape::Names,
             OwnedKey::Words(_) => KeyShape::Words,
@@ -509,7 +515,11 @@ impl LeafEdit {
         if shape != self.shape || prefix_of(entry.hash, self.prefix_len) != self.prefix {
             return Err(InsertError::Misplaced);
         }
-        if self.entries.iter().any(|old| old.hash == entry.hash && (old.key == entry.key || old.cd == entry.cd)) {
+        if self
+            .entries
+            .iter()
+            .any(|old| old.hash == entry.hash && (old.key == entry.key || old.cd == entry.cd))
+        {
             return Err(InsertError::Exists);
         }
         if chunks > self.chunks_free() {
@@ -536,8 +546,9 @@ impl LeafEdit {
         let prefix_len = self.prefix_len.checked_add(1).filter(|len| *len <= 64)?;
         let low = self.prefix.checked_mul(2)?;
         let high = low | 1;
-        let (stay, leave): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.entries).into_iter().partition(|entry| prefix_of(entry.hash, prefix_len) == low);
+        let (stay, leave): (Vec<_>, Vec<_>) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(|entry| prefix_of(entry.hash, prefix_len) == low);
         let chunks = |entries: &[Entry]| entries.iter().map(Entry::chunks).sum();
         let sibling = Self { prefix: high, prefix_len, chunks_used: chunks(&leave), entries: leave, ..*self };
         self.chunks_used = chunks(&stay);
@@ -592,7 +603,7 @@ impl LeafEdit {
             block.u16(chain.first().map_or(END, |entry| chunk_of(*entry)));
         }
         for (entry, next) in self.entries.iter().zip(&next_in_bucket) {
-            write_entry(&mut block, entry, *next, |chunk| id(chunk), self.block_shift);
+            write_entry(&mut block, entry, *next, id, self.block_shift);
         }
         for chunk in used..total {
             let next = chunk.saturating_add(1);

@@ -63,7 +63,8 @@ impl<'a> Micro<'a> {
     /// (Per item) a name without its NUL.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + use<'a> {
         let order = self.order;
-        let occupied = |(_, slot): &(usize, &'a [u8; SLOT])| slot.get(NAME_OFFSET).is_some_and(|first| *first != 0);
+        let occupied =
+            |(_, slot): &(usize, &'a [u8; SLOT])| slot.get(NAME_OFFSET).is_some_and(|first| *first != 0);
         self.slots.iter().enumerate().filter(occupied).map(move |(index, slot)| {
             let offset = index.saturating_add(1).saturating_mul(SLOT);
             let mut reader = Reader::new(STRUCTURE, slot, order);

@@ -265,9 +265,7 @@ impl HashRule {
     pub fn hash(&self, key: Key<'_>) -> Option<u64> {
         let full = match key {
             Key::Words(words) if self.prehashed => words.first().copied().unwrap_or(0),
-            Key::Words(words) => {
-                words.iter().flat_map(|word| word.to_le_bytes()).fold(self.salt, crc64_step)
-            }
+            Key::Words(words) => words.iter().flat_map(|word| word.to_le_bytes()).fold(self.salt, crc64_step),
             Key::Name(name) if self.normflags == 0 => name.iter().copied().fold(self.salt, crc64_step),
             Key::Name(name) if name.is_ascii() => {
                 let upper = self.normflags & NORM_UPPER != 0;

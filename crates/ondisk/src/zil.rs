@@ -1,1 +1,0 @@
-//! The intent log (docs/format/zil.md).
