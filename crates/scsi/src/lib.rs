@@ -1,1 +1,39 @@
-//! (skeleton)
+//! SCSI block commands over a [`block::BlockVolume`]: a logical unit as a value.
+//!
+//! ```text
+//!   CDB ──Command::parse──▶ LogicalUnit::begin ──▶ Begin::Done(Response)        cache hits, control commands
+//!                                             └──▶ Begin::Job(job)  ──data-out──▶ LogicalUnit::run ──▶ Response
+//! ```
+//!
+//! `begin` never waits: it answers what is in memory and hands back the rest as a [`Job`], which the
+//! transport runs (as many at a time as it likes) once the job's Data-Out has arrived. Nothing here
+//! knows a socket, a session or a pool. What belongs to one initiator port (unit attentions) is in its
+//! [`Nexus`]; what all share (mode parameters, reservations) is in the [`LogicalUnit`].
+//!
+//! * Every answer is complete: data, or a status with sense; allocation lengths are applied here, the
+//!   transport's own limit and residuals are the transport's.
+//! * A check made in `begin` that time can undo (reservations, size) is made again in `run`.
+//! * Locks: `LogicalUnit::shared` is never held across a wait; `exclusive` is taken first.
+//!
+//! Facts: SPC-4, SBC-3, SAM-5 (sections are named where they are used).
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+#![cfg_attr(test, expect(clippy::indexing_slicing, reason = "a test may panic: that is how it fails"))]
+
+mod cdb;
+mod identity;
+mod inquiry;
+mod jobs;
+mod mode;
+mod nexus;
+mod opcodes;
+pub mod pieces;
+mod reserve;
+mod sense;
+mod unit;
+
+pub use cdb::{ByteCheck, Command, OpcodeQuery, Run};
+pub use identity::{Naa, PORT_GROUP, naa};
+pub use nexus::Nexus;
+pub use sense::{Field, Sense, SenseBytes, Status};
+pub use unit::{Begin, Job, LogicalUnit, Response, absent_lun};

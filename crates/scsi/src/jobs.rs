@@ -1,0 +1,283 @@
+//! The commands that wait: reads that miss the cache, and everything that writes or needs Data-Out.
+//!
+//! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
+//! has budgeted for. COMPARE AND WRITE holds the unit's `exclusive` lock; every other write shares it.
+
+use block::{Durability, Geometry, Segment, Segments};
+use bytes::Bytes;
+
+use crate::{
+    cdb::{ByteCheck, Command, Run},
+    mode,
+    nexus::Nexus,
+    pieces,
+    sense::Sense,
+    unit::{Job, LogicalUnit, Refusal, Response, TRANSFER_MAX, UNMAP_DESCRIPTORS_MAX},
+};
+
+/// Bytes verified, prefetched or repeated at a time.
+const STEP: u64 = 1 << 20;
+/// How far GET LBA STATUS looks, in bytes: indirect blocks of that much are read at most.
+const STATUS_WINDOW: u64 = 4 << 30;
+/// Descriptors one GET LBA STATUS answers at most.
+const STATUS_EXTENTS: u32 = 64;
+
+impl LogicalUnit {
+    /// Runs a job. `data` is its Data-Out: `job.data_out` bytes, or fewer if the initiator offered less
+    /// (then a WRITE writes the whole blocks it has).
+    pub async fn run(&self, nexus: &Nexus, job: Job, data: Segments) -> Response {
+        match self.execute(nexus, job, data).await {
+            Ok(data) => Response::good(data),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    async fn execute(&self, nexus: &Nexus, job: Job, mut data: Segments) -> Result<Segments, Refusal> {
+        pieces::truncate(&mut data, job.data_out as usize);
+        if let Command::Read { run } = job.command {
+            let (offset, len) = self.range(run, &self.geometry())?;
+            return self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e));
+        }
+        // CAW takes the lock for writing, the PR commands take it themselves where they must.
+        let _shared;
+        let _alone;
+        if matches!(job.command, Command::CompareAndWrite { .. }) {
+            _alone = self.exclusive.write().await;
+        } else if job.command.writes() {
+            _shared = self.exclusive.read().await;
+        }
+        let geometry = self.geometry();
+        self.admit(nexus, &job.command, &geometry)?;
+        match job.command {
+            Command::Write { run, stable } => {
+                self.write(run, data, self.durability(stable), &geometry).await?;
+            }
+            Command::WriteVerify { run, check } => {
+                let written = self.write(run, data.clone(), Durability::Stable, &geometry).await?;
+                self.verify(written, check, &data, &geometry).await?;
+            }
+            Command::Verify { run, check } => self.verify(run, check, &data, &geometry).await?,
+            Command::Prefetch { run } => {
+                let blocks = run.blocks.min(TRANSFER_MAX.checked_div(self.block_size).unwrap_or(0));
+                self.verify(Run { blocks, ..run }, ByteCheck::Medium, &Segments::new(), &geometry).await?;
+            }
+            Command::WriteSame { run, no_data, .. } => {
+                self.write_same(run, no_data, &data, &geometry).await?;
+            }
+            Command::CompareAndWrite { run, stable } => {
+                let (offset, len) = self.range(run, &geometry)?;
+                let new = pieces::split_off(&mut data, len as usize);
+                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e))?;
+                if let Some(at) = pieces::first_difference(&data, &old) {
+                    return Err(Sense::MISCOMPARE.with_information(at).into());
+                }
+                let durability = self.durability(stable);
+                self.volume.write(offset, new, durability).await.map_err(|e| self.failed(&e))?;
+            }
+            Command::Unmap { .. } => self.unmap(&pieces::flatten(&data), &geometry).await?,
+            Command::SynchronizeCache { .. } => {
+                self.volume.flush().await.map_err(|e| self.failed(&e))?;
+            }
+            Command::GetLbaStatus { lba, allocation } => {
+                return self.lba_status(lba, allocation, &geometry).await;
+            }
+            Command::ModeSelect { ten, .. } => self.mode_select(nexus, ten, &pieces::flatten(&data))?,
+            Command::PersistentReserveOut { action, scope, kind, .. } => {
+                let list = pieces::flatten(&data);
+                let outcome = {
+                    let mut shared = self.shared();
+                    let outcome = shared.reservations.act(nexus.port(), action, scope, kind, &list)?;
+                    for (port, attention) in &outcome.attentions {
+                        shared.raise(*attention, |other| other == port);
+                    }
+                    self.note_reservations(&shared);
+                    outcome
+                };
+                if outcome.abort {
+                    // Whoever was preempted has no write on its way any more once this is granted.
+                    drop(self.exclusive.write().await);
+                }
+            }
+            // `begin` never makes jobs of the others.
+            _ => return Err(Sense::INTERNAL_FAILURE.into()),
+        }
+        Ok(Segments::new())
+    }
+
+    fn failed(&self, error: &block::VolumeError) -> Refusal {
+        Sense::from_volume(error, self.block_size).into()
+    }
+
+    fn durability(&self, stable: bool) -> Durability {
+        if stable || self.write_through() { Durability::Stable } else { Durability::Cached }
+    }
+
+    /// Writes what data there is, in whole blocks; returns what was written.
+    async fn write(
+        &self,
+        run: Run,
+        mut data: Segments,
+        durability: Durability,
+        geometry: &Geometry,
+    ) -> Result<Run, Refusal> {
+        let (offset, _) = self.range(run, geometry)?;
+        let have = u32::try_from(pieces::total_len(&data)).unwrap_or(u32::MAX);
+        let blocks = have.checked_div(self.block_size).unwrap_or(0).min(run.blocks);
+        pieces::truncate(&mut data, blocks.saturating_mul(self.block_size) as usize);
+        if blocks > 0 {
+            self.volume.write(offset, data, durability).await.map_err(|e| self.failed(&e))?;
+        }
+        Ok(Run { blocks, ..run })
+    }
+
+    async fn verify(
+        &self,
+        run: Run,
+        check: ByteCheck,
+        data: &Segments,
+        geometry: &Geometry,
+    ) -> Result<(), Refusal> {
+        self.check_range(run.lba, u64::from(run.blocks), geometry)?;
+        let mut expected = data.clone();
+        let total = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
+        // One block against each: a step is a block then, and the command is rare enough.
+        let step = if check == ByteCheck::OneBlock { u64::from(self.block_size) } else { STEP };
+        let mut done = 0_u64;
+        while done < total {
+            let len = step.min(total.saturating_sub(done));
+            let size = usize::try_from(len).unwrap_or(0);
+            let offset = self.byte(run.lba).saturating_add(done);
+            let read = self.volume.read(offset, size).await.map_err(|e| self.failed(&e))?;
+            let differs = match check {
+                ByteCheck::Medium => None,
+                ByteCheck::OneBlock => pieces::first_difference(data, &read),
+                ByteCheck::Blocks => {
+                    let rest = pieces::split_off(&mut expected, size);
+                    let now = std::mem::replace(&mut expected, rest);
+                    pieces::first_difference(&now, &read)
+                }
+            };
+            if let Some(at) = differs {
+                return Err(Sense::MISCOMPARE.with_information(done.saturating_add(at)).into());
+            }
+            done = done.saturating_add(len);
+        }
+        Ok(())
+    }
+
+    async fn write_same(
+        &self,
+        run: Run,
+        no_data: bool,
+        data: &Segments,
+        geometry: &Geometry,
+    ) -> Result<(), Refusal> {
+        let blocks = self.same_blocks(run, geometry)?;
+        self.check_range(run.lba, blocks, geometry)?;
+        let pattern = pieces::flatten(data);
+        if !no_data && pattern.len() != self.block_size as usize {
+            return Err(Sense::INVALID_FIELD_IN_CDB.into());
+        }
+        let durability = self.durability(false);
+        let len = blocks.saturating_mul(u64::from(self.block_size));
+        if no_data || pieces::is_zero(&pattern) {
+            let offset = self.byte(run.lba);
+            // Zeroes become a hole either way: LBPRZ says that holes read as zeroes, and thin
+            // volumes keep no space for blocks that hold nothing.
+            self.volume.write_zeroes(offset, len, false, durability).await.map_err(|e| self.failed(&e))?;
+            return Ok(());
+        }
+        let repeats = usize::try_from(STEP).unwrap_or(0).checked_div(pattern.len()).unwrap_or(1);
+        let chunk = Bytes::from(pattern.repeat(repeats));
+        let mut done = 0_u64;
+        while done < len {
+            let now = STEP.min(len.saturating_sub(done));
+            let piece = chunk.slice(..usize::try_from(now).unwrap_or(0));
+            let offset = self.byte(run.lba).saturating_add(done);
+            let mut data = Segments::new();
+            data.push(Segment::Data(piece));
+            self.volume.write(offset, data, durability).await.map_err(|e| self.failed(&e))?;
+            done = done.saturating_add(now);
+        }
+        Ok(())
+    }
+
+    /// UNMAP: every descriptor is checked before the first block is freed (SBC-3 §5.31).
+    async fn unmap(&self, list: &[u8], geometry: &Geometry) -> Result<(), Refusal> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let [_, _, high, low, _, _, _, _, rest @ ..] = list else {
+            return Err(Sense::PARAMETER_LIST_LENGTH.into());
+        };
+        let described = usize::from(u16::from_be_bytes([*high, *low]));
+        let descriptors = rest.get(..described).unwrap_or(rest);
+        let (descriptors, _) = descriptors.as_chunks::<16>();
+        if descriptors.len() > UNMAP_DESCRIPTORS_MAX as usize {
+            return Err(Sense::parameter(2).into());
+        }
+        let runs = descriptors.iter().map(|d| Run {
+            lba: u64::from_be_bytes([d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]]),
+            blocks: u32::from_be_bytes([d[8], d[9], d[10], d[11]]),
+        });
+        let mut total = 0_u64;
+        for run in runs.clone() {
+            self.check_range(run.lba, u64::from(run.blocks), geometry)?;
+            total = total.saturating_add(u64::from(run.blocks));
+        }
+        if total > u64::from(self.limits().unmap) {
+            return Err(Sense::parameter(8).into());
+        }
+        let durability = self.durability(false);
+        for run in runs.filter(|run| run.blocks > 0) {
+            let len = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
+            self.volume.unmap(self.byte(run.lba), len, durability).await.map_err(|e| self.failed(&e))?;
+        }
+        Ok(())
+    }
+
+    /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).
+    async fn lba_status(&self, lba: u64, allocation: u32, geometry: &Geometry) -> Result<Segments, Refusal> {
+        let blocks =
+            self.blocks(geometry).checked_sub(lba).filter(|b| *b > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;
+        let size = u64::from(self.block_size);
+        let window = blocks.saturating_mul(size).min(STATUS_WINDOW);
+        let room = allocation.saturating_sub(8).checked_div(16).unwrap_or(0).clamp(1, STATUS_EXTENTS);
+        let extents = self.volume.extents(self.byte(lba), window, room as usize).await;
+        let extents = extents.map_err(|e| self.failed(&e))?;
+        // Bytes become blocks: one that is partly data is data.
+        let mut out = vec![0; 8];
+        let mut at = 0_u64; // bytes from `lba`
+        let mut told = 0_u64; // blocks from `lba`
+        let mut descriptor = |first: u64, end: u64, hole: bool| {
+            if let Some(count) = end.checked_sub(first).filter(|n| *n > 0) {
+                out.extend(lba.saturating_add(first).to_be_bytes());
+                out.extend(u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+                out.extend([u8::from(hole), 0, 0, 0]);
+            }
+        };
+        for extent in &extents {
+            at = at.saturating_add(extent.len);
+            let end = if extent.hole { at.checked_div(size).unwrap_or(0) } else { at.div_ceil(size) };
+            descriptor(told, end, extent.hole);
+            told = told.max(end);
+        }
+        let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(0);
+        if let Some(head) = out.first_chunk_mut() {
+            *head = len.to_be_bytes();
+        }
+        out.truncate(allocation as usize);
+        Ok(pieces::one(out))
+    }
+
+    fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<(), Refusal> {
+        let mut shared = self.shared();
+        let new = mode::select(ten, list, self.block_size, shared.mode)?;
+        if new != shared.mode {
+            shared.mode = new;
+            self.set_write_through(!new.wce);
+            shared.raise(Sense::MODE_CHANGED, |port| port != nexus.port());
+        }
+        Ok(())
+    }
+}
