@@ -95,7 +95,7 @@ fn describe(pointer: &BlkPtr) -> String {
     let mut text = String::new();
     for dva in pointer.dvas() {
         let separator = if text.is_empty() { "" } else { " " };
-        text.push_str(&format!("{separator}{:x}:{:x}:{:x}", dva.vdev(), dva.offset(), dva.asize()));
+        text.push_str(&format!("{separator}{:x}:{:x}:{:x}", dva.vdev, dva.offset, dva.asize));
     }
     text
 }

@@ -1,10 +1,56 @@
 //! Block pointers to verified bytes.
-use std::fmt;
+//!
+//! ```text
+//!   read_block ── cache ── decompress ── read_raw ── gang ─┐
+//!                                          │  each copy    │ members, recursively
+//!                                          ▼               ▼
+//!                          place: removed devices remapped, pieces joined
+//!                                          │
+//!                          device: mirror → try each · raidz → stripe · leaf → Disk
+//! ```
+//!
+//! Nothing leaves this module that has not been compared with its checksum (except blocks written
+//! with checksums off, which promise nothing). A copy that turns out wrong is counted on its device
+//! and the next one is tried: other sides of a mirror, other columns of a stripe, other copies of the
+//! block. Nothing is ever written back.
+//!
+//! Not here: who may read (encryption keys), what the bytes mean (`dmu`). Facts:
+//! docs/format/blkptr.md, checksums.md, vdevs.md §2–4.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
-use ondisk::blkptr::BlkPtr;
+use codec::{
+    checksum::{self, Checksum, Form, embedded},
+    compress,
+};
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, EmbeddedKind},
+    dnode::ObjectType,
+};
+use tokio::sync::Semaphore;
 
-use crate::error::BlockError;
+use crate::{
+    cache::{BlockCache, Key, mix},
+    error::{BlockError, BlockErrorKind},
+    vdev::Tree,
+};
+
+mod batch;
+mod device;
+mod gang;
+pub(crate) mod join;
+mod stripe;
+mod trail;
+
+use trail::Trail;
 
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,41 +67,263 @@ pub struct Bookmark {
 
 impl fmt::Display for Bookmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{:x}:{:x}:{:x}:{:x}>", self.objset, self.object, self.level, self.blkid)
+        let Self { objset, object, level, blkid } = self;
+        write!(f, "<{objset:x}:{object:x}:{level}:{blkid:x}>")
     }
 }
 
-/// Reads the blocks of one pool. Shared: `Arc<PoolIo>`.
+/// Answers whether bytes are what a pointer promised.
+type Check<'a> = dyn Fn(&[u8]) -> bool + Send + Sync + 'a;
+
+/// Bytes of reads that may be under way at once in one pool. With 128 KiB blocks that is a queue of
+/// 512, far more than any device profits from, and little beside a cache.
+const IN_FLIGHT_BYTES: u32 = 64 << 20;
+/// The unit in which they are counted (a semaphore holds 32 bits).
+const IN_FLIGHT_UNIT: u32 = 4096;
+
+/// Reads the blocks of one pool. Shared as `Arc<PoolIo>`; all methods may run concurrently.
 #[derive(Debug)]
-pub struct PoolIo {}
+pub struct PoolIo {
+    tree: Tree,
+    cache: Arc<BlockCache>,
+    salt: OnceLock<checksum::Salt>,
+    /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
+    large_gang_headers: AtomicBool,
+    /// Errors count. Off while the pool is being opened, when stale devices are not yet known.
+    counting: AtomicBool,
+    /// Bounds the memory of reads under way, in units of 4 KiB.
+    gate: Semaphore,
+}
 
 impl PoolIo {
+    /// A reader over `tree`. The salt, mappings of removed devices and dirty time logs are learnt later,
+    /// by reading through it; until [`start_counting`](Self::start_counting) no error is counted.
+    #[must_use]
+    pub fn new(tree: Tree, cache: Arc<BlockCache>) -> Self {
+        Self {
+            tree,
+            cache,
+            salt: OnceLock::new(),
+            large_gang_headers: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
+            gate: Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize),
+        }
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The cache it fills.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<BlockCache> {
+        &self.cache
+    }
+
+    /// Sets the pool's salt, without which blocks with salted checksums cannot be verified. Later calls
+    /// change nothing.
+    pub fn set_salt(&self, salt: checksum::Salt) {
+        let _already_known = self.salt.set(salt);
+    }
+
+    /// Says whether gang headers may be larger than 512 bytes.
+    pub fn set_large_gang_headers(&self, large: bool) {
+        self.large_gang_headers.store(large, Relaxed);
+    }
+
+    /// From here on errors are counted on the devices that cause them.
+    pub fn start_counting(&self) {
+        self.tree.reset_errors();
+        self.counting.store(true, Relaxed);
+    }
+
+    fn counts(&self) -> bool {
+        self.counting.load(Relaxed)
+    }
+
     /// The block's content (lsize bytes): from the cache, or read, verified, repaired from redundancy
     /// where needed, decompressed, and cached. A hole gives zeroes (callers that care ask
     /// `bp.is_hole()` first); an embedded block its payload. Byte order inside is `bp.order()`.
+    ///
+    /// # Errors
+    /// No copy could be read and verified, the pointer lies, or the content is ciphertext.
     pub async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        let _ = (bp, at);
-        unreachable!()
+        if let Some(found) = self.read_cached(bp) {
+            return Ok(found);
+        }
+        let content = self.read_block_uncached(bp, at).await?;
+        if let Some(key) = key(bp) {
+            self.cache.insert(key, content.clone());
+        }
+        Ok(content)
     }
-    /// The same without caching: for scans that touch each block once.
+
+    /// The same without the cache: for scans that touch each block once, and must touch the device.
+    ///
+    /// # Errors
+    /// As [`read_block`](Self::read_block).
     pub async fn read_block_uncached(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        let _ = (bp, at);
-        unreachable!()
+        if bp.is_hole() {
+            return Ok(zeroes(bp.lsize()));
+        }
+        self.readable(bp, at)?;
+        let raw = self.read_raw(bp, at).await?;
+        decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
     }
-    /// The block's content if it is in memory already: no wait, no I/O.
+
+    /// The block's content if it is in memory already: no wait, no I/O. Not counted as a miss if the
+    /// pointer itself holds the content.
+    #[must_use]
     pub fn read_cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        let _ = bp;
+        self.cache.get(&key(bp)?)
+    }
+
+    /// The stored bytes (psize): verified, not decompressed; of encrypted blocks the ciphertext. A hole
+    /// has none.
+    ///
+    /// # Errors
+    /// No copy could be read and verified, or the pointer lies.
+    pub async fn read_raw(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        let trail = Trail::default();
+        if let Some(raw) = self.read_stored(bp, 0, &trail).await {
+            return Ok(raw);
+        }
+        let (kind, evidence) = trail.conclude();
+        if self.counts() {
+            let count = |counters: &crate::vdev::Counters| match kind {
+                BlockErrorKind::Checksum => counters.count_checksum(),
+                BlockErrorKind::Device => counters.count_read(),
+                _ => {}
+            };
+            count(&self.tree.counters);
+            for dva in bp.dvas() {
+                // A leaf at the top has counted already.
+                if let Some(top) = self.tree.top(dva.vdev.into()).filter(|top| top.leaf.is_none()) {
+                    count(&top.counters);
+                }
+            }
+        }
+        Err(BlockError::new(kind, bp, Some(at), evidence))
+    }
+
+    /// Refuses what cannot be decompressed, because it is ciphertext. (Blocks of dnodes are an
+    /// exception: only their bonus areas are encrypted.)
+    fn readable(&self, bp: &BlkPtr, at: Bookmark) -> Result<(), BlockError> {
+        if bp.is_encrypted() && bp.object_type() != ObjectType::DNODE {
+            return Err(BlockError::new(BlockErrorKind::Encrypted, bp, Some(at), Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// The stored bytes from wherever they can be had. `depth` counts gangs inside gangs.
+    async fn read_stored(&self, bp: &BlkPtr, depth: usize, trail: &Trail) -> Option<Bytes> {
+        if bp.is_hole() {
+            return Some(Bytes::new());
+        }
+        if let Some(embedded) = bp.embedded() {
+            if embedded.kind != EmbeddedKind::Data {
+                trail.unsupported("the block was redacted");
+                return None;
+            }
+            return Some(Bytes::copy_from_slice(embedded.payload()));
+        }
+        let algorithm = self.algorithm(bp, trail)?;
+        let check = |data: &[u8]| self.verifies(bp, algorithm, data);
+        if bp.is_gang() {
+            return self.read_gang(bp, depth, &check, trail).await;
+        }
+        for dva in self.by_preference(bp) {
+            if let Some(data) = self.read_place(dva.vdev.into(), dva.offset, bp.psize(), bp.physical_birth(), &check, trail).await
+            {
+                return Some(data);
+            }
+        }
         None
     }
-    /// The stored bytes (psize): verified, not decompressed. Ciphertext of encrypted blocks too.
-    pub async fn read_raw(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        let _ = (bp, at);
-        unreachable!()
+
+    /// The copies, those on devices in good order first.
+    fn by_preference(&self, bp: &BlkPtr) -> smallvec::SmallVec<[ondisk::blkptr::Dva; 3]> {
+        let mut dvas: smallvec::SmallVec<[_; 3]> = bp.dvas().collect();
+        if dvas.len() > 1 {
+            let birth = bp.physical_birth();
+            dvas.sort_by_key(|dva| {
+                self.tree.top(dva.vdev.into()).is_none_or(|top| !top.is_readable() || top.missed(birth))
+            });
+        }
+        dvas
     }
-    /// As `read_block` for many at once, in the order given: neighbours on disk travel in one
-    /// transfer of up to 1 MiB, and several transfers are under way at a time.
-    pub async fn read_blocks(&self, blocks: &[(BlkPtr, Bookmark)]) -> Vec<Result<Bytes, BlockError>> {
-        let _ = blocks;
-        Vec::new()
+
+    fn algorithm(&self, bp: &BlkPtr, trail: &Trail) -> Option<checksum::Algorithm> {
+        let Some(algorithm) = checksum::Algorithm::from_id(bp.checksum_id()) else {
+            trail.malformed(format!("checksum id {}", bp.checksum_id()));
+            return None;
+        };
+        if algorithm.is_salted() && self.salt.get().is_none() {
+            trail.malformed(format!("checksum {} in a pool without a salt", algorithm.name()));
+            return None;
+        }
+        Some(algorithm)
     }
+
+    /// Whether `data` is what `bp` points to.
+    fn verifies(&self, bp: &BlkPtr, algorithm: checksum::Algorithm, data: &[u8]) -> bool {
+        let expected = Checksum(bp.checksum());
+        let form = form(bp);
+        let kind = match algorithm {
+            checksum::Algorithm::Zilog => embedded::Kind::Zilog,
+            checksum::Algorithm::Zilog2 => embedded::Kind::Zilog2,
+            _ => return checksum::verify(algorithm, codec_order(bp.order()), self.salt.get(), form, data, expected).is_ok(),
+        };
+        embedded::verify(kind, data, expected, form).is_ok()
+    }
+}
+
+/// How the checksum words of an encrypted dataset's blocks are shortened.
+fn form(bp: &BlkPtr) -> Form {
+    if bp.uses_crypt() && bp.object_type() != ObjectType::OBJSET { Form::Truncated } else { Form::Whole }
+}
+
+fn codec_order(order: Order) -> codec::Order {
+    match order {
+        Order::Little => codec::Order::Little,
+        Order::Big => codec::Order::Big,
+    }
+}
+
+/// What the content is cached under; `None` for what needs no device.
+fn key(bp: &BlkPtr) -> Option<Key> {
+    let first = bp.dvas().next()?;
+    let words = bp.words();
+    // Property word (sizes, compression, type) and checksum: the same only for the same content.
+    let tag = [6, 12, 13, 14, 15].iter().fold(0, |tag, &i| mix(tag ^ words[i]));
+    Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
+}
+
+/// Zero bytes, without allocating for the usual sizes.
+fn zeroes(len: u64) -> Bytes {
+    static ZEROES: [u8; 128 << 10] = [0; 128 << 10];
+    match usize::try_from(len) {
+        Ok(len) if len <= ZEROES.len() => Bytes::from_static(&ZEROES[..len]),
+        // A block pointer holds at most 32 MiB.
+        _ => Bytes::from(vec![0; len.min(32 << 20) as usize]),
+    }
+}
+
+/// The content of verified stored bytes.
+fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKind> {
+    let malformed = |what: String| BlockErrorKind::Malformed(what);
+    let id = bp.compression_id();
+    let algorithm = compress::Algorithm::from_id(id).ok_or_else(|| malformed(format!("compression id {id}")))?;
+    let lsize = bp.lsize() as usize;
+    if algorithm == compress::Algorithm::Off {
+        if raw.len() == lsize {
+            return Ok(raw);
+        }
+        return Err(malformed(format!("{} stored bytes for {lsize} uncompressed", raw.len())));
+    }
+    let mut content = disk::IoBuf::with_len(lsize);
+    compress::decompress(algorithm, &raw, &mut content).map_err(|error| malformed(error.to_string()))?;
+    Ok(content.freeze())
 }

@@ -1,1 +1,620 @@
-//! (placeholder)
+//! The device tree of a pool: what devices there are, how they are, and which of them may be trusted
+//! with which block.
+//!
+//! ```text
+//!   root ─┬─ mirror-0 ─┬─ leaf            a top-level device gives linear space to block pointers,
+//!         │            └─ replacing ─ …   interior ones map (offset, size) onto their children,
+//!         ├─ raidz2-1 ─── leaf × n        leaves are `Disk`s
+//!         ├─ indirect-2                   removed: its space lives on elsewhere, through a mapping
+//!         └─ hole-3                       an id that stays taken
+//! ```
+//!
+//! The tree is built from a configuration (labels, or the pool's own) and a table of opened devices,
+//! and does not change afterwards, except for what is learnt later: error counters, dirty time logs,
+//! mappings and allocation classes.
+//!
+//! Not here: reading (`io`), where a RAIDZ block lies ([`raidz`]). Facts: docs/format/vdevs.md.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, sync::OnceLock};
+
+use disk::Disk;
+use ondisk::nvlist::NvList;
+use tokio::sync::Semaphore;
+
+
+pub mod indirect;
+pub mod raidz;
+mod state;
+mod txgs;
+
+pub use indirect::Mapping;
+pub use raidz::{Geometry, Reflow};
+pub use state::{Aux, Counters, Errors, State};
+pub use txgs::TxgSet;
+
+/// Bytes before the allocatable space of a leaf: two labels and the boot area.
+pub const LABEL_START: u64 = 4 << 20;
+/// Bytes behind it: the other two labels.
+pub const LABEL_END: u64 = 512 << 10;
+/// The 3.5 MiB boot area, which a running expansion may borrow.
+pub const SCRATCH: u64 = 0x38_0000;
+
+/// Deepest nesting accepted: root, mirror, raidz, spare, replacing and leaf are 6.
+const DEPTH_MAX: usize = 8;
+/// Reads of one leaf that may be under way at once.
+const LEAF_READS: usize = 32;
+
+/// What kind of device a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A block device.
+    Disk,
+    /// A regular file.
+    File,
+    /// Copies.
+    Mirror,
+    /// An old device and the one that takes its place.
+    Replacing,
+    /// A device and the hot spare that stands in.
+    Spare,
+    /// Parity.
+    Raidz(Geometry),
+    /// Distributed parity: recognised, not read.
+    Draid {
+        /// Parity devices per group.
+        parity: u64,
+        /// Data devices per group.
+        data: u64,
+        /// Distributed spares.
+        spares: u64,
+    },
+    /// A spare distributed inside a dRAID device: recognised, not read.
+    DistributedSpare,
+    /// A removed device.
+    Indirect {
+        /// MOS object of the mapping.
+        mapping_object: u64,
+        /// MOS object of the births.
+        births_object: u64,
+    },
+    /// A slot whose device is gone.
+    Hole,
+    /// A top-level device that no label found tells about.
+    Missing,
+    /// A type this implementation does not know.
+    Unknown(String),
+}
+
+/// Which allocations a top-level device is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Everything.
+    #[default]
+    Normal,
+    /// Deduplication tables.
+    Dedup,
+    /// Metadata and small blocks.
+    Special,
+    /// The intent log.
+    Log,
+}
+
+/// What only top-level devices have.
+#[derive(Debug)]
+pub struct Top {
+    /// log2 of the smallest I/O.
+    pub ashift: u32,
+    /// Allocatable bytes, parity included.
+    pub asize: u64,
+    /// MOS object: array of space map objects, one per metaslab; 0 if there is none.
+    pub metaslab_array: u64,
+    /// log2 of the size of a metaslab.
+    pub metaslab_shift: u32,
+    /// Its ZAP in the MOS, if the configuration names one.
+    pub zap: Option<u64>,
+    /// Holds the intent log only.
+    pub is_log: bool,
+    /// Being removed.
+    pub removing: bool,
+    /// Takes no new allocations.
+    pub non_allocating: bool,
+    /// Learnt from its ZAP.
+    pub bias: OnceLock<Class>,
+    /// Learnt from the MOS, for a removed device.
+    pub mapping: OnceLock<Mapping>,
+}
+
+/// What only leaves have.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The device, if it was found and is the one it should be.
+    pub disk: Option<Arc<dyn Disk>>,
+    /// Why it could not be used, where it is not simply absent.
+    pub refused: Aux,
+    /// Persisted: an administrator took it offline.
+    pub offline: bool,
+    /// Persisted: excluded for its faults.
+    pub faulted: bool,
+    /// Persisted: works with faults.
+    pub degraded: bool,
+    /// Persisted: went away while the pool was in use.
+    pub removed: bool,
+    /// Persisted: was not there when the configuration was written.
+    pub not_present: bool,
+    /// Persisted reason of `faulted` or `degraded`.
+    pub aux: Aux,
+    /// The administrator gave a whole disk; the pool lives on its first partition.
+    pub whole_disk: bool,
+    /// A hot spare in use.
+    pub is_spare: bool,
+    /// A resilver of it was begun and has not ended.
+    pub resilvering: bool,
+    /// MOS object of its dirty time log.
+    pub dtl_object: Option<u64>,
+    /// Its dirty time log, once read.
+    pub missed: OnceLock<TxgSet>,
+    /// Bounds the reads under way.
+    pub(crate) gate: Semaphore,
+}
+
+/// One device of the tree.
+#[derive(Debug)]
+pub struct Vdev {
+    /// What it is.
+    pub kind: Kind,
+    /// Index in its parent.
+    pub id: u64,
+    /// Random id; 0 for holes.
+    pub guid: u64,
+    /// Where its path was when the configuration was written.
+    pub path: Option<String>,
+    /// Devices below.
+    pub children: Vec<Self>,
+    /// Present on top-level devices.
+    pub top: Option<Top>,
+    /// Present on leaves.
+    pub leaf: Option<Leaf>,
+    /// Errors since the pool was opened.
+    pub counters: Counters,
+}
+
+/// All devices of a pool.
+#[derive(Debug)]
+pub struct Tree {
+    /// The pool's guid.
+    pub guid: u64,
+    /// Top-level devices by id, without gaps.
+    pub tops: Vec<Vdev>,
+    /// Errors that reached the pool itself: blocks nothing could give.
+    pub counters: Counters,
+}
+
+/// A configuration that describes no possible tree.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pool configuration is invalid: {0}")]
+pub struct ConfigError(pub String);
+
+/// Devices found, by the guid their label claims.
+pub type Disks = BTreeMap<u64, Arc<dyn Disk>>;
+
+impl Tree {
+    /// Builds the tree of a pool from the `vdev_tree` of its root, or from top-level trees alone.
+    ///
+    /// `reflow` is where a running RAIDZ expansion stands, from the uberblock.
+    ///
+    /// # Errors
+    /// The configuration is no possible tree (missing ids, impossible geometry, too deep).
+    pub fn from_tops(
+        guid: u64,
+        tops: &[&NvList],
+        disks: &Disks,
+        reflow: Option<Reflow>,
+    ) -> Result<Self, ConfigError> {
+        let mut by_id = BTreeMap::new();
+        for nv in tops {
+            let vdev = Vdev::build(nv, disks, reflow, 0)?;
+            by_id.insert(vdev.id, vdev);
+        }
+        let last = by_id.keys().next_back().copied().unwrap_or(0);
+        if last > 1 << 16 {
+            return Err(ConfigError(format!("top-level device id {last}")));
+        }
+        let mut tops: Vec<Vdev> = Vec::with_capacity(by_id.len());
+        for (id, vdev) in by_id {
+            while (tops.len() as u64) < id {
+                tops.push(Vdev::placeholder(Kind::Missing, tops.len() as u64));
+            }
+            tops.push(vdev);
+        }
+        Ok(Self { guid, tops, counters: Counters::default() })
+    }
+
+    /// Appends placeholders until there are `count` top-level devices; `holes` names the ids that are
+    /// known to be empty.
+    pub fn fill(&mut self, count: u64, holes: &[u64]) {
+        while (self.tops.len() as u64) < count.min(1 << 16) {
+            self.tops.push(Vdev::placeholder(Kind::Missing, self.tops.len() as u64));
+        }
+        for &id in holes {
+            if let Some(top) = usize::try_from(id).ok().and_then(|i| self.tops.get_mut(i))
+                && top.kind == Kind::Missing
+            {
+                *top = Vdev::placeholder(Kind::Hole, id);
+            }
+        }
+    }
+
+    /// A top-level device by id.
+    #[must_use]
+    pub fn top(&self, id: u64) -> Option<&Vdev> {
+        self.tops.get(usize::try_from(id).ok()?)
+    }
+
+    /// All leaves, left to right.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&Vdev> {
+        let mut found = Vec::new();
+        self.tops.iter().for_each(|top| top.collect_leaves(&mut found));
+        found
+    }
+
+    /// Sum of all guids, the pool's included, as an uberblock records it.
+    #[must_use]
+    pub fn guid_sum(&self) -> u64 {
+        self.tops.iter().fold(self.guid, |sum, top| sum.wrapping_add(top.guid_sum()))
+    }
+
+    /// State of the whole: worst of what it needs. `UNAVAIL` if a top-level device other than a log
+    /// cannot be read.
+    #[must_use]
+    pub fn state(&self) -> (State, Aux) {
+        let (mut faulted, mut degraded, mut corrupted) = (false, false, false);
+        for top in self.tops.iter().filter(|top| !matches!(top.kind, Kind::Hole | Kind::Indirect { .. })) {
+            let (state, aux) = top.state();
+            let is_log = top.top.as_ref().is_some_and(|top| top.is_log);
+            match state {
+                State::Healthy => {}
+                _ if state.is_readable() || is_log => degraded = true,
+                _ => faulted = true,
+            }
+            corrupted |= aux == Aux::CorruptData;
+        }
+        match (faulted, degraded) {
+            (true, _) if corrupted => (State::CantOpen, Aux::CorruptData),
+            (true, _) => (State::CantOpen, Aux::NoReplicas),
+            (_, true) => (State::Degraded, Aux::None),
+            _ => (State::Healthy, Aux::None),
+        }
+    }
+
+    /// Forgets all counted errors.
+    pub fn reset_errors(&self) {
+        self.counters.reset();
+        self.tops.iter().for_each(Vdev::reset_errors);
+    }
+}
+
+impl Vdev {
+    fn placeholder(kind: Kind, id: u64) -> Self {
+        Self {
+            kind,
+            id,
+            guid: 0,
+            path: None,
+            children: Vec::new(),
+            top: None,
+            leaf: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A leaf outside the tree: an inactive spare or a cache device.
+    ///
+    /// # Errors
+    /// As [`Tree::from_tops`].
+    pub fn auxiliary(nv: &NvList, disks: &Disks) -> Result<Self, ConfigError> {
+        Self::build(nv, disks, None, 0)
+    }
+
+    fn build(nv: &NvList, disks: &Disks, reflow: Option<Reflow>, depth: usize) -> Result<Self, ConfigError> {
+        let word = nv.str("type").ok_or_else(|| ConfigError("a device without type".to_owned()))?;
+        if depth > DEPTH_MAX {
+            return Err(ConfigError("devices nested too deep".to_owned()));
+        }
+        let mut children = Vec::new();
+        for child in nv.nvlist_array("children").unwrap_or_default() {
+            children.push(Self::build(child, disks, reflow, depth + 1)?);
+        }
+        let top = (depth == 0 && word != "hole" && word != "missing").then(|| Top::from_config(nv));
+        if let Some(top) = &top
+            && !(9..=16).contains(&top.ashift)
+            && nv.u64("ashift").is_some()
+        {
+            return Err(ConfigError(format!("ashift {}", top.ashift)));
+        }
+        let ashift = nv.u64("ashift");
+        let kind = match word {
+            "disk" => Kind::Disk,
+            "file" => Kind::File,
+            "mirror" => Kind::Mirror,
+            "replacing" => Kind::Replacing,
+            "spare" => Kind::Spare,
+            "raidz" => Kind::Raidz(raidz_geometry(nv, children.len(), ashift, reflow)?),
+            "draid" => Kind::Draid {
+                parity: nv.u64("nparity").unwrap_or(1),
+                data: nv.u64("draid_ndata").unwrap_or(0),
+                spares: nv.u64("draid_nspares").unwrap_or(0),
+            },
+            "dspare" => Kind::DistributedSpare,
+            "indirect" => Kind::Indirect {
+                mapping_object: nv.u64("com.delphix:indirect_object").unwrap_or(0),
+                births_object: nv.u64("com.delphix:indirect_births").unwrap_or(0),
+            },
+            "hole" => Kind::Hole,
+            "missing" => Kind::Missing,
+            other => Kind::Unknown(other.to_owned()),
+        };
+        if children.is_empty() && matches!(kind, Kind::Mirror | Kind::Replacing | Kind::Spare) {
+            return Err(ConfigError(format!("a {word} without children")));
+        }
+        let guid = nv.u64("guid").unwrap_or(0);
+        let leaf =
+            matches!(kind, Kind::Disk | Kind::File | Kind::DistributedSpare).then(|| Leaf::new(nv, disks.get(&guid)));
+        Ok(Self {
+            id: nv.u64("id").unwrap_or(0),
+            guid,
+            path: nv.str("path").map(str::to_owned),
+            children,
+            top,
+            leaf,
+            kind,
+            counters: Counters::default(),
+        })
+    }
+
+    fn collect_leaves<'a>(&'a self, found: &mut Vec<&'a Self>) {
+        if self.leaf.is_some() {
+            found.push(self);
+        }
+        self.children.iter().for_each(|child| child.collect_leaves(found));
+    }
+
+    fn guid_sum(&self) -> u64 {
+        self.children.iter().fold(self.guid, |sum, child| sum.wrapping_add(child.guid_sum()))
+    }
+
+    fn reset_errors(&self) {
+        self.counters.reset();
+        self.children.iter().for_each(Self::reset_errors);
+    }
+
+    /// Its state now, and why.
+    #[must_use]
+    pub fn state(&self) -> (State, Aux) {
+        if let Some(leaf) = &self.leaf {
+            return leaf.state();
+        }
+        match &self.kind {
+            Kind::Hole | Kind::Indirect { .. } => return (State::Healthy, Aux::None),
+            Kind::Missing => return (State::CantOpen, Aux::BadGuidSum),
+            Kind::Unknown(_) => return (State::CantOpen, Aux::UnsupportedFeature),
+            _ => {}
+        }
+        let states: Vec<_> = self.children.iter().map(Self::state).collect();
+        let faulted = states.iter().filter(|(state, _)| !state.is_readable()).count();
+        let degraded = states.iter().filter(|(state, _)| *state == State::Degraded).count();
+        let tolerated = match &self.kind {
+            Kind::Raidz(geometry) => geometry.parity,
+            Kind::Draid { parity, .. } => *parity as usize,
+            _ => self.children.len().saturating_sub(1),
+        };
+        let all_offline = states.iter().all(|(state, _)| *state == State::Offline);
+        match (faulted, degraded) {
+            _ if faulted > tolerated && all_offline && faulted == self.children.len() => {
+                (State::Offline, Aux::ChildrenOffline)
+            }
+            _ if faulted > tolerated => (State::CantOpen, Aux::NoReplicas),
+            (0, 0) => (State::Healthy, Aux::None),
+            _ => (State::Degraded, Aux::None),
+        }
+    }
+
+    /// Whether data can be read from it at all.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.state().0.is_readable()
+    }
+
+    /// Whether it may hold older bytes than a block born in `birth` (physical birth) has: it was away
+    /// when that txg was written.
+    #[must_use]
+    pub fn missed(&self, birth: u64) -> bool {
+        if let Some(leaf) = &self.leaf {
+            return leaf.missed.get().is_some_and(|missed| missed.contains(birth));
+        }
+        let stale = self.children.iter().filter(|child| !child.is_readable() || child.missed(birth)).count();
+        match &self.kind {
+            Kind::Raidz(geometry) => stale > geometry.parity,
+            _ => !self.children.is_empty() && stale == self.children.len(),
+        }
+    }
+
+    /// The name `zpool status` shows: path, `mirror-0`, `raidz2-1`, or the guid of a device that is gone.
+    #[must_use]
+    pub fn display_name(&self) -> String {
+        let id = self.id;
+        match &self.kind {
+            Kind::Disk | Kind::File | Kind::DistributedSpare => match (&self.path, &self.leaf) {
+                (Some(path), Some(leaf)) if !leaf.not_present || leaf.disk.is_some() => {
+                    short_path(path, leaf.whole_disk).to_owned()
+                }
+                _ => self.guid.to_string(),
+            },
+            Kind::Mirror => format!("mirror-{id}"),
+            Kind::Replacing => format!("replacing-{id}"),
+            Kind::Spare => format!("spare-{id}"),
+            Kind::Raidz(geometry) => format!("raidz{}-{id}", geometry.parity),
+            Kind::Draid { parity, data, spares } => {
+                format!("draid{parity}:{data}d:{}c:{spares}s-{id}", self.children.len())
+            }
+            Kind::Indirect { .. } => format!("indirect-{id}"),
+            Kind::Hole => format!("hole-{id}"),
+            Kind::Missing => format!("missing-{id}"),
+            Kind::Unknown(word) => format!("{word}-{id}"),
+        }
+    }
+
+    /// The word in its configuration.
+    #[must_use]
+    pub fn type_word(&self) -> &str {
+        match &self.kind {
+            Kind::Disk => "disk",
+            Kind::File => "file",
+            Kind::Mirror => "mirror",
+            Kind::Replacing => "replacing",
+            Kind::Spare => "spare",
+            Kind::Raidz(_) => "raidz",
+            Kind::Draid { .. } => "draid",
+            Kind::DistributedSpare => "dspare",
+            Kind::Indirect { .. } => "indirect",
+            Kind::Hole => "hole",
+            Kind::Missing => "missing",
+            Kind::Unknown(word) => word,
+        }
+    }
+
+    /// Which allocations a top-level device is for.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match &self.top {
+            Some(top) if top.is_log => Class::Log,
+            Some(top) => top.bias.get().copied().unwrap_or_default(),
+            None => Class::Normal,
+        }
+    }
+}
+
+impl Top {
+    fn from_config(nv: &NvList) -> Self {
+        let flag = |name| nv.u64(name).unwrap_or(0) != 0;
+        Self {
+            ashift: nv.u64("ashift").and_then(|v| u32::try_from(v).ok()).unwrap_or(9),
+            asize: nv.u64("asize").unwrap_or(0),
+            metaslab_array: nv.u64("metaslab_array").unwrap_or(0),
+            metaslab_shift: nv.u64("metaslab_shift").map_or(0, |v| v.min(63) as u32),
+            zap: nv.u64("com.delphix:vdev_zap_top").filter(|&object| object != 0),
+            is_log: flag("is_log"),
+            removing: flag("removing"),
+            non_allocating: flag("non_allocating"),
+            bias: OnceLock::new(),
+            mapping: OnceLock::new(),
+        }
+    }
+}
+
+impl Leaf {
+    fn new(nv: &NvList, disk: Option<&Arc<dyn Disk>>) -> Self {
+        let flag = |name| nv.u64(name).unwrap_or(0) != 0;
+        Self {
+            disk: disk.cloned(),
+            refused: Aux::None,
+            offline: flag("offline"),
+            faulted: flag("faulted"),
+            degraded: flag("degraded"),
+            removed: flag("removed"),
+            not_present: flag("not_present"),
+            aux: match nv.str("aux_state") {
+                Some("external") => Aux::External,
+                Some(_) => Aux::ErrorsExceeded,
+                None => Aux::None,
+            },
+            whole_disk: flag("whole_disk"),
+            is_spare: flag("is_spare"),
+            resilvering: flag("resilver_txg") || flag("rebuild_txg"),
+            dtl_object: nv.u64("DTL").filter(|&object| object != 0),
+            missed: OnceLock::new(),
+            gate: Semaphore::new(LEAF_READS),
+        }
+    }
+
+    fn state(&self) -> (State, Aux) {
+        match self.disk {
+            _ if self.offline => (State::Offline, Aux::None),
+            _ if self.faulted => (State::Faulted, self.aux),
+            None if self.removed => (State::Removed, Aux::None),
+            None if self.refused != Aux::None => (State::CantOpen, self.refused),
+            None => (State::CantOpen, Aux::OpenFailed),
+            Some(_) if self.degraded => (State::Degraded, self.aux),
+            Some(_) => (State::Healthy, Aux::None),
+        }
+    }
+}
+
+fn raidz_geometry(
+    nv: &NvList,
+    children: usize,
+    ashift: Option<u64>,
+    reflow: Option<Reflow>,
+) -> Result<Geometry, ConfigError> {
+    // Very old pools do not say: there was only single parity then.
+    let parity = nv.u64("nparity").unwrap_or(1);
+    if !(1..=3).contains(&parity) || children as u64 <= parity || children > 255 {
+        return Err(ConfigError(format!("raidz{parity} of {children} devices")));
+    }
+    let expanding = nv.contains("raidz_expanding");
+    let expand_txgs = nv.u64_array("raidz_expand_txgs").unwrap_or_default().to_vec();
+    if children < parity as usize + 1 + expand_txgs.len() + usize::from(expanding) {
+        return Err(ConfigError(format!("raidz{parity} of {children} devices was expanded {} times", expand_txgs.len())));
+    }
+    Ok(Geometry {
+        children,
+        parity: parity as usize,
+        ashift: ashift.filter(|a| (9..=16).contains(a)).unwrap_or(9) as u32,
+        expand_txgs,
+        reflow: expanding.then(|| reflow.unwrap_or(Reflow { offset: 0, scratch: false })),
+    })
+}
+
+/// The last component of a `/dev` path, without the partition OpenZFS made; other paths as they are.
+fn short_path(path: &str, whole_disk: bool) -> &str {
+    let Some(name) = path.strip_prefix("/dev/") else { return path };
+    let name = name.rsplit('/').next().unwrap_or(name);
+    if !whole_disk {
+        return name;
+    }
+    if let Some(disk) = name.strip_suffix("-part1") {
+        return disk;
+    }
+    match name.strip_suffix('1') {
+        // sda1 → sda, nvme0n1p1 → nvme0n1
+        Some(disk) if disk.ends_with(|c: char| c.is_ascii_alphabetic()) => {
+            let numbered = disk.strip_suffix('p').filter(|d| d.ends_with(|c: char| c.is_ascii_digit()));
+            numbered.unwrap_or(disk)
+        }
+        _ => name,
+    }
+}
+
+impl fmt::Display for Vdev {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.display_name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_path;
+
+    #[test]
+    fn names_of_devices_are_short() {
+        for (path, whole, name) in [
+            ("/dev/sda1", true, "sda"),
+            ("/dev/sda1", false, "sda1"),
+            ("/dev/nvme0n1p1", true, "nvme0n1"),
+            ("/dev/disk/by-id/ata-X-part1", true, "ata-X"),
+            ("/tmp/a.img", false, "/tmp/a.img"),
+        ] {
+            assert_eq!(short_path(path, whole), name);
+        }
+    }
+}

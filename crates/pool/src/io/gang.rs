@@ -1,0 +1,116 @@
+//! Blocks in pieces, written when no free run was long enough.
+//!
+//! The pointer leads to a header, a small self-checking block of further pointers; their contents in
+//! order are the block. A member may be a gang itself. Facts: docs/format/blkptr.md §6.
+
+use bytes::Bytes;
+use codec::checksum::{Checksum, embedded};
+use disk::IoBuf;
+use ondisk::{Order, blkptr::BlkPtr};
+
+use super::{
+    Check, PoolIo, form,
+    join::{BoxFuture, join_all},
+    trail::Trail,
+};
+
+/// Size of the classic header, and the unit every header is a multiple of.
+const HEADER_BYTES: u64 = 512;
+/// Size of the self-checking trailer.
+const TRAILER_BYTES: usize = 40;
+/// Gangs inside gangs. With 3 members each, 16 MiB in pieces of 512 bytes nests 10 deep.
+const DEPTH_MAX: usize = 12;
+
+impl PoolIo {
+    /// The stored bytes of a gang block, verified by `check`.
+    /// (Boxed, because members lead back here.)
+    pub(super) fn read_gang<'a>(
+        &'a self,
+        bp: &'a BlkPtr,
+        depth: usize,
+        check: &'a Check<'a>,
+        trail: &'a Trail,
+    ) -> BoxFuture<'a, Option<Bytes>> {
+        Box::pin(self.read_gang_tree(bp, depth, check, trail))
+    }
+
+    async fn read_gang_tree(&self, bp: &BlkPtr, depth: usize, check: &Check<'_>, trail: &Trail) -> Option<Bytes> {
+        if depth >= DEPTH_MAX {
+            trail.malformed("gang blocks nested too deep");
+            return None;
+        }
+        let header = self.read_gang_header(bp, trail).await?;
+        let members = members(&header, bp, trail)?;
+        let reads = members.iter().map(|member| {
+            Box::pin(self.read_stored(member, depth + 1, trail)) as BoxFuture<'_, Option<Bytes>>
+        });
+        let mut block = IoBuf::with_len(bp.psize() as usize);
+        let mut rest = &mut block[..];
+        for data in join_all(reads.collect(), 8).await {
+            let data = data?;
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut_checked(data.len())?;
+            head.copy_from_slice(&data);
+            rest = tail;
+        }
+        // A member in an outer gang is verified by its own checksum, the whole by its pointer's.
+        if check(&block) {
+            return Some(block.freeze());
+        }
+        if let Some(dva) = bp.dvas().next()
+            && let Some(top) = self.tree.top(dva.vdev.into())
+        {
+            trail.wrong(top, dva.offset);
+        }
+        None
+    }
+
+    /// The header, from any copy and in either size.
+    async fn read_gang_header(&self, bp: &BlkPtr, trail: &Trail) -> Option<Bytes> {
+        let first = bp.dvas().next()?;
+        let verifier = Checksum([first.vdev.into(), first.offset, bp.physical_birth(), 0]);
+        let check = |data: &[u8]| embedded::verify(embedded::Kind::GangHeader, data, verifier, form(bp)).is_ok();
+        let mut sizes = vec![HEADER_BYTES];
+        if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
+            let smallest = bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift)).min();
+            sizes.extend(smallest.map(|ashift| 1 << ashift).filter(|&size| size > HEADER_BYTES));
+        }
+        while let Some(size) = sizes.pop() {
+            // Only the last size tried leaves traces: that the other one does not verify proves nothing.
+            let attempt = Trail::default();
+            let trail = if sizes.is_empty() { trail } else { &attempt };
+            for dva in self.by_preference(bp) {
+                let found = self.read_place(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &check, trail).await;
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The member pointers of a verified header, which must add up to the block.
+fn members(header: &[u8], bp: &BlkPtr, trail: &Trail) -> Option<Vec<BlkPtr>> {
+    let magic = header.get(header.len().checked_sub(TRAILER_BYTES)?..)?.first_chunk::<8>()?;
+    let order = Order::of_magic(*magic, 0x0210_da7a_b10c_7a11)?;
+    let mut members = Vec::new();
+    let mut total = 0u64;
+    for index in 0..(header.len() - TRAILER_BYTES) / BlkPtr::BYTES {
+        match BlkPtr::decode_at(header, index, order) {
+            Ok(member) if member.is_hole() => {}
+            Ok(member) => {
+                total = total.saturating_add(member.psize());
+                members.push(member);
+            }
+            Err(error) => {
+                trail.malformed(format!("gang header: {error}"));
+                return None;
+            }
+        }
+    }
+    if total != bp.psize() {
+        trail.malformed(format!("gang members hold {total} bytes of {}", bp.psize()));
+        return None;
+    }
+    Some(members)
+}

@@ -1,0 +1,71 @@
+//! Several reads at once, inside one task.
+//!
+//! The columns of a stripe are read together and all of them are waited for. They borrow from the
+//! caller, so they cannot be spawned; they are few (a stripe has at most 255 columns), so polling all
+//! that are unfinished at each wake-up costs less than a queue of wake-ups would.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
+/// A boxed future, the shape of everything joined here.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Runs `futures`, at most `limit` of them at a time, and returns their results in order.
+pub(crate) async fn join_all<T>(futures: Vec<BoxFuture<'_, T>>, limit: usize) -> Vec<T> {
+    let mut waiting: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut results: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
+    let mut first_unfinished = 0;
+    poll_fn(|context| {
+        let mut pending = 0;
+        for index in first_unfinished..waiting.len() {
+            if pending == limit.max(1) {
+                break;
+            }
+            let Some(future) = &mut waiting[index] else { continue };
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => {
+                    results[index] = Some(value);
+                    waiting[index] = None;
+                }
+                Poll::Pending => pending += 1,
+            }
+        }
+        while waiting.get(first_unfinished).is_some_and(Option::is_none) {
+            first_unfinished += 1;
+        }
+        if pending > 0 { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn results_in_order_and_never_more_than_the_limit_at_once() {
+        let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let futures: Vec<BoxFuture<'_, usize>> = (0..50)
+            .map(|n| {
+                let (running, most) = (&running, &most);
+                Box::pin(async move {
+                    most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+                    for _ in 0..n % 4 {
+                        tokio::task::yield_now().await;
+                    }
+                    running.fetch_sub(1, SeqCst);
+                    n
+                }) as BoxFuture<'_, usize>
+            })
+            .collect();
+        assert_eq!(join_all(futures, 7).await, (0..50).collect::<Vec<_>>());
+        assert!((2..=7).contains(&most.load(SeqCst)));
+        assert_eq!(join_all(Vec::<BoxFuture<'_, ()>>::new(), 7).await, []);
+    }
+}

@@ -1,0 +1,354 @@
+//! Reading a RAIDZ block: columns, parity, and finding out who lied.
+//!
+//! 1. Read the data cells. If a child is away, or was away when the block was written, read parity too
+//!    and rebuild.
+//! 2. If the checksum does not match, read everything there is, doubtful children included.
+//! 3. Still wrong: some child returned other bytes than were written, silently. Assume each set of up
+//!    to `parity` children in turn, rebuild what they hold, and let the checksum decide.
+//!
+//! Facts: docs/format/vdevs.md §4.2 and, for expanded devices, §5.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use codec::parity::{self, Column};
+use disk::IoBuf;
+use smallvec::SmallVec;
+
+use super::{
+    Check, PoolIo,
+    device::{Copy, Range, alternatives},
+    trail::Trail,
+};
+use crate::vdev::{
+    Geometry, Vdev,
+    raidz::{Cell, Layout, Stripe},
+};
+
+/// Suspect sets tried for one block: enough for every set of three among 50 children, and for wider
+/// devices a bound on the time one bad block can take.
+const SUSPECTS_MAX: usize = 20_000;
+/// Bytes rebuilt and hashed for one block, for the same reason: about 4 s.
+const REBUILT_BYTES_MAX: usize = 4 << 30;
+
+/// What is known of one cell.
+#[derive(Clone, Debug)]
+enum Got<'a> {
+    /// Not asked yet.
+    Nothing,
+    /// Asked in vain.
+    Failed,
+    /// These bytes, right or wrong.
+    Data(Copy<'a>),
+}
+
+/// One block being read.
+struct Block<'a> {
+    vdev: &'a Vdev,
+    layout: Layout,
+    birth: u64,
+    /// One entry per cell of each stripe.
+    got: Vec<Vec<Got<'a>>>,
+}
+
+/// Which cells to treat as lost although there are bytes for them.
+type Suspects<'s> = dyn Fn(&Cell) -> bool + Send + Sync + 's;
+
+impl PoolIo {
+    /// A block on a RAIDZ device, verified by `check`.
+    pub(super) async fn read_stripe(
+        &self,
+        vdev: &Vdev,
+        geometry: &Geometry,
+        range: Range,
+        check: &Check<'_>,
+        trail: &Trail,
+    ) -> Option<Bytes> {
+        let Some(layout) = geometry.layout(range.offset, range.len as u64, range.birth) else {
+            trail.malformed(format!("{vdev} has no block of {} bytes at {:#x}", range.len, range.offset));
+            return None;
+        };
+        let got = layout.stripes.iter().map(|stripe| vec![Got::Nothing; stripe.cells.len()]).collect();
+        let mut block = Block { vdev, layout, birth: range.birth, got };
+        let certain = |child: &Vdev| child.is_readable() && !child.missed(range.birth);
+
+        let whole = vdev.children.iter().all(certain);
+        self.fetch(&mut block, |index, cell, parity| (index >= parity || !whole) && certain(&vdev.children[cell.child]), 0, trail)
+            .await;
+        if whole && block.has_failures() {
+            self.fetch(&mut block, |_, cell, _| certain(&vdev.children[cell.child]), 0, trail).await;
+        }
+        if let Some(mut data) = block.assemble(&|_| false)
+            && check(&data[..range.len])
+        {
+            self.charge(&block, &data, false);
+            data.truncate(range.len);
+            return Some(data.freeze());
+        }
+
+        for other in 0..vdev.children.iter().map(alternatives).max().unwrap_or(1) {
+            if other > 0 {
+                block.forget();
+            }
+            self.fetch(&mut block, |_, _, _| true, other, trail).await;
+            if let Some(mut data) = self.search(&block, geometry, range.len, check).await {
+                self.charge(&block, &data, true);
+                data.truncate(range.len);
+                return Some(data.freeze());
+            }
+        }
+        self.charge_all(&block, range.offset, trail);
+        None
+    }
+
+    /// Reads the cells that `wanted` (index in the stripe, cell, parity cells) names and that were not
+    /// asked for yet. Cells that touch on a child travel together.
+    async fn fetch<'a>(
+        &'a self,
+        block: &mut Block<'a>,
+        wanted: impl Fn(usize, &Cell, usize) -> bool,
+        other: usize,
+        trail: &'a Trail,
+    ) {
+        let mut cells: Vec<(usize, usize, Cell)> = Vec::new();
+        for (s, stripe) in block.layout.stripes.iter().enumerate() {
+            for (c, cell) in stripe.cells.iter().enumerate() {
+                let open = matches!(block.got[s][c], Got::Nothing) && cell.len > 0;
+                if open && wanted(c, cell, block.layout.parity) {
+                    cells.push((s, c, *cell));
+                }
+            }
+        }
+        cells.sort_unstable_by_key(|(_, _, cell)| (cell.child, cell.scratch, cell.offset));
+        let mut runs: Vec<(&Vdev, Range)> = Vec::new();
+        let mut run_of: SmallVec<[(usize, usize); 16]> = SmallVec::new();
+        let mut previous: Option<Cell> = None;
+        for (_, _, cell) in &cells {
+            let touches = previous.is_some_and(|p| {
+                p.child == cell.child && p.scratch == cell.scratch && p.offset + p.len as u64 == cell.offset
+            });
+            let number = runs.len();
+            if let Some((_, run)) = runs.last_mut().filter(|_| touches) {
+                run_of.push((number - 1, run.len));
+                run.len += cell.len;
+            } else {
+                run_of.push((number, 0));
+                let range = Range { offset: cell.offset, len: cell.len, birth: block.birth, scratch: cell.scratch };
+                runs.push((&block.vdev.children[cell.child], range));
+            }
+            previous = Some(*cell);
+        }
+        let answers = self.read_copies(&runs, other, trail).await;
+        for ((s, c, cell), (run, start)) in cells.into_iter().zip(run_of) {
+            block.got[s][c] = match answers.get(run) {
+                Some(Some(copy)) => {
+                    Got::Data(Copy { data: copy.data.slice(start..start + cell.len), from: copy.from })
+                }
+                _ => Got::Failed,
+            };
+        }
+    }
+
+    /// Tries suspects until the checksum matches.
+    async fn search(&self, block: &Block<'_>, geometry: &Geometry, len: usize, check: &Check<'_>) -> Option<IoBuf> {
+        if let Some(data) = block.assemble(&|_| false)
+            && check(&data[..len])
+        {
+            return Some(data);
+        }
+        let mut attempts = SUSPECTS_MAX.min(REBUILT_BYTES_MAX / block.layout.padded.max(1));
+        // On an expanded device the damage may have happened when the device was narrower, and was moved
+        // with the sectors since: suspect its children at each width it ever had.
+        let narrowest = if block.layout.stripes.len() > 1 { geometry.original_width() } else { geometry.children };
+        for width in (narrowest..=geometry.children).rev() {
+            for count in 1..=geometry.parity.min(width) {
+                let mut suspects: SmallVec<[usize; 3]> = (0..count).collect();
+                loop {
+                    let suspected = |cell: &Cell| suspects.contains(&((cell.number % width as u64) as usize));
+                    if block.holds_data_of(&suspected)
+                        && let Some(data) = block.assemble(&suspected)
+                    {
+                        if check(&data[..len]) {
+                            return Some(data);
+                        }
+                        attempts -= 1;
+                        if attempts == 0 {
+                            return None;
+                        }
+                        if attempts % 16 == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                    if !next_combination(&mut suspects, width) {
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Compares what children returned with what is now known to be right, and counts the differences.
+    /// `searched`: data cells may differ too, otherwise only parity can.
+    fn charge(&self, block: &Block<'_>, data: &[u8], searched: bool) {
+        if !self.counts() {
+            return;
+        }
+        let mut guilty: BTreeMap<u64, &Vdev> = BTreeMap::new();
+        for (stripe, got) in block.layout.stripes.iter().zip(&block.got) {
+            let (parity_got, data_got) = got.split_at(block.layout.parity);
+            let (parity_cells, data_cells) = stripe.cells.split_at(block.layout.parity);
+            if searched {
+                for (cell, got) in data_cells.iter().zip(data_got) {
+                    if let Got::Data(copy) = got
+                        && copy.data[..] != data[cell.start..cell.start + cell.len]
+                    {
+                        guilty.insert(copy.from.guid, copy.from);
+                    }
+                }
+            }
+            if parity_got.iter().all(|got| !matches!(got, Got::Data(_))) {
+                continue;
+            }
+            let columns: SmallVec<[&[u8]; 12]> =
+                data_cells.iter().map(|cell| if cell.len == 0 { &[][..] } else { &data[cell.start..cell.start + cell.len] }).collect();
+            let mut right: Vec<Vec<u8>> = parity_cells.iter().map(|cell| vec![0; cell.len]).collect();
+            let generated = {
+                let mut slices: SmallVec<[&mut [u8]; 3]> = right.iter_mut().map(|p| &mut p[..]).collect();
+                parity::generate(&columns, &mut slices)
+            };
+            if generated.is_err() {
+                continue;
+            }
+            for (right, got) in right.iter().zip(parity_got) {
+                if let Got::Data(copy) = got
+                    && copy.data[..] != right[..]
+                {
+                    guilty.insert(copy.from.guid, copy.from);
+                }
+            }
+        }
+        for vdev in guilty.into_values() {
+            self.count_wrong(vdev, block.birth);
+        }
+    }
+
+    /// Nothing helped: whoever gave bytes is a suspect.
+    fn charge_all(&self, block: &Block<'_>, offset: u64, trail: &Trail) {
+        let mut charged: SmallVec<[u64; 12]> = SmallVec::new();
+        for got in block.got.iter().flatten() {
+            if let Got::Data(copy) = got
+                && !charged.contains(&copy.from.guid)
+            {
+                charged.push(copy.from.guid);
+                trail.wrong(copy.from, offset);
+                self.count_wrong(copy.from, block.birth);
+            }
+        }
+    }
+}
+
+impl Block<'_> {
+    fn has_failures(&self) -> bool {
+        self.got.iter().flatten().any(|got| matches!(got, Got::Failed))
+    }
+
+    fn forget(&mut self) {
+        self.got.iter_mut().flatten().for_each(|got| *got = Got::Nothing);
+    }
+
+    /// Whether treating `suspects` as lost changes the data at all.
+    fn holds_data_of(&self, suspects: &Suspects<'_>) -> bool {
+        self.cells().any(|(index, cell, got)| {
+            index >= self.layout.parity && cell.len > 0 && matches!(got, Got::Data(_)) && suspects(cell)
+        })
+    }
+
+    fn cells(&self) -> impl Iterator<Item = (usize, &Cell, &Got<'_>)> {
+        let stripes = self.layout.stripes.iter().zip(&self.got);
+        stripes.flat_map(|(stripe, got)| stripe.cells.iter().zip(got).enumerate().map(|(i, (cell, got))| (i, cell, got)))
+    }
+
+    /// The block, with everything lost or suspected rebuilt from parity. `None` if too much is.
+    fn assemble(&self, suspects: &Suspects<'_>) -> Option<IoBuf> {
+        let mut block = IoBuf::with_len(self.layout.padded);
+        for (stripe, got) in self.layout.stripes.iter().zip(&self.got) {
+            self.assemble_stripe(stripe, got, suspects, &mut block)?;
+        }
+        Some(block)
+    }
+
+    fn assemble_stripe(
+        &self,
+        stripe: &Stripe,
+        got: &[Got<'_>],
+        suspects: &Suspects<'_>,
+        block: &mut [u8],
+    ) -> Option<()> {
+        let known = |cell: &Cell, got: &Got<'_>| match got {
+            Got::Data(copy) if !suspects(cell) => Some(copy.data.clone()),
+            _ => None,
+        };
+        let parity_len = self.layout.parity;
+        let mut missing = false;
+        for (cell, got) in stripe.cells.iter().zip(got).skip(parity_len).filter(|(cell, _)| cell.len > 0) {
+            match known(cell, got) {
+                Some(data) => block[cell.start..cell.start + cell.len].copy_from_slice(&data),
+                None => missing = true,
+            }
+        }
+        if !missing {
+            return Some(());
+        }
+        let parity: SmallVec<[Option<Bytes>; 3]> =
+            stripe.cells.iter().zip(got).take(parity_len).map(|(cell, got)| known(cell, got)).collect();
+        let mut parity: SmallVec<[Column<'_>; 3]> =
+            parity.iter().map(|data| data.as_ref().map_or(Column::Ignored, |data| Column::Present(data))).collect();
+        // Data cells of a stripe ascend in the block and do not overlap, so the block can be cut up.
+        let (mut rest, mut at) = (block, 0);
+        let mut columns: SmallVec<[Column<'_>; 12]> = SmallVec::new();
+        for (cell, got) in stripe.cells.iter().zip(got).skip(parity_len) {
+            if cell.len == 0 {
+                columns.push(Column::Present(&[]));
+                continue;
+            }
+            let (_, from_cell) = rest.split_at_mut(cell.start - at);
+            let (own, after) = from_cell.split_at_mut(cell.len);
+            (rest, at) = (after, cell.start + cell.len);
+            columns.push(if known(cell, got).is_some() { Column::Present(own) } else { Column::Missing(own) });
+        }
+        parity::reconstruct(&mut columns, &mut parity).ok()
+    }
+}
+
+/// The next set of numbers below `bound` of the same size, lowest moving first; false after the last.
+fn next_combination(set: &mut [usize], bound: usize) -> bool {
+    for i in 0..set.len() {
+        let limit = set.get(i + 1).copied().unwrap_or(bound);
+        if set[i] + 1 < limit {
+            set[i] += 1;
+            for (lower, value) in set[..i].iter_mut().enumerate() {
+                *value = lower;
+            }
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_combination;
+
+    #[test]
+    fn combinations_are_complete_and_in_order() {
+        let mut set = [0, 1];
+        let mut seen = vec![set];
+        while next_combination(&mut set, 4) {
+            seen.push(set);
+        }
+        assert_eq!(seen, [[0, 1], [0, 2], [1, 2], [0, 3], [1, 3], [2, 3]]);
+        let mut all = [0, 1, 2];
+        assert!(!next_combination(&mut all, 3));
+    }
+}

@@ -1,0 +1,59 @@
+//! What went wrong while one block was read: kept until it is known whether the block was read at all.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use crate::{
+    error::{BlockErrorKind, Evidence},
+    vdev::Vdev,
+};
+
+/// Enough to tell every column of a wide stripe; more would only repeat itself.
+const EVIDENCE_MAX: usize = 64;
+
+/// The failures on the way to one block.
+#[derive(Debug, Default)]
+pub(crate) struct Trail {
+    evidence: Mutex<Vec<Evidence>>,
+    /// Some device answered, and the answer was wrong.
+    wrong: AtomicBool,
+    /// A structure on the way contradicts itself.
+    malformed: Mutex<Option<String>>,
+    /// Something that is not implemented stands in the way.
+    unsupported: Mutex<Option<String>>,
+}
+
+impl Trail {
+    pub(crate) fn fault(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
+        let mut evidence = self.evidence.lock();
+        if evidence.len() < EVIDENCE_MAX {
+            let device = device.path.clone().unwrap_or_else(|| device.display_name());
+            evidence.push(Evidence { device, offset, fault: fault.into() });
+        }
+    }
+
+    pub(crate) fn wrong(&self, device: &Vdev, offset: u64) {
+        self.wrong.store(true, Relaxed);
+        self.fault(device, offset, "checksum mismatch");
+    }
+
+    pub(crate) fn malformed(&self, what: impl Into<String>) {
+        self.malformed.lock().get_or_insert_with(|| what.into());
+    }
+
+    pub(crate) fn unsupported(&self, what: impl Into<String>) {
+        self.unsupported.lock().get_or_insert_with(|| what.into());
+    }
+
+    /// The failure as a whole, and what led to it.
+    pub(crate) fn conclude(self) -> (BlockErrorKind, Vec<Evidence>) {
+        let kind = match (self.malformed.into_inner(), self.unsupported.into_inner()) {
+            _ if self.wrong.load(Relaxed) => BlockErrorKind::Checksum,
+            (_, Some(what)) => BlockErrorKind::Unsupported(what),
+            (Some(what), None) => BlockErrorKind::Malformed(what),
+            (None, None) => BlockErrorKind::Device,
+        };
+        (kind, self.evidence.into_inner())
+    }
+}

@@ -1,0 +1,62 @@
+//! A set of transaction groups, kept as ranges: what a dirty time log (DTL) says.
+//!
+//! A leaf's log lists the txgs whose writes it missed while it was away. A block born in one of them
+//! must not be read from that leaf: its bytes there are older, and may even look plausible.
+//! Facts: docs/format/vdevs.md §6.
+
+/// Half-open ranges of txgs, ascending, disjoint and not touching.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxgSet {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl TxgSet {
+    /// The union of half-open ranges given in any order.
+    #[must_use]
+    pub fn from_ranges(mut ranges: Vec<(u64, u64)>) -> Self {
+        ranges.retain(|(start, end)| start < end);
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (start, end) in ranges {
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => merged.push((start, end)),
+            }
+        }
+        Self { ranges: merged }
+    }
+
+    /// Whether `txg` is in the set.
+    #[must_use]
+    pub fn contains(&self, txg: u64) -> bool {
+        let after = self.ranges.partition_point(|(start, _)| *start <= txg);
+        after.checked_sub(1).is_some_and(|i| txg < self.ranges[i].1)
+    }
+
+    /// Whether nothing was missed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The ranges, ascending.
+    #[must_use]
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_merge_and_answer() {
+        let set = TxgSet::from_ranges(vec![(10, 12), (5, 5), (69, 78), (11, 15), (15, 16), (3, 2)]);
+        assert_eq!(set.ranges(), [(10, 16), (69, 78)]);
+        for (txg, inside) in [(0, false), (9, false), (10, true), (15, true), (16, false), (69, true), (77, true), (78, false)] {
+            assert_eq!(set.contains(txg), inside, "{txg}");
+        }
+        assert!(!TxgSet::default().contains(0));
+    }
+}
