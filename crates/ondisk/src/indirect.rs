@@ -161,7 +161,15 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// From `offset` on (up to the next record's) the mapping was in force since `txg`: of the births object.
+/// Number of records in a births object, from its bonus.
+///
+/// # Errors
+/// Shorter than a word.
+pub fn birth_count(bonus: &[u8], order: Order) -> Result<u64> {
+    Reader::new("indirect births header", bonus, order).u64()
+}
+
+/// Up to `offset`, from the record before it on, the mapping was made in `txg`: of the births object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Birth {
     /// End of the stretch, in bytes on the removed vdev.
