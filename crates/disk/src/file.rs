@@ -1,14 +1,43 @@
-//! Files and block devices (skeleton).
-use std::{io, path::Path, sync::Arc};
+//! Files and block devices: the disk that real pools live on.
+//!
+//! Two choices are made at `open`, each with a fallback, and [`FileDisk::backend`] tells how they ended:
+//!
+//! * **Who waits.** io_uring where the kernel lets us (containers often do not), otherwise blocking calls on a
+//!   bounded number of threads of tokio's blocking pool. Outside a tokio runtime the calling thread does it.
+//! * **Whose cache.** O_DIRECT, because the pool has its own cache, or the page cache: where the file system
+//!   has no direct I/O, or on request. Cached reads first ask the page cache without waiting; a hit costs one
+//!   system call and no wake-up.
+//!
+//! Direct I/O wants offsets, lengths and memory aligned. An unaligned read goes through a larger buffer. An
+//! unaligned write is a read-modify-write of its sectors, during which no other write is under way:
+//! otherwise it could put a neighbour's old bytes back.
+//!
+//! A disk opened read-only is open with O_RDONLY: no bug above can write to it.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, Semaphore};
 
-use crate::{Disk, DiskFuture, DiskInfo, IoBuf};
+use crate::{
+    Disk, DiskFuture, DiskInfo, IoBuf, checked_range, refuse_write,
+    request::{Finished, Payload, Request, Verb},
+    sys, uring,
+};
 
 /// Whether the page cache is bypassed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direct {
-    /// O_DIRECT where the file system takes it, the page cache elsewhere.
+    /// O_DIRECT where it works, the page cache elsewhere.
     #[default]
     Auto,
     /// Through the page cache.
@@ -29,7 +58,7 @@ pub enum Engine {
     Uring,
 }
 
-/// How to open a [`FileDisk`].
+/// How to open a [`FileDisk`]. The default is for writing, with the best the system has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Open without permission to write.
@@ -49,55 +78,432 @@ pub struct Backend {
     pub direct: bool,
 }
 
-/// A file or a block device as a [`Disk`].
+/// A file or a block device as a [`Disk`]. io_uring needs a tokio runtime with I/O enabled.
 #[derive(Debug)]
 pub struct FileDisk {
-    file: Arc<std::fs::File>,
-    info: DiskInfo,
+    file: Arc<File>,
+    path: String,
+    read_only: bool,
+    geometry: sys::Geometry,
+    /// Bytes when last asked: see [`FileDisk::refresh`].
+    size: AtomicU64,
+    backend: Backend,
+    /// Unit of offsets and lengths of the transfers we make: 1 through the page cache.
+    align: u32,
+    /// Threads of the blocking pool this disk may use.
+    permits: Arc<Semaphore>,
+    /// Shared by aligned direct writes, exclusive for a read-modify-write.
+    sectors: Arc<RwLock<()>>,
+    cache: CacheLuck,
+}
+
+/// Threads a disk may block at once: as deep as the queue of the disks that have no better interface.
+const BLOCKING_MAX: usize = 32;
+
+/// An operation failed; the source says why.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {what}")]
+struct FileError {
+    path: String,
+    what: String,
+    #[source]
+    source: io::Error,
 }
 
 impl FileDisk {
-    /// Opens `path`. Errors name the path.
+    /// Opens the file or block device at `path`. Blocks for as long as the file system takes to open it and,
+    /// if direct I/O is wanted, for one read. Errors name the path.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<Self> {
         let path = path.as_ref();
-        let file = std::fs::File::options().read(true).write(!options.read_only).open(path)?;
-        let info = DiskInfo {
-            size: file.metadata()?.len(),
-            logical_sector: 512,
-            physical_sector: 4096,
-            rotational: false,
-            read_only: options.read_only,
-            path: path.display().to_string(),
+        let name = path.display().to_string();
+        let fail = |what: &str, source| file_error(&name, what.to_owned(), source);
+
+        // Looked at before it is opened: opening a FIFO would wait for its other end.
+        let metadata = path.metadata().map_err(|error| fail("cannot open", error))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&kind) {
+            let what = format!("{name}: neither a file nor a block device");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+
+        let uring = match (options.engine, uring::available()) {
+            (Engine::Blocking, _) => false,
+            (_, Ok(())) => true,
+            (Engine::Auto, Err(error)) => {
+                tracing::debug!(path = name, %error, "no io_uring: blocking calls");
+                false
+            }
+            (Engine::Uring, Err(error)) => return Err(fail("cannot use io_uring", error)),
         };
-        Ok(Self { file: Arc::new(file), info })
+
+        let direct = match options.direct {
+            Direct::Never => None,
+            Direct::Auto | Direct::Always => match open_direct(path, options.read_only) {
+                Ok(opened) => Some(opened),
+                Err(error) if options.direct == Direct::Always || !error.is_about_direct => {
+                    return Err(fail("cannot open with O_DIRECT", error.source));
+                }
+                Err(error) => {
+                    tracing::debug!(path = name, error = %error.source, "no O_DIRECT: page cache");
+                    None
+                }
+            },
+        };
+        let backend = Backend { uring, direct: direct.is_some() };
+        let (file, geometry, align) = match direct {
+            Some((file, geometry, align)) => (file, geometry, align),
+            None => {
+                let file = open_with_flags(path, options.read_only, 0).map_err(|e| fail("cannot open", e))?;
+                let geometry = sys::geometry(&file).map_err(|error| fail("cannot use", error))?;
+                (file, geometry, 1)
+            }
+        };
+        let disk = Self {
+            file: Arc::new(file),
+            path: name,
+            read_only: options.read_only,
+            geometry,
+            size: AtomicU64::new(0),
+            backend,
+            align,
+            permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
+            sectors: Arc::default(),
+            cache: CacheLuck::default(),
+        };
+        disk.refresh()?;
+        Ok(disk)
     }
 
     /// Which way operations go.
     pub fn backend(&self) -> Backend {
-        Backend { uring: false, direct: false }
+        self.backend
+    }
+
+    /// Asks the system for the size, which may have changed.
+    fn refresh(&self) -> io::Result<u64> {
+        let size = sys::size(&self.file, self.geometry.block_device)
+            .map_err(|error| file_error(&self.path, "cannot tell its size".to_owned(), error))?;
+        // Direct I/O cannot write the last part of a sector without making the file longer.
+        let size = size - size % u64::from(self.align);
+        self.size.store(size, Relaxed);
+        Ok(size)
+    }
+
+    /// `InvalidInput` unless the range is inside the device; looks again before it says so.
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        if checked_range(&self.path, offset, len, self.size.load(Relaxed)).is_ok() {
+            return Ok(());
+        }
+        checked_range(&self.path, offset, len, self.refresh()?).map(|_| ())
+    }
+
+    /// Carries `request` out the best way there is.
+    async fn run(&self, mut request: Request) -> io::Result<Finished> {
+        if self.backend.uring {
+            match uring::submit(request) {
+                Ok(in_flight) => {
+                    let finished = in_flight.await;
+                    if !uring::must_retry(&finished.result) {
+                        return Ok(finished);
+                    }
+                    request = finished.request;
+                }
+                Err(refused) => request = refused,
+            }
+        }
+        request.execute_blocking(&self.permits).await
+    }
+
+    /// Moves `len` bytes between the payload (from its byte `start`) and `offset`, in as many steps as the
+    /// kernel likes. Ends early at the end of the device; returns how far it came, `start` included.
+    async fn transfer(
+        &self,
+        verb: Verb,
+        offset: u64,
+        (start, len): (usize, usize),
+        payload: Payload,
+        exclusive: Option<Arc<OwnedRwLockWriteGuard<()>>>,
+    ) -> io::Result<(usize, Payload)> {
+        assert!(start <= len, "a transfer goes forward");
+        let file = Arc::clone(&self.file);
+        let mut request = Request { file, verb, offset, start, len: 0, payload, exclusive };
+        while request.start < len {
+            request.offset = offset + request.start as u64;
+            request.len = (len - request.start) as u64;
+            let finished = self.run(request).await?;
+            request = finished.request;
+            let moved = finished.result?;
+            let end = request.start + moved;
+            // What a direct transfer leaves over must start on a sector again.
+            let whole = if end < len { end - end % self.align as usize } else { end };
+            if whole <= request.start {
+                request.start = end;
+                break;
+            }
+            request.start = whole;
+        }
+        Ok((request.start, request.payload))
+    }
+
+    /// Fills the first `len` bytes of the memory behind `buf`, of which at least `needed` must be there.
+    async fn read_into(&self, offset: u64, buf: IoBuf, len: usize, needed: usize) -> io::Result<IoBuf> {
+        let (buf, cached) = if self.backend.direct {
+            (buf, 0)
+        } else {
+            let mut buf = buf;
+            let cached = self.cache.read(&self.file, offset, &mut buf.whole_mut()[..len]);
+            (buf, cached)
+        };
+        let (got, payload) =
+            self.transfer(Verb::Read, offset, (cached, len), Payload::Buf(buf), None).await?;
+        if got < needed {
+            // The device became smaller: say so, if that is what it is.
+            self.refresh()?;
+            self.check(offset, needed as u64)?;
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let Payload::Buf(buf) = payload else { unreachable!("a read keeps its buffer") };
+        Ok(buf)
+    }
+
+    async fn read_any(&self, offset: u64, mut buf: IoBuf) -> io::Result<IoBuf> {
+        let align = self.align as usize;
+        let skip = (offset % u64::from(self.align)) as usize;
+        let len = buf.len();
+        if skip == 0 {
+            // The memory behind a buffer is whole pages, so a short tail needs no other one.
+            return self.read_into(offset, buf, len.next_multiple_of(align), len).await;
+        }
+        let span = (skip + len).next_multiple_of(align);
+        let bounce = self.read_into(offset - skip as u64, IoBuf::with_len(span), span, skip + len).await?;
+        buf.copy_from_slice(&bounce[skip..skip + len]);
+        Ok(buf)
+    }
+
+    async fn write_any(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        if !self.backend.direct {
+            return self.write_from(offset, data.len(), Payload::Bytes(data), None).await;
+        }
+        let align = self.align as usize;
+        let skip = (offset % u64::from(self.align)) as usize;
+        let len = data.len();
+        if skip == 0 && len.is_multiple_of(align) {
+            let _shared = self.sectors.read().await;
+            let aligned = data.as_ptr().addr().is_multiple_of(align);
+            let payload = if aligned { Payload::Bytes(data) } else { Payload::Buf(IoBuf::from_slice(&data)) };
+            return self.write_from(offset, len, payload, None).await;
+        }
+        let exclusive = Arc::new(Arc::clone(&self.sectors).write_owned().await);
+        let base = offset - skip as u64;
+        let span = (skip + len).next_multiple_of(align);
+        let mut bounce = IoBuf::with_len(span);
+        // Only the first and the last sector keep bytes of their own.
+        for edge in [0, span - align] {
+            let sector = self.read_into(base + edge as u64, IoBuf::with_len(align), align, align).await?;
+            bounce[edge..edge + align].copy_from_slice(&sector);
+        }
+        bounce[skip..skip + len].copy_from_slice(&data);
+        self.write_from(base, span, Payload::Buf(bounce), Some(exclusive)).await
+    }
+
+    async fn write_from(
+        &self,
+        offset: u64,
+        len: usize,
+        payload: Payload,
+        exclusive: Option<Arc<OwnedRwLockWriteGuard<()>>>,
+    ) -> io::Result<()> {
+        let (written, _) = self.transfer(Verb::Write, offset, (0, len), payload, exclusive).await?;
+        if written < len { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    /// A request without memory.
+    async fn command(&self, verb: Verb, offset: u64, len: u64) -> io::Result<()> {
+        let file = Arc::clone(&self.file);
+        let request = Request { file, verb, offset, start: 0, len, payload: Payload::None, exclusive: None };
+        self.run(request).await?.result.map(|_| ())
+    }
+
+    fn error(&self, what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> io::Error {
+        |source| match source.kind() {
+            // Already names the path.
+            io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => source,
+            _ => file_error(&self.path, what(), source),
+        }
     }
 }
 
 impl Disk for FileDisk {
     fn info(&self) -> DiskInfo {
-        self.info.clone()
+        DiskInfo {
+            // A device that no longer tells keeps the size it had.
+            size: self.refresh().unwrap_or_else(|_| self.size.load(Relaxed)),
+            logical_sector: self.geometry.logical_sector.max(if self.backend.direct {
+                self.align
+            } else {
+                1
+            }),
+            physical_sector: self.geometry.physical_sector.max(self.geometry.logical_sector),
+            rotational: self.geometry.rotational,
+            read_only: self.read_only,
+            path: self.path.clone(),
+        }
     }
-    fn read(&self, offset: u64, mut buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        use std::os::unix::fs::FileExt;
-        let file = Arc::clone(&self.file);
+
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
         Box::pin(async move {
-            tokio::task::spawn_blocking(move || file.read_exact_at(&mut buf, offset).map(|()| buf))
-                .await
-                .map_err(io::Error::other)?
+            let len = buf.len();
+            self.check(offset, len as u64)?;
+            if len == 0 {
+                return Ok(buf);
+            }
+            // A task whose reads all hit the page cache never waits; let others run now and then.
+            tokio::task::coop::consume_budget().await;
+            let what = || format!("cannot read {len} bytes at {offset}");
+            self.read_any(offset, buf).await.map_err(self.error(what))
         })
     }
-    fn write(&self, _offset: u64, _data: Bytes) -> DiskFuture<'_, ()> {
-        Box::pin(async { Err(io::ErrorKind::PermissionDenied.into()) })
+
+    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let len = data.len();
+            if self.read_only {
+                return Err(refuse_write(&self.path));
+            }
+            self.check(offset, len as u64)?;
+            if len == 0 {
+                return Ok(());
+            }
+            let what = || format!("cannot write {len} bytes at {offset}");
+            self.write_any(offset, data).await.map_err(self.error(what))
+        })
     }
+
     fn flush(&self) -> DiskFuture<'_, ()> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async move {
+            if self.read_only {
+                return Ok(());
+            }
+            let what = || "cannot flush".to_owned();
+            self.command(Verb::Sync, 0, 0).await.map_err(self.error(what))
+        })
     }
-    fn trim(&self, _offset: u64, _len: u64) -> DiskFuture<'_, ()> {
-        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            if self.read_only {
+                return Err(refuse_write(&self.path));
+            }
+            self.check(offset, len)?;
+            let (mut start, mut end) = (offset, offset + len);
+            let verb = if self.geometry.block_device {
+                // Only whole sectors can be unused.
+                let sector = u64::from(self.geometry.logical_sector);
+                (start, end) = (start.next_multiple_of(sector), end - end % sector);
+                Verb::Discard
+            } else {
+                Verb::Punch
+            };
+            if start >= end {
+                return Ok(());
+            }
+            let what = || format!("cannot trim {len} bytes at {offset}");
+            self.command(verb, start, end - start).await.map_err(self.error(what))
+        })
     }
+}
+
+/// Whether asking the page cache first pays. A miss costs a system call for nothing, so after a run of misses
+/// only one read in 16 asks.
+#[derive(Debug, Default)]
+struct CacheLuck {
+    /// Misses since the last hit; [`CacheLuck::NEVER`] if the file system cannot tell.
+    misses: AtomicU32,
+}
+
+impl CacheLuck {
+    const PATIENCE: u32 = 16;
+    const NEVER: u32 = u32::MAX;
+
+    /// Bytes at `offset` the page cache had, copied to the start of `buf`.
+    fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> usize {
+        let misses = self.misses.load(Relaxed);
+        if misses == Self::NEVER {
+            return 0;
+        }
+        if misses >= Self::PATIENCE && !misses.is_multiple_of(Self::PATIENCE) {
+            self.misses.store(Self::after_miss(misses), Relaxed);
+            return 0;
+        }
+        match sys::read_cached(file, buf, offset) {
+            // Nothing at all is the end of the file: the caller's next step finds it out.
+            Ok(read) => {
+                if misses != 0 {
+                    self.misses.store(0, Relaxed);
+                }
+                read
+            }
+            Err(error) => {
+                let unsupported =
+                    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL));
+                self.misses.store(if unsupported { Self::NEVER } else { Self::after_miss(misses) }, Relaxed);
+                0
+            }
+        }
+    }
+
+    fn after_miss(misses: u32) -> u32 {
+        if misses + 1 == Self::NEVER { Self::PATIENCE } else { misses + 1 }
+    }
+}
+
+/// Why a file could not be opened for direct I/O.
+struct NotDirect {
+    source: io::Error,
+    /// It would open without O_DIRECT.
+    is_about_direct: bool,
+}
+
+impl From<io::Error> for NotDirect {
+    fn from(source: io::Error) -> Self {
+        let is_about_direct =
+            matches!(source.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTTY));
+        Self { source, is_about_direct }
+    }
+}
+
+/// Opens with O_DIRECT and makes sure that it works: some file systems accept the flag and refuse the reads.
+fn open_direct(path: &Path, read_only: bool) -> Result<(File, sys::Geometry, u32), NotDirect> {
+    let refuse = |why: &str| NotDirect {
+        source: io::Error::new(io::ErrorKind::Unsupported, why),
+        is_about_direct: true,
+    };
+    let file = open_with_flags(path, read_only, libc::O_DIRECT)?;
+    let geometry = sys::geometry(&file)?;
+    let align = geometry.direct_align.ok_or_else(|| refuse("the file system has no direct I/O here"))?;
+    if align as usize > IoBuf::ALIGN {
+        return Err(refuse("direct I/O needs more alignment than a page"));
+    }
+    let size = sys::size(&file, geometry.block_device)?;
+    if size % u64::from(align) != 0 {
+        return Err(refuse("the file ends inside a sector"));
+    }
+    if size > 0 {
+        let mut probe = IoBuf::with_len(align as usize);
+        match file.read_at(&mut probe, 0) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Err(error.into()),
+            // A bad first sector is no reason not to use the rest.
+            Err(_) => {}
+        }
+    }
+    Ok((file, geometry, align))
+}
+
+fn open_with_flags(path: &Path, read_only: bool, flags: libc::c_int) -> io::Result<File> {
+    File::options().read(true).write(!read_only).custom_flags(flags).open(path)
+}
+
+fn file_error(path: &str, what: String, source: io::Error) -> io::Error {
+    io::Error::new(source.kind(), FileError { path: path.to_owned(), what, source })
 }

@@ -12,11 +12,15 @@ mod buf;
 mod fault;
 mod file;
 mod mem;
+mod request;
+mod sys;
+mod uring;
 
 pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding};
-pub use fault::{Effect, Fault, FaultDisk, On};
+pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
 pub use mem::MemDisk;
+pub use uring::{Plug, plug, plugged};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.
 /// The allocation is about 50 ns beside an I/O of several microseconds.

@@ -1,0 +1,134 @@
+//! One operation on an open file, as a value that owns everything the operation touches.
+//!
+//! The kernel works on a buffer while nobody waits for it: a future is dropped, a runtime ends. So the buffer
+//! travels inside the [`Request`], and the request belongs to whoever carries it out (the ring, a thread of the
+//! blocking pool) until it is [`Finished`]. Both ways take the same value and hand it back, so that one can
+//! stand in for the other at any moment.
+
+use std::{fs::File, io, os::unix::fs::FileExt, sync::Arc};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedRwLockWriteGuard, Semaphore};
+
+use crate::{IoBuf, sys};
+
+/// What to do with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// `len` bytes at `offset` into the payload from `start`. May transfer fewer.
+    Read,
+    /// `len` bytes of the payload from `start` to `offset`. May transfer fewer.
+    Write,
+    /// fdatasync.
+    Sync,
+    /// Give the file's blocks under `offset..offset + len` back.
+    Punch,
+    /// Tell the block device that `offset..offset + len` is unused.
+    Discard,
+}
+
+/// The memory of a transfer.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    None,
+    /// To be filled (or, for a bounced write, written). Everything up to its capacity may be used.
+    Buf(IoBuf),
+    Bytes(Bytes),
+}
+
+/// An operation and all it needs.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) file: Arc<File>,
+    pub(crate) verb: Verb,
+    pub(crate) offset: u64,
+    pub(crate) start: usize,
+    pub(crate) len: u64,
+    pub(crate) payload: Payload,
+    /// Keeps other writes away from the sectors of a read-modify-write until its write is over, even if
+    /// nobody waits for it any more: a late write would put stale neighbours back.
+    #[expect(dead_code, reason = "held, not read")]
+    pub(crate) exclusive: Option<Arc<OwnedRwLockWriteGuard<()>>>,
+}
+
+/// A request that is over: bytes transferred or the error, and the request with its payload.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) result: io::Result<usize>,
+    pub(crate) request: Request,
+}
+
+/// Most bytes asked of the kernel at once; it caps a transfer a page below 2 GiB itself.
+const TRANSFER_MAX: u64 = 1 << 30;
+
+impl Request {
+    /// The payload's bytes that take part, as the kernel wants them. A read only gets an address inside an
+    /// [`IoBuf`], which nobody else can see while the request owns it.
+    pub(crate) fn memory(&self) -> (*const u8, usize) {
+        let (base, capacity) = match &self.payload {
+            Payload::None => return (std::ptr::null(), 0),
+            Payload::Buf(buf) => (buf.as_raw().cast_const(), buf.capacity()),
+            Payload::Bytes(bytes) => {
+                assert!(self.verb != Verb::Read, "shared memory is never read into");
+                (bytes.as_ptr(), bytes.len())
+            }
+        };
+        let len = self.transfer_len();
+        assert!(self.start <= capacity, "the transfer starts in its buffer");
+        assert!(len <= capacity - self.start, "the transfer ends in its buffer");
+        (base.wrapping_add(self.start), len)
+    }
+
+    /// Carries it out on the calling thread.
+    pub(crate) fn execute(mut self) -> Finished {
+        let (start, len) = (self.start, self.transfer_len());
+        let result = loop {
+            let result = match (self.verb, &mut self.payload) {
+                (Verb::Read, Payload::Buf(buf)) => {
+                    self.file.read_at(&mut buf.whole_mut()[start..start + len], self.offset)
+                }
+                (Verb::Write, Payload::Buf(buf)) => {
+                    self.file.write_at(&buf.whole_mut()[start..start + len], self.offset)
+                }
+                (Verb::Write, Payload::Bytes(bytes)) => {
+                    self.file.write_at(&bytes[start..start + len], self.offset)
+                }
+                (Verb::Read | Verb::Write, _) => {
+                    unreachable!("a transfer has memory: see FileDisk::transfer")
+                }
+                (Verb::Sync, _) => self.file.sync_data().map(|()| 0),
+                (Verb::Punch, _) => sys::punch_hole(&self.file, self.offset, self.len).map(|()| 0),
+                (Verb::Discard, _) => sys::discard(&self.file, self.offset, self.len).map(|()| 0),
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        Finished { result, request: self }
+    }
+
+    /// Carries it out on tokio's blocking pool, at most as many at once as there are `permits`; on the calling
+    /// thread where there is no runtime. An error means that the runtime is shutting down.
+    pub(crate) async fn execute_blocking(self, permits: &Arc<Semaphore>) -> io::Result<Finished> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Ok(self.execute());
+        }
+        let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
+        tokio::task::spawn_blocking(move || {
+            let finished = self.execute();
+            drop(permit);
+            finished
+        })
+        .await
+        .map_err(io::Error::other)
+    }
+
+    /// Bytes of memory that take part in this step.
+    pub(crate) fn transfer_len(&self) -> usize {
+        match self.payload {
+            Payload::None => 0,
+            Payload::Buf(_) | Payload::Bytes(_) => self.len.min(TRANSFER_MAX) as usize,
+        }
+    }
+}
