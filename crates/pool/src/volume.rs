@@ -176,6 +176,7 @@ impl Volume {
         self.check(offset, len as u64)?;
         let source = self.data.source();
         let blocks = self.blocks(offset, len as u64);
+        self.readahead.wait(&blocks).await;
         let mut segments = Segments::new();
         // Blocks to read, and which segment each will become.
         let mut wanted: Vec<(BlkPtr, Bookmark)> = Vec::new();
@@ -236,12 +237,13 @@ impl Volume {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let data = Arc::clone(&self.data);
-        let permit = self.readahead.started();
-        runtime.spawn(async move {
-            fetch(&data, next).await;
-            drop(permit);
-        });
+        for piece in self.readahead.start(next) {
+            let data = Arc::clone(&self.data);
+            runtime.spawn(async move {
+                fetch(&data, piece.blocks.clone()).await;
+                drop(piece);
+            });
+        }
     }
 
     async fn list_extents(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {

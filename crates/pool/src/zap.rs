@@ -122,7 +122,7 @@ impl Zap {
         Ok(self.get(name).await?.and_then(|value| value.as_u64()))
     }
 
-    /// All entries. Microzaps in block order, fat ones in hash order.
+    /// All entries in hash order, the order in which OpenZFS lists them (inside a leaf of a fat ZAP by bucket).
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
         Entries { zap: self, slot: 0, ready: Vec::new().into_iter(), done: false }
@@ -225,11 +225,14 @@ impl Entries<'_> {
                 Form::Micro { block, order } => {
                     let at = self.zap.object.bookmark(0, 0);
                     let micro = Micro::decode(block, *order).map_err(ReadError::malformed(at))?;
-                    let all: Result<Vec<_>, _> = micro
-                        .entries()
-                        .map(|entry| entry.map(|e| (OwnedKey::Name(e.name.to_vec()), Value::from_u64(e.value))))
-                        .collect();
-                    self.ready = all.map_err(ReadError::malformed(at))?.into_iter();
+                    let all: Result<Vec<_>, _> = micro.entries().collect();
+                    let mut all = all.map_err(ReadError::malformed(at))?;
+                    let rule = micro.hash_rule();
+                    all.sort_by_key(|entry| (rule.hash(entry.name.into()), entry.cd));
+                    let owned = |e: &ondisk::zap::micro::Entry<'_>| {
+                        (OwnedKey::Name(e.name.to_vec()), Value::from_u64(e.value))
+                    };
+                    self.ready = all.iter().map(owned).collect::<Vec<_>>().into_iter();
                 }
                 Form::Fat { header, .. } if self.slot < header.slots() => {
                     let leaf = self.zap.leaf_block(header, self.slot).await?;

@@ -20,7 +20,7 @@ mod objset;
 mod source;
 
 pub use cursor::{Cursor, Step};
-pub use object::{Block, Object, Run, Runs};
+pub use object::{Block, DnodeAt, Object, Run, Runs};
 pub use objset::{Accounting, ObjectSet, Objects};
 pub use source::{BlockSource, SourceFuture};
 

@@ -14,6 +14,17 @@ const BATCH: usize = 64;
 /// Largest legal block in bytes.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
 
+/// An allocated dnode, its number, and the byte order of the block it was found in, which is that of its bonus.
+#[derive(Clone, Debug)]
+pub struct DnodeAt {
+    /// Object number.
+    pub number: u64,
+    /// The dnode.
+    pub dnode: Dnode,
+    /// Byte order of the numbers in its bonus.
+    pub order: Order,
+}
+
 /// An object whose geometry has been checked: levels, block sizes and pointers fit together.
 #[derive(Clone, Debug)]
 pub struct Object {
@@ -21,6 +32,7 @@ pub struct Object {
     objset: u64,
     number: u64,
     dnode: Dnode,
+    order: Order,
     /// Bytes of a data block.
     block_bytes: u64,
     /// log2 of the number of pointers in an indirect block.
@@ -70,7 +82,8 @@ impl Object {
     ///
     /// # Errors
     /// Block sizes out of bounds, or more levels than 64-bit block ids can use.
-    pub fn new(source: Arc<dyn BlockSource>, objset: u64, number: u64, dnode: Dnode) -> Result<Self, ReadError> {
+    pub fn new(source: Arc<dyn BlockSource>, objset: u64, found: DnodeAt) -> Result<Self, ReadError> {
+        let DnodeAt { number, dnode, order } = found;
         let block_bytes = dnode.data_block_bytes();
         let indirect_shift = u32::from(dnode.indirect_shift);
         let levels = dnode.levels;
@@ -91,13 +104,19 @@ impl Object {
         if dnode.max_block_id.checked_mul(block_bytes).is_none() {
             return Err(wrong("the dnode's highest block lies beyond 2^64 bytes"));
         }
-        Ok(Self { source, objset, number, dnode, block_bytes, fanout_shift })
+        Ok(Self { source, objset, number, dnode, order, block_bytes, fanout_shift })
     }
 
     /// Its dnode.
     #[must_use]
     pub fn dnode(&self) -> &Dnode {
         &self.dnode
+    }
+
+    /// Byte order of the numbers in its bonus.
+    #[must_use]
+    pub fn bonus_order(&self) -> Order {
+        self.order
     }
 
     /// Its number in the object set.

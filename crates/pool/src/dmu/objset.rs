@@ -10,7 +10,7 @@ use ondisk::{
     objset::{ObjsetPhys, ObjsetType},
 };
 
-use super::{BlockSource, Object, ReadError, Run, Runs};
+use super::{BlockSource, DnodeAt, Object, ReadError, Run, Runs};
 use crate::io::Bookmark;
 
 /// Level that stands for the object set block itself.
@@ -53,7 +53,8 @@ impl ObjectSet {
         }
         let content = source.read(&pointer, at).await?;
         let phys = ObjsetPhys::decode(&content, pointer.order()).map_err(ReadError::malformed(at))?;
-        let meta = Object::new(Arc::clone(&source), id, 0, phys.meta_dnode.clone())?;
+        let meta = DnodeAt { number: 0, dnode: phys.meta_dnode.clone(), order: pointer.order() };
+        let meta = Object::new(Arc::clone(&source), id, meta)?;
         Ok(Arc::new(Self { source, id, pointer, phys, meta }))
     }
 
@@ -97,7 +98,7 @@ impl ObjectSet {
     ///
     /// # Errors
     /// [`ReadError::NoObject`] if it is not allocated; its block cannot be read or holds nonsense.
-    pub async fn dnode(&self, number: u64) -> Result<Dnode, ReadError> {
+    pub async fn dnode(&self, number: u64) -> Result<DnodeAt, ReadError> {
         let missing = ReadError::NoObject { objset: self.id, object: number };
         let per_block = self.meta.block_bytes() / SLOT_BYTES as u64;
         if number == 0 {
@@ -112,7 +113,10 @@ impl ObjectSet {
         loop {
             match slots.next() {
                 Some((slot, _)) if slot > wanted => return Err(missing),
-                Some((slot, dnode)) if slot == wanted => return dnode.map_err(ReadError::malformed(at)),
+                Some((slot, dnode)) if slot == wanted => {
+                    let dnode = dnode.map_err(ReadError::malformed(at))?;
+                    return Ok(DnodeAt { number, dnode, order: block.order });
+                }
                 Some(_) => {}
                 None => return Err(missing),
             }
@@ -124,8 +128,7 @@ impl ObjectSet {
     /// # Errors
     /// As [`dnode`](Self::dnode), or its geometry is inconsistent.
     pub async fn object(&self, number: u64) -> Result<Object, ReadError> {
-        let dnode = self.dnode(number).await?;
-        Object::new(Arc::clone(&self.source), self.id, number, dnode)
+        Object::new(Arc::clone(&self.source), self.id, self.dnode(number).await?)
     }
 
     /// One of the accounting objects, if the set has it.
@@ -139,7 +142,11 @@ impl ObjectSet {
             Accounting::Group => (self.phys.group_used.as_ref(), u64::MAX - 1),
             Accounting::Project => (self.phys.project_used.as_ref(), u64::MAX - 2),
         };
-        dnode.map(|dnode| Object::new(Arc::clone(&self.source), self.id, number, dnode.clone())).transpose()
+        let order = self.pointer.order();
+        let open = |dnode: &Dnode| {
+            Object::new(Arc::clone(&self.source), self.id, DnodeAt { number, dnode: dnode.clone(), order })
+        };
+        dnode.map(open).transpose()
     }
 
     /// All allocated objects, in order of their numbers. Blocks of dnodes that are holes are skipped as a whole.
@@ -159,11 +166,11 @@ pub struct Objects<'a> {
 }
 
 impl Objects<'_> {
-    /// The next object's number and dnode; `None` at the end.
+    /// The next object; `None` at the end.
     ///
     /// # Errors
     /// A block of dnodes cannot be read, or holds a malformed one. Calling again continues behind it.
-    pub async fn next(&mut self) -> Result<Option<(u64, Dnode)>, ReadError> {
+    pub async fn next(&mut self) -> Result<Option<DnodeAt>, ReadError> {
         loop {
             if let Some((blkid, content, order, slot)) = &mut self.block {
                 let mut slots = Slots { content, order: *order, slot: *slot };
@@ -174,7 +181,7 @@ impl Objects<'_> {
                 match found {
                     Some((slot, dnode)) => {
                         let dnode = dnode.map_err(ReadError::malformed(at))?;
-                        return Ok(Some((first + slot as u64, dnode)));
+                        return Ok(Some(DnodeAt { number: first + slot as u64, dnode, order: slots.order }));
                     }
                     None => self.block = None,
                 }

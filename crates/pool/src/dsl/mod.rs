@@ -1,1 +1,268 @@
-//! (placeholder: owned by the object layer, see the crate's map)
+//! Datasets: file systems, volumes, their snapshots, clones and bookmarks, as a tree of names.
+//!
+//! ```text
+//!   DSL dir "a/b" ── head ──▶ dataset (live) ── prev ──▶ @newest ── prev ──▶ … ──▶ $ORIGIN@$ORIGIN
+//!     │  └ props, space      │ └ snapshot map: name ─▶ dataset
+//!     └ child map: name ─▶ DSL dir
+//! ```
+//!
+//! A *dir* has the name, the place in the tree, the properties and the space of everything below; a *dataset* is
+//! one point in time of its content. [`Dsl`] finds them by name and caches the dirs it met: the pool is open
+//! read-only, so nothing it read becomes wrong.
+//!
+//! Dirs whose names begin with `$` are the pool's own, those with `%` belong to receives that were interrupted;
+//! neither is listed. Encrypted datasets are: only their content is out of reach.
+//!
+//! Not here: properties as users see them (`props`), content (`volume`, `zpl`). Facts: docs/format/mos.md §6.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use ondisk::dnode::ObjectType;
+use parking_lot::Mutex;
+
+use crate::{
+    dmu::{DnodeAt, ObjectSet, ReadError},
+    io::Bookmark as At,
+    zap::Zap,
+};
+
+mod dataset;
+mod dir;
+pub mod name;
+mod space;
+
+pub use dataset::{Dataset, DatasetKind, HeadKind, Hold};
+pub use dir::Dir;
+pub use name::{LookupError, NameError};
+pub use space::PoolSpace;
+
+/// The object directory of the MOS.
+const OBJECT_DIRECTORY: u64 = 1;
+/// Deeper than any legal name (255 bytes, a slash each): a chain of parents this long is a loop.
+const DEPTH_MAX: usize = 256;
+
+/// The datasets of one pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Dsl(Arc<Inner>);
+
+struct Inner {
+    pool: String,
+    pool_guid: u64,
+    mos: Arc<ObjectSet>,
+    directory: Zap,
+    root: u64,
+    space: PoolSpace,
+    dirs: Mutex<BTreeMap<u64, Arc<Dir>>>,
+}
+
+impl fmt::Debug for Dsl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dsl({})", self.0.pool)
+    }
+}
+
+impl Dsl {
+    /// Opens the tree of datasets of the pool whose meta object set is `mos`.
+    ///
+    /// # Errors
+    /// The object directory cannot be read or names no root dataset.
+    pub async fn open(pool: &str, pool_guid: u64, mos: Arc<ObjectSet>, space: PoolSpace) -> Result<Self, ReadError> {
+        let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
+        let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
+        let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
+        let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
+        let dirs = Mutex::default();
+        Ok(Self(Arc::new(Inner { pool: pool.to_owned(), pool_guid, mos, directory, root, space, dirs })))
+    }
+
+    /// Name of the pool.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        &self.0.pool
+    }
+
+    /// Guid of the pool.
+    #[must_use]
+    pub fn pool_guid(&self) -> u64 {
+        self.0.pool_guid
+    }
+
+    /// The meta object set.
+    #[must_use]
+    pub fn mos(&self) -> &Arc<ObjectSet> {
+        &self.0.mos
+    }
+
+    /// The object directory of the meta object set.
+    #[must_use]
+    pub fn directory(&self) -> &Zap {
+        &self.0.directory
+    }
+
+    /// How much the pool holds in all.
+    #[must_use]
+    pub fn space(&self) -> PoolSpace {
+        self.0.space
+    }
+
+    /// The root dataset.
+    ///
+    /// # Errors
+    /// Its structures cannot be read.
+    pub async fn root(&self) -> Result<Dataset, ReadError> {
+        let dir = self.dir(self.0.root).await?;
+        Dataset::head(self, dir).await
+    }
+
+    /// The dataset, snapshot or bookmark of this name.
+    ///
+    /// # Errors
+    /// The name is no legal one, nothing has it, or what leads to it cannot be read.
+    pub async fn lookup(&self, name: &str) -> Result<Dataset, LookupError> {
+        let parsed = name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
+        let unreadable = |source| LookupError::Read { name: name.to_owned(), source };
+        let missing = || LookupError::NotFound { name: name.to_owned() };
+        let mut components = parsed.dataset.split('/');
+        if components.next() != Some(self.pool()) {
+            return Err(missing());
+        }
+        let mut dir = self.dir(self.0.root).await.map_err(unreadable)?;
+        for component in components {
+            let children = dir.child_map(self).await.map_err(unreadable)?;
+            let found = match children {
+                Some(map) => map.get_u64(component).await.map_err(unreadable)?,
+                None => None,
+            };
+            dir = self.dir_at(found.ok_or_else(missing)?, &dir, component).await.map_err(unreadable)?;
+        }
+        let head = Dataset::head(self, dir).await.map_err(unreadable)?;
+        match parsed.part {
+            name::Part::Head => Ok(head),
+            name::Part::Snapshot(snapshot) => {
+                head.snapshot(snapshot).await.map_err(unreadable)?.ok_or_else(missing)
+            }
+            name::Part::Bookmark(bookmark) => {
+                head.bookmark(bookmark).await.map_err(unreadable)?.ok_or_else(missing)
+            }
+        }
+    }
+
+    /// `from` and everything below it: each dataset, then its snapshots oldest first, then its bookmarks, then its
+    /// children by name.
+    ///
+    /// Datasets whose structures cannot be read are left out and reported in the second list.
+    pub async fn tree(&self, from: Dataset) -> (Vec<Dataset>, Vec<LookupError>) {
+        let mut all = Vec::new();
+        let mut errors = Vec::new();
+        // A forged child map may lead back to an ancestor.
+        let mut seen = BTreeSet::new();
+        let mut todo = vec![from];
+        while let Some(dataset) = todo.pop() {
+            if dataset.kind() != DatasetKind::Head || !seen.insert(dataset.dir().object()) {
+                all.push(dataset);
+                continue;
+            }
+            let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };
+            let children = dataset.children().await;
+            let snapshots = dataset.snapshots().await;
+            let bookmarks = dataset.bookmarks().await;
+            match children {
+                // Last first, because the list is a stack.
+                Ok((children, failed)) => {
+                    errors.extend(failed);
+                    todo.extend(children.into_iter().rev());
+                }
+                Err(error) => errors.push(fail(error)),
+            }
+            let mut parts = Vec::new();
+            for part in [snapshots, bookmarks] {
+                match part {
+                    Ok(part) => parts.extend(part),
+                    Err(error) => errors.push(fail(error)),
+                }
+            }
+            all.push(dataset);
+            all.extend(parts);
+        }
+        (all, errors)
+    }
+
+    /// The dir with this object number, its name found by going up to the root.
+    ///
+    /// # Errors
+    /// It or an ancestor cannot be read, or is in no child map.
+    pub async fn dir(&self, object: u64) -> Result<Arc<Dir>, ReadError> {
+        // From the dir up to the first known ancestor, then down again with names.
+        let mut chain = Vec::new();
+        let mut at = object;
+        let mut known = loop {
+            if let Some(dir) = self.0.dirs.lock().get(&at) {
+                break Some(Arc::clone(dir));
+            }
+            let phys = dir::read_phys(&self.0.mos, at).await?;
+            let parent = phys.phys.parent;
+            chain.push((at, phys));
+            if at == self.0.root {
+                break None;
+            }
+            let broken = |what| ReadError::Inconsistent { at: At { objset: 0, object: at, level: 0, blkid: 0 }, what };
+            if parent == 0 {
+                return Err(broken("the dataset's parents do not lead to the root"));
+            }
+            if chain.len() > DEPTH_MAX {
+                return Err(broken("the dataset's parents form a loop"));
+            }
+            at = parent;
+        };
+        while let Some((object, phys)) = chain.pop() {
+            let name = match &known {
+                None => self.pool().to_owned(),
+                Some(parent) => match parent.child_name(self, object).await? {
+                    Some(name) => format!("{}/{name}", parent.name()),
+                    None => {
+                        let at = At { objset: 0, object, level: 0, blkid: 0 };
+                        return Err(ReadError::Inconsistent { at, what: "the dataset is in no child map" });
+                    }
+                },
+            };
+            known = Some(self.remember(Dir::new(object, name, known, phys)));
+        }
+        known.ok_or(ReadError::NoObject { objset: 0, object })
+    }
+
+    /// The dir `object`, found under `name` in the child map of `parent`.
+    async fn dir_at(&self, object: u64, parent: &Arc<Dir>, name: &str) -> Result<Arc<Dir>, ReadError> {
+        if let Some(dir) = self.0.dirs.lock().get(&object) {
+            return Ok(Arc::clone(dir));
+        }
+        let phys = dir::read_phys(&self.0.mos, object).await?;
+        let at = At { objset: 0, object, level: 0, blkid: 0 };
+        if phys.phys.parent != parent.object() {
+            return Err(ReadError::Inconsistent { at, what: "the dataset names another parent than the map it is in" });
+        }
+        if parent.depth() >= DEPTH_MAX {
+            return Err(ReadError::Inconsistent { at, what: "datasets are nested too deeply" });
+        }
+        let name = format!("{}/{name}", parent.name());
+        Ok(self.remember(Dir::new(object, name, Some(Arc::clone(parent)), phys)))
+    }
+
+    fn remember(&self, dir: Dir) -> Arc<Dir> {
+        let dir = Arc::new(dir);
+        Arc::clone(self.0.dirs.lock().entry(dir.object()).or_insert(dir))
+    }
+}
+
+/// Checks that a MOS object has the bonus of a DSL structure: the object's own type changes when it gets extra
+/// attributes, the bonus type does not.
+fn check_bonus(found: &DnodeAt, wanted: ObjectType) -> Result<(), ReadError> {
+    if found.dnode.bonus_type == wanted {
+        return Ok(());
+    }
+    let at = At { objset: 0, object: found.number, level: 0, blkid: 0 };
+    Err(ReadError::Inconsistent { at, what: "the object is not the dataset structure it is used as" })
+}

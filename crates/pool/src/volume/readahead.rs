@@ -5,6 +5,9 @@
 //! overtake each other, so "touches" leaves room on both sides. A stream that goes on gets a window that doubles up
 //! to [`WINDOW_BYTES_MAX`]; the next stretch is fetched when half of the window has been eaten, so that
 //! fetches are large and one is always under way.
+//!
+//! A request that arrives while its blocks are being fetched waits for that fetch ([`Readahead::wait`])
+//! instead of reading them a second time.
 
 use std::{
     ops::Range,
@@ -15,6 +18,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// First window: two of these must be read in order before anything is fetched.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
@@ -24,15 +28,17 @@ const WINDOW_BYTES_MAX: u64 = 8 << 20;
 const SLACK_BYTES: u64 = 2 << 20;
 /// Streams followed at once.
 const STREAMS: usize = 8;
+/// Bytes of one fetch: what the reader below moves in one transfer.
+const FETCH_BYTES: u64 = 1 << 20;
 /// Fetches under way at once; beyond, the disks are busy enough.
-const FETCHES_MAX: usize = 4;
+const FETCHES_MAX: usize = 32;
 
 /// Streams of one volume. Blocks are the volume's.
 #[derive(Debug)]
 pub(super) struct Readahead {
     block_bytes: u64,
     streams: Mutex<Streams>,
-    fetches: Arc<AtomicUsize>,
+    fetches: Arc<Fetches>,
 }
 
 #[derive(Debug, Default)]
@@ -53,13 +59,30 @@ struct Stream {
     used: u64,
 }
 
-/// Counts a fetch as under way until dropped.
-#[derive(Debug)]
-pub(super) struct Permit(Arc<AtomicUsize>);
+/// What is being fetched at the moment.
+#[derive(Debug, Default)]
+struct Fetches {
+    /// Length of the list, so that nobody takes the lock to find it empty.
+    count: AtomicUsize,
+    list: Mutex<Vec<(Range<u64>, watch::Receiver<()>)>>,
+}
 
-impl Drop for Permit {
+/// One fetch. Dropping it wakes those who wait for its blocks, however the fetch ended.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    /// Blocks to bring into the cache.
+    pub(super) blocks: Range<u64>,
+    fetches: Arc<Fetches>,
+    _done: watch::Sender<()>,
+}
+
+impl Drop for Fetch {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut list = self.fetches.list.lock();
+        if let Some(index) = list.iter().position(|(blocks, _)| *blocks == self.blocks) {
+            list.swap_remove(index);
+        }
+        self.fetches.count.store(list.len(), Ordering::Release);
     }
 }
 
@@ -69,10 +92,37 @@ impl Readahead {
         Self { block_bytes: block_bytes.max(1), streams: Mutex::default(), fetches: Arc::default() }
     }
 
-    /// Counts a fetch.
-    pub(super) fn started(&self) -> Permit {
-        self.fetches.fetch_add(1, Ordering::Relaxed);
-        Permit(Arc::clone(&self.fetches))
+    /// Notes that `blocks` are about to be fetched, in pieces of one transfer each.
+    pub(super) fn start(&self, blocks: Range<u64>) -> Vec<Fetch> {
+        let piece = (FETCH_BYTES / self.block_bytes).max(1);
+        let mut list = self.fetches.list.lock();
+        let mut started = Vec::new();
+        let mut first = blocks.start;
+        while first < blocks.end {
+            let blocks = first..first.saturating_add(piece).min(blocks.end);
+            first = blocks.end;
+            let (done, waiting) = watch::channel(());
+            list.push((blocks.clone(), waiting));
+            started.push(Fetch { blocks, fetches: Arc::clone(&self.fetches), _done: done });
+        }
+        self.fetches.count.store(list.len(), Ordering::Release);
+        started
+    }
+
+    /// Returns when no fetch of any of `blocks` that is under way now is under way any more.
+    pub(super) async fn wait(&self, blocks: &Range<u64>) {
+        if self.fetches.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let overlaps = |of: &Range<u64>| of.start < blocks.end && blocks.start < of.end;
+        let waiting: Vec<_> = {
+            let list = self.fetches.list.lock();
+            list.iter().filter(|(of, _)| overlaps(of)).map(|(_, waiting)| waiting.clone()).collect()
+        };
+        for mut fetch in waiting {
+            // Nothing is ever sent: the error is the sender's end, which is what is waited for.
+            while fetch.changed().await.is_ok() {}
+        }
     }
 
     /// Notes that `blocks` were asked for; answers with what to fetch now, if anything.
@@ -105,7 +155,7 @@ impl Readahead {
             stream.window = window_min;
             return None;
         }
-        if ahead > stream.window / 2 || self.fetches.load(Ordering::Relaxed) >= FETCHES_MAX {
+        if ahead > stream.window / 2 || self.fetches.count.load(Ordering::Relaxed) >= FETCHES_MAX {
             return None;
         }
         stream.window = (stream.window * 2).min(window_max);
@@ -155,6 +205,21 @@ mod tests {
             let first = (place >> 20) & !0xff;
             assert_eq!(readahead.observe(first..first + 1), None);
         }
+    }
+
+    #[tokio::test]
+    async fn a_reader_waits_for_the_fetch_of_its_blocks_and_for_no_other() {
+        let readahead = Readahead::new(BLOCK);
+        let mut fetches = readahead.start(0..128);
+        assert_eq!(fetches.iter().map(|fetch| fetch.blocks.clone()).collect::<Vec<_>>(), [0..64, 64..128]);
+        readahead.wait(&(128..200)).await;
+        let second = fetches.pop();
+        let waiter = readahead.wait(&(60..70));
+        tokio::pin!(waiter);
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(5), &mut waiter).await.is_err());
+        drop((fetches, second));
+        waiter.await;
+        assert_eq!(readahead.fetches.count.load(Ordering::Relaxed), 0);
     }
 
     #[test]
