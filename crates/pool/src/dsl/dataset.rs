@@ -14,7 +14,7 @@ use super::{Dir, Dsl, LookupError, check_bonus, dir};
 use crate::{
     dmu::{DnodeAt, ObjectSet, ReadError},
     io::Bookmark as At,
-    props::Types,
+    props::{PropertySet, Types},
     zap::Zap,
 };
 
@@ -434,6 +434,20 @@ impl Dataset {
             }
         }
         Ok(clones)
+    }
+
+    /// Bytes the dir and what is below it may still use, its own reservations for this dataset not counted.
+    #[must_use]
+    pub fn available_in_dir(&self) -> u64 {
+        super::space::available(self.0.dsl.space(), &self.0.dir)
+    }
+
+    /// Its properties.
+    ///
+    /// # Errors
+    /// A structure of the dataset or an ancestor cannot be read.
+    pub async fn properties(&self) -> Result<PropertySet, ReadError> {
+        PropertySet::read(self).await
     }
 
     /// Bytes written since the snapshot before it: what the dataset has now and had not then.

@@ -1,12 +1,17 @@
-//! Properties of datasets and pools: what there is, what a dataset's values are, and where they come from.
+//! Properties of datasets: what there is, what a dataset's values are, and where they come from.
 //!
 //! [`table`] is the one description of every property; [`index`] the words of those that are a choice;
-//! [`value`] how values are printed.
+//! [`value`] how values are printed. [`PropertySet`] puts together what was set, what is computed and the
+//! defaults, exactly as `zfs get all` shows them.
 //! Facts: docs/format/mos.md §6, docs/format/zvol.md §2.
 
+mod computed;
 pub mod index;
+mod set;
+mod stored;
 pub mod table;
 pub mod value;
 
+pub use set::{Property, PropertySet};
 pub use table::{Access, Definition, Kind, Types};
 pub use value::{Source, Style, Value};
