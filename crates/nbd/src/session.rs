@@ -424,9 +424,12 @@ impl Session {
     pub fn poll_transmit(&mut self) -> Option<Bytes> {
         let mut slices = [IoSlice::new(&[]); 16];
         let filled = self.out.slices(&mut slices);
-        let bytes: Bytes = slices.iter().take(filled).flat_map(|slice| slice.iter().copied()).collect();
+        let mut bytes = BytesMut::new();
+        for slice in slices.iter().take(filled) {
+            bytes.put_slice(slice);
+        }
         self.transmitted(bytes.len());
-        Some(bytes).filter(|bytes| !bytes.is_empty())
+        Some(bytes.freeze()).filter(|bytes| !bytes.is_empty())
     }
 
     /// From now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.

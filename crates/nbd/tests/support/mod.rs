@@ -1,0 +1,160 @@
+//! A server on loopback (or a Unix socket) with a volume in memory, the stock clients, and a raw one.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+    time::Duration,
+};
+
+use block::BlockVolume;
+use nbd::{Listener, Registry, ServeLimits, Server};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// A running server.
+pub struct Served {
+    pub server: Server,
+    pub registry: Arc<Registry>,
+    pub port: u16,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Served {
+    pub async fn tcp(limits: ServeLimits) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self::start(Listener::Tcp(listener), port, limits)
+    }
+
+    pub async fn unix(path: &Path) -> Self {
+        Self::start(Listener::Unix(UnixListener::bind(path).unwrap()), 0, ServeLimits::default())
+    }
+
+    fn start(listener: Listener, port: u16, limits: ServeLimits) -> Self {
+        let registry = Arc::new(Registry::new());
+        let server = Server::new(registry.clone(), limits);
+        let (stop, stopping) = watch::channel(false);
+        let serving = server.clone();
+        let task = tokio::spawn(async move { serving.serve(listener, stopping).await });
+        Self { server, registry, port, stop, task }
+    }
+
+    pub async fn of(name: &str, volume: Arc<dyn BlockVolume>) -> Self {
+        let served = Self::tcp(ServeLimits::default()).await;
+        served.registry.insert(name, "", volume).unwrap();
+        served
+    }
+
+    pub fn url(&self, name: &str) -> String {
+        format!("nbd://127.0.0.1:{}/{name}", self.port)
+    }
+
+    pub fn begin_stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Stops and waits for all connections.
+    pub async fn stop(self) {
+        self.stop.send_replace(true);
+        timeout(Duration::from_secs(20), self.task).await.expect("a stop takes no 20 s").unwrap().unwrap();
+    }
+}
+
+/// Runs a stock client. A missing one fails the test, unless `MILLPOND_ALLOW_MISSING_TOOLS` is set.
+pub async fn tool(name: &str, args: &[&str]) -> Option<Output> {
+    let mut command = Command::new(name);
+    command.args(args);
+    let done = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
+    match done {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let how = format!("{name} is not installed (Debian: apt install libnbd-bin qemu-utils fio)");
+            assert!(std::env::var_os("MILLPOND_ALLOW_MISSING_TOOLS").is_some(), "{how}");
+            eprintln!("skipped: {how}");
+            None
+        }
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// The same, and it must succeed; what it printed.
+pub async fn run(name: &str, args: &[&str]) -> Option<String> {
+    let output = tool(name, args).await?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} {args:?}: {}\n{out}\n{err}", output.status);
+    Some(format!("{out}{err}"))
+}
+
+/// A client that says exactly what it is told.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    /// Connects and chooses an export, with simple replies.
+    pub async fn go(served: &Served, export: &str) -> Self {
+        let mut raw = Self(TcpStream::connect(("127.0.0.1", served.port)).await.unwrap());
+        raw.0.set_nodelay(true).unwrap();
+        let mut greeting = [0; 18];
+        raw.0.read_exact(&mut greeting).await.unwrap();
+        assert_eq!(&greeting, b"NBDMAGICIHAVEOPT\x00\x03");
+        let mut hello = vec![0, 0, 0, 3];
+        hello.extend_from_slice(b"IHAVEOPT");
+        hello.extend_from_slice(&7_u32.to_be_bytes());
+        hello.extend_from_slice(&(export.len() as u32 + 6).to_be_bytes());
+        hello.extend_from_slice(&(export.len() as u32).to_be_bytes());
+        hello.extend_from_slice(export.as_bytes());
+        hello.extend_from_slice(&[0, 0]);
+        raw.0.write_all(&hello).await.unwrap();
+        loop {
+            let mut head = [0; 20];
+            raw.0.read_exact(&mut head).await.unwrap();
+            let kind = u32::from_be_bytes(head[12..16].try_into().unwrap());
+            let len = u32::from_be_bytes(head[16..20].try_into().unwrap());
+            let mut body = vec![0; len as usize];
+            raw.0.read_exact(&mut body).await.unwrap();
+            match kind {
+                1 => return raw,
+                3 => {}
+                _ => panic!("GO was answered with {kind:#x}"),
+            }
+        }
+    }
+
+    pub async fn send(&mut self, command: u16, cookie: u64, offset: u64, len: u32, payload: &[u8]) {
+        let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&0_u16.to_be_bytes());
+        bytes.extend_from_slice(&command.to_be_bytes());
+        bytes.extend_from_slice(&cookie.to_be_bytes());
+        bytes.extend_from_slice(&offset.to_be_bytes());
+        bytes.extend_from_slice(&len.to_be_bytes());
+        bytes.extend_from_slice(payload);
+        self.0.write_all(&bytes).await.unwrap();
+    }
+
+    /// Error number and cookie of the next reply, which carries `data` bytes if it is a success.
+    pub async fn reply(&mut self, data: usize) -> (u32, u64, Vec<u8>) {
+        let mut head = [0; 16];
+        timeout(Duration::from_secs(10), self.0.read_exact(&mut head)).await.expect("a reply").unwrap();
+        assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
+        let errno = u32::from_be_bytes(head[4..8].try_into().unwrap());
+        let mut body = vec![0; if errno == 0 { data } else { 0 }];
+        self.0.read_exact(&mut body).await.unwrap();
+        (errno, u64::from_be_bytes(head[8..].try_into().unwrap()), body)
+    }
+
+    /// The server closes without another byte.
+    pub async fn end(&mut self) {
+        let mut rest = Vec::new();
+        let read = timeout(Duration::from_secs(10), self.0.read_to_end(&mut rest)).await;
+        // A reset is an end, too.
+        drop(read.expect("the server closes"));
+        assert_eq!(rest, b"");
+    }
+}

@@ -1,0 +1,242 @@
+//! The server itself: coherence of connections, order, limits, shutdown, removal.
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
+use bytes::Bytes;
+use nbd::ServeLimits;
+use support::{Raw, Served};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISC: u16 = 2;
+const FLUSH: u16 = 3;
+
+/// Reads at offset 0 wait for a permit; others are in memory.
+struct Gated {
+    gate: Semaphore,
+}
+
+impl Gated {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { gate: Semaphore::new(0) })
+    }
+}
+
+fn sevens(len: usize) -> Segments {
+    std::iter::once(Segment::Data(Bytes::from(vec![7; len]))).collect()
+}
+
+impl BlockVolume for Gated {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: 1 << 30, block: 4096, read_only: true }
+    }
+    fn identity(&self) -> Identity {
+        Identity { name: "gated".into(), guid: 1, pool_guid: 1 }
+    }
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        (offset > 0).then(|| sevens(len))
+    }
+    fn read(&self, _offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(async move {
+            self.gate.acquire().await.expect("never closed").forget();
+            Ok(sevens(len))
+        })
+    }
+    fn extents(&self, _offset: u64, len: u64, _max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        Box::pin(async move { Ok(vec![Extent { len, hole: false }]) })
+    }
+}
+
+#[tokio::test]
+async fn what_one_connection_was_answered_the_other_sees_and_flushes() {
+    let volume = Arc::new(MemVolume::new("v", 1 << 20, 4096));
+    let served = Served::of("v", volume.clone()).await;
+    let (mut one, mut two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    for round in 0..50_u8 {
+        one.send(WRITE, 1, 100, 600, &[round; 600]).await;
+        assert_eq!(one.reply(0).await.0, 0);
+        two.send(READ, 2, 100, 600, &[]).await;
+        assert_eq!(two.reply(600).await, (0, 2, vec![round; 600]));
+    }
+    two.send(FLUSH, 3, 0, 0, &[]).await;
+    assert_eq!(two.reply(0).await, (0, 3, vec![]));
+    assert_eq!(volume.flushes(), 1);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_read_delays_no_other_and_a_stop_waits_for_it() {
+    let volume = Gated::new();
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    raw.send(READ, 1, 0, 512, &[]).await;
+    for cookie in 2..20 {
+        raw.send(READ, cookie, 4096, 512, &[]).await;
+        assert_eq!(raw.reply(512).await, (0, cookie, vec![7; 512]));
+    }
+    served.begin_stop();
+    // New requests are refused from some moment on; until then they are served.
+    let refused = async {
+        loop {
+            raw.send(READ, 99, 4096, 512, &[]).await;
+            let (errno, cookie, _) = raw.reply(512).await;
+            assert_eq!(cookie, 99);
+            if errno != 0 {
+                return errno;
+            }
+        }
+    };
+    assert_eq!(timeout(Duration::from_secs(10), refused).await.unwrap(), 108);
+    volume.gate.add_permits(1);
+    assert_eq!(raw.reply(512).await, (0, 1, vec![7; 512]));
+    raw.end().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_disconnect_is_obeyed_after_everything_in_flight_was_answered() {
+    let volume = Gated::new();
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    raw.send(READ, 1, 0, 512, &[]).await;
+    raw.send(DISC, 2, 0, 0, &[]).await;
+    sleep(Duration::from_millis(20)).await;
+    volume.gate.add_permits(1);
+    assert_eq!(raw.reply(512).await, (0, 1, vec![7; 512]));
+    raw.end().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_ever() {
+    let limits = ServeLimits { grace: Duration::from_millis(100), ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    served.registry.insert("v", "", Gated::new()).unwrap();
+    let mut raw = Raw::go(&served, "v").await;
+    raw.send(READ, 1, 0, 512, &[]).await;
+    sleep(Duration::from_millis(20)).await;
+    let started = Instant::now();
+    served.stop().await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+    raw.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_mid_request_is_forgotten_and_its_half_write_too() {
+    let volume = Arc::new(MemVolume::new("v", 1 << 20, 4096));
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    raw.send(WRITE, 1, 0, 100_000, &[1; 99_999]).await;
+    drop(raw);
+    let gone = async {
+        while !served.server.connections().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), gone).await.expect("the connection ends");
+    assert_eq!(volume.extents(0, 1 << 20, 2).await.unwrap(), [Extent { len: 1 << 20, hole: true }]);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_removed_export_closes_its_connections_and_lets_go_of_the_volume() {
+    let volume = Arc::new(MemVolume::new("v", 1 << 20, 4096));
+    let served = Served::of("v", volume.clone()).await;
+    served.registry.insert("other", "", Arc::new(MemVolume::new("other", 4096, 4096))).unwrap();
+    let (mut one, mut other) = (Raw::go(&served, "v").await, Raw::go(&served, "other").await);
+    assert_eq!(Arc::strong_count(&volume), 3);
+    assert!(served.registry.remove("v"));
+    one.end().await;
+    drop(one);
+    other.send(READ, 5, 0, 1, &[]).await;
+    assert_eq!(other.reply(1).await, (0, 5, vec![0]));
+    let freed = async {
+        while Arc::strong_count(&volume) > 1 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), freed).await.expect("nobody holds the volume");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_dropped_and_so_is_one_too_many() {
+    let limits =
+        ServeLimits { handshake: Duration::from_millis(100), connections: 2, ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
+    let mut silent = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+    let mut greeting = Vec::new();
+    timeout(Duration::from_secs(10), silent.read_to_end(&mut greeting)).await.expect("dropped").unwrap();
+    assert_eq!(greeting.len(), 18);
+    let (_one, _two) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    let mut third = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+    let mut nothing = Vec::new();
+    drop(timeout(Duration::from_secs(10), third.read_to_end(&mut nothing)).await.expect("closed at once"));
+    assert!(nothing.is_empty());
+    let mut exports: Vec<_> = served.server.connections().into_iter().map(|c| c.export).collect();
+    exports.dedup();
+    assert_eq!(exports, [Some("v".to_owned())]);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn garbage_ends_its_own_connection_only() {
+    let served = Served::of("v", Arc::new(MemVolume::new("v", 4096, 4096))).await;
+    let mut good = Raw::go(&served, "v").await;
+    for garbage in [&[0xff; 64][..], b"GET / HTTP/1.1\r\n\r\n", &[0; 64]] {
+        let mut bad = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+        bad.write_all(garbage).await.unwrap();
+        let mut said = Vec::new();
+        drop(timeout(Duration::from_secs(10), bad.read_to_end(&mut said)).await.expect("closed"));
+        let mut bad = Raw::go(&served, "v").await;
+        bad.0.write_all(&[0x11; 28]).await.unwrap();
+        bad.end().await;
+    }
+    good.send(READ, 1, 0, 4, &[]).await;
+    assert_eq!(good.reply(4).await, (0, 1, vec![0; 4]));
+    served.stop().await;
+}
+
+/// More is asked for than the socket's buffers hold, so the server is stopped by a client that does not
+/// read; it must neither hoard nor forget to go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_late_gets_everything_and_costs_bounded_memory() {
+    let limits =
+        ServeLimits { session: nbd::Limits { requests: 16, bytes: 4 << 20 }, ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    served.registry.insert("v", "", Gated::new()).unwrap();
+    let raw = Raw::go(&served, "v").await;
+    let (mut reading, mut writing) = raw.0.into_split();
+    const COUNT: u64 = 200;
+    let asking = tokio::spawn(async move {
+        for cookie in 0..COUNT {
+            let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+            request.extend_from_slice(&[0; 4]);
+            request.extend_from_slice(&cookie.to_be_bytes());
+            request.extend_from_slice(&4096_u64.to_be_bytes());
+            request.extend_from_slice(&(1_u32 << 20).to_be_bytes());
+            writing.write_all(&request).await.unwrap();
+        }
+        writing
+    });
+    sleep(Duration::from_millis(200)).await;
+    let sent = served.server.connections()[0].counters;
+    assert!(sent.reads < COUNT, "all {} reads were answered into memory", sent.reads);
+    let mut body = vec![0; 16 + (1 << 20)];
+    for cookie in 0..COUNT {
+        timeout(Duration::from_secs(20), reading.read_exact(&mut body)).await.expect("it goes on").unwrap();
+        assert_eq!(body[8..16], cookie.to_be_bytes());
+    }
+    drop(asking.await.unwrap());
+    served.stop().await;
+}
