@@ -215,7 +215,7 @@ mod tests {
                 }
                 let from = chance.below(64);
                 let range = from..from + chance.below(64 - from) + 1;
-                let mut seen = vec![None; 64];
+                let mut seen = [None; 64];
                 for (offset, bytes) in cache.newest(range.clone()) {
                     for (at, &byte) in (offset..).zip(bytes.iter()) {
                         assert!(range.contains(&at) && seen[at as usize].is_none());
