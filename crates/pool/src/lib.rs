@@ -26,13 +26,17 @@ pub mod cache;
 pub mod dmu;
 pub mod dsl;
 pub mod error;
+pub mod features;
 pub mod import;
 pub mod io;
 pub mod props;
+pub mod space;
 pub mod status;
+pub mod time;
 pub mod vdev;
 pub mod volume;
 pub mod zap;
+pub mod zpl;
 
 mod pool;
 

@@ -1,4 +1,162 @@
-//! (placeholder)
-/// An open pool.
-#[derive(Debug)]
-pub struct Pool {}
+//! An open pool: everything above holds one of these.
+
+use std::{fmt, sync::Arc};
+
+use ondisk::{label::PoolState, nvlist::NvList, scan::ScanPhys, uberblock::Uberblock};
+use tokio::sync::OnceCell;
+
+use crate::{
+    dmu::{ObjectSet, ReadError},
+    dsl::{Dsl, PoolSpace},
+    features::FeatureState,
+    io::PoolIo,
+    space::Space,
+    vdev::{Tree, Vdev},
+    zap::Zap,
+};
+
+/// A pool that was opened, read-only. Shared as `Arc<Pool>`.
+pub struct Pool {
+    parts: PoolParts,
+    space: OnceCell<Space>,
+    dsl: OnceCell<Dsl>,
+}
+
+/// What a pool is made of.
+pub(crate) struct PoolParts {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) state: PoolState,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) newest: Uberblock,
+    pub(crate) config: NvList,
+    pub(crate) io: Arc<PoolIo>,
+    pub(crate) mos: Arc<ObjectSet>,
+    pub(crate) directory: Zap,
+    pub(crate) features: Vec<FeatureState>,
+    pub(crate) scan: Option<ScanPhys>,
+    pub(crate) spares: Vec<Vdev>,
+    pub(crate) l2cache: Vec<Vdev>,
+}
+
+impl Pool {
+    pub(crate) fn assemble(parts: PoolParts) -> Arc<Self> {
+        Arc::new(Self { parts, space: OnceCell::new(), dsl: OnceCell::new() })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// Its guid.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.parts.guid
+    }
+
+    /// What its labels say it was doing when it was last written: exported, or in use.
+    #[must_use]
+    pub fn label_state(&self) -> PoolState {
+        self.parts.state
+    }
+
+    /// The state that is open.
+    #[must_use]
+    pub fn uberblock(&self) -> &Uberblock {
+        &self.parts.uberblock
+    }
+
+    /// The newest uberblock of the pool: another one than [`uberblock`](Self::uberblock) after a rewind.
+    #[must_use]
+    pub fn newest_uberblock(&self) -> &Uberblock {
+        &self.parts.newest
+    }
+
+    /// The configuration in the MOS.
+    #[must_use]
+    pub fn config(&self) -> &NvList {
+        &self.parts.config
+    }
+
+    /// Reads its blocks.
+    #[must_use]
+    pub fn io(&self) -> &Arc<PoolIo> {
+        &self.parts.io
+    }
+
+    /// Its devices.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        self.parts.io.tree()
+    }
+
+    /// The meta object set.
+    #[must_use]
+    pub fn mos(&self) -> &Arc<ObjectSet> {
+        &self.parts.mos
+    }
+
+    /// The object directory of the meta object set.
+    #[must_use]
+    pub fn directory(&self) -> &Zap {
+        &self.parts.directory
+    }
+
+    /// Its features, enabled and active, by guid.
+    #[must_use]
+    pub fn features(&self) -> &[FeatureState] {
+        &self.parts.features
+    }
+
+    /// Whether a feature is in use.
+    #[must_use]
+    pub fn is_active(&self, guid: &str) -> bool {
+        self.features().iter().any(|feature| feature.guid == guid && feature.count > 0)
+    }
+
+    /// The last scrub or resilver, if there ever was one.
+    #[must_use]
+    pub fn scan(&self) -> Option<&ScanPhys> {
+        self.parts.scan.as_ref()
+    }
+
+    /// Hot spares, in use or not.
+    #[must_use]
+    pub fn spares(&self) -> &[Vdev] {
+        &self.parts.spares
+    }
+
+    /// Cache devices.
+    #[must_use]
+    pub fn l2cache(&self) -> &[Vdev] {
+        &self.parts.l2cache
+    }
+
+    /// How full it is, per top-level device. Read from the space maps when first asked for.
+    ///
+    /// # Errors
+    /// A space map cannot be read.
+    pub async fn space(&self) -> Result<&Space, ReadError> {
+        self.space.get_or_try_init(|| Space::read(self)).await
+    }
+
+    /// Its datasets.
+    ///
+    /// # Errors
+    /// The root of the datasets cannot be read.
+    pub async fn dsl(&self) -> Result<&Dsl, ReadError> {
+        let open = || async {
+            let space = PoolSpace { devices: crate::space::deflated_size(self.tree()), ..PoolSpace::default() };
+            Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), space).await
+        };
+        self.dsl.get_or_try_init(open).await
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({}, txg {})", self.name(), self.uberblock().txg)
+    }
+}

@@ -51,7 +51,7 @@ mod tests {
     #[tokio::test]
     async fn results_in_order_and_never_more_than_the_limit_at_once() {
         let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let futures: Vec<BoxFuture<'_, usize>> = (0..50)
+        let futures: Vec<BoxFuture<'_, usize>> = (0..50usize)
             .map(|n| {
                 let (running, most) = (&running, &most);
                 Box::pin(async move {

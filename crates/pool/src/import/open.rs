@@ -1,0 +1,315 @@
+//! Opening a candidate: uberblock, MOS, the pool's own configuration, and back to the devices with it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use disk::Disk;
+use ondisk::{
+    label::PoolState,
+    nvlist::NvList,
+    uberblock::{ScratchState, Uberblock},
+};
+
+use super::{
+    Candidate, ImportError, UnsupportedFeature, learn,
+    scan::newest,
+};
+use crate::{
+    cache::BlockCache,
+    dmu::{ObjectSet, ReadError},
+    features,
+    io::PoolIo,
+    pool::{Pool, PoolParts},
+    time::utc,
+    vdev::{Aux, Kind, Reflow, Tree, Vdev},
+    zap::Zap,
+};
+
+/// Largest configuration accepted, in bytes: 255 devices take about 200 KiB.
+pub(super) const CONFIG_MAX: u64 = 16 << 20;
+/// Cache for the blocks read on the way to the trusted configuration.
+const TENTATIVE_CACHE: usize = 8 << 20;
+/// On-disk version with feature flags.
+const VERSION_FEATURES: u64 = 5000;
+
+/// Which state of the pool to open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rewind {
+    /// The newest.
+    #[default]
+    Latest,
+    /// The newest at or before this txg (`-T`).
+    To(u64),
+    /// The newest whose metadata can be read (`-F`).
+    Recover,
+}
+
+/// How to open a pool.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Open it although another host may have it.
+    pub force: bool,
+    /// Open it although it was destroyed.
+    pub destroyed: bool,
+    /// Open it although log devices are missing. (Nothing is replayed; what only the log holds is not seen.)
+    pub missing_log: bool,
+    /// Which state to open.
+    pub rewind: Rewind,
+    /// Id of this host, as in `/etc/hostid`; 0 if it has none.
+    pub hostid: u64,
+    /// Where blocks are cached.
+    pub cache: Arc<BlockCache>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            force: false,
+            destroyed: false,
+            missing_log: false,
+            rewind: Rewind::Latest,
+            hostid: 0,
+            cache: Arc::new(BlockCache::new(64 << 20)),
+        }
+    }
+}
+
+/// Opens a pool, read-only.
+///
+/// # Errors
+/// See [`ImportError`].
+pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Pool>, ImportError> {
+    if candidate.state == PoolState::Destroyed && !options.destroyed {
+        return Err(ImportError::Destroyed);
+    }
+    let chosen: Vec<&Uberblock> = match options.rewind {
+        Rewind::Latest => candidate.uberblocks.iter().take(1).collect(),
+        Rewind::To(txg) => candidate.uberblocks.iter().filter(|ub| ub.txg <= txg).take(1).collect(),
+        Rewind::Recover => candidate.uberblocks.iter().collect(),
+    };
+    if let (Rewind::To(txg), true) = (options.rewind, chosen.is_empty()) {
+        return Err(ImportError::NoUberblock(txg, candidate.uberblocks.last().map_or(0, |ub| ub.txg)));
+    }
+    if !options.force {
+        check_hosts(candidate, options.hostid).await?;
+    }
+    let mut first_failure = None;
+    let mut tried = None;
+    for uberblock in chosen {
+        // Heartbeats repeat a txg with the same root: trying it again finds the same damage.
+        if tried == Some(uberblock.rootbp) {
+            continue;
+        }
+        tried = Some(uberblock.rootbp);
+        match open_at(candidate, uberblock, options).await {
+            Ok(pool) => return Ok(pool),
+            // Only damage can be healed by going back; devices do not return that way.
+            Err(error @ (ImportError::Metadata { .. } | ImportError::Config(_) | ImportError::GuidSum { .. })) => {
+                tracing::warn!(txg = uberblock.txg, %error, "uberblock not usable");
+                first_failure.get_or_insert(error);
+            }
+            Err(error) => return Err(first_failure.unwrap_or(error)),
+        }
+    }
+    Err(first_failure.unwrap_or(ImportError::NoSuchPool))
+}
+
+/// Whether another host has the pool, as far as can be told.
+async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportError> {
+    let best = &candidate.uberblocks[0];
+    let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
+    let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
+    if candidate.state == PoolState::Active && foreign {
+        let timestamp = best.timestamp;
+        return Err(ImportError::InUse { hostname, hostid: candidate.hostid, when: utc(timestamp), timestamp });
+    }
+    let Some(mmp) = best.mmp.filter(|mmp| mmp.is_active() && foreign) else { return Ok(()) };
+    // Exported by another host that writes heartbeats: it may have imported it again. Wait for as long
+    // as a living host would need to be heard, and look again. Facts: docs/format/labels.md §5.
+    let interval = Duration::from_millis(mmp.interval_ms().unwrap_or(1000));
+    let wait = match mmp.fail_intervals() {
+        Some(fails) if fails > 0 => interval * u32::from(fails) * 2,
+        _ => ((interval + Duration::from_nanos(mmp.delay_ns)) * 20).max(Duration::from_secs(20)),
+    };
+    tokio::time::sleep(wait.min(Duration::from_secs(120))).await;
+    for device in &candidate.devices {
+        if let Ok(Some(now)) = super::Device::read(Arc::clone(&device.disk)).await
+            && now.best() > Some(best.rank())
+        {
+            return Err(ImportError::Active { hostname, hostid: candidate.hostid });
+        }
+    }
+    Ok(())
+}
+
+/// The tree the labels describe, as of an uberblock.
+pub(super) fn tentative_tree(candidate: &Candidate, uberblock: &Uberblock) -> Result<Tree, ImportError> {
+    let mut tops: BTreeMap<u64, (u64, &NvList)> = BTreeMap::new();
+    for device in &candidate.devices {
+        let Some(config) = device.config_at(uberblock.txg) else { continue };
+        let Some(tree) = config.nvlist("vdev_tree") else { continue };
+        let (id, txg) = (tree.u64("id").unwrap_or(0), config.u64("txg").unwrap_or(0));
+        let slot = tops.entry(id).or_insert((txg, tree));
+        if txg > slot.0 {
+            *slot = (txg, tree);
+        }
+    }
+    let lists: Vec<&NvList> = tops.values().map(|(_, tree)| *tree).collect();
+    let mut tree = Tree::from_tops(candidate.guid, &lists, &disks(candidate), reflow(uberblock))?;
+    if let Some(config) = newest(&candidate.devices, uberblock.txg) {
+        let holes = config.u64_array("hole_array").unwrap_or_default();
+        tree.fill(config.u64("vdev_children").unwrap_or(0), holes);
+    }
+    Ok(tree)
+}
+
+/// The devices of a candidate by guid of the leaf.
+fn disks(candidate: &Candidate) -> BTreeMap<u64, Arc<dyn Disk>> {
+    let devices = candidate.devices.iter().chain(&candidate.auxiliaries);
+    devices.filter_map(|device| Some((device.guids()?.0, Arc::clone(&device.disk)))).collect()
+}
+
+fn reflow(uberblock: &Uberblock) -> Option<Reflow> {
+    let info = uberblock.raidz_reflow;
+    Some(Reflow { offset: info.offset(), scratch: info.scratch() == ScratchState::Valid })
+}
+
+/// Opens the state one uberblock describes.
+async fn open_at(
+    candidate: &Candidate,
+    uberblock: &Uberblock,
+    options: &OpenOptions,
+) -> Result<Arc<Pool>, ImportError> {
+    let damaged = |source: ReadError| ImportError::Metadata { txg: uberblock.txg, source };
+    if uberblock.version != VERSION_FEATURES {
+        return Err(ImportError::Version(uberblock.version));
+    }
+    let label = newest(&candidate.devices, uberblock.txg).ok_or(ImportError::NoSuchPool)?;
+    let unknown: Vec<UnsupportedFeature> = label
+        .nvlist("features_for_read")
+        .into_iter()
+        .flat_map(NvList::iter)
+        .filter(|(guid, _)| !features::is_readable(guid))
+        .map(|(guid, _)| UnsupportedFeature {
+            guid: guid.to_owned(),
+            description: features::find(guid).map(|feature| feature.description.to_owned()),
+        })
+        .collect();
+    if !unknown.is_empty() {
+        return Err(ImportError::Unsupported { features: unknown });
+    }
+
+    let tree = tentative_tree(candidate, uberblock)?;
+    let tentative = Arc::new(PoolIo::new(tree, Arc::new(BlockCache::new(TENTATIVE_CACHE))));
+    let config = match read_config(&tentative, uberblock).await {
+        Ok(config) => config,
+        Err(source) => {
+            let missing = missing(tentative.tree(), false);
+            // With devices missing, that is the reason, and damage only its symptom.
+            return Err(if missing.is_empty() { damaged(source) } else { ImportError::MissingDevices { missing } });
+        }
+    };
+    let root = config.nvlist("vdev_tree").ok_or_else(|| no_tree(uberblock))?;
+    let tops: Vec<&NvList> = root.nvlist_array("children").unwrap_or_default().iter().collect();
+    let mut tree = Tree::from_tops(candidate.guid, &tops, &disks(candidate), reflow(uberblock))?;
+    if tree.guid_sum() != uberblock.guid_sum {
+        return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
+    }
+    refuse_small(&mut tree, candidate);
+    let missing_data = missing(&tree, false);
+    if !missing_data.is_empty() {
+        return Err(ImportError::MissingDevices { missing: missing_data });
+    }
+    let missing_log = missing(&tree, true);
+    if !missing_log.is_empty() && !options.missing_log {
+        return Err(ImportError::MissingLog { missing: missing_log });
+    }
+
+    let io = Arc::new(PoolIo::new(tree, Arc::clone(&options.cache)));
+    learn::before_mos(&io, uberblock).await.map_err(damaged)?;
+    let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
+    let directory = Zap::open_in(&mos, 1).await.map_err(damaged)?;
+    let learnt = learn::from_mos(&io, &mos, &directory).await.map_err(damaged)?;
+    let unsupported: Vec<UnsupportedFeature> = learnt
+        .features
+        .iter()
+        .filter(|feature| feature.for_read && feature.count > 0 && !features::is_readable(&feature.guid))
+        .map(|feature| UnsupportedFeature { guid: feature.guid.clone(), description: feature.description.clone() })
+        .collect();
+    if !unsupported.is_empty() {
+        return Err(ImportError::Unsupported { features: unsupported });
+    }
+    let all_disks = disks(candidate);
+    let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
+        list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
+    };
+    let spares = auxiliary(&learnt.spares)?;
+    let l2cache = auxiliary(&learnt.l2cache)?;
+    io.start_counting();
+    Ok(Pool::assemble(PoolParts {
+        name: candidate.name.clone(),
+        guid: candidate.guid,
+        state: candidate.state,
+        uberblock: *uberblock,
+        newest: candidate.uberblocks[0],
+        config,
+        io,
+        mos,
+        directory,
+        features: learnt.features,
+        scan: learnt.scan,
+        spares,
+        l2cache,
+    }))
+}
+
+fn no_tree(uberblock: &Uberblock) -> ImportError {
+    let at = crate::io::Bookmark::default();
+    ImportError::Metadata { txg: uberblock.txg, source: ReadError::Inconsistent { at, what: "the configuration has no vdev_tree" } }
+}
+
+/// The pool's own configuration.
+async fn read_config(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<NvList, ReadError> {
+    let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await?;
+    let directory = Zap::open_in(&mos, 1).await?;
+    let object = learn::required(&directory, "config").await?;
+    learn::packed_nvlist(&mos, object).await
+}
+
+/// Names of top-level devices that cannot be read: those of the log, or the others.
+fn missing(tree: &Tree, log: bool) -> Vec<String> {
+    let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
+    tree.tops
+        .iter()
+        .filter(|top| !top.is_readable() && is_log(top) == log && !matches!(top.kind, Kind::Draid { .. }))
+        .map(|top| {
+            let (state, aux) = top.state();
+            let note = aux.note().unwrap_or_default();
+            format!("\t{} {} {note}", top.display_name(), state.word(aux)).trim_end().to_owned()
+        })
+        .collect()
+}
+
+/// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does.
+fn refuse_small(tree: &mut Tree, candidate: &Candidate) {
+    let sizes: BTreeMap<u64, u64> =
+        candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.allocatable))).collect();
+    for top in &mut tree.tops {
+        let asize = top.top.as_ref().map_or(0, |top| top.asize);
+        let need = match &top.kind {
+            Kind::Raidz(geometry) => asize / geometry.children as u64,
+            Kind::Disk | Kind::File | Kind::Mirror | Kind::Replacing | Kind::Spare => asize,
+            _ => 0,
+        };
+        refuse_smaller(top, need, &sizes);
+    }
+}
+
+fn refuse_smaller(vdev: &mut Vdev, need: u64, sizes: &BTreeMap<u64, u64>) {
+    if let Some(leaf) = &mut vdev.leaf
+        && leaf.disk.is_some()
+        && sizes.get(&vdev.guid).is_some_and(|size| *size < need)
+    {
+        (leaf.disk, leaf.refused) = (None, Aux::BadLabel);
+    }
+    vdev.children.iter_mut().for_each(|child| refuse_smaller(child, need, sizes));
+}

@@ -1,0 +1,213 @@
+//! Finding pools: which devices there are, and which of them belong together.
+//!
+//! Devices are grouped by the guid of the pool their labels name, never by its name: two pools of one
+//! name are two candidates. Facts: docs/format/labels.md §4–§5.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use disk::{Disk, FileDisk};
+use ondisk::{label::PoolState, nvlist::NvList, uberblock::Uberblock};
+
+use super::device::Device;
+use crate::io::join::{BoxFuture, join_all};
+
+/// Devices whose labels are read at the same time: 1 MiB each.
+const CONCURRENT: usize = 16;
+
+/// Opens a device, read-only.
+pub type Opener = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
+
+/// Where to look for devices.
+#[derive(Clone)]
+pub struct Sources {
+    /// Directories (their files and devices, not below), files, devices.
+    pub paths: Vec<PathBuf>,
+    /// Devices that are open already.
+    pub disks: Vec<Arc<dyn Disk>>,
+    /// How paths are opened.
+    pub opener: Opener,
+}
+
+impl Sources {
+    /// These paths, opened as read-only files or block devices.
+    #[must_use]
+    pub fn paths(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        let options = disk::OpenOptions { read_only: true, ..disk::OpenOptions::default() };
+        Self {
+            paths: paths.into_iter().map(Into::into).collect(),
+            disks: Vec::new(),
+            opener: Arc::new(move |path| Ok(Arc::new(FileDisk::open(path, options)?) as Arc<dyn Disk>)),
+        }
+    }
+
+    /// These devices.
+    #[must_use]
+    pub fn disks(disks: impl IntoIterator<Item = Arc<dyn Disk>>) -> Self {
+        Self { disks: disks.into_iter().collect(), ..Self::paths(Vec::<PathBuf>::new()) }
+    }
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("paths", &self.paths).field("disks", &self.disks).finish_non_exhaustive()
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Pools, by name and guid.
+    pub pools: Vec<Candidate>,
+    /// Paths that were named and could not be used, and why. (Files of a directory that are no devices
+    /// of a pool are not worth a word.)
+    pub problems: Vec<(PathBuf, io::Error)>,
+    /// Paths that were named, could be read, and are no device of any pool.
+    pub strangers: Vec<PathBuf>,
+}
+
+/// A pool that some devices tell about.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Guid of the pool.
+    pub guid: u64,
+    /// Name it had last.
+    pub name: String,
+    /// What it was doing.
+    pub state: PoolState,
+    /// Host that had it last, 0 if unknown.
+    pub hostid: u64,
+    /// Name of that host.
+    pub hostname: Option<String>,
+    /// On-disk version, 5000 with feature flags.
+    pub version: u64,
+    /// The administrator's comment.
+    pub comment: Option<String>,
+    /// Its devices that were found.
+    pub devices: Vec<Device>,
+    /// Devices that are spares or caches at rest, of whichever pool: they do not say.
+    pub auxiliaries: Vec<Device>,
+    /// All its uberblocks, best first. Never empty.
+    pub uberblocks: Vec<Uberblock>,
+}
+
+/// Looks at all sources.
+///
+/// Never fails as a whole: what cannot be read is reported beside what can.
+pub async fn scan(sources: &Sources) -> Found {
+    let mut found = Found::default();
+    let mut disks: Vec<(Arc<dyn Disk>, Option<PathBuf>)> =
+        sources.disks.iter().map(|disk| (Arc::clone(disk), None)).collect();
+    let mut seen = BTreeSet::new();
+    for path in &sources.paths {
+        for (path, named) in expand(path, &mut found.problems) {
+            if !seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+                continue;
+            }
+            match (sources.opener)(&path) {
+                Ok(disk) => disks.push((disk, named.then_some(path))),
+                Err(error) if named => found.problems.push((path, error)),
+                Err(error) => tracing::debug!(path = %path.display(), %error, "not scanned"),
+            }
+        }
+    }
+    let reads = disks.into_iter().map(|(disk, named)| {
+        Box::pin(async move { (Device::read(disk).await, named) }) as BoxFuture<'_, _>
+    });
+    let mut devices = Vec::new();
+    for (outcome, named) in join_all(reads.collect(), CONCURRENT).await {
+        match (outcome, named) {
+            (Ok(Some(device)), _) => devices.push(device),
+            (Ok(None), Some(path)) => found.strangers.push(path),
+            (Err(error), Some(path)) => found.problems.push((path, error)),
+            _ => {}
+        }
+    }
+    found.pools = group(devices);
+    found
+}
+
+/// The devices at a path, and whether the path itself was named.
+fn expand(path: &Path, problems: &mut Vec<(PathBuf, io::Error)>) -> Vec<(PathBuf, bool)> {
+    let entries = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => std::fs::read_dir(path),
+        Ok(_) => return vec![(path.to_owned(), true)],
+        Err(error) => Err(error),
+    };
+    match entries {
+        Ok(entries) => {
+            let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(|p| may_be_device(p)).collect();
+            paths.sort();
+            paths.into_iter().map(|path| (path, false)).collect()
+        }
+        Err(error) => {
+            problems.push((path.to_owned(), error));
+            Vec::new()
+        }
+    }
+}
+
+/// Regular files and block devices; opening anything else can have effects (tapes rewind, watchdogs bite).
+fn may_be_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() || metadata.file_type().is_block_device())
+}
+
+fn group(devices: Vec<Device>) -> Vec<Candidate> {
+    let mut members: BTreeMap<u64, BTreeMap<u64, Device>> = BTreeMap::new();
+    let mut auxiliaries = Vec::new();
+    for device in devices {
+        match device.guids() {
+            Some((_, 0)) => auxiliaries.push(device),
+            Some((guid, pool)) => {
+                // Two with the same guid: one is a copy or an old path of the other; the newer one counts.
+                let slot = members.entry(pool).or_default().entry(guid);
+                slot.and_modify(|known| {
+                    if device.best() > known.best() {
+                        *known = device.clone();
+                    }
+                })
+                .or_insert(device);
+            }
+            None => {}
+        }
+    }
+    let mut pools: Vec<Candidate> = members
+        .into_iter()
+        .filter_map(|(guid, devices)| candidate(guid, devices.into_values().collect(), &auxiliaries))
+        .collect();
+    pools.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    pools
+}
+
+fn candidate(guid: u64, devices: Vec<Device>, auxiliaries: &[Device]) -> Option<Candidate> {
+    let mut ranked = BTreeMap::new();
+    for device in &devices {
+        ranked.extend(device.uberblocks.iter().map(|(rank, uberblock)| (*rank, *uberblock)));
+    }
+    let uberblocks: Vec<Uberblock> = ranked.into_values().rev().collect();
+    let best = uberblocks.first()?;
+    let config = newest(&devices, best.txg)?;
+    Some(Candidate {
+        guid,
+        name: config.string("name")?.to_string(),
+        state: PoolState::from_id(config.u64("state").unwrap_or(0)),
+        hostid: config.u64("hostid").unwrap_or(0),
+        hostname: config.string("hostname").map(ToString::to_string),
+        version: config.u64("version").unwrap_or(0),
+        comment: config.string("comment").map(ToString::to_string),
+        auxiliaries: auxiliaries.to_vec(),
+        uberblocks,
+        devices,
+    })
+}
+
+/// The newest configuration on any device, as of `txg`.
+pub(super) fn newest(devices: &[Device], txg: u64) -> Option<&NvList> {
+    let txg_of = |config: &&NvList| config.u64("txg").filter(|&t| t <= txg).unwrap_or(0);
+    devices.iter().filter_map(|device| device.config_at(txg)).max_by_key(txg_of)
+}

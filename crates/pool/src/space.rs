@@ -1,0 +1,212 @@
+//! How full a pool is: allocated bytes and fragmentation of each top-level device.
+//!
+//! A metaslab's space map notes in its header how much it has allocated; with log space maps, changes
+//! of the last txgs are still only in the logs and are added here. No map is replayed: a sum needs no
+//! ranges. Facts: docs/format/spacemap.md §1–§2, §6, docs/format/vdevs.md §10.
+
+use ondisk::{
+    Order,
+    spacemap::{self, Header, Kind as Change, MapEntry},
+};
+
+use crate::{
+    Pool,
+    dmu::{ObjectSet, ReadError},
+    import::words,
+    io::Bookmark,
+    vdev::{Class, Kind, Top, Tree, Vdev},
+    zap::Zap,
+};
+
+/// Largest array of metaslabs accepted, in bytes: 131072 metaslabs, the most OpenZFS makes.
+const ARRAY_MAX: u64 = 1 << 20;
+/// Largest log space map accepted, in bytes.
+const LOG_MAX: u64 = 256 << 20;
+
+/// How bad free segments of 512 B, 1 KiB, … 16 MiB are, in percent: the figures behind OpenZFS's `FRAG`.
+const FRAGMENTATION: [u64; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
+
+/// Size and use of one top-level device, in bytes with parity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopSpace {
+    /// What its metaslabs hold.
+    pub size: u64,
+    /// Allocated of it.
+    pub allocated: u64,
+    /// 0–100, if its space maps say.
+    pub fragmentation: Option<u64>,
+}
+
+/// Size and use of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// By id of the top-level device; zeroes for removed ones.
+    pub tops: Vec<TopSpace>,
+    /// Sum over all devices but logs.
+    pub total: TopSpace,
+}
+
+impl TopSpace {
+    /// Bytes free.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.size.saturating_sub(self.allocated)
+    }
+
+    /// Percent allocated, rounded down.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        (u128::from(self.allocated) * 100).checked_div(u128::from(self.size)).unwrap_or(0) as u64
+    }
+}
+
+/// Bytes in the metaslabs of a top-level device.
+#[must_use]
+pub fn metaslab_bytes(top: &Top) -> u64 {
+    match top.metaslab_shift {
+        0 => 0,
+        shift => top.asize >> shift << shift,
+    }
+}
+
+/// What the devices for data hold, free of parity: the unit of dataset sizes.
+#[must_use]
+pub fn deflated_size(tree: &Tree) -> u64 {
+    let of = |vdev: &Vdev| match (&vdev.top, vdev.class(), &vdev.kind) {
+        (_, _, Kind::Indirect { .. }) | (None, ..) | (_, Class::Log, _) => 0,
+        (Some(top), ..) => deflate(vdev, metaslab_bytes(top)),
+    };
+    tree.tops.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// Bytes of a device as accounted to datasets: for RAIDZ less the parity a 128 KiB block would take.
+#[must_use]
+pub fn deflate(vdev: &Vdev, bytes: u64) -> u64 {
+    (bytes >> 9).saturating_mul(deflate_ratio(vdev))
+}
+
+/// Accounted bytes per 512 allocated ones. It never changes: an expanded RAIDZ keeps that of its first width.
+#[must_use]
+pub fn deflate_ratio(vdev: &Vdev) -> u64 {
+    match &vdev.kind {
+        Kind::Raidz(geometry) => (128 << 10) / (geometry.allocated(128 << 10, geometry.original_width()) >> 9).max(1),
+        _ => 512,
+    }
+}
+
+impl Space {
+    pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
+        let mos = pool.mos();
+        let mut space = Self::default();
+        let mut unflushed = Vec::new();
+        for vdev in &pool.tree().tops {
+            let (top, since) = match &vdev.top {
+                Some(top) if !matches!(vdev.kind, Kind::Indirect { .. }) => {
+                    (read_top(mos, top).await?, unflushed_txgs(mos, top).await?)
+                }
+                _ => (TopSpace::default(), Vec::new()),
+            };
+            space.tops.push(top);
+            unflushed.push(since);
+        }
+        if let Some(object) = pool.directory().get_u64("com.delphix:log_spacemap_zap").await? {
+            add_logs(mos, object, pool.tree(), &unflushed, &mut space.tops).await?;
+        }
+        let (mut weighted, mut known) = (0u64, 0u64);
+        for (vdev, top) in pool.tree().tops.iter().zip(&space.tops) {
+            if vdev.class() == Class::Log {
+                continue;
+            }
+            space.total.size = space.total.size.saturating_add(top.size);
+            space.total.allocated = space.total.allocated.saturating_add(top.allocated);
+            if let (Some(fragmentation), Class::Normal) = (top.fragmentation, vdev.class()) {
+                weighted = weighted.saturating_add(fragmentation);
+                known += 1;
+            }
+        }
+        space.total.fragmentation = weighted.checked_div(known);
+        Ok(space)
+    }
+}
+
+async fn read_top(mos: &ObjectSet, top: &Top) -> Result<TopSpace, ReadError> {
+    let mut space = TopSpace { size: metaslab_bytes(top), ..TopSpace::default() };
+    if top.metaslab_array == 0 {
+        return Ok(space);
+    }
+    let (mut allocated, mut percent, mut counted) = (0i64, 0u64, 0u64);
+    for object in words(mos, top.metaslab_array, ARRAY_MAX).await? {
+        if object == 0 {
+            continue;
+        }
+        let at = Bookmark { object, ..Bookmark::default() };
+        let dnode = mos.dnode(object).await?;
+        let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
+        allocated = allocated.saturating_add(header.alloc);
+        if let Some(fragmentation) = header.histogram.and_then(|h| fragmentation(&h, top.ashift)) {
+            percent += fragmentation;
+            counted += 1;
+        }
+    }
+    space.allocated = u64::try_from(allocated).unwrap_or(0);
+    space.fragmentation = percent.checked_div(counted);
+    Ok(space)
+}
+
+/// Mean badness of the free segments in a histogram, weighted by bytes; `None` if nothing is free.
+fn fragmentation(histogram: &[u64], ashift: u32) -> Option<u64> {
+    let (mut weighted, mut total) = (0u128, 0u128);
+    for (bucket, &count) in histogram.iter().enumerate() {
+        let shift = bucket as u32 + ashift;
+        let bytes = u128::from(count) << shift;
+        let index = (shift.saturating_sub(9) as usize).min(FRAGMENTATION.len() - 1);
+        weighted += bytes * u128::from(FRAGMENTATION[index]);
+        total += bytes;
+    }
+    weighted.checked_div(total).map(|percent| percent as u64)
+}
+
+/// Per metaslab, the txg from which on changes are only in the logs; empty without log space maps.
+async fn unflushed_txgs(mos: &ObjectSet, top: &Top) -> Result<Vec<u64>, ReadError> {
+    let Some(zap) = top.zap else { return Ok(Vec::new()) };
+    match Zap::open_in(mos, zap).await?.get_u64("com.delphix:ms_unflushed_phys_txgs").await? {
+        Some(object) => words(mos, object, ARRAY_MAX).await,
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Adds what the logs say beyond each metaslab's own map.
+async fn add_logs(
+    mos: &ObjectSet,
+    object: u64,
+    tree: &Tree,
+    unflushed: &[Vec<u64>],
+    tops: &mut [TopSpace],
+) -> Result<(), ReadError> {
+    let mut net = vec![0i128; tops.len()];
+    for (txg, log) in Zap::open_in(mos, object).await?.numbers().await? {
+        let Ok(txg) = u64::from_str_radix(&txg, 16) else { continue };
+        let at = Bookmark { object: log, ..Bookmark::default() };
+        let dnode = mos.dnode(log).await?;
+        let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
+        let words = words(mos, log, LOG_MAX).await?;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);
+        for entry in spacemap::entries(valid, Order::Little) {
+            let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))? else { continue };
+            let id = segment.vdev.map_or(usize::MAX, |vdev| vdev as usize);
+            let Some(top) = tree.tops.get(id).and_then(|vdev| vdev.top.as_ref()) else { continue };
+            // Log maps count in 512 bytes whatever the ashift.
+            let metaslab = segment.offset.checked_shl(9).unwrap_or(0) >> top.metaslab_shift.max(1);
+            let since = unflushed[id].get(metaslab as usize).copied().unwrap_or(0);
+            if since != 0 && txg >= since {
+                let bytes = i128::from(segment.run) << 9;
+                net[id] += if segment.kind == Change::Alloc { bytes } else { -bytes };
+            }
+        }
+    }
+    for (top, net) in tops.iter_mut().zip(net) {
+        top.allocated = u64::try_from(i128::from(top.allocated) + net).unwrap_or(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Opening fixtures, and reading every block of a pool without knowing what datasets are.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::sync::Arc;
+
+use disk::Disk;
+use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
+use pool::{
+    BlockError, Bookmark, Pool,
+    dmu::{ObjectSet, ReadError, Run},
+    import::{Candidate, ImportError, OpenOptions, Sources, open, scan},
+};
+
+/// Options that open whatever can be opened.
+pub(crate) fn anyhow() -> OpenOptions {
+    OpenOptions { force: true, ..OpenOptions::default() }
+}
+
+/// The only pool in a directory.
+pub(crate) async fn candidate(dir: &std::path::Path) -> Candidate {
+    let mut found = scan(&Sources::paths([dir])).await;
+    assert_eq!(found.pools.len(), 1, "{:?}", found.problems);
+    found.pools.remove(0)
+}
+
+/// The only pool on these devices.
+pub(crate) async fn open_disks(disks: impl IntoIterator<Item = Arc<dyn Disk>>) -> Result<Arc<Pool>, ImportError> {
+    let found = scan(&Sources::disks(disks)).await;
+    let pool = found.pools.first().ok_or(ImportError::NoSuchPool)?;
+    open(pool, &anyhow()).await
+}
+
+/// What a walk met.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+    pub(crate) objsets: u64,
+    pub(crate) encrypted: u64,
+    pub(crate) errors: Vec<String>,
+    /// Sum over all content, to compare two walks.
+    pub(crate) digest: u64,
+}
+
+impl Walk {
+    fn take(&mut self, bp: &BlkPtr, at: Bookmark, outcome: Result<bytes::Bytes, BlockError>) {
+        match outcome {
+            Ok(data) => {
+                assert_eq!(data.len() as u64, bp.lsize(), "block {at}");
+                self.blocks += 1;
+                self.bytes += data.len() as u64;
+                let sum = data.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+                self.digest = self.digest.wrapping_mul(1_000_003).wrapping_add(sum);
+            }
+            Err(error) => {
+                assert!(error.to_string().contains(&at.to_string()), "names the block: {error}");
+                self.errors.push(error.to_string());
+            }
+        }
+    }
+}
+
+/// Reads every block that can be reached, directly from devices.
+pub(crate) async fn walk(pool: &Arc<Pool>) -> Walk {
+    let mut walk = Walk::default();
+    let datasets = walk_objset(pool, pool.mos(), &mut walk).await;
+    for (id, bp) in datasets {
+        if bp.is_hole() {
+            continue;
+        }
+        match ObjectSet::open(pool.io().clone(), id, bp).await {
+            Ok(set) => {
+                walk_objset(pool, &set, &mut walk).await;
+            }
+            Err(error) => walk.errors.push(error.to_string()),
+        }
+    }
+    walk
+}
+
+async fn walk_objset(pool: &Arc<Pool>, set: &ObjectSet, walk: &mut Walk) -> Vec<(u64, BlkPtr)> {
+    walk.objsets += 1;
+    let mut datasets = Vec::new();
+    let mut objects = set.objects();
+    loop {
+        let dnode = match objects.next().await {
+            Ok(None) => break,
+            Ok(Some(dnode)) => dnode,
+            Err(error) => {
+                walk.errors.push(error.to_string());
+                continue;
+            }
+        };
+        if set.id() == 0 && dnode.dnode.bonus_type == ObjectType::DSL_DATASET {
+            let dataset = DatasetPhys::decode(&dnode.dnode.bonus, dnode.order).unwrap();
+            datasets.push((dnode.number, dataset.bp));
+        }
+        match pool::dmu::Object::new(set.source().clone(), set.id(), dnode) {
+            Ok(object) => walk_object(pool, &object, walk).await,
+            Err(error) => walk.errors.push(error.to_string()),
+        }
+    }
+    datasets
+}
+
+async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Walk) {
+    let mut runs = object.runs(0, 0..object.max_block_id() + 1);
+    let mut batch = Vec::new();
+    loop {
+        let run = match runs.next().await {
+            Ok(run) => run,
+            Err(error) => {
+                if !matches!(error, ReadError::Block(_)) {
+                    walk.errors.push(format!("{error:?}"));
+                } else {
+                    walk.errors.push(error.to_string());
+                }
+                continue;
+            }
+        };
+        let done = run.is_none();
+        if let Some(Run::Block { blkid, pointer }) = run {
+            if pointer.is_encrypted() {
+                walk.encrypted += 1;
+            } else {
+                batch.push((pointer, object.bookmark(0, blkid)));
+            }
+        }
+        if batch.len() >= 64 || done {
+            let outcomes = pool.io().read_blocks_uncached(&batch).await;
+            for ((bp, at), outcome) in batch.drain(..).zip(outcomes) {
+                walk.take(&bp, at, outcome);
+            }
+        }
+        if done {
+            return;
+        }
+    }
+}
