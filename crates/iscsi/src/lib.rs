@@ -1,4 +1,18 @@
 //! iSCSI target: the protocol as values without I/O, and the server that drives them.
+//!
+//! ```text
+//!   serve ── sockets, tasks, timers
+//!     ├─ login     the login phase          ┐
+//!     ├─ session   the full feature phase   │ values: bytes in, bytes and jobs out
+//!     │    └─ task one command              │
+//!     ├─ negotiate text keys                │
+//!     ├─ pdu       framing, outbox          ┘
+//!     └─ targets   who is served to whom
+//!   scsi ── what a command means       block ── what a volume is
+//! ```
+//!
+//! One connection per session, error recovery level 0, several portals in one portal group. Nothing here
+//! knows a pool. Facts: RFC 7143; sections are named where they are used.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 #![cfg_attr(
@@ -7,8 +21,13 @@
 )]
 
 pub mod iqn;
+pub mod login;
+pub mod negotiate;
+pub mod pdu;
 mod serve;
+pub mod session;
 mod targets;
+mod task;
 
 pub use serve::Server;
 pub use targets::{AddError, Config, Counters, SessionInfo, Target, Targets};

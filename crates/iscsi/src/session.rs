@@ -1,0 +1,852 @@
+//! The full feature phase of one session as a value: bytes in, jobs out, answers in, bytes out.
+//!
+//! ```text
+//!   receive buffer ─handle_bytes▶ Session ─poll_work▶ jobs (run by the caller, any number at a time)
+//!         socket ◀─outbox──────── Session ◀─complete── their responses
+//! ```
+//!
+//! A command whose answer is in memory never leaves `handle_bytes`: its reply, with the cached pieces
+//! themselves, is in the outbox when the call returns. Nothing here knows a socket, a task or a clock.
+//!
+//! * At most [`WINDOW`] commands are under way; `MaxCmdSN` says so and never goes back.
+//! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes parsing stops.
+//! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
+//!
+//! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
+
+use block::{Segment, Segments};
+use bytes::{Buf as _, Bytes, BytesMut};
+use scsi::{Begin, Job, Nexus, Response, Sense, Status};
+
+use crate::{
+    login::Accepted,
+    negotiate::{self, Answer, Params},
+    pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op, reject},
+    targets::{Counters, SessionKey, Target, Targets},
+    task::{Ask, Phase, Task},
+};
+
+/// Commands under way in one session.
+pub const WINDOW: u32 = 128;
+/// Immediate commands and task management requests under way, which the window does not bound.
+const IMMEDIATE_MAX: usize = 32;
+/// Answers waiting for the socket, in bytes, above which no further request is looked at.
+const OUTBOX_HIGH: usize = 4 << 20;
+/// Bytes that jobs and Data-Out of one session may hold; one command is always let through.
+const HELD_MAX: u64 = 32 << 20;
+/// Text of one request over all its PDUs, and of one answer.
+const TEXT_MAX: usize = 64 << 10;
+
+/// Something for the caller to run.
+#[derive(Debug)]
+pub struct Work {
+    /// Give it back to [`Session::complete`].
+    pub itt: u32,
+    /// What to do.
+    pub kind: WorkKind,
+}
+
+/// What to run.
+#[derive(Debug)]
+pub enum WorkKind {
+    /// A command of the logical unit, with its data.
+    Job(Job, Segments),
+    /// A reset of the logical unit, to be told to others with this unit attention.
+    Reset(Sense),
+}
+
+/// What waits for aborted commands to end.
+#[derive(Debug)]
+enum Reply {
+    TaskManagement { reset: Option<Sense>, cold: bool },
+    Logout,
+}
+
+#[derive(Debug)]
+struct Wait {
+    itt: u32,
+    reply: Reply,
+    /// Commands that must end first.
+    on: Vec<u32>,
+}
+
+/// A logged-in session.
+pub struct Session {
+    targets: Arc<Targets>,
+    key: SessionKey,
+    target: Option<Arc<Target>>,
+    nexus: Option<Arc<Nexus>>,
+    local: SocketAddr,
+    params: Params,
+    counters: Arc<Counters>,
+    framing: Framing,
+    outbox: Outbox,
+    stat_sn: u32,
+    exp_cmd_sn: u32,
+    max_cmd_sn: u32,
+    /// Commands under way that count against the window.
+    under_way: u32,
+    tasks: BTreeMap<u32, Task>,
+    /// Commands to run, oldest first.
+    queued: VecDeque<u32>,
+    /// Commands that want to ask for data, oldest first.
+    waiting: VecDeque<u32>,
+    resets: VecDeque<(u32, Sense)>,
+    waits: Vec<Wait>,
+    /// Requests that came before their turn, by CmdSN.
+    early: BTreeMap<u32, (Header, Bytes)>,
+    held: u64,
+    next_ttt: u32,
+    text_in: Vec<u8>,
+    text_out: Option<(u32, Vec<u8>)>,
+    closing: bool,
+    needed: usize,
+}
+
+impl Session {
+    /// A session that has just logged in by way of the portal `local`. `outbox` may hold the login response.
+    pub fn new(accepted: Accepted, targets: Arc<Targets>, local: SocketAddr, mut outbox: Outbox) -> Self {
+        let Accepted { key, target, params, stat_sn, exp_cmd_sn, receive_max } = accepted;
+        let nexus = target.as_ref().map(|target| target.unit().attach(&key.port()));
+        outbox.header_digest = params.header_digest;
+        outbox.data_digest = params.data_digest;
+        let framing = Framing {
+            header_digest: params.header_digest,
+            data_digest: params.data_digest,
+            data_max: receive_max as usize,
+        };
+        Self {
+            targets,
+            key,
+            target,
+            nexus,
+            local,
+            params,
+            counters: Arc::default(),
+            framing,
+            outbox,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn: exp_cmd_sn.wrapping_add(WINDOW - 1),
+            under_way: 0,
+            tasks: BTreeMap::new(),
+            queued: VecDeque::new(),
+            waiting: VecDeque::new(),
+            resets: VecDeque::new(),
+            waits: Vec::new(),
+            early: BTreeMap::new(),
+            held: 0,
+            next_ttt: 1,
+            text_in: Vec::new(),
+            text_out: None,
+            closing: false,
+            needed: 0,
+        }
+    }
+
+    /// Shares the counters that the registry lists.
+    pub fn count_in(&mut self, counters: Arc<Counters>) {
+        self.counters = counters;
+    }
+
+    /// The logical unit and this session's nexus with it, to run jobs with.
+    pub fn unit(&self) -> Option<(Arc<scsi::LogicalUnit>, Arc<Nexus>)> {
+        Some((Arc::clone(self.target.as_ref()?.unit()), Arc::clone(self.nexus.as_ref()?)))
+    }
+
+    /// What is on its way to the socket.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Whether `handle_bytes` would look at more input.
+    pub fn wants_input(&self) -> bool {
+        !self.closing && self.outbox.len() <= OUTBOX_HIGH
+    }
+
+    /// Whether the session has ended: close when the outbox is empty.
+    pub fn ended(&self) -> bool {
+        self.closing
+    }
+
+    /// Bytes that the PDU at the head of the buffer needs in all.
+    pub fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// Takes every whole PDU out of `buf`, until the outbox is full.
+    pub fn handle_bytes(&mut self, buf: &mut BytesMut) -> Result<(), Fatal> {
+        // PDUs without data are read in place; those with data are split off, so that the data stays
+        // where it was received.
+        let mut at = 0_usize;
+        let result = loop {
+            if !self.wants_input() {
+                break Ok(());
+            }
+            match self.framing.next(buf.get(at..).unwrap_or(&[])) {
+                Err(fatal) => break Err(fatal),
+                Ok(Frame::Partial { total }) => {
+                    self.needed = total;
+                    break Ok(());
+                }
+                Ok(Frame::Whole { header, data_len: 0, total, .. }) => {
+                    at = at.saturating_add(total);
+                    if let Err(fatal) = self.receive(header, Bytes::new()) {
+                        break Err(fatal);
+                    }
+                }
+                Ok(Frame::Whole { header, data_at, data_len, total }) => {
+                    buf.advance(at);
+                    at = 0;
+                    let pdu = buf.split_to(total).freeze();
+                    let data = pdu.slice(data_at..data_at.saturating_add(data_len));
+                    if let Err(fatal) = self.receive(header, data) {
+                        break Err(fatal);
+                    }
+                }
+            }
+        };
+        buf.advance(at.min(buf.len()));
+        result
+    }
+
+    /// The next thing to run, if the budget allows.
+    pub fn poll_work(&mut self) -> Option<Work> {
+        if let Some((itt, attention)) = self.resets.pop_front() {
+            return Some(Work { itt, kind: WorkKind::Reset(attention) });
+        }
+        loop {
+            let itt = *self.queued.front()?;
+            let Some(task) = self.tasks.get_mut(&itt) else {
+                self.queued.pop_front(); // aborted meanwhile
+                continue;
+            };
+            let Some(job) = task.job else {
+                self.queued.pop_front();
+                continue;
+            };
+            let more = u64::from(job.holds);
+            if self.held > 0 && self.held.saturating_add(more) > HELD_MAX {
+                return None;
+            }
+            self.queued.pop_front();
+            self.held = self.held.saturating_add(more);
+            task.charged = task.charged.saturating_add(job.holds);
+            task.phase = Phase::Running;
+            return Some(Work { itt, kind: WorkKind::Job(job, std::mem::take(&mut task.data)) });
+        }
+    }
+
+    /// The answer to a [`Work`]; for a reset `None`.
+    pub fn complete(&mut self, itt: u32, response: Option<Response>) {
+        let Some(response) = response else {
+            self.task_management_done(itt, 0);
+            return;
+        };
+        if let Some(task) = self.end_task(itt) {
+            if !task.aborted {
+                self.answer(&task.ask, response, task.r2t_sn);
+            }
+            self.ended_one(itt);
+        }
+    }
+
+    /// Asks the initiator to log out within `seconds` (RFC 7143 §11.9, event 1).
+    pub fn request_logout(&mut self, seconds: u16) {
+        let mut h = Header::new(op::ASYNC);
+        h.set(16, NO_TAG);
+        h.0[36] = 1;
+        let [high, low] = seconds.to_be_bytes();
+        (h.0[42], h.0[43]) = (high, low);
+        self.send(h, &[], true);
+    }
+
+    /// Tells the initiator that its connection goes away now (event 2).
+    pub fn announce_drop(&mut self) {
+        let mut h = Header::new(op::ASYNC);
+        h.set(16, NO_TAG);
+        h.0[36] = 2;
+        self.send(h, &[], true);
+        self.closing = true;
+    }
+
+    /// Asks for a sign of life.
+    pub fn ping(&mut self) {
+        let mut h = Header::new(op::NOP_IN);
+        let ttt = self.take_ttt();
+        h.set(16, NO_TAG).set(20, ttt);
+        self.send(h, &[], false);
+    }
+
+    fn take_ttt(&mut self) -> u32 {
+        let ttt = self.next_ttt;
+        self.next_ttt = match ttt.wrapping_add(1) {
+            NO_TAG => 1,
+            next => next,
+        };
+        ttt
+    }
+
+    // ---- receiving ----
+
+    fn receive(&mut self, header: Header, data: Bytes) -> Result<(), Fatal> {
+        match header.opcode() {
+            op::DATA_OUT => return self.data_out(&header, data),
+            op::SNACK => {
+                self.reject(&header, reject::SNACK);
+                return Ok(());
+            }
+            op::NOP_OUT | op::COMMAND | op::TASK_MANAGEMENT | op::TEXT | op::LOGOUT => {}
+            op::LOGIN => return Err(Fatal::Protocol("a login request in the full feature phase")),
+            _ => {
+                self.reject(&header, reject::COMMAND_NOT_SUPPORTED);
+                return Ok(());
+            }
+        }
+        if header.immediate() {
+            return self.dispatch(&header, data);
+        }
+        let ahead = header.cmd_sn().wrapping_sub(self.exp_cmd_sn);
+        let open = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
+        if ahead >= open || open > WINDOW {
+            return Ok(()); // outside the window: ignored silently (§4.2.2.1)
+        }
+        if ahead > 0 {
+            self.early.entry(header.cmd_sn()).or_insert((header, data));
+            return Ok(());
+        }
+        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+        self.dispatch(&header, data)?;
+        while !self.early.is_empty() {
+            let Some((header, data)) = self.early.remove(&self.exp_cmd_sn) else { break };
+            self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+            self.dispatch(&header, data)?;
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, header: &Header, data: Bytes) -> Result<(), Fatal> {
+        match header.opcode() {
+            op::COMMAND if self.target.is_some() => self.command(header, data),
+            op::TASK_MANAGEMENT if self.target.is_some() => self.task_management(header),
+            op::COMMAND | op::TASK_MANAGEMENT => self.reject(header, reject::PROTOCOL_ERROR),
+            op::NOP_OUT => self.nop(header, &data),
+            op::TEXT => self.text(header, &data),
+            _ => self.logout(header),
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, header: &Header, data: Bytes) {
+        let mut ask = Ask::new(header);
+        let Some((target, nexus)) = self.target.as_ref().zip(self.nexus.as_ref()) else { return };
+        if ask.itt == NO_TAG || self.tasks.contains_key(&ask.itt) {
+            return self.reject(header, reject::TASK_IN_PROGRESS);
+        }
+        if ask.immediate && self.tasks.len() >= IMMEDIATE_MAX.saturating_add(WINDOW as usize) {
+            return self.reject(header, reject::TOO_MANY_IMMEDIATE);
+        }
+        self.counters.commands.fetch_add(1, Ordering::Relaxed);
+        let more = !header.is_final(); // unsolicited Data-Out follows
+        let burst = self.params.first_burst.min(ask.expected);
+        let immediate = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let misplaced = immediate > 0 && !(ask.write && self.params.immediate_data)
+            || immediate > burst
+            || more && !(ask.write && !self.params.initial_r2t);
+        let unit = target.unit();
+        let begun = if misplaced {
+            Begin::Done(unit.check(UNEXPECTED_DATA))
+        } else if header.lun() == [0; 8] || header.lun() == [0x40, 0, 0, 0, 0, 0, 0, 0] {
+            if target.removed() {
+                Begin::Done(scsi::absent_lun(&header.cdb(), false))
+            } else {
+                unit.begin(nexus, &header.cdb(), if ask.write { ask.expected } else { 0 })
+            }
+        } else {
+            Begin::Done(scsi::absent_lun(&header.cdb(), !target.removed()))
+        };
+        match begun {
+            Begin::Done(response) if !more || misplaced => {
+                if !response.data.is_empty() {
+                    self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
+                }
+                self.answer(&ask, response, 0);
+            }
+            Begin::Done(response) => {
+                ask.wanted = 0;
+                self.insert(Task::new(ask, None, Phase::Dropping(Box::new(response))));
+            }
+            Begin::Job(job) => {
+                let left = burst.saturating_sub(immediate);
+                let mut task = Task::new(ask, Some(job), Phase::Unsolicited { left });
+                task.keep(data);
+                let itt = ask.itt;
+                self.insert(task);
+                if !more {
+                    self.sequence_complete(itt);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, task: Task) {
+        if !task.ask.immediate {
+            self.under_way = self.under_way.saturating_add(1);
+        }
+        self.tasks.insert(task.ask.itt, task);
+    }
+
+    /// All of a burst is there: run the command, ask for more, or send the answer that was waiting.
+    fn sequence_complete(&mut self, itt: u32) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        if let Phase::Dropping(response) = &mut task.phase {
+            let response = std::mem::replace(&mut **response, Response::status(Status::Busy));
+            if let Some(task) = self.end_task(itt) {
+                self.answer(&task.ask, response, 0);
+            }
+        } else if task.complete() {
+            task.phase = Phase::Queued;
+            self.queued.push_back(itt);
+        } else if task.charged > 0 {
+            self.ask_for_data(itt); // its budget is granted already
+        } else {
+            task.phase = Phase::Waiting;
+            self.waiting.push_back(itt);
+            self.grant();
+        }
+    }
+
+    /// Lets commands ask for their data while the budget lasts.
+    fn grant(&mut self) {
+        while let Some(itt) = self.waiting.front().copied() {
+            let Some(task) = self.tasks.get_mut(&itt) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            if self.held > 0 && self.held.saturating_add(u64::from(task.needs)) > HELD_MAX {
+                return;
+            }
+            self.waiting.pop_front();
+            task.charged = task.charged.saturating_add(task.needs);
+            self.held = self.held.saturating_add(u64::from(task.needs));
+            self.ask_for_data(itt);
+        }
+    }
+
+    fn ask_for_data(&mut self, itt: u32) {
+        let ttt = self.take_ttt();
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let end = task.received.saturating_add(self.params.max_burst).min(task.needs);
+        let mut h = Header::new(op::R2T);
+        h.0[8..16].copy_from_slice(&task.ask.lun);
+        h.set(16, itt).set(20, ttt).set(36, task.r2t_sn).set(40, task.received);
+        h.set(44, end.saturating_sub(task.received));
+        task.r2t_sn = task.r2t_sn.wrapping_add(1);
+        task.data_sn = 0;
+        task.phase = Phase::Solicited { ttt, end };
+        self.send(h, &[], false);
+    }
+
+    fn data_out(&mut self, header: &Header, data: Bytes) -> Result<(), Fatal> {
+        let itt = header.itt();
+        let Some(task) = self.tasks.get_mut(&itt) else {
+            return Ok(()); // of a command that has been answered or aborted
+        };
+        self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
+        match task.data_out(header, data) {
+            Ok(true) => self.sequence_complete(itt),
+            Ok(false) => {}
+            Err(_) if matches!(task.phase, Phase::Queued | Phase::Running) => {} // too late to matter
+            Err(_) => {
+                if let Some(task) = self.end_task(itt)
+                    && let Some(target) = &self.target
+                {
+                    let response = target.unit().check(Sense::DATA_PHASE_ERROR);
+                    self.answer(&task.ask, response, task.r2t_sn);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn nop(&mut self, header: &Header, data: &[u8]) {
+        if header.itt() == NO_TAG {
+            return; // the answer to our own ping: any byte received is a sign of life
+        }
+        let mut h = Header::new(op::NOP_IN);
+        h.0[8..16].copy_from_slice(&header.lun());
+        h.set(16, header.itt()).set(20, NO_TAG);
+        let fits = data.get(..self.params.send_max as usize).unwrap_or(data);
+        self.send(h, fits, true);
+    }
+
+    fn logout(&mut self, header: &Header) {
+        let reason = header.flags() & 0x7f;
+        if reason > 1 {
+            // Removing a connection for recovery belongs to a higher error recovery level.
+            return self.logout_response(header.itt(), 2);
+        }
+        let on = self.abort(|_| true);
+        self.wait(Wait { itt: header.itt(), reply: Reply::Logout, on });
+    }
+
+    fn logout_response(&mut self, itt: u32, response: u8) {
+        let mut h = Header::new(op::LOGOUT_RESPONSE);
+        h.0[2] = response;
+        h.set(16, itt);
+        self.send(h, &[], true);
+        self.closing |= response == 0;
+    }
+
+    fn task_management(&mut self, header: &Header) {
+        let itt = header.itt();
+        if self.waits.len() >= IMMEDIATE_MAX || self.waits.iter().any(|wait| wait.itt == itt) {
+            return self.reject(header, reject::TOO_MANY_IMMEDIATE);
+        }
+        let function = header.flags() & 0x7f;
+        let on_unit = header.lun() == [0; 8] || header.lun() == [0x40, 0, 0, 0, 0, 0, 0, 0];
+        let (on, reset, cold) = match function {
+            1 => {
+                let tag = header.word20();
+                if !self.tasks.contains_key(&tag) {
+                    // It may be on its way still: then its number counts as received (§11.5.1).
+                    let ahead = header.word32().wrapping_sub(self.exp_cmd_sn);
+                    let coming = ahead == 0 && header.cmd_sn().wrapping_sub(header.word32()) < WINDOW;
+                    if coming && header.cmd_sn() != header.word32() {
+                        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+                        return self.task_management_done(itt, 0);
+                    }
+                    return self.task_management_done(itt, 1);
+                }
+                (self.abort(|task| task.ask.itt == tag), None, false)
+            }
+            2 | 4 | 5 if !on_unit => return self.task_management_done(itt, 2),
+            2 | 4 => (self.abort(|_| true), None, false),
+            5 => (self.abort(|_| true), Some(Sense::DEVICE_RESET), false),
+            6 => (self.abort(|_| true), Some(Sense::BUS_RESET), false),
+            7 => (self.abort(|_| true), Some(Sense::POWER_ON), true),
+            8 => return self.task_management_done(itt, 4),
+            _ => return self.task_management_done(itt, 5),
+        };
+        self.wait(Wait { itt, reply: Reply::TaskManagement { reset, cold }, on });
+    }
+
+    fn task_management_done(&mut self, itt: u32, response: u8) {
+        let mut h = Header::new(op::TASK_MANAGEMENT_RESPONSE);
+        h.0[2] = response;
+        h.set(16, itt);
+        self.send(h, &[], true);
+    }
+
+    /// Ends commands; returns those that are running and will end later, without an answer.
+    fn abort(&mut self, which: impl Fn(&Task) -> bool) -> Vec<u32> {
+        let chosen: Vec<u32> = self.tasks.values().filter(|t| which(t)).map(|t| t.ask.itt).collect();
+        let mut running = Vec::new();
+        for itt in chosen {
+            match self.tasks.get_mut(&itt) {
+                Some(task) if matches!(task.phase, Phase::Running) => {
+                    task.aborted = true;
+                    running.push(itt);
+                }
+                _ => {
+                    self.end_task(itt);
+                }
+            }
+        }
+        running
+    }
+
+    fn wait(&mut self, wait: Wait) {
+        if wait.on.is_empty() {
+            self.waited(wait.itt, &wait.reply);
+        } else {
+            self.waits.push(wait);
+        }
+    }
+
+    fn waited(&mut self, itt: u32, reply: &Reply) {
+        match reply {
+            Reply::Logout => self.logout_response(itt, 0),
+            Reply::TaskManagement { reset: None, .. } => self.task_management_done(itt, 0),
+            Reply::TaskManagement { reset: Some(attention), cold } => {
+                self.resets.push_back((itt, *attention));
+                if *cold {
+                    self.targets.end_sessions(&self.key.target);
+                }
+            }
+        }
+    }
+
+    /// A command that others may have waited for is gone.
+    fn ended_one(&mut self, itt: u32) {
+        if self.waits.is_empty() {
+            return;
+        }
+        for wait in &mut self.waits {
+            wait.on.retain(|other| *other != itt);
+        }
+        let (done, left) = std::mem::take(&mut self.waits).into_iter().partition(|wait| wait.on.is_empty());
+        self.waits = left;
+        let done: Vec<Wait> = done;
+        for wait in done {
+            self.waited(wait.itt, &wait.reply);
+        }
+    }
+
+    fn end_task(&mut self, itt: u32) -> Option<Task> {
+        let task = self.tasks.remove(&itt)?;
+        if !task.ask.immediate {
+            self.under_way = self.under_way.saturating_sub(1);
+        }
+        self.held = self.held.saturating_sub(u64::from(task.charged));
+        self.grant();
+        Some(task)
+    }
+
+    // ---- text ----
+
+    fn text(&mut self, header: &Header, data: &[u8]) {
+        let ttt = header.word20();
+        let more = header.flags() & 0x40 != 0;
+        if ttt != NO_TAG {
+            // The initiator asks for the rest of an answer.
+            return match self.text_out.take() {
+                Some((mine, rest)) if mine == ttt => self.text_response(header.itt(), rest),
+                _ => self.reject(header, reject::INVALID_FIELD),
+            };
+        }
+        self.text_out = None;
+        if self.text_in.len().saturating_add(data.len()) > TEXT_MAX {
+            self.text_in.clear();
+            return self.reject(header, reject::PROTOCOL_ERROR);
+        }
+        self.text_in.extend_from_slice(data);
+        if more {
+            let mut h = Header::new(op::TEXT_RESPONSE);
+            h.0[1] = 0;
+            let ttt = self.take_ttt();
+            // A continuation of ours is not pending; the tag only says that the exchange goes on.
+            h.set(16, header.itt()).set(20, ttt);
+            return self.send(h, &[], true);
+        }
+        let text = std::mem::take(&mut self.text_in);
+        let Some(pairs) = negotiate::pairs(&text) else {
+            return self.reject(header, reject::PROTOCOL_ERROR);
+        };
+        let mut answers = Vec::new();
+        for (key, value) in pairs {
+            match key {
+                "SendTargets" => self.send_targets(value, &mut answers),
+                // The one operational key that may change now; all others are fixed at login.
+                "MaxRecvDataSegmentLength" => {
+                    if let Answer::Say(answer) = self.params.answer(key, value) {
+                        negotiate::put(&mut answers, key, &answer);
+                    }
+                }
+                _ => match Params::default().answer(key, value) {
+                    Answer::Say(answer) if answer == "NotUnderstood" => {
+                        negotiate::put(&mut answers, key, &answer);
+                    }
+                    _ => negotiate::put(&mut answers, key, "Reject"),
+                },
+            }
+        }
+        self.text_response(header.itt(), answers);
+    }
+
+    fn text_response(&mut self, itt: u32, mut answer: Vec<u8>) {
+        let mut h = Header::new(op::TEXT_RESPONSE);
+        h.set(16, itt).set(20, NO_TAG);
+        let fits = (self.params.send_max as usize).min(answer.len());
+        let rest = answer.split_off(fits);
+        if !rest.is_empty() {
+            let ttt = self.take_ttt();
+            h.0[1] = 0x40; // continued
+            h.set(20, ttt);
+            self.text_out = Some((ttt, rest));
+        }
+        self.send(h, &answer, true);
+    }
+
+    /// SendTargets: `All` in discovery, a name, or nothing for the session's own (RFC 7143 appendix C).
+    fn send_targets(&self, which: &str, out: &mut Vec<u8>) {
+        let targets = match which {
+            "All" if self.target.is_none() => self.targets.list(),
+            "" => self.target.iter().cloned().collect(),
+            "All" => {
+                negotiate::put(out, "SendTargets", "Reject");
+                return;
+            }
+            name => self.targets.find(name).into_iter().collect(),
+        };
+        let mut portals = vec![self.local];
+        portals.extend(self.targets.config().portals.iter().filter(|portal| **portal != self.local));
+        for target in targets {
+            negotiate::put(out, "TargetName", target.iqn());
+            for portal in &portals {
+                negotiate::put(out, "TargetAddress", &format!("{portal},{}", scsi::PORT_GROUP));
+            }
+        }
+    }
+
+    // ---- sending ----
+
+    /// Fills in the sequence numbers and queues. `counts`: the PDU takes a StatSN of its own.
+    fn send(&mut self, mut h: Header, data: &[u8], counts: bool) {
+        self.number(&mut h, counts);
+        self.outbox.push(h, data);
+    }
+
+    fn number(&mut self, h: &mut Header, counts: bool) {
+        let free = WINDOW.saturating_sub(self.under_way);
+        let max = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
+        // It may never go back: serial number arithmetic (§4.2.2.1).
+        if max.wrapping_sub(self.max_cmd_sn) < 1 << 31 {
+            self.max_cmd_sn = max;
+        }
+        h.set(24, self.stat_sn).set(28, self.exp_cmd_sn).set(32, self.max_cmd_sn);
+        if counts {
+            self.stat_sn = self.stat_sn.wrapping_add(1);
+        }
+    }
+
+    fn reject(&mut self, header: &Header, reason: u8) {
+        let mut h = Header::new(op::REJECT);
+        h.0[2] = reason;
+        h.set(16, NO_TAG);
+        self.send(h, &header.0, true);
+    }
+
+    /// Data-In, status and residual of one command.
+    fn answer(&mut self, ask: &Ask, response: Response, r2ts: u32) {
+        let Response { status, mut data, sense } = response;
+        let have = u32::try_from(scsi::pieces::total_len(&data)).unwrap_or(u32::MAX);
+        let room = if ask.read { ask.expected } else { 0 };
+        // What the CDB speaks of, against what the initiator expected (§11.4.5).
+        let speaks_of = if ask.write && !ask.read { ask.wanted } else { have };
+        let expected = if ask.read || ask.write { ask.expected } else { 0 };
+        let (residual, overflow) = match speaks_of.checked_sub(expected) {
+            Some(0) => (0, None),
+            Some(more) => (more, Some(true)),
+            None => (expected.saturating_sub(speaks_of), Some(false)),
+        };
+        let flags = match overflow {
+            None => 0,
+            Some(true) => 0x04,
+            Some(false) => 0x02,
+        };
+        let mut sent_sn = r2ts;
+        if room > 0 && have > 0 {
+            let total = have.min(room);
+            self.counters.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
+            if total < have {
+                scsi::pieces::truncate(&mut data, total as usize);
+            }
+            let with_status = status == Status::Good;
+            let pdus = self.data_in(ask, data, total, with_status.then_some((flags, residual)));
+            sent_sn = sent_sn.wrapping_add(pdus);
+            if with_status {
+                return;
+            }
+        }
+        let mut h = Header::new(op::RESPONSE);
+        h.0[1] |= flags;
+        h.0[3] = status.code();
+        h.set(16, ask.itt).set(36, sent_sn).set(44, residual);
+        let sense = sense.as_slice();
+        if sense.is_empty() {
+            return self.send(h, &[], true);
+        }
+        let mut body = [0_u8; 64];
+        let len = sense.len().min(62);
+        let [high, low] = u16::try_from(len).unwrap_or(0).to_be_bytes();
+        (body[0], body[1]) = (high, low);
+        for (to, from) in body.iter_mut().skip(2).zip(sense) {
+            *to = *from;
+        }
+        self.send(h, body.get(..len.saturating_add(2)).unwrap_or(&body), true);
+    }
+
+    /// Cuts data into PDUs; the last one carries the status if that is given. Returns how many.
+    fn data_in(&mut self, ask: &Ask, data: Segments, total: u32, status: Option<(u8, u32)>) -> u32 {
+        let mut pieces = data.into_iter();
+        let mut current: Option<Segment> = None;
+        let (mut at, mut burst, mut sn) = (0_u32, 0_u32, 0_u32);
+        while at < total {
+            let burst_left = self.params.max_burst.saturating_sub(burst);
+            let len = total.saturating_sub(at).min(self.params.send_max).min(burst_left).max(1);
+            let last = at.saturating_add(len) >= total;
+            burst = burst.saturating_add(len);
+            let mut h = Header::new(op::DATA_IN);
+            h.0[1] = 0;
+            if last || burst >= self.params.max_burst {
+                h.0[1] = 0x80; // the end of a sequence
+                burst = 0;
+            }
+            h.set(16, ask.itt).set(20, NO_TAG).set(36, sn).set(40, at);
+            match status {
+                Some((flags, residual)) if last => {
+                    h.0[1] |= 0x01 | flags;
+                    h.set(44, residual);
+                    self.number(&mut h, true);
+                }
+                _ => {
+                    self.number(&mut h, false);
+                    h.set(24, 0); // no status, no StatSN
+                }
+            }
+            let mut left = len as usize;
+            let cut = std::iter::from_fn(|| {
+                while left > 0 {
+                    let piece = match current.take() {
+                        Some(piece) => piece,
+                        None => pieces.next()?,
+                    };
+                    if piece.is_empty() {
+                        continue;
+                    }
+                    let (now, rest) = cut_piece(piece, left);
+                    current = rest;
+                    left = left.saturating_sub(now.len());
+                    return Some(now);
+                }
+                None
+            });
+            self.outbox.push_pieces(h, len as usize, cut);
+            at = at.saturating_add(len);
+            sn = sn.wrapping_add(1);
+        }
+        sn
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some((unit, nexus)) = self.unit() {
+            unit.detach(&nexus);
+        }
+    }
+}
+
+/// Unexpected unsolicited data (RFC 7143 §11.4.7.2).
+const UNEXPECTED_DATA: Sense = Sense { key: 0xb, asc: 0x0c, ascq: 0x0c, information: None, field: None };
+
+/// The first `len` bytes of a piece, and what is left of it.
+fn cut_piece(piece: Segment, len: usize) -> (Segment, Option<Segment>) {
+    if piece.len() <= len {
+        return (piece, None);
+    }
+    match piece {
+        Segment::Data(mut bytes) => {
+            let first = bytes.split_to(len);
+            (Segment::Data(first), Some(Segment::Data(bytes)))
+        }
+        Segment::Zero(total) => (Segment::Zero(len), Some(Segment::Zero(total.saturating_sub(len)))),
+    }
+}

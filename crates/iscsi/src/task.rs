@@ -1,0 +1,148 @@
+//! One SCSI command between its PDU and its answer, and the bookkeeping of its Data-Out.
+//!
+//! ```text
+//!   command PDU ─▶ Unsolicited ─F▶ [Waiting ─room▶ Solicited ─F▶ …] ─▶ Queued ─▶ Running ─▶ answered
+//! ```
+//!
+//! Data must come in order, without gaps, under the right tag and sequence numbers; anything else ends
+//! the command with ABORTED COMMAND and not a byte of it is written (RFC 7143 §11.7).
+
+use block::{Segment, Segments};
+use bytes::Bytes;
+use scsi::{Job, Response};
+
+use crate::pdu::Header;
+
+/// Where a command stands.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Data-Out comes by itself until its F bit; `left` bytes of the first burst remain.
+    Unsolicited { left: u32 },
+    /// Wants data, but may not ask for it until the budget allows.
+    Waiting,
+    /// Data-Out comes under a transfer tag, up to `end` of the buffer.
+    Solicited { ttt: u32, end: u32 },
+    /// To be run.
+    Queued,
+    /// With the caller.
+    Running,
+    /// Answered in advance: the rest of its unsolicited data is dropped, then the answer goes out.
+    Dropping(Box<Response>),
+}
+
+/// What a command's PDU said that its answer needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) itt: u32,
+    pub(crate) lun: [u8; 8],
+    /// Expected data transfer length.
+    pub(crate) expected: u32,
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) immediate: bool,
+    /// Bytes of Data-Out that the CDB speaks of, for the residual.
+    pub(crate) wanted: u32,
+}
+
+impl Ask {
+    pub(crate) fn new(header: &Header) -> Self {
+        Self {
+            itt: header.itt(),
+            lun: header.lun(),
+            expected: header.word20(),
+            read: header.flags() & 0x40 != 0,
+            write: header.flags() & 0x20 != 0,
+            immediate: header.immediate(),
+            wanted: 0,
+        }
+    }
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) ask: Ask,
+    pub(crate) job: Option<Job>,
+    pub(crate) phase: Phase,
+    /// Data-Out to be handed to the job: the shorter of what it wants and what the initiator has.
+    pub(crate) needs: u32,
+    /// Data-Out received, the excess included.
+    pub(crate) received: u32,
+    pub(crate) data: Segments,
+    pub(crate) data_sn: u32,
+    /// R2Ts sent.
+    pub(crate) r2t_sn: u32,
+    /// Bytes charged to the session's budget.
+    pub(crate) charged: u32,
+    /// Aborted while running: no answer when it ends.
+    pub(crate) aborted: bool,
+}
+
+/// A Data-Out PDU that breaks the rules.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OutOfOrder;
+
+impl Task {
+    pub(crate) fn new(ask: Ask, job: Option<Job>, phase: Phase) -> Self {
+        let wanted = job.map_or(0, |job| job.data_out);
+        let needs = if ask.write { wanted.min(ask.expected) } else { 0 };
+        Self {
+            ask: Ask { wanted, ..ask },
+            job,
+            phase,
+            needs,
+            received: 0,
+            data: Segments::new(),
+            data_sn: 0,
+            r2t_sn: 0,
+            charged: 0,
+            aborted: false,
+        }
+    }
+
+    /// Whether all the data the job gets is there.
+    pub(crate) fn complete(&self) -> bool {
+        self.received >= self.needs
+    }
+
+    /// Keeps data that the command PDU carried, or that arrived in order.
+    pub(crate) fn keep(&mut self, mut data: Bytes) {
+        let room = self.needs.saturating_sub(self.received) as usize;
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        self.received = self.received.saturating_add(len);
+        data.truncate(room);
+        if !data.is_empty() {
+            self.data.push(Segment::Data(data));
+        }
+    }
+
+    /// A Data-Out PDU. True when its sequence is complete.
+    pub(crate) fn data_out(&mut self, header: &Header, data: Bytes) -> Result<bool, OutOfOrder> {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let ttt = header.word20();
+        let end = header.offset().checked_add(len).ok_or(OutOfOrder)?;
+        let in_order = header.data_sn() == self.data_sn && header.offset() == self.received;
+        self.data_sn = self.data_sn.wrapping_add(1);
+        match &mut self.phase {
+            Phase::Dropping(_) => {}
+            _ if !in_order => return Err(OutOfOrder),
+            Phase::Unsolicited { left } => {
+                if ttt != crate::pdu::NO_TAG || end > self.ask.expected {
+                    return Err(OutOfOrder);
+                }
+                *left = left.checked_sub(len).ok_or(OutOfOrder)?;
+            }
+            Phase::Solicited { ttt: mine, end: mine_end } => {
+                // The F bit belongs on the last PDU of what the R2T asked for, and only there.
+                if ttt != *mine || end > *mine_end || header.is_final() != (end == *mine_end) {
+                    return Err(OutOfOrder);
+                }
+            }
+            Phase::Waiting | Phase::Queued | Phase::Running => return Err(OutOfOrder),
+        }
+        if !matches!(self.phase, Phase::Dropping(_)) {
+            self.keep(data);
+        }
+        Ok(header.is_final())
+    }
+}
