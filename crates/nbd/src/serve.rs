@@ -335,6 +335,8 @@ where
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
         End::Stopped => {
             debug!(peer, export, counters = ?session.counters(), "nbd: closed");
+            // Lets go of the volume first: a pool may be waiting for that.
+            drop(session);
             linger(&mut stream).await;
         }
         end => {

@@ -443,7 +443,9 @@ fn error_reply(out: &mut Outbox, headers: Headers, tag: &Tag, error: &NbdError) 
     }
     let mut text = error.message.as_ref();
     if text.len() > MAX_STRING {
-        text = text.get(..text.floor_char_boundary(MAX_STRING)).unwrap_or_default();
+        // A character of UTF-8 has at most four bytes, so one of these cuts lies between two.
+        text =
+            (MAX_STRING.saturating_sub(3)..=MAX_STRING).rev().find_map(|cut| text.get(..cut)).unwrap_or("");
     }
     // An offset is told only where it lies in the request, as the protocol demands.
     let end = tag.offset.saturating_add(tag.len);

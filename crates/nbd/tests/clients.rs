@@ -20,7 +20,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 async fn bytes_of(volume: &MemVolume, offset: u64, len: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(len);
-    for segment in volume.read(offset, len).await.unwrap() {
+    for segment in volume.read(offset, len).await.expect("in memory") {
         match segment {
             Segment::Data(bytes) => all.extend_from_slice(&bytes),
             Segment::Zero(zeroes) => all.resize(all.len() + zeroes, 0),
@@ -190,12 +190,9 @@ async fn qemu_img_converts_compares_and_maps_over_a_unix_socket() {
     assert!(bytes_of(&volume, 0, data.len()).await == data);
     run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &url]).await.unwrap();
     let map = run("qemu-img", &["map", "-f", "raw", "--output=json", &url]).await.unwrap();
-    assert!(
-        map.contains(r#""start": 1048576, "length": 1048576, "depth": 0, "present": false"#)
-            || map.contains(r#""start": 1048576, "length": 1048576, "depth": 0, "zero": true"#)
-            || map.contains(r#""data": false"#),
-        "{map}"
-    );
+    let hole = map.lines().find(|line| line.contains(r#""start": 1048576, "length": 1048576"#));
+    let hole = hole.unwrap_or_else(|| panic!("{map}"));
+    assert!(hole.contains(r#""zero": true, "data": false"#), "{hole}");
     served.stop().await;
 }
 

@@ -769,7 +769,7 @@ fn requests() -> impl Strategy<Value = Vec<(u16, u16, u64, u32)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
     fn however_the_stream_is_split_the_same_is_said(

@@ -1,5 +1,11 @@
 //! A server on loopback (or a Unix socket) with a volume in memory, the stock clients, and a raw one.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "each test file uses its part, a panic is a failed test, and a skipped one says so"
+)]
 
 use std::{
     path::Path,
