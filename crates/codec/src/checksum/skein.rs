@@ -107,6 +107,17 @@ macro_rules! four_rounds {
     };
 }
 
+/// Eight rounds with their subkeys. The numbers of the subkeys are constants, so that their indices modulo 9
+/// and 3 are too: computing them in the loop would cost as much as the rounds.
+macro_rules! eight_rounds {
+    ($v:ident, $k:ident, $t:ident, $($s:literal)*) => {$(
+        add_subkey::<$s>(&mut $v, &$k, &$t);
+        four_rounds!($v, [46, 36, 19, 37], [33, 27, 14, 42], [17, 49, 36, 39], [44, 9, 54, 56]);
+        add_subkey::<{ $s + 1 }>(&mut $v, &$k, &$t);
+        four_rounds!($v, [39, 30, 34, 24], [13, 50, 10, 17], [25, 29, 39, 43], [8, 35, 56, 22]);
+    )*};
+}
+
 /// Threefish-512: 72 rounds, a subkey before every four and after the last.
 fn threefish(key: &[u64; 8], tweak: [u64; 2], plain: &[u64; 8]) -> [u64; 8] {
     let mut k = [C240; 9];
@@ -116,22 +127,17 @@ fn threefish(key: &[u64; 8], tweak: [u64; 2], plain: &[u64; 8]) -> [u64; 8] {
     k[8] = key.iter().fold(C240, |acc, word| acc ^ word);
     let t = [tweak[0], tweak[1], tweak[0] ^ tweak[1]];
     let mut v = *plain;
-    for s in (0..18).step_by(2) {
-        add_subkey(&mut v, &k, &t, s);
-        four_rounds!(v, [46, 36, 19, 37], [33, 27, 14, 42], [17, 49, 36, 39], [44, 9, 54, 56]);
-        add_subkey(&mut v, &k, &t, s + 1);
-        four_rounds!(v, [39, 30, 34, 24], [13, 50, 10, 17], [25, 29, 39, 43], [8, 35, 56, 22]);
-    }
-    add_subkey(&mut v, &k, &t, 18);
+    eight_rounds!(v, k, t, 0 2 4 6 8 10 12 14 16);
+    add_subkey::<18>(&mut v, &k, &t);
     v
 }
 
 #[inline(always)]
-fn add_subkey(v: &mut [u64; 8], k: &[u64; 9], t: &[u64; 3], s: usize) {
+fn add_subkey<const S: usize>(v: &mut [u64; 8], k: &[u64; 9], t: &[u64; 3]) {
     for (i, word) in v.iter_mut().enumerate() {
-        *word = word.wrapping_add(k[(s + i) % 9]);
+        *word = word.wrapping_add(k[(S + i) % 9]);
     }
-    v[5] = v[5].wrapping_add(t[s % 3]);
-    v[6] = v[6].wrapping_add(t[(s + 1) % 3]);
-    v[7] = v[7].wrapping_add(s as u64);
+    v[5] = v[5].wrapping_add(t[S % 3]);
+    v[6] = v[6].wrapping_add(t[(S + 1) % 3]);
+    v[7] = v[7].wrapping_add(S as u64);
 }

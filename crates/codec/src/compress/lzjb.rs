@@ -37,18 +37,33 @@ pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), Corrupt> {
                 return Err(Corrupt);
             }
             let end = dst.len().min(at + len);
-            if distance >= len {
-                dst.copy_within(at - distance..end - distance, at);
-            } else {
-                // The match overlaps what it produces: a repetition.
-                for to in at..end {
-                    dst[to] = dst[to - distance];
-                }
-            }
+            copy_match(dst, at, distance, end);
             at = end;
         }
     }
     Ok(())
+}
+
+/// Repeats the bytes `distance` back (at most `at`) over `at..end`.
+#[inline]
+fn copy_match(dst: &mut [u8], at: usize, distance: usize, end: usize) {
+    // Matches are short, so calling a copy routine costs more than copying. Eight bytes at a time may run
+    // past `end`: into bytes that come later anyway.
+    if distance >= 8 && end + 8 <= dst.len() {
+        for to in (at..end).step_by(8) {
+            let from = to - distance;
+            if let Some(&eight) = dst[from..].first_chunk::<8>()
+                && let Some(out) = dst[to..].first_chunk_mut::<8>()
+            {
+                *out = eight;
+            }
+        }
+        return;
+    }
+    // It overlaps what it produces (a repetition), or the block ends here.
+    for to in at..end {
+        dst[to] = dst[to - distance];
+    }
 }
 
 pub(super) fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {

@@ -72,6 +72,7 @@ pub(super) static NIBBLES: [[[u8; 16]; 2]; 256] = {
 
 /// For each constant, multiplication by it as a bit matrix in the form the GFNI affine instruction takes: byte
 /// `7 − i` holds the mask of input bits whose parity is output bit `i`.
+#[cfg(any(target_arch = "x86_64", test))]
 pub(super) static MATRICES: [u64; 256] = {
     let mut table = [0u64; 256];
     let mut constant = 0;
