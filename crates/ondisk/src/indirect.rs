@@ -223,6 +223,9 @@ mod tests {
     fn an_old_header_has_no_counts() {
         let words: Vec<u8> = [0x9000u64, 0x3000, 3].iter().flat_map(|word| word.to_be_bytes()).collect();
         let header = Header::decode(&words, Order::Big).unwrap();
-        assert_eq!(header, Header { max_offset: 0x9000, bytes_mapped: 0x3000, entries: 3, counts_object: None });
+        assert_eq!(
+            header,
+            Header { max_offset: 0x9000, bytes_mapped: 0x3000, entries: 3, counts_object: None }
+        );
     }
 }

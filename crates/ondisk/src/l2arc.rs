@@ -29,7 +29,7 @@ pub const PERSISTENT_BYTES_MIN: u64 = 1 << 30;
 
 const HEADER: &str = "cache device header";
 const LOG_BLOCK: &str = "cache log block";
-const MAGIC: u64 = 0x5A46_5341_4341_4845;
+const MAGIC: u64 = 0x5A46_5343_4143_4845;
 const LOG_MAGIC: u64 = 0x4C4F_4742_4C4B_4844;
 const VERSION: u64 = 1;
 const FLAG_FIRST_SWEEP: u64 = 1;
@@ -91,7 +91,11 @@ impl Header {
             return Err(Error::new(HEADER, 32, reason));
         }
         if end < start || evict < start || evict > end {
-            return Err(Error::new(HEADER, 40, Reason::Inconsistent("start, evict and end are out of order")));
+            return Err(Error::new(
+                HEADER,
+                40,
+                Reason::Inconsistent("start, evict and end are out of order"),
+            ));
         }
         let header = Self {
             pool_guid,
@@ -205,7 +209,9 @@ impl LogPointer {
     pub fn is_intact(&self, header: &Header) -> bool {
         let size = self.aligned_size();
         let (start, hand, evict) = (self.payload_start, header.hand(), header.evict.max(header.start));
-        let Some(last) = self.daddr.checked_add(size).and_then(|end| end.checked_sub(1)) else { return false };
+        let Some(last) = self.daddr.checked_add(size).and_then(|end| end.checked_sub(1)) else {
+            return false;
+        };
         if size == 0 || size > LOG_BLOCK_BYTES as u64 || start < header.start || last > header.end {
             return false;
         }

@@ -244,14 +244,16 @@ impl<'a> Attributes<'a, '_> {
             Some(length) => length,
             None => {
                 let length = self.image.lengths.get(self.variable);
-                let length = length.ok_or(error(Reason::Inconsistent("a variable attribute has no length")))?;
+                let length =
+                    length.ok_or(error(Reason::Inconsistent("a variable attribute has no length")))?;
                 self.variable = self.variable.saturating_add(1);
                 self.image.order.u16(*length)
             }
         };
         let rest = self.image.data.get(self.position..).unwrap_or_default();
         let length = usize::from(length);
-        let truncated = Error::new(STRUCTURE, self.position, Reason::Truncated { need: length, have: rest.len() });
+        let truncated =
+            Error::new(STRUCTURE, self.position, Reason::Truncated { need: length, have: rest.len() });
         let bytes = rest.get(..length).ok_or(truncated)?;
         self.position = self.position.saturating_add(length.next_multiple_of(8));
         Ok((number, bytes))

@@ -10,7 +10,8 @@
 //!   debug       10 | action 2 | pass 10 | txg 50         (all zero after the 10: padding)
 //! ```
 //!
-//! Offsets and runs count units of `1 << shift` bytes (ashift for metaslabs, 9 for logs, 0 for DTLs), see
+//! Offsets and runs count units of `1 << shift` bytes (ashift for metaslabs, 9 for logs, 0 for DTLs and a removed
+//! vdev's obsolete map), see
 //! [`Segment::range`]. Decoding ([`entries`]) allocates nothing. The object's blocks can be decoded one by one,
 //! because no entry straddles a block; [`Encoder`] keeps that promise.
 //!

@@ -341,7 +341,8 @@ impl Record {
             4 => Self::Free(free(&mut reader)?),
             5 => Self::End { checksum: reader.words()?, to_guid: reader.u64()? },
             6 => {
-                let [object, offset, length, to_guid, from_guid, from_object, from_offset] = reader.words()?;
+                let [object, offset, length, to_guid, from_guid, from_object, from_offset] =
+                    reader.words()?;
                 let record =
                     WriteByRef { object, offset, length, to_guid, from_guid, from_object, from_offset };
                 Self::WriteByRef(record)
@@ -367,7 +368,11 @@ impl Record {
         let compound = matches!(&record, Self::Begin(begin) if begin.kind == HeaderKind::Compound);
         let payload = record.payload_bytes();
         if payload > PAYLOAD_BYTES_MAX && !compound {
-            return Err(Error::new(STRUCTURE, 4, Reason::OutOfRange { field: "payload length", value: payload }));
+            return Err(Error::new(
+                STRUCTURE,
+                4,
+                Reason::OutOfRange { field: "payload length", value: payload },
+            ));
         }
         Ok(record)
     }

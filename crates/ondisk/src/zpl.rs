@@ -159,7 +159,11 @@ impl<'a> Attributes<'a> {
                 found.take(number, bytes, image.order(), &names)?;
             }
         }
-        if has_mode { Ok(found) } else { Err(Error::new(ATTRIBUTES, 0, Reason::Missing { name: "ZPL_MODE" })) }
+        if has_mode {
+            Ok(found)
+        } else {
+            Err(Error::new(ATTRIBUTES, 0, Reason::Missing { name: "ZPL_MODE" }))
+        }
     }
 
     /// From the bonus of a file system before version 5.
@@ -386,7 +390,8 @@ mod tests {
     #[test]
     fn the_trivial_acl_of_mode_0644_is_three_entries() {
         let bytes = [
-            0, 0, 0, 0x10, 0x9f, 0x01, 0x1e, 0, 0, 0, 0x40, 0x20, 0x89, 0, 0x12, 0, 0, 0, 0, 0x40, 0x89, 0, 0x12, 0,
+            0, 0, 0, 0x10, 0x9f, 0x01, 0x1e, 0, 0, 0, 0x40, 0x20, 0x89, 0, 0x12, 0, 0, 0, 0, 0x40, 0x89, 0,
+            0x12, 0,
         ];
         let list: Vec<_> = aces(&bytes, Order::Little).map(Result::unwrap).collect();
         let [owner, group, everyone] = list[..] else { panic!("{list:?}") };

@@ -91,9 +91,7 @@ impl Header {
     /// Whether a record of this sequence may be replayed under the claim.
     #[must_use]
     pub fn admits_record(&self, sequence: u64) -> bool {
-        self.claim_txg == 0
-            || self.flags & FLAG_CLAIM_RECORD_SEQ == 0
-            || sequence <= self.claim_record_seq
+        self.claim_txg == 0 || self.flags & FLAG_CLAIM_RECORD_SEQ == 0 || sequence <= self.claim_record_seq
     }
 }
 
@@ -249,9 +247,8 @@ pub fn encode_block(
     format: Format,
     order: Order,
 ) -> Result<Vec<u8>> {
-    let out_of_range = |field, value: usize| {
-        Err(Error::new(BLOCK, 0, Reason::OutOfRange { field, value: value as u64 }))
-    };
+    let out_of_range =
+        |field, value: usize| Err(Error::new(BLOCK, 0, Reason::OutOfRange { field, value: value as u64 }));
     if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX || !block_bytes.is_multiple_of(BLOCK_UNIT) {
         return out_of_range("block size", block_bytes);
     }

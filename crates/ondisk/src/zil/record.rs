@@ -121,10 +121,7 @@ pub struct CreateKind {
 
 impl CreateKind {
     const fn has_acl(self) -> bool {
-        matches!(
-            self.tx,
-            TxType::CreateAcl | TxType::CreateAclAttr | TxType::MkdirAcl | TxType::MkdirAclAttr
-        )
+        matches!(self.tx, TxType::CreateAcl | TxType::CreateAclAttr | TxType::MkdirAcl | TxType::MkdirAclAttr)
     }
 
     const fn has_xvattr(self) -> bool {
@@ -569,9 +566,7 @@ fn decode_body<'a>(tx: TxType, reader: &mut Reader<'a>, record_bytes: usize) -> 
             let (atime, mtime) = (timestamp(reader)?, timestamp(reader)?);
             Body::SetAttr(SetAttr { object, mask, mode, uid, gid, size, atime, mtime, rest: reader.rest() })
         }
-        TxType::AclV0 => {
-            Body::AclV0 { object: reader.u64()?, count: reader.u64()?, aces: reader.rest() }
-        }
+        TxType::AclV0 => Body::AclV0 { object: reader.u64()?, count: reader.u64()?, aces: reader.rest() },
         TxType::Acl => {
             let [object, ace_count, domain_count, fuid_count, ace_bytes, flags] = reader.words()?;
             let acl = Acl { ace_count, domain_count, fuid_count, ace_bytes, flags };
@@ -621,7 +616,13 @@ fn put_string(writer: &mut Writer, name: &[u8]) -> Result<()> {
 }
 
 fn put_node_tail(writer: &mut Writer, node: &Node) {
-    writer.words(&[join_object(node.object, node.dnode_slots), node.mode, node.uid, node.gid, node.generation]);
+    writer.words(&[
+        join_object(node.object, node.dnode_slots),
+        node.mode,
+        node.uid,
+        node.gid,
+        node.generation,
+    ]);
     writer.words(&[node.created.seconds, node.created.nanoseconds, node.rdev]);
 }
 
