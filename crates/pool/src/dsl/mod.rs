@@ -34,11 +34,13 @@ mod dataset;
 mod dir;
 pub mod name;
 mod space;
+mod volumes;
 
 pub use dataset::{Dataset, DatasetKind, HeadKind, Hold};
 pub use dir::Dir;
 pub use name::{LookupError, NameError};
 pub use space::PoolSpace;
+pub use volumes::VolumeLookupError;
 
 /// The object directory of the MOS.
 const OBJECT_DIRECTORY: u64 = 1;

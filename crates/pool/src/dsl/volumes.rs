@@ -1,0 +1,82 @@
+//! The volumes of a pool: by name, and all there is to serve.
+
+use std::sync::Arc;
+
+use block::Identity;
+
+use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError};
+use crate::{
+    Pool,
+    dmu::ReadError,
+    volume::{OpenVolumeError, Volume},
+};
+
+/// Why a volume of a name could not be opened. Prints as `zfs` says it where `zfs` has a word for it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeLookupError {
+    /// Nothing has this name, or what leads to it cannot be read.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// Something has, and cannot be opened as a volume.
+    #[error(transparent)]
+    Open(#[from] OpenVolumeError),
+}
+
+impl Dataset {
+    /// Opens it as a volume.
+    ///
+    /// # Errors
+    /// It is none, is encrypted, or cannot be read.
+    pub async fn open_volume(&self) -> Result<Arc<Volume>, OpenVolumeError> {
+        let name = self.name().to_owned();
+        if self.head_kind() == HeadKind::Filesystem || self.kind() == DatasetKind::Bookmark {
+            return Err(OpenVolumeError::NotAVolume(name));
+        }
+        let pool_guid = self.dsl().pool_guid();
+        let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };
+        let set = self.objset().await.map_err(|source| OpenVolumeError::Read { name, source })?;
+        Ok(Arc::new(Volume::open(&set, identity).await?))
+    }
+}
+
+impl Dsl {
+    /// Opens the volume or volume snapshot of this name.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be opened.
+    pub async fn open_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeLookupError> {
+        Ok(self.lookup(name).await?.open_volume().await?)
+    }
+
+    /// Every volume and volume snapshot, in the order of [`tree`](Self::tree), encrypted ones too; and what could
+    /// not be read on the way.
+    ///
+    /// # Errors
+    /// The root dataset cannot be read.
+    pub async fn volumes(&self) -> Result<(Vec<Dataset>, Vec<LookupError>), ReadError> {
+        let (mut all, errors) = self.tree(self.root().await?).await;
+        all.retain(|dataset| dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark);
+        Ok((all, errors))
+    }
+}
+
+impl Pool {
+    /// Every dataset, snapshot and bookmark of the pool, in the order of [`Dsl::tree`]; and what could not be read.
+    ///
+    /// # Errors
+    /// The root dataset cannot be read.
+    pub async fn datasets(&self) -> Result<(Vec<Dataset>, Vec<LookupError>), ReadError> {
+        let dsl = self.dsl().await?;
+        Ok(dsl.tree(dsl.root().await?).await)
+    }
+
+    /// Opens the volume or volume snapshot of this name.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be opened.
+    pub async fn open_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeLookupError> {
+        let dsl = self.dsl().await.map_err(|source| LookupError::Read { name: name.to_owned(), source })?;
+        dsl.open_volume(name).await
+    }
+}
