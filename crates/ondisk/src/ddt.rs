@@ -89,10 +89,10 @@ pub struct Copies {
 }
 
 /// An entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phys {
     /// Four variants: ditto, and one, two or three copies.
-    Traditional([Copies; TRADITIONAL_PHYS]),
+    Traditional(Box<[Copies; TRADITIONAL_PHYS]>),
     /// Feature `fast_dedup`: one variant, and when (in seconds) the entry came into its class.
     Flat {
         /// The block.
@@ -116,7 +116,7 @@ impl Phys {
             FLAT_BYTES => Ok(Self::Flat { copies: copies(&mut reader)?, class_start: reader.u64()? }),
             TRADITIONAL_BYTES => {
                 let mut next = || copies(&mut reader);
-                Ok(Self::Traditional([next()?, next()?, next()?, next()?]))
+                Ok(Self::Traditional(Box::new([next()?, next()?, next()?, next()?])))
             }
             len => {
                 let reason = Reason::OutOfRange { field: "entry length", value: len as u64 };
@@ -129,7 +129,7 @@ impl Phys {
     #[must_use]
     pub fn variants(&self) -> &[Copies] {
         match self {
-            Self::Traditional(variants) => variants,
+            Self::Traditional(variants) => variants.as_slice(),
             Self::Flat { copies, .. } => std::slice::from_ref(copies),
         }
     }

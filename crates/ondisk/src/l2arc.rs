@@ -398,7 +398,7 @@ const DVA_MASK: u64 = 0x00ff_ffff_00ff_ffff;
 
 /// Bytes from a 16-bit field that counts sectors, less one.
 const fn size_field(prop: u64, shift: u32) -> u64 {
-    ((prop >> shift & 0xffff) + 1) << 9
+    (prop >> shift & 0xffff).saturating_add(1) << 9
 }
 
 /// The other way; `None` unless it is 1 to 65536 whole sectors.
