@@ -42,7 +42,6 @@ const FLAGS: usize = 7;
 const BIRTH_PHYSICAL: usize = 9;
 const BIRTH: usize = 10;
 const FILL: usize = 11;
-const CHECKSUM: usize = 12;
 /// The words that carry payload in an embedded block pointer.
 const PAYLOAD_WORDS: [usize; 14] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 15];
 
@@ -56,7 +55,7 @@ const GANG: u32 = 63;
 
 /// `len` bits of `word` from bit `low` up; callers pass constants.
 const fn bits(word: u64, low: u32, len: u32) -> u64 {
-    (word >> low) & ((1_u64 << len) - 1)
+    (word >> low) & (1_u64 << len).saturating_sub(1)
 }
 
 /// One copy of a block: `dva_t` to OpenZFS.
@@ -210,7 +209,7 @@ impl BlkPtr {
     /// Short input, or a pointer that breaks a rule of [`from_words`](Self::from_words).
     #[inline]
     pub fn decode(data: &[u8], order: Order) -> Result<Self> {
-        let (Some(words), _) = (data.as_chunks::<8>().0.first_chunk::<16>(), ()) else {
+        let Some(words) = data.as_chunks::<8>().0.first_chunk::<16>() else {
             let reason = Reason::Truncated { need: Self::BYTES, have: data.len() };
             return Err(Error::new(STRUCTURE, 0, reason));
         };
@@ -645,13 +644,41 @@ fn codec_bits(compression_id: u8, object_type: ObjectType, level: u8, order: Ord
 
 /// Checksum names by id.
 const CHECKSUM_NAMES: [&str; CHECKSUM_END as usize] = [
-    "inherit", "on", "off", "label", "gang_header", "zilog", "fletcher2", "fletcher4", "sha256", "zilog2",
-    "noparity", "sha512", "skein", "edonr", "blake3",
+    "inherit",
+    "on",
+    "off",
+    "label",
+    "gang_header",
+    "zilog",
+    "fletcher2",
+    "fletcher4",
+    "sha256",
+    "zilog2",
+    "noparity",
+    "sha512",
+    "skein",
+    "edonr",
+    "blake3",
 ];
 /// Compression names by id.
 const COMPRESSION_NAMES: [&str; COMPRESSION_END as usize] = [
-    "inherit", "on", "uncompressed", "lzjb", "empty", "gzip-1", "gzip-2", "gzip-3", "gzip-4", "gzip-5",
-    "gzip-6", "gzip-7", "gzip-8", "gzip-9", "zle", "lz4", "zstd",
+    "inherit",
+    "on",
+    "uncompressed",
+    "lzjb",
+    "empty",
+    "gzip-1",
+    "gzip-2",
+    "gzip-3",
+    "gzip-4",
+    "gzip-5",
+    "gzip-6",
+    "gzip-7",
+    "gzip-8",
+    "gzip-9",
+    "zle",
+    "lz4",
+    "zstd",
 ];
 
 /// One line with the words of `zdb`.
@@ -698,3 +725,6 @@ impl fmt::Debug for BlkPtr {
         write!(f, "BlkPtr({self})")
     }
 }
+
+#[cfg(test)]
+mod tests;

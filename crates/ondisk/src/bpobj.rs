@@ -239,3 +239,6 @@ impl BptreeEntry {
         writer.finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

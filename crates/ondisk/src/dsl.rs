@@ -220,10 +220,8 @@ impl DatasetPhys {
         let [dir, prev_snap, prev_snap_txg, next_snap, snap_names, children] = reader.words()?;
         let [creation_time, creation_txg, deadlist, referenced_bytes] = reader.words()?;
         let [compressed_bytes, uncompressed_bytes, unique_bytes, fsid_guid, guid, flags] = reader.words()?;
-        let bp = BlkPtr::from_words(reader.words()?).map_err(|error| Error {
-            offset: error.offset.saturating_add(Self::BP_OFFSET),
-            ..error
-        })?;
+        let bp = BlkPtr::from_words(reader.words()?)
+            .map_err(|error| Error { offset: error.offset.saturating_add(Self::BP_OFFSET), ..error })?;
         let [next_clones, props, user_refs] = reader.words()?;
         Ok(Self {
             dir,
@@ -319,7 +317,8 @@ impl BookmarkPhys {
                 extra: extra.to_vec(),
             }),
             _ => {
-                let reason = crate::Reason::OutOfRange { field: "number of words", value: words.len() as u64 };
+                let reason =
+                    crate::Reason::OutOfRange { field: "number of words", value: words.len() as u64 };
                 Err(Error::new("bookmark", 0, reason))
             }
         }
@@ -338,3 +337,6 @@ impl BookmarkPhys {
         self.extra.first().copied().filter(|object| *object != 0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -73,7 +73,7 @@ const fn feature(
         description,
         read_only_compatible: false,
         in_label: false,
-        per_dataset: matches!(reading, Reading::Dataset(_)),
+        per_dataset: matches!(reading, Dataset(_)),
         depends: &[],
         reading,
     }
@@ -101,7 +101,8 @@ use Reading::{Dataset, Nothing, Pool};
 
 /// All features of OpenZFS 2.4, oldest first.
 pub static FEATURES: &[Feature] = &[
-    feature("com.delphix:async_destroy", "async_destroy", "destroys file systems in the background", Nothing).ro(),
+    feature("com.delphix:async_destroy", "async_destroy", "destroys file systems in the background", Nothing)
+        .ro(),
     feature("com.delphix:empty_bpobj", "empty_bpobj", "snapshots share one empty block list", Nothing).ro(),
     feature("org.illumos:lz4_compress", "lz4_compress", "LZ4 compression", Pool("decompress LZ4")),
     feature(
@@ -110,7 +111,8 @@ pub static FEATURES: &[Feature] = &[
         "crash dumps to pools of several devices",
         Nothing,
     ),
-    feature("com.delphix:spacemap_histogram", "spacemap_histogram", "space maps keep histograms", Nothing).ro(),
+    feature("com.delphix:spacemap_histogram", "spacemap_histogram", "space maps keep histograms", Nothing)
+        .ro(),
     feature("com.delphix:enabled_txg", "enabled_txg", "records when features were enabled", Nothing).ro(),
     feature(
         "com.delphix:hole_birth",
@@ -197,8 +199,13 @@ pub static FEATURES: &[Feature] = &[
     )
     .ro()
     .needs(&[EXTENSIBLE, "com.delphix:device_removal"]),
-    feature("com.delphix:zpool_checkpoint", "zpool_checkpoint", "the pool can be rewound to a checkpoint", Nothing)
-        .ro(),
+    feature(
+        "com.delphix:zpool_checkpoint",
+        "zpool_checkpoint",
+        "the pool can be rewound to a checkpoint",
+        Nothing,
+    )
+    .ro(),
     feature("com.delphix:spacemap_v2", "spacemap_v2", "space maps with longer entries", Nothing).ro(),
     feature(
         "org.zfsonlinux:allocation_classes",
@@ -207,7 +214,8 @@ pub static FEATURES: &[Feature] = &[
         Nothing,
     )
     .ro(),
-    feature("com.datto:resilver_defer", "resilver_defer", "new resilvers wait for running ones", Nothing).ro(),
+    feature("com.datto:resilver_defer", "resilver_defer", "new resilvers wait for running ones", Nothing)
+        .ro(),
     feature(BOOKMARK_V2, "bookmark_v2", "larger bookmarks", Pool("accept bookmarks of more than 3 words"))
         .needs(&[EXTENSIBLE, BOOKMARKS]),
     feature("com.delphix:log_spacemap", "log_spacemap", "changes of space maps are logged first", Nothing)
@@ -238,9 +246,15 @@ pub static FEATURES: &[Feature] = &[
     )
     .needs(&[BOOKMARK_V2, EXTENSIBLE, BOOKMARKS]),
     feature("org.openzfs:device_rebuild", "device_rebuild", "sequential rebuilds of mirrors", Nothing).ro(),
-    feature("org.freebsd:zstd_compress", "zstd_compress", "Zstandard compression", Dataset("decompress Zstandard"))
-        .needs(&[EXTENSIBLE]),
-    feature("org.openzfs:draid", "draid", "RAIDZ with distributed spares", Pool("compute dRAID addresses")).label(),
+    feature(
+        "org.freebsd:zstd_compress",
+        "zstd_compress",
+        "Zstandard compression",
+        Dataset("decompress Zstandard"),
+    )
+    .needs(&[EXTENSIBLE]),
+    feature("org.openzfs:draid", "draid", "RAIDZ with distributed spares", Pool("compute dRAID addresses"))
+        .label(),
     feature("org.openzfs:zilsaxattr", "zilsaxattr", "logs extended attributes", Nothing)
         .ro()
         .counted_by_dataset()
@@ -251,8 +265,13 @@ pub static FEATURES: &[Feature] = &[
         "the error log is kept by dataset",
         Pool("read the error log by dataset"),
     ),
-    feature("org.openzfs:blake3", "blake3", "BLAKE3 checksums", Dataset("verify BLAKE3 with the pool's salt"))
-        .needs(&[EXTENSIBLE]),
+    feature(
+        "org.openzfs:blake3",
+        "blake3",
+        "BLAKE3 checksums",
+        Dataset("verify BLAKE3 with the pool's salt"),
+    )
+    .needs(&[EXTENSIBLE]),
     feature("com.fudosecurity:block_cloning", "block_cloning", "blocks shared between files", Nothing).ro(),
     feature(
         "com.klarasystems:vdev_zaps_v2",
@@ -301,10 +320,15 @@ pub static FEATURES: &[Feature] = &[
         Pool("try the large gang header before the classic one"),
     )
     .label(),
-    feature("com.truenas:physical_rewrite", "physical_rewrite", "data rewritten in place of its old copy", Nothing)
-        .ro()
-        .counted_by_dataset()
-        .needs(&[EXTENSIBLE]),
+    feature(
+        "com.truenas:physical_rewrite",
+        "physical_rewrite",
+        "data rewritten in place of its old copy",
+        Nothing,
+    )
+    .ro()
+    .counted_by_dataset()
+    .needs(&[EXTENSIBLE]),
 ];
 
 #[cfg(test)]

@@ -151,6 +151,23 @@ mod tests {
         }
     }
 
+    /// Each file holds the pointer and then the header it leads to.
+    #[test]
+    fn headers_of_real_pools_are_as_long_as_their_pointer_says() {
+        let classic = crate::testdata::hex(include_str!("../testdata/gang-classic.hex"));
+        let dynamic = crate::testdata::hex(include_str!("../testdata/gang-dynamic.hex"));
+        for (bytes, members) in [(classic, 3), (dynamic, 3)] {
+            let parent = BlkPtr::decode(&bytes, Order::Little).unwrap();
+            let header = GangHeader::decode(&bytes[128..]).unwrap();
+            assert!(parent.is_gang());
+            assert_eq!(header.members.len(), members);
+            assert_eq!(header.check_length(&parent), Ok(()));
+            let encoded = header.encode(bytes.len() - 128).unwrap();
+            let checksum_at = encoded.len() - 32;
+            assert_eq!(encoded[..checksum_at], bytes[128..][..checksum_at]);
+        }
+    }
+
     #[test]
     fn what_is_no_header_is_refused() {
         assert!(GangHeader::decode(&[]).is_err());

@@ -44,7 +44,8 @@ impl HistoryPhys {
     pub fn decode(bonus: &[u8], order: Order) -> Result<Self> {
         let mut reader = Reader::new(STRUCTURE, bonus, order);
         let [create_len, phys_max_off, bof, eof, records_lost] = reader.words()?;
-        let bad = |offset, field, value| Err(Error::new(STRUCTURE, offset, Reason::OutOfRange { field, value }));
+        let bad =
+            |offset, field, value| Err(Error::new(STRUCTURE, offset, Reason::OutOfRange { field, value }));
         if create_len > phys_max_off {
             return bad(0, "create length", create_len);
         }

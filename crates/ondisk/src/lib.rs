@@ -49,5 +49,8 @@ pub mod zap;
 pub mod zil;
 pub mod zpl;
 
+#[cfg(test)]
+mod testdata;
+
 pub use error::{Error, Reason, Result};
 pub use order::{Order, Reader, Writer};

@@ -136,7 +136,11 @@ impl ObjsetPhys {
         };
         if meta_dnode.object_type != ObjectType::DNODE {
             let value = u64::from(meta_dnode.object_type.0);
-            return Err(Error::new(STRUCTURE, 0, Reason::OutOfRange { field: "type of the meta dnode", value }));
+            return Err(Error::new(
+                STRUCTURE,
+                0,
+                Reason::OutOfRange { field: "type of the meta dnode", value },
+            ));
         }
         let mut reader = Reader::new(STRUCTURE, data, order);
         reader.seek(ZIL_HEADER_OFFSET)?;
@@ -208,3 +212,6 @@ fn write_dnode(writer: &mut Writer, at: usize, len: usize, dnode: Option<&Dnode>
     writer.bytes(&bytes);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -360,7 +360,9 @@ impl Writer {
 
     /// Appends zeros until the length is a multiple of `unit` bytes (`unit` 0 means none).
     pub fn align(&mut self, unit: usize) {
-        self.zeros(self.data.len().checked_next_multiple_of(unit).unwrap_or(0).saturating_sub(self.data.len()));
+        self.zeros(
+            self.data.len().checked_next_multiple_of(unit).unwrap_or(0).saturating_sub(self.data.len()),
+        );
     }
 
     /// Overwrites `bytes.len()` bytes at `position`: for a length known only afterwards.

@@ -232,3 +232,6 @@ impl Uberblock {
         Rank { txg: self.txg, timestamp: self.timestamp, mmp_sequence }
     }
 }
+
+#[cfg(test)]
+mod tests;

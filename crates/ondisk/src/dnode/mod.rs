@@ -58,6 +58,7 @@ pub mod flags {
 pub struct Bonus(Storage);
 
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "inline on purpose: decoding a dnode must not allocate")]
 enum Storage {
     Inline { len: u16, bytes: [u8; BONUS_INLINE] },
     Heap(Box<[u8]>),
@@ -283,7 +284,11 @@ impl Dnode {
             return Err(bad(12, "extra slots", u64::from(self.extra_slots)));
         }
         if self.spill.is_some() != (self.flags & flags::SPILL != 0) {
-            return Err(Error::new(STRUCTURE, 7, Reason::Inconsistent("spill flag and spill pointer differ")));
+            return Err(Error::new(
+                STRUCTURE,
+                7,
+                Reason::Inconsistent("spill flag and spill pointer differ"),
+            ));
         }
         let len = self.slots().saturating_mul(SLOT_BYTES);
         let bonus_len = u16::try_from(self.bonus.len());
@@ -379,3 +384,6 @@ fn pointer_at(data: &[u8], at: usize, order: Order) -> Result<BlkPtr> {
     let decoded = BlkPtr::decode(data.get(at..).unwrap_or_default(), order);
     decoded.map_err(|error| Error { offset: error.offset.saturating_add(at), ..error })
 }
+
+#[cfg(test)]
+mod tests;

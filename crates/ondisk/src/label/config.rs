@@ -6,7 +6,7 @@
 //!
 //! Facts: docs/format/labels.md §4, docs/format/mos.md §4.
 
-use super::vdev::{VdevConfig, put, put_flag};
+use super::vdev::{VdevConfig, put, put_array, put_flag};
 use super::{CONFIG_BYTES, TRAILER_BYTES};
 use crate::nvlist::{NvList, NvStr, Value};
 use crate::uberblock::VERSION_FEATURES;
@@ -261,11 +261,7 @@ impl PoolConfig {
         put(&mut list, "comment", self.comment.clone());
         put_flag(&mut list, "is_log", self.is_log, Value::Uint64(1));
         put_flag(&mut list, "is_spare", self.is_spare, Value::Uint64(1));
-        if self.hole_array.is_empty() {
-            drop(list.remove("hole_array"));
-        } else {
-            list.set("hole_array", self.hole_array.clone());
-        }
+        put_array(&mut list, "hole_array", self.hole_array.clone());
         put(&mut list, "vdev_children", self.vdev_children);
         list.set("vdev_tree", self.vdev_tree.to_nvlist());
         let known = list.nvlist("features_for_read");

@@ -101,7 +101,8 @@ pub struct Ring {
 
 impl Ring {
     /// All that exist, smallest slots first: for reading a ring before the ashift is known.
-    pub const ALL: [Self; 4] = [Self { shift: 10 }, Self { shift: 11 }, Self { shift: 12 }, Self { shift: 13 }];
+    pub const ALL: [Self; 4] =
+        [Self { shift: 10 }, Self { shift: 11 }, Self { shift: 12 }, Self { shift: 13 }];
 
     /// For a top-level vdev.
     #[must_use]
@@ -174,7 +175,9 @@ impl Region {
         match self {
             Self::BootEnv => BOOT_ENV_OFFSET,
             Self::Config => CONFIG_OFFSET,
-            Self::Uberblock { ring, slot } => RING_OFFSET.saturating_add(slot.saturating_mul(ring.slot_bytes())),
+            Self::Uberblock { ring, slot } => {
+                RING_OFFSET.saturating_add(slot.saturating_mul(ring.slot_bytes()))
+            }
         }
     }
 
@@ -215,7 +218,8 @@ impl Trailer {
             let reason = Reason::Truncated { need: TRAILER_BYTES, have: region.len() };
             return Err(Error::new("checksum trailer", 0, reason));
         };
-        let [magic, a, b, c, d] = [0, 8, 16, 24, 32].map(|at| Order::Little.u64_at("", trailer, at).unwrap_or(0));
+        let [magic, a, b, c, d] =
+            [0, 8, 16, 24, 32].map(|at| Order::Little.u64_at("", trailer, at).unwrap_or(0));
         let (order, checksum) = if magic == TRAILER_MAGIC {
             (Order::Little, [a, b, c, d])
         } else if magic.swap_bytes() == TRAILER_MAGIC {

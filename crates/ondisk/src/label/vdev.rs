@@ -256,8 +256,7 @@ impl VdevConfig {
         put(&mut list, "path", self.path.clone());
         put(&mut list, "nparity", self.nparity);
         put_flag(&mut list, "raidz_expanding", self.raidz_expanding, Value::Boolean);
-        let txgs = (!self.raidz_expand_txgs.is_empty()).then(|| self.raidz_expand_txgs.clone());
-        put(&mut list, "raidz_expand_txgs", txgs);
+        put_array(&mut list, "raidz_expand_txgs", self.raidz_expand_txgs.clone());
         for (name, value) in [
             ("draid_ndata", self.draid_ndata),
             ("draid_nspares", self.draid_nspares),
@@ -297,8 +296,7 @@ impl VdevConfig {
         ] {
             put(&mut list, name, value);
         }
-        let children: Vec<_> = self.children.iter().map(Self::to_nvlist).collect();
-        put(&mut list, "children", (!children.is_empty()).then_some(children));
+        put_array(&mut list, "children", self.children.iter().map(Self::to_nvlist).collect());
         list
     }
 
@@ -324,10 +322,18 @@ impl VdevConfig {
 pub(super) fn put<T: Into<Value>>(list: &mut NvList, name: &str, value: Option<T>) {
     match (value, list.get(name)) {
         (Some(value), _) => list.set(name, value),
-        (None, Some(Value::Uint64(_) | Value::String(_) | Value::Uint64Array(_) | Value::NvListArray(_))) => {
-            drop(list.remove(name));
-        }
+        (None, Some(Value::Uint64(_) | Value::String(_))) => drop(list.remove(name)),
         (None, _) => {}
+    }
+}
+
+/// Sets an array; an empty one only if the pair is there already, as removed vdevs have `children`.
+pub(super) fn put_array<T>(list: &mut NvList, name: &str, values: Vec<T>)
+where
+    Vec<T>: Into<Value>,
+{
+    if !values.is_empty() || list.contains(name) {
+        list.set(name, values);
     }
 }
 

@@ -203,10 +203,9 @@ impl Value {
             Self::Int64(_) | Self::Uint64(_) | Self::HrTime(_) => 8,
             Self::Int64Array(_) | Self::Uint64Array(_) => each(8),
             Self::String(text) => text.0.len().saturating_add(1),
-            Self::StringArray(texts) => texts
-                .iter()
-                .map(|text| text.0.len().saturating_add(9))
-                .fold(0, usize::saturating_add),
+            Self::StringArray(texts) => {
+                texts.iter().map(|text| text.0.len().saturating_add(9)).fold(0, usize::saturating_add)
+            }
             Self::NvList(_) => 24,
             Self::NvListArray(_) => each(32),
         }

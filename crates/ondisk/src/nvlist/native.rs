@@ -1,8 +1,9 @@
 //! The native encoding: OpenZFS's memory layout as it was, in the writer's byte order.
 //!
 //! A pair is a 16-byte header, the name with its NUL, the value; each part padded to 8. Arrays of
-//! strings begin with room for pointers, nested lists leave 24 bytes for a struct that means nothing
-//! on disk; the nested lists themselves follow *behind* the pair. Only the history uses this.
+//! strings begin with room for pointers. A nested list leaves its 24-byte struct in the pair (version,
+//! flags, and a pointer that means nothing on disk); its pairs follow *behind* that pair and end with a
+//! zero of their own. Only the history uses this.
 //!
 //! Facts: docs/format/labels.md §6.
 
@@ -19,19 +20,21 @@ const LIST_BYTES: usize = 24;
 pub(super) fn decode(data: &[u8], order: Order) -> Result<(NvList, usize)> {
     let mut reader = Reader::new(STRUCTURE, data, order);
     reader.skip(4)?;
-    let list = read_list(&mut reader, 0)?;
+    let head = reader.array()?;
+    let list = read_list(&mut reader, head, 0)?;
     Ok((list, reader.position()))
 }
 
-fn read_list(reader: &mut Reader<'_>, depth: usize) -> Result<NvList> {
+/// Reads pairs up to the zero behind them; `head` is the list's version and flags.
+fn read_list(reader: &mut Reader<'_>, head: [u8; 8], depth: usize) -> Result<NvList> {
     if depth > DEPTH_MAX {
         return Err(too_deep(reader.position()));
     }
-    let version = reader.u32()?;
+    let [version, flags] = [0, 4].map(|at| reader.order().u32_at(STRUCTURE, &head, at).unwrap_or(0));
     if version != 0 {
         return Err(unsupported(reader.position(), "version", u64::from(version)));
     }
-    let mut list = NvList { flags: reader.u32()?, pairs: Vec::new() };
+    let mut list = NvList { flags, pairs: Vec::new() };
     loop {
         let start = reader.position();
         let size = reader.u32()? as usize;
@@ -72,7 +75,8 @@ impl<'a> Pair<'a> {
         let Ok(name) = std::str::from_utf8(name) else {
             return Err(self.error(Reason::NotText { field: "name" }));
         };
-        let value_at = HEADER_BYTES.saturating_add(name_len).checked_next_multiple_of(8).unwrap_or(usize::MAX);
+        let value_at =
+            HEADER_BYTES.saturating_add(name_len).checked_next_multiple_of(8).unwrap_or(usize::MAX);
         // `body` lacks the size field, 4 bytes.
         let bytes = self.body.get(value_at.saturating_sub(4)..).unwrap_or_default();
         let value = self.value(type_id, elements, bytes, outer, depth)?;
@@ -114,11 +118,12 @@ impl<'a> Pair<'a> {
             16 => Value::Uint64Array(u64s()?),
             17 => Value::StringArray(self.texts(bytes, elements)?),
             18 => Value::HrTime(order.u64(self.first(bytes)?).cast_signed()),
-            19 => Value::NvList(read_list(outer, deeper)?),
+            19 => Value::NvList(read_list(outer, list_head(self.first(bytes)?), deeper)?),
             20 => {
-                // Room for a pointer and a struct each, so the count is bounded by the pair's size.
-                self.elements::<{ LIST_BYTES + 8 }, _>(bytes, elements, |_| ())?;
-                let lists = (0..elements).map(|_| read_list(outer, deeper));
+                let pointers = (elements as usize).saturating_mul(8);
+                let structs = bytes.get(pointers..).unwrap_or_default();
+                let heads = self.elements(structs, elements, list_head)?;
+                let lists = heads.into_iter().map(|head| read_list(outer, head, deeper));
                 Value::NvListArray(lists.collect::<Result<_>>()?)
             }
             21 => Value::BooleanValue(order.u32(self.first(bytes)?) != 0),
@@ -175,28 +180,34 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Version and flags out of a nested list's struct.
+fn list_head(list: [u8; LIST_BYTES]) -> [u8; 8] {
+    let [head @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = list;
+    head
+}
+
 pub(super) fn encode(list: &NvList, order: Order) -> Result<Vec<u8>> {
     let mut writer = Writer::new(order);
     writer.bytes(&[0, u8::from(order == Order::Little), 0, 0]);
-    write_list(&mut writer, list, 0)?;
+    writer.u32(0);
+    writer.u32(list.flags);
+    write_pairs(&mut writer, list, 0)?;
     Ok(writer.finish())
 }
 
-fn write_list(writer: &mut Writer, list: &NvList, depth: usize) -> Result<()> {
+fn write_pairs(writer: &mut Writer, list: &NvList, depth: usize) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(too_deep(writer.position()));
     }
-    writer.u32(0);
-    writer.u32(list.flags);
     for (name, value) in &list.pairs {
         let pair = encode_pair(name, value, writer.order())?;
         writer.bytes(&pair);
         let deeper = depth.saturating_add(1);
         match value {
-            Value::NvList(list) => write_list(writer, list, deeper)?,
+            Value::NvList(list) => write_pairs(writer, list, deeper)?,
             Value::NvListArray(lists) => {
                 for list in lists {
-                    write_list(writer, list, deeper)?;
+                    write_pairs(writer, list, deeper)?;
                 }
             }
             _ => {}

@@ -41,9 +41,8 @@ fn print(f: &mut fmt::Formatter<'_>, list: &NvList, indent: usize) -> fmt::Resul
 
 fn print_pair(f: &mut fmt::Formatter<'_>, name: &str, value: &Value, indent: usize) -> fmt::Result {
     let deeper = indent.saturating_add(INDENT);
-    let line = |f: &mut fmt::Formatter<'_>, value: &dyn fmt::Display| {
-        writeln!(f, "{:indent$}{name}: {value}", "")
-    };
+    let line =
+        |f: &mut fmt::Formatter<'_>, value: &dyn fmt::Display| writeln!(f, "{:indent$}{name}: {value}", "");
     match value {
         Value::Boolean => writeln!(f, "{:indent$}{name}", ""),
         Value::Byte(v) | Value::Uint8(v) => line(f, v),
