@@ -212,7 +212,7 @@ impl Tree {
     ) -> Result<Self, ConfigError> {
         let mut by_id = BTreeMap::new();
         for nv in tops {
-            let vdev = Vdev::build(nv, disks, reflow, 0)?;
+            let vdev = Vdev::build(nv, disks, reflow, None, 0)?;
             by_id.insert(vdev.id, vdev);
         }
         let last = by_id.keys().next_back().copied().unwrap_or(0);
@@ -313,26 +313,30 @@ impl Vdev {
     /// # Errors
     /// As [`Tree::from_tops`].
     pub fn auxiliary(nv: &NvList, disks: &Disks) -> Result<Self, ConfigError> {
-        Self::build(nv, disks, None, 0)
+        Self::build(nv, disks, None, None, 0)
     }
 
-    fn build(nv: &NvList, disks: &Disks, reflow: Option<Reflow>, depth: usize) -> Result<Self, ConfigError> {
+    /// `ashift` is that of the parent: only top-level devices say theirs.
+    fn build(
+        nv: &NvList,
+        disks: &Disks,
+        reflow: Option<Reflow>,
+        ashift: Option<u64>,
+        depth: usize,
+    ) -> Result<Self, ConfigError> {
         let word = nv.str("type").ok_or_else(|| ConfigError("a device without type".to_owned()))?;
         if depth > DEPTH_MAX {
             return Err(ConfigError("devices nested too deep".to_owned()));
         }
+        let ashift = nv.u64("ashift").or(ashift);
         let mut children = Vec::new();
         for child in nv.nvlist_array("children").unwrap_or_default() {
-            children.push(Self::build(child, disks, reflow, depth + 1)?);
+            children.push(Self::build(child, disks, reflow, ashift, depth + 1)?);
         }
         let top = (depth == 0 && word != "hole" && word != "missing").then(|| Top::from_config(nv));
-        if let Some(top) = &top
-            && !(9..=16).contains(&top.ashift)
-            && nv.u64("ashift").is_some()
-        {
-            return Err(ConfigError(format!("ashift {}", top.ashift)));
+        if let Some(ashift) = ashift.filter(|ashift| !(9..=16).contains(ashift)) {
+            return Err(ConfigError(format!("ashift {ashift}")));
         }
-        let ashift = nv.u64("ashift");
         let kind = match word {
             "disk" => Kind::Disk,
             "file" => Kind::File,
@@ -569,7 +573,7 @@ fn raidz_geometry(
     Ok(Geometry {
         children,
         parity: parity as usize,
-        ashift: ashift.filter(|a| (9..=16).contains(a)).unwrap_or(9) as u32,
+        ashift: ashift.unwrap_or(9) as u32,
         expand_txgs,
         reflow: expanding.then(|| reflow.unwrap_or(Reflow { offset: 0, scratch: false })),
     })
