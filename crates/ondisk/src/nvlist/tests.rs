@@ -121,8 +121,8 @@ fn text() -> impl Strategy<Value = NvStr> {
     vec(1..=255_u8, 0..12).prop_map(|bytes| NvStr::from_bytes(&bytes))
 }
 
-fn scalar() -> impl Strategy<Value = super::Value> {
-    use super::Value as V;
+fn scalar() -> impl Strategy<Value = Value> {
+    use Value as V;
     prop_oneof![
         Just(V::Boolean),
         any::<u8>().prop_map(V::Byte),
@@ -140,8 +140,8 @@ fn scalar() -> impl Strategy<Value = super::Value> {
     ]
 }
 
-fn array() -> impl Strategy<Value = super::Value> {
-    use super::Value as V;
+fn array() -> impl Strategy<Value = Value> {
+    use Value as V;
     prop_oneof![
         vec(any::<u8>(), 0..9).prop_map(V::ByteArray),
         vec(any::<i16>(), 0..9).prop_map(V::Int16Array),
@@ -161,10 +161,7 @@ fn list() -> impl Strategy<Value = NvList> {
     let leaf = prop_oneof![scalar(), array()];
     let value = leaf.prop_recursive(3, 24, 4, |inner| {
         let list = vec(("[a-z:_]{0,9}", inner), 0..4).prop_map(|pairs| pairs.into_iter().collect::<NvList>());
-        prop_oneof![
-            list.clone().prop_map(super::Value::NvList),
-            vec(list, 0..3).prop_map(super::Value::NvListArray),
-        ]
+        prop_oneof![list.clone().prop_map(Value::NvList), vec(list, 0..3).prop_map(Value::NvListArray),]
     });
     (vec(("[a-z:_]{0,20}", value), 0..6), 0..4_u32).prop_map(|(pairs, flags)| NvList { flags, pairs })
 }

@@ -54,7 +54,7 @@ fn newer_is_txg_then_time_then_heartbeat() {
 /// The running expansion of docs/format/vdevs.md §5: state 4, offset 1590885376.
 #[test]
 fn reflow_progress_is_an_offset_and_a_state() {
-    let reflow = RaidzReflow(4 << 55 | 1_590_885_376 / 512);
+    let reflow = RaidzReflow((4 << 55) | (1_590_885_376 / 512));
     assert_eq!((reflow.offset(), reflow.scratch()), (1_590_885_376, ScratchState::Done(4)));
     assert_eq!(RaidzReflow(0).scratch(), ScratchState::Unused);
     assert_eq!(RaidzReflow(1 << 55).scratch(), ScratchState::Valid);
