@@ -12,6 +12,9 @@
     clippy::arithmetic_side_effects,
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::let_underscore_must_use,
     reason = "a test may fail loudly, and is the one to say what time it is"
 )]
 

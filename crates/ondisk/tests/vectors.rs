@@ -1,4 +1,5 @@
 //! Bytes of real pools against what OpenZFS's own tools and our reference reader say of them.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, in its helpers, too")]
 
 mod seeds;
 
