@@ -138,7 +138,7 @@ proptest! {
                 let index = dnode.child_index(parent, block).unwrap_or(0);
                 prop_assert!(index < 1 << 10);
                 prop_assert!(dnode.encode(order).is_ok());
-                drop(dnode.used_bytes());
+                prop_assert!(dnode.used_bytes().is_none_or(|used| used >= dnode.used));
             }
         }
     }
