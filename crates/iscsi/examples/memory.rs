@@ -10,7 +10,9 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeError, VolumeFuture};
+use block::{
+    BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeError, VolumeFuture,
+};
 use bytes::Bytes;
 
 const BLOCK: usize = 16 << 10;

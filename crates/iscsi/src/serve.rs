@@ -355,7 +355,7 @@ impl Driver {
                 Box::pin(async move { (itt, Some(unit.run(&nexus, job, data).await)) })
             }
             WorkKind::Reset(attention) => Box::pin(async move {
-                unit.reset(&nexus, attention).await;
+                unit.reset(attention).await;
                 (itt, None)
             }),
         })

@@ -61,8 +61,8 @@ impl LogicalUnit {
                 let blocks = run.blocks.min(TRANSFER_MAX.checked_div(self.block_size).unwrap_or(0));
                 self.verify(Run { blocks, ..run }, ByteCheck::Medium, &Segments::new(), &geometry).await?;
             }
-            Command::WriteSame { run, no_data, .. } => {
-                self.write_same(run, no_data, &data, &geometry).await?;
+            Command::WriteSame { run, no_data, unmap } => {
+                self.write_same(run, unmap, no_data, &data, &geometry).await?;
             }
             Command::CompareAndWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;
@@ -168,6 +168,7 @@ impl LogicalUnit {
     async fn write_same(
         &self,
         run: Run,
+        unmap: bool,
         no_data: bool,
         data: &Segments,
         geometry: &Geometry,
@@ -180,10 +181,11 @@ impl LogicalUnit {
         }
         let durability = self.durability(false);
         let len = blocks.saturating_mul(u64::from(self.block_size));
-        if no_data || pieces::is_zero(&pattern) {
+        if unmap || no_data || pieces::is_zero(&pattern) {
             let offset = self.byte(run.lba);
-            // Zeroes become a hole either way: LBPRZ says that holes read as zeroes, and thin
-            // volumes keep no space for blocks that hold nothing.
+            // A hole either way: it reads as zeroes (LBPRZ), and a thin volume keeps no space for nothing.
+            // UNMAP goes before the pattern, as other targets do and the conformance suite expects; hosts
+            // that set it send zeroes.
             self.volume.write_zeroes(offset, len, false, durability).await.map_err(|e| self.failed(&e))?;
             return Ok(());
         }
@@ -202,7 +204,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// UNMAP: every descriptor is checked before the first block is freed (SBC-3 §5.31).
+    /// UNMAP: every descriptor is checked before the first block is freed (SBC-3 §5.31). What is unmapped
+    /// reads as zeroes (LBPRZ), the partial volume blocks at either end too, so this zeroes and frees.
     async fn unmap(&self, list: &[u8], geometry: &Geometry) -> Result<(), Refusal> {
         if list.is_empty() {
             return Ok(());
@@ -231,7 +234,10 @@ impl LogicalUnit {
         let durability = self.durability(false);
         for run in runs.filter(|run| run.blocks > 0) {
             let len = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-            self.volume.unmap(self.byte(run.lba), len, durability).await.map_err(|e| self.failed(&e))?;
+            self.volume
+                .write_zeroes(self.byte(run.lba), len, false, durability)
+                .await
+                .map_err(|e| self.failed(&e))?;
         }
         Ok(())
     }

@@ -21,13 +21,15 @@ use crate::{
 };
 
 /// Most bytes one command may move: bounds what a single CDB can make us hold.
-pub(crate) const TRANSFER_MAX: u32 = 16 << 20;
+pub(crate) const TRANSFER_MAX: u32 = 32 << 20;
 /// Logical blocks COMPARE AND WRITE takes at most (its count is one byte).
 pub(crate) const COMPARE_BLOCKS_MAX: u8 = 255;
 /// Bytes of an UNMAP parameter list's descriptors: 256 of 16 bytes.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// Bytes one WRITE SAME or UNMAP may cover.
-const LONG_WRITE_MAX: u64 = 4 << 30;
+/// Bytes one WRITE SAME may cover.
+const WRITE_SAME_MAX: u64 = 4 << 30;
+/// Bytes one UNMAP may free; the suite wants no more than 1 Mi blocks promised.
+const UNMAP_MAX: u64 = 512 << 20;
 /// Parameter lists (mode pages, reservations) are shorter than this.
 const PARAMETERS_MAX: u32 = 4096;
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
@@ -187,16 +189,16 @@ impl LogicalUnit {
         self.note_reservations(&shared);
     }
 
-    /// LOGICAL UNIT RESET by `nexus`, or a target reset: RESERVE(6) ends, mode parameters are the defaults
-    /// again, every other nexus is told. Returns once no write that began before is still on its way.
-    pub async fn reset(&self, nexus: &Nexus, attention: Sense) {
+    /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, every
+    /// nexus is told. Returns once no write that began before is still on its way.
+    pub async fn reset(&self, attention: Sense) {
         {
             let mut shared = self.shared();
             shared.reservations.release6_any();
             let read_only = self.volume.geometry().read_only;
             shared.mode = mode::Params::new(read_only);
             self.write_through.store(false, Ordering::Release);
-            shared.raise(attention, |port| port != nexus.port());
+            shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.note_reservations(&shared);
         }
         drop(self.exclusive.write().await);
@@ -260,12 +262,9 @@ impl LogicalUnit {
                 self.check_range(run.lba, u64::from(run.blocks), &geometry)?;
                 job(0, TRANSFER_MAX.min(run.blocks.saturating_mul(self.block_size)))
             }
-            Command::WriteSame { run, no_data, unmap } => {
+            Command::WriteSame { run, no_data, .. } => {
                 let blocks = self.same_blocks(run, &geometry)?;
                 self.check_range(run.lba, blocks, &geometry)?;
-                if no_data && unmap && offered > 0 {
-                    return Err(Sense::cdb(1, 0).into());
-                }
                 let data = if no_data { 0 } else { self.block_size };
                 if data != offered && !no_data {
                     return Err(Sense::INVALID_FIELD_IN_CDB.into());
@@ -430,9 +429,9 @@ impl LogicalUnit {
         Limits {
             transfer: short(u64::from(TRANSFER_MAX)),
             optimal_transfer: short(1 << 20),
-            unmap: short(LONG_WRITE_MAX),
+            unmap: short(UNMAP_MAX),
             unmap_descriptors: UNMAP_DESCRIPTORS_MAX,
-            write_same: in_blocks(LONG_WRITE_MAX),
+            write_same: in_blocks(WRITE_SAME_MAX),
             compare_and_write: COMPARE_BLOCKS_MAX,
         }
     }

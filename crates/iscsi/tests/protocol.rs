@@ -1,0 +1,584 @@
+//! The protocol as a value, driven without a socket: what the stock clients do not try.
+//!
+//! `Initiator` speaks to a `Login` and then a `Session` in memory and runs the jobs itself, so a test can
+//! cut the stream where it likes, send what no client sends, and look at every byte that comes back.
+
+use std::{pin::pin, sync::Arc, task::Poll};
+
+use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
+use bytes::{Bytes, BytesMut};
+use iscsi::{
+    Config, Targets,
+    login::{Login, Status, Step},
+    negotiate,
+    pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op},
+    session::{Session, WorkKind},
+};
+use proptest::prelude::*;
+
+const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
+
+/// `MemVolume` never waits, so neither do its jobs.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a memory volume does not wait"),
+    }
+}
+
+fn targets(volume: &Arc<MemVolume>) -> Arc<Targets> {
+    let targets = Targets::new(Config::default());
+    targets.add(NAME, Arc::clone(volume) as Arc<dyn BlockVolume>).unwrap();
+    targets
+}
+
+fn login_pdu(stages: u8, text: &str) -> (Header, Vec<u8>) {
+    let mut h = Header::new(op::LOGIN | 0x40);
+    h.0[1] = stages;
+    h.0[8] = 0x80;
+    h.set(24, 1).set(28, 0);
+    (h, text.replace('|', "\0").into_bytes())
+}
+
+fn try_login(targets: &Targets, stages: u8, text: &str) -> (Result<Step, Fatal>, Header) {
+    let (header, data) = login_pdu(stages, text);
+    let mut outbox = Outbox::default();
+    let step = Login::default().handle(&header, &data, targets, &mut outbox);
+    let reply = outbox.drain();
+    (step, Header(reply.first_chunk().copied().unwrap_or([0; 48])))
+}
+
+/// What came back for one PDU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reply {
+    header: Header,
+    data: Vec<u8>,
+}
+
+struct Initiator {
+    session: Session,
+    framing: Framing,
+    crc: bool,
+    inbox: BytesMut,
+    cmd_sn: u32,
+    next_itt: u32,
+}
+
+impl Initiator {
+    fn new(volume: &Arc<MemVolume>, keys: &str) -> Self {
+        let targets = targets(volume);
+        let text = format!("InitiatorName=iqn.test|TargetName={NAME}|{keys}|");
+        let (header, data) = login_pdu(0x87, &text);
+        let mut login = Login::default();
+        let mut outbox = Outbox::default();
+        let step = login.handle(&header, &data, &targets, &mut outbox).unwrap();
+        assert!(matches!(step, Step::Accepted), "{step:?}");
+        let accepted = login.finish(7, &mut outbox).unwrap();
+        let session = Session::new(accepted, targets, ([127, 0, 0, 1], 3260).into(), outbox);
+        let plain = Framing { data_max: 1 << 24, ..Framing::default() };
+        let mut this =
+            Self { session, framing: plain, crc: false, inbox: BytesMut::new(), cmd_sn: 1, next_itt: 1 };
+        assert_eq!(this.replies().len(), 1, "the login response");
+        if keys.contains("CRC32C") {
+            this.crc = true;
+            this.framing = Framing { header_digest: true, data_digest: true, ..plain };
+        }
+        let power_on = this.command(&[0], 0, 0, &[]);
+        assert_eq!(power_on.last().unwrap().header.0[3], 2, "a new nexus starts with a unit attention");
+        this
+    }
+
+    fn bytes(&self, header: Header, data: &[u8]) -> Vec<u8> {
+        let mut out = Outbox::default();
+        (out.header_digest, out.data_digest) = (self.crc, self.crc);
+        out.push(header, data);
+        out.drain()
+    }
+
+    fn push(&mut self, header: Header, data: &[u8]) -> Result<(), Fatal> {
+        let bytes = self.bytes(header, data);
+        self.inbox.extend_from_slice(&bytes);
+        self.pump()
+    }
+
+    /// Takes in what is there and runs every job.
+    fn pump(&mut self) -> Result<(), Fatal> {
+        self.session.handle_bytes(&mut self.inbox)?;
+        while let Some(work) = self.session.poll_work() {
+            let (unit, nexus) = self.session.unit().unwrap();
+            let answer = match work.kind {
+                WorkKind::Job(job, data) => Some(now(unit.run(&nexus, job, data))),
+                WorkKind::Reset(attention) => {
+                    now(unit.reset(attention));
+                    None
+                }
+            };
+            self.session.complete(work.itt, answer);
+        }
+        Ok(())
+    }
+
+    fn replies(&mut self) -> Vec<Reply> {
+        let wire = self.session.outbox().drain();
+        let mut rest = wire.as_slice();
+        let mut out = Vec::new();
+        while !rest.is_empty() {
+            let Frame::Whole { header, data_at, data_len, total } = self.framing.next(rest).unwrap() else {
+                panic!("half a PDU was sent")
+            };
+            out.push(Reply { header, data: rest[data_at..data_at + data_len].to_vec() });
+            rest = &rest[total..];
+        }
+        out
+    }
+
+    fn header(&mut self, cdb: &[u8], flags: u8, expected: u32) -> Header {
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = flags | 0x80 | 1;
+        h.set(16, self.next_itt).set(20, expected).set(24, self.cmd_sn);
+        h.0[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.next_itt += 1;
+        self.cmd_sn += 1;
+        h
+    }
+
+    fn command(&mut self, cdb: &[u8], flags: u8, expected: u32, immediate: &[u8]) -> Vec<Reply> {
+        let h = self.header(cdb, flags, expected);
+        self.push(h, immediate).unwrap();
+        self.replies()
+    }
+
+    fn read(&mut self, lba: u32, blocks: u16) -> Vec<u8> {
+        let replies = self.command(&rw10(0x28, lba, blocks), 0x40, u32::from(blocks) * 512, &[]);
+        assert!(replies.last().unwrap().header.0[1] & 1 == 1, "status in the last Data-In");
+        replies.into_iter().flat_map(|reply| reply.data).collect()
+    }
+}
+
+fn rw10(opcode: u8, lba: u32, blocks: u16) -> Vec<u8> {
+    let mut cdb = vec![opcode, 0];
+    cdb.extend(lba.to_be_bytes());
+    cdb.push(0);
+    cdb.extend(blocks.to_be_bytes());
+    cdb.push(0);
+    cdb
+}
+
+fn volume() -> Arc<MemVolume> {
+    Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))
+}
+
+fn sense(reply: &Reply) -> (u8, u8, u8) {
+    assert_eq!((reply.header.opcode(), reply.header.0[3]), (op::RESPONSE, 2), "{reply:?}");
+    (reply.data[4], reply.data[14], reply.data[15])
+}
+
+#[test]
+fn every_mistake_at_login_has_its_own_status() {
+    let targets = targets(&volume());
+    for (stages, text, status) in [
+        (0x87, "TargetName=x|", Status::MissingParameter),
+        (0x87, "InitiatorName=iqn.a|", Status::MissingParameter),
+        (0x87, "InitiatorName=iqn.a|TargetName=iqn.nobody|", Status::NotFound),
+        (0x87, "InitiatorName=iqn.a|SessionType=Other|", Status::SessionType),
+        (0x81, "InitiatorName=iqn.a|SessionType=Discovery|AuthMethod=CHAP|", Status::AuthenticationFailed),
+        (
+            0x87,
+            "InitiatorName=iqn.a|SessionType=Discovery|MaxBurstLength=512|MaxBurstLength=512|",
+            Status::InitiatorError,
+        ),
+        (0x8b, "InitiatorName=iqn.a|SessionType=Discovery|", Status::InitiatorError),
+        (0x87, "no pairs|", Status::InitiatorError),
+    ] {
+        let (step, reply) = try_login(&targets, stages, text);
+        assert!(matches!(step, Ok(Step::Refused(refused)) if refused == status), "{text}: {step:?}");
+        assert_eq!([reply.0[36], reply.0[37]], (status as u16).to_be_bytes(), "{text}");
+    }
+    assert!(try_login(&targets, 0x87, "InitiatorName=iqn.a|SessionType=Discovery|X-odd=1|").0.is_ok());
+}
+
+#[test]
+fn login_goes_through_both_stages_and_takes_text_in_pieces() {
+    let targets = targets(&volume());
+    let mut login = Login::default();
+    let mut outbox = Outbox::default();
+    let mut say = |stages, text: &str| {
+        let (header, data) = login_pdu(stages, text);
+        let step = login.handle(&header, &data, &targets, &mut outbox).unwrap();
+        let reply = outbox.drain();
+        (step, reply.get(1).copied(), String::from_utf8_lossy(reply.get(48..).unwrap_or(&[])).into_owned())
+    };
+    let (step, flags, _) = say(0x40, "InitiatorName=iqn.a|Target");
+    assert!(matches!(step, Step::Continue) && flags == Some(0));
+    let (_, flags, text) = say(0x81, &format!("Name={NAME}|AuthMethod=CHAP,None|"));
+    assert_eq!(flags, Some(0x81));
+    assert!(text.contains("AuthMethod=None") && text.contains("TargetPortalGroupTag=1"), "{text}");
+    let (_, flags, text) = say(0x04, "HeaderDigest=CRC32C,None|InitialR2T=No|");
+    assert_eq!(flags, Some(0x04));
+    assert!(
+        text.contains("HeaderDigest=CRC32C") && text.contains("MaxRecvDataSegmentLength=262144"),
+        "{text}"
+    );
+    assert!(matches!(say(0x87, "").0, Step::Accepted));
+}
+
+#[test]
+fn writes_move_the_right_bytes_under_every_combination_of_the_transfer_keys() {
+    for initial_r2t in ["Yes", "No"] {
+        for immediate in ["Yes", "No"] {
+            for (first, burst, segment) in
+                [(512, 512, 512), (1024, 4096, 512), (4096, 8192, 8192), (65536, 65536, 3000)]
+            {
+                for crc in ["None", "CRC32C"] {
+                    let keys = format!(
+                        "InitialR2T={initial_r2t}|ImmediateData={immediate}|FirstBurstLength={first}|\
+                         MaxBurstLength={burst}|HeaderDigest={crc}|DataDigest={crc}|MaxRecvDataSegmentLength={}",
+                        segment.max(512)
+                    );
+                    one_write(&keys, initial_r2t == "No", immediate == "Yes", first, segment);
+                }
+            }
+        }
+    }
+}
+
+fn one_write(keys: &str, unsolicited: bool, immediate: bool, first: usize, segment: usize) {
+    let disk = volume();
+    let mut i = Initiator::new(&disk, keys);
+    let payload: Vec<u8> = (0..24 * 512_u32).map(|n| (n % 253) as u8).collect();
+    let mut h = i.header(&rw10(0x2a, 3, 24), 0x20, payload.len() as u32);
+    let itt = h.itt();
+    let in_command = if immediate { first.min(segment).min(payload.len()) } else { 0 };
+    let by_itself = if unsolicited { first.min(payload.len()) } else { in_command };
+    if by_itself > in_command {
+        h.0[1] &= 0x7f;
+    }
+    i.push(h, &payload[..in_command]).unwrap();
+    send_data(&mut i, itt, NO_TAG, in_command, by_itself, &payload, segment);
+    loop {
+        let replies = i.replies();
+        assert_eq!(replies.len(), 1, "{keys}: {replies:?}");
+        let h = replies[0].header;
+        if h.opcode() != op::R2T {
+            assert_eq!((h.opcode(), h.0[3], h.0[1]), (op::RESPONSE, 0, 0x80), "{keys}");
+            break;
+        }
+        let word = |at: usize| u32::from_be_bytes(h.0[at..at + 4].try_into().unwrap()) as usize;
+        let (at, len) = (word(40), word(44));
+        send_data(&mut i, itt, h.word20(), at, at + len, &payload, segment);
+    }
+    assert!(i.read(3, 24) == payload, "{keys}");
+}
+
+fn send_data(i: &mut Initiator, itt: u32, ttt: u32, from: usize, to: usize, payload: &[u8], segment: usize) {
+    let mut at = from;
+    let mut sn = 0;
+    while at < to {
+        let end = (at + segment).min(to);
+        let mut h = Header::new(op::DATA_OUT);
+        h.0[1] = if end == to { 0x80 } else { 0 };
+        h.set(16, itt).set(20, ttt).set(36, sn).set(40, at as u32);
+        i.push(h, &payload[at..end]).unwrap();
+        (at, sn) = (end, sn + 1);
+    }
+}
+
+#[test]
+fn data_out_of_order_ends_the_command_and_not_a_byte_is_written() {
+    for (sn, offset, ttt_wrong) in [(1, 0, false), (0, 512, false), (0, 0, true)] {
+        let disk = volume();
+        let mut i = Initiator::new(&disk, "ImmediateData=No|InitialR2T=Yes");
+        let h = i.header(&rw10(0x2a, 0, 2), 0x20, 1024);
+        i.push(h, &[]).unwrap();
+        let r2t = i.replies()[0].header;
+        let mut d = Header::new(op::DATA_OUT);
+        let ttt = if ttt_wrong { r2t.word20() + 1 } else { r2t.word20() };
+        d.set(16, h.itt()).set(20, ttt).set(36, sn).set(40, offset);
+        i.push(d, &[9; 512]).unwrap();
+        assert_eq!(sense(&i.replies()[0]), (0xb, 0x4b, 0), "{sn} {offset} {ttt_wrong}");
+        assert_eq!(i.read(0, 2), vec![0; 1024]);
+    }
+}
+
+#[test]
+fn the_window_closes_behind_unanswered_writes_and_opens_again() {
+    let mut i = Initiator::new(&volume(), "ImmediateData=No");
+    for _ in 0..128 {
+        let h = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+        i.push(h, &[]).unwrap();
+    }
+    let r2ts = i.replies();
+    assert_eq!(r2ts.len(), 128);
+    let beyond = i.header(&[0], 0, 0);
+    i.push(beyond, &[]).unwrap();
+    assert_eq!(i.replies(), [], "a command beyond the window is ignored");
+    let mut d = Header::new(op::DATA_OUT);
+    d.set(16, r2ts[0].header.itt()).set(20, r2ts[0].header.word20());
+    i.push(d, &[1; 512]).unwrap();
+    let answer = i.replies()[0].header;
+    let max_cmd_sn = u32::from_be_bytes(answer.0[32..36].try_into().unwrap());
+    assert_eq!(max_cmd_sn, beyond.cmd_sn(), "one answered, one more may come");
+    i.push(beyond, &[]).unwrap();
+    assert_eq!(i.replies().len(), 1);
+}
+
+#[test]
+fn commands_out_of_turn_wait_for_theirs() {
+    let mut i = Initiator::new(&volume(), "");
+    let first = i.header(&[0], 0, 0);
+    let second = i.header(&[0], 0, 0);
+    i.push(second, &[]).unwrap();
+    assert_eq!(i.replies(), []);
+    i.push(first, &[]).unwrap();
+    let order: Vec<u32> = i.replies().iter().map(|reply| reply.header.itt()).collect();
+    assert_eq!(order, [first.itt(), second.itt()]);
+}
+
+#[test]
+fn an_aborted_write_is_never_answered_nor_written() {
+    let mut i = Initiator::new(&volume(), "ImmediateData=No");
+    let write = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    i.push(write, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    let abort = |tag: u32, itt: u32, cmd_sn: u32| {
+        let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
+        h.0[1] = 0x81;
+        h.set(16, itt).set(20, tag).set(24, cmd_sn).set(32, write.cmd_sn());
+        h
+    };
+    let h = abort(write.itt(), 900, i.cmd_sn);
+    i.push(h, &[]).unwrap();
+    let reply = i.replies();
+    assert_eq!(
+        (reply.len(), reply[0].header.opcode(), reply[0].header.0[2]),
+        (1, op::TASK_MANAGEMENT_RESPONSE, 0)
+    );
+    let mut d = Header::new(op::DATA_OUT);
+    d.set(16, write.itt()).set(20, r2t.word20());
+    i.push(d, &[1; 512]).unwrap();
+    assert_eq!(i.replies(), []);
+    let h = abort(write.itt(), 901, i.cmd_sn);
+    i.push(h, &[]).unwrap();
+    assert_eq!(i.replies()[0].header.0[2], 1, "the task does not exist any more");
+    assert_eq!(i.read(0, 1), vec![0; 512]);
+}
+
+#[test]
+fn reads_are_cut_by_the_peers_segment_and_the_burst_with_status_in_the_last() {
+    let disk = volume();
+    let mut data = Segments::new();
+    data.push(Segment::Data(Bytes::from((0..16_384_u32).map(|n| (n / 100) as u8).collect::<Vec<_>>())));
+    now(disk.write(0, data, Durability::Cached)).unwrap();
+    let mut i = Initiator::new(&disk, "MaxRecvDataSegmentLength=3000|MaxBurstLength=8192");
+    let replies = i.command(&rw10(0x28, 0, 40), 0x40, 40 * 512, &[]);
+    let mut at = 0;
+    for (n, reply) in replies.iter().enumerate() {
+        let h = reply.header;
+        assert_eq!((h.opcode(), h.data_sn(), h.offset()), (op::DATA_IN, n as u32, at));
+        at += reply.data.len() as u32;
+        let ends_burst = at % 8192 == 0 || at == 40 * 512;
+        assert_eq!((h.is_final(), h.0[1] & 1 == 1), (ends_burst, at == 40 * 512));
+    }
+    assert_eq!(at, 40 * 512);
+    let bytes: Vec<u8> = replies.into_iter().flat_map(|reply| reply.data).collect();
+    assert!(bytes[..16_384].iter().zip(0..16_384_u32).all(|(b, n)| *b == (n / 100) as u8));
+    assert!(bytes[16_384..].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn residuals_tell_both_ways_and_no_byte_beyond_the_expected_length_is_sent() {
+    let mut i = Initiator::new(&volume(), "");
+    for (expected, sent, flag, residual) in [(512, 512, 4, 512), (2048, 1024, 2, 1024), (1024, 1024, 0, 0)] {
+        let reply = i.command(&rw10(0x28, 0, 2), 0x40, expected, &[]).remove(0);
+        let h = reply.header.0;
+        assert_eq!((reply.data.len(), h[1] & 6, h[47]), (sent, flag, residual as u8), "{expected}");
+        assert_eq!(u32::from_be_bytes([h[44], h[45], h[46], h[47]]), residual);
+    }
+}
+
+#[test]
+fn writes_to_a_read_only_volume_are_refused_even_with_data_on_its_way() {
+    let disk = Arc::new(MemVolume::new("tank/vm@monday", 1 << 20, 8192).read_only());
+    let mut i = Initiator::new(&disk, "InitialR2T=No|ImmediateData=Yes|FirstBurstLength=4096");
+    for opcode in [0x2a, 0x2e, 0x41] {
+        let expected = if opcode == 0x41 { 512 } else { 1024 };
+        let replies = i.command(&rw10(opcode, 0, 2), 0x20, expected, &vec![1; expected as usize]);
+        assert_eq!(sense(&replies[0]), (7, 0x27, 0), "{opcode:#x}");
+    }
+    let mut h = i.header(&rw10(0x2a, 0, 2), 0x20, 1024);
+    h.0[1] &= 0x7f;
+    i.push(h, &[1; 512]).unwrap();
+    assert_eq!(i.replies(), [], "the rest of its data comes first");
+    let mut d = Header::new(op::DATA_OUT);
+    d.set(16, h.itt()).set(20, NO_TAG).set(36, 0).set(40, 512);
+    i.push(d, &[1; 512]).unwrap();
+    assert_eq!(sense(&i.replies()[0]), (7, 0x27, 0));
+}
+
+#[test]
+fn a_grown_volume_is_told_once() {
+    let disk = volume();
+    let mut i = Initiator::new(&disk, "");
+    disk.resize(2 << 20);
+    assert_eq!(
+        i.command(&[0], 0, 0, &[]).remove(0).header.0[3],
+        0,
+        "the command that notices is not the one told"
+    );
+    assert_eq!(sense(&i.command(&[0], 0, 0, &[]).remove(0)), (6, 0x2a, 9));
+    assert_eq!(i.command(&[0], 0, 0, &[]).remove(0).header.0[3], 0);
+    let reply = i.command(&[0x25], 0x40, 8, &[]).remove(0);
+    assert_eq!(reply.data, [0, 0, 0x0f, 0xff, 0, 0, 2, 0]);
+}
+
+#[test]
+fn pings_come_back_with_their_data_and_discovery_lists_every_portal() {
+    let mut i = Initiator::new(&volume(), "");
+    let mut h = Header::new(op::NOP_OUT | 0x40);
+    h.set(16, 77).set(20, NO_TAG).set(24, i.cmd_sn);
+    i.push(h, b"are you there").unwrap();
+    let reply = i.replies().remove(0);
+    assert_eq!(
+        (reply.header.opcode(), reply.header.itt(), &reply.data[..]),
+        (op::NOP_IN, 77, &b"are you there"[..])
+    );
+    let mut h = Header::new(op::TEXT | 0x40);
+    h.set(16, 78).set(20, NO_TAG).set(24, i.cmd_sn);
+    i.push(h, b"SendTargets=\0").unwrap();
+    let text = i.replies().remove(0).data;
+    let pairs = negotiate::pairs(&text).unwrap();
+    assert_eq!(pairs, [("TargetName", NAME), ("TargetAddress", "127.0.0.1:3260,1")]);
+}
+
+#[test]
+fn a_long_discovery_answer_comes_in_pieces() {
+    let disk = volume();
+    let targets = targets(&disk);
+    for n in 0..40 {
+        targets.add(&format!("{NAME}{n}"), Arc::clone(&disk) as Arc<dyn BlockVolume>).unwrap();
+    }
+    let (header, data) =
+        login_pdu(0x87, "InitiatorName=iqn.a|SessionType=Discovery|MaxRecvDataSegmentLength=512|");
+    let (mut login, mut outbox) = (Login::default(), Outbox::default());
+    login.handle(&header, &data, &targets, &mut outbox).unwrap();
+    let accepted = login.finish(1, &mut outbox).unwrap();
+    let mut session = Session::new(accepted, targets, ([127, 0, 0, 1], 3260).into(), Outbox::default());
+    let (mut text, mut ttt, mut pieces) = (Vec::new(), NO_TAG, 0);
+    loop {
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.set(16, 5).set(20, ttt).set(24, 1);
+        let mut out = Outbox::default();
+        out.push(h, if ttt == NO_TAG { b"SendTargets=All\0" } else { b"" });
+        session.handle_bytes(&mut BytesMut::from(&out.drain()[..])).unwrap();
+        let wire = session.outbox().drain();
+        let reply = Header(*wire.first_chunk().unwrap());
+        let len = usize::from(wire[6]) << 8 | usize::from(wire[7]);
+        assert!(len <= 512);
+        text.extend_from_slice(&wire[48..48 + len]);
+        (ttt, pieces) = (reply.word20(), pieces + 1);
+        if reply.is_final() {
+            break;
+        }
+    }
+    assert!(pieces > 3);
+    let names = negotiate::pairs(&text).unwrap().into_iter().filter(|(key, _)| *key == "TargetName");
+    assert_eq!(names.count(), 41);
+}
+
+#[test]
+fn a_broken_digest_ends_the_connection_and_its_data_is_not_used() {
+    let disk = volume();
+    let mut i = Initiator::new(&disk, "HeaderDigest=CRC32C|DataDigest=CRC32C");
+    let h = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    let mut bytes = i.bytes(h, &[1; 512]);
+    let at = bytes.len() - 10;
+    bytes[at] ^= 1;
+    i.inbox.extend_from_slice(&bytes);
+    assert_eq!(i.pump(), Err(Fatal::Digest("data")));
+    assert_eq!(now(disk.read(0, 512)).unwrap()[0], Segment::Zero(512));
+}
+
+/// A PDU that is nearly right: a valid one with some bytes of its header overwritten.
+fn nearly_valid() -> impl Strategy<Value = Vec<u8>> {
+    let opcode = prop::sample::select(vec![0x00, 0x01, 0x01, 0x01, 0x02, 0x04, 0x05, 0x05, 0x06, 0x10, 0x3f]);
+    let cdb = prop::sample::select(vec![
+        0x00, 0x03, 0x08, 0x0a, 0x12, 0x15, 0x1a, 0x28, 0x2a, 0x2e, 0x2f, 0x35, 0x41, 0x42, 0x55, 0x5a, 0x5e,
+        0x5f, 0x88, 0x89, 0x8a, 0x93, 0x9e, 0xa0, 0xa3, 0xff,
+    ]);
+    let noise = prop::collection::vec((1_usize..48, any::<u8>()), 0..6);
+    (opcode, any::<bool>(), any::<u8>(), 0_u32..8, 0_u32..200, cdb, noise, 0_usize..700).prop_map(
+        |(opcode, immediate, flags, itt, sn, cdb, noise, len)| {
+            let mut h = Header::new(opcode | if immediate { 0x40 } else { 0 });
+            h.0[1] = flags;
+            h.set(16, itt).set(20, 1024).set(24, sn);
+            (h.0[32], h.0[40]) = (cdb, 1);
+            for (at, byte) in noise {
+                h.0[at] = byte;
+            }
+            h.0[5] = 0;
+            h.0[4] &= 3;
+            let mut out = Outbox::default();
+            out.push(h, &vec![0x5a; len]);
+            out.drain()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_stream_of_nearly_valid_requests_breaks_a_session(
+        pdus in prop::collection::vec(nearly_valid(), 1..60),
+        crc in any::<bool>(),
+    ) {
+        let keys = if crc { "InitialR2T=No|HeaderDigest=None" } else { "InitialR2T=Yes" };
+        let mut i = Initiator::new(&volume(), keys);
+        for pdu in pdus {
+            i.inbox.extend_from_slice(&pdu);
+            if i.pump().is_err() || i.session.ended() {
+                break;
+            }
+            i.replies(); // panics on anything malformed
+        }
+    }
+
+    #[test]
+    fn noise_never_breaks_login_or_session(noise in prop::collection::vec(any::<u8>(), 0..4096)) {
+        let targets = targets(&volume());
+        if let Some(head) = noise.first_chunk::<48>() {
+            let mut h = Header(*head);
+            h.0[0] = op::LOGIN;
+            let mut outbox = Outbox::default();
+            drop(Login::default().handle(&h, &noise[48..], &targets, &mut outbox));
+        }
+        let mut i = Initiator::new(&volume(), "");
+        i.inbox.extend_from_slice(&noise);
+        drop(i.pump());
+        i.replies();
+    }
+
+    #[test]
+    fn however_the_stream_is_cut_the_same_answers_come_out(cuts in prop::collection::vec(1_usize..200, 1..80)) {
+        let run = |cuts: &[usize]| {
+            let mut i = Initiator::new(&volume(), "InitialR2T=No");
+            let mut wire = Vec::new();
+            for n in 0..20 {
+                let (opcode, flags, data) = if n % 2 == 0 { (0x2a, 0x20, vec![n as u8; 512]) } else { (0x28, 0x40, vec![]) };
+                let h = i.header(&rw10(opcode, n / 2, 1), flags, 512);
+                wire.extend(i.bytes(h, &data));
+            }
+            let mut rest = wire.as_slice();
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break }
+                let (now, later) = rest.split_at((*cut).min(rest.len()));
+                i.inbox.extend_from_slice(now);
+                i.pump().unwrap();
+                rest = later;
+            }
+            i.replies().into_iter().map(|r| (r.header.itt(), r.header.0[3], r.data)).collect::<std::collections::BTreeSet<_>>()
+        };
+        prop_assert_eq!(run(&cuts), run(&[usize::MAX]));
+    }
+}
