@@ -15,11 +15,13 @@
 //! Facts: docs/format/labels.md §3–§5, docs/format/overview.md §5.
 
 mod device;
+mod examine;
 mod learn;
 mod open;
 mod scan;
 
 pub use device::Device;
+pub use examine::{Report, examine};
 pub(crate) use learn::words;
 pub use open::{OpenOptions, Rewind, open};
 pub use scan::{Candidate, Found, Opener, Sources, scan};

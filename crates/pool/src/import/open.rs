@@ -159,6 +159,7 @@ pub(super) fn tentative_tree(candidate: &Candidate, uberblock: &Uberblock) -> Re
         let holes = config.u64_array("hole_array").unwrap_or_default();
         tree.fill(config.u64("vdev_children").unwrap_or(0), holes);
     }
+    settle_leaves(&mut tree, candidate);
     Ok(tree)
 }
 
@@ -214,7 +215,7 @@ async fn open_at(
     if tree.guid_sum() != uberblock.guid_sum {
         return Err(ImportError::GuidSum { found: tree.guid_sum(), expected: uberblock.guid_sum });
     }
-    refuse_small(&mut tree, candidate);
+    settle_leaves(&mut tree, candidate);
     let missing_data = missing(&tree, false);
     if !missing_data.is_empty() {
         return Err(ImportError::MissingDevices { missing: missing_data });
@@ -289,27 +290,31 @@ fn missing(tree: &Tree, log: bool) -> Vec<String> {
         .collect()
 }
 
-/// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does.
-fn refuse_small(tree: &mut Tree, candidate: &Candidate) {
-    let sizes: BTreeMap<u64, u64> =
-        candidate.devices.iter().filter_map(|device| Some((device.guids()?.0, device.allocatable))).collect();
+/// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does. And devices
+/// that were found are named by where they were found, wherever that was before.
+fn settle_leaves(tree: &mut Tree, candidate: &Candidate) {
+    let found: BTreeMap<u64, (u64, &str)> = candidate
+        .devices
+        .iter()
+        .filter_map(|device| Some((device.guids()?.0, (device.allocatable, device.path.as_str()))))
+        .collect();
     for top in &mut tree.tops {
         let asize = top.top.as_ref().map_or(0, |top| top.asize);
-        let need = match &top.kind {
-            Kind::Raidz(geometry) => asize / geometry.children as u64,
-            Kind::Disk | Kind::File | Kind::Mirror | Kind::Replacing | Kind::Spare => asize,
-            _ => 0,
-        };
-        refuse_smaller(top, need, &sizes);
+        settle(top, asize, &found);
     }
 }
 
-fn refuse_smaller(vdev: &mut Vdev, need: u64, sizes: &BTreeMap<u64, u64>) {
-    if let Some(leaf) = &mut vdev.leaf
-        && leaf.disk.is_some()
-        && sizes.get(&vdev.guid).is_some_and(|size| *size < need)
-    {
-        (leaf.disk, leaf.refused) = (None, Aux::BadLabel);
+fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
+    if let (Some(leaf), Some((size, path))) = (&mut vdev.leaf, found.get(&vdev.guid)) {
+        vdev.path = Some((*path).to_owned());
+        if *size < need {
+            (leaf.disk, leaf.refused) = (None, Aux::BadLabel);
+        }
     }
-    vdev.children.iter_mut().for_each(|child| refuse_smaller(child, need, sizes));
+    let need = match &vdev.kind {
+        Kind::Raidz(geometry) => need / geometry.children as u64,
+        Kind::Mirror | Kind::Replacing | Kind::Spare => need,
+        _ => 0,
+    };
+    vdev.children.iter_mut().for_each(|child| settle(child, need, found));
 }

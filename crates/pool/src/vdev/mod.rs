@@ -229,6 +229,12 @@ impl Tree {
         Ok(Self { guid, tops, counters: Counters::default() })
     }
 
+    /// A tree without devices, for a pool whose configuration makes no sense.
+    #[must_use]
+    pub fn empty(guid: u64) -> Self {
+        Self { guid, tops: Vec::new(), counters: Counters::default() }
+    }
+
     /// Appends placeholders until there are `count` top-level devices; `holes` names the ids that are
     /// known to be empty.
     pub fn fill(&mut self, count: u64, holes: &[u64]) {
@@ -579,10 +585,22 @@ fn raidz_geometry(
     })
 }
 
-/// The last component of a `/dev` path, without the partition OpenZFS made; other paths as they are.
+/// Directories whose names say nothing about a device.
+const DEVICE_DIRS: [&str; 9] = [
+    "/dev/disk/by-vdev/",
+    "/dev/disk/by-partlabel/",
+    "/dev/disk/by-partuuid/",
+    "/dev/disk/by-label/",
+    "/dev/disk/by-uuid/",
+    "/dev/disk/by-id/",
+    "/dev/disk/by-path/",
+    "/dev/mapper/",
+    "/dev/",
+];
+
+/// A path without the directory all devices are in, and without the partition OpenZFS itself made.
 fn short_path(path: &str, whole_disk: bool) -> &str {
-    let Some(name) = path.strip_prefix("/dev/") else { return path };
-    let name = name.rsplit('/').next().unwrap_or(name);
+    let Some(name) = DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)) else { return path };
     if !whole_disk {
         return name;
     }
@@ -597,6 +615,11 @@ fn short_path(path: &str, whole_disk: bool) -> &str {
         }
         _ => name,
     }
+}
+
+/// The name of a leaf by its path alone.
+pub(crate) fn short_name(path: &str) -> String {
+    short_path(path, false).to_owned()
 }
 
 impl fmt::Display for Vdev {
@@ -616,6 +639,7 @@ mod tests {
             ("/dev/sda1", false, "sda1"),
             ("/dev/nvme0n1p1", true, "nvme0n1"),
             ("/dev/disk/by-id/ata-X-part1", true, "ata-X"),
+            ("/dev/img/a.img", false, "img/a.img"),
             ("/tmp/a.img", false, "/tmp/a.img"),
         ] {
             assert_eq!(short_path(path, whole), name);

@@ -1,0 +1,283 @@
+//! How a pool is, as a value: the tree of its devices with states, notes and counters, what is wrong,
+//! and OpenZFS's sentences about it.
+//!
+//! `zpool status`, `zpool list -v` and `zpool import` are three ways to print a [`PoolStatus`]; tables and
+//! JSON are the command line's business, the words are here. Facts: docs/format/vdevs.md §9.
+
+mod errlog;
+mod problem;
+
+pub use errlog::{LoggedError, error_log};
+pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
+
+use ondisk::scan::{ScanFunc, ScanPhys, ScanState};
+
+use crate::{
+    Pool,
+    space::{Space, TopSpace},
+    time::{duration, utc},
+    vdev::{Aux, Class, Errors, Kind, State, Tree, Vdev},
+};
+
+/// One device, at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VdevStatus {
+    /// As `zpool status` names it: short path, `mirror-0`, or a guid.
+    pub name: String,
+    /// The word in its configuration: `disk`, `mirror`, `raidz`, …
+    pub type_word: String,
+    /// Its guid.
+    pub guid: u64,
+    /// Its index in its parent.
+    pub id: u64,
+    /// Full path of a leaf.
+    pub path: Option<String>,
+    /// State.
+    pub state: State,
+    /// Why.
+    pub aux: Aux,
+    /// Was not there when the pool was opened.
+    pub not_present: bool,
+    /// What stands behind the counters.
+    pub note: Option<String>,
+    /// Errors since the pool was opened.
+    pub errors: Errors,
+    /// Which allocations it is for; meaningful for top-level devices.
+    pub class: Class,
+    /// Size and use, for top-level devices whose space maps were read.
+    pub space: Option<TopSpace>,
+    /// Size of the device itself in bytes, for a leaf that is there.
+    pub device_bytes: Option<u64>,
+    /// Devices below.
+    pub children: Vec<Self>,
+}
+
+/// A pool, at one moment.
+#[derive(Clone, Debug)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// Guid.
+    pub guid: u64,
+    /// State of the whole.
+    pub state: State,
+    /// Why.
+    pub aux: Aux,
+    /// What is wrong, if anything is; the worst of several.
+    pub problem: Option<Problem>,
+    /// The `scan:` line, without its label: `scrub repaired 0B in …`; `None` if there never was a scan.
+    pub scan: Option<String>,
+    /// Root: its children are the top-level devices, of all classes.
+    pub root: VdevStatus,
+    /// Hot spares.
+    pub spares: Vec<VdevStatus>,
+    /// Cache devices.
+    pub l2cache: Vec<VdevStatus>,
+    /// Number of blocks in the error log.
+    pub error_count: u64,
+}
+
+impl VdevStatus {
+    /// The word in the STATE column.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        self.state.word(self.aux)
+    }
+
+    /// A tree of devices.
+    #[must_use]
+    pub fn of(vdev: &Vdev, space: Option<&TopSpace>) -> Self {
+        let (state, aux) = vdev.state();
+        let leaf = vdev.leaf.as_ref();
+        let not_present = leaf.is_some_and(|leaf| leaf.disk.is_none() && !leaf.offline && !leaf.removed);
+        let mut status = Self {
+            name: vdev.display_name(),
+            type_word: vdev.type_word().to_owned(),
+            guid: vdev.guid,
+            id: vdev.id,
+            path: vdev.path.clone(),
+            state,
+            aux,
+            not_present,
+            note: None,
+            errors: vdev.counters.get(),
+            class: vdev.class(),
+            space: space.copied(),
+            device_bytes: leaf.and_then(|leaf| leaf.disk.as_ref()).map(|disk| disk.info().size),
+            children: vdev.children.iter().map(|child| Self::of(child, None)).collect(),
+        };
+        status.note = status.status_note(leaf.is_some_and(|leaf| leaf.resilvering && leaf.disk.is_some()));
+        if not_present && status.path.is_some() {
+            status.name = vdev.guid.to_string();
+        }
+        status
+    }
+
+    fn status_note(&self, resilvering: bool) -> Option<String> {
+        match (&self.path, self.aux.note()) {
+            (Some(path), _) if self.not_present => Some(format!("was {path}")),
+            (_, Some(note)) => Some(note.to_owned()),
+            _ if resilvering => Some("(awaiting resilver)".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// This device and all below, depth first.
+    pub fn walk(&self, visit: &mut dyn FnMut(&Self)) {
+        visit(self);
+        self.children.iter().for_each(|child| child.walk(visit));
+    }
+
+    /// The line about it in `zpool import`: name (a path even if it is gone) and what stands behind the
+    /// state.
+    #[must_use]
+    pub fn import_name(&self) -> String {
+        match &self.path {
+            Some(path) if self.not_present => crate::vdev::short_name(path),
+            _ => self.name.clone(),
+        }
+    }
+}
+
+impl PoolStatus {
+    /// The status of an open pool. `space` adds sizes; see [`Pool::space`].
+    #[must_use]
+    pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
+        let mut status = Self::of_tree(pool.name(), pool.guid(), pool.tree(), space);
+        status.scan = pool.scan().and_then(scan_line);
+        status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
+        status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
+        status.error_count = error_count;
+        let resilvering =
+            pool.scan().is_some_and(|scan| scan.func() == ScanFunc::Resilver && scan.state() == ScanState::Scanning);
+        status.problem = problem::of_pool(&status, pool, resilvering);
+        status
+    }
+
+    /// The status of devices alone: of a pool that could not be opened.
+    #[must_use]
+    pub fn of_tree(name: &str, guid: u64, tree: &Tree, space: Option<&Space>) -> Self {
+        let (state, aux) = tree.state();
+        let shown = |vdev: &&Vdev| !matches!(vdev.kind, Kind::Hole);
+        let children = tree
+            .tops
+            .iter()
+            .filter(shown)
+            .map(|top| VdevStatus::of(top, space.and_then(|space| space.tops.get(top.id as usize))))
+            .collect();
+        let root = VdevStatus {
+            name: name.to_owned(),
+            type_word: "root".to_owned(),
+            guid,
+            id: 0,
+            path: None,
+            state,
+            aux,
+            not_present: false,
+            note: aux.note().map(str::to_owned),
+            errors: tree.counters.get(),
+            class: Class::Normal,
+            space: space.map(|space| space.total),
+            device_bytes: None,
+            children,
+        };
+        let mut status = Self {
+            name: name.to_owned(),
+            guid,
+            state,
+            aux,
+            problem: None,
+            scan: None,
+            root,
+            spares: Vec::new(),
+            l2cache: Vec::new(),
+            error_count: 0,
+        };
+        status.problem = problem::of_devices(&status);
+        status
+    }
+
+    /// The word for the whole pool.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        self.state.word(self.aux)
+    }
+
+    /// Top-level devices of one class.
+    pub fn tops(&self, class: Class) -> impl Iterator<Item = &VdevStatus> {
+        self.root.children.iter().filter(move |top| top.class == class)
+    }
+}
+
+/// The `scan:` line; several lines for one that runs.
+#[must_use]
+pub fn scan_line(scan: &ScanPhys) -> Option<String> {
+    let (start, end) = scan.times();
+    let took = duration(end.saturating_sub(start));
+    let [_, _, _, processed] = scan.bytes();
+    let (processed, errors) = (human(processed), scan.errors());
+    let running = match scan.func() {
+        ScanFunc::Scrub => "scrub",
+        ScanFunc::Resilver => "resilver",
+        _ => return None,
+    };
+    Some(match (scan.state(), scan.func()) {
+        (ScanState::Finished, ScanFunc::Scrub) => {
+            format!("scrub repaired {processed} in {took} with {errors} errors on {}", utc(end))
+        }
+        (ScanState::Finished, _) => format!("resilvered {processed} in {took} with {errors} errors on {}", utc(end)),
+        (ScanState::Cancelled, _) => format!("{running} canceled on {}", utc(end)),
+        (ScanState::Scanning, _) if scan.flags() & 2 != 0 => format!("{running} paused since {}", utc(start)),
+        (ScanState::Scanning, _) => format!("{running} in progress since {}", utc(start)),
+        _ => return None,
+    })
+}
+
+/// Bytes as OpenZFS shortens them: at most five characters, `1.18M`.
+#[must_use]
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) > 0 {
+        unit += 1;
+    }
+    let whole = bytes >> (10 * unit);
+    if unit == 0 || whole << (10 * unit) == bytes {
+        return format!("{whole}{}", UNITS[unit]);
+    }
+    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    for digits in (0..=2).rev() {
+        let text = format!("{value:.digits$}{}", UNITS[unit]);
+        if text.len() <= 5 {
+            return text;
+        }
+    }
+    format!("{whole}{}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1K"),
+            (1_237_000, "1.18M"),
+            (13_107_200, "12.5M"),
+            (117_440_512, "112M"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+
+    #[test]
+    fn a_finished_scrub_reads_as_openzfs_prints_it() {
+        let words = [1, 2, 0, 0, 3000, 2929, 3000, 1_795_226_743, 1_795_226_748, 37_065_216, 36_455_424, 36_864, 0, 0, 1, 2, 0, 8, 0, u64::MAX, 0, 0, 0, 0];
+        let line = scan_line(&ScanPhys::from_words(&words).unwrap()).unwrap();
+        assert_eq!(line, "scrub repaired 0B in 00:00:05 with 0 errors on Sat Nov 21 02:05:48 2026");
+    }
+}
