@@ -325,9 +325,7 @@ impl Outbox {
             if self.data_digest {
                 crc = match &piece {
                     Segment::Data(bytes) => crc32c::crc32c_append(crc, bytes),
-                    Segment::Zero(len) => {
-                        zero_slices(*len).fold(crc, |crc, zeroes| crc32c::crc32c_append(crc, zeroes))
-                    }
+                    Segment::Zero(len) => zero_slices(*len).fold(crc, crc32c::crc32c_append),
                 };
             }
             self.piece(piece);

@@ -205,7 +205,11 @@ async fn log_in(
             login.handle(&header, data, targets, &mut outbox)?
         };
         if let Step::Accepted = step {
-            let key = login.key().ok_or(Fatal::Protocol("login without a name"))?;
+            let mut key = login.key().ok_or(Fatal::Protocol("login without a name"))?;
+            if login.target().is_none() {
+                // Hosts run discoveries side by side under one ISID: these never replace each other.
+                key.target = peer.to_string();
+            }
             let counters = Arc::<Counters>::default();
             let target = login.target().map(|target| target.iqn().to_owned()).unwrap_or_default();
             let initiator = key.initiator.clone();
@@ -323,6 +327,7 @@ impl Driver {
                     Poll::Ready(None) | Poll::Pending => break,
                 }
             }
+            let was_full = !self.session.wants_input();
             let written = write(&mut self.stream, self.session.outbox(), cx)?;
             if self.session.ended() {
                 ready!(written);
@@ -330,6 +335,9 @@ impl Driver {
             }
             if !self.session.wants_input() {
                 return Poll::Pending; // the write wakes us
+            }
+            if was_full {
+                continue; // jobs were held back, too
             }
             // What was left because the outbox was full comes before anything new.
             if self.buffer.len() < self.session.needed().max(1) {

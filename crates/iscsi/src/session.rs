@@ -98,6 +98,8 @@ pub struct Session {
     /// Commands that want to ask for data, oldest first.
     waiting: VecDeque<u32>,
     resets: VecDeque<(u32, Sense)>,
+    /// Resets asked for and not answered.
+    resetting: usize,
     waits: Vec<Wait>,
     /// Requests that came before their turn, by CmdSN.
     early: BTreeMap<u32, (Header, Bytes)>,
@@ -139,6 +141,7 @@ impl Session {
             queued: VecDeque::new(),
             waiting: VecDeque::new(),
             resets: VecDeque::new(),
+            resetting: 0,
             waits: Vec::new(),
             early: BTreeMap::new(),
             held: 0,
@@ -185,6 +188,7 @@ impl Session {
         // PDUs without data are read in place; those with data are split off, so that the data stays
         // where it was received.
         let mut at = 0_usize;
+        self.needed = 0;
         let result = loop {
             if !self.wants_input() {
                 break Ok(());
@@ -221,6 +225,9 @@ impl Session {
         if let Some((itt, attention)) = self.resets.pop_front() {
             return Some(Work { itt, kind: WorkKind::Reset(attention) });
         }
+        if !self.wants_input() {
+            return None; // answers that nobody fetches would pile up
+        }
         loop {
             let itt = *self.queued.front()?;
             let Some(task) = self.tasks.get_mut(&itt) else {
@@ -246,6 +253,7 @@ impl Session {
     /// The answer to a [`Work`]; for a reset `None`.
     pub fn complete(&mut self, itt: u32, response: Option<Response>) {
         let Some(response) = response else {
+            self.resetting = self.resetting.saturating_sub(1);
             self.task_management_done(itt, 0);
             return;
         };
@@ -356,9 +364,9 @@ impl Session {
         let more = !header.is_final(); // unsolicited Data-Out follows
         let burst = self.params.first_burst.min(ask.expected);
         let immediate = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let misplaced = immediate > 0 && !(ask.write && self.params.immediate_data)
-            || immediate > burst
-            || more && !(ask.write && !self.params.initial_r2t);
+        let may_carry = ask.write && self.params.immediate_data && immediate <= burst;
+        let may_follow = ask.write && !self.params.initial_r2t;
+        let misplaced = (immediate > 0 && !may_carry) || (more && !may_follow);
         let unit = target.unit();
         let begun = if misplaced {
             Begin::Done(unit.check(UNEXPECTED_DATA))
@@ -492,8 +500,15 @@ impl Session {
             // Removing a connection for recovery belongs to a higher error recovery level.
             return self.logout_response(header.itt(), 2);
         }
+        if self.too_many_waits() {
+            return self.reject(header, reject::TOO_MANY_IMMEDIATE);
+        }
         let on = self.abort(|_| true);
         self.wait(Wait { itt: header.itt(), reply: Reply::Logout, on });
+    }
+
+    fn too_many_waits(&self) -> bool {
+        self.waits.len().saturating_add(self.resetting) >= IMMEDIATE_MAX
     }
 
     fn logout_response(&mut self, itt: u32, response: u8) {
@@ -506,7 +521,7 @@ impl Session {
 
     fn task_management(&mut self, header: &Header) {
         let itt = header.itt();
-        if self.waits.len() >= IMMEDIATE_MAX || self.waits.iter().any(|wait| wait.itt == itt) {
+        if self.too_many_waits() || self.waits.iter().any(|wait| wait.itt == itt) {
             return self.reject(header, reject::TOO_MANY_IMMEDIATE);
         }
         let function = header.flags() & 0x7f;
@@ -575,6 +590,7 @@ impl Session {
             Reply::Logout => self.logout_response(itt, 0),
             Reply::TaskManagement { reset: None, .. } => self.task_management_done(itt, 0),
             Reply::TaskManagement { reset: Some(attention), cold } => {
+                self.resetting = self.resetting.saturating_add(1);
                 self.resets.push_back((itt, *attention));
                 if *cold {
                     self.targets.end_sessions(&self.key.target);

@@ -1,0 +1,196 @@
+//! The server's own promises, over real sockets: reinstatement, deadlines, limits, stopping.
+#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use block::MemVolume;
+use iscsi::{
+    Config, Server, Targets,
+    pdu::{Header, Outbox, op},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
+
+const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
+
+struct Served {
+    targets: Arc<Targets>,
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+async fn serve(config: Config) -> Served {
+    let targets = Targets::new(config);
+    targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let server = Server::bind(Arc::clone(&targets), &[any]).await.unwrap();
+    let address = server.local_addrs().unwrap()[0];
+    let (stop, stopped) = oneshot::channel();
+    let server = tokio::spawn(server.run(async { drop(stopped.await) }));
+    Served { targets, address, stop, server }
+}
+
+fn quick() -> Config {
+    Config {
+        login_timeout: Duration::from_millis(200),
+        logout_wait: Duration::from_millis(300),
+        ..Config::default()
+    }
+}
+
+async fn send(stream: &mut TcpStream, header: Header, data: &[u8]) {
+    let mut out = Outbox::default();
+    out.push(header, data);
+    stream.write_all(&out.drain()).await.unwrap();
+}
+
+/// The next PDU; `None` once the server has closed.
+async fn receive(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
+    let read = async {
+        let mut head = [0; 48];
+        stream.read_exact(&mut head).await.ok()?;
+        let len = u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize;
+        let mut data = vec![0; len.next_multiple_of(4)];
+        stream.read_exact(&mut data).await.ok()?;
+        data.truncate(len);
+        Some((Header(head), data))
+    };
+    timeout(Duration::from_secs(5), read).await.expect("an answer or the end within 5 s")
+}
+
+async fn log_in(address: SocketAddr, isid: u8) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut h = Header::new(op::LOGIN | 0x40);
+    (h.0[1], h.0[8], h.0[13]) = (0x87, 0x80, isid);
+    h.set(24, 1);
+    send(&mut stream, h, format!("InitiatorName=iqn.test\0TargetName={NAME}\0").as_bytes()).await;
+    let (reply, _) = receive(&mut stream).await.unwrap();
+    assert_eq!((reply.opcode(), reply.0[1], reply.0[36]), (op::LOGIN_RESPONSE, 0x87, 0));
+    assert_ne!([reply.0[14], reply.0[15]], [0, 0], "the session has a handle");
+    stream
+}
+
+async fn test_unit_ready(stream: &mut TcpStream, cmd_sn: u32) -> Option<u8> {
+    let mut h = Header::new(op::COMMAND);
+    h.set(16, cmd_sn).set(24, cmd_sn);
+    send(stream, h, &[]).await;
+    receive(stream).await.map(|(h, _)| h.0[3])
+}
+
+#[tokio::test]
+async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {
+    let served = serve(quick()).await;
+    let mut old = log_in(served.address, 1).await;
+    let mut other = log_in(served.address, 2).await;
+    let mut new = log_in(served.address, 1).await;
+    assert_eq!(receive(&mut old).await.map(|(h, _)| (h.opcode(), h.0[36])), Some((op::ASYNC, 2)));
+    assert!(receive(&mut old).await.is_none(), "the old connection is closed");
+    assert_eq!(served.targets.sessions().len(), 2);
+    for stream in [&mut new, &mut other] {
+        assert_eq!(test_unit_ready(stream, 1).await, Some(2), "a unit attention first");
+        assert_eq!(test_unit_ready(stream, 2).await, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_log_in_in_time_is_dropped() {
+    let served = serve(quick()).await;
+    let mut silent = TcpStream::connect(served.address).await.unwrap();
+    let mut slow = TcpStream::connect(served.address).await.unwrap();
+    slow.write_all(&Header::new(op::LOGIN | 0x40).0[..20]).await.unwrap();
+    assert!(receive(&mut silent).await.is_none());
+    assert!(receive(&mut slow).await.is_none());
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_and_room_comes_back() {
+    let served = serve(Config { connections_max: 2, ..quick() }).await;
+    let first = log_in(served.address, 1).await;
+    let _second = log_in(served.address, 2).await;
+    let mut third = TcpStream::connect(served.address).await.unwrap();
+    assert!(receive(&mut third).await.is_none());
+    drop(first);
+    let mut tries = 0;
+    while served.targets.sessions().len() > 1 {
+        tries += 1;
+        assert!(tries < 500, "the session of a closed connection stays");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    log_in(served.address, 3).await;
+}
+
+#[tokio::test]
+async fn a_silent_initiator_is_pinged_and_then_dropped() {
+    let served = serve(Config { ping_after: Duration::from_millis(100), ..quick() }).await;
+    let mut stream = log_in(served.address, 1).await;
+    let (ping, _) = receive(&mut stream).await.unwrap();
+    assert_eq!(ping.opcode(), op::NOP_IN);
+    let mut pong = Header::new(op::NOP_OUT | 0x40);
+    pong.set(16, u32::MAX).set(20, ping.word20()).set(24, 1);
+    send(&mut stream, pong, &[]).await;
+    assert_eq!(receive(&mut stream).await.unwrap().0.opcode(), op::NOP_IN, "alive, asked again later");
+    assert!(receive(&mut stream).await.is_none());
+}
+
+#[tokio::test]
+async fn removing_a_target_ends_its_sessions_and_later_logins() {
+    let served = serve(quick()).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert!(served.targets.remove(NAME) && !served.targets.remove(NAME));
+    assert_eq!(receive(&mut stream).await.map(|(h, _)| h.opcode()), Some(op::ASYNC));
+    assert!(receive(&mut stream).await.is_none());
+    let mut late = TcpStream::connect(served.address).await.unwrap();
+    let mut h = Header::new(op::LOGIN | 0x40);
+    h.0[1] = 0x87;
+    send(&mut late, h, format!("InitiatorName=iqn.test\0TargetName={NAME}\0").as_bytes()).await;
+    let (reply, _) = receive(&mut late).await.unwrap();
+    assert_eq!([reply.0[36], reply.0[37]], [2, 3]);
+}
+
+#[tokio::test]
+async fn stopping_asks_for_a_logout_serves_meanwhile_and_ends() {
+    let served = serve(quick()).await;
+    let mut stays = log_in(served.address, 1).await;
+    let mut leaves = log_in(served.address, 2).await;
+    served.stop.send(()).unwrap();
+    for stream in [&mut stays, &mut leaves] {
+        assert_eq!(receive(stream).await.map(|(h, _)| (h.opcode(), h.0[36])), Some((op::ASYNC, 1)));
+    }
+    assert_eq!(test_unit_ready(&mut stays, 1).await, Some(2), "commands are still answered");
+    let mut h = Header::new(op::LOGOUT | 0x40);
+    h.set(16, 9).set(24, 1);
+    send(&mut leaves, h, &[]).await;
+    assert_eq!(receive(&mut leaves).await.map(|(h, _)| (h.opcode(), h.0[2])), Some((op::LOGOUT_RESPONSE, 0)));
+    assert!(receive(&mut leaves).await.is_none());
+    assert_eq!(receive(&mut stays).await.map(|(h, _)| (h.opcode(), h.0[36])), Some((op::ASYNC, 2)));
+    timeout(Duration::from_secs(5), served.server).await.expect("the server ends").unwrap();
+}
+
+#[tokio::test]
+async fn an_initiator_that_reads_late_still_gets_every_byte() {
+    let served = serve(quick()).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    // 100 reads of the whole volume are 100 MiB: far above what may wait for the socket.
+    for sn in 2..102 {
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = 0xc1;
+        h.set(16, sn).set(20, 1 << 20).set(24, sn);
+        (h.0[32], h.0[39], h.0[40]) = (0x28, 8, 0);
+        send(&mut stream, h, &[]).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut bytes = 0;
+    while bytes < 100 << 20 {
+        let (h, data) = receive(&mut stream).await.expect("all of it");
+        assert_eq!(h.opcode(), op::DATA_IN);
+        bytes += data.len();
+    }
+    assert_eq!(test_unit_ready(&mut stream, 102).await, Some(0));
+}
