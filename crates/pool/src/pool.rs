@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use crate::{
     dmu::{ObjectSet, ReadError},
-    dsl::{Dsl, PoolSpace},
+    dsl::Dsl,
     features::FeatureState,
     io::PoolIo,
     space::Space,
@@ -148,8 +148,8 @@ impl Pool {
     /// The root of the datasets cannot be read.
     pub async fn dsl(&self) -> Result<&Dsl, ReadError> {
         let open = || async {
-            let space = PoolSpace { devices: crate::space::deflated_size(self.tree()), ..PoolSpace::default() };
-            Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), space).await
+            let devices = crate::space::deflated_size(self.tree());
+            Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), devices).await
         };
         self.dsl.get_or_try_init(open).await
     }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use block::{BlockVolume, Segment};
 use pool::{
     Pool,
-    dsl::{Dataset, DatasetKind},
+    dsl::Dataset,
     import::open,
     props::Style,
 };
@@ -66,17 +66,16 @@ async fn names_and_every_property_are_those_of_openzfs() {
     let mut wrong = Vec::new();
     for fixture in fixtures::all() {
         let manifest = &fixture.manifest;
-        if manifest.zfs_get.is_empty() {
+        // The properties of a crashed pool were taken after its log was replayed.
+        if manifest.zfs_get.is_empty() || is_crashed(&fixture) {
             continue;
         }
         let pool = open_fixture(&fixture).await;
         let (datasets, errors) = pool.datasets().await.unwrap();
         assert!(errors.is_empty(), "{}: {errors:?}", fixture.name);
-        let listed: Vec<&str> =
-            datasets.iter().filter(|d| d.kind() != DatasetKind::Bookmark).map(Dataset::name).collect();
+        let listed: Vec<&str> = datasets.iter().map(Dataset::name).collect();
         let expected: Vec<&str> = manifest.list.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(listed, expected, "{}", fixture.name);
-        assert_eq!(datasets.len(), manifest.zfs_get.len(), "{}: bookmarks", fixture.name);
         for dataset in datasets {
             let Some(expected) = manifest.zfs_get.get(dataset.name()) else {
                 wrong.push(format!("{} is not in the manifest", dataset.name()));
@@ -107,9 +106,42 @@ async fn names_and_every_property_are_those_of_openzfs() {
 }
 
 #[tokio::test]
+async fn pool_properties_are_those_of_openzfs() {
+    /// What depends on who looks, and when: the manifests were taken on a pool imported under another root, whose
+    /// space maps were not loaded.
+    const OF_THE_MOMENT: [&str; 6] = ["load_guid", "cachefile", "free", "allocated", "capacity", "fragmentation"];
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for fixture in fixtures::all() {
+        if fixture.manifest.zpool_get.is_empty() {
+            continue;
+        }
+        let pool = open_fixture(&fixture).await;
+        let properties = pool.properties().await.unwrap();
+        assert_eq!(properties.list().len(), fixture.manifest.zpool_get.len(), "{}", fixture.name);
+        for property in properties.list() {
+            let ours = (property.print(Style::Exact).into_owned(), property.source.to_string());
+            let theirs = fixture.manifest.zpool_get.get(&*property.name).map(|p| (p.value.clone(), p.source.clone()));
+            compared += 1;
+            if theirs.as_ref() != Some(&ours) && !OF_THE_MOMENT.contains(&&*property.name) {
+                wrong.push(format!("{} {}: {ours:?}, should be {theirs:?}", fixture.name, property.name));
+            }
+        }
+        let number = |name| properties.get(name).and_then(|p| p.value.as_number()).unwrap();
+        assert_eq!(number("free") + number("allocated"), number("size"));
+        assert!(number("allocated") > 0);
+    }
+    assert!(wrong.is_empty(), "{} of {compared} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(compared > 1000, "{compared}");
+}
+
+#[tokio::test]
 async fn every_volume_and_snapshot_has_its_content() {
     let mut compared = 0;
     for fixture in fixtures::all() {
+        if fixture.manifest.zvols.is_empty() {
+            continue;
+        }
         let pool = open_fixture(&fixture).await;
         let datasets = all_datasets(&pool).await;
         let mut sums = BTreeMap::new();

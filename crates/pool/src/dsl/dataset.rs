@@ -493,7 +493,7 @@ impl Dataset {
 }
 
 /// Reads the dataset structure `object`.
-async fn read_phys(mos: &ObjectSet, object: u64) -> Result<(DatasetPhys, DnodeAt), ReadError> {
+pub(super) async fn read_phys(mos: &ObjectSet, object: u64) -> Result<(DatasetPhys, DnodeAt), ReadError> {
     let found = mos.dnode(object).await?;
     check_bonus(&found, ObjectType::DSL_DATASET)?;
     let at = At { objset: 0, object, level: 0, blkid: 0 };

@@ -33,12 +33,14 @@ use crate::{
 mod dataset;
 mod dir;
 pub mod name;
+mod sharing;
 mod space;
 mod volumes;
 
 pub use dataset::{Dataset, DatasetKind, HeadKind, Hold};
 pub use dir::Dir;
 pub use name::{LookupError, NameError};
+pub use sharing::Sharing;
 pub use space::PoolSpace;
 pub use volumes::VolumeLookupError;
 
@@ -58,6 +60,7 @@ struct Inner {
     directory: Zap,
     root: u64,
     space: PoolSpace,
+    sharing: Sharing,
     dirs: Mutex<BTreeMap<u64, Arc<Dir>>>,
 }
 
@@ -68,17 +71,20 @@ impl fmt::Debug for Dsl {
 }
 
 impl Dsl {
-    /// Opens the tree of datasets of the pool whose meta object set is `mos`.
+    /// Opens the tree of datasets of the pool whose meta object set is `mos`; `devices` is what its data devices
+    /// hold, in deflated bytes.
     ///
     /// # Errors
     /// The object directory cannot be read or names no root dataset.
-    pub async fn open(pool: &str, pool_guid: u64, mos: Arc<ObjectSet>, space: PoolSpace) -> Result<Self, ReadError> {
+    pub async fn open(pool: &str, pool_guid: u64, mos: Arc<ObjectSet>, devices: u64) -> Result<Self, ReadError> {
         let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
         let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
         let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
         let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
+        let sharing = Sharing::read(&mos, &directory).await?;
+        let space = PoolSpace { devices, shared: sharing.saved() };
         let dirs = Mutex::default();
-        Ok(Self(Arc::new(Inner { pool: pool.to_owned(), pool_guid, mos, directory, root, space, dirs })))
+        Ok(Self(Arc::new(Inner { pool: pool.to_owned(), pool_guid, mos, directory, root, space, sharing, dirs })))
     }
 
     /// Name of the pool.
@@ -109,6 +115,12 @@ impl Dsl {
     #[must_use]
     pub fn space(&self) -> PoolSpace {
         self.0.space
+    }
+
+    /// What deduplication and block cloning save.
+    #[must_use]
+    pub fn sharing(&self) -> Sharing {
+        self.0.sharing
     }
 
     /// The root dataset.
@@ -191,6 +203,29 @@ impl Dsl {
             all.extend(parts);
         }
         (all, errors)
+    }
+
+    /// Name of the dataset whose object number in the MOS is `object`; `None` if it is not a live dataset.
+    ///
+    /// # Errors
+    /// What leads to its name cannot be read.
+    pub async fn head_name(&self, object: u64) -> Result<Option<String>, ReadError> {
+        let (phys, _) = dataset::read_phys(self.mos(), object).await?;
+        let dir = self.dir(phys.dir).await?;
+        Ok((dir.phys().head_dataset == object).then(|| dir.name().to_owned()))
+    }
+
+    /// Space of one of the pool's own dirs (`$FREE`: waiting to be freed); 0 if there is none of this name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn internal_used(&self, name: &str) -> Result<u64, ReadError> {
+        let root = self.dir(self.0.root).await?;
+        let Some(map) = root.child_map(self).await? else { return Ok(0) };
+        match map.get_u64(name).await? {
+            Some(object) => Ok(dir::read_phys(self.mos(), object).await?.phys.used_bytes),
+            None => Ok(0),
+        }
     }
 
     /// The dir with this object number, its name found by going up to the root.

@@ -6,14 +6,30 @@
 use std::borrow::Cow;
 
 /// Words and numbers of an index property, the printed word of a number first.
-pub type Words = &'static [(&'static str, u64)];
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    list: &'static [(&'static str, u64)],
+    /// The high bits of the number are a level of zstd: see [`level_word`].
+    has_levels: bool,
+}
+
+const fn words(list: &'static [(&'static str, u64)]) -> Words {
+    Words { list, has_levels: false }
+}
+
+impl Words {
+    /// All words, as they may be typed.
+    pub fn all(self) -> impl Iterator<Item = &'static str> {
+        self.list.iter().map(|(word, _)| *word)
+    }
+}
 
 /// `off`, `on`.
-pub static ON_OFF: Words = &[("off", 0), ("on", 1)];
+pub static ON_OFF: Words = words(&[("off", 0), ("on", 1)]);
 /// `no`, `yes`.
-pub static YES_NO: Words = &[("no", 0), ("yes", 1)];
+pub static YES_NO: Words = words(&[("no", 0), ("yes", 1)]);
 /// Block checksum algorithms.
-pub static CHECKSUM: Words = &[
+pub static CHECKSUM: Words = words(&[
     ("on", 1),
     ("off", 2),
     ("fletcher2", 6),
@@ -24,9 +40,9 @@ pub static CHECKSUM: Words = &[
     ("skein", 12),
     ("edonr", 13),
     ("blake3", 14),
-];
+]);
 /// Checksums deduplication goes by; bit 8 asks for a comparison of the bytes as well.
-pub static DEDUP: Words = &[
+pub static DEDUP: Words = words(&[
     ("on", 1),
     ("off", 2),
     ("verify", 1 | VERIFY),
@@ -39,10 +55,10 @@ pub static DEDUP: Words = &[
     ("edonr,verify", 13 | VERIFY),
     ("blake3", 14),
     ("blake3,verify", 14 | VERIFY),
-];
+]);
 const VERIFY: u64 = 1 << 8;
-/// Block compression, without the levels of zstd: see [`compression_word`].
-pub static COMPRESSION: Words = &[
+/// Block compression, without the levels of zstd: see [`level_word`].
+pub static COMPRESSION: Words = Words { has_levels: true, list: &[
     ("on", 1),
     ("off", 2),
     ("lzjb", 3),
@@ -59,7 +75,7 @@ pub static COMPRESSION: Words = &[
     ("zle", 14),
     ("lz4", 15),
     ("zstd", ZSTD),
-];
+] };
 const ZSTD: u64 = 16;
 /// The low bits of a compression value name the algorithm, the rest its level.
 const ALGORITHM_BITS: u32 = 7;
@@ -68,46 +84,44 @@ const ZSTD_FAST_BASE: u64 = 102;
 /// The level code that means "the algorithm's default".
 const LEVEL_DEFAULT: u64 = 255;
 /// Extra copies of data.
-pub static COPIES: Words = &[("1", 1), ("2", 2), ("3", 3)];
+pub static COPIES: Words = words(&[("1", 1), ("2", 2), ("3", 3)]);
 /// What synchronous writes mean.
-pub static SYNC: Words = &[("standard", 0), ("always", 1), ("disabled", 2)];
+pub static SYNC: Words = words(&[("standard", 0), ("always", 1), ("disabled", 2)]);
 /// What synchronous writes are optimised for.
-pub static LOGBIAS: Words = &[("latency", 0), ("throughput", 1)];
+pub static LOGBIAS: Words = words(&[("latency", 0), ("throughput", 1)]);
 /// What a cache may hold; also what prefetch may fetch.
-pub static CACHE: Words = &[("none", 0), ("metadata", 1), ("all", 2)];
+pub static CACHE: Words = words(&[("none", 0), ("metadata", 1), ("all", 2)]);
 /// Direct I/O.
-pub static DIRECT: Words = &[("disabled", 0), ("standard", 1), ("always", 2)];
+pub static DIRECT: Words = words(&[("disabled", 0), ("standard", 1), ("always", 2)]);
 /// How a volume shows itself on the host.
-pub static VOLMODE: Words = &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)];
+pub static VOLMODE: Words = words(&[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)]);
 /// Whether snapshots' device nodes are shown.
-pub static SNAPDEV: Words = &[("hidden", 0), ("visible", 1)];
+pub static SNAPDEV: Words = words(&[("hidden", 0), ("visible", 1)]);
 /// Whether `.zfs` is listed.
-pub static SNAPDIR: Words = &[("hidden", 0), ("visible", 1), ("disabled", 2)];
+pub static SNAPDIR: Words = words(&[("hidden", 0), ("visible", 1), ("disabled", 2)]);
 /// What `chmod` does to an access control list.
-pub static ACLMODE: Words = &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)];
+pub static ACLMODE: Words = words(&[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)]);
 /// What new files inherit of one.
-pub static ACLINHERIT: Words = &[
+pub static ACLINHERIT: Words = words(&[
     ("discard", 0),
     ("noallow", 1),
     ("restricted", 4),
     ("secure", 4),
     ("passthrough", 3),
     ("passthrough-x", 5),
-];
+]);
 /// Which kind of access control list.
-pub static ACLTYPE: Words =
-    &[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)];
+pub static ACLTYPE: Words = words(&[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)]);
 /// Where extended attributes are kept.
-pub static XATTR: Words = &[("off", 0), ("dir", 1), ("sa", 2), ("on", 2)];
+pub static XATTR: Words = words(&[("off", 0), ("dir", 1), ("sa", 2), ("on", 2)]);
 /// Whether a file system may be mounted.
-pub static CANMOUNT: Words = &[("off", 0), ("on", 1), ("noauto", 2)];
+pub static CANMOUNT: Words = words(&[("off", 0), ("on", 1), ("noauto", 2)]);
 /// How names of files compare.
-pub static CASE: Words = &[("sensitive", 0), ("insensitive", 1), ("mixed", 2)];
+pub static CASE: Words = words(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)]);
 /// Unicode form names are compared in.
-pub static NORMALIZATION: Words =
-    &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)];
+pub static NORMALIZATION: Words = words(&[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)]);
 /// Bytes of a new dnode.
-pub static DNODESIZE: Words = &[
+pub static DNODESIZE: Words = words(&[
     ("legacy", 0),
     ("auto", 1),
     ("1k", 1024),
@@ -115,66 +129,61 @@ pub static DNODESIZE: Words = &[
     ("4k", 4096),
     ("8k", 8192),
     ("16k", 16384),
-];
+]);
 /// How much metadata has an extra copy.
-pub static REDUNDANT_METADATA: Words = &[("all", 0), ("most", 1), ("some", 2), ("none", 3)];
+pub static REDUNDANT_METADATA: Words = words(&[("all", 0), ("most", 1), ("some", 2), ("none", 3)]);
 /// Encryption suites.
-pub static ENCRYPTION: Words = &[
+pub static ENCRYPTION: Words = words(&[
     ("off", 2),
-    ("on", 8),
     ("aes-128-ccm", 3),
     ("aes-192-ccm", 4),
     ("aes-256-ccm", 5),
     ("aes-128-gcm", 6),
     ("aes-192-gcm", 7),
     ("aes-256-gcm", 8),
-];
+    ("on", 8),
+]);
 /// Form of the user's key.
-pub static KEYFORMAT: Words = &[("none", 0), ("raw", 1), ("hex", 2), ("passphrase", 3)];
+pub static KEYFORMAT: Words = words(&[("none", 0), ("raw", 1), ("hex", 2), ("passphrase", 3)]);
 /// Whether the key is loaded.
-pub static KEYSTATUS: Words = &[("none", 0), ("unavailable", 1), ("available", 2)];
+pub static KEYSTATUS: Words = words(&[("none", 0), ("unavailable", 1), ("available", 2)]);
 /// Version of the file system layer.
-pub static ZPL_VERSION: Words =
-    &[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 5), ("current", 5)];
+pub static ZPL_VERSION: Words = words(&[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 5), ("current", 5)]);
 /// What a pool does when it loses too many devices.
-pub static FAILMODE: Words = &[("wait", 0), ("continue", 1), ("panic", 2)];
+pub static FAILMODE: Words = words(&[("wait", 0), ("continue", 1), ("panic", 2)]);
 
 /// The printed word of `value`.
+#[must_use]
 pub fn word(words: Words, value: u64) -> Option<Cow<'static, str>> {
-    if std::ptr::eq(words, COMPRESSION) {
-        return compression_word(value);
+    let (number, level) = match words.has_levels {
+        true => (value & ((1 << ALGORITHM_BITS) - 1), value >> ALGORITHM_BITS),
+        false => (value, 0),
+    };
+    if number == ZSTD && level != 0 && level != LEVEL_DEFAULT {
+        return level_word(level);
     }
-    if std::ptr::eq(words, ENCRYPTION) && value == 8 {
-        return Some(Cow::Borrowed("aes-256-gcm"));
-    }
-    words.iter().find(|(_, number)| *number == value).map(|(word, _)| Cow::Borrowed(*word))
+    words.list.iter().find(|(_, known)| *known == number).map(|(word, _)| Cow::Borrowed(*word))
 }
 
 /// The number `word` stands for.
+#[must_use]
 pub fn number(words: Words, word: &str) -> Option<u64> {
-    if let Some((_, number)) = words.iter().find(|(known, _)| *known == word) {
+    if let Some((_, number)) = words.list.iter().find(|(known, _)| *known == word) {
         return Some(*number);
     }
-    if std::ptr::eq(words, COMPRESSION) {
-        return zstd_number(word.strip_prefix("zstd-")?);
-    }
-    None
+    words.has_levels.then(|| zstd_number(word.strip_prefix("zstd-")?)).flatten()
 }
 
-/// The word of a compression value, with the level of zstd where there is one.
+/// The word of a level of zstd.
 ///
 /// The level code counts 1…19 as themselves; 103…112 are `fast-1`…`fast-10`, then in tens up to
 /// `fast-100`, then `fast-500` and `fast-1000`. `zstd-fast` is what `fast-1` prints as.
-fn compression_word(value: u64) -> Option<Cow<'static, str>> {
-    let (algorithm, level) = (value & ((1 << ALGORITHM_BITS) - 1), value >> ALGORITHM_BITS);
-    if algorithm == ZSTD && level != 0 && level != LEVEL_DEFAULT {
-        return Some(Cow::Owned(match level {
-            1..=19 => format!("zstd-{level}"),
-            level if level == ZSTD_FAST_BASE + 1 => "zstd-fast".to_owned(),
-            _ => format!("zstd-fast-{}", fast_level(level)?),
-        }));
-    }
-    COMPRESSION.iter().find(|(_, number)| *number == algorithm).map(|(word, _)| Cow::Borrowed(*word))
+fn level_word(level: u64) -> Option<Cow<'static, str>> {
+    Some(Cow::Owned(match level {
+        1..=19 => format!("zstd-{level}"),
+        level if level == ZSTD_FAST_BASE + 1 => "zstd-fast".to_owned(),
+        _ => format!("zstd-fast-{}", fast_level(level)?),
+    }))
 }
 
 /// What `fast-N` a level code means.
@@ -212,7 +221,7 @@ mod tests {
             SNAPDEV, SNAPDIR, ACLMODE, ACLINHERIT, ACLTYPE, XATTR, CANMOUNT, CASE, NORMALIZATION, DNODESIZE,
             REDUNDANT_METADATA, ENCRYPTION, KEYFORMAT, KEYSTATUS, ZPL_VERSION, FAILMODE,
         ] {
-            for (text, value) in words {
+            for (text, value) in words.list {
                 assert_eq!(number(words, text), Some(*value));
                 let printed = word(words, *value).unwrap();
                 assert_eq!(number(words, &printed), Some(*value), "{text} prints as {printed}");

@@ -58,6 +58,8 @@ pub enum Kind {
     Number,
     /// Hundredths, shown as `1.00x`.
     Ratio,
+    /// Shown as `5%`.
+    Percent,
     /// Seconds since 1970, shown as a date.
     Date,
     /// The same with seconds.
@@ -331,6 +333,63 @@ pub static DATASET: &[Definition] = &[
     row("defaultprojectobjquota", "DEFAULTPROJECTOBJQUOTA", Kind::Limit, Access::Settable, FS_SNAP, Default::Absent, SIZE_OR_NONE),
 ];
 
+/// Every pool property but the features, in the order of `zpool get all`.
+pub static POOL: &[Definition] = &[
+    computed("size", "SIZE", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    alias("cap", computed("capacity", "CAP", Kind::Percent, Types::NONE, SIZE_TEXT)),
+    row("altroot", "ALTROOT", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<path>"),
+    left(computed("health", "HEALTH", Kind::Text, Types::NONE, "<state>")),
+    computed("guid", "GUID", Kind::Plain, Types::NONE, "<guid>"),
+    row("version", "VERSION", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<version>"),
+    row("bootfs", "BOOTFS", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<filesystem>"),
+    pool_word("delegation", "DELEGATION", index::ON_OFF, 1, ON_OFF_TEXT),
+    alias("replace", pool_word("autoreplace", "REPLACE", index::ON_OFF, 0, ON_OFF_TEXT)),
+    row("cachefile", "CACHEFILE", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<file> | none"),
+    pool_word("failmode", "FAILMODE", index::FAILMODE, 0, "wait | continue | panic"),
+    alias("listsnaps", pool_word("listsnapshots", "LISTSNAPS", index::ON_OFF, 0, ON_OFF_TEXT)),
+    alias("expand", pool_word("autoexpand", "EXPAND", index::ON_OFF, 0, ON_OFF_TEXT)),
+    alias("dedup", computed("dedupratio", "DEDUP", Kind::Ratio, Types::NONE, "<1.00x or higher if deduped>")),
+    computed("free", "FREE", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    alias("alloc", computed("allocated", "ALLOC", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    alias("rdonly", computed("readonly", "RDONLY", Kind::Index(index::ON_OFF), Types::NONE, ON_OFF_TEXT)),
+    row("ashift", "ASHIFT", Kind::Plain, Access::Settable, Types::NONE, Default::Number(0), "<ashift, 9-16, or 0=default>"),
+    row("comment", "COMMENT", Kind::Text, Access::Settable, Types::NONE, Default::Text("-"), "<comment-string>"),
+    alias("expandsz", computed("expandsize", "EXPANDSZ", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    computed("freeing", "FREEING", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    alias("frag", computed("fragmentation", "FRAG", Kind::Percent, Types::NONE, "<percent>")),
+    computed("leaked", "LEAKED", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    pool_word("multihost", "MULTIHOST", index::ON_OFF, 0, ON_OFF_TEXT),
+    alias("ckpoint", computed("checkpoint", "CKPOINT", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    computed("load_guid", "LOAD_GUID", Kind::Plain, Types::NONE, "<load_guid>"),
+    pool_word("autotrim", "AUTOTRIM", index::ON_OFF, 0, ON_OFF_TEXT),
+    row(
+        "compatibility", "COMPATIBILITY", Kind::Text, Access::Settable, Types::NONE, Default::Text("off"),
+        "<file[,file...]> | off | legacy",
+    ),
+    alias("bclone_used", computed("bcloneused", "BCLONE_USED", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    alias("bclone_saved", computed("bclonesaved", "BCLONE_SAVED", Kind::Bytes, Types::NONE, SIZE_TEXT)),
+    alias("bclone_ratio", computed("bcloneratio", "BCLONE_RATIO", Kind::Ratio, Types::NONE, "<1.00x or higher if cloned>")),
+    computed("dedup_table_size", "DDTSIZE", Kind::Bytes, Types::NONE, SIZE_TEXT),
+    row("dedup_table_quota", "DDTQUOTA", Kind::Text, Access::Settable, Types::NONE, Default::Text("auto"), "<size> | none | auto"),
+    computed("last_scrubbed_txg", "LAST_SCRUBBED_TXG", Kind::Plain, Types::NONE, "<txg>"),
+];
+
+const fn pool_word(
+    name: &'static str,
+    heading: &'static str,
+    words: Words,
+    default: u64,
+    values: &'static str,
+) -> Definition {
+    row(name, heading, Kind::Index(words), Access::Settable, Types::NONE, Default::Number(default), values)
+}
+
+/// The row of a pool property; features have none.
+#[must_use]
+pub fn pool(name: &str) -> Option<&'static Definition> {
+    POOL.iter().find(|row| row.name == name || row.alias == Some(name))
+}
+
 /// The row of `name`, which may be an alias. `name` itself (a column of lists, never one of `all`) has none.
 #[must_use]
 pub fn dataset(name: &str) -> Option<&'static Definition> {
@@ -352,18 +411,20 @@ mod tests {
 
     #[test]
     fn names_and_aliases_are_unique() {
-        let mut seen = BTreeSet::new();
-        for row in DATASET {
-            assert!(seen.insert(row.name), "{} twice", row.name);
-            if let Some(alias) = row.alias {
-                assert!(seen.insert(alias), "{alias} twice");
+        for table in [DATASET, POOL] {
+            let mut seen = BTreeSet::new();
+            for row in table {
+                assert!(seen.insert(row.name), "{} twice", row.name);
+                if let Some(alias) = row.alias {
+                    assert!(seen.insert(alias), "{alias} twice");
+                }
             }
         }
     }
 
     #[test]
     fn defaults_of_words_are_words() {
-        for row in DATASET {
+        for row in DATASET.iter().chain(POOL) {
             if let (Kind::Index(words), Default::Number(value)) = (row.kind, row.default) {
                 assert!(index::word(words, value).is_some(), "{}", row.name);
             }

@@ -87,12 +87,13 @@ pub fn print(kind: Kind, value: &Value, style: Style) -> Cow<'_, str> {
             let unit = if matches!(style, Style::Exact) { "" } else { "x" };
             Cow::Owned(format!("{}.{:02}{unit}", number / 100, number % 100))
         }
+        (Kind::Percent, Style::Human { .. }) => Cow::Owned(format!("{number}%")),
         (Kind::Limit, Style::Human { .. }) if number == 0 => Cow::Borrowed("none"),
         (Kind::Bytes | Kind::Limit, Style::Human { .. }) => Cow::Owned(bytes(number)),
         (Kind::Number | Kind::Count, Style::Human { .. }) => Cow::Owned(count(number)),
         (Kind::Date, Style::Human { utc_offset }) => Cow::Owned(date(number, utc_offset, false)),
         (Kind::DateSeconds, Style::Human { utc_offset }) => Cow::Owned(date(number, utc_offset, true)),
-        (Kind::Plain | Kind::Text, _) | (_, Style::Exact) => Cow::Owned(number.to_string()),
+        (Kind::Plain | Kind::Text | Kind::Percent, _) | (_, Style::Exact) => Cow::Owned(number.to_string()),
     }
 }
 
