@@ -118,8 +118,11 @@ impl BlockCache {
     /// What the cache did so far and holds now.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        let mut stats =
-            CacheStats { hits: self.hits.load(Relaxed), misses: self.misses.load(Relaxed), ..CacheStats::default() };
+        let mut stats = CacheStats {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            ..CacheStats::default()
+        };
         for shard in &self.shards {
             let shard = shard.lock();
             stats.bytes += shard.bytes as u64;

@@ -89,7 +89,9 @@ pub fn deflate(vdev: &Vdev, bytes: u64) -> u64 {
 #[must_use]
 pub fn deflate_ratio(vdev: &Vdev) -> u64 {
     match &vdev.kind {
-        Kind::Raidz(geometry) => (128 << 10) / (geometry.allocated(128 << 10, geometry.original_width()) >> 9).max(1),
+        Kind::Raidz(geometry) => {
+            (128 << 10) / (geometry.allocated(128 << 10, geometry.original_width()) >> 9).max(1)
+        }
         // A stress tester's mirror of RAIDZ takes what its children take.
         _ => vdev.children.iter().map(deflate_ratio).min().unwrap_or(512),
     }

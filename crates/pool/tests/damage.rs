@@ -49,7 +49,10 @@ fn disks(images: &[Vec<u8>]) -> Vec<Arc<dyn Disk>> {
 /// Byte ranges of the allocatable space that are in use, as far as non-zero content shows.
 fn used(image: &[u8]) -> Vec<usize> {
     let first = 4 << 20;
-    (first..image.len() - (512 << 10)).step_by(4096).filter(|&at| image[at..at + 4096].iter().any(|&b| b != 0)).collect()
+    (first..image.len() - (512 << 10))
+        .step_by(4096)
+        .filter(|&at| image[at..at + 4096].iter().any(|&b| b != 0))
+        .collect()
 }
 
 async fn read_all(images: &[Vec<u8>]) -> (Walk, u64) {

@@ -92,7 +92,10 @@ impl Device {
     pub fn config_at(&self, txg: u64) -> Option<&NvList> {
         let txg_of = |config: &NvList| config.u64("txg").unwrap_or(0);
         let all = || self.configs.iter().map(|(_, config)| config);
-        all().filter(|config| txg_of(config) <= txg).max_by_key(|c| txg_of(c)).or_else(|| all().min_by_key(|c| txg_of(c)))
+        all()
+            .filter(|config| txg_of(config) <= txg)
+            .max_by_key(|c| txg_of(c))
+            .or_else(|| all().min_by_key(|c| txg_of(c)))
     }
 
     /// Guid of this leaf, and guid of the pool it belongs to: 0 for a spare or cache device.

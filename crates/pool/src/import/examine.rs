@@ -109,8 +109,12 @@ impl Report {
         let status = &self.status;
         let advice = self.advice();
         let destroyed = if self.state == PoolState::Destroyed { " (DESTROYED)" } else { "" };
-        let mut out =
-            format!("   pool: {}\n     id: {}\n  state: {}{destroyed}\n", status.name, status.guid, status.word());
+        let mut out = format!(
+            "   pool: {}\n     id: {}\n  state: {}{destroyed}\n",
+            status.name,
+            status.guid,
+            status.word()
+        );
         let mut line = |text: std::fmt::Arguments<'_>| {
             let _infallible = out.write_fmt(text);
         };
@@ -153,7 +157,9 @@ impl Report {
 fn shown(vdev: &VdevStatus) -> impl Iterator<Item = &VdevStatus> {
     let root = vdev.type_word == "root";
     vdev.children.iter().filter(move |child| {
-        !root || (child.class == Class::Normal && !matches!(child.type_word.as_str(), "missing" | "indirect" | "hole"))
+        !root
+            || (child.class == Class::Normal
+                && !matches!(child.type_word.as_str(), "missing" | "indirect" | "hole"))
     })
 }
 

@@ -126,7 +126,8 @@ async fn load_mapping(io: &Arc<PoolIo>, uberblock: &Uberblock, vdev: &Vdev) -> R
     let bad = |what| ReadError::Inconsistent { at, what };
     let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await?;
     let dnode = mos.dnode(*mapping_object).await?;
-    let header = ondisk::indirect::Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
+    let header = ondisk::indirect::Header::decode(&dnode.dnode.bonus, dnode.order)
+        .map_err(ReadError::malformed(at))?;
     let words = words(&mos, *mapping_object, MAPPING_MAX).await?;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let entries = ondisk::indirect::Mapping::new(&bytes, ondisk::Order::Little);
@@ -147,7 +148,11 @@ async fn load_mapping(io: &Arc<PoolIo>, uberblock: &Uberblock, vdev: &Vdev) -> R
 }
 
 /// Everything else.
-pub(super) async fn from_mos(io: &Arc<PoolIo>, mos: &ObjectSet, directory: &Zap) -> Result<Learnt, ReadError> {
+pub(super) async fn from_mos(
+    io: &Arc<PoolIo>,
+    mos: &ObjectSet,
+    directory: &Zap,
+) -> Result<Learnt, ReadError> {
     if let Some(salt) = directory.get("org.illumos:checksum_salt").await?
         && let Ok(salt) = <[u8; 32]>::try_from(salt.be_bytes())
     {
@@ -184,10 +189,17 @@ async fn features(mos: &ObjectSet, directory: &Zap) -> Result<Vec<FeatureState>,
         let object = required(directory, entry).await?;
         for (guid, count) in Zap::open_in(mos, object).await?.numbers().await? {
             let description = match &descriptions {
-                Some(zap) => zap.get(guid.as_str()).await?.and_then(|value| value.as_text().map(str::to_owned)),
+                Some(zap) => {
+                    zap.get(guid.as_str()).await?.and_then(|value| value.as_text().map(str::to_owned))
+                }
                 None => None,
             };
-            all.push(FeatureState { guid, for_read, count, description: description.filter(|text| !text.is_empty()) });
+            all.push(FeatureState {
+                guid,
+                for_read,
+                count,
+                description: description.filter(|text| !text.is_empty()),
+            });
         }
     }
     all.sort_by(|a, b| a.guid.cmp(&b.guid));
@@ -196,7 +208,9 @@ async fn features(mos: &ObjectSet, directory: &Zap) -> Result<Vec<FeatureState>,
 
 /// The configurations of spares or caches at rest.
 async fn device_list(mos: &ObjectSet, directory: &Zap, name: &str) -> Result<Vec<NvList>, ReadError> {
-    let Some(object) = directory.get_u64(name).await?.filter(|&object| object != 0) else { return Ok(Vec::new()) };
+    let Some(object) = directory.get_u64(name).await?.filter(|&object| object != 0) else {
+        return Ok(Vec::new());
+    };
     let list = packed_nvlist(mos, object).await?;
     Ok(list.nvlist_array(name).unwrap_or_default().to_vec())
 }
@@ -204,7 +218,9 @@ async fn device_list(mos: &ObjectSet, directory: &Zap, name: &str) -> Result<Vec
 /// The txgs a leaf missed. A log that cannot be read is as good as none: checksums still find what is
 /// old, only later, and it is counted as an error then.
 async fn load_dtl(mos: &ObjectSet, vdev: &Vdev) {
-    let Some((leaf, object)) = vdev.leaf.as_ref().and_then(|leaf| Some((leaf, leaf.dtl_object?))) else { return };
+    let Some((leaf, object)) = vdev.leaf.as_ref().and_then(|leaf| Some((leaf, leaf.dtl_object?))) else {
+        return;
+    };
     match missed_txgs(mos, object).await {
         Ok(set) => {
             let _already_known = leaf.missed.set(set);
@@ -216,7 +232,8 @@ async fn load_dtl(mos: &ObjectSet, vdev: &Vdev) {
 async fn missed_txgs(mos: &ObjectSet, number: u64) -> Result<TxgSet, ReadError> {
     let at = Bookmark { object: number, ..Bookmark::default() };
     let dnode = mos.dnode(number).await?;
-    let header = spacemap::Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
+    let header =
+        spacemap::Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
     let words = words(mos, number, DTL_MAX).await?;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);

@@ -80,13 +80,16 @@ pub enum ImportError {
     #[error("the pool was destroyed\nuse the '-Df' flags to import it")]
     Destroyed,
     /// It needs features this implementation lacks.
-    #[error("unsupported version or feature\nThis pool uses the following feature(s) not supported by this system:\n{}", feature_list(.features))]
+    #[error("unsupported version or feature\nThis pool uses the following feature(s) not supported by this system:\n{}\n\
+         Without them its data cannot be read; name, state and devices are still listed by 'zpool import'.", feature_list(.features))]
     Unsupported {
         /// Which.
         features: Vec<UnsupportedFeature>,
     },
     /// It has a version without feature flags.
-    #[error("unsupported version or feature\nthe pool has on-disk version {0}; only version 5000 (feature flags) is supported")]
+    #[error(
+        "unsupported version or feature\nthe pool has on-disk version {0}; only version 5000 (feature flags) is supported"
+    )]
     Version(u64),
     /// Devices are missing without which nothing can be read.
     #[error("one or more devices is currently unavailable\n{}", .missing.join("\n"))]
@@ -118,7 +121,9 @@ pub enum ImportError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The pool's own metadata cannot be read.
-    #[error("I/O error\nthe pool metadata of txg {txg} is damaged: {source}\nRecovery to an earlier txg may be possible: try -F, or -T TXG")]
+    #[error(
+        "I/O error\nthe pool metadata of txg {txg} is damaged: {source}\nRecovery to an earlier txg may be possible: try -F, or -T TXG"
+    )]
     Metadata {
         /// Of which uberblock.
         txg: u64,

@@ -9,10 +9,7 @@ use ondisk::{
     uberblock::{ScratchState, Uberblock},
 };
 
-use super::{
-    Candidate, ImportError, UnsupportedFeature, learn,
-    scan::newest,
-};
+use super::{Candidate, ImportError, UnsupportedFeature, learn, scan::newest};
 use crate::{
     cache::BlockCache,
     dmu::{ObjectSet, ReadError},
@@ -103,7 +100,9 @@ pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Po
         match open_at(candidate, uberblock, options).await {
             Ok(pool) => return Ok(pool),
             // Only damage can be healed by going back; devices do not return that way.
-            Err(error @ (ImportError::Metadata { .. } | ImportError::Config(_) | ImportError::GuidSum { .. })) => {
+            Err(
+                error @ (ImportError::Metadata { .. } | ImportError::Config(_) | ImportError::GuidSum { .. }),
+            ) => {
                 tracing::warn!(txg = uberblock.txg, %error, "uberblock not usable");
                 first_failure.get_or_insert(error);
             }
@@ -120,7 +119,12 @@ async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportErr
     let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
     if candidate.state == PoolState::Active && foreign {
         let timestamp = best.timestamp;
-        return Err(ImportError::InUse { hostname, hostid: candidate.hostid, when: utc(timestamp), timestamp });
+        return Err(ImportError::InUse {
+            hostname,
+            hostid: candidate.hostid,
+            when: utc(timestamp),
+            timestamp,
+        });
     }
     let Some(mmp) = best.mmp.filter(|mmp| mmp.is_active() && foreign) else { return Ok(()) };
     // Exported by another host that writes heartbeats: it may have imported it again. Wait for as long
@@ -206,7 +210,11 @@ async fn open_at(
         Err(source) => {
             let missing = missing(tentative.tree(), false);
             // With devices missing, that is the reason, and damage only its symptom.
-            return Err(if missing.is_empty() { damaged(source) } else { ImportError::MissingDevices { missing } });
+            return Err(if missing.is_empty() {
+                damaged(source)
+            } else {
+                ImportError::MissingDevices { missing }
+            });
         }
     };
     let root = config.nvlist("vdev_tree").ok_or_else(|| no_tree(uberblock))?;
@@ -234,7 +242,10 @@ async fn open_at(
         .features
         .iter()
         .filter(|feature| feature.for_read && feature.count > 0 && !features::is_readable(&feature.guid))
-        .map(|feature| UnsupportedFeature { guid: feature.guid.clone(), description: feature.description.clone() })
+        .map(|feature| UnsupportedFeature {
+            guid: feature.guid.clone(),
+            description: feature.description.clone(),
+        })
         .collect();
     if !unsupported.is_empty() {
         return Err(ImportError::Unsupported { features: unsupported });
@@ -265,7 +276,10 @@ async fn open_at(
 
 fn no_tree(uberblock: &Uberblock) -> ImportError {
     let at = crate::io::Bookmark::default();
-    ImportError::Metadata { txg: uberblock.txg, source: ReadError::Inconsistent { at, what: "the configuration has no vdev_tree" } }
+    ImportError::Metadata {
+        txg: uberblock.txg,
+        source: ReadError::Inconsistent { at, what: "the configuration has no vdev_tree" },
+    }
 }
 
 /// The pool's own configuration.

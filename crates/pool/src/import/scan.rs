@@ -13,7 +13,7 @@ use std::{
 use disk::{Disk, FileDisk};
 use ondisk::{label::PoolState, nvlist::NvList, uberblock::Uberblock};
 
-use super::device::Device;
+use super::{ImportError, device::Device};
 use crate::io::join::{BoxFuture, join_all};
 
 /// Devices whose labels are read at the same time: 1 MiB each.
@@ -54,7 +54,10 @@ impl Sources {
 
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sources").field("paths", &self.paths).field("disks", &self.disks).finish_non_exhaustive()
+        f.debug_struct("Sources")
+            .field("paths", &self.paths)
+            .field("disks", &self.disks)
+            .finish_non_exhaustive()
     }
 }
 
@@ -68,6 +71,30 @@ pub struct Found {
     pub problems: Vec<(PathBuf, io::Error)>,
     /// Paths that were named, could be read, and are no device of any pool.
     pub strangers: Vec<PathBuf>,
+}
+
+impl Found {
+    /// The pool with this name, or this guid in decimal. Destroyed pools are found by guid only, or if no
+    /// other has the name.
+    ///
+    /// # Errors
+    /// [`ImportError::NoSuchPool`], or [`ImportError::Ambiguous`] if several have the name.
+    pub fn find(&self, name: &str) -> Result<&Candidate, ImportError> {
+        let guid = name.parse().ok();
+        if let Some(pool) = self.pools.iter().find(|pool| Some(pool.guid) == guid) {
+            return Ok(pool);
+        }
+        let named = |destroyed: bool| {
+            let matches = self.pools.iter().filter(move |pool| pool.name == name);
+            matches.filter(move |pool| (pool.state == PoolState::Destroyed) == destroyed).collect::<Vec<_>>()
+        };
+        let alive = named(false);
+        match &(if alive.is_empty() { named(true) } else { alive })[..] {
+            [] => Err(ImportError::NoSuchPool),
+            [pool] => Ok(pool),
+            several => Err(ImportError::Ambiguous { guids: several.iter().map(|pool| pool.guid).collect() }),
+        }
+    }
 }
 
 /// A pool that some devices tell about.
@@ -115,9 +142,9 @@ pub async fn scan(sources: &Sources) -> Found {
             }
         }
     }
-    let reads = disks.into_iter().map(|(disk, named)| {
-        Box::pin(async move { (Device::read(disk).await, named) }) as BoxFuture<'_, _>
-    });
+    let reads = disks
+        .into_iter()
+        .map(|(disk, named)| Box::pin(async move { (Device::read(disk).await, named) }) as BoxFuture<'_, _>);
     let mut devices = Vec::new();
     for (outcome, named) in join_all(reads.collect(), CONCURRENT).await {
         match (outcome, named) {
@@ -140,7 +167,8 @@ fn expand(path: &Path, problems: &mut Vec<(PathBuf, io::Error)>) -> Vec<(PathBuf
     };
     match entries {
         Ok(entries) => {
-            let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(|p| may_be_device(p)).collect();
+            let mut paths: Vec<_> =
+                entries.flatten().map(|entry| entry.path()).filter(|p| may_be_device(p)).collect();
             paths.sort();
             paths.into_iter().map(|path| (path, false)).collect()
         }

@@ -73,7 +73,10 @@ impl PoolIo {
         for (index, result) in join_all(reads, TRANSFERS).await.into_iter().flatten() {
             results[index] = Some(result);
         }
-        results.into_iter().map(|result| result.expect("every index is in exactly one of the groups")).collect()
+        results
+            .into_iter()
+            .map(|result| result.expect("every index is in exactly one of the groups"))
+            .collect()
     }
 
     async fn read_one(&self, (bp, at): &(BlkPtr, Bookmark), cached: bool) -> Result<Bytes, BlockError> {
@@ -88,7 +91,8 @@ impl PoolIo {
         let dva = bp.dvas().next()?;
         let top = self.tree.top(dva.vdev.into())?;
         let end = dva.offset.checked_add(bp.psize())?;
-        let usable = |vdev: &Vdev| vdev.leaf.is_some() && vdev.is_readable() && !vdev.missed(bp.physical_birth());
+        let usable =
+            |vdev: &Vdev| vdev.leaf.is_some() && vdev.is_readable() && !vdev.missed(bp.physical_birth());
         if end > top.top.as_ref()?.asize {
             return None;
         }

@@ -113,7 +113,8 @@ impl PoolIo {
         trail: &Trail,
     ) -> Option<Bytes> {
         let tops = pieces.iter().map(|piece| self.tree.top(piece.vdev)).collect::<Option<Vec<_>>>()?;
-        let range = |piece: &Piece| Range { offset: piece.offset, len: piece.len as usize, birth, scratch: false };
+        let range =
+            |piece: &Piece| Range { offset: piece.offset, len: piece.len as usize, birth, scratch: false };
         let mut copies: Vec<Vec<Copy<'_>>> = Vec::with_capacity(pieces.len());
         for (piece, top) in pieces.iter().zip(&tops) {
             copies.push(vec![self.read_copy(top, range(piece), 0, trail).await?]);
@@ -229,7 +230,9 @@ impl PoolIo {
                     let turn = other % sides.len().max(1);
                     sides.rotate_left(turn);
                     for side in sides {
-                        if let Some(copy) = self.read_copy(side, range, other / vdev.children.len(), trail).await {
+                        if let Some(copy) =
+                            self.read_copy(side, range, other / vdev.children.len(), trail).await
+                        {
                             return Some(copy);
                         }
                     }
@@ -271,7 +274,8 @@ impl PoolIo {
             trail.fault(vdev, range.offset, aux.note().unwrap_or(state.word(aux)));
             return None;
         };
-        let start = range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
+        let start =
+            range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
         let units = u32::try_from(range.len).ok()?.div_ceil(IN_FLIGHT_UNIT);
         // Neither semaphore is ever closed.
         let _turn = leaf.gate.acquire().await.ok()?;
@@ -315,7 +319,8 @@ pub(super) fn alternatives(vdev: &Vdev) -> usize {
 fn by_preference(vdev: &Vdev, range: Range) -> SmallVec<[&Vdev; 4]> {
     let (mut fresh, mut doubtful) = (SmallVec::<[&Vdev; 4]>::new(), SmallVec::<[&Vdev; 4]>::new());
     for child in &vdev.children {
-        if child.is_readable() && !child.missed(range.birth) { &mut fresh } else { &mut doubtful }.push(child);
+        if child.is_readable() && !child.missed(range.birth) { &mut fresh } else { &mut doubtful }
+            .push(child);
     }
     if fresh.len() > 1 {
         let turn = (range.offset >> 21) as usize % fresh.len();
@@ -327,7 +332,9 @@ fn by_preference(vdev: &Vdev, range: Range) -> SmallVec<[&Vdev; 4]> {
 
 fn refuse(vdev: &Vdev, range: Range, trail: &Trail) {
     match &vdev.kind {
-        Kind::Draid { .. } | Kind::DistributedSpare => trail.unsupported(format!("{vdev}: dRAID is not supported")),
+        Kind::Draid { .. } | Kind::DistributedSpare => {
+            trail.unsupported(format!("{vdev}: dRAID is not supported"))
+        }
         Kind::Unknown(word) => trail.unsupported(format!("{vdev}: devices of type {word} are not supported")),
         Kind::Hole => trail.malformed(format!("{vdev} holds no data")),
         _ => trail.fault(vdev, range.offset, Aux::BadGuidSum.note().unwrap_or_default()),

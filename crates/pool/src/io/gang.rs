@@ -34,7 +34,13 @@ impl PoolIo {
         Box::pin(self.read_gang_tree(bp, depth, check, trail))
     }
 
-    async fn read_gang_tree(&self, bp: &BlkPtr, depth: usize, check: &Check<'_>, trail: &Trail) -> Option<Bytes> {
+    async fn read_gang_tree(
+        &self,
+        bp: &BlkPtr,
+        depth: usize,
+        check: &Check<'_>,
+        trail: &Trail,
+    ) -> Option<Bytes> {
         if depth >= DEPTH_MAX {
             trail.malformed("gang blocks nested too deep");
             return None;
@@ -68,10 +74,12 @@ impl PoolIo {
     async fn read_gang_header(&self, bp: &BlkPtr, trail: &Trail) -> Option<Bytes> {
         let first = bp.dvas().next()?;
         let verifier = Checksum([first.vdev.into(), first.offset, bp.physical_birth(), 0]);
-        let check = |data: &[u8]| embedded::verify(embedded::Kind::GangHeader, data, verifier, form(bp)).is_ok();
+        let check =
+            |data: &[u8]| embedded::verify(embedded::Kind::GangHeader, data, verifier, form(bp)).is_ok();
         let mut sizes = vec![HEADER_BYTES];
         if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
-            let smallest = bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift)).min();
+            let smallest =
+                bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift)).min();
             sizes.extend(smallest.map(|ashift| 1 << ashift).filter(|&size| size > HEADER_BYTES));
         }
         while let Some(size) = sizes.pop() {
@@ -79,7 +87,9 @@ impl PoolIo {
             let attempt = Trail::default();
             let trail = if sizes.is_empty() { trail } else { &attempt };
             for dva in self.by_preference(bp) {
-                let found = self.read_place(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &check, trail).await;
+                let found = self
+                    .read_place(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &check, trail)
+                    .await;
                 if found.is_some() {
                     return found;
                 }

@@ -235,7 +235,9 @@ impl PoolIo {
             return self.read_gang(bp, depth, &check, trail).await;
         }
         for dva in self.by_preference(bp) {
-            if let Some(data) = self.read_place(dva.vdev.into(), dva.offset, bp.psize(), bp.physical_birth(), &check, trail).await
+            if let Some(data) = self
+                .read_place(dva.vdev.into(), dva.offset, bp.psize(), bp.physical_birth(), &check, trail)
+                .await
             {
                 return Some(data);
             }
@@ -274,7 +276,17 @@ impl PoolIo {
         let kind = match algorithm {
             checksum::Algorithm::Zilog => embedded::Kind::Zilog,
             checksum::Algorithm::Zilog2 => embedded::Kind::Zilog2,
-            _ => return checksum::verify(algorithm, codec_order(bp.order()), self.salt.get(), form, data, expected).is_ok(),
+            _ => {
+                return checksum::verify(
+                    algorithm,
+                    codec_order(bp.order()),
+                    self.salt.get(),
+                    form,
+                    data,
+                    expected,
+                )
+                .is_ok();
+            }
         };
         embedded::verify(kind, data, expected, form).is_ok()
     }
@@ -315,7 +327,8 @@ fn zeroes(len: u64) -> Bytes {
 fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKind> {
     let malformed = |what: String| BlockErrorKind::Malformed(what);
     let id = bp.compression_id();
-    let algorithm = compress::Algorithm::from_id(id).ok_or_else(|| malformed(format!("compression id {id}")))?;
+    let algorithm =
+        compress::Algorithm::from_id(id).ok_or_else(|| malformed(format!("compression id {id}")))?;
     let lsize = bp.lsize() as usize;
     if algorithm == compress::Algorithm::Off {
         if raw.len() == lsize {

@@ -73,8 +73,13 @@ impl PoolIo {
         let certain = |child: &Vdev| child.is_readable() && !child.missed(range.birth);
 
         let whole = vdev.children.iter().all(certain);
-        self.fetch(&mut block, |index, cell, parity| (index >= parity || !whole) && certain(&vdev.children[cell.child]), 0, trail)
-            .await;
+        self.fetch(
+            &mut block,
+            |index, cell, parity| (index >= parity || !whole) && certain(&vdev.children[cell.child]),
+            0,
+            trail,
+        )
+        .await;
         if whole && block.has_failures() {
             self.fetch(&mut block, |_, cell, _| certain(&vdev.children[cell.child]), 0, trail).await;
         }
@@ -133,7 +138,8 @@ impl PoolIo {
                 run.len += cell.len;
             } else {
                 run_of.push((number, 0));
-                let range = Range { offset: cell.offset, len: cell.len, birth: block.birth, scratch: cell.scratch };
+                let range =
+                    Range { offset: cell.offset, len: cell.len, birth: block.birth, scratch: cell.scratch };
                 runs.push((&block.vdev.children[cell.child], range));
             }
             previous = Some(*cell);
@@ -150,7 +156,13 @@ impl PoolIo {
     }
 
     /// Tries suspects until the checksum matches.
-    async fn search(&self, block: &Block<'_>, geometry: &Geometry, len: usize, check: &Check<'_>) -> Option<IoBuf> {
+    async fn search(
+        &self,
+        block: &Block<'_>,
+        geometry: &Geometry,
+        len: usize,
+        check: &Check<'_>,
+    ) -> Option<IoBuf> {
         if let Some(data) = block.assemble(&|_| false)
             && check(&data[..len])
         {
@@ -159,7 +171,8 @@ impl PoolIo {
         let mut attempts = SUSPECTS_MAX.min(REBUILT_BYTES_MAX / block.layout.padded.max(1));
         // On an expanded device the damage may have happened when the device was narrower, and was moved
         // with the sectors since: suspect its children at each width it ever had.
-        let narrowest = if block.layout.stripes.len() > 1 { geometry.original_width() } else { geometry.children };
+        let narrowest =
+            if block.layout.stripes.len() > 1 { geometry.original_width() } else { geometry.children };
         for width in (narrowest..=geometry.children).rev() {
             for count in 1..=geometry.parity.min(width) {
                 let mut suspects: SmallVec<[usize; 3]> = (0..count).collect();
@@ -175,7 +188,7 @@ impl PoolIo {
                         if attempts == 0 {
                             return None;
                         }
-                        if attempts % 16 == 0 {
+                        if attempts.is_multiple_of(16) {
                             tokio::task::yield_now().await;
                         }
                     }
@@ -210,8 +223,10 @@ impl PoolIo {
             if parity_got.iter().all(|got| !matches!(got, Got::Data(_))) {
                 continue;
             }
-            let columns: SmallVec<[&[u8]; 12]> =
-                data_cells.iter().map(|cell| if cell.len == 0 { &[][..] } else { &data[cell.start..cell.start + cell.len] }).collect();
+            let columns: SmallVec<[&[u8]; 12]> = data_cells
+                .iter()
+                .map(|cell| if cell.len == 0 { &[][..] } else { &data[cell.start..cell.start + cell.len] })
+                .collect();
             let mut right: Vec<Vec<u8>> = parity_cells.iter().map(|cell| vec![0; cell.len]).collect();
             let generated = {
                 let mut slices: SmallVec<[&mut [u8]; 3]> = right.iter_mut().map(|p| &mut p[..]).collect();
@@ -266,7 +281,9 @@ impl Block<'_> {
 
     fn cells(&self) -> impl Iterator<Item = (usize, &Cell, &Got<'_>)> {
         let stripes = self.layout.stripes.iter().zip(&self.got);
-        stripes.flat_map(|(stripe, got)| stripe.cells.iter().zip(got).enumerate().map(|(i, (cell, got))| (i, cell, got)))
+        stripes.flat_map(|(stripe, got)| {
+            stripe.cells.iter().zip(got).enumerate().map(|(i, (cell, got))| (i, cell, got))
+        })
     }
 
     /// The block, with everything lost or suspected rebuilt from parity. `None` if too much is.
@@ -302,8 +319,10 @@ impl Block<'_> {
         }
         let parity: SmallVec<[Option<Bytes>; 3]> =
             stripe.cells.iter().zip(got).take(parity_len).map(|(cell, got)| known(cell, got)).collect();
-        let mut parity: SmallVec<[Column<'_>; 3]> =
-            parity.iter().map(|data| data.as_ref().map_or(Column::Ignored, |data| Column::Present(data))).collect();
+        let mut parity: SmallVec<[Column<'_>; 3]> = parity
+            .iter()
+            .map(|data| data.as_ref().map_or(Column::Ignored, |data| Column::Present(data)))
+            .collect();
         // Data cells of a stripe ascend in the block and do not overlap, so the block can be cut up.
         let (mut rest, mut at) = (block, 0);
         let mut columns: SmallVec<[Column<'_>; 12]> = SmallVec::new();
@@ -315,7 +334,11 @@ impl Block<'_> {
             let (_, from_cell) = rest.split_at_mut(cell.start - at);
             let (own, after) = from_cell.split_at_mut(cell.len);
             (rest, at) = (after, cell.start + cell.len);
-            columns.push(if known(cell, got).is_some() { Column::Present(own) } else { Column::Missing(own) });
+            columns.push(if known(cell, got).is_some() {
+                Column::Present(own)
+            } else {
+                Column::Missing(own)
+            });
         }
         parity::reconstruct(&mut columns, &mut parity).ok()
     }

@@ -28,7 +28,9 @@ pub async fn error_log(pool: &Pool) -> Result<Vec<LoggedError>, ReadError> {
     let by_head = pool.is_active("com.delphix:head_errlog");
     let mut found = Vec::new();
     for entry in ["errlog_last", "errlog_scrub"] {
-        let Some(object) = pool.directory().get_u64(entry).await?.filter(|&object| object != 0) else { continue };
+        let Some(object) = pool.directory().get_u64(entry).await?.filter(|&object| object != 0) else {
+            continue;
+        };
         let log = Zap::open_in(pool.mos(), object).await?;
         if by_head {
             for (head, object) in log.numbers().await? {

@@ -148,8 +148,9 @@ impl PoolStatus {
         status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
         status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
         status.error_count = error_count;
-        let resilvering =
-            pool.scan().is_some_and(|scan| scan.func() == ScanFunc::Resilver && scan.state() == ScanState::Scanning);
+        let resilvering = pool
+            .scan()
+            .is_some_and(|scan| scan.func() == ScanFunc::Resilver && scan.state() == ScanState::Scanning);
         status.problem = problem::of_pool(&status, pool, resilvering);
         status
     }
@@ -225,7 +226,9 @@ pub fn scan_line(scan: &ScanPhys) -> Option<String> {
         (ScanState::Finished, ScanFunc::Scrub) => {
             format!("scrub repaired {processed} in {took} with {errors} errors on {}", utc(end))
         }
-        (ScanState::Finished, _) => format!("resilvered {processed} in {took} with {errors} errors on {}", utc(end)),
+        (ScanState::Finished, _) => {
+            format!("resilvered {processed} in {took} with {errors} errors on {}", utc(end))
+        }
         (ScanState::Cancelled, _) => format!("{running} canceled on {}", utc(end)),
         (ScanState::Scanning, _) if scan.flags() & 2 != 0 => format!("{running} paused since {}", utc(start)),
         (ScanState::Scanning, _) => format!("{running} in progress since {}", utc(start)),
@@ -276,7 +279,32 @@ mod tests {
 
     #[test]
     fn a_finished_scrub_reads_as_openzfs_prints_it() {
-        let words = [1, 2, 0, 0, 3000, 2929, 3000, 1_795_226_743, 1_795_226_748, 37_065_216, 36_455_424, 36_864, 0, 0, 1, 2, 0, 8, 0, u64::MAX, 0, 0, 0, 0];
+        let words = [
+            1,
+            2,
+            0,
+            0,
+            3000,
+            2929,
+            3000,
+            1_795_226_743,
+            1_795_226_748,
+            37_065_216,
+            36_455_424,
+            36_864,
+            0,
+            0,
+            1,
+            2,
+            0,
+            8,
+            0,
+            u64::MAX,
+            0,
+            0,
+            0,
+            0,
+        ];
         let line = scan_line(&ScanPhys::from_words(&words).unwrap()).unwrap();
         assert_eq!(line, "scrub repaired 0B in 00:00:05 with 0 errors on Sat Nov 21 02:05:48 2026");
     }

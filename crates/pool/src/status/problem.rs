@@ -226,7 +226,9 @@ impl Problem {
             Self::MissingDevice | Self::MissingDeviceUnreplicated | Self::BadGuidSum => {
                 "One or more devices are missing from the system."
             }
-            Self::CorruptLabel | Self::CorruptLabelUnreplicated => "One or more devices contains corrupted data.",
+            Self::CorruptLabel | Self::CorruptLabelUnreplicated => {
+                "One or more devices contains corrupted data."
+            }
             Self::CorruptData => "The pool data is corrupted.",
             Self::OfflineDevice => "One or more devices are offlined.",
             Self::RemovedDevice | Self::FailingDevice => "One or more devices are removed.",
@@ -236,7 +238,8 @@ impl Problem {
                 "Some supported features are not enabled on the pool.\n\t(Note that they may be intentionally disabled if the\n\t'compatibility' property is set.)"
             }
             Self::UnsupportedFeatures(features) => {
-                let mut text = "The pool uses the following feature(s) not supported on this system:".to_owned();
+                let mut text =
+                    "The pool uses the following feature(s) not supported on this system:".to_owned();
                 features.iter().for_each(|feature| text.push_str(&format!("\n\t{feature}")));
                 return self.advice(text, Some(self.import_action(state)));
             }

@@ -43,8 +43,11 @@ impl Mapping {
     pub fn new(mut runs: Vec<Run>) -> Option<Self> {
         runs.retain(|run| run.len > 0);
         runs.sort_unstable_by_key(|run| run.source);
-        let fits = |run: &Run| run.source.checked_add(run.len).is_some() && run.target.checked_add(run.len).is_some();
-        let disjoint = runs.windows(2).all(|pair| pair[0].source.saturating_add(pair[0].len) <= pair[1].source);
+        let fits = |run: &Run| {
+            run.source.checked_add(run.len).is_some() && run.target.checked_add(run.len).is_some()
+        };
+        let disjoint =
+            runs.windows(2).all(|pair| pair[0].source.saturating_add(pair[0].len) <= pair[1].source);
         (disjoint && runs.iter().all(fits)).then_some(Self { runs })
     }
 
@@ -84,7 +87,8 @@ mod tests {
     #[test]
     fn ranges_split_over_runs_and_gaps_are_refused() {
         let run = |source, len, vdev, target| Run { source, len, vdev, target };
-        let mapping = Mapping::new(vec![run(100, 50, 2, 7000), run(0, 100, 1, 5000), run(200, 10, 1, 0)]).unwrap();
+        let mapping =
+            Mapping::new(vec![run(100, 50, 2, 7000), run(0, 100, 1, 5000), run(200, 10, 1, 0)]).unwrap();
         let piece = |vdev, offset, len| Piece { vdev, offset, len };
         assert_eq!(mapping.lookup(90, 20).unwrap()[..], [piece(1, 5090, 10), piece(2, 7000, 10)]);
         assert_eq!(mapping.lookup(0, 100).unwrap()[..], [piece(1, 5000, 100)]);

@@ -21,7 +21,6 @@ use disk::Disk;
 use ondisk::nvlist::NvList;
 use tokio::sync::Semaphore;
 
-
 pub mod indirect;
 pub mod raidz;
 mod state;
@@ -368,8 +367,8 @@ impl Vdev {
             return Err(ConfigError(format!("a {word} without children")));
         }
         let guid = nv.u64("guid").unwrap_or(0);
-        let leaf =
-            matches!(kind, Kind::Disk | Kind::File | Kind::DistributedSpare).then(|| Leaf::new(nv, disks.get(&guid)));
+        let leaf = matches!(kind, Kind::Disk | Kind::File | Kind::DistributedSpare)
+            .then(|| Leaf::new(nv, disks.get(&guid)));
         Ok(Self {
             id: nv.u64("id").unwrap_or(0),
             guid,
@@ -574,7 +573,10 @@ fn raidz_geometry(
     let expanding = nv.contains("raidz_expanding");
     let expand_txgs = nv.u64_array("raidz_expand_txgs").unwrap_or_default().to_vec();
     if children < parity as usize + 1 + expand_txgs.len() + usize::from(expanding) {
-        return Err(ConfigError(format!("raidz{parity} of {children} devices was expanded {} times", expand_txgs.len())));
+        return Err(ConfigError(format!(
+            "raidz{parity} of {children} devices was expanded {} times",
+            expand_txgs.len()
+        )));
     }
     Ok(Geometry {
         children,

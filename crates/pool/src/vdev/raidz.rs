@@ -265,7 +265,9 @@ mod tests {
         let got: Vec<Vec<_>> = layout
             .stripes
             .iter()
-            .map(|s| s.cells.iter().filter(|c| c.len > 0).map(|c| (c.child, c.offset, c.start >> 9)).collect())
+            .map(|s| {
+                s.cells.iter().filter(|c| c.len > 0).map(|c| (c.child, c.offset, c.start >> 9)).collect()
+            })
             .collect();
         assert_eq!(got[0], [(0, 0x4cc_ec00, 0), (1, 0x4cc_ec00, 0), (2, 0x4cc_ec00, 3), (3, 0x4cc_ec00, 6)]);
         assert_eq!(got[1], [(4, 0x4cc_ec00, 1), (0, 0x4cc_ee00, 1), (1, 0x4cc_ee00, 4), (2, 0x4cc_ee00, 7)]);
@@ -277,8 +279,10 @@ mod tests {
         for (children, parity, expanded) in
             [(3, 1, 0), (5, 1, 1), (6, 2, 0), (7, 2, 2), (9, 3, 0), (9, 3, 1), (4, 3, 0)]
         {
-            let geometry =
-                Geometry { expand_txgs: (1..=expanded).map(|i| i * 100).collect(), ..geometry(children, parity, 12) };
+            let geometry = Geometry {
+                expand_txgs: (1..=expanded).map(|i| i * 100).collect(),
+                ..geometry(children, parity, 12)
+            };
             for (offset, sectors, birth) in
                 [(0, 1, 1), (0x10_0000, 7, 1), (0x12_3000, 33, 150), (0x3000, 256, 9999), (0x1000, 5, 1)]
             {
@@ -286,7 +290,8 @@ mod tests {
                 let mut covered = vec![0u8; (sectors as usize) << 12];
                 let mut places = std::collections::BTreeSet::new();
                 for stripe in &layout.stripes {
-                    let children: std::collections::BTreeSet<_> = stripe.cells.iter().map(|c| c.child).collect();
+                    let children: std::collections::BTreeSet<_> =
+                        stripe.cells.iter().map(|c| c.child).collect();
                     assert_eq!(children.len(), stripe.cells.len(), "a child twice in one stripe");
                     for (i, cell) in stripe.cells.iter().enumerate() {
                         for sector in 0..cell.len >> 12 {

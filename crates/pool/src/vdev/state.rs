@@ -140,7 +140,11 @@ impl Counters {
     /// What was counted so far.
     #[must_use]
     pub fn get(&self) -> Errors {
-        Errors { read: self.read.load(Relaxed), write: self.write.load(Relaxed), checksum: self.checksum.load(Relaxed) }
+        Errors {
+            read: self.read.load(Relaxed),
+            write: self.write.load(Relaxed),
+            checksum: self.checksum.load(Relaxed),
+        }
     }
 
     /// Back to zero (`zpool clear`).

@@ -54,7 +54,9 @@ mod tests {
     fn ranges_merge_and_answer() {
         let set = TxgSet::from_ranges(vec![(10, 12), (5, 5), (69, 78), (11, 15), (15, 16), (3, 2)]);
         assert_eq!(set.ranges(), [(10, 16), (69, 78)]);
-        for (txg, inside) in [(0, false), (9, false), (10, true), (15, true), (16, false), (69, true), (77, true), (78, false)] {
+        for (txg, inside) in
+            [(0, false), (9, false), (10, true), (15, true), (16, false), (69, true), (77, true), (78, false)]
+        {
             assert_eq!(set.contains(txg), inside, "{txg}");
         }
         assert!(!TxgSet::default().contains(0));

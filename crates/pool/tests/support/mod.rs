@@ -24,7 +24,9 @@ pub(crate) async fn candidate(dir: &std::path::Path) -> Candidate {
 }
 
 /// The only pool on these devices.
-pub(crate) async fn open_disks(disks: impl IntoIterator<Item = Arc<dyn Disk>>) -> Result<Arc<Pool>, ImportError> {
+pub(crate) async fn open_disks(
+    disks: impl IntoIterator<Item = Arc<dyn Disk>>,
+) -> Result<Arc<Pool>, ImportError> {
     let found = scan(&Sources::disks(disks)).await;
     let pool = found.pools.first().ok_or(ImportError::NoSuchPool)?;
     open(pool, &anyhow()).await

@@ -1,0 +1,266 @@
+//! Finding and opening pools: what is missing, torn, old, elsewhere, or no pool at all.
+
+mod support;
+
+use std::{path::PathBuf, sync::Arc};
+
+use disk::{Disk, IoBuf, MemDisk};
+use ondisk::label::PoolState;
+use pool::{
+    import::{ImportError, OpenOptions, Rewind, Sources, examine, open, scan},
+    status::{PoolStatus, Problem},
+    vdev::State,
+};
+use support::{anyhow, candidate, open_disks, walk};
+
+const LABEL: usize = 256 << 10;
+
+fn image(path: &std::path::Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+fn mem(image: &[u8]) -> Arc<dyn Disk> {
+    Arc::new(MemDisk::from_bytes(image))
+}
+
+#[tokio::test]
+async fn a_degraded_pool_is_listed_in_the_words_of_openzfs() {
+    let Some(fixture) = fixtures::try_pool("missing-raidz2x6") else { return };
+    let candidate = candidate(&fixture.dir).await;
+    let report = examine(&candidate, 0).await;
+    let dir = fixture.dir.display();
+    let guid = candidate.guid;
+    let width = format!("    {dir}/missing-raidz2x6-0.img").len();
+    let row = |depth: usize, name: &str, state: &str| {
+        format!("\t{:depth$}{name:w$}  {state}\n", "", w = width - depth)
+    };
+    let mut expected = format!(
+        "   pool: praidz2x6\n     id: {guid}\n  state: DEGRADED\nstatus: One or more devices are missing from the system.\n \
+         action: The pool can be imported despite missing or damaged devices.  The\n\tfault tolerance of the pool may be \
+         compromised if imported.\n   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-2Q\n config:\n\n"
+    );
+    expected += &row(0, "praidz2x6", "DEGRADED");
+    expected += &row(2, "raidz2-0", "DEGRADED");
+    for (i, there) in [true, false, true, true, false, true].into_iter().enumerate() {
+        let (name, state) = match there {
+            true => (format!("{dir}/missing-raidz2x6-{i}.img"), "ONLINE"),
+            false => (format!("img/raidz2x6-{i}.img"), "UNAVAIL  cannot open"),
+        };
+        expected += &row(4, &name, state);
+    }
+    assert_eq!(report.text(), expected);
+
+    let pool = open(&candidate, &anyhow()).await.unwrap();
+    let status = PoolStatus::of(&pool, None, 0);
+    assert_eq!((status.word(), &status.problem), ("DEGRADED", &Some(Problem::MissingDevice)));
+    let gone = &status.root.children[0].children[1];
+    assert_eq!(gone.name, gone.guid.to_string());
+    assert_eq!(gone.note.as_deref(), Some("was /dev/img/raidz2x6-1.img"));
+}
+
+#[tokio::test]
+async fn too_few_devices_are_named_and_nothing_is_opened() {
+    let Some(fixture) = fixtures::try_pool("mirrors2x2") else { return };
+    let images = fixture.images();
+    // Only one of two mirrors: the other top-level device is not even known by its label.
+    let found = scan(&Sources::paths(&images[..2])).await;
+    let candidate = &found.pools[0];
+    let error = open(candidate, &anyhow()).await.unwrap_err();
+    assert!(matches!(&error, ImportError::MissingDevices { missing } if missing.len() == 1), "{error}");
+    let report = examine(candidate, 0).await;
+    assert_eq!(report.status.problem, Some(Problem::BadGuidSum));
+    let text = report.text();
+    assert!(
+        text.contains("state: UNAVAIL\nstatus: One or more devices are missing from the system."),
+        "{text}"
+    );
+    assert!(
+        text.contains("The pool cannot be imported. Attach the missing\n\tdevices and try again."),
+        "{text}"
+    );
+    assert!(text.ends_with("their exact configuration cannot be determined.\n"), "{text}");
+
+    let Some(fixture) = fixtures::try_pool("raidz1x3") else { return };
+    let found = scan(&Sources::paths(&fixture.images()[..1])).await;
+    let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
+    assert!(error.to_string().contains("raidz1-0 UNAVAIL insufficient replicas"), "{error}");
+    assert_eq!(examine(&found.pools[0], 0).await.status.problem, Some(Problem::MissingDeviceUnreplicated));
+}
+
+#[tokio::test]
+async fn an_offline_device_is_not_asked_and_its_log_is_known() {
+    let Some(fixture) = fixtures::try_pool("degraded-raidz2x6") else { return };
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    let status = PoolStatus::of(&pool, None, 0);
+    assert_eq!(status.problem, Some(Problem::OfflineDevice));
+    let leaves = pool.tree().leaves();
+    let (_, offline) =
+        leaves.iter().enumerate().find(|(i, leaf)| *i == 3 && leaf.state().0 == State::Offline).unwrap();
+    let missed = offline.leaf.as_ref().unwrap().missed.get().unwrap();
+    assert!(missed.contains(pool.uberblock().txg) && !missed.contains(4), "{missed:?}");
+    assert!(walk(&pool).await.errors.is_empty());
+    assert!(leaves.iter().all(|leaf| leaf.counters.get().checksum == 0), "nothing old was read");
+    for line in fixture
+        .manifest
+        .zpool_status
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| line.starts_with("status:"))
+    {
+        assert!(line.contains(status.problem.as_ref().unwrap().in_status().status.lines().next().unwrap()));
+    }
+}
+
+#[tokio::test]
+async fn any_one_label_is_enough_and_a_torn_one_is_no_label() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let whole = image(&fixture.images()[0]);
+    let starts = [0, LABEL, whole.len() - 2 * LABEL, whole.len() - LABEL];
+    for keep in 0..4 {
+        let mut image = whole.clone();
+        for (number, start) in starts.into_iter().enumerate() {
+            if number != keep {
+                // Half of it never reached the disk.
+                image[start + LABEL / 16..start + LABEL].fill(0xa5);
+            }
+        }
+        let pool = open_disks([mem(&image)]).await.unwrap();
+        assert_eq!(pool.uberblock().txg, 61, "label {keep}");
+    }
+    let mut image = whole;
+    starts.into_iter().for_each(|start| image[start..start + LABEL].fill(0));
+    assert!(matches!(open_disks([mem(&image)]).await, Err(ImportError::NoSuchPool)));
+}
+
+#[tokio::test]
+async fn going_back_reaches_older_states() {
+    let Some(fixture) = fixtures::try_pool("manytxg") else { return };
+    let mut image = image(&fixture.images()[0]);
+    let newest = open_disks([mem(&image)]).await.unwrap();
+    for dva in newest.uberblock().rootbp.dvas() {
+        let start = (4 << 20) + dva.offset as usize;
+        image[start..start + 512].fill(0x77);
+    }
+    let disk = mem(&image);
+    let found = scan(&Sources::disks([Arc::clone(&disk)])).await;
+    let candidate = found.find(newest.name()).unwrap();
+    let error = open(candidate, &anyhow()).await.unwrap_err();
+    assert!(matches!(error, ImportError::Metadata { txg, .. } if txg == newest.uberblock().txg), "{error}");
+
+    let recovered = open(candidate, &OpenOptions { rewind: Rewind::Recover, ..anyhow() }).await.unwrap();
+    assert!(recovered.uberblock().txg < newest.uberblock().txg);
+    assert_eq!(recovered.newest_uberblock().txg, newest.uberblock().txg);
+
+    let limit = recovered.uberblock().txg;
+    let back = open(candidate, &OpenOptions { rewind: Rewind::To(limit), ..anyhow() }).await.unwrap();
+    assert_eq!(back.uberblock().txg, limit);
+    let error = open(candidate, &OpenOptions { rewind: Rewind::To(1), ..anyhow() }).await.unwrap_err();
+    assert!(matches!(error, ImportError::NoUberblock(1, _)), "{error}");
+}
+
+#[tokio::test]
+async fn a_pool_of_another_host_is_refused_unless_forced() {
+    let Some(fixture) = fixtures::try_pool("crash-main") else { return };
+    let candidate = candidate(&fixture.dir).await;
+    assert_eq!(candidate.state, PoolState::Active);
+    assert_ne!(candidate.hostid, 0);
+    let error = open(&candidate, &OpenOptions::default()).await.unwrap_err();
+    assert!(
+        error.to_string().starts_with("pool was previously in use from another system.\nLast accessed by ")
+    );
+    assert!(error.to_string().contains("use 'zpool import -f'"), "{error}");
+    let same_host = OpenOptions { hostid: candidate.hostid, ..OpenOptions::default() };
+    open(&candidate, &same_host).await.unwrap();
+    open(&candidate, &anyhow()).await.unwrap();
+    assert_eq!(examine(&candidate, 1).await.status.problem, Some(Problem::HostMismatch));
+}
+
+#[tokio::test]
+async fn what_is_no_pool_is_said_to_be_none() {
+    let dir = fixtures::scratch().join("no-pool");
+    std::fs::create_dir_all(&dir).unwrap();
+    let (empty, short) = (dir.join("empty.img"), dir.join("short.img"));
+    std::fs::File::create(&empty).unwrap().set_len(80 << 20).unwrap();
+    std::fs::write(&short, b"too short").unwrap();
+    let absent = dir.join("absent.img");
+    let found = scan(&Sources::paths([&empty, &short, &absent])).await;
+    assert!(found.pools.is_empty());
+    assert_eq!(found.strangers, [empty, short]);
+    let problems: Vec<&PathBuf> = found.problems.iter().map(|(path, _)| path).collect();
+    assert_eq!(problems, [&absent]);
+    assert!(matches!(found.find("tank"), Err(ImportError::NoSuchPool)));
+}
+
+#[tokio::test]
+async fn two_pools_of_one_name_are_two_pools() {
+    let (Some(one), Some(other)) = (fixtures::try_pool("single"), fixtures::try_pool("mirror2")) else {
+        return;
+    };
+    let other = rename(image(&other.images()[0]), b"pmirror2", b"psingle\0").await;
+    let found = scan(&Sources::disks([mem(&image(&one.images()[0])), other])).await;
+    assert_eq!(found.pools.len(), 2);
+    let error = found.find("psingle").unwrap_err();
+    assert!(matches!(&error, ImportError::Ambiguous { guids } if guids.len() == 2));
+    for pool in &found.pools {
+        assert_eq!(found.find(&pool.guid.to_string()).unwrap().guid, pool.guid);
+    }
+}
+
+/// Writes another name into all labels, as a rename would.
+async fn rename(mut image: Vec<u8>, from: &[u8], to: &[u8]) -> Arc<dyn Disk> {
+    use codec::checksum::{Checksum, Order, embedded};
+    for start in [0, LABEL, image.len() - 2 * LABEL, image.len() - LABEL] {
+        let offset = start + (16 << 10);
+        let region = &mut image[offset..offset + (112 << 10)];
+        let at = region.windows(from.len()).position(|window| window == from).unwrap();
+        // The string's length, four bytes before it; the encoding pads both names to eight bytes.
+        let length = to.iter().filter(|&&byte| byte != 0).count() as u32;
+        region[at - 4..at].copy_from_slice(&length.to_be_bytes());
+        region[at..at + to.len()].copy_from_slice(to);
+        embedded::seal(embedded::Kind::Label, region, Checksum([offset as u64, 0, 0, 0]), Order::Little)
+            .unwrap();
+    }
+    mem(&image)
+}
+
+#[tokio::test]
+async fn spares_caches_and_logs_are_known() {
+    let Some(fixture) = fixtures::try_pool("l2arc") else { return };
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    assert_eq!(pool.l2cache().len(), 1);
+    assert_eq!(pool.l2cache()[0].state().0, State::Healthy);
+    let Some(fixture) = fixtures::try_pool("slog") else { return };
+    let images = fixture.images();
+    let found = scan(&Sources::paths(&images[..2])).await;
+    let error =
+        open(&found.pools[0], &OpenOptions { force: true, ..OpenOptions::default() }).await.unwrap_err();
+    assert!(matches!(error, ImportError::MissingLog { .. }), "{error}");
+    let pool = open(&found.pools[0], &OpenOptions { missing_log: true, ..anyhow() }).await.unwrap();
+    assert!(walk(&pool).await.errors.is_empty());
+}
+
+#[tokio::test]
+async fn sizes_are_those_of_zpool_list() {
+    for name in ["single", "raidz2x6", "mirrors2x2", "slog", "l2arc", "expansion", "removal", "nofeatures"] {
+        let Some(fixture) = fixtures::try_pool(name) else { continue };
+        let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+        let space = pool.space().await.unwrap();
+        let size: u64 = fixture.manifest.zpool_get["size"].value.parse().unwrap();
+        assert_eq!(space.total.size, size, "{name}");
+        assert!(space.total.allocated > 1 << 20 && space.total.allocated < size, "{name}: {space:?}");
+    }
+}
+
+#[tokio::test]
+async fn reads_beyond_a_device_are_refused_by_name() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    let mut words = *pool.uberblock().rootbp.words();
+    (words[1], words[3], words[5]) = (1 << 50, 1 << 50, 1 << 50);
+    let bp = ondisk::blkptr::BlkPtr::from_words(words).unwrap();
+    let error = pool.io().read_block(&bp, pool::Bookmark::default()).await.unwrap_err();
+    assert!(matches!(error.kind(), pool::BlockErrorKind::Malformed(_)), "{error}");
+    let disk = &pool.tree().leaves()[0].leaf.as_ref().unwrap().disk.clone().unwrap();
+    assert!(disk.write(0, bytes::Bytes::from_static(b"x")).await.is_err(), "opened read-only");
+    assert!(disk.read(0, IoBuf::with_len(512)).await.is_ok());
+}
