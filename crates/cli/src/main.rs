@@ -1,2 +1,100 @@
-//! `millpond` (skeleton).
-fn main() {}
+//! `millpond`, and `zpool` or `zfs` by the name it is called with.
+//!
+//! Reads the command line, starts the runtime and hands over: `zpool/` and `zfs/` are what OpenZFS's programs
+//! of those names do, `serve` is the daemon, the other modules are Millpond's own commands. Each returns its exit
+//! code: 0 done, 1 failed, 2 wrong usage.
+//!
+//! Standard output closed by its reader (`millpond … | head`) ends a command silently.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command line")]
+
+mod args;
+mod context;
+mod dump;
+mod files;
+mod image;
+mod json;
+mod progress;
+mod serve;
+mod table;
+mod verify;
+mod zfs;
+mod zpool;
+
+use std::{ffi::OsString, path::Path, process::ExitCode};
+
+use args::{Command, Millpond, ZfsProgram, ZpoolProgram};
+use clap::Parser;
+
+use crate::context::{Context, FAILED, Usage};
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
+    let (globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
+        Some("zpool") => {
+            let program = ZpoolProgram::parse_from(arguments);
+            (program.globals, Command::Zpool(program.command))
+        }
+        Some("zfs") => {
+            let program = ZfsProgram::parse_from(arguments);
+            (program.globals, Command::Zfs(program.command))
+        }
+        _ => {
+            let program = Millpond::parse_from(arguments);
+            (program.globals, program.command)
+        }
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| "error".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("millpond: cannot start: {error}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let context = Context::new(globals);
+    let outcome = runtime.block_on(Box::pin(run(command, &context)));
+    // Tasks that read ahead have nobody to read for any more.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => match error.downcast::<Usage>() {
+            Ok(usage) => {
+                eprintln!("{usage}");
+                ExitCode::from(context::USAGE)
+            }
+            Err(error) => {
+                eprintln!("{error:#}");
+                ExitCode::from(FAILED)
+            }
+        },
+    }
+}
+
+async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Zpool(command) => zpool::run(command, context).await,
+        Command::Zfs(command) => zfs::run(command, context).await,
+        Command::Serve(args) => serve::run(args, context).await,
+        Command::Verify(args) => verify::run(args, context).await,
+        Command::Image(args) => image::run(args, context).await,
+        Command::Ls(args) => files::ls(args, context).await,
+        Command::Cat(args) => files::cat(args, context).await,
+        Command::Get(args) => files::get(args, context).await,
+        Command::Dump(args) => dump::run(args, context).await,
+    }
+}
+
+/// Whether the reader of standard output went away: it has seen enough, and that is no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

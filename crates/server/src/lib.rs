@@ -1,1 +1,21 @@
-//! (skeleton)
+//! The daemon and what stands around it: which pools are open, what is served, who may ask.
+//!
+//! ```text
+//!   cli ──▶ client ──HTTP over a Unix socket──▶ control ─┐
+//!    └───────────── no daemon ──────────────────────────▶ view ──▶ api types, the same either way
+//!   daemon: host (finds, opens) ─▶ pools ─▶ volumes ─▶ nbd exports, iscsi targets
+//!   state:  which pools were imported, and on which devices
+//! ```
+//!
+//! A command that finds no daemon does the same work in its own process, so everything a command shows
+//! passes through [`api`]: nothing can look different with and without a daemon.
+//!
+//! Not here: the engine (`pool`), protocols (`nbd`, `iscsi`), how things are printed (the command line).
+//! The API is documented in `docs/api.md`.
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod hostid;
+pub mod state;
+
+pub use ::{block, disk, pool};

@@ -1,0 +1,1 @@
+//! JSON as OpenZFS prints it.

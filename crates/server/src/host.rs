@@ -1,0 +1,395 @@
+//! Finding pools on this host, and opening them.
+//!
+//! Where a pool is looked for, in this order, until it is found:
+//!
+//! 1. directories and devices the user named (`-d`): who says where is believed;
+//! 2. the devices that `zpool import` remembered ([`State`]);
+//! 3. `ZPOOL_IMPORT_PATH`, unless `-d` was given;
+//! 4. block devices, unless one of the others was given.
+//!
+//! Pools are told apart by guid. A name that two of them have is refused, and the guids are said.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use pool::{
+    ImportError, Pool,
+    cache::BlockCache,
+    import::{self, Candidate, Found, OpenOptions, Rewind, Sources},
+};
+
+use crate::{
+    hostid::hostid,
+    state::{Remembered, State, StateError},
+};
+
+/// Cache of a command that opens a pool, does its work and ends, in bytes.
+pub const COMMAND_CACHE: usize = 64 << 20;
+
+/// State of a pool in its labels: in use, or not exported when its host stopped.
+const ACTIVE: u64 = 0;
+
+/// Where to look for pools.
+#[derive(Clone, Debug)]
+pub struct Places {
+    named: Vec<PathBuf>,
+    import_path: Vec<PathBuf>,
+    state: State,
+}
+
+/// What to do about a pool that another host seems to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// Refuse it, as `zpool import` does.
+    Refuse,
+    /// Open it and say so ([`Opened::warning`]): for commands that look once.
+    Warn,
+    /// Open it (`-f`).
+    Open,
+}
+
+/// How to open a pool.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A pool that another host seems to have.
+    pub foreign: Foreign,
+    /// Which state of it.
+    pub rewind: Rewind,
+    /// Although it was destroyed.
+    pub destroyed: bool,
+    /// Although log devices are missing.
+    pub missing_log: bool,
+    /// Block cache, in bytes.
+    pub cache_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            foreign: Foreign::Warn,
+            rewind: Rewind::Latest,
+            destroyed: false,
+            missing_log: false,
+            cache_bytes: COMMAND_CACHE,
+        }
+    }
+}
+
+/// A pool that was opened.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// What the user should know about how it was opened.
+    pub warning: Option<String>,
+}
+
+/// Why a pool could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// It is nowhere.
+    #[error("cannot open '{name}': no such pool{hint}")]
+    NoSuchPool {
+        /// What was asked for.
+        name: String,
+        /// What was in the way, each on a line of its own; empty if nothing was.
+        hint: String,
+    },
+    /// Several have this name.
+    #[error("cannot open '{name}': more than one pool has this name; use the numeric ID instead: {}", list(guids))]
+    Ambiguous {
+        /// The name.
+        name: String,
+        /// Their guids.
+        guids: Vec<u64>,
+    },
+    /// It is there and cannot be opened.
+    #[error("cannot open '{name}': {source}")]
+    Import {
+        /// The pool.
+        name: String,
+        /// Why. Its text is part of this one's.
+        source: ImportError,
+    },
+    /// The cache file.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+fn list(guids: &[u64]) -> String {
+    guids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl Places {
+    /// `named` is what the user said with `-d`; `ZPOOL_IMPORT_PATH` is taken from the environment.
+    #[must_use]
+    pub fn new(named: Vec<PathBuf>, state: State) -> Self {
+        let import_path = match env::var_os("ZPOOL_IMPORT_PATH") {
+            Some(paths) => env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect(),
+            None => Vec::new(),
+        };
+        Self { named, import_path, state }
+    }
+
+    /// What the user named.
+    #[must_use]
+    pub fn named(&self) -> &[PathBuf] {
+        &self.named
+    }
+
+    /// The cache file.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Where `zpool import` searches: what was named, or `ZPOOL_IMPORT_PATH`, or block devices.
+    #[must_use]
+    pub fn search_paths(&self) -> Vec<PathBuf> {
+        match (self.named.is_empty(), self.import_path.is_empty()) {
+            (false, _) => self.named.clone(),
+            (true, false) => self.import_path.clone(),
+            (true, true) => block_devices(),
+        }
+    }
+
+    /// Looks at everything [`search_paths`](Self::search_paths) names, imported or not.
+    pub async fn scan(&self) -> Found {
+        import::scan(&Sources::paths(self.search_paths())).await
+    }
+
+    /// The imported pools that are still on the devices they were imported from.
+    ///
+    /// # Errors
+    /// The cache file cannot be read.
+    pub async fn imported(&self) -> Result<Vec<(Remembered, Candidate)>, StateError> {
+        let mut all = Vec::new();
+        for remembered in self.state.pools()? {
+            let found = import::scan(&Sources::paths(&remembered.devices)).await;
+            let candidate = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid);
+            all.extend(candidate.map(|candidate| (remembered, candidate)));
+        }
+        Ok(all)
+    }
+
+    /// All pools that a command without a pool's name is about, by name.
+    ///
+    /// # Errors
+    /// The cache file cannot be read.
+    pub async fn all(&self) -> Result<Known, StateError> {
+        let mut known = Known::default();
+        if !self.named.is_empty() {
+            known.add(import::scan(&Sources::paths(&self.named)).await);
+            if !known.pools.is_empty() {
+                return Ok(known);
+            }
+        }
+        for (remembered, candidate) in self.imported().await? {
+            known.pools.push((candidate, Some(remembered)));
+        }
+        if known.pools.is_empty() && self.named.is_empty() {
+            known.add(import::scan(&Sources::paths(self.search_paths())).await);
+        }
+        Ok(known)
+    }
+
+    /// Finds the pool of this name or guid.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub async fn find(&self, name: &str) -> Result<(Candidate, Option<Remembered>), HostError> {
+        let mut hints = Vec::new();
+        if !self.named.is_empty() {
+            let mut known = Known::default();
+            known.add(import::scan(&Sources::paths(&self.named)).await);
+            if let Some(found) = known.select(name)? {
+                return Ok(found);
+            }
+            hints.append(&mut known.problems);
+        }
+        // The list of imported pools may be damaged; that must not keep a pool from being found by searching.
+        let imported = match self.state.pools() {
+            Ok(pools) => pools,
+            Err(error) => {
+                hints.push(chain(&error));
+                Vec::new()
+            }
+        };
+        let guid = name.parse::<u64>().ok();
+        for remembered in imported {
+            if remembered.name != name && Some(remembered.guid) != guid {
+                continue;
+            }
+            let found = import::scan(&Sources::paths(&remembered.devices)).await;
+            match found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid) {
+                Some(candidate) => return Ok((candidate, Some(remembered))),
+                None => hints.push(format!(
+                    "'{name}' was imported from {}, where it is no more",
+                    remembered.devices.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+                )),
+            }
+        }
+        if self.named.is_empty() {
+            let mut known = Known::default();
+            known.add(import::scan(&Sources::paths(self.search_paths())).await);
+            if let Some(found) = known.select(name)? {
+                return Ok(found);
+            }
+            hints.append(&mut known.problems);
+        }
+        let hint = hints.iter().map(|hint| format!("\n{hint}")).collect();
+        Err(HostError::NoSuchPool { name: name.to_owned(), hint })
+    }
+
+    /// Opens the pool of this name or guid, read-only.
+    ///
+    /// # Errors
+    /// See [`HostError`].
+    pub async fn open(&self, name: &str, settings: &Settings) -> Result<Opened, HostError> {
+        let (candidate, remembered) = self.find(name).await?;
+        open(&candidate, remembered.as_ref(), settings).await
+    }
+}
+
+/// Opens a pool that was found. What was said when it was imported (`-f`, `-T`, `-m`) still holds.
+///
+/// # Errors
+/// See [`HostError`].
+pub async fn open(
+    candidate: &Candidate,
+    remembered: Option<&Remembered>,
+    settings: &Settings,
+) -> Result<Opened, HostError> {
+    let forced = remembered.is_some_and(|pool| pool.forced);
+    let ours = hostid();
+    let foreign = candidate.state.id() == ACTIVE && candidate.hostid != 0 && candidate.hostid != ours;
+    let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
+        (Rewind::Latest, Some(txg)) => Rewind::To(txg),
+        (asked, _) => asked,
+    };
+    let options = OpenOptions {
+        force: forced || settings.foreign != Foreign::Refuse,
+        destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
+        missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
+        rewind,
+        hostid: ours,
+        cache: Arc::new(BlockCache::new(settings.cache_bytes)),
+    };
+    let failed = |source| HostError::Import { name: candidate.name.clone(), source };
+    let pool = import::open(candidate, &options).await.map_err(failed)?;
+    let warning = (foreign && !forced && settings.foreign == Foreign::Warn).then(|| {
+        format!(
+            "pool '{}' was last used by host '{}' (hostid={:x}) and not exported: if it is in use there, what is read \
+             here changes meanwhile",
+            candidate.name,
+            candidate.hostname.as_deref().unwrap_or("<unknown>"),
+            candidate.hostid
+        )
+    });
+    Ok(Opened { pool, warning })
+}
+
+/// Pools that were found, and what could not be looked at.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Pools, those from the cache file with what is remembered.
+    pub pools: Vec<(Candidate, Option<Remembered>)>,
+    /// A sentence for each place that was named and is of no use.
+    pub problems: Vec<String>,
+}
+
+impl Known {
+    /// Adds what a search found.
+    pub fn add(&mut self, found: Found) {
+        self.problems.extend(problems(&found));
+        self.pools.extend(found.pools.into_iter().map(|candidate| (candidate, None)));
+    }
+
+    /// The one pool of this name or guid, if there is any.
+    ///
+    /// # Errors
+    /// There are several.
+    pub fn select(&mut self, name: &str) -> Result<Option<(Candidate, Option<Remembered>)>, HostError> {
+        let guid = name.parse::<u64>().ok();
+        let matching: Vec<usize> = (0..self.pools.len())
+            .filter(|&i| self.pools[i].0.name == name || Some(self.pools[i].0.guid) == guid)
+            .collect();
+        match matching.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(self.pools.swap_remove(*one))),
+            several => {
+                let guids = several.iter().map(|&i| self.pools[i].0.guid).collect();
+                Err(HostError::Ambiguous { name: name.to_owned(), guids })
+            }
+        }
+    }
+}
+
+/// A sentence for each place that was named and could not be used.
+#[must_use]
+pub fn problems(found: &Found) -> Vec<String> {
+    let unreadable = found.problems.iter().map(|(path, error)| {
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => " (run as a user who may read it)",
+            _ => "",
+        };
+        format!("cannot search '{}': {}{remedy}", path.display(), chain(error))
+    });
+    let strangers = found.strangers.iter().map(|path| format!("'{}' is not a device of any pool", path.display()));
+    unreadable.chain(strangers).collect()
+}
+
+/// An error and its sources in one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Every block device that may hold a pool: whole disks and partitions, by the most lasting name.
+fn block_devices() -> Vec<PathBuf> {
+    let names = |dir: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    };
+    let mut by_device: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    for path in names("/sys/class/block") {
+        let Some(name) = path.file_name() else { continue };
+        // Never a pool: RAM disks, empty loop devices, optical drives; and what this program itself may serve.
+        let text = name.to_string_lossy();
+        if ["ram", "sr", "fd", "zram", "nbd"].iter().any(|prefix| text.starts_with(prefix)) || is_empty(&path) {
+            continue;
+        }
+        let device = Path::new("/dev").join(name);
+        by_device.insert(device.clone(), device);
+    }
+    for path in names("/dev/disk/by-id") {
+        if let Ok(device) = fs::canonicalize(&path)
+            && let Some(name) = by_device.get_mut(&device)
+            && name.starts_with("/dev")
+            && *name == device
+        {
+            *name = path;
+        }
+    }
+    by_device.into_values().collect()
+}
+
+fn is_empty(sys: &Path) -> bool {
+    fs::read_to_string(sys.join("size")).is_ok_and(|sectors| sectors.trim() == "0")
+}

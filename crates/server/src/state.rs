@@ -1,0 +1,286 @@
+//! The cache file: which pools were imported, and on which devices they were.
+//!
+//! One JSON file in the state directory. It is a hint, never an authority: what a pool is, its own labels say.
+//! So a file that cannot be read costs a warning and a search, and a device that moved is found again by
+//! searching. It is replaced as a whole (write aside, flush, rename), so a crash leaves the old or the new one.
+//!
+//! Two commands at once: each reads, changes and replaces under a lock file, so neither loses the other's pool.
+
+use std::{
+    env, fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the cache file in the state directory.
+const FILE: &str = "pools.json";
+/// Larger than any real cache file by far: 10 000 pools of 100 devices are 10 MB.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// A pool that was imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Its name.
+    pub name: String,
+    /// Its guid, in decimal: JSON readers lose the low digits of numbers this large.
+    #[serde(with = "decimal")]
+    pub guid: u64,
+    /// Absolute paths of its devices.
+    pub devices: Vec<PathBuf>,
+    /// It was imported by force although another host seemed to have it.
+    #[serde(default)]
+    pub forced: bool,
+    /// It was imported as of this transaction group or the newest before it (`-T`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txg: Option<u64>,
+    /// It was imported although log devices were missing (`-m`).
+    #[serde(default)]
+    pub missing_log: bool,
+    /// It was imported although it had been destroyed (`-D`).
+    #[serde(default)]
+    pub destroyed: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    pools: Vec<Remembered>,
+}
+
+/// Why the cache file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The system refused.
+    #[error("cannot {doing} '{}'", path.display())]
+    Io {
+        /// `read`, `write`, …
+        doing: &'static str,
+        /// Which file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// It is no cache file of ours.
+    #[error("'{}' is not a cache file of this version; remove it and import the pools again", path.display())]
+    Malformed {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// The cache file of one state directory.
+#[derive(Clone, Debug)]
+pub struct State {
+    dir: PathBuf,
+}
+
+impl State {
+    /// The cache file in `dir`, which need not exist yet.
+    #[must_use]
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// In `dir` if given, else where this user's is: `/var/lib/millpond` for root, otherwise
+    /// `millpond` below `XDG_STATE_HOME` (`~/.local/state`).
+    #[must_use]
+    pub fn new(dir: Option<&Path>) -> Self {
+        match dir {
+            Some(dir) => Self::at(dir),
+            None => Self::at(default_dir()),
+        }
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The cache file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+
+    /// All imported pools, by name. None if there is no file.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read or understood.
+    pub fn pools(&self) -> Result<Vec<Remembered>, StateError> {
+        let path = self.file();
+        let text = match fs::File::open(&path).and_then(|file| read_bounded(&file)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(StateError::Io { doing: "read", path, source }),
+        };
+        let contents: Contents =
+            serde_json::from_str(&text).map_err(|source| StateError::Malformed { path, source })?;
+        Ok(contents.pools)
+    }
+
+    /// Remembers `pool`, in place of one with the same guid or name.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub fn remember(&self, pool: Remembered) -> Result<(), StateError> {
+        self.change(|pools| {
+            pools.retain(|known| known.guid != pool.guid && known.name != pool.name);
+            pools.push(pool);
+            pools.sort_by(|a, b| a.name.cmp(&b.name));
+            true
+        })
+        .map(drop)
+    }
+
+    /// Forgets the pool of this name or guid. Whether there was one.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub fn forget(&self, name_or_guid: &str) -> Result<bool, StateError> {
+        let guid = name_or_guid.parse::<u64>().ok();
+        self.change(|pools| {
+            let before = pools.len();
+            pools.retain(|known| known.name != name_or_guid && Some(known.guid) != guid);
+            pools.len() != before
+        })
+    }
+
+    /// Reads, changes, and replaces the file if `change` says that there is something new.
+    fn change(&self, change: impl FnOnce(&mut Vec<Remembered>) -> bool) -> Result<bool, StateError> {
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source| StateError::Io { doing, path, source }
+        };
+        fs::create_dir_all(&self.dir).map_err(failed("create", &self.dir))?;
+        let lock_path = self.dir.join("lock");
+        let lock = fs::File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(failed("write", &lock_path))?;
+        lock.lock().map_err(failed("lock", &lock_path))?;
+        let mut pools = self.pools()?;
+        let changed = change(&mut pools);
+        if changed {
+            let path = self.file();
+            let aside = self.dir.join(format!("{FILE}.new"));
+            let text = serde_json::to_string_pretty(&Contents { version: 1, pools })
+                .map_err(|source| StateError::Malformed { path: path.clone(), source })?;
+            replace(&aside, &path, &self.dir, &text).map_err(failed("write", &path))?;
+        }
+        // The lock goes with the file handle.
+        drop(lock);
+        Ok(changed)
+    }
+}
+
+fn replace(aside: &Path, path: &Path, dir: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::File::create(aside)?;
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    fs::rename(aside, path)?;
+    // The rename itself is durable only with its directory.
+    fs::File::open(dir)?.sync_all()
+}
+
+fn read_bounded(file: &fs::File) -> io::Result<String> {
+    use io::Read as _;
+    let mut text = String::new();
+    file.take(BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn default_dir() -> PathBuf {
+    if is_root() {
+        return PathBuf::from("/var/lib/millpond");
+    }
+    user_dir("XDG_STATE_HOME", ".local/state").unwrap_or_else(env::temp_dir).join("millpond")
+}
+
+/// A directory of this user: the variable's if it is absolute, else below the home directory.
+fn user_dir(variable: &str, below_home: &str) -> Option<PathBuf> {
+    let set = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    set.or_else(|| env::home_dir().map(|home| home.join(below_home)))
+}
+
+/// Whether this process is root's: the owner of its own entry in `/proc` is its effective user.
+#[must_use]
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+mod decimal {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(number)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, guid: u64) -> Remembered {
+        Remembered {
+            name: name.into(),
+            guid,
+            devices: vec!["/dev/x".into()],
+            forced: false,
+            txg: None,
+            missing_log: false,
+            destroyed: false,
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_there_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("deep/er"));
+        assert_eq!(state.pools().unwrap(), []);
+        assert!(!state.forget("tank").unwrap());
+        state.remember(pool("tank", u64::MAX)).unwrap();
+        state.remember(pool("lake", 2)).unwrap();
+        assert_eq!(state.pools().unwrap(), [pool("lake", 2), pool("tank", u64::MAX)]);
+        // The same pool under another name is still one pool.
+        state.remember(pool("pond", 2)).unwrap();
+        assert_eq!(state.pools().unwrap(), [pool("pond", 2), pool("tank", u64::MAX)]);
+        assert!(state.forget("pond").unwrap());
+        assert!(state.forget("18446744073709551615").unwrap());
+        assert_eq!(state.pools().unwrap(), []);
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_is_named_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        fs::write(state.file(), "{nonsense").unwrap();
+        let error = state.pools().unwrap_err();
+        assert!(error.to_string().contains("pools.json"), "{error}");
+        assert!(state.remember(pool("tank", 1)).is_err());
+        assert_eq!(fs::read_to_string(state.file()).unwrap(), "{nonsense");
+    }
+
+    #[test]
+    fn commands_at_the_same_time_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for guid in 0..16 {
+                let state = State::at(dir.path());
+                scope.spawn(move || state.remember(pool(&format!("pool{guid}"), guid)).unwrap());
+            }
+        });
+        assert_eq!(State::at(dir.path()).pools().unwrap().len(), 16);
+    }
+}
