@@ -1,4 +1,5 @@
 //! Every block of every real pool at hand, read and verified.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Finding and opening pools: what is missing, torn, old, elsewhere, or no pool at all.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 
 mod support;
 

@@ -55,7 +55,7 @@ impl PoolIo {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
         let (mut single, mut mergeable) = (Vec::new(), Vec::new());
         for (index, (bp, _)) in blocks.iter().enumerate() {
-            if let Some(found) = self.read_cached(bp).filter(|_| cached) {
+            if cached && let Some(found) = self.read_cached(bp) {
                 results[index] = Some(Ok(found));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));

@@ -91,7 +91,8 @@ impl Aux {
         Some(match self {
             Self::None => return None,
             Self::OpenFailed => "cannot open",
-            Self::CorruptData | Self::BadLabel => "corrupted data",
+            Self::CorruptData => "corrupted data",
+            Self::BadLabel => "invalid label",
             Self::NoReplicas => "insufficient replicas",
             Self::BadGuidSum => "missing device",
             Self::TooSmall => "too small",
