@@ -137,7 +137,7 @@ fn replaying_real_space_maps_gives_their_alloc() {
 
 #[test]
 fn a_real_log_chain_reads_as_zdb_lists_it() {
-    let chain = json(include_str!("vectors/zil_chain.json"));
+    let chain = json(include_str!("../../../docs/format/vectors/zil_chain.json"));
     let header = zil::Header::decode(&hex(&chain["header"]), LITTLE).unwrap();
     assert_eq!(
         (header.claim_txg, header.claim_block_seq, header.claim_record_seq, header.flags),
@@ -196,7 +196,7 @@ fn a_real_log_chain_reads_as_zdb_lists_it() {
 
 #[test]
 fn a_real_cache_device_lists_what_it_holds() {
-    let vector = json(include_str!("vectors/l2arc.json"));
+    let vector = json(include_str!("../../../docs/format/vectors/l2arc.json"));
     let bytes = &structures("l2arc_header")[0];
     let (header, order) = l2arc::Header::decode(bytes).unwrap();
     assert_eq!(order, LITTLE);
