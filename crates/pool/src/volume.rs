@@ -205,7 +205,9 @@ impl Volume {
                     until
                 }
                 // `seek` does not return it.
-                Step::Need { .. } => return Err(VolumeError::NotReady("an indirect block is missing".into())),
+                Step::Need { .. } => {
+                    return Err(VolumeError::NotReady("an indirect block is missing".into()));
+                }
             };
             blkid = next;
         }

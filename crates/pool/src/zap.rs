@@ -29,8 +29,15 @@ pub struct Zap {
 enum Form {
     /// Never written: no entries.
     Empty,
-    Micro { block: Bytes, order: Order },
-    Fat { header: Header, block: Bytes, order: Order },
+    Micro {
+        block: Bytes,
+        order: Order,
+    },
+    Fat {
+        header: Header,
+        block: Bytes,
+        order: Order,
+    },
 }
 
 impl Zap {
@@ -93,7 +100,8 @@ impl Zap {
             Form::Empty => Ok(None),
             Form::Micro { block, order } => {
                 let Key::Name(name) = key else { return Ok(None) };
-                let micro = Micro::decode(block, *order).map_err(ReadError::malformed(self.object.bookmark(0, 0)))?;
+                let micro =
+                    Micro::decode(block, *order).map_err(ReadError::malformed(self.object.bookmark(0, 0)))?;
                 Ok(micro.lookup(name).map(Value::from_u64))
             }
             Form::Fat { header, .. } => match header.hash_rule().hash(key) {
@@ -246,7 +254,10 @@ impl Entries<'_> {
                     })?;
                     let Some(span) = span else {
                         let at = self.zap.object.bookmark(0, leaf.0);
-                        return Err(ReadError::Inconsistent { at, what: "a leaf is in slots of another prefix" });
+                        return Err(ReadError::Inconsistent {
+                            at,
+                            what: "a leaf is in slots of another prefix",
+                        });
                     };
                     self.slot = self.slot.saturating_add(span);
                     self.ready = all.into_iter();

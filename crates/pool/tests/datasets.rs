@@ -6,12 +6,7 @@ mod support;
 use std::{collections::BTreeMap, sync::Arc};
 
 use block::{BlockVolume, Segment};
-use pool::{
-    Pool,
-    dsl::Dataset,
-    import::open,
-    props::Style,
-};
+use pool::{Pool, dsl::Dataset, import::open, props::Style};
 use sha2::{Digest, Sha256};
 use support::{anyhow, candidate};
 
@@ -109,7 +104,8 @@ async fn names_and_every_property_are_those_of_openzfs() {
 async fn pool_properties_are_those_of_openzfs() {
     /// What depends on who looks, and when: the manifests were taken on a pool imported under another root, whose
     /// space maps were not loaded.
-    const OF_THE_MOMENT: [&str; 6] = ["load_guid", "cachefile", "free", "allocated", "capacity", "fragmentation"];
+    const OF_THE_MOMENT: [&str; 6] =
+        ["load_guid", "cachefile", "free", "allocated", "capacity", "fragmentation"];
     let mut wrong = Vec::new();
     let mut compared = 0;
     for fixture in fixtures::all() {
@@ -121,7 +117,8 @@ async fn pool_properties_are_those_of_openzfs() {
         assert_eq!(properties.list().len(), fixture.manifest.zpool_get.len(), "{}", fixture.name);
         for property in properties.list() {
             let ours = (property.print(Style::Exact).into_owned(), property.source.to_string());
-            let theirs = fixture.manifest.zpool_get.get(&*property.name).map(|p| (p.value.clone(), p.source.clone()));
+            let theirs =
+                fixture.manifest.zpool_get.get(&*property.name).map(|p| (p.value.clone(), p.source.clone()));
             compared += 1;
             if theirs.as_ref() != Some(&ours) && !OF_THE_MOMENT.contains(&&*property.name) {
                 wrong.push(format!("{} {}: {ours:?}, should be {theirs:?}", fixture.name, property.name));

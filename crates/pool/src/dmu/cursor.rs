@@ -77,7 +77,8 @@ impl Cursor {
             }
             None => {
                 let index = object.ancestor(blkid, top - level);
-                let Some(pointer) = usize::try_from(index).ok().and_then(|index| object.top_pointer(index)) else {
+                let Some(pointer) = usize::try_from(index).ok().and_then(|index| object.top_pointer(index))
+                else {
                     return Ok(Step::Hole { until: u64::MAX, pointer: None });
                 };
                 (top, pointer)
@@ -124,6 +125,7 @@ impl Indirect {
     /// The pointer to block `blkid` of `level`, one below this block.
     fn entry(&self, object: &Object, level: u8, blkid: u64) -> Result<BlkPtr, ReadError> {
         let at = object.bookmark(level + 1, self.blkid);
-        BlkPtr::decode_at(&self.content, object.slot_in_parent(blkid), self.order).map_err(ReadError::malformed(at))
+        BlkPtr::decode_at(&self.content, object.slot_in_parent(blkid), self.order)
+            .map_err(ReadError::malformed(at))
     }
 }

@@ -43,7 +43,11 @@ impl ObjectSet {
     ///
     /// # Errors
     /// The block cannot be read, is a hole, or is no object set.
-    pub async fn open(source: Arc<dyn BlockSource>, id: u64, pointer: BlkPtr) -> Result<Arc<Self>, ReadError> {
+    pub async fn open(
+        source: Arc<dyn BlockSource>,
+        id: u64,
+        pointer: BlkPtr,
+    ) -> Result<Arc<Self>, ReadError> {
         let at = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         if pointer.is_hole() {
             return Err(ReadError::Inconsistent { at, what: "the dataset has no object set" });

@@ -76,8 +76,15 @@ struct Inner {
 
 enum State {
     /// A head or a snapshot: one state of the data.
-    Data { phys: Box<DatasetPhys>, found: Box<DnodeAt>, head: Option<Dataset> },
-    Bookmark { phys: BookmarkPhys, head: Dataset },
+    Data {
+        phys: Box<DatasetPhys>,
+        found: Box<DnodeAt>,
+        head: Option<Dataset>,
+    },
+    Bookmark {
+        phys: BookmarkPhys,
+        head: Dataset,
+    },
 }
 
 impl fmt::Debug for Dataset {
@@ -240,7 +247,8 @@ impl Dataset {
             return Err(ReadError::Inconsistent { at, what: "a bookmark has no content" });
         };
         let source = self.0.dsl.mos().source();
-        let set = self.0.objset.get_or_try_init(|| ObjectSet::open(Arc::clone(source), found.number, phys.bp));
+        let set =
+            self.0.objset.get_or_try_init(|| ObjectSet::open(Arc::clone(source), found.number, phys.bp));
         set.await.map(Arc::clone)
     }
 
@@ -364,7 +372,8 @@ impl Dataset {
 
     fn bookmark_at(&self, map: &Zap, name: &str, value: &ZapValue) -> Result<Self, ReadError> {
         let words: Vec<u64> = value.integers().collect();
-        let phys = BookmarkPhys::from_words(&words).map_err(ReadError::malformed(map.object().bookmark(0, 0)))?;
+        let phys =
+            BookmarkPhys::from_words(&words).map_err(ReadError::malformed(map.object().bookmark(0, 0)))?;
         let name = format!("{}#{name}", self.0.name);
         let state = State::Bookmark { phys, head: self.clone() };
         Ok(Self::new(&self.0.dsl, Arc::clone(&self.0.dir), name, self.0.head_kind, state))

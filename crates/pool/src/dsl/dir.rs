@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ondisk::{
-    dnode::ObjectType,
-    dsl::DirPhys,
-    zap::Value as ZapValue,
-};
+use ondisk::{dnode::ObjectType, dsl::DirPhys, zap::Value as ZapValue};
 use tokio::sync::OnceCell;
 
 use super::{Dsl, check_bonus};

@@ -76,7 +76,12 @@ impl Dsl {
     ///
     /// # Errors
     /// The object directory cannot be read or names no root dataset.
-    pub async fn open(pool: &str, pool_guid: u64, mos: Arc<ObjectSet>, devices: u64) -> Result<Self, ReadError> {
+    pub async fn open(
+        pool: &str,
+        pool_guid: u64,
+        mos: Arc<ObjectSet>,
+        devices: u64,
+    ) -> Result<Self, ReadError> {
         let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
         let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
         let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
@@ -84,7 +89,16 @@ impl Dsl {
         let sharing = Sharing::read(&mos, &directory).await?;
         let space = PoolSpace { devices, shared: sharing.saved() };
         let dirs = Mutex::default();
-        Ok(Self(Arc::new(Inner { pool: pool.to_owned(), pool_guid, mos, directory, root, space, sharing, dirs })))
+        Ok(Self(Arc::new(Inner {
+            pool: pool.to_owned(),
+            pool_guid,
+            mos,
+            directory,
+            root,
+            space,
+            sharing,
+            dirs,
+        })))
     }
 
     /// Name of the pool.
@@ -137,7 +151,8 @@ impl Dsl {
     /// # Errors
     /// The name is no legal one, nothing has it, or what leads to it cannot be read.
     pub async fn lookup(&self, name: &str) -> Result<Dataset, LookupError> {
-        let parsed = name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
+        let parsed =
+            name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
         let unreadable = |source| LookupError::Read { name: name.to_owned(), source };
         let missing = || LookupError::NotFound { name: name.to_owned() };
         let mut components = parsed.dataset.split('/');
@@ -246,7 +261,8 @@ impl Dsl {
             if at == self.0.root {
                 break None;
             }
-            let broken = |what| ReadError::Inconsistent { at: At { objset: 0, object: at, level: 0, blkid: 0 }, what };
+            let broken =
+                |what| ReadError::Inconsistent { at: At { objset: 0, object: at, level: 0, blkid: 0 }, what };
             if parent == 0 {
                 return Err(broken("the dataset's parents do not lead to the root"));
             }
@@ -279,7 +295,10 @@ impl Dsl {
         let phys = dir::read_phys(&self.0.mos, object).await?;
         let at = At { objset: 0, object, level: 0, blkid: 0 };
         if phys.phys.parent != parent.object() {
-            return Err(ReadError::Inconsistent { at, what: "the dataset names another parent than the map it is in" });
+            return Err(ReadError::Inconsistent {
+                at,
+                what: "the dataset names another parent than the map it is in",
+            });
         }
         if parent.depth() >= DEPTH_MAX {
             return Err(ReadError::Inconsistent { at, what: "datasets are nested too deeply" });

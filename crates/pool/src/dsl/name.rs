@@ -146,7 +146,10 @@ mod tests {
     #[test]
     fn names_come_apart() {
         assert_eq!(parse("tank"), Ok(Parsed { dataset: "tank", part: Part::Head }));
-        assert_eq!(parse("tank/a b/c@m-1"), Ok(Parsed { dataset: "tank/a b/c", part: Part::Snapshot("m-1") }));
+        assert_eq!(
+            parse("tank/a b/c@m-1"),
+            Ok(Parsed { dataset: "tank/a b/c", part: Part::Snapshot("m-1") })
+        );
         assert_eq!(parse("tank#mark"), Ok(Parsed { dataset: "tank", part: Part::Bookmark("mark") }));
         assert_eq!(parse("tank/a/%recv").map(|p| p.dataset), Ok("tank/a/%recv"));
     }

@@ -70,7 +70,8 @@ impl Sharing {
             } else if name.starts_with(DIRECTORY_PREFIX) {
                 let found = mos.dnode(object).await?;
                 let at = crate::Bookmark { object, ..crate::Bookmark::default() };
-                let table = VdevTable::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+                let table =
+                    VdevTable::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
                 sharing.clone_used = sharing.clone_used.saturating_add(table.used_bytes);
                 sharing.clone_saved = sharing.clone_saved.saturating_add(table.saved_bytes);
             }
@@ -96,7 +97,8 @@ impl Sharing {
         let mut tables = vec![object];
         if !name.contains("-zap-") {
             let directory = Zap::open_in(mos, object).await?.numbers().await?;
-            tables = directory.into_iter().filter(|(name, _)| name.contains("-zap-")).map(|(_, id)| id).collect();
+            tables =
+                directory.into_iter().filter(|(name, _)| name.contains("-zap-")).map(|(_, id)| id).collect();
         }
         for table in tables {
             let used = mos.dnode(table).await?.dnode.used_bytes().unwrap_or(0);

@@ -69,6 +69,9 @@ mod tests {
         assert_eq!(slop(1 << 30), 128 << 20);
         assert_eq!(slop(1 << 40), 32 << 30);
         assert_eq!(slop(100 << 40), 128 << 30);
-        assert_eq!(PoolSpace { devices: 117_440_512, shared: 925_696 }.usable(), 117_440_512 + 925_696 - 58_720_256);
+        assert_eq!(
+            PoolSpace { devices: 117_440_512, shared: 925_696 }.usable(),
+            117_440_512 + 925_696 - 58_720_256
+        );
     }
 }

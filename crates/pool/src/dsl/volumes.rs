@@ -56,7 +56,9 @@ impl Dsl {
     /// The root dataset cannot be read.
     pub async fn volumes(&self) -> Result<(Vec<Dataset>, Vec<LookupError>), ReadError> {
         let (mut all, errors) = self.tree(self.root().await?).await;
-        all.retain(|dataset| dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark);
+        all.retain(|dataset| {
+            dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark
+        });
         Ok((all, errors))
     }
 }

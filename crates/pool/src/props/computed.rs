@@ -33,7 +33,11 @@ const BOOKMARK_HAS_SPACE: u64 = 1;
 /// Computes what can be computed for `dataset`.
 ///
 /// `refquota` and `refreservation` are the limits in effect, which decide over what is available.
-pub(super) async fn compute(dataset: &Dataset, refquota: u64, refreservation: u64) -> Result<Computed, ReadError> {
+pub(super) async fn compute(
+    dataset: &Dataset,
+    refquota: u64,
+    refreservation: u64,
+) -> Result<Computed, ReadError> {
     let mut out = Computed::new();
     if let Some(word) = dataset.type_word() {
         out.insert("type", Value::Text(word.to_owned()));
@@ -188,11 +192,9 @@ async fn encryption(dataset: &Dataset, out: &mut Computed) -> Result<(), ReadErr
     let extra = dataset.dir().extra(dsl).await?;
     let Some(key) = extra.get(keys::CRYPTO_KEY).and_then(ZapValue::as_u64) else { return Ok(()) };
     let key = Zap::open_in(dsl.mos(), key).await?;
-    for (name, entry) in [
-        ("encryption", "DSL_CRYPTO_SUITE"),
-        ("keyformat", "keyformat"),
-        ("pbkdf2iters", "pbkdf2iters"),
-    ] {
+    for (name, entry) in
+        [("encryption", "DSL_CRYPTO_SUITE"), ("keyformat", "keyformat"), ("pbkdf2iters", "pbkdf2iters")]
+    {
         if let Some(value) = key.get_u64(entry).await? {
             number(out, name, value);
         }

@@ -58,24 +58,27 @@ pub static DEDUP: Words = words(&[
 ]);
 const VERIFY: u64 = 1 << 8;
 /// Block compression, without the levels of zstd: see [`level_word`].
-pub static COMPRESSION: Words = Words { has_levels: true, list: &[
-    ("on", 1),
-    ("off", 2),
-    ("lzjb", 3),
-    ("gzip-1", 5),
-    ("gzip-2", 6),
-    ("gzip-3", 7),
-    ("gzip-4", 8),
-    ("gzip-5", 9),
-    ("gzip", 10),
-    ("gzip-6", 10),
-    ("gzip-7", 11),
-    ("gzip-8", 12),
-    ("gzip-9", 13),
-    ("zle", 14),
-    ("lz4", 15),
-    ("zstd", ZSTD),
-] };
+pub static COMPRESSION: Words = Words {
+    has_levels: true,
+    list: &[
+        ("on", 1),
+        ("off", 2),
+        ("lzjb", 3),
+        ("gzip-1", 5),
+        ("gzip-2", 6),
+        ("gzip-3", 7),
+        ("gzip-4", 8),
+        ("gzip-5", 9),
+        ("gzip", 10),
+        ("gzip-6", 10),
+        ("gzip-7", 11),
+        ("gzip-8", 12),
+        ("gzip-9", 13),
+        ("zle", 14),
+        ("lz4", 15),
+        ("zstd", ZSTD),
+    ],
+};
 const ZSTD: u64 = 16;
 /// The low bits of a compression value name the algorithm, the rest its level.
 const ALGORITHM_BITS: u32 = 7;
@@ -111,7 +114,8 @@ pub static ACLINHERIT: Words = words(&[
     ("passthrough-x", 5),
 ]);
 /// Which kind of access control list.
-pub static ACLTYPE: Words = words(&[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)]);
+pub static ACLTYPE: Words =
+    words(&[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)]);
 /// Where extended attributes are kept.
 pub static XATTR: Words = words(&[("off", 0), ("dir", 1), ("sa", 2), ("on", 2)]);
 /// Whether a file system may be mounted.
@@ -119,7 +123,8 @@ pub static CANMOUNT: Words = words(&[("off", 0), ("on", 1), ("noauto", 2)]);
 /// How names of files compare.
 pub static CASE: Words = words(&[("sensitive", 0), ("insensitive", 1), ("mixed", 2)]);
 /// Unicode form names are compared in.
-pub static NORMALIZATION: Words = words(&[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)]);
+pub static NORMALIZATION: Words =
+    words(&[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)]);
 /// Bytes of a new dnode.
 pub static DNODESIZE: Words = words(&[
     ("legacy", 0),
@@ -217,9 +222,33 @@ mod tests {
     #[test]
     fn every_word_has_a_number_and_every_number_prints_as_a_word_of_itself() {
         for words in [
-            ON_OFF, YES_NO, CHECKSUM, DEDUP, COMPRESSION, COPIES, SYNC, LOGBIAS, CACHE, DIRECT, VOLMODE,
-            SNAPDEV, SNAPDIR, ACLMODE, ACLINHERIT, ACLTYPE, XATTR, CANMOUNT, CASE, NORMALIZATION, DNODESIZE,
-            REDUNDANT_METADATA, ENCRYPTION, KEYFORMAT, KEYSTATUS, ZPL_VERSION, FAILMODE,
+            ON_OFF,
+            YES_NO,
+            CHECKSUM,
+            DEDUP,
+            COMPRESSION,
+            COPIES,
+            SYNC,
+            LOGBIAS,
+            CACHE,
+            DIRECT,
+            VOLMODE,
+            SNAPDEV,
+            SNAPDIR,
+            ACLMODE,
+            ACLINHERIT,
+            ACLTYPE,
+            XATTR,
+            CANMOUNT,
+            CASE,
+            NORMALIZATION,
+            DNODESIZE,
+            REDUNDANT_METADATA,
+            ENCRYPTION,
+            KEYFORMAT,
+            KEYSTATUS,
+            ZPL_VERSION,
+            FAILMODE,
         ] {
             for (text, value) in words.list {
                 assert_eq!(number(words, text), Some(*value));

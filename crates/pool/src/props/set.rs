@@ -164,7 +164,9 @@ fn native(
 fn mountpoint(name: &str, value: &Value, source: &Source) -> String {
     let Value::Text(base) = value else { return String::new() };
     let below = match source {
-        Source::Inherited(from) => name.strip_prefix(from.as_str()).unwrap_or_default().trim_start_matches('/'),
+        Source::Inherited(from) => {
+            name.strip_prefix(from.as_str()).unwrap_or_default().trim_start_matches('/')
+        }
         Source::Default => name,
         Source::Local | Source::Received | Source::Temporary | Source::None => "",
     };

@@ -82,8 +82,9 @@ impl StoredSet {
             if is_received && from.is_none() {
                 self.received.insert(name.to_owned(), value.clone());
             }
-            let overridden =
-                || entries.contains_key(name) || entries.contains_key(&format!("{name}{}", keys::SUFFIX_INHERIT));
+            let overridden = || {
+                entries.contains_key(name) || entries.contains_key(&format!("{name}{}", keys::SUFFIX_INHERIT))
+            };
             if (is_received && overridden())
                 || self.effective.contains_key(name)
                 || !counts(table::dataset(name), from.is_some(), types)
@@ -139,7 +140,8 @@ mod tests {
     #[test]
     fn a_received_value_gives_way_to_a_local_one_and_to_an_explicit_inherit() {
         let mut set = StoredSet::default();
-        let own = [("sync$recvd", 2), ("copies$recvd", 3), ("copies", 1), ("dedup$recvd", 1), ("dedup$inherit", 0)];
+        let own =
+            [("sync$recvd", 2), ("copies$recvd", 3), ("copies", 1), ("dedup$recvd", 1), ("dedup$inherit", 0)];
         set.add(&entries(&[own.as_slice(), &[("$hasrecvd", 0)]].concat()), None, Types::FILESYSTEM);
         set.add(&entries(&[("dedup", 8)]), Some("tank"), Types::FILESYSTEM);
         assert_eq!(effective(&set, "sync"), Some((2, "received".into())));
@@ -152,7 +154,11 @@ mod tests {
     #[test]
     fn snapshots_take_only_what_snapshots_have() {
         let mut set = StoredSet::default();
-        set.add(&entries(&[("exec", 0), ("compression", 15), ("user:note", 1)]), Some("tank"), Types::SNAPSHOT);
+        set.add(
+            &entries(&[("exec", 0), ("compression", 15), ("user:note", 1)]),
+            Some("tank"),
+            Types::SNAPSHOT,
+        );
         assert!(effective(&set, "exec").is_some());
         assert!(effective(&set, "compression").is_none());
         assert!(effective(&set, "user:note").is_some());

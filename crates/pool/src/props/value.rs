@@ -139,9 +139,8 @@ pub fn date(seconds: u64, utc_offset: fn(i64) -> i64, with_seconds: bool) -> Str
     let (year, month, day) = civil(days);
     // 1970-01-01 was a Thursday.
     let weekday = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"][days.rem_euclid(7) as usize];
-    let month = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ][(month - 1) as usize];
+    let month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+        [(month - 1) as usize];
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     let second = if with_seconds { format!(":{second:02}") } else { String::new() };
     format!("{weekday} {month} {day:>2} {hour:>2}:{minute:02}{second} {year}")

@@ -1,0 +1,115 @@
+//! Volumes as the protocols see them: ranges, edges, extents, cached reads, snapshots beside their heads.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::{BlockVolume, Durability, Segment, Segments, VolumeError};
+use pool::{Pool, import::open};
+use support::{anyhow, candidate};
+
+async fn open_fixture(name: &str) -> Arc<Pool> {
+    open(&candidate(&fixtures::pool(name).dir).await, &anyhow()).await.unwrap()
+}
+
+fn flat(segments: &Segments) -> Vec<u8> {
+    let mut out = Vec::new();
+    for segment in segments {
+        match segment {
+            Segment::Data(bytes) => out.extend_from_slice(bytes),
+            Segment::Zero(len) => out.resize(out.len() + len, 0),
+        }
+    }
+    out
+}
+
+#[tokio::test]
+async fn any_range_reads_as_the_whole_does() {
+    let pool = open_fixture("single").await;
+    for name in ["psingle/v1", "psingle/v2@s1"] {
+        let volume = pool.open_volume(name).await.unwrap();
+        let size = volume.geometry().size;
+        let whole = flat(&volume.read(0, size as usize).await.unwrap());
+        let mut random = 7u64;
+        for _ in 0..400 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let offset = (random >> 20) % size;
+            let len = ((random >> 40) % 100_000).min(size - offset) as usize;
+            let part = flat(&volume.read(offset, len).await.unwrap());
+            assert_eq!(part, whole[offset as usize..offset as usize + len], "{name} {offset}+{len}");
+            // Everything has been read, so memory has it, and gives the same.
+            if let Some(cached) = volume.read_cached(offset, len) {
+                assert_eq!(flat(&cached), part);
+            }
+        }
+        assert!(volume.read_cached(0, 65536).is_some(), "what was just read is in memory");
+        assert_eq!(volume.read(size, 0).await.unwrap().len(), 0);
+        for (offset, len) in [(size, 1), (size - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 2)] {
+            let refused = volume.read(offset, len).await.unwrap_err();
+            assert_eq!(refused, VolumeError::OutOfRange { offset, len: len as u64, size });
+            assert!(volume.read_cached(offset, len).is_none());
+        }
+    }
+}
+
+#[tokio::test]
+async fn extents_tell_where_data_is() {
+    let pool = open_fixture("single").await;
+    let volume = pool.open_volume("psingle/v2").await.unwrap();
+    let size = volume.geometry().size;
+    let extents = volume.extents(0, size, usize::MAX).await.unwrap();
+    assert_eq!(extents.iter().map(|e| e.len).sum::<u64>(), size);
+    assert!(extents.windows(2).all(|pair| pair[0].hole != pair[1].hole), "runs are maximal");
+    assert!(extents.iter().any(|e| e.hole) && extents.iter().any(|e| !e.hole));
+    let mut at = 0;
+    for extent in &extents {
+        let content = volume.read(at, extent.len as usize).await.unwrap();
+        if extent.hole {
+            assert!(content.iter().all(|segment| matches!(segment, Segment::Zero(_))));
+        } else {
+            assert!(content.iter().all(|segment| matches!(segment, Segment::Data(_))));
+        }
+        at += extent.len;
+    }
+    // An unaligned window is cut to size, and a limit keeps the first ones.
+    let window = volume.extents(1000, size - 3000, usize::MAX).await.unwrap();
+    assert_eq!(window.iter().map(|e| e.len).sum::<u64>(), size - 3000);
+    assert_eq!(window[0].len, extents[0].len - 1000);
+    let first = volume.extents(0, size, 1).await.unwrap();
+    assert_eq!(first, extents[..1]);
+    assert!(volume.extents(size, 1, 1).await.is_err());
+}
+
+#[tokio::test]
+async fn who_it_is_and_that_it_cannot_be_written() {
+    let pool = open_fixture("single").await;
+    let volume = pool.open_volume("psingle/v1@s1").await.unwrap();
+    let identity = volume.identity();
+    assert_eq!((identity.name.as_str(), identity.guid), ("psingle/v1@s1", 14_624_448_439_373_187_701));
+    assert_eq!(identity.pool_guid, pool.guid());
+    let geometry = volume.geometry();
+    assert_eq!((geometry.size, geometry.block, geometry.read_only), (6_291_456, 16_384, true));
+    let refused = volume.write(0, Segments::new(), Durability::Cached).await;
+    assert_eq!(refused, Err(VolumeError::ReadOnly));
+    volume.flush().await.unwrap();
+}
+
+#[tokio::test]
+async fn names_that_lead_nowhere_say_so_in_the_words_of_zfs() {
+    let pool = open_fixture("single").await;
+    for (name, words) in [
+        ("psingle/none", "cannot open 'psingle/none': dataset does not exist"),
+        ("psingle/v1@none", "cannot open 'psingle/v1@none': dataset does not exist"),
+        ("psingle/v1#none", "cannot open 'psingle/v1#none': dataset does not exist"),
+        ("other/v1", "cannot open 'other/v1': dataset does not exist"),
+        ("psingle/v1/", "cannot open 'psingle/v1/': trailing slash in name"),
+        ("psingle/$ORIGIN", "cannot open 'psingle/$ORIGIN': invalid character '$' in name"),
+        ("psingle/fs", "'psingle/fs' is not a volume"),
+    ] {
+        assert_eq!(pool.open_volume(name).await.unwrap_err().to_string(), words);
+    }
+    let (volumes, errors) = pool.dsl().await.unwrap().volumes().await.unwrap();
+    assert!(errors.is_empty());
+    let names: Vec<&str> = volumes.iter().map(pool::dsl::Dataset::name).collect();
+    assert_eq!(names, ["psingle/v1", "psingle/v1@s1", "psingle/v2", "psingle/v2@s1"]);
+}
