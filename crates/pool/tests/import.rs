@@ -253,6 +253,14 @@ async fn sizes_are_those_of_zpool_list() {
 }
 
 #[tokio::test]
+async fn allocated_bytes_are_those_zdb_counts() {
+    // From `zdb -b`: "bp allocated", with nothing leaked; the log space maps are part of the sum.
+    let Some(fixture) = fixtures::try_pool("ztest-raidz1") else { return };
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    assert_eq!(pool.space().await.unwrap().total.allocated, 16_121_856);
+}
+
+#[tokio::test]
 async fn reads_beyond_a_device_are_refused_by_name() {
     let Some(fixture) = fixtures::try_pool("single") else { return };
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
