@@ -1,5 +1,6 @@
 //! What real pools hold, against what OpenZFS says they hold: names, space, every property with its source, and
 //! the content of every volume and volume snapshot.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 
 mod support;
 

@@ -1,15 +1,22 @@
 //! Volumes as the protocols see them: ranges, edges, extents, cached reads, snapshots beside their heads.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 
 mod support;
 
 use std::sync::Arc;
 
 use block::{BlockVolume, Durability, Segment, Segments, VolumeError};
-use pool::{Pool, import::open};
+use pool::{
+    Pool,
+    cache::BlockCache,
+    import::{OpenOptions, open},
+};
 use support::{anyhow, candidate};
 
 async fn open_fixture(name: &str) -> Arc<Pool> {
-    open(&candidate(&fixtures::pool(name).dir).await, &anyhow()).await.unwrap()
+    // Room for everything: what is forgotten cannot be read from memory.
+    let options = OpenOptions { cache: Arc::new(BlockCache::new(1 << 30)), ..anyhow() };
+    open(&candidate(&fixtures::pool(name).dir).await, &options).await.unwrap()
 }
 
 fn flat(segments: &Segments) -> Vec<u8> {
