@@ -65,7 +65,7 @@ impl PoolIo {
     }
 
     /// Where a range really is: itself, or what removed devices say.
-    fn resolve(
+    pub(super) fn resolve(
         &self,
         piece: Piece,
         depth: usize,

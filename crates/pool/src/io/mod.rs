@@ -45,11 +45,13 @@ use crate::{
 
 mod batch;
 mod device;
+mod every;
 mod gang;
 pub(crate) mod join;
 mod stripe;
 mod trail;
 
+pub(crate) use every::Examined;
 use trail::Trail;
 
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
@@ -324,7 +326,7 @@ fn zeroes(len: u64) -> Bytes {
 }
 
 /// The content of verified stored bytes.
-fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKind> {
+pub(crate) fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKind> {
     let malformed = |what: String| BlockErrorKind::Malformed(what);
     let id = bp.compression_id();
     let algorithm =
