@@ -7,13 +7,15 @@ use std::{
     sync::Arc,
 };
 
+use clap::CommandFactory as _;
 use server::{
+    daemon::default_socket,
     host::{Foreign, Places, Settings},
     pool::{Pool, import},
     state::State,
 };
 
-use crate::args::{Globals, Rewind};
+use crate::args::{Globals, Millpond, Rewind, ZfsProgram, ZpoolProgram};
 
 /// Exit code of a command that failed.
 pub(crate) const FAILED: u8 = 1;
@@ -35,12 +37,33 @@ impl std::error::Error for Usage {}
 /// What the options before the subcommand say.
 #[derive(Debug)]
 pub(crate) struct Context {
+    /// `millpond`, `zpool` or `zfs`: the name it was called by.
+    program: &'static str,
     globals: Globals,
 }
 
 impl Context {
-    pub(crate) fn new(globals: Globals) -> Self {
-        Self { globals }
+    pub(crate) fn new(program: &'static str, globals: Globals) -> Self {
+        Self { program, globals }
+    }
+
+    /// The control socket of this user's daemon.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let chosen = self.globals.socket.clone();
+        chosen.unwrap_or_else(|| default_socket(self.state().dir()))
+    }
+
+    /// An error in the call of a subcommand (`["zpool", "list"]`), with its usage and nobody else's.
+    pub(crate) fn usage(&self, path: &[&str], message: &str) -> Usage {
+        let (mut command, path) = match self.program {
+            "zpool" => (ZpoolProgram::command(), path.get(1..).unwrap_or_default()),
+            "zfs" => (ZfsProgram::command(), path.get(1..).unwrap_or_default()),
+            _ => (Millpond::command(), path),
+        };
+        command.build();
+        let subcommand = path.iter().try_fold(&mut command, |at, name| at.find_subcommand_mut(name));
+        let usage = subcommand.map(|found| found.render_usage().to_string()).unwrap_or_default();
+        Usage(format!("{message}\n\n{usage}"))
     }
 
     /// Where pools are looked for. `here` are the places named after the subcommand.
@@ -65,8 +88,8 @@ impl Context {
     ) -> anyhow::Result<Arc<Pool>> {
         let settings = Settings { foreign, rewind: rewind.into(), ..Settings::default() };
         let opened = self.places(here).open(name, &settings).await?;
-        if let Some(warning) = opened.warning {
-            eprintln!("warning: {warning}");
+        for note in opened.notes {
+            eprintln!("warning: {note}");
         }
         Ok(opened.pool)
     }

@@ -1,1 +1,135 @@
-//! JSON as OpenZFS prints it.
+//! JSON in the envelope of OpenZFS's `-j`: one object, `output_version` first, everything keyed by name.
+
+use serde_json::{Map, Value, json};
+use server::api::{self, Dataset, Device, Pool, Property, SourceKind};
+
+/// The whole output of one command: one line.
+pub(crate) fn envelope(command: &str, key: &str, entries: Map<String, Value>) -> String {
+    let mut text = json!({
+        "output_version": { "command": command, "vers_major": 0, "vers_minor": 1 },
+        key: entries,
+    })
+    .to_string();
+    text.push('\n');
+    text
+}
+
+/// `"size": {"value": "112M", "source": {"type": "NONE", "data": "-"}}`
+pub(crate) fn property(property: &Property, exact: bool) -> Value {
+    let data = match (property.source, &property.inherited_from) {
+        (SourceKind::Inherited, Some(from)) => from.as_str(),
+        _ => "-",
+    };
+    let mut object = json!({
+        "value": property.shown(exact),
+        "source": { "type": property.source.word().to_uppercase(), "data": data },
+    });
+    if let (Some(received), Value::Object(object)) = (&property.received, &mut object) {
+        object.insert("received".to_owned(), json!(received));
+    }
+    object
+}
+
+/// A property that the thing does not have.
+pub(crate) fn absent() -> Value {
+    json!({ "value": "-", "source": { "type": "NONE", "data": "-" } })
+}
+
+/// What every command says of a pool.
+pub(crate) fn pool(pool: &Pool, with_type: bool) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), json!(pool.name));
+    if with_type {
+        object.insert("type".to_owned(), json!("POOL"));
+    }
+    object.insert("state".to_owned(), json!(pool.state));
+    object.insert("pool_guid".to_owned(), json!(pool.guid));
+    object.insert("txg".to_owned(), json!(pool.txg.to_string()));
+    object.insert("spa_version".to_owned(), json!("5000"));
+    object.insert("zpl_version".to_owned(), json!("5"));
+    object
+}
+
+/// What every command says of a dataset.
+pub(crate) fn dataset(dataset: &Dataset) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), json!(dataset.name));
+    object.insert("type".to_owned(), json!(dataset.kind.word().to_uppercase()));
+    object.insert("pool".to_owned(), json!(dataset.pool()));
+    object.insert("createtxg".to_owned(), json!(dataset.createtxg.to_string()));
+    if let Some((of, snapshot)) = dataset.name.split_once('@') {
+        object.insert("dataset".to_owned(), json!(of));
+        object.insert("snapshot_name".to_owned(), json!(snapshot));
+    } else if let Some((of, bookmark)) = dataset.name.split_once('#') {
+        object.insert("dataset".to_owned(), json!(of));
+        object.insert("bookmark".to_owned(), json!(bookmark));
+    }
+    object
+}
+
+/// A device and all below, as `zpool status -j` nests them.
+pub(crate) fn device(
+    device: &Device,
+    name: &dyn Fn(&Device) -> String,
+    number: &dyn Fn(u64) -> String,
+    counter: &dyn Fn(u64) -> String,
+) -> Value {
+    let mut object = Map::new();
+    object.insert("name".to_owned(), json!(name(device)));
+    object.insert("vdev_type".to_owned(), json!(device.kind));
+    object.insert("guid".to_owned(), json!(device.guid));
+    if let Some(path) = &device.path {
+        object.insert("path".to_owned(), json!(path));
+    }
+    object.insert("class".to_owned(), json!(device.class));
+    object.insert("state".to_owned(), json!(device.state));
+    if let Some(space) = &device.space {
+        object.insert("alloc_space".to_owned(), json!(number(space.allocated)));
+        object.insert("total_space".to_owned(), json!(number(space.size)));
+    }
+    if let Some(bytes) = device.device_bytes {
+        object.insert("phys_space".to_owned(), json!(number(bytes)));
+    }
+    if !device.present {
+        object.insert("not_present".to_owned(), json!("1"));
+    }
+    if let Some(note) = &device.note {
+        object.insert("note".to_owned(), json!(note));
+    }
+    object.insert("read_errors".to_owned(), json!(counter(device.read_errors)));
+    object.insert("write_errors".to_owned(), json!(counter(device.write_errors)));
+    object.insert("checksum_errors".to_owned(), json!(counter(device.checksum_errors)));
+    if !device.children.is_empty() {
+        let children = device.children.iter().filter(|child| !matches!(child.kind.as_str(), "hole"));
+        object.insert("vdevs".to_owned(), devices(children, &|child| self::device(child, name, number, counter), name));
+    }
+    Value::Object(object)
+}
+
+/// Devices by name.
+pub(crate) fn devices<'a>(
+    devices: impl Iterator<Item = &'a Device>,
+    one: &dyn Fn(&Device) -> Value,
+    name: &dyn Fn(&Device) -> String,
+) -> Value {
+    Value::Object(devices.map(|device| (name(device), one(device))).collect())
+}
+
+/// A problem's fields.
+pub(crate) fn problem(problem: &api::Problem, object: &mut Map<String, Value>) {
+    object.insert("status".to_owned(), json!(one_line(&problem.status)));
+    if let Some(action) = &problem.action {
+        object.insert("action".to_owned(), json!(one_line(action)));
+    }
+    if let Some(id) = &problem.message_id {
+        object.insert("msgid".to_owned(), json!(id));
+    }
+    if let Some(see) = &problem.see {
+        object.insert("moreinfo".to_owned(), json!(see));
+    }
+}
+
+/// Text that was broken for a terminal.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

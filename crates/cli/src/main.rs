@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command line")]
 
 mod args;
+mod ask;
 mod context;
 mod dump;
 mod files;
@@ -31,18 +32,18 @@ use crate::context::{Context, FAILED, Usage};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
-    let (globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
+    let (program, globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
         Some("zpool") => {
             let program = ZpoolProgram::parse_from(arguments);
-            (program.globals, Command::Zpool(program.command))
+            ("zpool", program.globals, Command::Zpool(program.command))
         }
         Some("zfs") => {
             let program = ZfsProgram::parse_from(arguments);
-            (program.globals, Command::Zfs(program.command))
+            ("zfs", program.globals, Command::Zfs(program.command))
         }
         _ => {
             let program = Millpond::parse_from(arguments);
-            (program.globals, program.command)
+            ("millpond", program.globals, program.command)
         }
     };
     tracing_subscriber::fmt()
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    let context = Context::new(globals);
+    let context = Context::new(program, globals);
     let outcome = runtime.block_on(Box::pin(run(command, &context)));
     // Tasks that read ahead have nobody to read for any more.
     runtime.shutdown_background();

@@ -1,9 +1,74 @@
-//! `millpond serve`.
+//! `millpond serve`: what the daemon says, as text or as one JSON object a line.
 
 use std::process::ExitCode;
 
-use crate::{args::Serve, context::Context};
+use serde_json::json;
+use server::{
+    daemon::{self, CACHE_BYTES, Config, Event},
+    host::Settings,
+};
 
-pub(crate) async fn run(args: Serve, _context: &Context) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("cannot serve {:?}: not built yet", args.pools)
+use crate::{
+    args::Serve,
+    context::{Context, foreign, print},
+};
+
+pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCode> {
+    let config = Config {
+        places: context.places(&args.search.search),
+        pools: args.pools,
+        settings: Settings {
+            foreign: foreign(args.force),
+            rewind: (&args.rewind).into(),
+            cache_bytes: CACHE_BYTES,
+            ..Settings::default()
+        },
+        nbd: args.nbd,
+        iscsi: args.iscsi,
+        socket: context.socket(),
+    };
+    Box::pin(daemon::serve(config, |event| tell(&event, args.json))).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(event: &Event, as_json: bool) {
+    let text = match event {
+        Event::Warning(warning) => {
+            eprintln!("warning: {warning}");
+            return;
+        }
+        Event::Served(served) => match &served.refused {
+            Some(reason) => {
+                eprintln!("not served: {reason}");
+                match as_json {
+                    true => format!("{}\n", json!({ "event": "refused", "dataset": served.dataset, "reason": reason })),
+                    false => return,
+                }
+            }
+            None if as_json => served
+                .urls
+                .iter()
+                .map(|url| {
+                    let object = json!({
+                        "event": "served",
+                        "dataset": served.dataset,
+                        "protocol": url.protocol,
+                        "url": url.url,
+                        "size": served.size,
+                        "block": served.block,
+                        "guid": served.guid,
+                    });
+                    format!("{object}\n")
+                })
+                .collect(),
+            None => served.urls.iter().map(|url| format!("{}\n", url.url)).collect(),
+        },
+        Event::Ready { socket } if as_json => {
+            format!("{}\n", json!({ "event": "ready", "socket": socket, "pid": std::process::id() }))
+        }
+        Event::Ready { .. } => "ready\n".to_owned(),
+        _ => return,
+    };
+    // Whoever read this may be gone; the daemon is not there for them alone.
+    let _closed = print(&text);
 }

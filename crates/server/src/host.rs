@@ -46,7 +46,7 @@ pub struct Places {
 pub enum Foreign {
     /// Refuse it, as `zpool import` does.
     Refuse,
-    /// Open it and say so ([`Opened::warning`]): for commands that look once.
+    /// Open it and say so ([`Opened::notes`]): for commands that look once.
     Warn,
     /// Open it (`-f`).
     Open,
@@ -84,8 +84,8 @@ impl Default for Settings {
 pub struct Opened {
     /// The pool.
     pub pool: Arc<Pool>,
-    /// What the user should know about how it was opened.
-    pub warning: Option<String>,
+    /// What the user should know about how it was opened, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// Why a pool could not be opened.
@@ -282,16 +282,25 @@ pub async fn open(
     };
     let failed = |source| HostError::Import { name: candidate.name.clone(), source };
     let pool = import::open(candidate, &options).await.map_err(failed)?;
-    let warning = (foreign && !forced && settings.foreign == Foreign::Warn).then(|| {
-        format!(
+    let mut notes = Vec::new();
+    if foreign && !forced && settings.foreign == Foreign::Warn {
+        notes.push(format!(
             "pool '{}' was last used by host '{}' (hostid={:x}) and not exported: if it is in use there, what is read \
              here changes meanwhile",
             candidate.name,
             candidate.hostname.as_deref().unwrap_or("<unknown>"),
             candidate.hostid
-        )
-    });
-    Ok(Opened { pool, warning })
+        ));
+    }
+    let (open, newest) = (pool.uberblock(), pool.newest_uberblock());
+    if open.txg < newest.txg {
+        let seconds = newest.timestamp.saturating_sub(open.timestamp);
+        notes.push(format!(
+            "pool '{}' is open as of txg {}; the newest is {}, which is {seconds} s later",
+            candidate.name, open.txg, newest.txg
+        ));
+    }
+    Ok(Opened { pool, notes })
 }
 
 /// Pools that were found, and what could not be looked at.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cli ──▶ client ──HTTP over a Unix socket──▶ control ─┐
-//!    └───────────── no daemon ──────────────────────────▶ view ──▶ api types, the same either way
+//!    └───────────── no daemon ──────────────▶ answers, view ──▶ api types, the same either way
 //!   daemon: host (finds, opens) ─▶ pools ─▶ volumes ─▶ nbd exports, iscsi targets
 //!   state:  which pools were imported, and on which devices
 //! ```
@@ -14,8 +14,14 @@
 //! The API is documented in `docs/api.md`.
 #![forbid(unsafe_code)]
 
+pub mod answers;
+pub mod api;
+pub mod client;
+pub mod control;
+pub mod daemon;
 pub mod host;
 pub mod hostid;
 pub mod state;
+pub mod view;
 
 pub use ::{block, disk, pool};

@@ -1,9 +1,75 @@
-//! `zpool`.
+//! `zpool`: the words, columns and exit codes of OpenZFS.
+
+pub(crate) mod get;
+mod import;
+mod list;
+mod names;
+mod status;
 
 use std::process::ExitCode;
 
-use crate::{args::Zpool, context::Context};
+use server::pool::props::{
+    Kind,
+    table::{self, is_user},
+};
 
-pub(crate) async fn run(command: Zpool, _context: &Context) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("cannot {command:?}: not built yet")
+use crate::{
+    args::Zpool,
+    context::{Context, FAILED, Usage},
+    table::Column,
+};
+
+pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<ExitCode> {
+    match command {
+        Zpool::Import(args) => import::import(args, context).await,
+        Zpool::Export(args) => import::export(args, context).await,
+        Zpool::Status(args) => status::run(args, context).await,
+        Zpool::List(args) => list::run(args, context).await,
+        Zpool::Get(args) => get::run(args, context).await,
+    }
+}
+
+/// Prints what went wrong and says so with the exit code.
+pub(crate) fn finish(failures: &[String]) -> ExitCode {
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+/// A property of pools by its name or alias, under its full name.
+pub(crate) fn property(name: &str, context: &Context, command: &str) -> Result<String, Usage> {
+    if let Some(row) = table::pool(name) {
+        return Ok(row.name.to_owned());
+    }
+    let feature = name.strip_prefix("feature@").is_some_and(server::view::is_feature);
+    if name == "name" || feature || name.starts_with("unsupported@") || is_user(name) {
+        return Ok(name.to_owned());
+    }
+    Err(context.usage(&["zpool", command], &format!("bad property list: invalid property '{name}'")))
+}
+
+/// The column of a property in a list.
+pub(crate) fn column(name: &str) -> Column {
+    match (name, table::pool(name)) {
+        ("name", _) => Column::left("NAME"),
+        ("health", _) => Column::right("HEALTH", 8),
+        (_, Some(row)) => match row.kind {
+            Kind::Index(words) => {
+                let widest = words.all().map(str::len).max().unwrap_or(0);
+                Column { width_min: widest, ..Column::left(row.heading) }
+            }
+            Kind::Text => Column::left(row.heading),
+            _ => Column::right(row.heading, 5),
+        },
+        (name, None) => Column::left(&name.to_uppercase()),
+    }
+}
+
+/// How wide the VALUE column of `get` is at least, for this property.
+pub(crate) fn value_width(name: &str) -> usize {
+    if table::pool(name).is_none() && name != "name" {
+        // Features and users' own: as wide as their name.
+        return name.len();
+    }
+    let column = column(name);
+    column.header.len().max(column.width_min)
 }

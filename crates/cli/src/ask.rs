@@ -1,0 +1,180 @@
+//! Who answers: a running daemon, or the pools opened here and now.
+//!
+//! A daemon is asked if its socket answers and no `-d` names another place. A pool it does not have is looked for
+//! here all the same, so that one daemon does not hide the other pools of a host.
+
+use server::{
+    answers::Pools,
+    api::{self, DatasetQuery},
+    client::Client,
+    host::{self, Foreign, HostError, Places, Settings, chain},
+    hostid::hostid,
+    pool::import::examine,
+    view,
+};
+
+use crate::context::Context;
+
+/// Answers questions about pools and datasets.
+pub(crate) struct Ask {
+    daemon: Option<Client>,
+    places: Places,
+}
+
+/// Answers, and a sentence for each that there is none to.
+#[derive(Debug, Default)]
+pub(crate) struct Answer<T> {
+    pub(crate) found: T,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Ask {
+    pub(crate) async fn new(context: &Context) -> anyhow::Result<Self> {
+        let places = context.places(&[]);
+        let daemon = match places.named() {
+            [] => Client::find(&context.socket()).await?,
+            _ => None,
+        };
+        Ok(Self { daemon, places })
+    }
+
+    /// The pools of these names or guids; all if there are none. One that is there and cannot be opened is
+    /// answered with what its labels tell.
+    pub(crate) async fn pools(&self, names: &[String]) -> anyhow::Result<Answer<Vec<api::Pool>>> {
+        let mut answer = Answer::<Vec<api::Pool>>::default();
+        if names.is_empty() {
+            if let Some(daemon) = &self.daemon {
+                answer.found = daemon.pools().await?;
+                return Ok(answer);
+            }
+            let known = self.places.all().await?;
+            answer.failures.extend(known.problems);
+            for (candidate, remembered) in &known.pools {
+                answer.found.push(look(candidate, remembered.as_ref()).await);
+            }
+            return Ok(answer);
+        }
+        for name in names {
+            if let Some(daemon) = &self.daemon {
+                match daemon.pool(name).await {
+                    Ok(pool) => {
+                        answer.found.push(pool);
+                        continue;
+                    }
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            match self.places.find(name).await {
+                Ok((candidate, remembered)) => answer.found.push(look(&candidate, remembered.as_ref()).await),
+                Err(error) => answer.failures.push(chain(&error)),
+            }
+        }
+        Ok(answer)
+    }
+
+    /// The datasets that `query` asks for below each of `names`; below every pool if there are none. Datasets
+    /// that two names lead to are answered once.
+    pub(crate) async fn datasets(
+        &self,
+        names: &[String],
+        query: &DatasetQuery,
+    ) -> anyhow::Result<Answer<Vec<api::Dataset>>> {
+        let mut answer = Answer::<Vec<api::Dataset>>::default();
+        if names.is_empty() {
+            let all = match &self.daemon {
+                Some(daemon) => daemon.datasets(query).await?,
+                None => {
+                    let pools = self.open_all(&mut answer.failures).await?;
+                    pools.datasets(query).await?
+                }
+            };
+            answer.failures.extend(all.problems);
+            answer.found = all.datasets;
+            return Ok(answer);
+        }
+        let mut here = Pools::default();
+        for name in names {
+            let query = DatasetQuery { name: Some(name.clone()), ..query.clone() };
+            if let Some(daemon) = &self.daemon {
+                match daemon.datasets(&query).await {
+                    Ok(found) => {
+                        answer.failures.extend(found.problems);
+                        answer.found.extend(found.datasets);
+                        continue;
+                    }
+                    Err(error) if error.is_not_found() => {
+                        let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
+                        if daemon.pool(pool).await.is_ok() {
+                            answer.failures.push(error.to_string());
+                            continue;
+                        }
+                    }
+                    Err(server::client::ClientError::Refused { error, .. }) => {
+                        answer.failures.push(error);
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
+            if here.all().iter().all(|known| known.name() != pool) {
+                match self.places.open(pool, &Settings::default()).await {
+                    Ok(opened) => {
+                        opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                        here = Pools::new(here.all().iter().cloned().chain([opened.pool]).collect());
+                    }
+                    Err(HostError::NoSuchPool { hint, .. }) => {
+                        answer.failures.push(format!("cannot open '{name}': dataset does not exist{hint}"));
+                        continue;
+                    }
+                    Err(error) => {
+                        answer.failures.push(chain(&error));
+                        continue;
+                    }
+                }
+            }
+            match here.datasets(&query).await {
+                Ok(found) => {
+                    answer.failures.extend(found.problems);
+                    answer.found.extend(found.datasets);
+                }
+                Err(error) => answer.failures.push(chain(&error)),
+            }
+        }
+        view::sort(&mut answer.found);
+        answer.found.dedup_by(|a, b| a.name == b.name);
+        Ok(answer)
+    }
+
+    async fn open_all(&self, failures: &mut Vec<String>) -> anyhow::Result<Pools> {
+        let known = self.places.all().await?;
+        failures.extend(known.problems);
+        let mut pools = Vec::new();
+        for (candidate, remembered) in &known.pools {
+            match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
+                Ok(opened) => {
+                    opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                    pools.push(opened.pool);
+                }
+                Err(error) => failures.push(chain(&error)),
+            }
+        }
+        Ok(Pools::new(pools))
+    }
+}
+
+/// Opens a pool, looks, and lets it go.
+async fn look(
+    candidate: &server::pool::import::Candidate,
+    remembered: Option<&server::state::Remembered>,
+) -> api::Pool {
+    let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
+    match host::open(candidate, remembered, &settings).await {
+        Ok(opened) => {
+            opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+            view::pool(&opened.pool).await
+        }
+        Err(_) => view::unopened(&examine(candidate, hostid()).await),
+    }
+}

@@ -1,0 +1,186 @@
+//! `zpool status`: how pools and their devices are.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use serde_json::{Map, Value, json};
+use server::{
+    api::{Device, Pool},
+    pool::props::value::{bytes, count},
+};
+
+use super::finish;
+use crate::{
+    args::ZpoolStatus,
+    ask::Ask,
+    context::{Context, print},
+    json,
+};
+
+/// Narrowest name column.
+const NAME_WIDTH_MIN: usize = 10;
+/// Kinds that have an id and no place in the picture.
+const HIDDEN: [&str; 2] = ["hole", "indirect"];
+
+pub(crate) async fn run(args: ZpoolStatus, context: &Context) -> anyhow::Result<ExitCode> {
+    let answer = Ask::new(context).await?.pools(&args.pools).await?;
+    let mut failures = answer.failures;
+    let healthy = |pool: &Pool| pool.problem.as_ref().is_none_or(|problem| problem.harmless);
+    let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !healthy(pool)).collect();
+    for pool in &shown {
+        failures.extend(pool.problems.iter().cloned());
+    }
+    if args.json {
+        let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, &args))).collect();
+        print(&json::envelope("zpool status", "pools", entries))?;
+        return Ok(finish(&failures));
+    }
+    let texts: Vec<String> = shown.iter().map(|pool| text(pool, &args)).collect();
+    print(&texts.join("\n"))?;
+    match (&args.pools[..], &answer.found[..]) {
+        ([], []) => eprintln!("no pools available"),
+        ([], _) if args.unhealthy && shown.is_empty() => print("all pools are healthy\n")?,
+        (_, found) if args.unhealthy => {
+            for pool in found.iter().filter(|pool| healthy(pool)) {
+                print(&format!("pool '{}' is healthy\n", pool.name))?;
+            }
+        }
+        _ => {}
+    }
+    Ok(finish(&failures))
+}
+
+/// What `zpool status` prints about one pool.
+fn text(pool: &Pool, args: &ZpoolStatus) -> String {
+    let mut out = format!("  pool: {}\n state: {}\n", pool.name, pool.state);
+    if let Some(problem) = &pool.problem {
+        line(&mut out, format_args!("status: {}", problem.status));
+        if let Some(action) = &problem.action {
+            line(&mut out, format_args!("action: {action}"));
+        }
+        if let Some(see) = &problem.see {
+            line(&mut out, format_args!("   see: {see}"));
+        }
+    }
+    if let Some(scan) = &pool.scan {
+        line(&mut out, format_args!("  scan: {scan}"));
+    }
+    out.push_str("config:\n\n");
+    let mut widest = 0;
+    let everything = [&pool.root].into_iter().chain(&pool.cache).chain(&pool.spares);
+    everything.for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
+    let width = widest.max(NAME_WIDTH_MIN);
+    line(&mut out, format_args!("\t{:width$}  {:8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"));
+    row(&mut out, &pool.root, 0, width, args);
+    let tops = |class: &'static str| pool.root.children.iter().filter(move |top| is_shown(top) && top.class == class);
+    tops("normal").for_each(|top| tree(&mut out, top, 2, width, args));
+    for (class, title) in [("dedup", "dedup"), ("special", "special"), ("log", "logs")] {
+        if tops(class).next().is_some() {
+            line(&mut out, format_args!("\t{title}\t"));
+        }
+        tops(class).for_each(|top| tree(&mut out, top, 2, width, args));
+    }
+    if !pool.cache.is_empty() {
+        out.push_str("\tcache\n");
+    }
+    pool.cache.iter().for_each(|device| row(&mut out, device, 2, width, args));
+    if !pool.spares.is_empty() {
+        out.push_str("\tspares\n");
+    }
+    for spare in &pool.spares {
+        let state = if spare.state == "ONLINE" { "AVAIL" } else { &spare.state };
+        let name = args.names.of(spare);
+        line(&mut out, format_args!("\t  {name:0$}  {state:8}", width - 2));
+    }
+    out.push('\n');
+    match pool.errors {
+        // A pool that is not open keeps its log to itself.
+        _ if pool.txg == 0 => {}
+        0 => out.push_str("errors: No known data errors\n"),
+        errors if !args.verbose => {
+            line(&mut out, format_args!("errors: {errors} data errors, use '-v' for a list"));
+        }
+        _ => {
+            out.push_str("errors: Permanent errors have been detected in the following files:\n\n");
+            pool.lost.iter().for_each(|lost| line(&mut out, format_args!("        {lost}")));
+        }
+    }
+    out
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a String takes any text");
+    out.push('\n');
+}
+
+fn is_shown(device: &Device) -> bool {
+    !HIDDEN.contains(&device.kind.as_str())
+}
+
+fn measure(device: &Device, depth: usize, args: &ZpoolStatus, widest: &mut usize) {
+    *widest = (*widest).max(depth + args.names.of(device).chars().count());
+    for child in device.children.iter().filter(|child| is_shown(child)) {
+        measure(child, depth + 2, args, widest);
+    }
+}
+
+fn tree(out: &mut String, device: &Device, depth: usize, width: usize, args: &ZpoolStatus) {
+    row(out, device, depth, width, args);
+    device.children.iter().filter(|c| is_shown(c)).for_each(|child| tree(out, child, depth + 2, width, args));
+}
+
+fn row(out: &mut String, device: &Device, depth: usize, width: usize, args: &ZpoolStatus) {
+    let number = |number: u64| if args.exact { number.to_string() } else { count(number) };
+    let name_width = width.saturating_sub(depth);
+    let text = format!(
+        "\t{:depth$}{:name_width$}  {:8} {:>5} {:>5} {:>5}",
+        "",
+        args.names.of(device),
+        device.state,
+        number(device.read_errors),
+        number(device.write_errors),
+        number(device.checksum_errors),
+    );
+    match &device.note {
+        Some(note) => line(out, format_args!("{text}  {note}")),
+        None => line(out, format_args!("{text}")),
+    }
+}
+
+/// What `zpool status -j` says about one pool.
+fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
+    let mut object: Map<String, Value> = json::pool(pool, false);
+    if let Some(problem) = &pool.problem {
+        json::problem(problem, &mut object);
+    }
+    if let Some(scan) = &pool.scan {
+        object.insert("scan".to_owned(), json!(scan));
+    }
+    let exact = args.exact;
+    let number = move |number: u64| if exact { number.to_string() } else { bytes(number) };
+    let counter = move |number: u64| if exact { number.to_string() } else { count(number) };
+    let name = |device: &Device| args.names.of(device);
+    let one = |device: &Device| json::device(device, &name, &number, &counter);
+    // As in the text, only devices for data stand below the root; the others have a section each.
+    let of_class = |class: &str| {
+        let children = pool.root.children.iter().filter(|top| is_shown(top) && top.class == class);
+        Device { children: children.cloned().collect(), ..pool.root.clone() }
+    };
+    let root = of_class("normal");
+    object.insert("vdevs".to_owned(), json::devices([&root].into_iter(), &one, &name));
+    for (class, key) in [("dedup", "dedup"), ("special", "special"), ("log", "logs")] {
+        let tops = of_class(class).children;
+        if !tops.is_empty() {
+            object.insert(key.to_owned(), json::devices(tops.iter(), &one, &name));
+        }
+    }
+    for (key, devices) in [("l2cache", &pool.cache), ("spares", &pool.spares)] {
+        if !devices.is_empty() {
+            object.insert(key.to_owned(), json::devices(devices.iter(), &one, &name));
+        }
+    }
+    object.insert("error_count".to_owned(), json!(counter(pool.errors)));
+    if args.verbose && !pool.lost.is_empty() {
+        object.insert("errlist".to_owned(), json!(pool.lost));
+    }
+    Value::Object(object)
+}

@@ -1,0 +1,187 @@
+//! Asks a daemon: HTTP over its control socket, one connection per question.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{Request, body::Bytes, header};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::api::{self, DatasetQuery};
+
+/// Longest answer taken: about a million datasets with all their properties would be more.
+const ANSWER_MAX: usize = 1 << 30;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nobody is there.
+    #[error("no daemon answers on '{}'", path.display())]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody is there and does not speak this API.
+    #[error("the daemon on '{}' gave no usable answer: {reason}", path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The daemon says no. Its own sentence.
+    #[error("{error}")]
+    Refused {
+        /// HTTP status: 404 if nothing has the name that was asked for.
+        status: u16,
+        /// The sentence.
+        error: String,
+    },
+}
+
+impl ClientError {
+    /// Whether nothing has the name that was asked for.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+}
+
+/// A daemon's control socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// Whoever is at `path`, if somebody is.
+    ///
+    /// # Errors
+    /// Something is there and this user may not talk to it.
+    pub async fn find(path: &Path) -> Result<Option<Self>, ClientError> {
+        match UnixStream::connect(path).await {
+            Ok(_) => Ok(Some(Self { path: path.to_owned() })),
+            // No socket, or one that a dead daemon left behind.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(source) => Err(ClientError::NoDaemon { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Who it is.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; so for all questions.
+    pub async fn version(&self) -> Result<api::Version, ClientError> {
+        self.get("/v1/version".to_owned()).await
+    }
+
+    /// All its pools.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pools(&self) -> Result<Vec<api::Pool>, ClientError> {
+        self.get("/v1/pools".to_owned()).await
+    }
+
+    /// One of its pools.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pool(&self, name: &str) -> Result<api::Pool, ClientError> {
+        self.get(format!("/v1/pools/{}", escape(name, ""))).await
+    }
+
+    /// Datasets of its pools.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn datasets(&self, query: &DatasetQuery) -> Result<api::Datasets, ClientError> {
+        let mut parts = Vec::new();
+        let depth = query.depth.map(|depth| depth.to_string());
+        for (key, value) in [
+            ("name", &query.name),
+            ("depth", &depth),
+            ("types", &query.types),
+            ("properties", &query.properties),
+        ] {
+            parts.extend(value.as_ref().map(|value| format!("{key}={}", escape(value, "/@,"))));
+        }
+        self.get(format!("/v1/datasets?{}", parts.join("&"))).await
+    }
+
+    /// What it serves.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn served(&self) -> Result<api::ServedList, ClientError> {
+        self.get("/v1/served".to_owned()).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, ClientError> {
+        let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
+        let stream = UnixStream::connect(&self.path)
+            .await
+            .map_err(|source| ClientError::NoDaemon { path: self.path.clone(), source })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| protocol(error.to_string()))?;
+        // Ends with the sender.
+        tokio::spawn(connection);
+        let request = Request::get(path)
+            .header(header::HOST, "millpond")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| protocol(error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()));
+        }
+        match serde_json::from_slice::<api::Failure>(&body) {
+            Ok(failure) => Err(ClientError::Refused { status: status.as_u16(), error: failure.error }),
+            Err(_) => Err(protocol(format!("HTTP {status}"))),
+        }
+    }
+}
+
+/// Percent-encodes everything but letters, digits, `-._~:` and the characters of `keep`.
+#[must_use]
+pub fn escape(text: &str, keep: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) || keep.as_bytes().contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn whatever_a_name_may_have_survives_a_url() {
+        assert_eq!(escape("tank/vm 1@a%b", "/@"), "tank/vm%201@a%25b");
+        assert_eq!(escape("a/b#c&d=e+f?", ""), "a%2Fb%23c%26d%3De%2Bf%3F");
+        assert_eq!(escape("ä", ""), "%C3%A4");
+    }
+}

@@ -1,0 +1,184 @@
+//! The control socket: HTTP and JSON over a Unix socket that only its owner may use.
+//!
+//! A socket file outlives a daemon that was killed. Whether anybody is behind it is found out by connecting: a
+//! dead one is replaced, a living one refused, and a file that is no socket never touched. The new socket is made
+//! aside and renamed into place, so that it never stands there with other permissions than 0600.
+//!
+//! Paths and answers: `docs/api.md`.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::{
+    Json, Router,
+    extract::{Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tokio::{net::UnixListener, sync::watch};
+
+use crate::{
+    answers::Pools,
+    api::{self, DatasetQuery},
+    view::{self, ViewError},
+};
+
+/// What the handlers answer from.
+pub(crate) struct Shared {
+    pub(crate) pools: Pools,
+    /// What is served, with live connection counts.
+    pub(crate) served: Box<dyn Fn() -> api::ServedList + Send + Sync>,
+}
+
+/// Why the control socket could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// Another daemon answers there.
+    #[error(
+        "another daemon is listening on '{}'; stop it, or give this one another socket with --socket",
+        .0.display()
+    )]
+    Alive(PathBuf),
+    /// Something that is no socket has this name.
+    #[error("'{}' is in the way: it is not a socket; remove it, or give another path with --socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("cannot listen on '{}'", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A listening control socket; its file is removed when dropped.
+#[derive(Debug)]
+pub struct ControlSocket {
+    path: PathBuf,
+    inode: u64,
+    listener: Option<UnixListener>,
+}
+
+impl ControlSocket {
+    /// Listens at `path`, in place of the socket of a daemon that is gone.
+    ///
+    /// # Errors
+    /// See [`SocketError`].
+    pub async fn bind(path: &Path) -> Result<Self, SocketError> {
+        let failed = |source| SocketError::Io { path: path.to_owned(), source };
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
+            Ok(_) => match tokio::net::UnixStream::connect(path).await {
+                Ok(_) => return Err(SocketError::Alive(path.to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(failed(error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            fs::create_dir_all(dir).map_err(failed)?;
+        }
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(format!(".{}", std::process::id()));
+        let aside = PathBuf::from(aside);
+        let placed = (|| {
+            let listener = UnixListener::bind(&aside)?;
+            fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
+            fs::rename(&aside, path)?;
+            Ok((listener, fs::symlink_metadata(path)?.ino()))
+        })();
+        let (listener, inode) = placed.map_err(|error: io::Error| {
+            // The name aside carries our process id: nobody else's.
+            let _gone = fs::remove_file(&aside);
+            failed(error)
+        })?;
+        Ok(Self { path: path.to_owned(), inode, listener: Some(listener) })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers until `stop` is true.
+    pub(crate) async fn serve(&mut self, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+        let Some(listener) = self.listener.take() else { return Ok(()) };
+        let router = Router::new()
+            .route("/v1/version", get(version))
+            .route("/v1/pools", get(pools))
+            .route("/v1/pools/{name}", get(pool))
+            .route("/v1/datasets", get(datasets))
+            .route("/v1/served", get(served))
+            .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
+            .with_state(shared);
+        let serving = axum::serve(listener, router);
+        // A client that holds its connection open must not hold up the end.
+        tokio::select! {
+            ended = serving => ended,
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // Only if it is still ours: someone may have removed it and started another daemon.
+        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode) {
+            let _gone = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn failure(status: StatusCode, error: &str) -> Response {
+    (status, Json(api::Failure { error: error.to_owned() })).into_response()
+}
+
+async fn version() -> Json<api::Version> {
+    Json(api::Version {
+        millpond: env!("CARGO_PKG_VERSION").to_owned(),
+        api: api::VERSION.to_owned(),
+        pid: std::process::id(),
+    })
+}
+
+async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
+    Json(shared.pools.views().await)
+}
+
+async fn pool(
+    State(shared): State<Arc<Shared>>,
+    axum::extract::Path(name): axum::extract::Path<String>,
+) -> Response {
+    match shared.pools.find(&name) {
+        Some(pool) => Json(view::pool(pool).await).into_response(),
+        None => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
+    }
+}
+
+async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<DatasetQuery>) -> Response {
+    match shared.pools.datasets(&query).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => {
+            let status = match error {
+                ViewError::NoDataset(_) => StatusCode::NOT_FOUND,
+                ViewError::Read { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            failure(status, &error.to_string())
+        }
+    }
+}
+
+async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
+    Json((shared.served)())
+}

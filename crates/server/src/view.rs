@@ -1,0 +1,307 @@
+//! Open pools as [`api`] values. The daemon and a command without one both come through here.
+
+use pool::{
+    Pool,
+    dmu::ReadError,
+    dsl::{Dataset, DatasetKind, LookupError},
+    import::Report,
+    props::{self, Style},
+    status::{self, PoolStatus, VdevStatus},
+    vdev::Class,
+};
+
+use crate::{
+    api::{self, DatasetQuery, Kind, SourceKind},
+    host::chain,
+};
+
+/// Lost blocks that are listed by name at most.
+const LOST_MAX: usize = 1000;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// Nothing has this name. Prints as `zfs` says it.
+    #[error("cannot open '{0}': dataset does not exist")]
+    NoDataset(String),
+    /// A name that nothing can have.
+    #[error("cannot open '{name}': {reason}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The dataset is of a kind that was not asked for.
+    #[error("cannot open '{0}': operation not applicable to datasets of this type")]
+    WrongKind(String),
+    /// A word that is no kind of dataset.
+    #[error("invalid type '{0}'")]
+    BadType(String),
+    /// A structure cannot be read.
+    #[error("cannot open '{name}': {reason}")]
+    Read {
+        /// Dataset or pool.
+        name: String,
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl ViewError {
+    fn read(name: &str, error: &ReadError) -> Self {
+        Self::Read { name: name.to_owned(), reason: chain(error) }
+    }
+}
+
+/// For people, in local time.
+pub(crate) const HUMAN: Style = Style::Human { utc_offset: local_offset };
+
+/// Seconds that local time is ahead of UTC at `seconds` since 1970.
+fn local_offset(seconds: i64) -> i64 {
+    static ZONE: std::sync::LazyLock<jiff::tz::TimeZone> = std::sync::LazyLock::new(jiff::tz::TimeZone::system);
+    let at = jiff::Timestamp::from_second(seconds);
+    at.map_or(0, |at| i64::from(ZONE.to_offset(at).seconds()))
+}
+
+fn property(property: &props::Property) -> api::Property {
+    let (source, inherited_from) = match &property.source {
+        props::Source::None => (SourceKind::None, None),
+        props::Source::Default => (SourceKind::Default, None),
+        props::Source::Local => (SourceKind::Local, None),
+        props::Source::Inherited(from) => (SourceKind::Inherited, Some(from.clone())),
+        props::Source::Received => (SourceKind::Received, None),
+        props::Source::Temporary => (SourceKind::Temporary, None),
+    };
+    api::Property {
+        name: property.name.clone().into_owned(),
+        value: property.print(HUMAN).into_owned(),
+        exact: property.print(Style::Exact).into_owned(),
+        source,
+        inherited_from,
+        received: property.received.as_ref().map(|_| property.print_received(HUMAN).into_owned()),
+    }
+}
+
+/// A pool with its devices, problems and properties. What cannot be read is reported beside what can.
+pub async fn pool(pool: &Pool) -> api::Pool {
+    let mut problems = Vec::new();
+    let mut note = |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
+    let space = pool.space().await.map_err(|error| note("the space maps", &error)).ok();
+    let log = status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
+    let properties = match pool.properties().await {
+        Ok(properties) => properties.list().iter().map(property).collect(),
+        Err(error) => {
+            note("the properties", &error);
+            Vec::new()
+        }
+    };
+    let found = PoolStatus::of(pool, space, log.len() as u64);
+    let mut lost = Vec::new();
+    for entry in log.iter().take(LOST_MAX) {
+        let at = entry.at;
+        let name = match at.objset {
+            0 => "<metadata>".to_owned(),
+            object => match dataset_name(pool, object).await {
+                Some(name) => name,
+                None => format!("<0x{object:x}>"),
+            },
+        };
+        let line = format!("{name}:<0x{:x}>", at.object);
+        if lost.last() != Some(&line) {
+            lost.push(line);
+        }
+    }
+    api::Pool { txg: pool.uberblock().txg, properties, lost, problems, ..of_status(&found) }
+}
+
+async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
+    pool.dsl().await.ok()?.head_name(object).await.ok()?
+}
+
+/// A pool that cannot be opened: what its labels tell.
+#[must_use]
+pub fn unopened(report: &Report) -> api::Pool {
+    let mut pool = of_status(&report.status);
+    let text = |name: &str, value: String| api::Property {
+        name: name.to_owned(),
+        value: value.clone(),
+        exact: value,
+        source: SourceKind::None,
+        inherited_from: None,
+        received: None,
+    };
+    pool.properties = vec![text("health", pool.state.clone()), text("guid", pool.guid.clone())];
+    pool.problems.extend(report.error.as_ref().map(|error| format!("cannot open '{}': {error}", pool.name)));
+    pool
+}
+
+fn of_status(found: &PoolStatus) -> api::Pool {
+    let problem = found.problem.as_ref().map(|problem| {
+        let advice = problem.in_status();
+        api::Problem {
+            status: advice.status,
+            action: advice.action,
+            see: advice.message_id.map(|id| format!("{}{id}", status::MESSAGE_URL)),
+            message_id: advice.message_id.map(str::to_owned),
+            harmless: matches!(problem, status::Problem::FeaturesDisabled | status::Problem::OldVersion),
+        }
+    });
+    api::Pool {
+        name: found.name.clone(),
+        guid: found.guid.to_string(),
+        state: found.word().to_owned(),
+        txg: 0,
+        properties: Vec::new(),
+        problem,
+        scan: found.scan.clone(),
+        root: device(&found.root, None),
+        cache: found.l2cache.iter().map(|vdev| device(vdev, Some("l2cache"))).collect(),
+        spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),
+        errors: found.error_count,
+        lost: Vec::new(),
+        problems: Vec::new(),
+    }
+}
+
+fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
+    let class = class.unwrap_or(match vdev.class {
+        Class::Normal => "normal",
+        Class::Dedup => "dedup",
+        Class::Special => "special",
+        Class::Log => "log",
+    });
+    api::Device {
+        name: vdev.name.clone(),
+        kind: vdev.type_word.clone(),
+        guid: vdev.guid.to_string(),
+        path: vdev.path.clone(),
+        class: class.to_owned(),
+        state: vdev.word().to_owned(),
+        note: vdev.note.clone(),
+        present: !vdev.not_present,
+        read_errors: vdev.errors.read,
+        write_errors: vdev.errors.write,
+        checksum_errors: vdev.errors.checksum,
+        space: vdev.space.map(|space| api::Space {
+            size: space.size,
+            allocated: space.allocated,
+            free: space.free(),
+            fragmentation: space.fragmentation,
+            capacity: space.capacity(),
+        }),
+        device_bytes: vdev.device_bytes,
+        children: vdev.children.iter().map(|child| device(child, Some(class).filter(|_| vdev.type_word != "root"))).collect(),
+    }
+}
+
+fn kind(dataset: &Dataset) -> Option<Kind> {
+    dataset.type_word().and_then(Kind::from_word)
+}
+
+/// The datasets of one pool that `query` asks for.
+///
+/// # Errors
+/// The place to begin does not exist, is of another kind than asked for, or cannot be read.
+pub async fn datasets(pool: &Pool, query: &DatasetQuery) -> Result<api::Datasets, ViewError> {
+    let types: Vec<Kind> = match &query.types {
+        None => Kind::ALL.to_vec(),
+        Some(types) => types
+            .split(',')
+            .map(|word| Kind::from_word(word).ok_or_else(|| ViewError::BadType(word.to_owned())))
+            .collect::<Result<_, _>>()?,
+    };
+    let wanted: Option<Vec<&str>> = query.properties.as_ref().map(|properties| {
+        let full = |name| props::table::dataset(name).map_or(name, |row| row.name);
+        properties.split(',').filter(|name| !name.is_empty()).map(full).collect()
+    });
+    let name = query.name.as_deref().unwrap_or(pool.name());
+    let dsl = pool.dsl().await.map_err(|error| ViewError::read(name, &error))?;
+    let start = dsl.lookup(name).await.map_err(|error| lookup_error(name, &error))?;
+    let mut answer = api::Datasets::default();
+    let mut found = Vec::new();
+    let mut todo = vec![(start, 0u64)];
+    while let Some((dataset, depth)) = todo.pop() {
+        if query.depth.is_none_or(|bound| depth < bound) && dataset.kind() == DatasetKind::Head {
+            below(&dataset, &types, depth + 1, &mut todo, &mut answer.problems).await;
+        }
+        match kind(&dataset) {
+            Some(kind) if types.contains(&kind) => found.push((dataset, kind)),
+            _ => {}
+        }
+    }
+    for (dataset, kind) in found {
+        let properties = match &wanted {
+            Some(wanted) if wanted.is_empty() => Vec::new(),
+            _ => match dataset.properties().await {
+                Ok(set) => {
+                    let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
+                    set.list().iter().filter(|p| asked(&p.name)).map(property).collect()
+                }
+                Err(error) => {
+                    answer.problems.push(ViewError::read(dataset.name(), &error).to_string());
+                    continue;
+                }
+            },
+        };
+        let (name, createtxg) = (dataset.name().to_owned(), dataset.create_txg());
+        answer.datasets.push(api::Dataset { name, kind, createtxg, properties });
+    }
+    sort(&mut answer.datasets);
+    Ok(answer)
+}
+
+async fn below(
+    dataset: &Dataset,
+    types: &[Kind],
+    depth: u64,
+    todo: &mut Vec<(Dataset, u64)>,
+    problems: &mut Vec<String>,
+) {
+    match dataset.children().await {
+        Ok((children, failed)) => {
+            todo.extend(children.into_iter().map(|child| (child, depth)));
+            problems.extend(failed.iter().map(|error| chain(error)));
+        }
+        Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
+    }
+    if types.contains(&Kind::Snapshot) {
+        match dataset.snapshots().await {
+            Ok(snapshots) => todo.extend(snapshots.into_iter().map(|snapshot| (snapshot, depth))),
+            Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
+        }
+    }
+    if types.contains(&Kind::Bookmark) {
+        match dataset.bookmarks().await {
+            Ok(bookmarks) => todo.extend(bookmarks.into_iter().map(|bookmark| (bookmark, depth))),
+            Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
+        }
+    }
+}
+
+/// By name; snapshots right behind their dataset, oldest first; bookmarks by name behind those.
+pub fn sort(datasets: &mut [api::Dataset]) {
+    fn key(dataset: &api::Dataset) -> (&str, bool, u64, &str) {
+        let at = dataset.name.find('@');
+        let head = at.map_or(dataset.name.as_str(), |at| &dataset.name[..at]);
+        (head, at.is_some(), if at.is_some() { dataset.createtxg } else { 0 }, &dataset.name)
+    }
+    datasets.sort_by(|a, b| key(a).cmp(&key(b)));
+}
+
+fn lookup_error(name: &str, error: &LookupError) -> ViewError {
+    match error {
+        LookupError::NotFound { .. } => ViewError::NoDataset(name.to_owned()),
+        LookupError::BadName { reason, .. } => {
+            ViewError::BadName { name: name.to_owned(), reason: reason.to_string() }
+        }
+        other => ViewError::Read { name: name.to_owned(), reason: chain(other) },
+    }
+}
+
+/// Whether this implementation knows the feature of this short name, as in `feature@async_destroy`.
+#[must_use]
+pub fn is_feature(name: &str) -> bool {
+    pool::features::Feature::by_name(name).is_some()
+}
