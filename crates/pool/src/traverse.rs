@@ -138,7 +138,8 @@ impl Scopes {
         let Some(number) = pool.directory().get_u64("bptree_obj").await? else { return Ok(()) };
         let object = pool.mos().object(number).await?;
         let at = object.bookmark(0, 0);
-        let tree = BptreePhys::decode(&object.dnode().bonus, object.bonus_order()).map_err(ReadError::malformed(at))?;
+        let tree = BptreePhys::decode(&object.dnode().bonus, object.bonus_order())
+            .map_err(ReadError::malformed(at))?;
         let bytes = BptreeEntry::BYTES as u64;
         let end = tree.end.min(object.bytes() / bytes);
         for index in tree.begin..end {
@@ -171,6 +172,19 @@ impl Scopes {
             scope.concerns(&scope.root).then_some(visit)
         };
         self.all.iter().enumerate().filter_map(visit).collect()
+    }
+}
+
+impl Scopes {
+    /// Live datasets that were not written since their last snapshot, by index: all their blocks are the
+    /// snapshot's, but the intent log that the shared object set block names is theirs.
+    #[must_use]
+    pub fn unchanged(&self) -> Vec<u32> {
+        let is_unchanged = |scope: &Scope| {
+            !scope.is_snapshot && scope.objset != 0 && !scope.root.is_hole() && !scope.concerns(&scope.root)
+        };
+        let found = self.all.iter().enumerate().filter(|(_, scope)| is_unchanged(scope));
+        found.filter_map(|(index, _)| u32::try_from(index).ok()).collect()
     }
 }
 
@@ -230,7 +244,10 @@ fn expand_indirect(visit: &Visit, scope: &Scope, content: &[u8], order: Order, c
         match BlkPtr::decode_at(content, index, order) {
             Ok(pointer) if pointer.is_hole() => {}
             Ok(pointer) if pointer.level() != level => {
-                children.flaws.push((at, "the block pointer is of another level than its place in the tree".to_owned()));
+                children.flaws.push((
+                    at,
+                    "the block pointer is of another level than its place in the tree".to_owned(),
+                ));
             }
             Ok(pointer) => children.add(visit, scope, pointer, at, fanout as u64),
             Err(error) => children.flaws.push((visit.at, error.to_string())),
@@ -245,7 +262,9 @@ fn expand_objset(visit: &Visit, scope: &Scope, content: &[u8], order: Order, chi
     };
     children.add_dnode(visit, scope, 0, &set.meta_dnode);
     // The numbers OpenZFS gives these objects.
-    for (number, dnode) in [(u64::MAX, &set.user_used), (u64::MAX - 1, &set.group_used), (u64::MAX - 2, &set.project_used)] {
+    for (number, dnode) in
+        [(u64::MAX, &set.user_used), (u64::MAX - 1, &set.group_used), (u64::MAX - 2, &set.project_used)]
+    {
         if let Some(dnode) = dnode {
             children.add_dnode(visit, scope, number, dnode);
         }
@@ -283,7 +302,10 @@ impl Children {
                 continue;
             }
             if pointer.level() != level {
-                self.flaws.push((at, "the block pointer is of another level than its place in the tree".to_owned()));
+                self.flaws.push((
+                    at,
+                    "the block pointer is of another level than its place in the tree".to_owned(),
+                ));
                 continue;
             }
             self.add(visit, scope, *pointer, at, fanout);
@@ -360,7 +382,8 @@ async fn list(mos: &ObjectSet, object: u64, each: &mut impl FnMut(&BpobjEntry)) 
         }
         let object = mos.object(number).await?;
         let at = object.bookmark(0, 0);
-        let phys = BpobjPhys::decode(&object.dnode().bonus, object.bonus_order()).map_err(ReadError::malformed(at))?;
+        let phys = BpobjPhys::decode(&object.dnode().bonus, object.bonus_order())
+            .map_err(ReadError::malformed(at))?;
         let per_block = object.block_bytes() / BlkPtr::BYTES as u64;
         let blocks = phys.blkptrs.div_ceil(per_block.max(1)).min(object.max_block_id().saturating_add(1));
         let mut runs = object.runs(0, 0..blocks);

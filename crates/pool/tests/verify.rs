@@ -37,9 +37,12 @@ fn parse(text: &str) -> Table {
     for line in text.lines() {
         let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
         let [blocks, lsize, psize, asize, _, _, _, name] = fields[..] else { continue };
-        let numbers: Vec<u64> = [blocks, lsize, psize, asize].iter().filter_map(|field| field.parse().ok()).collect();
+        let numbers: Vec<u64> =
+            [blocks, lsize, psize, asize].iter().filter_map(|field| field.parse().ok()).collect();
         match numbers[..] {
-            [blocks, lsize, psize, asize] => table.insert(name.to_owned(), Some(Count { blocks, lsize, psize, asize })),
+            [blocks, lsize, psize, asize] => {
+                table.insert(name.to_owned(), Some(Count { blocks, lsize, psize, asize }))
+            }
             _ if blocks == "-" => table.insert(name.to_owned(), None),
             _ => None,
         };
@@ -50,7 +53,8 @@ fn parse(text: &str) -> Table {
 /// The lines of zdb's output that [`parse`] reads.
 fn ask_zdb(dir: &Path, pool: &str) -> Option<String> {
     let zdb = fixtures::tool("zdb")?;
-    let output = Command::new(zdb).args(["-e", "-p"]).arg(dir).args(["-Pbbcc", pool]).output().expect("zdb starts");
+    let output =
+        Command::new(zdb).args(["-e", "-p"]).arg(dir).args(["-Pbbcc", pool]).output().expect("zdb starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let mut kept = String::new();
     for line in text.lines().filter(|line| line.split('\t').count() == 8) {
@@ -62,7 +66,8 @@ fn ask_zdb(dir: &Path, pool: &str) -> Option<String> {
 
 async fn check(name: &str) -> Option<Report> {
     let fixture = fixtures::try_pool(name)?;
-    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let pool =
+        open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap_or_else(|e| panic!("{name}: {e}"));
     let progress = Arc::new(Progress::default());
     let report = verify(&pool, &progress).await;
     for problem in report.problems.iter().take(20) {
@@ -97,8 +102,8 @@ async fn counts_agree_with_zdb() {
     let all = std::env::var("MILLPOND_ZDB").is_ok_and(|value| value == "all");
     let mut failures = String::new();
     for name in fixtures::ALL {
-        // zdb 2.3 does not open pools of 2.4's feature.
-        if name == "gang-dynamic" {
+        // zdb 2.3 does not open pools of 2.4's feature, and `zdb -P` aborts on pools with removed devices.
+        if ["gang-dynamic", "removal"].contains(&name) {
             continue;
         }
         let Some(report) = check(name).await else { continue };

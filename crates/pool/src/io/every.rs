@@ -92,7 +92,13 @@ enum Copy<'v> {
     /// Extents that follow each other: one, or several where a removed device was split up.
     Run(SmallVec<[usize; 1]>),
     /// Cells of a RAIDZ block with the extents of each (several if a child is a mirror).
-    Stripe { vdev: &'v Vdev, geometry: &'v Geometry, offset: u64, layout: Layout, cells: Vec<SmallVec<[usize; 1]>> },
+    Stripe {
+        vdev: &'v Vdev,
+        geometry: &'v Geometry,
+        offset: u64,
+        layout: Layout,
+        cells: Vec<SmallVec<[usize; 1]>>,
+    },
 }
 
 /// Reads planned for a set of jobs.
@@ -198,7 +204,9 @@ impl PoolIo {
             let (kind, evidence) = trail.conclude();
             return Examined { lost: raw.is_none().then_some(kind), raw, evidence, ..Examined::default() };
         };
-        let Ok(header) = GangHeader::decode(&header) else { return malformed("the gang header is malformed") };
+        let Ok(header) = GangHeader::decode(&header) else {
+            return malformed("the gang header is malformed");
+        };
         let members: Vec<BlkPtr> = header.members.into_iter().filter(|member| !member.is_hole()).collect();
         if members.iter().fold(0u64, |sum, member| sum.saturating_add(member.psize())) != bp.psize() {
             return malformed("the gang's members are not as long as the block");
@@ -227,7 +235,9 @@ impl PoolIo {
         if total.lost.is_none() {
             let trail = Trail::default();
             let algorithm = self.algorithm(bp, &trail);
-            if data.len() as u64 == bp.psize() && algorithm.is_some_and(|algorithm| self.verifies(bp, algorithm, &data)) {
+            if data.len() as u64 == bp.psize()
+                && algorithm.is_some_and(|algorithm| self.verifies(bp, algorithm, &data))
+            {
                 total.raw = Some(Bytes::from(data));
             } else {
                 total.lost = Some(BlockErrorKind::Checksum);
@@ -238,7 +248,8 @@ impl PoolIo {
 
     /// All copies of a gang's header.
     async fn examine_gang_header(&self, bp: &BlkPtr) -> Option<(Examined, Bytes)> {
-        let ashifts = || bp.dvas().filter_map(|dva| Some(self.tree().top(dva.vdev.into())?.top.as_ref()?.ashift));
+        let ashifts =
+            || bp.dvas().filter_map(|dva| Some(self.tree().top(dva.vdev.into())?.top.as_ref()?.ashift));
         let mut sizes = vec![512u64];
         if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
             sizes.extend(ashifts().min().map(|ashift| 1u64 << ashift).filter(|size| *size > 512));
@@ -264,7 +275,11 @@ impl PoolIo {
     }
 
     /// What a gang block takes on the devices, as far as its headers can be read.
-    pub(crate) fn gang_segments<'a>(&'a self, bp: &'a BlkPtr, depth: usize) -> BoxFuture<'a, Vec<(u64, u64, u64)>> {
+    pub(crate) fn gang_segments<'a>(
+        &'a self,
+        bp: &'a BlkPtr,
+        depth: usize,
+    ) -> BoxFuture<'a, Vec<(u64, u64, u64)>> {
         Box::pin(async move {
             let Some((outcome, header)) = self.examine_gang_header(bp).await else { return Vec::new() };
             let mut segments = outcome.gang;
@@ -306,8 +321,10 @@ impl PoolIo {
                     match whole {
                         true => true,
                         false => {
-                            let range = Range { offset: *offset, len: job.len, birth: job.birth, scratch: false };
-                            self.compare(job, (vdev, geometry, range), (layout, cells), &plan, &got, outcome).await
+                            let range =
+                                Range { offset: *offset, len: job.len, birth: job.birth, scratch: false };
+                            self.compare(job, (vdev, geometry, range), (layout, cells), &plan, &got, outcome)
+                                .await
                         }
                     }
                 }
@@ -330,7 +347,10 @@ impl PoolIo {
             if self.resolve(whole, 0, &mut pieces, &trail).is_none() {
                 let (kind, evidence) = trail.conclude();
                 if let BlockErrorKind::Malformed(fault) = kind {
-                    add(&mut outcome.evidence, Evidence { device: format!("vdev {}", dva.vdev), offset: dva.offset, fault });
+                    add(
+                        &mut outcome.evidence,
+                        Evidence { device: format!("vdev {}", dva.vdev), offset: dva.offset, fault },
+                    );
                 }
                 evidence.into_iter().for_each(|one| add(&mut outcome.evidence, one));
                 continue;
@@ -356,7 +376,8 @@ impl PoolIo {
                 for (piece, sides) in pieces.iter().zip(&sides) {
                     let leaf = sides[copy % sides.len()];
                     run.push(plan.extents.len());
-                    let extent = Extent { leaf, offset: piece.offset, len: piece.len as usize, scratch: false };
+                    let extent =
+                        Extent { leaf, offset: piece.offset, len: piece.len as usize, scratch: false };
                     plan.push(extent, (index, false));
                 }
                 plan.copies.push((index, Copy::Run(run)));
@@ -392,7 +413,10 @@ impl PoolIo {
                 collect_sides(&side.children[cell.child], job.birth, &mut leaves, &mut outcome.thin);
                 for leaf in leaves {
                     numbers.push(plan.extents.len());
-                    plan.push(Extent { leaf, offset: cell.offset, len: cell.len, scratch: cell.scratch }, (index, false));
+                    plan.push(
+                        Extent { leaf, offset: cell.offset, len: cell.len, scratch: cell.scratch },
+                        (index, false),
+                    );
                 }
             }
             cells.push(numbers);
@@ -437,7 +461,13 @@ impl PoolIo {
         got
     }
 
-    async fn transfer(&self, run: Extent<'_>, inside: &[usize], plan: &Plan<'_>, jobs: &[Job<'_>]) -> Vec<(usize, Got)> {
+    async fn transfer(
+        &self,
+        run: Extent<'_>,
+        inside: &[usize],
+        plan: &Plan<'_>,
+        jobs: &[Job<'_>],
+    ) -> Vec<(usize, Got)> {
         let range = |extent: &Extent<'_>| Range {
             offset: extent.offset,
             len: extent.len,
@@ -543,7 +573,8 @@ impl PoolIo {
         let mut number = 0;
         for (stripe, right) in layout.stripes.iter().zip(&right) {
             for (c, cell) in stripe.cells.iter().enumerate() {
-                let expected = right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
+                let expected =
+                    right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
                 let same = |i: &usize| matches!(&got[*i], Got::Bytes(data) if data[..] == *expected);
                 // Data cells of one side were compared by the checksum already.
                 let checked = c >= layout.parity && cells[number].len() == 1;
@@ -578,16 +609,16 @@ impl PoolIo {
         };
         let mut block = vec![0; layout.padded];
         block[..truth.len()].copy_from_slice(&truth);
-        // What pads the last sector is covered by parity and not by the checksum; take it as it is.
+        // What pads the last sector is covered by parity and not by the checksum: zeroes, unless the sector is
+        // otherwise right and holds something else.
         let mut number = 0;
         for cell in layout.stripes.iter().flat_map(|stripe| &stripe.cells) {
-            let end = cell.start + cell.len;
-            if let (true, Some(Got::Bytes(data))) = (end > truth.len() && cell.len > 0, first(&cells[number], got))
-                && cell.start < truth.len()
-                && data.len() == cell.len
-                && number_is_data(layout, number)
+            let (end, inside) = (cell.start + cell.len, truth.len().saturating_sub(cell.start));
+            let is_last = cell.start < truth.len() && end > truth.len() && number_is_data(layout, number);
+            if let (true, Some(Got::Bytes(data))) = (is_last, first(&cells[number], got))
+                && data[..inside] == truth[cell.start..]
             {
-                block[truth.len()..end].copy_from_slice(&data[truth.len() - cell.start..]);
+                block[truth.len()..end].copy_from_slice(&data[inside..]);
             }
             number += 1;
         }
@@ -595,7 +626,8 @@ impl PoolIo {
         let mut number = 0;
         for (stripe, right) in layout.stripes.iter().zip(&right) {
             for (c, cell) in stripe.cells.iter().enumerate() {
-                let expected = right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
+                let expected =
+                    right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
                 for &i in &cells[number] {
                     match &got[i] {
                         Got::Bytes(data) if data[..] == *expected => {}
@@ -629,7 +661,9 @@ fn collect_sides<'v>(vdev: &'v Vdev, birth: u64, found: &mut SmallVec<[&'v Vdev;
         Kind::Mirror | Kind::Replacing | Kind::Spare => {
             vdev.children.iter().for_each(|child| collect_sides(child, birth, found, thin));
         }
-        Kind::Disk | Kind::File | Kind::Raidz(_) if vdev.is_readable() && !vdev.missed(birth) => found.push(vdev),
+        Kind::Disk | Kind::File | Kind::Raidz(_) if vdev.is_readable() && !vdev.missed(birth) => {
+            found.push(vdev)
+        }
         _ => *thin = true,
     }
 }
@@ -670,8 +704,10 @@ fn parity_of(layout: &Layout, block: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
     let mut all = Vec::with_capacity(layout.stripes.len());
     for stripe in &layout.stripes {
         let (parity_cells, data_cells) = stripe.cells.split_at(layout.parity);
-        let data: SmallVec<[&[u8]; 12]> =
-            data_cells.iter().map(|cell| if cell.len == 0 { &[][..] } else { &block[cell.start..cell.start + cell.len] }).collect();
+        let data: SmallVec<[&[u8]; 12]> = data_cells
+            .iter()
+            .map(|cell| if cell.len == 0 { &[][..] } else { &block[cell.start..cell.start + cell.len] })
+            .collect();
         let mut right: Vec<Vec<u8>> = parity_cells.iter().map(|cell| vec![0; cell.len]).collect();
         {
             let mut slices: SmallVec<[&mut [u8]; 3]> = right.iter_mut().map(|cell| &mut cell[..]).collect();

@@ -15,8 +15,7 @@ use std::{
 };
 
 use ondisk::{
-    Order,
-    brt,
+    Order, brt,
     spacemap::{self, Header, Kind as Change, MapEntry},
     zap::OwnedKey,
 };
@@ -93,16 +92,29 @@ pub(super) struct Claims {
 impl Claims {
     /// Reads the space maps.
     pub(super) async fn read(pool: &Pool) -> Self {
-        let mut claims = Self { tops: Vec::new(), skipped: None, cloned: BTreeSet::new(), shared: Mutex::default() };
-        let bytes: u64 = pool.tree().tops.iter().filter_map(units).fold(0, |sum, (_, units)| sum.saturating_add(units / 4));
+        let mut claims =
+            Self { tops: Vec::new(), skipped: None, cloned: BTreeSet::new(), shared: Mutex::default() };
+        let bytes: u64 = pool
+            .tree()
+            .tops
+            .iter()
+            .filter_map(units)
+            .fold(0, |sum, (_, units)| sum.saturating_add(units / 4));
         if bytes > BITS_MAX {
-            claims.skipped = Some("the pool is too large to compare its space maps with its blocks".to_owned());
+            claims.skipped =
+                Some("the pool is too large to compare its space maps with its blocks".to_owned());
             return claims;
         }
         if pool.tree().tops.iter().filter_map(|top| top.top.as_ref()).any(|top| top.removing) {
-            claims.skipped = Some("a device is being removed: what it has in two places is not compared".to_owned());
+            claims.skipped =
+                Some("a device is being removed: what it has in two places is not compared".to_owned());
         }
-        claims.tops = pool.tree().tops.iter().map(|top| units(top).map(|(shift, units)| Bits::new(shift, units))).collect();
+        claims.tops = pool
+            .tree()
+            .tops
+            .iter()
+            .map(|top| units(top).map(|(shift, units)| Bits::new(shift, units)))
+            .collect();
         if let Err(error) = claims.load(pool).await {
             claims.skipped = Some(format!("the space maps cannot be read: {error}"));
         }
@@ -125,7 +137,8 @@ impl Claims {
                     }
                 }
                 if let Some(zap) = top.zap
-                    && let Some(object) = Zap::open_in(mos, zap).await?.get_u64("com.delphix:ms_unflushed_phys_txgs").await?
+                    && let Some(object) =
+                        Zap::open_in(mos, zap).await?.get_u64("com.delphix:ms_unflushed_phys_txgs").await?
                 {
                     unflushed = words(mos, object, ARRAY_MAX).await?;
                 }
@@ -141,7 +154,9 @@ impl Claims {
             for (txg, log) in logs {
                 for segment in segments(mos, log).await? {
                     let id = segment.vdev.map_or(usize::MAX, |vdev| vdev as usize);
-                    let Some(top) = pool.tree().tops.get(id).and_then(|vdev| vdev.top.as_ref()) else { continue };
+                    let Some(top) = pool.tree().tops.get(id).and_then(|vdev| vdev.top.as_ref()) else {
+                        continue;
+                    };
                     let Some(range) = segment.range(9) else { continue };
                     let metaslab = range.start >> top.metaslab_shift.max(1);
                     let from = since[id].get(metaslab as usize).copied().unwrap_or(0);
@@ -177,7 +192,8 @@ impl Claims {
             let Some(object) = pool.directory().get_u64(&name).await? else { continue };
             let found = pool.mos().dnode(object).await?;
             let at = Bookmark { object, ..Bookmark::default() };
-            let table = brt::VdevTable::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+            let table =
+                brt::VdevTable::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
             if table.entries_object == 0 {
                 continue;
             }
@@ -201,7 +217,14 @@ impl Claims {
     }
 
     /// Claims `asize` bytes for a block. `shared`: other pointers may lead to it as well.
-    pub(super) fn claim(&self, tree: &Tree, vdev: u64, offset: u64, asize: u64, shared: bool) -> Option<Conflict> {
+    pub(super) fn claim(
+        &self,
+        tree: &Tree,
+        vdev: u64,
+        offset: u64,
+        asize: u64,
+        shared: bool,
+    ) -> Option<Conflict> {
         if (shared || self.cloned.contains(&(vdev, offset))) && !self.claim_shared(vdev, offset) {
             return None;
         }
@@ -216,7 +239,8 @@ impl Claims {
     fn claim_range(&self, tree: &Tree, vdev: u64, offset: u64, asize: u64, depth: usize) -> Option<Conflict> {
         let top = tree.top(vdev)?;
         if let Kind::Indirect { .. } = top.kind {
-            let mapping = top.top.as_ref().and_then(|top| top.mapping.get()).filter(|_| depth < REMAP_DEPTH_MAX)?;
+            let mapping =
+                top.top.as_ref().and_then(|top| top.mapping.get()).filter(|_| depth < REMAP_DEPTH_MAX)?;
             let Some(pieces) = mapping.lookup(offset, asize) else { return Some(Conflict::Outside) };
             let claim = |piece: &crate::vdev::indirect::Piece| {
                 self.claim_range(tree, piece.vdev, piece.offset, piece.len, depth + 1)
@@ -250,7 +274,8 @@ impl Claims {
 /// Unit (as a shift) and number of units of a top-level device that has space of its own.
 fn units(vdev: &crate::vdev::Vdev) -> Option<(u32, u64)> {
     let top = vdev.top.as_ref()?;
-    let has_space = !matches!(vdev.kind, Kind::Indirect { .. } | Kind::Hole | Kind::Missing | Kind::Unknown(_));
+    let has_space =
+        !matches!(vdev.kind, Kind::Indirect { .. } | Kind::Hole | Kind::Missing | Kind::Unknown(_));
     has_space.then(|| (top.ashift, metaslab_bytes(top) >> top.ashift))
 }
 
@@ -335,8 +360,19 @@ mod tests {
         assert_eq!(bits.claim(15 << 12, 4096), Some(Conflict::Free));
         assert_eq!(bits.claim(20 << 12, 70 << 12), None);
         assert_eq!(bits.claim(199 << 12, 2 << 12), Some(Conflict::Outside));
-        let claims = Claims { tops: vec![Some(bits)], skipped: None, cloned: BTreeSet::new(), shared: Mutex::default() };
-        let expected = TopClaims { vdev: 0, allocated: 90 << 12, claimed: 81 << 12, leaked: 10 << 12, unallocated: 1 << 12 };
+        let claims = Claims {
+            tops: vec![Some(bits)],
+            skipped: None,
+            cloned: BTreeSet::new(),
+            shared: Mutex::default(),
+        };
+        let expected = TopClaims {
+            vdev: 0,
+            allocated: 90 << 12,
+            claimed: 81 << 12,
+            leaked: 10 << 12,
+            unallocated: 1 << 12,
+        };
         assert_eq!(claims.compare(), [expected]);
     }
 }

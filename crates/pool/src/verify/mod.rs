@@ -108,8 +108,9 @@ struct Finding {
 /// Damage is no error here: it is in the report. Uses as many threads as the runtime has.
 pub async fn verify(pool: &Arc<Pool>, progress: &Arc<Progress>) -> Report {
     let started = std::time::Instant::now();
-    let Scopes { all, failures } = Scopes::read(pool).await;
-    let roots = Scopes { all: all.clone(), failures: Vec::new() }.roots();
+    let scopes = Scopes::read(pool).await;
+    let (roots, unchanged) = (scopes.roots(), scopes.unchanged());
+    let Scopes { all, failures } = scopes;
     let claims = Claims::read(pool).await;
     if let Ok(space) = pool.space().await {
         progress.total.store(space.tops.iter().map(|top| top.allocated).sum(), Relaxed);
@@ -129,7 +130,11 @@ pub async fn verify(pool: &Arc<Pool>, progress: &Arc<Progress>) -> Report {
         }
     }
     job.count_frees(&mut total).await;
-    let mut findings_total = drive(&job, roots, &mut total).await;
+    for scope in unchanged {
+        job.log_of_unchanged(scope, &mut total).await;
+    }
+    let visits = std::mem::take(&mut total.visits);
+    let mut findings_total = drive(&job, roots.into_iter().chain(visits).collect(), &mut total).await;
     findings_total += total.findings.len() as u64;
     report::conclude(&job, total, findings_total, started.elapsed()).await
 }
@@ -235,7 +240,12 @@ impl Job {
     }
 
     /// Decompresses a block of metadata and finds the pointers in it.
-    fn open(&self, visit: &Visit, raw: bytes::Bytes, outcome: &mut Outcome) -> Option<(u32, ondisk::zil::Header)> {
+    fn open(
+        &self,
+        visit: &Visit,
+        raw: bytes::Bytes,
+        outcome: &mut Outcome,
+    ) -> Option<(u32, ondisk::zil::Header)> {
         let content = match decompress(&visit.pointer, raw) {
             Ok(content) => content,
             Err(kind) => {
@@ -292,13 +302,16 @@ impl Job {
             } else if self.claims.skipped().is_none() && !pointer.is_dedup() {
                 for dva in pointer.dvas() {
                     // Freed twice or not allocated: would show as a difference of the totals.
-                    let _shown_in_totals = self.claims.claim(tree, dva.vdev.into(), dva.offset, dva.asize, false);
+                    let _shown_in_totals =
+                        self.claims.claim(tree, dva.vdev.into(), dva.offset, dva.asize, false);
                 }
             }
         })
         .await;
         if let Err(error) = counted {
-            outcome.findings.push(Finding::malformed(None, format!("what waits to be freed cannot be read: {error}")));
+            outcome
+                .findings
+                .push(Finding::malformed(None, format!("what waits to be freed cannot be read: {error}")));
         }
         for pointer in gangs {
             for (vdev, offset, asize) in self.pool.io().gang_segments(&pointer, 0).await {
@@ -318,7 +331,13 @@ impl Outcome {
             None if evidence.is_empty() => return raw,
             None => (Kind::Repairable, "a copy is wrong, the data is intact".to_owned()),
         };
-        self.findings.push(Finding { kind, at: Some(visit.at), block_bytes: visit.pointer.lsize(), what, evidence });
+        self.findings.push(Finding {
+            kind,
+            at: Some(visit.at),
+            block_bytes: visit.pointer.lsize(),
+            what,
+            evidence,
+        });
         raw
     }
 }
