@@ -21,7 +21,7 @@ use std::{
     sync::Arc,
 };
 
-use ondisk::dnode::ObjectType;
+use ondisk::{bpobj::BpobjPhys, dnode::ObjectType};
 use parking_lot::Mutex;
 
 use crate::{
@@ -87,7 +87,8 @@ impl Dsl {
         let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
         let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
         let sharing = Sharing::read(&mos, &directory).await?;
-        let space = PoolSpace { devices, shared: sharing.saved() };
+        let deferred = deferred_bytes(&mos, &directory).await?;
+        let space = PoolSpace { devices, shared: sharing.saved(), deferred };
         let dirs = Mutex::default();
         Ok(Self(Arc::new(Inner {
             pool: pool.to_owned(),
@@ -311,6 +312,15 @@ impl Dsl {
         let dir = Arc::new(dir);
         Arc::clone(self.0.dirs.lock().entry(dir.object()).or_insert(dir))
     }
+}
+
+/// Bytes on the list of frees that wait for the next txg.
+async fn deferred_bytes(mos: &ObjectSet, directory: &Zap) -> Result<u64, ReadError> {
+    let Some(object) = directory.get_u64("sync_bplist").await? else { return Ok(0) };
+    let found = mos.dnode(object).await?;
+    let at = At { objset: 0, object, level: 0, blkid: 0 };
+    let list = BpobjPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+    Ok(list.bytes)
 }
 
 /// Checks that a MOS object has the bonus of a DSL structure: the object's own type changes when it gets extra

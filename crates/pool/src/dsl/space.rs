@@ -19,6 +19,8 @@ pub struct PoolSpace {
     /// What deduplicated and cloned blocks would take more if each reference had its own copy: it counts as
     /// used in every dataset and so has to count as there.
     pub shared: u64,
+    /// Freed by the last txg and given back by the next one.
+    pub deferred: u64,
 }
 
 impl PoolSpace {
@@ -32,7 +34,8 @@ impl PoolSpace {
     /// What datasets may use in all.
     #[must_use]
     pub fn usable(&self) -> u64 {
-        self.devices.saturating_add(self.shared).saturating_sub(self.slop())
+        let size = self.devices.saturating_add(self.shared);
+        size.saturating_sub(self.slop()).saturating_sub(self.deferred)
     }
 }
 
@@ -64,14 +67,14 @@ mod tests {
 
     #[test]
     fn slop_is_a_32nd_within_bounds() {
-        let slop = |devices| PoolSpace { devices, shared: 0 }.slop();
+        let slop = |devices| PoolSpace { devices, ..PoolSpace::default() }.slop();
         assert_eq!(slop(117_440_512), 58_720_256);
         assert_eq!(slop(1 << 30), 128 << 20);
         assert_eq!(slop(1 << 40), 32 << 30);
         assert_eq!(slop(100 << 40), 128 << 30);
         assert_eq!(
-            PoolSpace { devices: 117_440_512, shared: 925_696 }.usable(),
-            117_440_512 + 925_696 - 58_720_256
+            PoolSpace { devices: 117_440_512, shared: 925_696, deferred: 4096 }.usable(),
+            117_440_512 + 925_696 - 58_720_256 - 4096
         );
     }
 }
