@@ -238,8 +238,8 @@ pub(crate) struct ZpoolGet {
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
     /// `all`, or property names
-    #[arg(value_name = "all|PROPERTY,…", value_delimiter = ',', num_args = 1, required = true)]
-    pub(crate) properties: Vec<String>,
+    #[arg(value_name = "all|PROPERTY,…")]
+    pub(crate) properties: String,
     /// Pools; all if none is named
     pub(crate) pools: Vec<String>,
 }
@@ -306,8 +306,8 @@ pub(crate) struct ZfsGet {
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
     /// `all`, or property names
-    #[arg(value_name = "all|PROPERTY,…", value_delimiter = ',', num_args = 1, required = true)]
-    pub(crate) properties: Vec<String>,
+    #[arg(value_name = "all|PROPERTY,…")]
+    pub(crate) properties: String,
     /// Datasets; all if none is named
     pub(crate) datasets: Vec<String>,
 }

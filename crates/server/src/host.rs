@@ -148,19 +148,31 @@ impl Places {
         &self.state
     }
 
-    /// Where `zpool import` searches: what was named, or `ZPOOL_IMPORT_PATH`, or block devices.
-    #[must_use]
-    pub fn search_paths(&self) -> Vec<PathBuf> {
-        match (self.named.is_empty(), self.import_path.is_empty()) {
-            (false, _) => self.named.clone(),
-            (true, false) => self.import_path.clone(),
-            (true, true) => block_devices(),
-        }
-    }
-
-    /// Looks at everything [`search_paths`](Self::search_paths) names, imported or not.
-    pub async fn scan(&self) -> Found {
-        import::scan(&Sources::paths(self.search_paths())).await
+    /// What `zpool import` searches, imported or not: what was named, or `ZPOOL_IMPORT_PATH`, or block devices.
+    pub async fn scan(&self) -> Known {
+        let mut known = Known::default();
+        let paths = match (self.named.is_empty(), self.import_path.is_empty()) {
+            (false, _) => &self.named,
+            (true, false) => &self.import_path,
+            (true, true) => {
+                let mut found = import::scan(&Sources::paths(block_devices())).await;
+                // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
+                let denied = found.problems.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+                found.problems.clear();
+                found.strangers.clear();
+                if denied && found.pools.is_empty() && !crate::state::is_root() {
+                    known.problems.push(
+                        "block devices were not searched: this user may not read them (run as root, or name a \
+                         directory or image with -d)"
+                            .to_owned(),
+                    );
+                }
+                known.add(found);
+                return known;
+            }
+        };
+        known.add(import::scan(&Sources::paths(paths)).await);
+        known
     }
 
     /// The imported pools that are still on the devices they were imported from.
@@ -184,7 +196,7 @@ impl Places {
     pub async fn all(&self) -> Result<Known, StateError> {
         let mut known = Known::default();
         if !self.named.is_empty() {
-            known.add(import::scan(&Sources::paths(&self.named)).await);
+            known = self.scan().await;
             if !known.pools.is_empty() {
                 return Ok(known);
             }
@@ -193,7 +205,7 @@ impl Places {
             known.pools.push((candidate, Some(remembered)));
         }
         if known.pools.is_empty() && self.named.is_empty() {
-            known.add(import::scan(&Sources::paths(self.search_paths())).await);
+            known = self.scan().await;
         }
         Ok(known)
     }
@@ -205,8 +217,7 @@ impl Places {
     pub async fn find(&self, name: &str) -> Result<(Candidate, Option<Remembered>), HostError> {
         let mut hints = Vec::new();
         if !self.named.is_empty() {
-            let mut known = Known::default();
-            known.add(import::scan(&Sources::paths(&self.named)).await);
+            let mut known = self.scan().await;
             if let Some(found) = known.select(name)? {
                 return Ok(found);
             }
@@ -235,8 +246,7 @@ impl Places {
             }
         }
         if self.named.is_empty() {
-            let mut known = Known::default();
-            known.add(import::scan(&Sources::paths(self.search_paths())).await);
+            let mut known = self.scan().await;
             if let Some(found) = known.select(name)? {
                 return Ok(found);
             }

@@ -22,10 +22,11 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     if args.fields.is_empty() && sources.contains(&SourceKind::Received) {
         fields.insert(3, Field::Received);
     }
-    let all = args.properties.iter().any(|name| name == "all");
+    let words: Vec<&str> = args.properties.split(',').collect();
+    let all = words.contains(&"all");
     let asked: Vec<String> = match all {
         true => Vec::new(),
-        false => args.properties.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
+        false => words.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
     };
     let mut of_kinds = kinds(&args.types, context, "get")?;
     if of_kinds.is_empty() {

@@ -70,10 +70,11 @@ impl Field {
 
 pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<ExitCode> {
     let fields = Field::parse(&args.fields, context, "zpool")?;
-    let all = args.properties.iter().any(|name| name == "all");
+    let words: Vec<&str> = args.properties.split(',').collect();
+    let all = words.contains(&"all");
     let asked: Vec<String> = match all {
         true => Vec::new(),
-        false => args.properties.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
+        false => words.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
     };
     let answer = Ask::new(context).await?.pools(&args.pools).await?;
     let mut failures = answer.failures;

@@ -46,8 +46,7 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
     }
     let places = context.places(&args.search.search);
     let imported = places.imported().await?;
-    let mut known = Known::default();
-    known.add(places.scan().await);
+    let mut known = places.scan().await;
     known.pools.retain(|(candidate, _)| {
         imported.iter().all(|(remembered, _)| remembered.guid != candidate.guid)
             && (candidate.state.id() == DESTROYED) == args.destroyed
