@@ -45,4 +45,4 @@ mod pool;
 pub use error::{BlockError, BlockErrorKind, Evidence};
 pub use import::ImportError;
 pub use io::{Bookmark, PoolIo};
-pub use pool::Pool;
+pub use pool::{Pool, Removal};

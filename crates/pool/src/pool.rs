@@ -35,8 +35,34 @@ pub(crate) struct PoolParts {
     pub(crate) directory: Zap,
     pub(crate) features: Vec<FeatureState>,
     pub(crate) scan: Option<ScanPhys>,
+    pub(crate) removal: Option<Removal>,
     pub(crate) spares: Vec<Vdev>,
     pub(crate) l2cache: Vec<Vdev>,
+}
+
+/// The last removal of a top-level device, as the pool remembers it: directory entry
+/// `com.delphix:removing`, seven words. Times in seconds since 1970, sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// 1 running, 2 finished, 3 cancelled.
+    pub state: u64,
+    /// Which device.
+    pub vdev: u64,
+    /// When it began.
+    pub start: u64,
+    /// When it ended; 0 while it runs.
+    pub end: u64,
+    /// What was allocated on it.
+    pub to_copy: u64,
+    /// What of it was copied.
+    pub copied: u64,
+}
+
+impl Removal {
+    pub(crate) fn from_words(words: &[u64]) -> Option<Self> {
+        let &[state, vdev, _previous, start, end, to_copy, copied] = words else { return None };
+        Some(Self { state, vdev, start, end, to_copy, copied })
+    }
 }
 
 impl Pool {
@@ -120,6 +146,12 @@ impl Pool {
     #[must_use]
     pub fn scan(&self) -> Option<&ScanPhys> {
         self.parts.scan.as_ref()
+    }
+
+    /// The last removal of a top-level device, if there ever was one.
+    #[must_use]
+    pub fn removal(&self) -> Option<&Removal> {
+        self.parts.removal.as_ref()
     }
 
     /// Hot spares, in use or not.

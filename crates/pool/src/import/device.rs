@@ -1,9 +1,14 @@
 //! What the labels of one device say.
 //!
 //! Four copies of the same label, any of which may be torn or gone: each region has its own checksum,
-//! so whatever verifies is used and the rest ignored. Facts: docs/format/labels.md §1–§3.
+//! so whatever verifies is used and the rest ignored. A device that was in another pool before may still
+//! carry that pool's labels at one end: it belongs to whom most labels say, and to whom the first one
+//! says if they are even. Facts: docs/format/labels.md §1–§3.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use codec::checksum::{Checksum, Form, embedded};
 use disk::{Disk, IoBuf};
@@ -62,28 +67,30 @@ impl Device {
                 device.configs.push((*number, config));
             }
         }
-        if device.configs.is_empty() {
-            return Ok(None);
-        }
+        let Some(owner) = majority(&device.configs) else { return Ok(None) };
+        let (own, stale): (Vec<_>, Vec<_>) =
+            device.configs.into_iter().partition(|(_, config)| identity(config) == owner);
+        device.configs = own;
+        let said_by = |list: &[(usize, NvList)], number: usize| list.iter().any(|(n, _)| *n == number);
         let ashift = device.configs.iter().find_map(|(_, config)| config.nvlist("vdev_tree")?.u64("ashift"));
-        for (_, start, label) in &labels {
-            match ashift {
-                Some(ashift) => device.read_ring(Ring::for_ashift(ashift), *start, label),
-                None => Ring::ALL.into_iter().for_each(|ring| device.read_ring(ring, *start, label)),
+        let rings = match ashift {
+            Some(ashift) => vec![Ring::for_ashift(ashift)],
+            None => Ring::ALL.to_vec(),
+        };
+        let mut doubtful = Vec::new();
+        for (number, start, label) in &labels {
+            let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label));
+            match (said_by(&device.configs, *number), said_by(&stale, *number)) {
+                (true, _) => device.uberblocks.extend(found.map(|ub| (ub.rank(), ub))),
+                (_, true) => {}
+                // Its configuration is torn: whose ring it is, only its content can tell.
+                _ => doubtful.extend(found),
             }
         }
+        let known: BTreeSet<u64> = device.uberblocks.values().map(|ub| ub.guid_sum).collect();
+        doubtful.retain(|ub| known.is_empty() || known.contains(&ub.guid_sum));
+        device.uberblocks.extend(doubtful.into_iter().map(|ub| (ub.rank(), ub)));
         Ok(Some(device))
-    }
-
-    fn read_ring(&mut self, ring: Ring, start: u64, label: &[u8]) {
-        for region in ring.regions() {
-            let slot = &label[region.offset() as usize..(region.offset() + region.bytes()) as usize];
-            if let Ok(uberblock) = Uberblock::decode(slot)
-                && is_sealed(slot, start + region.offset())
-            {
-                self.uberblocks.insert(uberblock.rank(), uberblock);
-            }
-        }
     }
 
     /// The newest configuration that was written in or before `txg`; if all are younger, the oldest.
@@ -110,6 +117,27 @@ impl Device {
     pub fn best(&self) -> Option<Rank> {
         self.uberblocks.last_key_value().map(|(rank, _)| *rank)
     }
+}
+
+/// The pool and the leaf a label is of.
+fn identity(config: &NvList) -> (u64, u64) {
+    (config.u64("pool_guid").unwrap_or(0), config.u64("guid").unwrap_or(0))
+}
+
+/// Whose most labels are; the first label's owner if several have as many.
+fn majority(configs: &[(usize, NvList)]) -> Option<(u64, u64)> {
+    let votes = |owner| configs.iter().filter(|(_, config)| identity(config) == owner).count();
+    let owners = configs.iter().map(|(_, config)| identity(config));
+    owners.rev().max_by_key(|&owner| votes(owner))
+}
+
+/// The valid uberblocks of a label.
+fn uberblocks(ring: Ring, start: u64, label: &[u8]) -> impl Iterator<Item = Uberblock> {
+    ring.regions().filter_map(move |region| {
+        let slot = &label[region.offset() as usize..(region.offset() + region.bytes()) as usize];
+        let uberblock = Uberblock::decode(slot).ok()?;
+        is_sealed(slot, start + region.offset()).then_some(uberblock)
+    })
 }
 
 /// Whether a label region at device byte `offset` is what was written there.

@@ -18,7 +18,8 @@ use crate::{
     dmu::{ObjectSet, ReadError, Run},
     features::FeatureState,
     io::{Bookmark, PoolIo},
-    vdev::{Class, Kind, Mapping, TxgSet, Vdev, indirect},
+    pool::Removal,
+    vdev::{Class, Expansion, Kind, Mapping, TxgSet, Vdev, indirect},
     zap::Zap,
 };
 
@@ -34,6 +35,7 @@ const BATCH: usize = 64;
 pub(super) struct Learnt {
     pub(super) features: Vec<FeatureState>,
     pub(super) scan: Option<ScanPhys>,
+    pub(super) removal: Option<Removal>,
     pub(super) spares: Vec<NvList>,
     pub(super) l2cache: Vec<NvList>,
 }
@@ -171,8 +173,13 @@ pub(super) async fn from_mos(
         Some(value) => ScanPhys::from_words(&value.integers().collect::<Vec<_>>()).ok(),
         None => None,
     };
+    let removal = match directory.get("com.delphix:removing").await? {
+        Some(value) => Removal::from_words(&value.integers().collect::<Vec<_>>()),
+        None => None,
+    };
     Ok(Learnt {
         scan,
+        removal,
         spares: device_list(mos, directory, "spares").await?,
         l2cache: device_list(mos, directory, "l2cache").await?,
         features,
@@ -248,10 +255,21 @@ async fn missed_txgs(mos: &ObjectSet, number: u64) -> Result<TxgSet, ReadError> 
     Ok(TxgSet::from_ranges(ranges))
 }
 
-/// Which allocations a top-level device is for. Only for show, so failing to read it fails nothing.
+/// Which allocations a top-level device is for, and how it was expanded. Only for show, so failing to
+/// read it fails nothing.
 async fn load_class(mos: &ObjectSet, vdev: &Vdev) {
     let Some((top, object)) = vdev.top.as_ref().and_then(|top| Some((top, top.zap?))) else { return };
     let Ok(zap) = Zap::open_in(mos, object).await else { return };
+    if let Ok(Some(state)) = zap.get_u64("org.openzfs:raidz_expand_state").await {
+        let number = async |name: &str| zap.get_u64(name).await.ok().flatten().unwrap_or(0);
+        let expansion = Expansion {
+            state,
+            start: number("org.openzfs:raidz_expand_start_time").await,
+            end: number("org.openzfs:raidz_expand_end_time").await,
+            copied: number("org.openzfs:raidz_expand_bytes_copied").await,
+        };
+        let _already_known = top.expansion.set(expansion);
+    }
     if let Ok(Some(value)) = zap.get("org.zfsonlinux:allocation_bias").await {
         let class = match value.as_text() {
             Some("special") => Class::Special,

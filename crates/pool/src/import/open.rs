@@ -16,6 +16,7 @@ use crate::{
     features,
     io::PoolIo,
     pool::{Pool, PoolParts},
+    space::metaslab_bytes,
     time::utc,
     vdev::{Aux, Kind, Reflow, Tree, Vdev},
     zap::Zap,
@@ -25,6 +26,8 @@ use crate::{
 pub(super) const CONFIG_MAX: u64 = 16 << 20;
 /// Cache for the blocks read on the way to the trusted configuration.
 const TENTATIVE_CACHE: usize = 8 << 20;
+/// Longest wait for a heartbeat, whatever a label claims about its interval.
+const HEARTBEAT_WAIT_MAX: Duration = Duration::from_secs(120);
 /// On-disk version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
 
@@ -117,6 +120,10 @@ async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportErr
     let best = &candidate.uberblocks[0];
     let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
     let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
+    // A heartbeat first: whoever is told to use force must not be told so about a pool that is alive.
+    if best.mmp.is_some_and(|mmp| mmp.is_active()) && foreign && is_alive(candidate, best).await {
+        return Err(ImportError::Active { hostname, hostid: candidate.hostid });
+    }
     if candidate.state == PoolState::Active && foreign {
         let timestamp = best.timestamp;
         return Err(ImportError::InUse {
@@ -126,23 +133,29 @@ async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportErr
             timestamp,
         });
     }
-    let Some(mmp) = best.mmp.filter(|mmp| mmp.is_active() && foreign) else { return Ok(()) };
-    // Exported by another host that writes heartbeats: it may have imported it again. Wait for as long
-    // as a living host would need to be heard, and look again. Facts: docs/format/labels.md §5.
+    Ok(())
+}
+
+/// Whether some host goes on writing uberblocks: waits for as long as a living one would need to be heard,
+/// and looks again. Facts: docs/format/labels.md §5.
+async fn is_alive(candidate: &Candidate, best: &Uberblock) -> bool {
+    let Some(mmp) = best.mmp else { return false };
     let interval = Duration::from_millis(mmp.interval_ms().unwrap_or(1000));
     let wait = match mmp.fail_intervals() {
-        Some(fails) if fails > 0 => interval * u32::from(fails) * 2,
-        _ => ((interval + Duration::from_nanos(mmp.delay_ns)) * 20).max(Duration::from_secs(20)),
+        Some(fails) if fails > 0 => interval.saturating_mul(u32::from(fails) * 2),
+        _ => (interval.saturating_add(Duration::from_nanos(mmp.delay_ns)))
+            .saturating_mul(20)
+            .max(Duration::from_secs(20)),
     };
-    tokio::time::sleep(wait.min(Duration::from_secs(120))).await;
+    tokio::time::sleep(wait.min(HEARTBEAT_WAIT_MAX)).await;
     for device in &candidate.devices {
         if let Ok(Some(now)) = super::Device::read(Arc::clone(&device.disk)).await
             && now.best() > Some(best.rank())
         {
-            return Err(ImportError::Active { hostname, hostid: candidate.hostid });
+            return true;
         }
     }
-    Ok(())
+    false
 }
 
 /// The tree the labels describe, as of an uberblock.
@@ -269,6 +282,7 @@ async fn open_at(
         directory,
         features: learnt.features,
         scan: learnt.scan,
+        removal: learnt.removal,
         spares,
         l2cache,
     }))
@@ -313,8 +327,12 @@ fn settle_leaves(tree: &mut Tree, candidate: &Candidate) {
         .filter_map(|device| Some((device.guids()?.0, (device.allocatable, device.path.as_str()))))
         .collect();
     for top in &mut tree.tops {
-        let asize = top.top.as_ref().map_or(0, |top| top.asize);
-        settle(top, asize, &found);
+        // Space behind the last metaslab is never used, so a device may lack it.
+        let need = top.top.as_ref().map_or(0, |top| match top.metaslab_shift {
+            0 => top.asize,
+            _ => metaslab_bytes(top),
+        });
+        settle(top, need, &found);
     }
 }
 
@@ -326,7 +344,7 @@ fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
         }
     }
     let need = match &vdev.kind {
-        Kind::Raidz(geometry) => need / geometry.children as u64,
+        Kind::Raidz(geometry) => need.div_ceil(geometry.children as u64),
         Kind::Mirror | Kind::Replacing | Kind::Spare => need,
         _ => 0,
     };

@@ -11,12 +11,17 @@ use std::{
 };
 
 use disk::{Disk, FileDisk};
-use ondisk::{label::PoolState, nvlist::NvList, uberblock::Uberblock};
+use ondisk::{
+    label::{Geometry, PoolState},
+    nvlist::NvList,
+    uberblock::Uberblock,
+};
 
 use super::{ImportError, device::Device};
 use crate::io::join::{BoxFuture, join_all};
 
-/// Devices whose labels are read at the same time: 1 MiB each.
+/// Devices that are open and read at the same time: two file descriptors and 1 MiB each, however many
+/// files a directory has.
 const CONCURRENT: usize = 16;
 
 /// Opens a device, read-only.
@@ -71,6 +76,9 @@ pub struct Found {
     pub problems: Vec<(PathBuf, io::Error)>,
     /// Paths that were named, could be read, and are no device of any pool.
     pub strangers: Vec<PathBuf>,
+    /// Things worth knowing about devices that were found: one that is there twice, labels without a
+    /// pool. A sentence each.
+    pub notes: Vec<String>,
 }
 
 impl Found {
@@ -127,35 +135,53 @@ pub struct Candidate {
 /// Never fails as a whole: what cannot be read is reported beside what can.
 pub async fn scan(sources: &Sources) -> Found {
     let mut found = Found::default();
-    let mut disks: Vec<(Arc<dyn Disk>, Option<PathBuf>)> =
-        sources.disks.iter().map(|disk| (Arc::clone(disk), None)).collect();
+    let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
     let mut seen = BTreeSet::new();
     for path in &sources.paths {
         for (path, named) in expand(path, &mut found.problems) {
-            if !seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
-                continue;
-            }
-            match (sources.opener)(&path) {
-                Ok(disk) => disks.push((disk, named.then_some(path))),
-                Err(error) if named => found.problems.push((path, error)),
-                Err(error) => tracing::debug!(path = %path.display(), %error, "not scanned"),
+            if seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+                places.push(Place::Path { path, named });
             }
         }
     }
-    let reads = disks
-        .into_iter()
-        .map(|(disk, named)| Box::pin(async move { (Device::read(disk).await, named) }) as BoxFuture<'_, _>);
+    let reads = places.into_iter().map(|place| Box::pin(look(place, &sources.opener)) as BoxFuture<'_, _>);
     let mut devices = Vec::new();
-    for (outcome, named) in join_all(reads.collect(), CONCURRENT).await {
-        match (outcome, named) {
+    for (outcome, path, named) in join_all(reads.collect(), CONCURRENT).await {
+        match (outcome, path) {
             (Ok(Some(device)), _) => devices.push(device),
-            (Ok(None), Some(path)) => found.strangers.push(path),
-            (Err(error), Some(path)) => found.problems.push((path, error)),
+            (Ok(None), Some(path)) if named => found.strangers.push(path),
+            (Err(error), Some(path)) if named || is_refusal(&error) => found.problems.push((path, error)),
+            (Err(error), path) => tracing::debug!(?path, %error, "not scanned"),
             _ => {}
         }
     }
-    found.pools = group(devices);
+    found.pools = group(devices, &mut found.notes);
     found
+}
+
+/// Where a device may be.
+enum Place {
+    Open(Arc<dyn Disk>),
+    Path { path: PathBuf, named: bool },
+}
+
+/// Opens a place and reads its labels; what is no device of a pool is closed again at once.
+async fn look(place: Place, opener: &Opener) -> (io::Result<Option<Device>>, Option<PathBuf>, bool) {
+    match place {
+        Place::Open(disk) => (Device::read(disk).await, None, true),
+        Place::Path { path, named } => {
+            let outcome = match opener(&path) {
+                Ok(disk) => Device::read(disk).await,
+                Err(error) => Err(error),
+            };
+            (outcome, Some(path), named)
+        }
+    }
+}
+
+/// Errors of a file in a directory that may hide a device somebody looks for.
+fn is_refusal(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
 }
 
 /// The devices at a path, and whether the path itself was named.
@@ -179,13 +205,17 @@ fn expand(path: &Path, problems: &mut Vec<(PathBuf, io::Error)>) -> Vec<(PathBuf
     }
 }
 
-/// Regular files and block devices; opening anything else can have effects (tapes rewind, watchdogs bite).
+/// Block devices, and regular files that are large enough; opening anything else can have effects (tapes
+/// rewind, watchdogs bite, pipes wait).
 fn may_be_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() || metadata.file_type().is_block_device())
+    std::fs::metadata(path).is_ok_and(|metadata| {
+        let large = metadata.is_file() && Geometry::new(metadata.len()).is_some();
+        large || metadata.file_type().is_block_device()
+    })
 }
 
-fn group(devices: Vec<Device>) -> Vec<Candidate> {
+fn group(devices: Vec<Device>, notes: &mut Vec<String>) -> Vec<Candidate> {
     let mut members: BTreeMap<u64, BTreeMap<u64, Device>> = BTreeMap::new();
     let mut auxiliaries = Vec::new();
     for device in devices {
@@ -193,15 +223,32 @@ fn group(devices: Vec<Device>) -> Vec<Candidate> {
             Some((_, 0)) => auxiliaries.push(device),
             Some((guid, pool)) => {
                 // Two with the same guid: one is a copy or an old path of the other; the newer one counts.
-                let slot = members.entry(pool).or_default().entry(guid);
-                slot.and_modify(|known| {
-                    if device.best() > known.best() {
-                        *known = device.clone();
-                    }
-                })
-                .or_insert(device);
+                let known = members.entry(pool).or_default();
+                let Some(other) = known.remove(&guid) else {
+                    known.insert(guid, device);
+                    continue;
+                };
+                let (kept, ignored) =
+                    if device.best() > other.best() { (device, other) } else { (other, device) };
+                notes.push(format!(
+                    "{} and {} are the same device of a pool (guid {guid}): using {}",
+                    kept.path, ignored.path, kept.path
+                ));
+                known.insert(guid, kept);
             }
             None => {}
+        }
+    }
+    for devices in members.values() {
+        if let Some(device) =
+            devices.values().next().filter(|_| devices.values().all(|d| d.uberblocks.is_empty()))
+        {
+            let config = device.config_at(u64::MAX);
+            let name = config.and_then(|config| config.str("name")).unwrap_or("?");
+            notes.push(format!(
+                "{}: a label of pool '{name}', but no uberblock is valid: never written, or damaged",
+                device.path
+            ));
         }
     }
     let mut pools: Vec<Candidate> = members

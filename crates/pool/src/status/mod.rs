@@ -6,6 +6,7 @@
 
 mod errlog;
 mod problem;
+mod progress;
 
 pub use errlog::{LoggedError, error_log};
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
@@ -67,6 +68,10 @@ pub struct PoolStatus {
     pub problem: Option<Problem>,
     /// The `scan:` line, without its label: `scrub repaired 0B in …`; `None` if there never was a scan.
     pub scan: Option<String>,
+    /// The `remove:` line, without its label; lines after the first begin with a tab.
+    pub removal: Option<String>,
+    /// The `expand:` line, likewise.
+    pub expansion: Option<String>,
     /// Root: its children are the top-level devices, of all classes.
     pub root: VdevStatus,
     /// Hot spares.
@@ -145,6 +150,8 @@ impl PoolStatus {
     pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
         let mut status = Self::of_tree(pool.name(), pool.guid(), pool.tree(), space);
         status.scan = pool.scan().and_then(scan_line);
+        status.removal = progress::removal_line(pool);
+        status.expansion = progress::expansion_line(pool.tree());
         status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
         status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
         status.error_count = error_count;
@@ -189,6 +196,8 @@ impl PoolStatus {
             aux,
             problem: None,
             scan: None,
+            removal: None,
+            expansion: None,
             root,
             spares: Vec::new(),
             l2cache: Vec::new(),

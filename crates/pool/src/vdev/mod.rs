@@ -40,6 +40,9 @@ pub const SCRATCH: u64 = 0x38_0000;
 
 /// Deepest nesting accepted: root, mirror, raidz, spare, replacing and leaf are 6.
 const DEPTH_MAX: usize = 8;
+/// Most devices accepted in one pool. The largest known have some thousands; a list of a million costs
+/// memory before anything about it can be checked.
+const DEVICES_MAX: usize = 1 << 14;
 /// Reads of one leaf that may be under way at once.
 const LEAF_READS: usize = 32;
 
@@ -121,6 +124,21 @@ pub struct Top {
     pub bias: OnceLock<Class>,
     /// Learnt from the MOS, for a removed device.
     pub mapping: OnceLock<Mapping>,
+    /// Learnt from its ZAP: its last expansion.
+    pub expansion: OnceLock<Expansion>,
+}
+
+/// How the last expansion of a RAIDZ device went, as its ZAP tells. Times in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expansion {
+    /// 1 running, 2 finished.
+    pub state: u64,
+    /// When it began.
+    pub start: u64,
+    /// When it ended; 0 while it runs.
+    pub end: u64,
+    /// Bytes moved.
+    pub copied: u64,
 }
 
 /// What only leaves have.
@@ -209,6 +227,10 @@ impl Tree {
         disks: &Disks,
         reflow: Option<Reflow>,
     ) -> Result<Self, ConfigError> {
+        let devices = tops.iter().map(|nv| count_devices(nv, 0)).fold(0, usize::saturating_add);
+        if devices > DEVICES_MAX {
+            return Err(ConfigError(format!("{devices} devices, more than the {DEVICES_MAX} accepted")));
+        }
         let mut by_id = BTreeMap::new();
         for nv in tops {
             let vdev = Vdev::build(nv, disks, reflow, None, 0)?;
@@ -297,6 +319,15 @@ impl Tree {
         self.counters.reset();
         self.tops.iter().for_each(Vdev::reset_errors);
     }
+}
+
+/// Devices in a configuration, interior ones included.
+fn count_devices(nv: &NvList, depth: usize) -> usize {
+    let children = nv.nvlist_array("children").unwrap_or_default();
+    if depth > DEPTH_MAX {
+        return 1;
+    }
+    children.iter().map(|child| count_devices(child, depth + 1)).fold(1, usize::saturating_add)
 }
 
 impl Vdev {
@@ -517,6 +548,7 @@ impl Top {
             non_allocating: flag("non_allocating"),
             bias: OnceLock::new(),
             mapping: OnceLock::new(),
+            expansion: OnceLock::new(),
         }
     }
 }

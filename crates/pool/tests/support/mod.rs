@@ -39,6 +39,8 @@ pub(crate) struct Walk {
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
     pub(crate) objsets: u64,
+    /// Objects of each object set, by its number.
+    pub(crate) objects: std::collections::BTreeMap<u64, u64>,
     pub(crate) encrypted: u64,
     pub(crate) errors: Vec<String>,
     /// Sum over all content, to compare two walks.
@@ -94,6 +96,7 @@ async fn walk_objset(pool: &Arc<Pool>, set: &ObjectSet, walk: &mut Walk) -> Vec<
                 continue;
             }
         };
+        *walk.objects.entry(set.id()).or_default() += 1;
         if set.id() == 0 && dnode.dnode.bonus_type == ObjectType::DSL_DATASET {
             let dataset = DatasetPhys::decode(&dnode.dnode.bonus, dnode.order).unwrap();
             datasets.push((dnode.number, dataset.bp));
@@ -124,7 +127,18 @@ async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Wa
         let done = run.is_none();
         if let Some(Run::Block { blkid, pointer }) = run {
             if pointer.is_encrypted() {
+                // No key, no content; but what is stored is verified without one.
                 walk.encrypted += 1;
+                let at = object.bookmark(0, blkid);
+                match pool.io().read_raw(&pointer, at).await {
+                    Ok(raw) => assert_eq!(raw.len() as u64, pointer.psize()),
+                    Err(error) => walk.errors.push(error.to_string()),
+                }
+                let refused = pool.io().read_block_uncached(&pointer, at).await.map(|content| content.len());
+                let expected = object.dnode().kind == ObjectType::DNODE;
+                if refused.is_ok() != expected {
+                    walk.errors.push(format!("an encrypted block {at} read as {refused:?}"));
+                }
             } else {
                 batch.push((pointer, object.bookmark(0, blkid)));
             }
