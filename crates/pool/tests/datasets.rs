@@ -118,6 +118,11 @@ async fn pool_properties_are_those_of_openzfs() {
         assert_eq!(properties.list().len(), fixture.manifest.zpool_get.len(), "{}", fixture.name);
         for property in properties.list() {
             let ours = (property.print(Style::Exact).into_owned(), property.source.to_string());
+            if property.name == "health" && fixture.name.starts_with("missing-") {
+                // The disks were taken away after the manifest was made.
+                assert_eq!(ours.0, "DEGRADED", "{}", fixture.name);
+                continue;
+            }
             let theirs =
                 fixture.manifest.zpool_get.get(&*property.name).map(|p| (p.value.clone(), p.source.clone()));
             compared += 1;
