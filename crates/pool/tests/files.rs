@@ -1,6 +1,8 @@
 //! What real file systems hold, against what OpenZFS says they hold: every entry of every file system and
 //! snapshot with its attributes, content and extended attributes.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -22,7 +24,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 async fn sha256(node: &Node) -> String {
@@ -80,7 +84,9 @@ async fn compare(path: &str, node: &Node, expected: &Entry) -> Vec<String> {
         .await
         .unwrap()
         .into_iter()
-        .map(|(name, value)| (String::from_utf8(name).unwrap(), format!("{}:{:016x}", value.len(), fnv1a(&value))))
+        .map(|(name, value)| {
+            (String::from_utf8(name).unwrap(), format!("{}:{:016x}", value.len(), fnv1a(&value)))
+        })
         .collect();
     check("xattrs", format!("{ours:?}"), format!("{:?}", expected.xattrs));
     wrong
@@ -133,7 +139,12 @@ async fn every_file_is_what_openzfs_says_it_is() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{} differences, the first of them:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} differences, the first of them:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
     assert!(files > 4000, "the repository's own fixtures have more files than {files}");
 }
 
@@ -145,7 +156,11 @@ async fn paths_stay_inside_the_file_system() {
     let fs = FileSystem::open(dataset.objset().await.unwrap()).await.unwrap();
     let root = fs.root().await.unwrap();
     for path in ["", "/", ".", "../..", "/../.", "//"] {
-        assert_eq!(fs.lookup(path.as_bytes(), Follow::Yes).await.unwrap().number(), root.number(), "{path:?}");
+        assert_eq!(
+            fs.lookup(path.as_bytes(), Follow::Yes).await.unwrap().number(),
+            root.number(),
+            "{path:?}"
+        );
     }
     let missing = fs.lookup(b"no/such", Follow::Yes).await.unwrap_err();
     assert_eq!(missing.to_string(), "/no: no such file or directory");
