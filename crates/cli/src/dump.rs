@@ -1,9 +1,356 @@
-//! `millpond dump`.
+//! `millpond dump`: a pool's structures as they are on disk, one section after the other.
+//!
+//! Every section is made of documents (JSON values), which are printed as indented text or, with `-j`, one a
+//! line. They are made one at a time, so that memory does not grow with the pool. What cannot be read is said in
+//! its place and ends nothing but itself; the exit code is 1 then.
 
-use std::process::ExitCode;
+mod datasets;
+mod device;
+mod space;
 
-use crate::{args::Dump, context::Context};
+use std::{io::Write as _, process::ExitCode, sync::Arc};
 
-pub(crate) async fn run(args: Dump, _context: &Context) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("cannot dump '{}': not built yet", args.target)
+use serde_json::{Map, Value, json};
+use server::pool::{
+    Pool,
+    ondisk::{
+        history::{self, HistoryPhys},
+        nvlist::{NvList, Value as NvValue},
+        uberblock::Uberblock,
+        zil,
+    },
+    time::utc,
+    traverse::LEVEL_LOG,
+};
+
+use crate::{
+    args::Dump,
+    context::{Context, FAILED, foreign},
+};
+
+/// Largest history read, in bytes: OpenZFS keeps at most 1 GiB, and a few MiB in practice.
+const HISTORY_MAX: u64 = 64 << 20;
+
+pub(crate) async fn run(args: Dump, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut out = Out::new(args.json);
+    if args.labels {
+        device::labels(&mut out, &args.target, args.uberblock).await?;
+        return Ok(out.code());
+    }
+    let pool =
+        context.open_pool_of(&args.search.search, &args.target, foreign(args.force), &args.rewind).await?;
+    let nothing_asked = !args.config
+        && args.uberblock == 0
+        && args.datasets == 0
+        && args.metaslabs == 0
+        && !args.intent_logs
+        && !args.history;
+    let names_pool = !args.target.contains(['/', '@']);
+    if args.config || (nothing_asked && names_pool) {
+        out.section("config", &json!({ "config": list(pool.config()) }))?;
+    }
+    if args.uberblock > 0 || (nothing_asked && names_pool) {
+        out.section("uberblock", &json!({ "uberblock": uberblock(pool.uberblock()) }))?;
+        if args.uberblock > 1 {
+            for path in pool.tree().leaves().iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk.as_ref()) {
+                device::uberblocks(&mut out, path).await?;
+            }
+        }
+    }
+    if args.datasets > 0 || nothing_asked {
+        let detail = match (args.datasets, args.objects.is_empty()) {
+            (asked, true) => asked.max(1),
+            (asked, false) => asked.max(2),
+        };
+        datasets::show(&mut out, &pool, &args.target, detail, &args.objects).await?;
+    }
+    if args.metaslabs > 0 {
+        space::show(&mut out, &pool, args.metaslabs).await?;
+    }
+    if args.intent_logs {
+        intent_logs(&mut out, &pool).await?;
+    }
+    if args.history {
+        show_history(&mut out, &pool).await?;
+    }
+    Ok(out.code())
+}
+
+/// Where documents go.
+pub(crate) struct Out {
+    json: bool,
+    failed: bool,
+}
+
+impl Out {
+    fn new(json: bool) -> Self {
+        Self { json, failed: false }
+    }
+
+    /// One document.
+    fn section(&mut self, kind: &str, document: &Value) -> std::io::Result<()> {
+        let mut text = String::new();
+        if self.json {
+            let mut object = Map::from_iter([("section".to_owned(), json!(kind))]);
+            if let Value::Object(members) = document {
+                object.extend(members.clone());
+            }
+            text = format!("{}\n", Value::Object(object));
+        } else {
+            lines(&mut text, document, 0);
+        }
+        std::io::stdout().lock().write_all(text.as_bytes())
+    }
+
+    /// Something that could not be read.
+    fn failure(&mut self, what: &str, error: &dyn std::fmt::Display) -> std::io::Result<()> {
+        self.failed = true;
+        self.section("error", &json!({ format!("ERROR {what}"): error.to_string() }))
+    }
+
+    fn code(&self) -> ExitCode {
+        if self.failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+    }
+}
+
+/// A value as indented lines.
+fn lines(text: &mut String, value: &Value, indent: usize) {
+    let Value::Object(members) = value else { return };
+    for (name, value) in members {
+        let name = clean(name);
+        match value {
+            Value::Object(_) => {
+                text.push_str(&format!("{:indent$}{name}:\n", ""));
+                lines(text, value, indent + 4);
+            }
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                for (i, item) in items.iter().enumerate() {
+                    text.push_str(&format!("{:indent$}{name}[{i}]:\n", ""));
+                    lines(text, item, indent + 4);
+                }
+            }
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(scalar).collect();
+                text.push_str(&format!("{:indent$}{name}: [{}]\n", "", items.join(", ")));
+            }
+            // A member without a name is a line by itself.
+            _ if name.is_empty() => text.push_str(&format!("{:indent$}{}\n", "", scalar(value))),
+            _ => text.push_str(&format!("{:indent$}{name}: {}\n", "", scalar(value))),
+        }
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => clean(text),
+        other => other.to_string(),
+    }
+}
+
+/// Names in a pool are anybody's: nothing in them reaches the terminal as a command.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A list of pairs as a document.
+fn list(list: &NvList) -> Value {
+    Value::Object(list.iter().map(|(name, value)| (name.to_owned(), pair(value))).collect())
+}
+
+fn pair(value: &NvValue) -> Value {
+    match value {
+        NvValue::Boolean => json!(true),
+        NvValue::BooleanValue(value) => json!(value),
+        NvValue::Byte(value) | NvValue::Uint8(value) => json!(value),
+        NvValue::Int8(value) => json!(value),
+        NvValue::Int16(value) => json!(value),
+        NvValue::Uint16(value) => json!(value),
+        NvValue::Int32(value) => json!(value),
+        NvValue::Uint32(value) => json!(value),
+        NvValue::Int64(value) | NvValue::HrTime(value) => json!(value),
+        NvValue::Uint64(value) => json!(value),
+        NvValue::String(value) => json!(value.to_string()),
+        NvValue::NvList(value) => list(value),
+        NvValue::NvListArray(values) => values.iter().map(list).collect(),
+        NvValue::Uint64Array(values) => json!(values),
+        NvValue::StringArray(values) => values.iter().map(|value| json!(value.to_string())).collect(),
+        NvValue::ByteArray(values) | NvValue::Uint8Array(values) => {
+            json!(values.iter().take(256).map(|byte| format!("{byte:02x}")).collect::<String>())
+        }
+        NvValue::BooleanArray(values) => json!(values),
+        NvValue::Int8Array(values) => json!(values),
+        NvValue::Int16Array(values) => json!(values),
+        NvValue::Uint16Array(values) => json!(values),
+        NvValue::Int32Array(values) => json!(values),
+        NvValue::Uint32Array(values) => json!(values),
+        NvValue::Int64Array(values) => json!(values),
+    }
+}
+
+fn uberblock(ub: &Uberblock) -> Value {
+    let mut object = json!({
+        "magic": "0x00bab10c",
+        "version": ub.version,
+        "txg": ub.txg,
+        "guid_sum": ub.guid_sum,
+        "timestamp": format!("{} UTC = {}", ub.timestamp, utc(ub.timestamp)),
+        "order": format!("{:?}", ub.order),
+        "software_version": ub.software_version,
+        "checkpoint_txg": ub.checkpoint_txg,
+        "raidz_reflow": { "state": format!("{:?}", ub.raidz_reflow.scratch()), "offset": ub.raidz_reflow.offset() },
+        "rootbp": ub.rootbp.to_string(),
+    });
+    if let Some(mmp) = ub.mmp {
+        object["mmp"] = json!({
+            "delay_ns": mmp.delay_ns,
+            "interval_ms": mmp.interval_ms(),
+            "sequence": mmp.sequence(),
+            "fail_intervals": mmp.fail_intervals(),
+        });
+    }
+    object
+}
+
+/// Intent logs of all live datasets.
+async fn intent_logs(out: &mut Out, pool: &Arc<Pool>) -> anyhow::Result<()> {
+    let (datasets, failed) = pool.datasets().await?;
+    for error in failed {
+        out.failure("datasets", &error)?;
+    }
+    for dataset in datasets.iter().filter(|dataset| dataset.kind() == server::pool::dsl::DatasetKind::Head) {
+        let set = match dataset.objset().await {
+            Ok(set) => set,
+            Err(_) if dataset.phys().is_some_and(|phys| phys.bp.is_hole()) => continue,
+            Err(error) => {
+                out.failure(dataset.name(), &error)?;
+                continue;
+            }
+        };
+        let header = match zil::Header::decode(&set.phys().zil_header, set.pointer().order()) {
+            Ok(header) => header,
+            Err(error) => {
+                out.failure(dataset.name(), &error)?;
+                continue;
+            }
+        };
+        if header.log.is_hole() {
+            continue;
+        }
+        out.section(
+            "log",
+            &json!({ format!("intent log of {}", dataset.name()): {
+                "claim_txg": header.claim_txg,
+                "claim_blk_seq": header.claim_block_seq,
+                "claim_lr_seq": header.claim_record_seq,
+                "replay_seq": header.replay_seq,
+                "flags": header.flags,
+            }}),
+        )?;
+        chain(out, pool, set.id(), &header).await?;
+    }
+    Ok(())
+}
+
+async fn chain(out: &mut Out, pool: &Arc<Pool>, objset: u64, header: &zil::Header) -> anyhow::Result<()> {
+    let mut pointer = header.log;
+    let mut seen = std::collections::BTreeSet::new();
+    loop {
+        let words = zil::ChainWords::from_words(pointer.checksum());
+        let first = pointer.dvas().next().map(|dva| (dva.vdev, dva.offset));
+        if pointer.is_hole() || !header.admits_block(words.sequence) || !seen.insert(first) {
+            return Ok(());
+        }
+        let at = server::pool::Bookmark { objset, object: 0, level: LEVEL_LOG, blkid: words.sequence };
+        let raw = pool.io().read_raw(&pointer, at).await;
+        let mut block = json!({ "sequence": words.sequence, "pointer": pointer.to_string() });
+        let decoded = raw.as_ref().ok().and_then(|raw| {
+            let format = zil::Format::from_checksum_id(pointer.checksum_id())?;
+            zil::Block::decode(raw, format, pointer.order()).ok()
+        });
+        let Some(decoded) = decoded else {
+            block["content"] = json!("never written: the log ends here");
+            out.section("log_block", &json!({ "    block": block }))?;
+            return Ok(());
+        };
+        let mut records = Vec::new();
+        for record in decoded.records() {
+            records.push(match record {
+                Ok(record) => {
+                    let mut object = json!({
+                        "type": format!("TX_{}", format!("{:?}", record.body.tx()).to_uppercase()),
+                        "txg": record.txg, "sequence": record.sequence,
+                    });
+                    if let zil::Body::Write { object: number, offset, length, data } = record.body {
+                        object["object"] = json!(number);
+                        object["offset"] = json!(offset);
+                        object["length"] = json!(length);
+                        if let zil::WriteData::Indirect(pointer) = data {
+                            object["pointer"] = json!(pointer.to_string());
+                        }
+                    } else if let zil::Body::Truncate { object: number, offset, length } = record.body {
+                        object["object"] = json!(number);
+                        object["offset"] = json!(offset);
+                        object["length"] = json!(length);
+                    }
+                    object
+                }
+                Err(error) => json!({ "malformed": error.to_string() }),
+            });
+        }
+        block["record"] = json!(records);
+        out.section("log_block", &json!({ "    block": block }))?;
+        if !decoded.continues(words) {
+            return Ok(());
+        }
+        pointer = decoded.next;
+    }
+}
+
+/// Everything that was done to the pool.
+async fn show_history(out: &mut Out, pool: &Arc<Pool>) -> anyhow::Result<()> {
+    let Some(number) = pool.directory().get_u64("history").await? else { return Ok(()) };
+    let object = pool.mos().object(number).await?;
+    let phys = HistoryPhys::decode(&object.dnode().bonus, object.bonus_order())?;
+    let mut data = Vec::new();
+    // The first record is kept for ever; the ring holds the rest.
+    for (from, to) in [(0, phys.create_len), (phys.bof.max(phys.create_len), phys.eof)] {
+        let len = to.saturating_sub(from);
+        if len > HISTORY_MAX {
+            out.failure("history", &format!("it claims {len} bytes"))?;
+            continue;
+        }
+        for (start, len) in phys.extents(from, len).into_iter().flatten().filter(|(_, len)| *len > 0) {
+            data.extend(object.read(start, len as usize).await?);
+        }
+    }
+    for record in history::records(&data) {
+        match record {
+            Ok(record) => {
+                let time = record.u64("history time").map(utc).unwrap_or_default();
+                let what = ["history command", "history internal str", "internal_name", "ioctl"]
+                    .iter()
+                    .find_map(|name| record.string(name))
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                let title = format!("{time} {what}");
+                out.section("history", &json!({ title.trim(): list(&record) }))?;
+            }
+            Err(error) => out.failure("history", &error)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_read_as_indented_lines() {
+        let mut text = String::new();
+        let value =
+            json!({ "a": 1, "b": { "c": "x\u{1b}[2J", "d": [1, 2] }, "e": [{ "f": true }], "": "alone" });
+        lines(&mut text, &value, 0);
+        assert_eq!(text, "a: 1\nb:\n    c: x\u{fffd}[2J\n    d: [1, 2]\ne[0]:\n    f: true\nalone\n");
+    }
 }

@@ -17,6 +17,7 @@ mod image;
 mod json;
 mod progress;
 mod serve;
+mod sparse;
 mod table;
 mod verify;
 mod zfs;

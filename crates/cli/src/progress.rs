@@ -1,1 +1,86 @@
-//! Progress of long work: a bar on a terminal, plain lines in a pipe.
+//! Progress of long work: a bar on a terminal, plain lines in a pipe, always on standard error.
+
+use std::{
+    future::Future,
+    io::IsTerminal as _,
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use server::pool::status::human;
+
+/// How often a bar moves.
+const BAR: Duration = Duration::from_millis(100);
+/// How often a line is printed.
+const LINES: Duration = Duration::from_secs(5);
+
+/// Bytes done, and in all as far as is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Amount {
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+}
+
+/// Does `work` and shows how far it is. `what` is what is being done, for example `verify tank`.
+pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl Future<Output = T>) -> T {
+    let bar = std::io::stderr().is_terminal().then(|| bar(what));
+    let started = Instant::now();
+    let mut work = pin!(work);
+    loop {
+        let wait = tokio::time::sleep(if bar.is_some() { BAR } else { LINES });
+        tokio::select! {
+            biased;
+            result = &mut work => {
+                if let Some(bar) = bar {
+                    bar.finish_and_clear();
+                }
+                return result;
+            }
+            () = wait => {}
+        }
+        let now = amount();
+        match &bar {
+            Some(bar) => {
+                bar.set_length(now.total.max(now.done));
+                bar.set_position(now.done);
+            }
+            None => eprintln!("{what}: {}", line(now, started.elapsed())),
+        }
+    }
+}
+
+fn bar(what: &str) -> ProgressBar {
+    let style = "{msg} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// `1.2G of 4.0G (30%), 811M/s, 4 s left`
+fn line(Amount { done, total }: Amount, elapsed: Duration) -> String {
+    let rate = (done as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
+    let left = total.saturating_sub(done).checked_div(rate);
+    match (total, left) {
+        (0, _) | (_, None) => format!("{}, {}/s", human(done), human(rate)),
+        (total, Some(left)) => {
+            let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
+            format!("{} of {} ({percent}%), {}/s, {left} s left", human(done), human(total), human(rate))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_share_rate_and_remaining_time() {
+        let amount = Amount { done: 1 << 30, total: 4 << 30 };
+        assert_eq!(line(amount, Duration::from_secs(2)), "1G of 4G (25%), 512M/s, 6 s left");
+        assert_eq!(line(Amount { done: 512, total: 0 }, Duration::from_secs(1)), "512B, 512B/s");
+    }
+}

@@ -42,6 +42,8 @@ pub mod zpl;
 
 mod pool;
 
+/// What is below, for whoever shows a pool's structures as they are.
+pub use ::{codec, ondisk};
 pub use error::{BlockError, BlockErrorKind, Evidence};
 pub use import::ImportError;
 pub use io::{Bookmark, PoolIo};

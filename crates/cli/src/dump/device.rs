@@ -1,0 +1,144 @@
+//! The four labels of a device, and the uberblocks in them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use server::{
+    disk::{Disk, FileDisk, IoBuf, OpenOptions},
+    pool::{
+        codec::checksum::{Checksum, Form, embedded},
+        ondisk::{
+            label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, Ring},
+            nvlist::NvList,
+            uberblock::Uberblock,
+        },
+    },
+};
+
+use super::{Out, list, uberblock};
+
+/// Whether the bytes at device byte `offset` verify.
+fn is_sealed(region: &[u8], offset: u64) -> bool {
+    embedded::verify(embedded::Kind::Label, region, Checksum([offset, 0, 0, 0]), Form::Whole).is_ok()
+}
+
+struct Label {
+    number: usize,
+    start: u64,
+    bytes: IoBuf,
+}
+
+impl Label {
+    fn config_is_sealed(&self) -> bool {
+        is_sealed(self.config_region(), self.start + CONFIG_OFFSET)
+    }
+
+    fn config_region(&self) -> &[u8] {
+        &self.bytes[CONFIG_OFFSET as usize..(CONFIG_OFFSET + CONFIG_BYTES) as usize]
+    }
+
+    fn uberblocks(&self, ashift: Option<u64>) -> Vec<(u64, Uberblock)> {
+        let mut found = Vec::new();
+        let Some(ashift) = ashift else { return found };
+        for (slot, region) in Ring::for_ashift(ashift).regions().enumerate() {
+            let bytes = &self.bytes[region.offset() as usize..(region.offset() + region.bytes()) as usize];
+            if let Ok(uberblock) = Uberblock::decode(bytes)
+                && is_sealed(bytes, self.start + region.offset())
+            {
+                found.push((slot as u64, uberblock));
+            }
+        }
+        found
+    }
+}
+
+async fn read(out: &mut Out, disk: &Arc<dyn Disk>) -> anyhow::Result<Vec<Label>> {
+    let info = disk.info();
+    let Some(geometry) = Geometry::new(info.size) else {
+        bail!(
+            "'{}' is too small to be a device of a pool: {} bytes, at least 64 MiB are needed",
+            info.path,
+            info.size
+        );
+    };
+    let mut labels = Vec::new();
+    for (number, start) in geometry.labels().into_iter().enumerate() {
+        match disk.read(start, IoBuf::with_len(LABEL_BYTES as usize)).await {
+            Ok(bytes) => labels.push(Label { number, start, bytes }),
+            Err(error) => out.failure(&format!("label {number}"), &error)?,
+        }
+    }
+    Ok(labels)
+}
+
+fn ashift(labels: &[Label]) -> Option<u64> {
+    let config =
+        |label: &Label| NvList::decode(label.config_region()).ok()?.nvlist("vdev_tree")?.u64("ashift");
+    labels.iter().filter(|label| label.config_is_sealed()).find_map(config)
+}
+
+/// All labels of the device at `path`; `detail` 1 adds the newest uberblock of each, 2 all of them.
+pub(super) async fn labels(out: &mut Out, path: &str, detail: u8) -> anyhow::Result<()> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let disk: Arc<dyn Disk> =
+        Arc::new(FileDisk::open(path, options).with_context(|| format!("cannot open '{path}' as a device"))?);
+    let labels = read(out, &disk).await?;
+    let ashift = ashift(&labels);
+    let mut valid = 0;
+    for label in &labels {
+        let sealed = label.config_is_sealed();
+        let mut document = json!({
+            "offset": label.start,
+            "checksum": if sealed { "good" } else { "bad" },
+        });
+        match NvList::decode(label.config_region()) {
+            Ok(config) if sealed => {
+                document["config"] = list(&config);
+                valid += 1;
+            }
+            Ok(_) => document["config"] = json!("not trusted: its checksum is wrong"),
+            Err(error) => document["config"] = json!(format!("failed to unpack: {error}")),
+        }
+        let mut found = label.uberblocks(ashift);
+        found.sort_by_key(|(_, uberblock)| uberblock.rank());
+        document["uberblocks"] = json!(found.len());
+        let shown = if detail > 1 { found.len() } else { usize::from(detail) };
+        let newest: Vec<_> = found
+            .iter()
+            .rev()
+            .take(shown)
+            .map(|(slot, found)| {
+                let mut document = uberblock(found);
+                document["slot"] = json!(slot);
+                document
+            })
+            .collect();
+        if !newest.is_empty() {
+            document["uberblock"] = json!(newest);
+        }
+        out.section("label", &json!({ "label": label.number, "path": path, "LABEL": document }))?;
+    }
+    if valid == 0 {
+        bail!("'{path}' has no valid label: it is not a device of a pool, or its labels are lost");
+    }
+    Ok(())
+}
+
+/// Every valid uberblock of a device, newest first, each with the labels that have it.
+pub(super) async fn uberblocks(out: &mut Out, disk: &Arc<dyn Disk>) -> anyhow::Result<()> {
+    let labels = read(out, disk).await?;
+    let ashift = ashift(&labels);
+    let mut all: BTreeMap<_, (Uberblock, Vec<usize>)> = BTreeMap::new();
+    for label in &labels {
+        for (_, uberblock) in label.uberblocks(ashift) {
+            all.entry(uberblock.rank()).or_insert((uberblock, Vec::new())).1.push(label.number);
+        }
+    }
+    for (found, labels) in all.into_values().rev() {
+        let mut document = uberblock(&found);
+        document["labels"] = json!(labels);
+        out.section("uberblock", &json!({ "device": disk.info().path, "uberblock": document }))?;
+    }
+    Ok(())
+}
