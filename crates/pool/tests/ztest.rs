@@ -52,7 +52,11 @@ async fn compare(dir: &Path) {
     // zdb names no snapshots that are hidden, and we walk those too.
     for (id, objects) in &judged {
         let ours = walk.objects.get(id).copied().unwrap_or(0);
-        assert!(*id == 0 || ours == *objects, "{ours} of {objects} objects of dataset {id} in {}", dir.display());
+        assert!(
+            *id == 0 || ours == *objects,
+            "{ours} of {objects} objects of dataset {id} in {}",
+            dir.display()
+        );
     }
     assert!(walk.objsets as usize >= judged.len());
     pool.space().await.unwrap();

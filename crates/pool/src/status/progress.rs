@@ -44,7 +44,12 @@ pub(super) fn removal_line(pool: &Pool) -> Option<String> {
     let mappings = pool.tree().tops.iter().filter_map(|top| top.top.as_ref()?.mapping.get());
     let bytes = mappings.map(|mapping| mapping.len() as u64 * RUN_BYTES).sum();
     if bytes > 0 {
-        line.push_str(&format!("\n\t{} memory used for removed device mappings", human(bytes)));
+        // A count in the eyes of OpenZFS: without the B.
+        let bytes = human(bytes);
+        line.push_str(&format!(
+            "\n\t{} memory used for removed device mappings",
+            bytes.trim_end_matches('B')
+        ));
     }
     Some(line)
 }

@@ -364,7 +364,8 @@ impl Vdev {
         if depth > DEPTH_MAX {
             return Err(ConfigError("devices nested too deep".to_owned()));
         }
-        let ashift = nv.u64("ashift").or(ashift);
+        // The place of a removed device has sizes too, all of them 0.
+        let ashift = nv.u64("ashift").or(ashift).filter(|_| word != "hole");
         let mut children = Vec::new();
         for child in nv.nvlist_array("children").unwrap_or_default() {
             children.push(Self::build(child, disks, reflow, ashift, depth + 1)?);
@@ -664,7 +665,34 @@ impl fmt::Display for Vdev {
 
 #[cfg(test)]
 mod tests {
-    use super::short_path;
+    use super::*;
+
+    /// As the pool's own configuration has it after a log device was removed.
+    #[test]
+    fn the_place_of_a_removed_device_is_a_hole_whatever_its_sizes() {
+        let device = |word: &str, id: u64, ashift: u64| {
+            let mut nv = NvList::new();
+            nv.set("type", word);
+            for (name, value) in [("id", id), ("guid", id * 7), ("ashift", ashift)] {
+                nv.set(name, value);
+            }
+            nv
+        };
+        let (disk, hole) = (device("disk", 0, 9), device("hole", 1, 0));
+        let tree = Tree::from_tops(1, &[&disk, &hole], &Disks::new(), None).unwrap();
+        assert_eq!((tree.tops[1].kind.clone(), tree.tops[1].state().0), (Kind::Hole, State::Healthy));
+        assert!(Tree::from_tops(1, &[&device("disk", 0, 0)], &Disks::new(), None).is_err());
+    }
+
+    #[test]
+    fn a_million_devices_are_refused_before_any_is_built() {
+        let mut leaf = NvList::new();
+        leaf.set("type", "disk");
+        let mut mirror = leaf.clone();
+        mirror.set("children", vec![leaf; 1_000_000]);
+        let error = Tree::from_tops(1, &[&mirror], &Disks::new(), None).unwrap_err();
+        assert!(error.to_string().contains("1000001 devices, more than"), "{error}");
+    }
 
     #[test]
     fn names_of_devices_are_short() {

@@ -135,7 +135,7 @@ async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Wa
                     Err(error) => walk.errors.push(error.to_string()),
                 }
                 let refused = pool.io().read_block_uncached(&pointer, at).await.map(|content| content.len());
-                let expected = object.dnode().kind == ObjectType::DNODE;
+                let expected = object.dnode().object_type == ObjectType::DNODE;
                 if refused.is_ok() != expected {
                     walk.errors.push(format!("an encrypted block {at} read as {refused:?}"));
                 }

@@ -1,0 +1,246 @@
+//! Devices as they are found in the wild: used before, copied, cut short, among thousands of other files, or in
+//! use by somebody else right now.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
+
+mod support;
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use codec::checksum::{Checksum, embedded};
+use disk::{Disk, MemDisk};
+use ondisk::{
+    label::{Geometry, LABEL_BYTES, Region, Ring},
+    uberblock::{Mmp, Uberblock},
+};
+use pool::{
+    import::{Candidate, Device, ImportError, OpenOptions, Sources, open, scan},
+    status::PoolStatus,
+    vdev::State,
+};
+use support::{anyhow, candidate, walk};
+
+const LABEL: usize = LABEL_BYTES as usize;
+
+fn mem(image: &[u8], name: &str) -> Arc<dyn Disk> {
+    Arc::new(MemDisk::from_bytes(image).named(name.to_owned()))
+}
+
+/// A directory of this test's own, empty.
+fn scratch(name: &str) -> PathBuf {
+    let dir = fixtures::scratch().join(format!("{name}-{}", std::process::id()));
+    let _left_over = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Writes `uberblock` into the ring of label 0 as a live host would.
+async fn write_uberblock(disk: &dyn Disk, uberblock: &Uberblock, ashift: u64) {
+    let ring = Ring::for_ashift(ashift);
+    let region: Region = ring.slot(ring.slots() - 1).unwrap();
+    let mut slot = vec![0; region.bytes() as usize];
+    let bytes = uberblock.encode();
+    slot[..bytes.len()].copy_from_slice(&bytes);
+    let start = Geometry::new(disk.info().size).unwrap().labels()[0] + region.offset();
+    embedded::seal(embedded::Kind::Label, &mut slot, Checksum([start, 0, 0, 0]), codec::Order::Little)
+        .unwrap();
+    disk.write(start, Bytes::from(slot)).await.unwrap();
+}
+
+#[tokio::test]
+async fn labels_of_a_former_pool_are_no_ghost_and_hide_nothing() {
+    let (Some(now), Some(former)) = (fixtures::try_pool("single"), fixtures::try_pool("manytxg")) else {
+        return;
+    };
+    let mut image = fs::read(&now.images()[0]).unwrap();
+    // Its labels are newer by txg, and it had more of everything.
+    let old = fs::read(&former.images()[0]).unwrap();
+    assert_eq!(image.len(), old.len());
+    let end = image.len() - 2 * LABEL;
+    image[end..].copy_from_slice(&old[end..]);
+    for torn in [None, Some(0), Some(LABEL)] {
+        let mut image = image.clone();
+        if let Some(start) = torn {
+            // Only the configuration: the ring behind it is still good.
+            image[start + (16 << 10)..start + (17 << 10)].fill(0xa5);
+            image[end..end + LABEL].fill(0);
+        }
+        let found = scan(&Sources::disks([mem(&image, "reused")])).await;
+        assert_eq!(found.pools.len(), 1);
+        assert_eq!(found.pools[0].name, now.manifest.pool, "{torn:?}");
+        let pool = open(&found.pools[0], &anyhow()).await.unwrap();
+        assert_eq!(walk(&pool).await.errors, [""; 0]);
+        assert_eq!(pool.newest_uberblock().txg, pool.uberblock().txg);
+    }
+}
+
+#[tokio::test]
+async fn a_crowded_directory_is_searched_all_the_same() {
+    let Some(fixture) = fixtures::try_pool("mirror2") else { return };
+    let dir = scratch("crowd");
+    for number in 0..3000 {
+        // As large as a device must be, and one in a hundred smaller.
+        let bytes = if number % 100 == 0 { 64 << 10 } else { 64 << 20 };
+        fs::File::create(dir.join(format!("file{number}"))).unwrap().set_len(bytes).unwrap();
+    }
+    fs::File::create(dir.join("empty")).unwrap();
+    fs::File::create(dir.join("endless")).unwrap().set_len((8 << 40) + 4097).unwrap();
+    fs::create_dir(dir.join("folder")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(dir.join("fifo")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
+    for (name, target) in [
+        ("loop-a", "loop-b"),
+        ("loop-b", "loop-a"),
+        ("self", "."),
+        ("nowhere", "gone"),
+        ("null", "/dev/null"),
+    ] {
+        std::os::unix::fs::symlink(target, dir.join(name)).unwrap();
+    }
+    for (image, name) in fixture.images().iter().zip(["zz0", "zz1"]) {
+        std::os::unix::fs::symlink(fs::canonicalize(image).unwrap(), dir.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(dir.join("zz0"), dir.join("zz0-again")).unwrap();
+    let found = tokio::time::timeout(Duration::from_secs(60), scan(&Sources::paths([&dir]))).await.unwrap();
+    assert_eq!((found.pools.len(), found.problems.len(), found.notes.len()), (1, 0, 0), "{found:?}");
+    assert_eq!(found.pools[0].devices.len(), 2);
+
+    // Named one by one, each of these is worth a word.
+    let named = ["fifo", "socket", "loop-a", "nowhere", "null"].map(|name| dir.join(name));
+    let found = scan(&Sources::paths(named)).await;
+    assert_eq!((found.pools.len(), found.problems.len()), (0, 5), "{found:?}");
+    let found =
+        scan(&Sources::paths(["empty", "endless", "file0", "file1"].map(|name| dir.join(name)))).await;
+    assert_eq!((found.problems.len(), found.strangers.len()), (0, 4), "{found:?}");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[tokio::test]
+async fn of_two_copies_of_a_device_the_newer_is_used_and_it_is_said() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let newer = fs::read(&fixture.images()[0]).unwrap();
+    let mut older = newer.clone();
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    // An older copy: it lacks the newest uberblocks.
+    let newest = pool.uberblock().txg;
+    for start in [0, LABEL, older.len() - 2 * LABEL, older.len() - LABEL] {
+        for slot in (start + (128 << 10)..start + (256 << 10)).step_by(1024) {
+            if Uberblock::decode(&older[slot..slot + 1024]).is_ok_and(|ub| ub.txg + 3 > newest) {
+                older[slot..slot + 1024].fill(0);
+            }
+        }
+    }
+    for disks in [[mem(&newer, "new"), mem(&older, "old")], [mem(&older, "old"), mem(&newer, "new")]] {
+        let found = scan(&Sources::disks(disks)).await;
+        assert_eq!((found.pools.len(), found.pools[0].devices.len()), (1, 1));
+        assert_eq!(found.pools[0].uberblocks[0].txg, newest);
+        assert!(found.notes[0].ends_with("using new"), "{:?}", found.notes);
+    }
+}
+
+#[tokio::test]
+async fn labels_without_any_uberblock_are_worth_a_note() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let mut image = fs::read(&fixture.images()[0]).unwrap();
+    for start in [0, LABEL, image.len() - 2 * LABEL, image.len() - LABEL] {
+        image[start + LABEL / 2..start + LABEL].fill(0);
+    }
+    let found = scan(&Sources::disks([mem(&image, "blank")])).await;
+    assert!(found.pools.is_empty());
+    assert!(
+        found.notes[0].contains("blank: a label of pool 'psingle', but no uberblock"),
+        "{:?}",
+        found.notes
+    );
+}
+
+#[tokio::test]
+async fn a_device_may_lack_what_no_metaslab_uses_but_no_more() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let image = fs::read(&fixture.images()[0]).unwrap();
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    let top = pool.tree().tops[0].top.as_ref().unwrap();
+    let slack = (top.asize - (top.asize >> top.metaslab_shift << top.metaslab_shift)) as usize;
+    assert!(slack >= LABEL);
+    let short = &image[..image.len() - slack / LABEL * LABEL];
+    let found = scan(&Sources::disks([mem(short, "short")])).await;
+    let pool = open(&found.pools[0], &anyhow()).await.unwrap();
+    assert_eq!(walk(&pool).await.errors, [""; 0]);
+    assert_eq!(PoolStatus::of(&pool, None, 0).state, State::Healthy);
+
+    let shorter = &image[..short.len() - LABEL];
+    let found = scan(&Sources::disks([mem(shorter, "shorter")])).await;
+    let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
+    assert!(matches!(error, ImportError::MissingDevices { .. }), "{error}");
+
+    // One that grew has its last labels in the middle now; the first two are enough.
+    let mut longer = image.clone();
+    longer.resize(image.len() + (10 << 20), 0);
+    let found = scan(&Sources::disks([mem(&longer, "longer")])).await;
+    let pool = open(&found.pools[0], &anyhow()).await.unwrap();
+    assert_eq!(walk(&pool).await.errors, [""; 0]);
+}
+
+/// A candidate whose uberblock says that some host writes heartbeats, and its only device.
+async fn heartbeating() -> Option<(Candidate, Arc<dyn Disk>, Uberblock, u64)> {
+    let fixture = fixtures::try_pool("single")?;
+    let image = fs::read(&fixture.images()[0]).unwrap();
+    let disk = mem(&image, "shared");
+    let device = Device::read(Arc::clone(&disk)).await.unwrap().unwrap();
+    let ashift = device.configs[0].1.nvlist("vdev_tree").unwrap().u64("ashift").unwrap();
+    let mut uberblock = *device.uberblocks.last_key_value().unwrap().1;
+    uberblock.timestamp += 1;
+    // Every second, given up after ten: valid bits 1 (interval), 2 (sequence), 4 (fail intervals).
+    let config = Mmp::pack(1000, 1, 10);
+    uberblock.mmp = Some(Mmp { delay_ns: 1_000_000_000, config, ..uberblock.mmp.unwrap() });
+    write_uberblock(&*disk, &uberblock, ashift).await;
+    let mut found = scan(&Sources::disks([Arc::clone(&disk)])).await;
+    let mut candidate = found.pools.remove(0);
+    assert!(candidate.uberblocks[0].mmp.unwrap().is_active());
+    candidate.hostid = 0x1234;
+    Some((candidate, disk, uberblock, ashift))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_living_host_is_heard_before_anything_is_opened() {
+    let Some((candidate, disk, uberblock, ashift)) = heartbeating().await else { return };
+    let options = OpenOptions { hostid: 0x99, ..OpenOptions::default() };
+    let beat = async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let later = Uberblock { timestamp: uberblock.timestamp + 15, ..uberblock };
+        write_uberblock(&*disk, &later, ashift).await;
+    };
+    let (outcome, ()) = tokio::join!(open(&candidate, &options), beat);
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, ImportError::Active { hostid: 0x1234, .. }), "{error}");
+    assert!(error.to_string().contains("Export the pool on the other system"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_host_is_waited_for_as_long_as_it_may_be_silent() {
+    let Some((candidate, ..)) = heartbeating().await else { return };
+    let options = OpenOptions { hostid: 0x99, ..OpenOptions::default() };
+    let before = tokio::time::Instant::now();
+    // The fixture was exported: with no host alive it opens.
+    open(&candidate, &options).await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 20, "2 × 10 intervals of a second");
+    // Our own pool needs no wait.
+    let before = tokio::time::Instant::now();
+    open(&candidate, &OpenOptions { hostid: 0x1234, ..OpenOptions::default() }).await.unwrap();
+    assert_eq!(before.elapsed().as_secs(), 0);
+}
+
+#[tokio::test]
+async fn what_moved_data_reads_as_in_zpool_status() {
+    for name in ["expansion", "removal"] {
+        let Some(fixture) = fixtures::try_pool(name) else { continue };
+        let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+        let status = PoolStatus::of(&pool, None, 0);
+        let text = fixture.manifest.zpool_status.as_ref().unwrap();
+        let line =
+            |label: &str, line: Option<String>| line.map_or(String::new(), |line| format!("{label}{line}\n"));
+        let (removal, expansion) = (line("remove: ", status.removal), line("expand: ", status.expansion));
+        assert!(removal.len() + expansion.len() > 0, "{name}");
+        assert!(text.contains(&removal) && text.contains(&expansion), "{removal}{expansion} in {text}");
+    }
+}
