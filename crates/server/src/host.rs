@@ -357,10 +357,20 @@ pub fn problems(found: &Found) -> Vec<String> {
             io::ErrorKind::PermissionDenied => " (run as a user who may read it)",
             _ => "",
         };
-        format!("cannot search '{}': {}{remedy}", path.display(), chain(error))
+        format!("cannot search '{}': {}{remedy}", path.display(), reason(error))
     });
     let strangers = found.strangers.iter().map(|path| format!("'{}' is not a device of any pool", path.display()));
     unreadable.chain(strangers).collect()
+}
+
+/// What the system itself said, at the bottom of an error, without its number.
+fn reason(error: &io::Error) -> String {
+    let mut deepest: &dyn std::error::Error = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    let text = deepest.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// An error and its sources in one line.

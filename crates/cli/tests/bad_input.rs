@@ -1,0 +1,223 @@
+//! What goes wrong is said once, with the thing, the reason and the remedy, and the exit code is OpenZFS's.
+
+mod support;
+
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+use support::Lab;
+
+/// An empty directory with the images of a fixture at these indices, as links.
+fn some_of(fixture: &str, indices: &[usize]) -> Lab {
+    let lab = Lab::empty();
+    let images = fixtures::pool(fixture).images();
+    for &index in indices {
+        let image = fs::canonicalize(&images[index]).expect("it is unpacked");
+        std::os::unix::fs::symlink(&image, lab.cwd().join(image.file_name().expect("a file"))).expect("ours");
+    }
+    lab
+}
+
+#[test]
+fn a_file_that_is_no_pool() {
+    let lab = Lab::empty();
+    fs::write(lab.cwd().join("noise"), vec![0x5a_u8; 70 << 20]).unwrap();
+    fs::write(lab.cwd().join("short"), b"hello").unwrap();
+    for line in ["-d noise zpool import", "-d short zpool import", "-d noise zpool import tank"] {
+        let error = lab.run(line).fails(1);
+        assert!(error.contains("is not a device of any pool"), "{line}: {error}");
+    }
+    let error = lab.run("-d noise serve tank --nbd 127.0.0.1:0").fails(1);
+    assert!(error.contains("cannot open 'tank': no such pool\n'noise' is not a device of any pool"), "{error}");
+    assert_eq!(lab.run("-d . zpool import").fails(1), "no pools available to import\n");
+    assert_eq!(lab.run("-d . zpool import tank").fails(1), "cannot import 'tank': no such pool available\n");
+}
+
+#[test]
+fn a_place_that_is_not_there() {
+    let error = Lab::empty().run("-d nowhere zpool import").fails(1);
+    assert!(error.contains("cannot search 'nowhere': No such file or directory"), "{error}");
+}
+
+#[test]
+fn a_pool_with_too_few_devices() {
+    let lab = some_of("raidz2x6", &[0, 2, 4]);
+    let listed = lab.run("-d . zpool import").ok();
+    assert!(listed.contains("state: UNAVAIL"), "{listed}");
+    assert!(listed.contains("The pool cannot be imported. Attach the missing\n\tdevices and try again."), "{listed}");
+    for line in ["-d . zpool import praidz2x6", "-d . serve praidz2x6 --nbd 127.0.0.1:0"] {
+        let error = lab.run(line).fails(1);
+        assert!(error.contains("one or more devices is currently unavailable"), "{line}: {error}");
+        assert!(error.contains("praidz2x6"), "{line}: {error}");
+    }
+    let status = lab.run("-d . zpool status");
+    assert_eq!(status.code, Some(1));
+    assert!(status.stdout.contains(" state: UNAVAIL"), "{}", status.stdout);
+    assert!(lab.run("-d . zpool list -H -o name,health").stdout.contains("praidz2x6\tUNAVAIL"));
+    let error = lab.run("-d . zfs list praidz2x6").fails(1);
+    assert!(error.contains("one or more devices is currently unavailable"), "{error}");
+}
+
+#[test]
+fn as_many_devices_as_are_needed_are_enough() {
+    let lab = some_of("raidz2x6", &[0, 1, 3, 5]);
+    let status = lab.run("-d . zpool status").ok();
+    assert!(status.contains(" state: DEGRADED") && status.contains("UNAVAIL"), "{status}");
+    lab.run("-d . zpool import praidz2x6").ok();
+}
+
+/// Root may read everything: then there is nothing to see, and the test says so.
+#[test]
+fn a_path_without_permission() {
+    let lab = Lab::empty();
+    let secret = lab.cwd().join("secret");
+    fs::create_dir(&secret).unwrap();
+    let image = lab.cwd().join("image");
+    fs::write(&image, b"x").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o000)).unwrap();
+    let runs_as_root = fs::read_dir(&secret).is_ok();
+    for place in ["secret", "image"] {
+        let line = format!("-d {place} zpool import");
+        let (code, error) = match runs_as_root {
+            false => {
+                let outcome = lab.run(&line);
+                (outcome.code, outcome.stderr)
+            }
+            // `nobody`, if this root may become it.
+            true => match as_nobody(&lab, &line) {
+                Some(outcome) => outcome,
+                None => return,
+            },
+        };
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains(&format!("cannot search '{place}': Permission denied")), "{error}");
+    }
+}
+
+fn as_nobody(lab: &Lab, line: &str) -> Option<(Option<i32>, String)> {
+    let setpriv = fixtures::tool("setpriv")?;
+    // `nobody` has to get at the program and into the directory.
+    let program = lab.path("program");
+    fs::copy(env!("CARGO_BIN_EXE_millpond"), &program).unwrap();
+    for path in [program.as_path(), lab.cwd(), lab.cwd().parent().unwrap()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = Command::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(line.split_whitespace())
+        .current_dir(lab.cwd())
+        .env("MILLPOND_STATE", lab.path("nobody"))
+        .env("MILLPOND_SOCKET", lab.path("nobody.sock"))
+        .output()
+        .expect("setpriv runs");
+    let error = String::from_utf8(output.stderr).unwrap();
+    if error.contains("setpriv:") {
+        eprintln!("NOT RUN: cannot become another user: {error}");
+        return None;
+    }
+    Some((output.status.code(), error))
+}
+
+#[test]
+fn two_pools_of_one_name_are_told_apart_by_guid() {
+    let Some((lab, guids)) = twins() else { return };
+    let listed = lab.run("-d . zpool import").ok();
+    for guid in &guids {
+        assert!(listed.contains(&format!("     id: {guid}")), "{listed}");
+    }
+    let error = lab.run("-d . zpool import twin").fails(1);
+    assert!(error.starts_with("cannot import 'twin': more than one matching pool\nimport by numeric ID instead"), "{error}");
+    for guid in &guids {
+        assert!(error.contains(guid), "{error}");
+    }
+    let error = lab.run("-d . zfs list twin").fails(1);
+    assert!(error.contains("more than one pool has this name"), "{error}");
+    let error = lab.run("-d . serve --nbd 127.0.0.1:0 twin").fails(1);
+    assert!(error.contains("more than one pool has this name") && error.contains(&guids[0]), "{error}");
+    lab.run(&format!("-d . zpool import {}", guids[1])).ok();
+    assert_eq!(lab.run("zpool list -H -o name,guid").ok(), format!("twin\t{}\n", guids[1]));
+}
+
+/// Two pools named `twin`, by the writer that goes with the documents of the format.
+fn twins() -> Option<(Lab, Vec<String>)> {
+    let python = fixtures::tool("python3")?;
+    let lab = Lab::empty();
+    for image in ["a.img", "b.img"] {
+        let output = Command::new(&python)
+            .arg(fixtures::repository().join("docs/format/mkpool.py"))
+            .arg(lab.cwd().join(image))
+            .args(["--size", "64M", "--volsize", "1M", "--name", "twin"])
+            .output()
+            .expect("python3 starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let listed = lab.run("-d . zpool import");
+    let guids: Vec<String> =
+        listed.stdout.lines().filter_map(|line| line.strip_prefix("     id: ")).map(str::to_owned).collect();
+    assert_eq!(guids.len(), 2, "{listed:?}");
+    Some((lab, guids))
+}
+
+#[test]
+fn a_pool_that_another_host_has() {
+    let lab = some_of("crash-main", &[0]);
+    for line in ["-d . zpool import pcrashmain", "-d . serve pcrashmain --nbd 127.0.0.1:0"] {
+        let error = lab.run(line).fails(1);
+        assert!(error.contains("pool was previously in use from another system"), "{line}: {error}");
+        assert!(error.contains("-f"), "the remedy: {error}");
+    }
+    // Commands that only look say it and go on.
+    let looked = lab.run("-d . zfs list -H -o name pcrashmain");
+    assert_eq!((looked.code, looked.stdout.as_str()), (Some(0), "pcrashmain\n"), "{}", looked.stderr);
+    assert!(looked.stderr.contains("warning: pool 'pcrashmain' was last used by host"), "{}", looked.stderr);
+    // Imported by force, it is everybody's.
+    lab.run("-d . zpool import -f pcrashmain").ok();
+    assert_eq!(lab.run("zfs list -H -o name pcrashmain").ok(), "pcrashmain\n");
+}
+
+#[test]
+fn a_state_directory_that_is_no_directory() {
+    let lab = some_of("single", &[0]);
+    fs::write(lab.path("file"), b"").unwrap();
+    let state = lab.path("file");
+    let outcome = lab.run(&format!("--state {} -d . zpool import psingle", state.display()));
+    let error = outcome.fails(1);
+    assert!(error.contains(state.to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn a_transaction_group_from_before_the_pool() {
+    let lab = some_of("single", &[0]);
+    let error = lab.run("-d . zpool import -T 1 psingle").fails(1);
+    assert!(error.contains("cannot import 'psingle': no uberblock at or before txg 1"), "{error}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let fixture = fixtures::pool("files");
+    let lab = Lab::at(&fixture.dir);
+    let mut command = lab.command("millpond");
+    command.args(["-d", ".", "zfs", "get", "-r", "all"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Closed before anything was read.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_ne!(output.status.code(), Some(101), "a panic");
+}
+
+#[test]
+fn no_command_changes_an_image() {
+    let fixture = fixtures::pool("mirror2");
+    let copy = fixture.copy();
+    let images: Vec<_> = fs::read_dir(copy.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+    let sums = || images.iter().map(|path| support::sha256(path)).collect::<Vec<_>>();
+    let before = sums();
+    let lab = Lab::at(copy.path());
+    for line in ["-d . zpool import", "-d . zpool import pmirror2", "zpool status -v", "zfs get -r all", "zpool export pmirror2"] {
+        assert_eq!(lab.run(line).code, Some(0), "{line}");
+    }
+    assert_eq!(sums(), before);
+}

@@ -1,0 +1,210 @@
+//! The daemon's life: it starts, says where everything is, answers on its socket, and ends cleanly.
+
+mod support;
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::{
+        fs::{FileTypeExt as _, PermissionsExt as _},
+        net::{UnixListener, UnixStream},
+    },
+    process::Command,
+};
+
+use support::Lab;
+
+fn lab() -> Lab {
+    Lab::at(fixtures::pool("single").dir)
+}
+
+const SERVE: &str = "-d . serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0";
+
+/// One HTTP request, without any client of ours: status line and body.
+fn ask(lab: &Lab, path: &str) -> (String, serde_json::Value) {
+    let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    (head.lines().next().unwrap().to_owned(), serde_json::from_str(body).expect(body))
+}
+
+#[test]
+fn it_serves_answers_and_ends_at_sigterm() {
+    let lab = lab();
+    let daemon = lab.serve(SERVE);
+    assert_eq!(daemon.lines.last().map(String::as_str), Some("ready"));
+    let names: Vec<&str> =
+        daemon.urls("nbd").iter().map(|url| url.splitn(4, '/').nth(3).expect("an export")).collect();
+    assert_eq!(names, ["psingle/v1", "psingle/v1@s1", "psingle/v2", "psingle/v2@s1"]);
+    assert_eq!(daemon.urls("iscsi").len(), 4);
+    assert!(daemon.urls("iscsi")[1].ends_with("/iqn.2026-11.io.millpond:psingle:v1::s1/0"));
+
+    let metadata = fs::symlink_metadata(lab.socket()).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "only its owner may talk to it");
+
+    let (status, version) = ask(&lab, "/v1/version");
+    assert_eq!((status.as_str(), version["api"].as_str()), ("HTTP/1.1 200 OK", Some("v1")));
+    assert_eq!(version["pid"], daemon.pid());
+    assert_eq!(ask(&lab, "/v1/pools").1[0]["name"], "psingle");
+    assert_eq!(ask(&lab, "/v1/pools/psingle").1["state"], "ONLINE");
+    assert_eq!(ask(&lab, "/v1/pools/7519396386605996200").1["name"], "psingle");
+    assert_eq!(ask(&lab, "/v1/datasets?name=psingle/v1%40s1").1["datasets"][0]["kind"], "snapshot");
+    assert_eq!(ask(&lab, "/v1/served").1["served"].as_array().unwrap().len(), 4);
+    let (status, failure) = ask(&lab, "/v1/pools/nope");
+    assert_eq!(status, "HTTP/1.1 404 Not Found");
+    assert_eq!(failure["error"], "cannot open 'nope': no such pool");
+    assert_eq!(ask(&lab, "/v1/datasets?types=nonsense").0, "HTTP/1.1 400 Bad Request");
+    assert_eq!(ask(&lab, "/v2/pools").0, "HTTP/1.1 404 Not Found");
+
+    assert_eq!(daemon.stop().code(), Some(0));
+    assert!(!lab.socket().exists(), "the socket goes with the daemon");
+}
+
+#[test]
+fn commands_ask_it_and_see_the_same_as_without_it() {
+    let lab = lab();
+    let lines = [
+        "zpool list",
+        "zpool status",
+        "zpool get all psingle",
+        "zfs list -t all",
+        "zfs get all psingle/v1@s1",
+        "zfs list -j -t all -o name,used,creation",
+        "zpool status -j",
+    ];
+    let without: Vec<String> = lines.iter().map(|line| lab.run(&format!("-d . {line}")).ok()).collect();
+    assert_eq!(lab.run("zpool list -H").code, Some(0), "nothing is imported");
+    assert_eq!(lab.run("zpool list -H").stdout, "");
+    let daemon = lab.serve(SERVE);
+    for (line, without) in lines.iter().zip(&without) {
+        assert_eq!(lab.run(line).ok(), *without, "{line}");
+    }
+    assert_eq!(lab.run("zfs list psingle/nope").fails(1), "cannot open 'psingle/nope': dataset does not exist\n");
+    let busy = lab.run("zpool export psingle").fails(1);
+    assert!(busy.starts_with("cannot export 'psingle': pool is busy"), "{busy}");
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+#[test]
+fn it_ends_at_sigint_and_says_everything_as_json() {
+    let lab = lab();
+    let mut daemon = lab.serve("-d . serve -j --nbd 127.0.0.1:0 psingle");
+    let objects: Vec<serde_json::Value> =
+        daemon.lines.iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(objects.len(), 5, "{objects:#?}");
+    assert_eq!(objects[0]["dataset"], "psingle/v1");
+    assert_eq!(objects[0]["protocol"], "nbd", "no iSCSI was asked for");
+    assert_eq!(objects[0]["size"], 6 << 20);
+    assert_eq!(objects[4]["event"], "ready");
+    daemon.signal("INT");
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!lab.socket().exists());
+}
+
+#[test]
+fn a_living_daemon_is_not_pushed_aside_and_a_dead_one_is_replaced() {
+    let lab = lab();
+    let daemon = lab.serve(SERVE);
+    let error = lab.run(SERVE).fails(1);
+    assert!(error.contains("another daemon is listening on") && error.contains("--socket"), "{error}");
+    assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "the first one still answers");
+    daemon.signal("KILL");
+    drop(daemon);
+    assert!(lab.socket().exists(), "nobody removed it");
+    assert_eq!(lab.run("zpool list -H").code, Some(0), "a dead socket is nobody to ask");
+    let second = lab.serve(SERVE);
+    assert_eq!(second.stop().code(), Some(0));
+}
+
+#[test]
+fn a_file_in_the_place_of_the_socket_is_left_alone() {
+    let lab = lab();
+    fs::write(lab.socket(), "precious").unwrap();
+    let error = lab.run(SERVE).fails(1);
+    assert!(error.contains("it is not a socket"), "{error}");
+    assert_eq!(fs::read_to_string(lab.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let lab = lab();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for protocol in ["nbd", "iscsi"] {
+        let error = lab.run(&format!("-d . serve --{protocol} {address}")).fails(1);
+        assert!(error.contains(&format!("cannot listen on {address}")) && error.contains("in use"), "{error}");
+        assert!(!lab.socket().exists(), "a daemon that did not start leaves nothing behind");
+    }
+}
+
+#[test]
+fn devices_are_opened_for_reading_only() {
+    let lab = lab();
+    let daemon = lab.serve(SERVE);
+    let dir = format!("/proc/{}/fd", daemon.pid());
+    let mut images = 0;
+    for entry in fs::read_dir(&dir).unwrap().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        if target.extension().is_some_and(|extension| extension == "img") {
+            let info = format!("/proc/{}/fdinfo/{}", daemon.pid(), entry.file_name().to_string_lossy());
+            let info = fs::read_to_string(info).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim().to_owned();
+            let access = u32::from_str_radix(&flags, 8).unwrap() & 3;
+            assert_eq!(access, 0, "{} is open for writing", target.display());
+            images += 1;
+        }
+    }
+    assert!(images > 0, "the pool is open");
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+#[test]
+fn a_client_that_asks_nothing_does_not_keep_it_from_ending() {
+    let lab = lab();
+    let daemon = lab.serve(SERVE);
+    let silent = UnixStream::connect(lab.socket()).unwrap();
+    let address = daemon.urls("nbd")[0].split('/').nth(2).unwrap().to_owned();
+    let idle = std::net::TcpStream::connect(address).unwrap();
+    assert_eq!(daemon.stop().code(), Some(0));
+    drop((silent, idle));
+}
+
+#[test]
+fn somebody_else_on_the_socket_is_said() {
+    let lab = lab();
+    let listener = UnixListener::bind(lab.socket()).unwrap();
+    let impostor = std::thread::spawn(move || {
+        // The first connection only looks whether somebody is there.
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _sent = stream.write_all(b"SSH-2.0-nonsense\r\n");
+        }
+    });
+    let error = lab.run("zpool list").fails(1);
+    assert!(error.contains("gave no usable answer"), "{error}");
+    impostor.join().unwrap();
+}
+
+#[test]
+fn scripts_demo_shows_a_pool_and_ends() {
+    let lab = Lab::empty();
+    let demo = lab.path("demo");
+    let output = Command::new(fixtures::repository().join("scripts/demo"))
+        .env("MILLPOND", env!("CARGO_BIN_EXE_millpond"))
+        .env("MILLPOND_DEMO_DIR", &demo)
+        .env("MILLPOND_DEMO_SECONDS", "1")
+        .env("MILLPOND_DEMO_NBD", "127.0.0.1:0")
+        .env("MILLPOND_DEMO_ISCSI", "127.0.0.1:0")
+        .env("MILLPOND_STATE", lab.path("state"))
+        .env("MILLPOND_SOCKET", lab.socket())
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["pool: praidz2x6", "raidz2-0", "nbd://127.0.0.1:", "iscsi://127.0.0.1:", "\nready\n"] {
+        assert!(text.contains(part), "no {part:?} in:\n{text}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Clients nobody here wrote read every volume of every fixture: libnbd's `nbdcopy` over NBD, QEMU with libiscsi
+//! over iSCSI. What they get has the hash of the manifest.
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use support::{Daemon, Lab, sha256};
+
+/// Crashed pools are read without replay: their manifest says what is there after it.
+fn hashes_hold(fixture: &fixtures::Fixture) -> bool {
+    !fixture.name.starts_with("crash-")
+}
+
+#[test]
+fn every_volume_reads_right_over_nbd_and_iscsi() {
+    let (Some(nbdcopy), Some(qemu_img)) = (fixtures::tool("nbdcopy"), fixtures::tool("qemu-img")) else { return };
+    let scratch = tempfile::tempdir_in(fixtures::scratch()).unwrap();
+    let out = scratch.path().join("out.raw");
+    let (mut volumes, mut pools) = (0, 0);
+    for fixture in fixtures::all() {
+        if fixture.manifest.zvols.is_empty() {
+            continue;
+        }
+        let lab = Lab::at(&fixture.dir);
+        let daemon = lab.serve("-d . serve -f --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
+        pools += 1;
+        for zvol in &fixture.manifest.zvols {
+            let nbd = url(&daemon, "nbd", &format!("/{}", zvol.name));
+            // A crashed pool may lack what only its log knows.
+            let Some(nbd) = nbd.filter(|_| hashes_hold(&fixture)) else {
+                assert!(!hashes_hold(&fixture), "{}: {} is not served", fixture.name, zvol.name);
+                continue;
+            };
+            run(&fixture.name, Command::new(&nbdcopy).arg(nbd).arg(fresh(&out, zvol.size)));
+            assert_eq!(fs::metadata(&out).unwrap().len(), zvol.size, "{} {}", fixture.name, zvol.name);
+            assert_eq!(sha256(&out), zvol.sha256, "{}: {} over NBD", fixture.name, zvol.name);
+
+            let iscsi = served_as(&lab, &zvol.name, "iscsi");
+            run(&fixture.name, Command::new(&qemu_img).args(["convert", "-O", "raw", &iscsi]).arg(fresh(&out, 0)));
+            assert_eq!(sha256(&out), zvol.sha256, "{}: {} over iSCSI", fixture.name, zvol.name);
+            volumes += 1;
+        }
+        assert_eq!(daemon.stop().code(), Some(0), "{}", fixture.name);
+    }
+    eprintln!("{volumes} volumes and snapshots of {pools} pools");
+    assert!(volumes >= 40, "the repository's own fixtures alone have more");
+}
+
+/// The first address of `protocol` that ends like this.
+fn url<'a>(daemon: &'a Daemon, protocol: &str, end: &str) -> Option<&'a str> {
+    daemon.urls(protocol).into_iter().find(|url| url.ends_with(end))
+}
+
+/// The address under which the control socket says that `dataset` is served.
+fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::os::unix::net::UnixStream::connect(lab.socket()).unwrap();
+    stream.write_all(b"GET /v1/served HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let body: serde_json::Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let served = body["served"].as_array().unwrap().iter().find(|served| served["dataset"] == dataset);
+    let urls = served.unwrap_or_else(|| panic!("{dataset} is not served"))["urls"].as_array().unwrap();
+    let url = urls.iter().find(|url| url["protocol"] == protocol).expect("it is served this way");
+    url["url"].as_str().unwrap().to_owned()
+}
+
+/// A file of zeroes of this size: `nbdcopy` skips holes.
+fn fresh(path: &Path, size: u64) -> &Path {
+    fs::File::create(path).and_then(|file| file.set_len(size)).unwrap();
+    path
+}
+
+#[track_caller]
+fn run(fixture: &str, command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{fixture}: {command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn writes_are_refused() {
+    let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else { return };
+    let lab = Lab::at(fixtures::pool("single").dir);
+    let daemon = lab.serve("-d . serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
+    for protocol in ["nbd", "iscsi"] {
+        let url = served_as(&lab, "psingle/v1", protocol);
+        let output = Command::new(&qemu_io).args(["-f", "raw", "-c", "write 0 4096", &url]).output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(!output.status.success() || !said.contains("wrote 4096/4096"), "{protocol}: {said}");
+    }
+    let url = served_as(&lab, "psingle/v1", "nbd");
+    let output = Command::new(nbdinfo).arg(&url).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("is_read_only: true"), "{said}");
+    assert_eq!(daemon.stop().code(), Some(0));
+}
