@@ -19,7 +19,13 @@ pub(crate) struct Millpond {
 
 /// `zpool`, as a program of its own
 #[derive(Debug, Parser)]
-#[command(name = "zpool", version, about = "Look at storage pools", max_term_width = 110, arg_required_else_help = true)]
+#[command(
+    name = "zpool",
+    version,
+    about = "Look at storage pools",
+    max_term_width = 110,
+    arg_required_else_help = true
+)]
 pub(crate) struct ZpoolProgram {
     #[command(flatten)]
     pub(crate) globals: Globals,
@@ -29,7 +35,13 @@ pub(crate) struct ZpoolProgram {
 
 /// `zfs`, as a program of its own
 #[derive(Debug, Parser)]
-#[command(name = "zfs", version, about = "Look at datasets", max_term_width = 110, arg_required_else_help = true)]
+#[command(
+    name = "zfs",
+    version,
+    about = "Look at datasets",
+    max_term_width = 110,
+    arg_required_else_help = true
+)]
 pub(crate) struct ZfsProgram {
     #[command(flatten)]
     pub(crate) globals: Globals,

@@ -101,7 +101,10 @@ pub(crate) fn device(
     object.insert("checksum_errors".to_owned(), json!(counter(device.checksum_errors)));
     if !device.children.is_empty() {
         let children = device.children.iter().filter(|child| !matches!(child.kind.as_str(), "hole"));
-        object.insert("vdevs".to_owned(), devices(children, &|child| self::device(child, name, number, counter), name));
+        object.insert(
+            "vdevs".to_owned(),
+            devices(children, &|child| self::device(child, name, number, counter), name),
+        );
     }
     Value::Object(object)
 }

@@ -6,7 +6,7 @@
 //!
 //! Standard output closed by its reader (`millpond … | head`) ends a command silently.
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command line")]
+#![expect(clippy::print_stderr, reason = "this is the command line")]
 
 mod args;
 mod ask;
@@ -97,6 +97,8 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
 /// Whether the reader of standard output went away: it has seen enough, and that is no failure.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     })
 }

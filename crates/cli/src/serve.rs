@@ -41,7 +41,10 @@ fn tell(event: &Event, as_json: bool) {
             Some(reason) => {
                 eprintln!("not served: {reason}");
                 match as_json {
-                    true => format!("{}\n", json!({ "event": "refused", "dataset": served.dataset, "reason": reason })),
+                    true => format!(
+                        "{}\n",
+                        json!({ "event": "refused", "dataset": served.dataset, "reason": reason })
+                    ),
                     false => return,
                 }
             }

@@ -1,5 +1,12 @@
 //! What goes wrong is said once, with the thing, the reason and the remedy, and the exit code is OpenZFS's.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
 mod support;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
@@ -27,7 +34,10 @@ fn a_file_that_is_no_pool() {
         assert!(error.contains("is not a device of any pool"), "{line}: {error}");
     }
     let error = lab.run("-d noise serve tank --nbd 127.0.0.1:0").fails(1);
-    assert!(error.contains("cannot open 'tank': no such pool\n'noise' is not a device of any pool"), "{error}");
+    assert!(
+        error.contains("cannot open 'tank': no such pool\n'noise' is not a device of any pool"),
+        "{error}"
+    );
     assert_eq!(lab.run("-d . zpool import").fails(1), "no pools available to import\n");
     assert_eq!(lab.run("-d . zpool import tank").fails(1), "cannot import 'tank': no such pool available\n");
 }
@@ -43,7 +53,10 @@ fn a_pool_with_too_few_devices() {
     let lab = some_of("raidz2x6", &[0, 2, 4]);
     let listed = lab.run("-d . zpool import").ok();
     assert!(listed.contains("state: UNAVAIL"), "{listed}");
-    assert!(listed.contains("The pool cannot be imported. Attach the missing\n\tdevices and try again."), "{listed}");
+    assert!(
+        listed.contains("The pool cannot be imported. Attach the missing\n\tdevices and try again."),
+        "{listed}"
+    );
     for line in ["-d . zpool import praidz2x6", "-d . serve praidz2x6 --nbd 127.0.0.1:0"] {
         let error = lab.run(line).fails(1);
         assert!(error.contains("one or more devices is currently unavailable"), "{line}: {error}");
@@ -127,7 +140,10 @@ fn two_pools_of_one_name_are_told_apart_by_guid() {
         assert!(listed.contains(&format!("     id: {guid}")), "{listed}");
     }
     let error = lab.run("-d . zpool import twin").fails(1);
-    assert!(error.starts_with("cannot import 'twin': more than one matching pool\nimport by numeric ID instead"), "{error}");
+    assert!(
+        error.starts_with("cannot import 'twin': more than one matching pool\nimport by numeric ID instead"),
+        "{error}"
+    );
     for guid in &guids {
         assert!(error.contains(guid), "{error}");
     }
@@ -216,7 +232,13 @@ fn no_command_changes_an_image() {
     let sums = || images.iter().map(|path| support::sha256(path)).collect::<Vec<_>>();
     let before = sums();
     let lab = Lab::at(copy.path());
-    for line in ["-d . zpool import", "-d . zpool import pmirror2", "zpool status -v", "zfs get -r all", "zpool export pmirror2"] {
+    for line in [
+        "-d . zpool import",
+        "-d . zpool import pmirror2",
+        "zpool status -v",
+        "zfs get -r all",
+        "zpool export pmirror2",
+    ] {
         assert_eq!(lab.run(line).code, Some(0), "{line}");
     }
     assert_eq!(sums(), before);

@@ -1,5 +1,12 @@
 //! The daemon's life: it starts, says where everything is, answers on its socket, and ends cleanly.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
 mod support;
 
 use std::{
@@ -82,7 +89,10 @@ fn commands_ask_it_and_see_the_same_as_without_it() {
     for (line, without) in lines.iter().zip(&without) {
         assert_eq!(lab.run(line).ok(), *without, "{line}");
     }
-    assert_eq!(lab.run("zfs list psingle/nope").fails(1), "cannot open 'psingle/nope': dataset does not exist\n");
+    assert_eq!(
+        lab.run("zfs list psingle/nope").fails(1),
+        "cannot open 'psingle/nope': dataset does not exist\n"
+    );
     let busy = lab.run("zpool export psingle").fails(1);
     assert!(busy.starts_with("cannot export 'psingle': pool is busy"), "{busy}");
     assert_eq!(daemon.stop().code(), Some(0));
@@ -135,7 +145,10 @@ fn a_port_that_is_taken_is_named() {
     let address = taken.local_addr().unwrap();
     for protocol in ["nbd", "iscsi"] {
         let error = lab.run(&format!("-d . serve --{protocol} {address}")).fails(1);
-        assert!(error.contains(&format!("cannot listen on {address}")) && error.contains("in use"), "{error}");
+        assert!(
+            error.contains(&format!("cannot listen on {address}")) && error.contains("in use"),
+            "{error}"
+        );
         assert!(!lab.socket().exists(), "a daemon that did not start leaves nothing behind");
     }
 }
@@ -151,7 +164,8 @@ fn devices_are_opened_for_reading_only() {
         if target.extension().is_some_and(|extension| extension == "img") {
             let info = format!("/proc/{}/fdinfo/{}", daemon.pid(), entry.file_name().to_string_lossy());
             let info = fs::read_to_string(info).unwrap();
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim().to_owned();
+            let flags =
+                info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim().to_owned();
             let access = u32::from_str_radix(&flags, 8).unwrap() & 3;
             assert_eq!(access, 0, "{} is open for writing", target.display());
             images += 1;

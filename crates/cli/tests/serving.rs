@@ -1,6 +1,13 @@
 //! Clients nobody here wrote read every volume of every fixture: libnbd's `nbdcopy` over NBD, QEMU with libiscsi
 //! over iSCSI. What they get has the hash of the manifest.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
 mod support;
 
 use std::{
@@ -18,7 +25,9 @@ fn hashes_hold(fixture: &fixtures::Fixture) -> bool {
 
 #[test]
 fn every_volume_reads_right_over_nbd_and_iscsi() {
-    let (Some(nbdcopy), Some(qemu_img)) = (fixtures::tool("nbdcopy"), fixtures::tool("qemu-img")) else { return };
+    let (Some(nbdcopy), Some(qemu_img)) = (fixtures::tool("nbdcopy"), fixtures::tool("qemu-img")) else {
+        return;
+    };
     let scratch = tempfile::tempdir_in(fixtures::scratch()).unwrap();
     let out = scratch.path().join("out.raw");
     let (mut volumes, mut pools) = (0, 0);
@@ -41,7 +50,10 @@ fn every_volume_reads_right_over_nbd_and_iscsi() {
             assert_eq!(sha256(&out), zvol.sha256, "{}: {} over NBD", fixture.name, zvol.name);
 
             let iscsi = served_as(&lab, &zvol.name, "iscsi");
-            run(&fixture.name, Command::new(&qemu_img).args(["convert", "-O", "raw", &iscsi]).arg(fresh(&out, 0)));
+            run(
+                &fixture.name,
+                Command::new(&qemu_img).args(["convert", "-O", "raw", &iscsi]).arg(fresh(&out, 0)),
+            );
             assert_eq!(sha256(&out), zvol.sha256, "{}: {} over iSCSI", fixture.name, zvol.name);
             volumes += 1;
         }
@@ -84,13 +96,16 @@ fn run(fixture: &str, command: &mut Command) {
 
 #[test]
 fn writes_are_refused() {
-    let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else { return };
+    let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else {
+        return;
+    };
     let lab = Lab::at(fixtures::pool("single").dir);
     let daemon = lab.serve("-d . serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
     for protocol in ["nbd", "iscsi"] {
         let url = served_as(&lab, "psingle/v1", protocol);
         let output = Command::new(&qemu_io).args(["-f", "raw", "-c", "write 0 4096", &url]).output().unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(!output.status.success() || !said.contains("wrote 4096/4096"), "{protocol}: {said}");
     }
     let url = served_as(&lab, "psingle/v1", "nbd");

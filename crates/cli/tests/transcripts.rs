@@ -5,6 +5,13 @@
 //!
 //!     MILLPOND_BLESS=1 cargo test -p millpond --test transcripts
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
 mod support;
 
 use std::{fmt::Write as _, fs, path::PathBuf};
@@ -29,7 +36,8 @@ fn transcript(name: &str, lab: &Lab, commands: &[&str]) {
         }
         now.push('\n');
     }
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
     if std::env::var_os("MILLPOND_BLESS").is_some() {
         fs::write(&path, &now).expect("the repository is writable");
         return;
@@ -166,7 +174,11 @@ fn one_disk() {
 
 #[test]
 fn called_by_the_names_of_openzfs() {
-    transcript("links", &fixture("mirror2"), &["zpool -d . list", "zpool -d . status", "zfs -d . list", "zfs -d . get used pmirror2"]);
+    transcript(
+        "links",
+        &fixture("mirror2"),
+        &["zpool -d . list", "zpool -d . status", "zfs -d . list", "zfs -d . get used pmirror2"],
+    );
 }
 
 #[test]

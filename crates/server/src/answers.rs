@@ -32,7 +32,10 @@ impl Pools {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Pool>> {
         let guid = name.parse::<u64>().ok();
-        self.0.iter().find(|pool| pool.name() == name).or_else(|| self.0.iter().find(|p| Some(p.guid()) == guid))
+        self.0
+            .iter()
+            .find(|pool| pool.name() == name)
+            .or_else(|| self.0.iter().find(|p| Some(p.guid()) == guid))
     }
 
     /// Every pool in full.

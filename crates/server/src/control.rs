@@ -75,7 +75,9 @@ impl ControlSocket {
     pub async fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(SocketError::NotASocket(path.to_owned()));
+            }
             Ok(_) => match tokio::net::UnixStream::connect(path).await {
                 Ok(_) => return Err(SocketError::Alive(path.to_owned())),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
@@ -111,7 +113,11 @@ impl ControlSocket {
     }
 
     /// Answers until `stop` is true.
-    pub(crate) async fn serve(&mut self, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+    pub(crate) async fn serve(
+        &mut self,
+        shared: Arc<Shared>,
+        mut stop: watch::Receiver<bool>,
+    ) -> io::Result<()> {
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let router = Router::new()
             .route("/v1/version", get(version))

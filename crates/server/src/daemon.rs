@@ -113,7 +113,8 @@ pub enum Event {
 /// See [`ServeError`]. Not for what happens to single connections.
 pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), ServeError> {
     let mut stop_signal = StopSignal::new()?;
-    let (mut nbd_addresses, mut iscsi_addresses) = (resolve(&config.nbd).await?, resolve(&config.iscsi).await?);
+    let (mut nbd_addresses, mut iscsi_addresses) =
+        (resolve(&config.nbd).await?, resolve(&config.iscsi).await?);
     if nbd_addresses.is_empty() && iscsi_addresses.is_empty() {
         nbd_addresses = resolve(&[NBD_DEFAULT.to_owned()]).await?;
         iscsi_addresses = resolve(&[ISCSI_DEFAULT.to_owned()]).await?;
@@ -125,12 +126,17 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     };
 
     let registry = Arc::new(nbd::Registry::new());
-    let portals = iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified()).collect();
+    let portals =
+        iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified()).collect();
     let targets = iscsi::Targets::new(iscsi::Config { portals, ..iscsi::Config::default() });
     let mut nbd_listeners = Vec::new();
     for address in &nbd_addresses {
         let listener = TcpListener::bind(address).await;
-        nbd_listeners.push(listener.map_err(|source| ServeError::Listen { address: *address, protocol: "NBD", source })?);
+        nbd_listeners.push(listener.map_err(|source| ServeError::Listen {
+            address: *address,
+            protocol: "NBD",
+            source,
+        })?);
     }
     let iscsi_server = match iscsi_addresses.first() {
         None => None,
@@ -139,7 +145,8 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             Some(server.map_err(|source| ServeError::Listen { address, protocol: "iSCSI", source })?)
         }
     };
-    let nbd_local: Vec<SocketAddr> = nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    let nbd_local: Vec<SocketAddr> =
+        nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let iscsi_local = iscsi_server.as_ref().map_or(Ok(Vec::new()), iscsi::Server::local_addrs)?;
 
     let mut served = Vec::new();
@@ -152,7 +159,8 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
 
     let (stop, stopping) = watch::channel(false);
-    let nbd_server = nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, nbd::ServeLimits::default());
+    let nbd_server =
+        nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, nbd::ServeLimits::default());
     let mut tasks = tokio::task::JoinSet::new();
     for listener in nbd_listeners {
         let (server, stopping) = (nbd_server.clone(), stopping.clone());
@@ -257,7 +265,8 @@ async fn open_pools(config: &Config, tell: &mut impl FnMut(Event)) -> Result<Vec
     let mut failures = String::new();
     for (candidate, remembered) in &chosen {
         let opened = if pools.iter().any(|pool| pool.name() == candidate.name) {
-            let guids = chosen.iter().filter(|(c, _)| c.name == candidate.name).map(|(c, _)| c.guid).collect();
+            let guids =
+                chosen.iter().filter(|(c, _)| c.name == candidate.name).map(|(c, _)| c.guid).collect();
             Err(HostError::Ambiguous { name: candidate.name.clone(), guids })
         } else {
             host::open(candidate, remembered.as_ref(), &settings).await
@@ -324,7 +333,11 @@ async fn offer(
                 let geometry = volume.geometry();
                 (entry.size, entry.block) = (geometry.size, geometry.block);
                 if !urls.nbd.is_empty() {
-                    match registry.insert(&name, &format!("{} bytes, read-only", geometry.size), volume.clone()) {
+                    match registry.insert(
+                        &name,
+                        &format!("{} bytes, read-only", geometry.size),
+                        volume.clone(),
+                    ) {
                         Ok(()) => entry.urls.extend(urls.nbd.iter().map(|address| nbd_url(*address, &name))),
                         Err(error) => entry.refused = Some(error.to_string()),
                     }

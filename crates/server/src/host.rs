@@ -101,7 +101,10 @@ pub enum HostError {
         hint: String,
     },
     /// Several have this name.
-    #[error("cannot open '{name}': more than one pool has this name; use the numeric ID instead: {}", list(guids))]
+    #[error(
+        "cannot open '{name}': more than one pool has this name; use the numeric ID instead: {}",
+        list(guids)
+    )]
     Ambiguous {
         /// The name.
         name: String,
@@ -114,7 +117,7 @@ pub enum HostError {
         /// The pool.
         name: String,
         /// Why. Its text is part of this one's.
-        source: ImportError,
+        source: Box<ImportError>,
     },
     /// The cache file.
     #[error(transparent)]
@@ -157,7 +160,8 @@ impl Places {
             (true, true) => {
                 let mut found = import::scan(&Sources::paths(block_devices())).await;
                 // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
-                let denied = found.problems.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+                let denied =
+                    found.problems.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
                 found.problems.clear();
                 found.strangers.clear();
                 if denied && found.pools.is_empty() && !crate::state::is_root() {
@@ -290,7 +294,7 @@ pub async fn open(
         hostid: ours,
         cache: Arc::new(BlockCache::new(settings.cache_bytes)),
     };
-    let failed = |source| HostError::Import { name: candidate.name.clone(), source };
+    let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
     let pool = import::open(candidate, &options).await.map_err(failed)?;
     let mut notes = Vec::new();
     if foreign && !forced && settings.foreign == Foreign::Warn {
@@ -359,7 +363,8 @@ pub fn problems(found: &Found) -> Vec<String> {
         };
         format!("cannot search '{}': {}{remedy}", path.display(), reason(error))
     });
-    let strangers = found.strangers.iter().map(|path| format!("'{}' is not a device of any pool", path.display()));
+    let strangers =
+        found.strangers.iter().map(|path| format!("'{}' is not a device of any pool", path.display()));
     unreadable.chain(strangers).collect()
 }
 
@@ -401,7 +406,8 @@ fn block_devices() -> Vec<PathBuf> {
         let Some(name) = path.file_name() else { continue };
         // Never a pool: RAM disks, empty loop devices, optical drives; and what this program itself may serve.
         let text = name.to_string_lossy();
-        if ["ram", "sr", "fd", "zram", "nbd"].iter().any(|prefix| text.starts_with(prefix)) || is_empty(&path) {
+        if ["ram", "sr", "fd", "zram", "nbd"].iter().any(|prefix| text.starts_with(prefix)) || is_empty(&path)
+        {
             continue;
         }
         let device = Path::new("/dev").join(name);

@@ -8,7 +8,10 @@ pub fn hostid() -> u64 {
     read(Path::new("/etc/hostid")).unwrap_or(0)
 }
 
-#[expect(clippy::host_endian_bytes, reason = "the file is in the order of the machine that wrote it: this one")]
+#[expect(
+    clippy::host_endian_bytes,
+    reason = "the file is in the order of the machine that wrote it: this one"
+)]
 fn read(path: &Path) -> Option<u64> {
     let bytes = std::fs::read(path).ok()?;
     let word: [u8; 4] = bytes.get(..4)?.try_into().ok()?;

@@ -60,7 +60,8 @@ pub(crate) const HUMAN: Style = Style::Human { utc_offset: local_offset };
 
 /// Seconds that local time is ahead of UTC at `seconds` since 1970.
 fn local_offset(seconds: i64) -> i64 {
-    static ZONE: std::sync::LazyLock<jiff::tz::TimeZone> = std::sync::LazyLock::new(jiff::tz::TimeZone::system);
+    static ZONE: std::sync::LazyLock<jiff::tz::TimeZone> =
+        std::sync::LazyLock::new(jiff::tz::TimeZone::system);
     let at = jiff::Timestamp::from_second(seconds);
     at.map_or(0, |at| i64::from(ZONE.to_offset(at).seconds()))
 }
@@ -87,9 +88,11 @@ fn property(property: &props::Property) -> api::Property {
 /// A pool with its devices, problems and properties. What cannot be read is reported beside what can.
 pub async fn pool(pool: &Pool) -> api::Pool {
     let mut problems = Vec::new();
-    let mut note = |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
+    let mut note =
+        |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
     let space = pool.space().await.map_err(|error| note("the space maps", &error)).ok();
-    let log = status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
+    let log =
+        status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
     let properties = match pool.properties().await {
         Ok(properties) => properties.list().iter().map(property).collect(),
         Err(error) => {
@@ -192,7 +195,11 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
             capacity: space.capacity(),
         }),
         device_bytes: vdev.device_bytes,
-        children: vdev.children.iter().map(|child| device(child, Some(class).filter(|_| vdev.type_word != "root"))).collect(),
+        children: vdev
+            .children
+            .iter()
+            .map(|child| device(child, Some(class).filter(|_| vdev.type_word != "root")))
+            .collect(),
     }
 }
 

@@ -41,7 +41,12 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
             let properties: Map<String, Value> = chosen(dataset, &asked, &sources)
                 .into_iter()
                 .map(|(name, property)| {
-                    (name, property.as_ref().map_or_else(json::absent, |property| json::property(property, args.exact)))
+                    (
+                        name,
+                        property
+                            .as_ref()
+                            .map_or_else(json::absent, |property| json::property(property, args.exact)),
+                    )
                 })
                 .collect();
             object.insert("properties".to_owned(), Value::Object(properties));
@@ -55,7 +60,8 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     for dataset in &answer.found {
         for (name, property) in chosen(dataset, &asked, &sources) {
             width_value = width_value.max(value_width(&name));
-            let cells = fields.iter().map(|field| field.cell(&dataset.name, &name, property.as_ref(), args.exact));
+            let cells =
+                fields.iter().map(|field| field.cell(&dataset.name, &name, property.as_ref(), args.exact));
             rows.push(cells.collect::<Vec<_>>());
         }
     }
@@ -88,11 +94,18 @@ fn sources(words: &[String], context: &Context) -> Result<Vec<SourceKind>, Usage
 /// The properties that were asked for, or all of them, from the sources that were asked for.
 fn chosen(dataset: &Dataset, asked: &[String], sources: &[SourceKind]) -> Vec<(String, Option<Property>)> {
     let all: Vec<(String, Option<Property>)> = match asked {
-        [] => dataset.properties.iter().map(|property| (property.name.clone(), Some(property.clone()))).collect(),
+        [] => dataset
+            .properties
+            .iter()
+            .map(|property| (property.name.clone(), Some(property.clone())))
+            .collect(),
         asked => asked.iter().map(|name| (name.clone(), find(dataset, name))).collect(),
     };
-    let source = |property: &Option<Property>| property.as_ref().map_or(SourceKind::None, |property| property.source);
-    all.into_iter().filter(|(_, property)| sources.is_empty() || sources.contains(&source(property))).collect()
+    let source =
+        |property: &Option<Property>| property.as_ref().map_or(SourceKind::None, |property| property.source);
+    all.into_iter()
+        .filter(|(_, property)| sources.is_empty() || sources.contains(&source(property)))
+        .collect()
 }
 
 fn find(dataset: &Dataset, name: &str) -> Option<Property> {

@@ -116,7 +116,12 @@ async fn snapshots_listed(ask: &Ask) -> anyhow::Result<bool> {
 }
 
 /// Complains about what was named and is of a kind that was not asked for.
-async fn wrong_kinds(ask: &Ask, args: &ZfsList, kinds: &[Kind], failures: &mut Vec<String>) -> anyhow::Result<()> {
+async fn wrong_kinds(
+    ask: &Ask,
+    args: &ZfsList,
+    kinds: &[Kind],
+    failures: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let deep = args.recursive || args.depth.is_some() || matches!(kinds, [Kind::Snapshot] | [Kind::Bookmark]);
     if deep || args.datasets.is_empty() {
         return Ok(());
@@ -124,7 +129,10 @@ async fn wrong_kinds(ask: &Ask, args: &ZfsList, kinds: &[Kind], failures: &mut V
     let itself = query(false, Some(0), &Kind::ALL, true, Some(&[]));
     for dataset in ask.datasets(&args.datasets, &itself).await?.found {
         if !kinds.contains(&dataset.kind) {
-            failures.push(format!("cannot open '{}': operation not applicable to datasets of this type", dataset.name));
+            failures.push(format!(
+                "cannot open '{}': operation not applicable to datasets of this type",
+                dataset.name
+            ));
         }
     }
     Ok(())
@@ -166,7 +174,8 @@ fn sort(datasets: &mut [Dataset], keys: &[(String, bool)]) {
 
 /// Numbers as numbers, texts as texts.
 fn compare(name: &str, a: &str, b: &str) -> Ordering {
-    let is_text = table::dataset(name).is_none_or(|row| matches!(row.kind, ValueKind::Text | ValueKind::Index(_)));
+    let is_text =
+        table::dataset(name).is_none_or(|row| matches!(row.kind, ValueKind::Text | ValueKind::Index(_)));
     if is_text {
         return a.cmp(b);
     }

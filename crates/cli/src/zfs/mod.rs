@@ -36,6 +36,9 @@ const OPEN_ENDED: [&str; 13] = [
     "written@",
 ];
 
+/// The widest word of `compression`: levels are not in the list of its words.
+const WIDEST_LEVEL: &str = "zstd-fast-1000";
+
 pub(crate) async fn run(command: Zfs, context: &Context) -> anyhow::Result<ExitCode> {
     match command {
         Zfs::List(args) => list::run(args, context).await,
@@ -60,7 +63,8 @@ pub(crate) fn column(name: &str) -> Column {
         ("name", _) => Column::left("NAME"),
         (_, Some(row)) => match row.kind {
             ValueKind::Index(words) => {
-                let widest = words.all().map(str::len).max().unwrap_or(0);
+                let levels = if row.name == "compression" { WIDEST_LEVEL.len() } else { 0 };
+                let widest = words.all().map(str::len).max().unwrap_or(0).max(levels);
                 Column { width_min: widest, ..Column::left(row.heading) }
             }
             _ if row.right => Column::right(row.heading, 5),

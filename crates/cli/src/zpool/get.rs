@@ -26,7 +26,11 @@ pub(crate) enum Field {
 
 impl Field {
     /// What `-o` says; `all` is everything.
-    pub(crate) fn parse(asked: &[String], context: &Context, program: &'static str) -> Result<Vec<Self>, Usage> {
+    pub(crate) fn parse(
+        asked: &[String],
+        context: &Context,
+        program: &'static str,
+    ) -> Result<Vec<Self>, Usage> {
         if asked.is_empty() {
             return Ok(vec![Self::Name, Self::Property, Self::Value, Self::Source]);
         }
@@ -38,8 +42,12 @@ impl Field {
                 "value" => fields.push(Self::Value),
                 "received" => fields.push(Self::Received),
                 "source" => fields.push(Self::Source),
-                "all" => fields.extend([Self::Name, Self::Property, Self::Value, Self::Received, Self::Source]),
-                other => return Err(context.usage(&[program, "get"], &format!("invalid column name '{other}'"))),
+                "all" => {
+                    fields.extend([Self::Name, Self::Property, Self::Value, Self::Received, Self::Source])
+                }
+                other => {
+                    return Err(context.usage(&[program, "get"], &format!("invalid column name '{other}'")));
+                }
             }
         }
         Ok(fields)
@@ -87,7 +95,12 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
             let properties: Map<String, Value> = chosen(pool, &asked)
                 .into_iter()
                 .map(|(name, property)| {
-                    (name, property.as_ref().map_or_else(json::absent, |property| json::property(property, args.exact)))
+                    (
+                        name,
+                        property
+                            .as_ref()
+                            .map_or_else(json::absent, |property| json::property(property, args.exact)),
+                    )
                 })
                 .collect();
             object.insert("properties".to_owned(), Value::Object(properties));
@@ -101,7 +114,8 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     for pool in &answer.found {
         for (name, property) in chosen(pool, &asked) {
             width_value = width_value.max(value_width(&name));
-            let cells = fields.iter().map(|field| field.cell(&pool.name, &name, property.as_ref(), args.exact));
+            let cells =
+                fields.iter().map(|field| field.cell(&pool.name, &name, property.as_ref(), args.exact));
             rows.push(cells.collect::<Vec<_>>());
         }
     }
@@ -117,7 +131,11 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
 /// The properties that were asked for, or all of them.
 fn chosen(pool: &Pool, asked: &[String]) -> Vec<(String, Option<Property>)> {
     if asked.is_empty() {
-        return pool.properties.iter().map(|property| (property.name.clone(), Some(property.clone()))).collect();
+        return pool
+            .properties
+            .iter()
+            .map(|property| (property.name.clone(), Some(property.clone())))
+            .collect();
     }
     let find = |name: &String| {
         let own_name = || Property {

@@ -33,10 +33,13 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         match option.as_str() {
             "readonly=on" => {}
             "readonly=off" => {
-                anyhow::bail!("cannot import: pools are opened read-only by this version; leave 'readonly=off' out")
+                anyhow::bail!(
+                    "cannot import: pools are opened read-only by this version; leave 'readonly=off' out"
+                )
             }
             other => {
-                let message = format!("property '{other}' cannot be set while importing; only 'readonly=on' is known");
+                let message =
+                    format!("property '{other}' cannot be set while importing; only 'readonly=on' is known");
                 return Err(context.usage(&["zpool", "import"], &message).into());
             }
         }
@@ -109,6 +112,7 @@ async fn list(known: &Known, as_json: bool) -> anyhow::Result<()> {
         }
         let pool = view::unopened(&report);
         let mut object = json::pool(&pool, true);
+        object.insert("txg".to_owned(), json!(candidate.uberblocks[0].txg.to_string()));
         let advice = report.advice();
         if !advice.status.is_empty() {
             object.insert("status".to_owned(), json!(json::one_line(&advice.status)));
@@ -149,7 +153,7 @@ async fn import_one(candidate: &Candidate, args: &ZpoolImport, context: &Context
     let Opened { pool, notes } = match host::open(candidate, None, &settings).await {
         Ok(opened) => opened,
         // Its text without `cannot open …`: the caller says `cannot import …`.
-        Err(HostError::Import { source, .. }) => return Err(anyhow::Error::msg(chain(&source))),
+        Err(HostError::Import { source, .. }) => return Err(anyhow::Error::msg(chain(&*source))),
         Err(error) => return Err(error.into()),
     };
     notes.iter().for_each(|note| eprintln!("{note}"));
@@ -161,7 +165,10 @@ async fn import_one(candidate: &Candidate, args: &ZpoolImport, context: &Context
     let state = context.state();
     if state.pools()?.iter().any(|known| known.name == pool.name() && known.guid != pool.guid()) {
         // Remembered, but no longer on its devices: `imported` left it out.
-        eprintln!("the pool '{}' that was imported before is no longer on its devices and is forgotten", pool.name());
+        eprintln!(
+            "the pool '{}' that was imported before is no longer on its devices and is forgotten",
+            pool.name()
+        );
     }
     let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
     state.remember(Remembered {

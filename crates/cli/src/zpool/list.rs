@@ -43,7 +43,8 @@ pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<Ex
         failures.extend(pool.problems.iter().cloned());
     }
     if args.json {
-        let entries = answer.found.iter().map(|pool| (pool.name.clone(), object(pool, &names, &args))).collect();
+        let entries =
+            answer.found.iter().map(|pool| (pool.name.clone(), object(pool, &names, &args))).collect();
         print(&json::envelope("zpool list", "pools", entries))?;
         return Ok(finish(&failures));
     }
@@ -110,7 +111,13 @@ fn cell(pool: &Pool, name: &str, exact: bool) -> String {
 }
 
 /// Rows of the devices below a pool.
-fn devices(pool: &Pool, names: &[String], args: &ZpoolList, rows: &mut Vec<Vec<String>>, sections: &mut Vec<usize>) {
+fn devices(
+    pool: &Pool,
+    names: &[String],
+    args: &ZpoolList,
+    rows: &mut Vec<Vec<String>>,
+    sections: &mut Vec<usize>,
+) {
     let of_class = |class: &'static str| {
         pool.root.children.iter().filter(move |top| top.class == class && top.kind != "hole")
     };
@@ -164,12 +171,14 @@ fn object(pool: &Pool, names: &[String], args: &ZpoolList) -> Value {
     let mut object = json::pool(pool, true);
     let mut properties = Map::new();
     for name in names.iter().filter(|name| *name != "name") {
-        let value = pool.property(name).map_or_else(json::absent, |property| json::property(property, args.exact));
+        let value =
+            pool.property(name).map_or_else(json::absent, |property| json::property(property, args.exact));
         properties.insert(name.clone(), value);
     }
     object.insert("properties".to_owned(), Value::Object(properties));
     if args.verbose {
-        let all = pool.root.children.iter().filter(|top| top.kind != "hole").chain(&pool.cache).chain(&pool.spares);
+        let all =
+            pool.root.children.iter().filter(|top| top.kind != "hole").chain(&pool.cache).chain(&pool.spares);
         let name = |device: &Device| args.names.of(device);
         object.insert("vdevs".to_owned(), json::devices(all, &|device| vdev(device, names, args), &name));
     }
@@ -199,4 +208,3 @@ fn vdev(device: &Device, names: &[String], args: &ZpoolList) -> Value {
     }
     Value::Object(object)
 }
-

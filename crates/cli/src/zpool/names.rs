@@ -15,7 +15,9 @@ impl DeviceNames {
         if self.guids {
             return device.guid.clone();
         }
-        let Some(path) = device.path.as_deref().filter(|_| device.present) else { return device.name.clone() };
+        let Some(path) = device.path.as_deref().filter(|_| device.present) else {
+            return device.name.clone();
+        };
         let resolved = match fs::canonicalize(path) {
             Ok(resolved) if self.follow => resolved.to_string_lossy().into_owned(),
             _ => path.to_owned(),

@@ -67,11 +67,17 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     out.push_str("config:\n\n");
     let mut widest = 0;
     let everything = [&pool.root].into_iter().chain(&pool.cache).chain(&pool.spares);
-    everything.for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
+    everything
+        .for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
     let width = widest.max(NAME_WIDTH_MIN);
-    line(&mut out, format_args!("\t{:width$}  {:8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"));
+    line(
+        &mut out,
+        format_args!("\t{:width$}  {:8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"),
+    );
     row(&mut out, &pool.root, 0, width, args);
-    let tops = |class: &'static str| pool.root.children.iter().filter(move |top| is_shown(top) && top.class == class);
+    let tops = |class: &'static str| {
+        pool.root.children.iter().filter(move |top| is_shown(top) && top.class == class)
+    };
     tops("normal").for_each(|top| tree(&mut out, top, 2, width, args));
     for (class, title) in [("dedup", "dedup"), ("special", "special"), ("log", "logs")] {
         if tops(class).next().is_some() {

@@ -1,6 +1,7 @@
 //! The vocabulary of the command line's tests: run it with nothing of this machine's around it, start the daemon
 //! and be sure that it ends.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::disallowed_methods, reason = "this is the world outside: real processes in real time")]
 
 use std::{
     ffi::OsStr,
@@ -106,7 +107,11 @@ impl Lab {
         self.run_args("millpond", line.split_whitespace())
     }
 
-    pub(crate) fn run_args<S: AsRef<OsStr>>(&self, called: &str, args: impl IntoIterator<Item = S>) -> Outcome {
+    pub(crate) fn run_args<S: AsRef<OsStr>>(
+        &self,
+        called: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Outcome {
         let output = self.command(called).args(args).output().expect("the program starts");
         Outcome {
             code: output.status.code(),
