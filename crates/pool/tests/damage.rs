@@ -155,7 +155,8 @@ fn seeds() -> Vec<u64> {
 
 /// Flips up to a few thousand bytes, most of them where something is; sometimes in labels too.
 fn flip(images: &mut [Vec<u8>], used: &[Vec<usize>], random: &mut Random) {
-    let flips = 1 + random.below(1 << random.below(12));
+    let most = 1 << random.below(12);
+    let flips = 1 + random.below(most);
     let labels = random.below(4) == 0;
     for _ in 0..flips {
         let victim = random.below(images.len() as u64) as usize;
