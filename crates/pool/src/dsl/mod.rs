@@ -192,8 +192,14 @@ impl Dsl {
         let mut seen = BTreeSet::new();
         let mut todo = vec![from];
         while let Some(dataset) = todo.pop() {
-            if dataset.kind() != DatasetKind::Head || !seen.insert(dataset.dir().object()) {
+            if dataset.kind() != DatasetKind::Head {
                 all.push(dataset);
+                continue;
+            }
+            if !seen.insert(dataset.dir().object()) {
+                let at = At { object: dataset.dir().object(), ..At::default() };
+                let source = ReadError::Inconsistent { at, what: "two child maps lead to this dataset" };
+                errors.push(LookupError::Read { name: dataset.name().to_owned(), source });
                 continue;
             }
             let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };

@@ -202,7 +202,7 @@ async fn open_at(
         return Err(ImportError::Version(uberblock.version));
     }
     let label = newest(&candidate.devices, uberblock.txg).ok_or(ImportError::NoSuchPool)?;
-    let unknown: Vec<UnsupportedFeature> = label
+    let mut unknown: Vec<UnsupportedFeature> = label
         .nvlist("features_for_read")
         .into_iter()
         .flat_map(NvList::iter)
@@ -212,12 +212,15 @@ async fn open_at(
             description: features::find(guid).map(|feature| feature.description.to_owned()),
         })
         .collect();
+    let tree = tentative_tree(candidate, uberblock);
+    let look = |tree| Arc::new(PoolIo::new(tree, Arc::new(BlockCache::new(TENTATIVE_CACHE))));
     if !unknown.is_empty() {
+        if let Ok(tree) = tree {
+            describe(&look(tree), uberblock, &mut unknown).await;
+        }
         return Err(ImportError::Unsupported { features: unknown });
     }
-
-    let tree = tentative_tree(candidate, uberblock)?;
-    let tentative = Arc::new(PoolIo::new(tree, Arc::new(BlockCache::new(TENTATIVE_CACHE))));
+    let tentative = look(tree?);
     let config = match read_config(&tentative, uberblock).await {
         Ok(config) => config,
         Err(source) => {
@@ -286,6 +289,20 @@ async fn open_at(
         spares,
         l2cache,
     }))
+}
+
+/// What the pool itself says about features nobody here has heard of, if that much can be read without
+/// them: often it can, and checksums keep it honest.
+async fn describe(io: &Arc<PoolIo>, uberblock: &Uberblock, unknown: &mut [UnsupportedFeature]) {
+    let Ok(mos) = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await else { return };
+    let Ok(directory) = Zap::open_in(&mos, 1).await else { return };
+    let Ok(Some(object)) = directory.get_u64("feature_descriptions").await else { return };
+    let Ok(descriptions) = Zap::open_in(&mos, object).await else { return };
+    for feature in unknown.iter_mut().filter(|feature| feature.description.is_none()) {
+        if let Ok(Some(value)) = descriptions.get(feature.guid.as_str()).await {
+            feature.description = value.as_text().filter(|text| !text.is_empty()).map(str::to_owned);
+        }
+    }
 }
 
 fn no_tree(uberblock: &Uberblock) -> ImportError {

@@ -158,7 +158,8 @@ async fn read_tables(set: &Arc<ObjectSet>, master: &Zap) -> Result<(Registry, La
     let at = zap.object().bookmark(0, 0);
     for (key, value) in zap.to_vec().await? {
         if let Some(name) = key.name() {
-            let attributes: Option<Vec<u16>> = value.integers().map(|number| u16::try_from(number).ok()).collect();
+            let attributes: Option<Vec<u16>> =
+                value.integers().map(|number| u16::try_from(number).ok()).collect();
             let wrong = ReadError::Inconsistent { at, what: "a layout names an attribute beyond 16 bits" };
             layouts.insert(name, attributes.ok_or(wrong)?).map_err(ReadError::malformed(at))?;
         }

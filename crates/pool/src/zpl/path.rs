@@ -48,7 +48,9 @@ impl FileSystem {
                 }
                 continue;
             }
-            let Some(here) = way.last() else { return Err(FileError::NotFound { path: shown(&names, &name) }) };
+            let Some(here) = way.last() else {
+                return Err(FileError::NotFound { path: shown(&names, &name) });
+            };
             if here.kind() != FileKind::Directory {
                 return Err(FileError::NotDirectory { path: shown(&names, &name) });
             }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod patch;
+
 use std::sync::Arc;
 
 use disk::Disk;
