@@ -180,6 +180,12 @@ pub struct Pool {
     /// The `scan:` line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan: Option<String>,
+    /// The `remove:` line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removal: Option<String>,
+    /// The `expand:` line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expansion: Option<String>,
     /// Its devices.
     pub root: Device,
     /// Cache devices.

@@ -159,6 +159,8 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         properties: Vec::new(),
         problem,
         scan: found.scan.clone(),
+        removal: found.removal.clone(),
+        expansion: found.expansion.clone(),
         root: device(&found.root, None),
         cache: found.l2cache.iter().map(|vdev| device(vdev, Some("l2cache"))).collect(),
         spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),

@@ -64,6 +64,12 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     if let Some(scan) = &pool.scan {
         line(&mut out, format_args!("  scan: {scan}"));
     }
+    if let Some(removal) = &pool.removal {
+        line(&mut out, format_args!("remove: {removal}"));
+    }
+    if let Some(expansion) = &pool.expansion {
+        line(&mut out, format_args!("expand: {expansion}"));
+    }
     out.push_str("config:\n\n");
     let mut widest = 0;
     let everything = [&pool.root].into_iter().chain(&pool.cache).chain(&pool.spares);

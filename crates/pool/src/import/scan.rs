@@ -76,8 +76,8 @@ pub struct Found {
     pub problems: Vec<(PathBuf, io::Error)>,
     /// Paths that were named, could be read, and are no device of any pool.
     pub strangers: Vec<PathBuf>,
-    /// Things worth knowing about devices that were found: one that is there twice, labels without a
-    /// pool. A sentence each.
+    /// Things worth knowing that keep nothing from working: a device that is there twice, labels without
+    /// a pool, a file in a directory that could not be read. A sentence each, also logged as warnings.
     pub notes: Vec<String>,
 }
 
@@ -150,12 +150,16 @@ pub async fn scan(sources: &Sources) -> Found {
         match (outcome, path) {
             (Ok(Some(device)), _) => devices.push(device),
             (Ok(None), Some(path)) if named => found.strangers.push(path),
-            (Err(error), Some(path)) if named || is_refusal(&error) => found.problems.push((path, error)),
+            (Err(error), Some(path)) if named => found.problems.push((path, error)),
+            (Err(error), Some(path)) if is_refusal(&error) => {
+                found.notes.push(format!("{} could not be searched: {error}", path.display()));
+            }
             (Err(error), path) => tracing::debug!(?path, %error, "not scanned"),
             _ => {}
         }
     }
     found.pools = group(devices, &mut found.notes);
+    found.notes.iter().for_each(|note| tracing::warn!("{note}"));
     found
 }
 

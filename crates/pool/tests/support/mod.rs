@@ -9,7 +9,7 @@ use std::sync::Arc;
 use disk::Disk;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
 use pool::{
-    BlockError, Bookmark, Pool,
+    BlockError, Bookmark, Pool, PoolIo,
     dmu::{ObjectSet, ReadError, Run},
     import::{Candidate, ImportError, OpenOptions, Sources, open, scan},
 };
@@ -69,15 +69,21 @@ impl Walk {
 
 /// Reads every block that can be reached, directly from devices.
 pub(crate) async fn walk(pool: &Arc<Pool>) -> Walk {
+    walk_through(pool.io(), pool.uberblock().rootbp).await
+}
+
+/// The same through any reader, from a root.
+pub(crate) async fn walk_through(io: &Arc<PoolIo>, root: BlkPtr) -> Walk {
     let mut walk = Walk::default();
-    let datasets = walk_objset(pool, pool.mos(), &mut walk).await;
+    let mos = ObjectSet::open(io.clone(), 0, root).await.unwrap();
+    let datasets = walk_objset(io, &mos, &mut walk).await;
     for (id, bp) in datasets {
         if bp.is_hole() {
             continue;
         }
-        match ObjectSet::open(pool.io().clone(), id, bp).await {
+        match ObjectSet::open(io.clone(), id, bp).await {
             Ok(set) => {
-                walk_objset(pool, &set, &mut walk).await;
+                walk_objset(io, &set, &mut walk).await;
             }
             Err(error) => walk.errors.push(error.to_string()),
         }
@@ -85,7 +91,7 @@ pub(crate) async fn walk(pool: &Arc<Pool>) -> Walk {
     walk
 }
 
-async fn walk_objset(pool: &Arc<Pool>, set: &ObjectSet, walk: &mut Walk) -> Vec<(u64, BlkPtr)> {
+async fn walk_objset(io: &Arc<PoolIo>, set: &ObjectSet, walk: &mut Walk) -> Vec<(u64, BlkPtr)> {
     walk.objsets += 1;
     let mut datasets = Vec::new();
     let mut objects = set.objects();
@@ -104,14 +110,14 @@ async fn walk_objset(pool: &Arc<Pool>, set: &ObjectSet, walk: &mut Walk) -> Vec<
             datasets.push((dnode.number, dataset.bp));
         }
         match pool::dmu::Object::new(set.source().clone(), set.id(), dnode) {
-            Ok(object) => walk_object(pool, &object, walk).await,
+            Ok(object) => walk_object(io, &object, walk).await,
             Err(error) => walk.errors.push(error.to_string()),
         }
     }
     datasets
 }
 
-async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Walk) {
+async fn walk_object(io: &Arc<PoolIo>, object: &pool::dmu::Object, walk: &mut Walk) {
     let mut runs = object.runs(0, 0..object.max_block_id() + 1);
     let mut batch = Vec::new();
     loop {
@@ -132,11 +138,11 @@ async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Wa
                 // No key, no content; but what is stored is verified without one.
                 walk.encrypted += 1;
                 let at = object.bookmark(0, blkid);
-                match pool.io().read_raw(&pointer, at).await {
+                match io.read_raw(&pointer, at).await {
                     Ok(raw) => assert_eq!(raw.len() as u64, pointer.psize()),
                     Err(error) => walk.errors.push(error.to_string()),
                 }
-                let refused = pool.io().read_block_uncached(&pointer, at).await.map(|content| content.len());
+                let refused = io.read_block_uncached(&pointer, at).await.map(|content| content.len());
                 let expected = object.dnode().object_type == ObjectType::DNODE;
                 if refused.is_ok() != expected {
                     walk.errors.push(format!("an encrypted block {at} read as {refused:?}"));
@@ -146,7 +152,7 @@ async fn walk_object(pool: &Arc<Pool>, object: &pool::dmu::Object, walk: &mut Wa
             }
         }
         if batch.len() >= 64 || done {
-            let outcomes = pool.io().read_blocks_uncached(&batch).await;
+            let outcomes = io.read_blocks_uncached(&batch).await;
             for ((bp, at), outcome) in batch.drain(..).zip(outcomes) {
                 walk.take(&bp, at, outcome);
             }
