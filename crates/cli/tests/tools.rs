@@ -49,7 +49,7 @@ fn images_hash_to_the_manifest_and_are_sparse() {
         let crashed = fixture.name.starts_with("crash-");
         for zvol in fixture.manifest.zvols.iter().filter(|zvol| !crashed || zvol.name.contains('@')) {
             let out = lab.path("image");
-            let args = ["-d", dir(&fixture), "image", &zvol.name, "-o", out.to_str().unwrap()];
+            let args = ["-d", dir(&fixture), "image", "-f", &zvol.name, "-o", out.to_str().unwrap()];
             lab.run_args("millpond", args).ok();
             let metadata = fs::metadata(&out).unwrap();
             assert_eq!((metadata.len(), hash(&out)), (zvol.size, zvol.sha256.clone()), "{}", zvol.name);
