@@ -1,6 +1,10 @@
 //! Lies told with right checksums, each in a place of its own: every one ends soon, in little memory, and in an
 //! error that says where.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may fail loudly and say what it saw, its helpers too"
+)]
 
 mod support;
 

@@ -192,7 +192,7 @@ async fn heartbeating() -> Option<(Candidate, Arc<dyn Disk>, Uberblock, u64)> {
     uberblock.timestamp += 1;
     // Every second, given up after ten: valid bits 1 (interval), 2 (sequence), 4 (fail intervals).
     let config = Mmp::pack(1000, 1, 10);
-    uberblock.mmp = Some(Mmp { delay_ns: 1_000_000_000, config, ..uberblock.mmp.unwrap() });
+    uberblock.mmp = Some(Mmp { delay_ns: 1_000_000_000, config });
     write_uberblock(&*disk, &uberblock, ashift).await;
     let mut found = scan(&Sources::disks([Arc::clone(&disk)])).await;
     let mut candidate = found.pools.remove(0);
