@@ -4,11 +4,12 @@ use std::{
     future::Future,
     io::IsTerminal as _,
     pin::pin,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
 use server::pool::status::human;
+use tokio::time::Instant;
 
 /// How often a bar moves.
 const BAR: Duration = Duration::from_millis(100);

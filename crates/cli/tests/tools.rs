@@ -1,4 +1,5 @@
 //! `verify`, `image`, `ls`, `cat`, `get` and `dump` on real pools, against what their manifests say.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 

@@ -4,6 +4,7 @@
 //! zdb's answers are kept in `tests/zdb/NAME.txt` (its table, and nothing else of its output), because asking
 //! takes seconds for each pool. `MILLPOND_ZDB=all` asks again for every fixture and rewrites them; otherwise a
 //! handful of pools is asked live.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it met")]
 
 mod support;
 

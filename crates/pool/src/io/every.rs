@@ -611,8 +611,7 @@ impl PoolIo {
         block[..truth.len()].copy_from_slice(&truth);
         // What pads the last sector is covered by parity and not by the checksum: zeroes, unless the sector is
         // otherwise right and holds something else.
-        let mut number = 0;
-        for cell in layout.stripes.iter().flat_map(|stripe| &stripe.cells) {
+        for (number, cell) in layout.stripes.iter().flat_map(|stripe| &stripe.cells).enumerate() {
             let (end, inside) = (cell.start + cell.len, truth.len().saturating_sub(cell.start));
             let is_last = cell.start < truth.len() && end > truth.len() && number_is_data(layout, number);
             if let (true, Some(Got::Bytes(data))) = (is_last, first(&cells[number], got))
@@ -620,7 +619,6 @@ impl PoolIo {
             {
                 block[truth.len()..end].copy_from_slice(&data[inside..]);
             }
-            number += 1;
         }
         let Some(right) = parity_of(layout, &block) else { return true };
         let mut number = 0;

@@ -107,7 +107,7 @@ struct Finding {
 ///
 /// Damage is no error here: it is in the report. Uses as many threads as the runtime has.
 pub async fn verify(pool: &Arc<Pool>, progress: &Arc<Progress>) -> Report {
-    let started = std::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let scopes = Scopes::read(pool).await;
     let (roots, unchanged) = (scopes.roots(), scopes.unchanged());
     let Scopes { all, failures } = scopes;

@@ -20,10 +20,13 @@ const PATHS_MAX: usize = 1000;
 /// Entries of a directory that are searched for a name.
 const NAMES_MAX: u64 = 100_000;
 
+/// A dataset's name; once asked for, its file system, if it has one that can be read.
+type Named = (String, Option<Option<FileSystem>>);
+
 pub(super) struct Names<'p> {
     pool: &'p Arc<Pool>,
     /// By object number in the MOS: name and, once asked for, the file system.
-    datasets: Option<BTreeMap<u64, (String, Option<Option<FileSystem>>)>>,
+    datasets: Option<BTreeMap<u64, Named>>,
     paths: BTreeMap<(u64, u64), Option<String>>,
 }
 
