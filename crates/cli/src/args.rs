@@ -57,10 +57,10 @@ pub(crate) struct Globals {
     #[arg(short = 'd', value_name = "DIR|DEVICE")]
     pub(crate) search: Vec<PathBuf>,
     /// Where imported pools are remembered
-    #[arg(long, value_name = "DIR", env = "MILLPOND_STATE")]
+    #[arg(long, value_name = "DIR", env = "MILLPOND_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Control socket of a running daemon
-    #[arg(long, value_name = "PATH", env = "MILLPOND_SOCKET")]
+    #[arg(long, value_name = "PATH", env = "MILLPOND_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
 }
 

@@ -156,6 +156,8 @@ fn device_cell(device: &Device, name: &str, exact: bool) -> String {
     let space = device.space.filter(|space| space.size > 0);
     let value = match name {
         "health" => Some(device.state.clone()),
+        // A device that is offline may be there; nobody has opened it.
+        "size" if device.state == "OFFLINE" => None,
         "size" => device.device_bytes.or(space.map(|space| space.size)).map(size),
         "allocated" => space.map(|space| size(space.allocated)),
         "free" => space.map(|space| size(space.free)),
