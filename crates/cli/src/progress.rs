@@ -1,11 +1,6 @@
 //! Progress of long work: a bar on a terminal, plain lines in a pipe, always on standard error.
 
-use std::{
-    future::Future,
-    io::IsTerminal as _,
-    pin::pin,
-    time::Duration,
-};
+use std::{future::Future, io::IsTerminal as _, pin::pin, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use server::pool::status::human;

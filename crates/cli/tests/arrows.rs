@@ -13,7 +13,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-scsi", &["millpond-block"]),
     ("millpond-iscsi", &["millpond-block", "millpond-scsi"]),
     ("millpond-nbd", &["millpond-block"]),
-    ("millpond-server", &["millpond-block", "millpond-disk", "millpond-iscsi", "millpond-nbd", "millpond-pool"]),
+    (
+        "millpond-server",
+        &["millpond-block", "millpond-disk", "millpond-iscsi", "millpond-nbd", "millpond-pool"],
+    ),
     ("millpond", &["millpond-server"]),
 ];
 
@@ -25,7 +28,8 @@ fn crates_depend_downwards_only() {
         .output()
         .expect("cargo metadata runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
 
     let packages = metadata["packages"].as_array().expect("a list of packages");

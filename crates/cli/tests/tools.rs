@@ -34,7 +34,10 @@ fn hex(sum: Sha256) -> String {
 /// The fixtures that are in the repository.
 fn own() -> impl Iterator<Item = Fixture> {
     let archives = fixtures::repository().join("tests/fixtures/pools");
-    fixtures::ALL.into_iter().filter(move |name| archives.join(format!("{name}.tar.zst")).exists()).map(fixtures::pool)
+    fixtures::ALL
+        .into_iter()
+        .filter(move |name| archives.join(format!("{name}.tar.zst")).exists())
+        .map(fixtures::pool)
 }
 
 fn dir(fixture: &Fixture) -> &str {
@@ -69,7 +72,8 @@ fn an_image_to_standard_output_is_whole_and_a_bad_one_leaves_nothing() {
     let fixture = fixtures::pool("single");
     let lab = Lab::empty();
     let zvol = &fixture.manifest.zvols[0];
-    let output = lab.command("millpond").args(["-d", dir(&fixture), "image", &zvol.name, "-o", "-"]).output().unwrap();
+    let output =
+        lab.command("millpond").args(["-d", dir(&fixture), "image", &zvol.name, "-o", "-"]).output().unwrap();
     assert!(output.status.success());
     let mut sum = Sha256::new();
     sum.update(&output.stdout);
@@ -106,8 +110,18 @@ fn compare_entry(name: &str, root: &Path, entry: &Entry, is_root: bool) {
         return assert_eq!(target.to_str(), entry.target.as_deref(), "{name}: {}", entry.path);
     }
     let mode = u32::from_str_radix(&entry.mode, 8).unwrap();
-    assert_eq!(metadata.mode() & 0o7777, if is_root { mode } else { mode & 0o1777 }, "{name}: {}", entry.path);
-    assert_eq!(format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()), entry.mtime, "{name}: {}", entry.path);
+    assert_eq!(
+        metadata.mode() & 0o7777,
+        if is_root { mode } else { mode & 0o1777 },
+        "{name}: {}",
+        entry.path
+    );
+    assert_eq!(
+        format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec()),
+        entry.mtime,
+        "{name}: {}",
+        entry.path
+    );
     if is_root {
         assert_eq!((metadata.uid(), metadata.gid()), (entry.uid, entry.gid), "{name}: {}", entry.path);
     }
@@ -138,7 +152,10 @@ fn trees_come_out_as_the_manifest_says() {
             }
             // Never over what is there.
             assert_ne!(lab.run_args("millpond", args).code, None);
-            let again = lab.run_args("millpond", ["-d", dir(&fixture), "get", "-o", target.join("x/y").to_str().unwrap(), name, "/"]);
+            let again = lab.run_args(
+                "millpond",
+                ["-d", dir(&fixture), "get", "-o", target.join("x/y").to_str().unwrap(), name, "/"],
+            );
             assert_eq!(again.code, Some(1));
         }
     }
@@ -156,10 +173,15 @@ fn listings_and_contents_agree_with_the_manifest() {
             listing["entries"].as_array().unwrap().iter().map(|e| (e["path"].as_str().unwrap(), e)).collect();
         assert_eq!(listed.len(), entries.len() - 1, "{name}: all but the root itself");
         for entry in entries.iter().filter(|entry| entry.path != ".") {
-            let found = listed.get(format!("/{}", entry.path).as_str()).unwrap_or_else(|| panic!("{name}: {}", entry.path));
+            let found = listed
+                .get(format!("/{}", entry.path).as_str())
+                .unwrap_or_else(|| panic!("{name}: {}", entry.path));
             let mode = u32::from_str_radix(&entry.mode, 8).unwrap();
             assert_eq!(found["mode"], format!("{mode:o}"), "{name}: {}", entry.path);
-            assert_eq!((found["uid"].as_u64(), found["gid"].as_u64()), (Some(entry.uid.into()), Some(entry.gid.into())));
+            assert_eq!(
+                (found["uid"].as_u64(), found["gid"].as_u64()),
+                (Some(entry.uid.into()), Some(entry.gid.into()))
+            );
             assert_eq!(found["target"].as_str(), entry.target.as_deref());
             assert_eq!(found["mtime"], entry.mtime.as_str());
             if entry.kind == "f" {
@@ -168,8 +190,11 @@ fn listings_and_contents_agree_with_the_manifest() {
         }
         let files: Vec<&Entry> = entries.iter().filter(|entry| entry.kind == "f").collect();
         for entry in files.iter().step_by(files.len() / 10 + 1) {
-            let output =
-                lab.command("millpond").args(["-d", dir(&fixture), "cat", name, &entry.path]).output().unwrap();
+            let output = lab
+                .command("millpond")
+                .args(["-d", dir(&fixture), "cat", name, &entry.path])
+                .output()
+                .unwrap();
             let mut sum = Sha256::new();
             sum.update(&output.stdout);
             assert_eq!(Some(hex(sum)), entry.sha256, "{name}: {}", entry.path);
@@ -196,16 +221,27 @@ fn everything_can_be_dumped() {
     for fixture in own() {
         let pool = &fixture.manifest.pool;
         let text = lab.run_args("millpond", ["-d", dir(&fixture), "dump", "-f", pool]).ok();
-        assert!(text.contains("Dataset mos [META]:") && text.contains("rootbp: DVA[0]=<"), "{}: {text}", fixture.name);
+        assert!(
+            text.contains("Dataset mos [META]:") && text.contains("rootbp: DVA[0]=<"),
+            "{}: {text}",
+            fixture.name
+        );
         let all = ["-d", dir(&fixture), "dump", "-f", "-C", "-uu", "-DDD", "-mmm", "-i", "-H", "-j", pool];
         let lines = lab.run_args("millpond", all).ok();
         let mut sections: BTreeMap<String, u64> = BTreeMap::new();
         for line in lines.lines() {
-            let document: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", fixture.name));
+            let document: Value =
+                serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", fixture.name));
             *sections.entry(document["section"].as_str().unwrap().to_owned()).or_default() += 1;
         }
-        for section in ["config", "uberblock", "dataset", "object", "block", "vdev", "metaslab", "segment", "history"] {
-            assert!(sections.get(section).is_some_and(|count| *count > 0), "{}: no {section}: {sections:?}", fixture.name);
+        for section in
+            ["config", "uberblock", "dataset", "object", "block", "vdev", "metaslab", "segment", "history"]
+        {
+            assert!(
+                sections.get(section).is_some_and(|count| *count > 0),
+                "{}: no {section}: {sections:?}",
+                fixture.name
+            );
         }
         assert!(!sections.contains_key("error"), "{}: {sections:?}", fixture.name);
         let image = &fixture.images()[0];
@@ -234,10 +270,17 @@ fn verify_counts_and_says_what_is_wrong_by_its_exit_code() {
         page[100] ^= 1;
     }
     fs::write(&image, bytes).unwrap();
-    let outcome = lab.run_args("millpond", ["-d", copy.path().to_str().unwrap(), "verify", "-f", "-j", &fixture.manifest.pool]);
+    let outcome = lab.run_args(
+        "millpond",
+        ["-d", copy.path().to_str().unwrap(), "verify", "-f", "-j", &fixture.manifest.pool],
+    );
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!((&report["clean"], &report["intact"]), (&Value::Bool(false), &Value::Bool(true)), "one side is whole");
+    assert_eq!(
+        (&report["clean"], &report["intact"]),
+        (&Value::Bool(false), &Value::Bool(true)),
+        "one side is whole"
+    );
     let problems = report["problems"].as_array().unwrap();
     assert!(problems.len() > 500 && problems.iter().all(|problem| problem["kind"] == "repairable"));
     assert!(problems.iter().any(|problem| problem["path"].is_string()), "files are named");

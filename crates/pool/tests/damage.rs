@@ -120,7 +120,8 @@ async fn contents(pool: &Arc<Pool>) -> Contents {
     while let Some(visit) = todo.pop() {
         match pool.io().read_block_uncached(&visit.pointer, visit.at).await {
             Ok(content) => {
-                let sum = content.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+                let sum =
+                    content.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
                 found.right.insert(visit.at, sum);
                 if visit.has_children() {
                     todo.extend(expand(&visit, &scopes.all[visit.scope as usize], &content).visits);
