@@ -1,6 +1,10 @@
 //! Nothing is ever written to a device: every command and a serving daemon are run under `strace`, which must see
 //! no image opened but for reading, and the images must be the same to the bit afterwards.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail loudly, and waits in real time"
+)]
 
 mod support;
 
