@@ -26,13 +26,24 @@ mod zpool;
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use args::{Command, Millpond, ZfsProgram, ZpoolProgram};
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 
 use crate::context::{Context, FAILED, Usage};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
+    if arguments.len() == 1 {
+        // Somebody who types only the name wants to know what there is; where the environment sets an option,
+        // clap alone would complain instead.
+        let mut program = match called.as_ref().and_then(|name| name.to_str()) {
+            Some("zpool") => ZpoolProgram::command(),
+            Some("zfs") => ZfsProgram::command(),
+            _ => Millpond::command(),
+        };
+        eprintln!("{}", program.render_help());
+        return ExitCode::from(context::USAGE);
+    }
     let (program, globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
         Some("zpool") => {
             let program = ZpoolProgram::parse_from(arguments);
@@ -73,7 +84,7 @@ fn main() -> ExitCode {
                 ExitCode::from(context::USAGE)
             }
             Err(error) => {
-                eprintln!("{error:#}");
+                eprintln!("{}", sentence(&error));
                 ExitCode::from(FAILED)
             }
         },
@@ -92,6 +103,18 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Get(args) => files::get(args, context).await,
         Command::Dump(args) => dump::run(args, context).await,
     }
+}
+
+/// The error and its causes, each said once: some errors quote their cause in the middle of a longer text.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
 }
 
 /// Whether the reader of standard output went away: it has seen enough, and that is no failure.

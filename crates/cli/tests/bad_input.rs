@@ -243,3 +243,12 @@ fn no_command_changes_an_image() {
     }
     assert_eq!(sums(), before);
 }
+
+#[test]
+fn the_bare_name_shows_what_there_is_whatever_the_environment_says() {
+    for called in ["millpond", "zpool", "zfs"] {
+        // `Lab` sets MILLPOND_STATE and MILLPOND_SOCKET, which are options to clap.
+        let text = Lab::empty().run_args(called, [""; 0]).fails(2);
+        assert!(text.contains("Usage:") && text.contains("Commands:"), "{called}: {text}");
+    }
+}

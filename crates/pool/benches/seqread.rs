@@ -109,7 +109,7 @@ fn read_volume(dir: &Path, volume: &str, block: usize, depth: usize) -> (f64, u6
         for task in tasks {
             task.await.expect("a task");
         }
-        (size as f64 / (1 << 20) as f64 / begin.elapsed().as_secs_f64(), size)
+        (size as f64 / f64::from(1 << 20) / begin.elapsed().as_secs_f64(), size)
     })
 }
 
