@@ -14,7 +14,7 @@ run:
 test: 
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 ## lint: formatting and clippy, if this toolchain has them
 lint:
