@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileTypeExt as _,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -35,6 +35,9 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
     }
     let pool =
         context.open_pool_of(&args.search.search, &args.volume, foreign(args.force), &args.rewind).await?;
+    if !to_stdout {
+        refuse_members(&pool, &args.output)?;
+    }
     let volume = pool.open_volume(&args.volume).await?;
     let size = volume.geometry().size;
     let done = Arc::new(AtomicU64::new(0));
@@ -48,6 +51,23 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
     let outcome = watch(&format!("image {}", args.volume), amount, write).await;
     outcome.with_context(|| format!("cannot write an image of '{}'", args.volume))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The devices of the pool are only ever read: an image must not be written over one of them, nor take the place
+/// of one that is a file.
+fn refuse_members(pool: &Pool, output: &Path) -> anyhow::Result<()> {
+    let Ok(target) = fs::metadata(output) else { return Ok(()) };
+    let members = pool.tree().leaves().into_iter().chain(pool.spares()).chain(pool.l2cache());
+    for path in members.filter_map(|vdev| vdev.path.as_deref()) {
+        let Ok(member) = fs::metadata(path) else { continue };
+        let same_device = target.file_type().is_block_device()
+            && member.file_type().is_block_device()
+            && target.rdev() == member.rdev();
+        if same_device || (target.dev(), target.ino()) == (member.dev(), member.ino()) {
+            bail!("cannot write {}: it is a device of pool '{}'", named(output), pool.name());
+        }
+    }
+    Ok(())
 }
 
 async fn write(

@@ -252,3 +252,21 @@ fn the_bare_name_shows_what_there_is_whatever_the_environment_says() {
         assert!(text.contains("Usage:") && text.contains("Commands:"), "{called}: {text}");
     }
 }
+
+#[test]
+fn an_image_is_never_written_over_a_device_of_the_pool() {
+    let fixture = fixtures::pool("single");
+    let copy = fixture.copy();
+    let member = copy.path().join("single-0.img");
+    let before = std::fs::metadata(&member).unwrap();
+    let lab = Lab::at(copy.path());
+    let link = lab.path("innocent.img");
+    std::os::unix::fs::symlink(&member, &link).unwrap();
+    for output in [&member, &link] {
+        let error = lab.run(&format!("-d . image psingle/v1 -o {}", output.display())).fails(1);
+        assert!(error.contains("it is a device of pool 'psingle'"), "{error}");
+    }
+    let after = std::fs::metadata(&member).unwrap();
+    use std::os::unix::fs::MetadataExt as _;
+    assert_eq!((before.ino(), before.mtime(), before.len()), (after.ino(), after.mtime(), after.len()));
+}

@@ -9,7 +9,8 @@
 //! reference count. Eviction is CLOCK: a hand sweeps the slots; a slot touched since the last sweep
 //! gets another round. Blocks within 1 MiB of a device share a shard, because they may share the
 //! memory of one transfer, which is only free when all of them are forgotten; a common shard forgets
-//! them at about the same time.
+//! them at about the same time. A block that outlives a sweep gets memory of its own, or one hot block of
+//! 4 KiB would hold a megabyte that nobody counts.
 //!
 //! Locks: one shard at a time, nothing else is taken under it.
 
@@ -22,6 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use disk::IoBuf;
 use parking_lot::Mutex;
 
 /// What a block is found by.
@@ -77,6 +79,8 @@ struct Slot {
     data: Bytes,
     /// Touched since the hand last came by.
     touched: bool,
+    /// The memory behind `data` is a transfer's, which may be many times larger.
+    is_slice: bool,
 }
 
 /// Shards, a power of two: with 64, two of 16 threads meet in one about once in five lookups, for
@@ -118,9 +122,18 @@ impl BlockCache {
 
     /// Remembers a block. One larger than an eighth of the budget is not: it would push out too much.
     pub fn insert(&self, key: Key, data: Bytes) {
+        self.remember(key, data, false);
+    }
+
+    /// Remembers a block that is a slice of the memory of a larger transfer.
+    pub fn insert_slice(&self, key: Key, data: Bytes) {
+        self.remember(key, data, true);
+    }
+
+    fn remember(&self, key: Key, data: Bytes, is_slice: bool) {
         let budget = self.budget.load(Relaxed);
         let need = data.len() + OVERHEAD;
-        if need > budget / 8 || !self.shard(&key).lock().insert(key, data) {
+        if need > budget / 8 || !self.shard(&key).lock().insert(key, data, is_slice) {
             return;
         }
         self.held.fetch_add(need, Relaxed);
@@ -168,13 +181,13 @@ impl Shard {
     }
 
     /// False if it is here already: two readers missed at the same time.
-    fn insert(&mut self, key: Key, data: Bytes) -> bool {
+    fn insert(&mut self, key: Key, data: Bytes, is_slice: bool) -> bool {
         if self.places.contains_key(&key) {
             return false;
         }
         self.bytes += data.len() + OVERHEAD;
         self.places.insert(key, self.slots.len());
-        self.slots.push(Slot { key, data, touched: false });
+        self.slots.push(Slot { key, data, touched: false, is_slice });
         true
     }
 
@@ -188,6 +201,9 @@ impl Shard {
             }
             let slot = &mut self.slots[self.hand];
             if std::mem::take(&mut slot.touched) {
+                if std::mem::take(&mut slot.is_slice) {
+                    slot.data = IoBuf::from_slice(&slot.data).freeze();
+                }
                 self.hand += 1;
                 continue;
             }
@@ -238,6 +254,23 @@ mod tests {
 
     fn key(n: u64) -> Key {
         Key { vdev: 0, offset: n << 12, birth: 7, tag: 1 }
+    }
+
+    #[test]
+    fn a_block_that_stays_does_not_hold_the_memory_of_its_transfer() {
+        let cache = BlockCache::new(1 << 20);
+        let transfer = Bytes::from(vec![7; 1 << 20]);
+        let block = transfer.slice(4096..8192);
+        let start = block.as_ptr();
+        let hot = key(3);
+        cache.insert_slice(hot, block);
+        // Others push the hand around while the hot one is asked for all the time.
+        for n in 1000..4000 {
+            assert_eq!(cache.get(&hot).as_deref(), Some(&[7; 4096][..]));
+            cache.insert(key(n), Bytes::from(vec![0; 1000]));
+        }
+        assert_ne!(cache.get(&hot).unwrap().as_ptr(), start, "it has memory of its own by now");
+        assert!(transfer.is_unique(), "nothing holds the transfer any more");
     }
 
     #[test]

@@ -34,14 +34,18 @@ use crate::{
     zap::Zap,
 };
 
+/// Unreadable places in the object directory after which the rest of it is not looked at.
+const FAILURES_MAX: usize = 10_000;
 /// Level of an object set block in a bookmark.
 pub const LEVEL_OBJSET: i64 = -1;
 /// Level of intent log blocks.
 pub const LEVEL_LOG: i64 = -2;
 /// Block id of a spill block.
 pub const SPILL: u64 = u64::MAX;
-/// Deepest nesting of lists of blocks: they are two deep in practice.
+/// Lists of blocks read for one list that includes others.
 const LISTS_MAX: usize = 1 << 20;
+/// Destroyed datasets that may wait to be freed.
+const DESTROYED_MAX: u64 = 1 << 20;
 /// Largest list of sub-lists read, in bytes.
 const SUBLISTS_MAX: u64 = 64 << 20;
 
@@ -108,9 +112,14 @@ impl Scopes {
                 Ok(None) => break,
                 Err(error) => {
                     scopes.failures.push(error);
+                    // A forged tree of dnodes may repeat one bad block without end.
+                    if scopes.failures.len() >= FAILURES_MAX {
+                        break;
+                    }
                     continue;
                 }
             };
+            tokio::task::coop::consume_budget().await;
             if found.dnode.bonus_type != ObjectType::DSL_DATASET {
                 continue;
             }
@@ -142,6 +151,11 @@ impl Scopes {
             .map_err(ReadError::malformed(at))?;
         let bytes = BptreeEntry::BYTES as u64;
         let end = tree.end.min(object.bytes() / bytes);
+        // An object of holes costs nothing to forge and has any number of entries.
+        if end.saturating_sub(tree.begin) > DESTROYED_MAX {
+            let limit = DESTROYED_MAX * bytes;
+            return Err(ReadError::TooLarge { objset: 0, object: number, limit });
+        }
         for index in tree.begin..end {
             let data = object.read(index.saturating_mul(bytes), BptreeEntry::BYTES).await?;
             let order = match object.read_block(index.saturating_mul(bytes) / object.block_bytes()).await {
@@ -375,9 +389,10 @@ pub async fn pending_frees(pool: &Pool, mut each: impl FnMut(&BlkPtr)) -> Result
 /// The entries of a list of blocks and of all lists it includes.
 async fn list(mos: &ObjectSet, object: u64, each: &mut impl FnMut(&BpobjEntry)) -> Result<(), ReadError> {
     let mut seen = BTreeSet::new();
-    let mut todo = vec![object];
-    while let Some(number) = todo.pop() {
-        if !seen.insert(number) || seen.len() > LISTS_MAX {
+    // A set: many lists may name the same sub-lists, and what waits must not grow with each of them.
+    let mut todo = BTreeSet::from([object]);
+    while let Some(number) = todo.pop_last() {
+        if !seen.insert(number) {
             continue;
         }
         let object = mos.object(number).await?;
@@ -401,7 +416,18 @@ async fn list(mos: &ObjectSet, object: u64, each: &mut impl FnMut(&BpobjEntry)) 
         }
         if phys.subobjs != 0 {
             let sublists = words(mos, phys.subobjs, SUBLISTS_MAX).await?;
-            todo.extend(sublists.into_iter().take(phys.subobj_count as usize).filter(|&number| number != 0));
+            let count = usize::try_from(phys.subobj_count).unwrap_or(usize::MAX);
+            for number in sublists.into_iter().take(count).filter(|&number| number != 0) {
+                if seen.len() + todo.len() > LISTS_MAX {
+                    return Err(ReadError::Inconsistent {
+                        at,
+                        what: "the list of blocks includes too many others",
+                    });
+                }
+                if !seen.contains(&number) {
+                    todo.insert(number);
+                }
+            }
         }
     }
     Ok(())

@@ -181,7 +181,11 @@ impl Object {
     /// Lowest id `down` levels below block `blkid`; saturates.
     pub(crate) fn first_descendant(&self, blkid: u64, down: u8) -> u64 {
         let shift = self.fanout_shift.saturating_mul(u32::from(down));
-        if blkid.leading_zeros() < shift { u64::MAX } else { blkid << shift }
+        match blkid {
+            0 => 0,
+            _ if blkid.leading_zeros() < shift => u64::MAX,
+            _ => blkid << shift,
+        }
     }
 
     /// Which pointer of its parent leads to block `blkid`.

@@ -484,6 +484,8 @@ impl Dataset {
         let mut freed = 0u64;
         let mut at = *phys;
         let mut object = self.object();
+        // A live dataset is older than its own snapshots; from one of those on, each is older than the last.
+        let mut may_go_up = phys.next_snap == 0;
         while object != since.object() {
             // Going back in time, strictly: a chain that does not is forged.
             if at.prev_snap == 0 || at.prev_snap_txg < then.creation_txg {
@@ -491,9 +493,10 @@ impl Dataset {
             }
             freed = freed.saturating_add(deadlist_bytes(mos, at.deadlist).await?);
             let (previous, _) = read_phys(mos, at.prev_snap).await?;
-            if previous.creation_txg >= at.creation_txg && at.next_snap != 0 {
+            if previous.creation_txg >= at.creation_txg && !may_go_up {
                 return Ok(None);
             }
+            may_go_up = false;
             object = at.prev_snap;
             at = previous;
         }

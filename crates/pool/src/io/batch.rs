@@ -6,13 +6,13 @@
 //! gangs, removed devices), goes the careful way, block by block.
 
 use bytes::Bytes;
+use codec::compress;
 use ondisk::blkptr::BlkPtr;
 
 use super::{
     Bookmark, PoolIo, decompress,
     device::Range,
     join::{BoxFuture, join_all},
-    key,
     trail::Trail,
 };
 use crate::{
@@ -139,8 +139,13 @@ impl PoolIo {
     fn finish(&self, bp: &BlkPtr, at: Bookmark, raw: Bytes, cached: bool) -> Result<Bytes, BlockError> {
         self.readable(bp, at)?;
         let content = decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))?;
-        if let Some(key) = key(bp).filter(|_| cached) {
-            self.cache.insert(key, content.clone());
+        if let Some(key) = self.key(bp).filter(|_| cached) {
+            // What was stored as it is shares the transfer's memory; what was decompressed has its own.
+            if bp.compression_id() == compress::Algorithm::Off.id() {
+                self.cache.insert_slice(key, content.clone());
+            } else {
+                self.cache.insert(key, content.clone());
+            }
         }
         Ok(content)
     }

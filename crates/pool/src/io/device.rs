@@ -22,6 +22,8 @@ const REMAP_DEPTH_MAX: usize = 32;
 const PIECES_MAX: usize = 4096;
 /// Combinations of copies tried for a block in several pieces.
 const COMBINATIONS_MAX: usize = 4096;
+/// Bytes put together and hashed for one of them, which bounds the time a bad block can take.
+const COMBINED_BYTES_MAX: usize = 4 << 30;
 
 /// Unverified bytes and the device that gave them.
 #[derive(Clone, Debug)]
@@ -143,7 +145,7 @@ impl PoolIo {
                 }
             }
         }
-        for attempt in 0..COMBINATIONS_MAX {
+        for attempt in 0..COMBINATIONS_MAX.min(COMBINED_BYTES_MAX / len.max(1)) {
             // The next choice: an odometer over the copies of each piece.
             let wheel = choice.iter_mut().zip(&copies).find_map(|(chosen, copies)| {
                 *chosen = (*chosen + 1) % copies.len();

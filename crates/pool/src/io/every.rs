@@ -283,7 +283,12 @@ impl PoolIo {
         Box::pin(async move {
             let Some((outcome, header)) = self.examine_gang_header(bp).await else { return Vec::new() };
             let mut segments = outcome.gang;
-            for member in GangHeader::decode(&header).map(|header| header.members).unwrap_or_default() {
+            // As long as the block together: otherwise a header could name itself many times over.
+            let members = GangHeader::decode(&header).and_then(|header| {
+                header.check_length(bp)?;
+                Ok(header.members)
+            });
+            for member in members.unwrap_or_default() {
                 if member.is_gang() && depth < GANG_DEPTH_MAX {
                     segments.extend(self.gang_segments(&member, depth + 1).await);
                 } else {

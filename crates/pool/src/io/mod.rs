@@ -21,7 +21,7 @@ use std::{
     fmt,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -88,6 +88,8 @@ const IN_FLIGHT_UNIT: u32 = 4096;
 pub struct PoolIo {
     tree: Tree,
     cache: Arc<BlockCache>,
+    /// Different for each opened pool of this process, so that pools may share a cache.
+    opening: u64,
     salt: OnceLock<checksum::Salt>,
     /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
     large_gang_headers: AtomicBool,
@@ -102,9 +104,11 @@ impl PoolIo {
     /// by reading through it; until [`start_counting`](Self::start_counting) no error is counted.
     #[must_use]
     pub fn new(tree: Tree, cache: Arc<BlockCache>) -> Self {
+        static OPENINGS: AtomicU64 = AtomicU64::new(0);
         Self {
             tree,
             cache,
+            opening: mix(OPENINGS.fetch_add(1, Relaxed)),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
@@ -156,7 +160,7 @@ impl PoolIo {
             return Ok(found);
         }
         let content = self.read_block_uncached(bp, at).await?;
-        if let Some(key) = key(bp) {
+        if let Some(key) = self.key(bp) {
             self.cache.insert(key, content.clone());
         }
         Ok(content)
@@ -175,11 +179,21 @@ impl PoolIo {
         decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
     }
 
+    /// What the content is cached under; `None` for what needs no device.
+    fn key(&self, bp: &BlkPtr) -> Option<Key> {
+        let first = bp.dvas().next()?;
+        let words = bp.words();
+        // Property word (sizes, compression, type) and checksum: the same only for the same content, unless
+        // there is no checksum at all; then it is the opened pool that tells two of them apart.
+        let tag = [6, 12, 13, 14, 15].iter().fold(self.opening, |tag, &i| mix(tag ^ words[i]));
+        Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
+    }
+
     /// The block's content if it is in memory already: no wait, no I/O. Not counted as a miss if the
     /// pointer itself holds the content.
     #[must_use]
     pub fn read_cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.cache.get(&key(bp)?)
+        self.cache.get(&self.key(bp)?)
     }
 
     /// The stored bytes (psize): verified, not decompressed; of encrypted blocks the ciphertext. A hole
@@ -304,15 +318,6 @@ fn codec_order(order: Order) -> codec::Order {
         Order::Little => codec::Order::Little,
         Order::Big => codec::Order::Big,
     }
-}
-
-/// What the content is cached under; `None` for what needs no device.
-fn key(bp: &BlkPtr) -> Option<Key> {
-    let first = bp.dvas().next()?;
-    let words = bp.words();
-    // Property word (sizes, compression, type) and checksum: the same only for the same content.
-    let tag = [6, 12, 13, 14, 15].iter().fold(0, |tag, &i| mix(tag ^ words[i]));
-    Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
 }
 
 /// Zero bytes, without allocating for the usual sizes.

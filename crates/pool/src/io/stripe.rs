@@ -25,6 +25,8 @@ use crate::vdev::{
     raidz::{Cell, Layout, Stripe},
 };
 
+/// Suspect sets looked at for one block, whether or not they hold any of it: more than the widest device has.
+const LOOKED_MAX: u64 = 4_000_000;
 /// Suspect sets tried for one block: enough for every set of three among 50 children, and for wider
 /// devices a bound on the time one bad block can take.
 const SUSPECTS_MAX: usize = 20_000;
@@ -168,6 +170,7 @@ impl PoolIo {
         {
             return Some(data);
         }
+        let mut looked = 0u64;
         let mut attempts = SUSPECTS_MAX.min(REBUILT_BYTES_MAX / block.layout.padded.max(1));
         // On an expanded device the damage may have happened when the device was narrower, and was moved
         // with the sectors since: suspect its children at each width it ever had.
@@ -177,6 +180,14 @@ impl PoolIo {
             for count in 1..=geometry.parity.min(width) {
                 let mut suspects: SmallVec<[usize; 3]> = (0..count).collect();
                 loop {
+                    // Sets that hold none of the block cost little each, and there may be very many.
+                    looked += 1;
+                    if looked > LOOKED_MAX {
+                        return None;
+                    }
+                    if looked.is_multiple_of(4096) {
+                        tokio::task::yield_now().await;
+                    }
                     let suspected = |cell: &Cell| suspects.contains(&((cell.number % width as u64) as usize));
                     if block.holds_data_of(&suspected)
                         && let Some(data) = block.assemble(&suspected)
