@@ -148,6 +148,12 @@ pub(crate) struct ZpoolImport {
     /// Do not mount file systems (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'N')]
     pub(crate) no_mount: bool,
+    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
+    #[arg(short = 'R', value_name = "ROOT")]
+    pub(crate) altroot: Option<PathBuf>,
+    /// Search devices in place of a cache file (always so: accepted for scripts)
+    #[arg(short = 's')]
+    pub(crate) search_devices: bool,
     /// With -F: only say whether it would work
     #[arg(short = 'n', requires = "recover")]
     pub(crate) dry_run: bool,

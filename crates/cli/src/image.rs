@@ -84,13 +84,17 @@ async fn write(
         sink.inner.finish(size)?;
         return Ok(());
     }
-    let is_device = fs::metadata(output).is_ok_and(|metadata| metadata.file_type().is_block_device());
-    if is_device {
-        let device = OpenOptions::new().write(true).open(output).with_context(|| named(output))?;
-        let mut sink = Counted { inner: Stream::new(device), done };
+    let there = fs::metadata(output).ok().map(|metadata| metadata.file_type());
+    if let Some(kind) = there.filter(|kind| !kind.is_file()) {
+        // A device, a pipe: written in place, never replaced by a file.
+        let special = OpenOptions::new().write(true).open(output).with_context(|| named(output))?;
+        let mut sink = Counted { inner: Stream::new(special), done };
         copy(volume.data(), io, size, &mut sink).await?;
         sink.inner.finish(size)?;
-        return OpenOptions::new().write(true).open(output)?.sync_all().with_context(|| named(output));
+        if kind.is_block_device() {
+            OpenOptions::new().write(true).open(output)?.sync_all().with_context(|| named(output))?;
+        }
+        return Ok(());
     }
     let partial = Partial::create(output)?;
     let mut sink = Counted { inner: partial.file.try_clone()?, done };

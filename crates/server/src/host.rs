@@ -198,17 +198,14 @@ impl Places {
     /// # Errors
     /// The cache file cannot be read.
     pub async fn all(&self) -> Result<Known, StateError> {
-        let mut known = Known::default();
         if !self.named.is_empty() {
-            known = self.scan().await;
-            if !known.pools.is_empty() {
-                return Ok(known);
-            }
+            return Ok(self.scan().await);
         }
+        let mut known = Known::default();
         for (remembered, candidate) in self.imported().await? {
             known.pools.push((candidate, Some(remembered)));
         }
-        if known.pools.is_empty() && self.named.is_empty() {
+        if known.pools.is_empty() {
             known = self.scan().await;
         }
         Ok(known)

@@ -32,6 +32,8 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
     for option in &args.options {
         match option.as_str() {
             "readonly=on" => {}
+            // Nothing is mounted, and what is remembered has a file of its own: said for scripts, no effect.
+            other if other.starts_with("cachefile=") || other.starts_with("altroot=") => {}
             "readonly=off" => {
                 anyhow::bail!(
                     "cannot import: pools are opened read-only by this version; leave 'readonly=off' out"

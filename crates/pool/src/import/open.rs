@@ -327,10 +327,29 @@ fn missing(tree: &Tree, log: bool) -> Vec<String> {
     tree.tops
         .iter()
         .filter(|top| !top.is_readable() && is_log(top) == log && !matches!(top.kind, Kind::Draid { .. }))
-        .map(|top| {
-            let (state, aux) = top.state();
-            let note = aux.note().unwrap_or_default();
-            format!("\t{} {} {note}", top.display_name(), state.word(aux)).trim_end().to_owned()
+        .flat_map(|top| {
+            let line = |vdev: &Vdev, indent: &str| {
+                let (state, aux) = vdev.state();
+                let note = aux.note().unwrap_or_default();
+                let was = vdev
+                    .path
+                    .as_ref()
+                    .filter(|_| vdev.leaf.is_some())
+                    .map(|path| format!(" was {path}"))
+                    .unwrap_or_default();
+                format!("\t{indent}{} {} {note}{was}", vdev.display_name(), state.word(aux))
+                    .trim_end()
+                    .to_owned()
+            };
+            let mut absent = Vec::new();
+            let mut todo: Vec<&Vdev> = top.children.iter().rev().collect();
+            while let Some(vdev) = todo.pop() {
+                todo.extend(vdev.children.iter().rev());
+                if vdev.leaf.is_some() && !vdev.is_readable() {
+                    absent.push(line(vdev, "  "));
+                }
+            }
+            std::iter::once(line(top, "")).chain(absent).collect::<Vec<_>>()
         })
         .collect()
 }
