@@ -32,7 +32,7 @@ bench:
 ## sim: the long campaigns of damaged pools and failing disks (MILLPOND_SEED=0x… replays one)
 sim:
 	@scripts/setup test
-	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),1000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
+	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory
 fuzz:

@@ -258,7 +258,7 @@ fn an_image_is_never_written_over_a_device_of_the_pool() {
     let fixture = fixtures::pool("single");
     let copy = fixture.copy();
     let member = copy.path().join("single-0.img");
-    let before = std::fs::metadata(&member).unwrap();
+    let before = fs::metadata(&member).unwrap();
     let lab = Lab::at(copy.path());
     let link = lab.path("innocent.img");
     std::os::unix::fs::symlink(&member, &link).unwrap();
@@ -266,7 +266,7 @@ fn an_image_is_never_written_over_a_device_of_the_pool() {
         let error = lab.run(&format!("-d . image psingle/v1 -o {}", output.display())).fails(1);
         assert!(error.contains("it is a device of pool 'psingle'"), "{error}");
     }
-    let after = std::fs::metadata(&member).unwrap();
+    let after = fs::metadata(&member).unwrap();
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!((before.ino(), before.mtime(), before.len()), (after.ino(), after.mtime(), after.len()));
 }
