@@ -341,14 +341,9 @@ fn missing(tree: &Tree, log: bool) -> Vec<String> {
                     .trim_end()
                     .to_owned()
             };
-            let mut absent = Vec::new();
-            let mut todo: Vec<&Vdev> = top.children.iter().rev().collect();
-            while let Some(vdev) = todo.pop() {
-                todo.extend(vdev.children.iter().rev());
-                if vdev.leaf.is_some() && !vdev.is_readable() {
-                    absent.push(line(vdev, "  "));
-                }
-            }
+            let mut leaves = Vec::new();
+            top.children.iter().for_each(|child| child.collect_leaves(&mut leaves));
+            let absent = leaves.into_iter().filter(|leaf| !leaf.is_readable()).map(|leaf| line(leaf, "  "));
             std::iter::once(line(top, "")).chain(absent).collect::<Vec<_>>()
         })
         .collect()

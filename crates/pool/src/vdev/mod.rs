@@ -413,7 +413,7 @@ impl Vdev {
         })
     }
 
-    fn collect_leaves<'a>(&'a self, found: &mut Vec<&'a Self>) {
+    pub(crate) fn collect_leaves<'a>(&'a self, found: &mut Vec<&'a Self>) {
         if self.leaf.is_some() {
             found.push(self);
         }
