@@ -1,0 +1,170 @@
+//! Datasets: what the commands do to the MOS, and how the space of each is counted.
+//!
+//! Every operation runs in the syncing task. It checks everything first and changes nothing if it refuses;
+//! once it changes something, only a failing device can stop it, and then the whole transaction group is lost.
+//! Facts: docs/format/mos.md §6–§11, zvol.md.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ondisk::blkptr::BlkPtr;
+use pool::dmu::Object;
+
+use crate::{EngineError, policy::SetPolicy, sync::Syncer};
+
+/// Why an operation was refused. `Display` is the reason as OpenZFS words it, to be put behind
+/// "cannot create 'tank/x': ".
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// The name is taken.
+    #[error("dataset already exists")]
+    Exists,
+    /// There is no such dataset.
+    #[error("dataset does not exist")]
+    NoDataset,
+    /// The parent is missing.
+    #[error("parent does not exist")]
+    NoParent,
+    /// Something uses it: served, held, has clones.
+    #[error("dataset is busy")]
+    Busy,
+    /// No room.
+    #[error("out of space")]
+    NoSpace,
+    /// Anything else OpenZFS has a sentence for, worded as it does.
+    #[error("{0}")]
+    Refused(String),
+    /// The pool failed underneath.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A property value as it is stored in the `props` ZAP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// Number or index.
+    Number(u64),
+    /// Text.
+    Text(String),
+}
+
+/// Properties to set, checked by the caller against `pool::props::table`. `quota` and `reservation` live in the
+/// directory, `volsize` in the volume; everything else in the `props` ZAP.
+pub type Properties = BTreeMap<String, Stored>;
+
+/// A volume to be.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Full name.
+    pub name: String,
+    /// Bytes; a multiple of `block`.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block: u32,
+    /// Further properties; `refreservation` among them unless it is thin.
+    pub properties: Properties,
+    /// Create missing parents.
+    pub parents: bool,
+}
+
+/// What a volume's clients changed in one transaction group.
+#[derive(Clone, Debug, Default)]
+pub struct Dirty {
+    /// Blocks, ascending.
+    pub blocks: Vec<(u64, Bytes)>,
+    /// Ranges of blocks that were freed; none of them is in `blocks`.
+    pub freed: Vec<std::ops::Range<u64>>,
+}
+
+/// A volume after its changes were synced.
+#[derive(Debug)]
+pub struct SyncedVolume {
+    /// Its data object, for readers of what is now on disk.
+    pub data: Object,
+    /// Its new root.
+    pub root: BlkPtr,
+}
+
+/// Writes a volume's changes and accounts for them: new `bp` and counters of the dataset, directories up to the
+/// root, deadlist, frees.
+pub async fn sync_volume(_cx: &mut Syncer, _dataset: u64, _dirty: Dirty) -> Result<SyncedVolume, EngineError> {
+    todo!("dsl")
+}
+/// The effective write policy of a dataset: its properties and those it inherits.
+pub async fn policy(_cx: &mut Syncer, _dir: u64) -> Result<SetPolicy, EngineError> {
+    todo!("dsl")
+}
+/// Frees what is waiting to be freed (free_bpobj, bptree), up to `max` blocks; true if something is left.
+pub async fn free_some(_cx: &mut Syncer, _max: usize) -> Result<bool, EngineError> {
+    todo!("dsl")
+}
+/// Everything a new pool needs below its directory: root, `$MOS`, `$FREE`, `$ORIGIN`, root file system, free_bpobj,
+/// sync_bplist. `properties` are those of the root dataset.
+pub async fn init(_cx: &mut Syncer, _properties: &Properties) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs create -V`.
+pub async fn create_volume(_cx: &mut Syncer, _new: &NewVolume) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs create`: an empty file system (a minimal ZPL, docs/format/zpl.md).
+pub async fn create_filesystem(_cx: &mut Syncer, _name: &str, _properties: &Properties, _parents: bool) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs set`.
+pub async fn set(_cx: &mut Syncer, _name: &str, _properties: &Properties) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs inherit`; `received` is `-S`.
+pub async fn inherit(_cx: &mut Syncer, _name: &str, _property: &str, _received: bool) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs snapshot`: all of them at once. Full names with `@`.
+pub async fn snapshot(_cx: &mut Syncer, _names: &[String], _properties: &Properties) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// Destroys snapshots, all or none; `defer` is `-d`.
+pub async fn destroy_snapshots(_cx: &mut Syncer, _names: &[String], _defer: bool) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// Destroys one head without snapshots and children. Its blocks are freed later where the pool can do that.
+pub async fn destroy_head(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs rollback` to the latest snapshot.
+pub async fn rollback(_cx: &mut Syncer, _snapshot: &str) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs clone`.
+pub async fn clone(_cx: &mut Syncer, _snapshot: &str, _name: &str, _properties: &Properties, _parents: bool) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs promote`.
+pub async fn promote(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs rename` of a head (with `parents`: -p) or of a snapshot (with `recursive`: -r).
+pub async fn rename(_cx: &mut Syncer, _from: &str, _to: &str, _parents: bool, _recursive: bool) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs hold`.
+pub async fn hold(_cx: &mut Syncer, _tag: &str, _names: &[String]) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs release`.
+pub async fn release(_cx: &mut Syncer, _tag: &str, _names: &[String]) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zfs bookmark`: from a snapshot or another bookmark.
+pub async fn bookmark(_cx: &mut Syncer, _from: &str, _name: &str) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// Destroys a bookmark.
+pub async fn destroy_bookmark(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
+    todo!("dsl")
+}
+/// `zpool set`: pool properties in `pool_props`.
+pub async fn set_pool(_cx: &mut Syncer, _properties: &Properties) -> Result<(), OpError> {
+    todo!("dsl")
+}

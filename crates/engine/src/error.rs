@@ -1,0 +1,49 @@
+//! Why a transaction group could not be synced. What users are told about their commands is
+//! [`crate::dsl::OpError`]; this is about the pool itself.
+
+use pool::dmu::ReadError;
+
+/// Something went wrong below the commands.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A structure of the pool cannot be read, or is inconsistent.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// No device has room for a block; the transaction group cannot be completed.
+    #[error("the pool is out of space: no room for a block of {psize} bytes")]
+    NoSpace {
+        /// Stored bytes of the block.
+        psize: u64,
+    },
+    /// Too few devices accept writes.
+    #[error("cannot write to the pool: {0}")]
+    Device(String),
+    /// A structure cannot be expressed on disk: a bug here, or a limit of the format.
+    #[error("cannot encode {what}: {detail}")]
+    Encode {
+        /// Which structure.
+        what: &'static str,
+        /// Why.
+        detail: String,
+    },
+    /// The pool was suspended after an earlier failure; nothing is written any more.
+    #[error("the pool is suspended: {0}")]
+    Suspended(String),
+    /// The pool has something that this version cannot write to.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl EngineError {
+    /// Shorthand for [`EngineError::Encode`] in a `map_err`.
+    pub fn encode(what: &'static str) -> impl FnOnce(ondisk::Error) -> Self {
+        move |error| Self::Encode { what, detail: error.to_string() }
+    }
+}
+
+impl From<pool::BlockError> for EngineError {
+    fn from(error: pool::BlockError) -> Self {
+        Self::Read(error.into())
+    }
+}
