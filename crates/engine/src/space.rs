@@ -94,10 +94,6 @@ impl Deflate {
         let metadata = bp.level() > 0 || bp.object_type().is_metadata();
         let stored = if bp.is_embedded() { 0 } else { bp.psize() };
         let logical = if metadata { stored } else { bp.lsize() };
-        Space {
-            used: self.dsize(bp) as i64,
-            compressed: stored as i64,
-            uncompressed: logical as i64,
-        }
+        Space { used: self.dsize(bp) as i64, compressed: stored as i64, uncompressed: logical as i64 }
     }
 }

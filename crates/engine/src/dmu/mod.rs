@@ -146,11 +146,7 @@ impl MutSet {
         todo!("dmu")
     }
     /// Replaces many data blocks of one object, in ascending order: the way of a volume's transaction group.
-    pub async fn put_blocks(
-        &mut self,
-        _number: u64,
-        _blocks: Vec<(u64, Bytes)>,
-    ) -> Result<(), EngineError> {
+    pub async fn put_blocks(&mut self, _number: u64, _blocks: Vec<(u64, Bytes)>) -> Result<(), EngineError> {
         todo!("dmu")
     }
     /// Makes blocks holes.

@@ -88,7 +88,11 @@ pub struct SyncedVolume {
 
 /// Writes a volume's changes and accounts for them: new `bp` and counters of the dataset, directories up to the
 /// root, deadlist, frees.
-pub async fn sync_volume(_cx: &mut Syncer, _dataset: u64, _dirty: Dirty) -> Result<SyncedVolume, EngineError> {
+pub async fn sync_volume(
+    _cx: &mut Syncer,
+    _dataset: u64,
+    _dirty: Dirty,
+) -> Result<SyncedVolume, EngineError> {
     todo!("dsl")
 }
 /// The effective write policy of a dataset: its properties and those it inherits.
@@ -109,7 +113,12 @@ pub async fn create_volume(_cx: &mut Syncer, _new: &NewVolume) -> Result<(), OpE
     todo!("dsl")
 }
 /// `zfs create`: an empty file system (a minimal ZPL, docs/format/zpl.md).
-pub async fn create_filesystem(_cx: &mut Syncer, _name: &str, _properties: &Properties, _parents: bool) -> Result<(), OpError> {
+pub async fn create_filesystem(
+    _cx: &mut Syncer,
+    _name: &str,
+    _properties: &Properties,
+    _parents: bool,
+) -> Result<(), OpError> {
     todo!("dsl")
 }
 /// `zfs set`.
@@ -137,7 +146,13 @@ pub async fn rollback(_cx: &mut Syncer, _snapshot: &str) -> Result<(), OpError> 
     todo!("dsl")
 }
 /// `zfs clone`.
-pub async fn clone(_cx: &mut Syncer, _snapshot: &str, _name: &str, _properties: &Properties, _parents: bool) -> Result<(), OpError> {
+pub async fn clone(
+    _cx: &mut Syncer,
+    _snapshot: &str,
+    _name: &str,
+    _properties: &Properties,
+    _parents: bool,
+) -> Result<(), OpError> {
     todo!("dsl")
 }
 /// `zfs promote`.
@@ -145,7 +160,13 @@ pub async fn promote(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
     todo!("dsl")
 }
 /// `zfs rename` of a head (with `parents`: -p) or of a snapshot (with `recursive`: -r).
-pub async fn rename(_cx: &mut Syncer, _from: &str, _to: &str, _parents: bool, _recursive: bool) -> Result<(), OpError> {
+pub async fn rename(
+    _cx: &mut Syncer,
+    _from: &str,
+    _to: &str,
+    _parents: bool,
+    _recursive: bool,
+) -> Result<(), OpError> {
     todo!("dsl")
 }
 /// `zfs hold`.

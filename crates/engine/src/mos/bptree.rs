@@ -15,6 +15,10 @@ pub async fn first(_mos: &mut MutSet) -> Result<Option<BptreeEntry>, EngineError
 }
 /// Notes progress: `freed` came back; `next` is the entry with its new resume point, or none if it is finished
 /// (the list itself goes away when it is empty).
-pub async fn progress(_mos: &mut MutSet, _freed: Space, _next: Option<&BptreeEntry>) -> Result<(), EngineError> {
+pub async fn progress(
+    _mos: &mut MutSet,
+    _freed: Space,
+    _next: Option<&BptreeEntry>,
+) -> Result<(), EngineError> {
     todo!("mos")
 }

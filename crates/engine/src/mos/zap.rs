@@ -9,7 +9,11 @@ use ondisk::{
 use crate::{EngineError, dmu::MutSet};
 
 /// A new, empty ZAP. `normflags` as in `ondisk::zap` (snapshot names: `NORM_UPPER`).
-pub async fn create(_set: &mut MutSet, _object_type: ObjectType, _normflags: u64) -> Result<u64, EngineError> {
+pub async fn create(
+    _set: &mut MutSet,
+    _object_type: ObjectType,
+    _normflags: u64,
+) -> Result<u64, EngineError> {
     todo!("mos")
 }
 /// Makes an object without blocks an empty ZAP (zapified DSL objects, fixed numbers).

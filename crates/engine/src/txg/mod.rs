@@ -1,8 +1,40 @@
 //! Transaction groups as clients see them: which one is open, who holds it, and how fast they may fill it.
 //!
+//! ```text
+//!   assign ─▶ room? ─▶ dirty below the limit? ─▶ delay by the curve ─▶ Tx: holds the open group
+//!                                                                       │ dropped
+//!   syncing task: next() ─▶ close() ─▶ quiesced() ◀─────────────────────┘
+//!                               └─▶ … the group is synced … ─▶ synced()
+//! ```
+//!
+//! Memory only, one mutex, held for a few assignments: the syncing task is the only one that ever moves the
+//! open group on. The delay curve is hyperbolic in the amount of dirty data, so that writers slow down
+//! smoothly to the speed of the devices instead of running into a wall.
+//!
+//! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
+//! groups announced must fit into what was available when the last one was synced. What a volume has
+//! reserved for itself is its own; only what goes beyond comes from what all share.
+//!
 //! Facts: docs/format/txg-and-throttle.md.
 
+use std::{sync::Arc, time::Duration};
+
 use block::VolumeError;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until},
+};
+
+mod limits;
+pub use limits::Limits;
+
+/// Transaction groups that exist at once at most, and more: states are kept by `txg % SLOTS`.
+const SLOTS: usize = 4;
+
+fn slot(txg: u64) -> usize {
+    (txg % SLOTS as u64) as usize
+}
 
 /// What an operation is going to need.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,41 +47,463 @@ pub struct Cost {
 
 /// Holds a transaction group open: while it lives, `txg` stays quiescing at most.
 #[derive(Debug)]
-pub struct Tx {}
+pub struct Tx {
+    shared: Arc<Shared>,
+    txg: u64,
+}
 
 impl Tx {
     /// Its transaction group.
+    #[must_use]
     pub fn txg(&self) -> u64 {
-        todo!("txg")
+        self.txg
     }
 }
 
-/// Transaction groups of one pool.
+impl Drop for Tx {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        let holds = &mut state.groups[slot(self.txg)].holds;
+        *holds -= 1;
+        if *holds == 0 && self.txg < state.open {
+            self.shared.released.notify_one();
+        }
+    }
+}
+
+/// One transaction group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    holds: u64,
+    /// Bytes of memory.
+    dirty: u64,
+    /// Bytes announced beyond what volumes have of their own.
+    shared_space: u64,
+    /// Somebody changed something.
+    touched: bool,
+}
+
+/// What a volume may take, and has announced.
+#[derive(Debug, Default)]
+struct Room {
+    /// As of the last commit: all the volume may take, what it has reserved included.
+    limit: u64,
+    /// As of the last commit: of that, what is reserved for it and unused.
+    own: u64,
+    /// Announced, by slot.
+    pending: [u64; SLOTS],
+}
+
 #[derive(Debug)]
-pub struct Txgs {}
+struct State {
+    open: u64,
+    opened_at: Instant,
+    groups: [Group; SLOTS],
+    dirty: u64,
+    /// As of the last commit: what anybody may take beyond what is reserved.
+    shared_limit: u64,
+    /// Somebody waits for this group and all before it.
+    wanted: u64,
+    /// When the last delayed writer was let go.
+    last_wake: Option<Instant>,
+    /// Commands wait to be run.
+    has_tasks: bool,
+    refusing: Option<String>,
+    rooms: slab::Rooms,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    limits: Limits,
+    /// The last hold on a closed group was released.
+    released: Notify,
+    /// There may be a reason to sync.
+    reason: Notify,
+    /// Dirty data or announced space became less.
+    room: Notify,
+    /// The last synced group.
+    synced: watch::Sender<u64>,
+}
+
+/// Transaction groups of one pool, as one volume (or the engine itself) sees them. Clones for further volumes:
+/// [`for_volume`](Self::for_volume).
+#[derive(Debug)]
+pub struct Txgs {
+    shared: Arc<Shared>,
+    /// The volume's room; none for the engine.
+    volume: Option<usize>,
+}
+
+impl Drop for Txgs {
+    fn drop(&mut self) {
+        if let Some(volume) = self.volume {
+            self.shared.state.lock().rooms.remove(volume);
+        }
+    }
+}
 
 impl Txgs {
+    /// Transaction groups from `open` on.
+    #[must_use]
+    pub fn new(open: u64, limits: Limits) -> Arc<Self> {
+        let state = State {
+            open,
+            opened_at: Instant::now(),
+            groups: [Group::default(); SLOTS],
+            dirty: 0,
+            shared_limit: u64::MAX,
+            wanted: 0,
+            last_wake: None,
+            has_tasks: false,
+            refusing: None,
+            rooms: slab::Rooms::default(),
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            limits,
+            released: Notify::new(),
+            reason: Notify::new(),
+            room: Notify::new(),
+            synced: watch::Sender::new(open.saturating_sub(1)),
+        });
+        Arc::new(Self { shared, volume: None })
+    }
+
+    /// The same groups for a volume that may take `limit` bytes, `own` of them reserved for it.
+    #[must_use]
+    pub fn for_volume(&self, limit: u64, own: u64) -> Arc<Self> {
+        let room = Room { limit, own, ..Room::default() };
+        let volume = Some(self.shared.state.lock().rooms.insert(room));
+        Arc::new(Self { shared: Arc::clone(&self.shared), volume })
+    }
+
     /// Joins the open transaction group. Waits while there is too much dirty data, longer the more there is.
     ///
     /// # Errors
     /// [`VolumeError::NoSpace`], or [`VolumeError::NotReady`] when the pool is suspended or closing.
-    pub async fn assign(&self, _cost: Cost) -> Result<Tx, VolumeError> {
-        todo!("txg")
+    pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
+        let arrived = Instant::now();
+        let mut delayed = false;
+        loop {
+            // Registered before looking, so that no notification is lost in between.
+            let room = self.shared.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            let step = self.try_step(cost, delayed, arrived)?;
+            match step {
+                Step::Go(tx) => return Ok(tx),
+                Step::Sleep(until) => {
+                    delayed = true;
+                    sleep_until(until).await;
+                }
+                Step::Wait => room.await,
+            }
+        }
     }
+
     /// The same if nothing has to be waited for.
-    pub fn try_assign(&self, _cost: Cost) -> Option<Tx> {
-        todo!("txg")
+    #[must_use]
+    pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
+        let mut state = self.shared.state.lock();
+        let dirty = state.dirty + cost.dirty;
+        let free = state.refusing.is_none() && dirty <= self.shared.limits.delay_from();
+        (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
+
+    fn try_step(&self, cost: Cost, delayed: bool, arrived: Instant) -> Result<Step, VolumeError> {
+        let limits = &self.shared.limits;
+        let mut state = self.shared.state.lock();
+        if let Some(reason) = &state.refusing {
+            return Err(VolumeError::NotReady(reason.clone()));
+        }
+        if !self.fits(&state, cost) {
+            // What was announced is more than what will be taken: after a sync the truth is known.
+            if !self.is_pending(&state) {
+                return Err(VolumeError::NoSpace);
+            }
+            state.wanted = state.wanted.max(state.open);
+            self.shared.reason.notify_one();
+            return Ok(Step::Wait);
+        }
+        if state.dirty > 0 && state.dirty + cost.dirty > limits.dirty_max {
+            self.shared.reason.notify_one();
+            return Ok(Step::Wait);
+        }
+        if !delayed && let Some(delay) = limits.delay(state.dirty) {
+            // One after the other over all writers of the pool; time already spent counts.
+            let earliest = state.last_wake.map_or(arrived, |last| last.max(arrived)) + delay;
+            state.last_wake = Some(earliest);
+            if earliest > Instant::now() {
+                return Ok(Step::Sleep(earliest));
+            }
+        }
+        Ok(Step::Go(self.join(&mut state, cost)))
+    }
+
+    /// Whether the space `cost` announces is there.
+    fn fits(&self, state: &State, cost: Cost) -> bool {
+        if cost.space == 0 {
+            return true;
+        }
+        let announced: u64 = state.groups.iter().map(|group| group.shared_space).sum();
+        let Some(room) = self.volume.and_then(|volume| state.rooms.get(volume)) else {
+            return announced.saturating_add(cost.space) <= state.shared_limit;
+        };
+        let pending: u64 = room.pending.iter().sum();
+        pending.saturating_add(cost.space) <= room.limit
+            && announced.saturating_add(room.excess(cost.space)) <= state.shared_limit
+    }
+
+    /// Whether a sync could make room: something is announced and not yet synced.
+    fn is_pending(&self, state: &State) -> bool {
+        let own = self.volume.and_then(|volume| state.rooms.get(volume));
+        state.groups.iter().any(|group| group.shared_space > 0 || group.touched)
+            || own.is_some_and(|room| room.pending.iter().any(|bytes| *bytes > 0))
+    }
+
+    fn join(&self, state: &mut State, cost: Cost) -> Tx {
+        let txg = state.open;
+        let mut shared_space = if self.volume.is_some() { 0 } else { cost.space };
+        if let Some(room) = self.volume.and_then(|volume| state.rooms.get_mut(volume)) {
+            shared_space = room.excess(cost.space);
+            room.pending[slot(txg)] += cost.space;
+        }
+        let group = &mut state.groups[slot(txg)];
+        group.holds += 1;
+        group.dirty += cost.dirty;
+        group.shared_space += shared_space;
+        group.touched = true;
+        let before = state.dirty;
+        state.dirty += cost.dirty;
+        let threshold = self.shared.limits.sync_from();
+        if before < threshold && state.dirty >= threshold {
+            self.shared.reason.notify_one();
+        }
+        Tx { shared: Arc::clone(&self.shared), txg }
+    }
+
     /// `bytes` that were announced as dirty are not (overwrote what was dirty already), or no longer: they are
     /// on their way to the devices.
-    pub fn undirty(&self, _txg: u64, _bytes: u64) {
-        todo!("txg")
+    pub fn undirty(&self, txg: u64, bytes: u64) {
+        let mut state = self.shared.state.lock();
+        let group = &mut state.groups[slot(txg)];
+        let bytes = bytes.min(group.dirty);
+        group.dirty -= bytes;
+        state.dirty -= bytes;
+        drop(state);
+        self.shared.room.notify_waiters();
     }
+
     /// Waits until everything done before the call is durable.
     ///
     /// # Errors
     /// The pool was suspended before that.
     pub async fn wait_synced(&self) -> Result<(), VolumeError> {
-        todo!("txg")
+        let target = {
+            let mut state = self.shared.state.lock();
+            if let Some(reason) = &state.refusing {
+                return Err(VolumeError::NotReady(reason.clone()));
+            }
+            let open = state.open;
+            let newest = (open.saturating_sub(2)..=open).rev();
+            let synced = *self.shared.synced.borrow();
+            let Some(target) =
+                newest.take_while(|txg| *txg > synced).find(|txg| state.groups[slot(*txg)].touched)
+            else {
+                return Ok(());
+            };
+            state.wanted = state.wanted.max(target);
+            target
+        };
+        self.shared.reason.notify_one();
+        self.wait_for(target).await
+    }
+
+    /// Waits until group `txg` is synced.
+    async fn wait_for(&self, txg: u64) -> Result<(), VolumeError> {
+        let mut synced = self.shared.synced.subscribe();
+        // The sender lives in `shared`; an error cannot happen while we hold it.
+        drop(synced.wait_for(|done| *done >= txg || self.is_refusing()).await);
+        match &self.shared.state.lock().refusing {
+            Some(reason) if *self.shared.synced.borrow() < txg => Err(VolumeError::NotReady(reason.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_refusing(&self) -> bool {
+        self.shared.state.lock().refusing.is_some()
+    }
+
+    /// The group that is open.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.shared.state.lock().open
+    }
+
+    /// Bytes of memory that are dirty in all groups.
+    #[must_use]
+    pub fn dirty(&self) -> u64 {
+        self.shared.state.lock().dirty
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
     }
 }
+
+/// The syncing task's side.
+impl Txgs {
+    /// Waits until the open group should be synced: enough is dirty, somebody waits, or time is up.
+    pub(crate) async fn next(&self) {
+        loop {
+            let reason = self.shared.reason.notified();
+            let until = {
+                let state = self.shared.state.lock();
+                let group = &state.groups[slot(state.open)];
+                let full = state.dirty >= self.shared.limits.sync_from() && group.touched;
+                if full || state.wanted >= state.open || state.has_tasks || state.refusing.is_some() {
+                    return;
+                }
+                state.opened_at + self.shared.limits.timeout
+            };
+            tokio::select! {
+                () = reason => {}
+                () = sleep_until(until) => return,
+            }
+        }
+    }
+
+    /// Closes the open group, opens the next one, waits until nobody holds the closed one. Returns the closed
+    /// group and whether anybody changed anything in it.
+    pub(crate) async fn close(&self) -> (u64, bool) {
+        let txg = {
+            let mut state = self.shared.state.lock();
+            let txg = state.open;
+            state.open += 1;
+            state.opened_at = Instant::now();
+            state.has_tasks = false;
+            state.groups[slot(txg + 1)] = Group::default();
+            txg
+        };
+        loop {
+            let released = self.shared.released.notified();
+            {
+                let state = self.shared.state.lock();
+                if state.groups[slot(txg)].holds == 0 {
+                    return (txg, state.groups[slot(txg)].touched);
+                }
+            }
+            released.await;
+        }
+    }
+
+    /// There are commands to run.
+    pub(crate) fn wake(&self) {
+        self.shared.state.lock().has_tasks = true;
+        self.shared.reason.notify_one();
+    }
+
+    /// Syncs the open group soon, and waits for it.
+    pub(crate) async fn sync_open(&self) -> Result<(), VolumeError> {
+        let target = {
+            let mut state = self.shared.state.lock();
+            if let Some(reason) = &state.refusing {
+                return Err(VolumeError::NotReady(reason.clone()));
+            }
+            state.wanted = state.wanted.max(state.open);
+            state.open
+        };
+        self.shared.reason.notify_one();
+        self.wait_for(target).await
+    }
+
+    /// `txg` is durable. `shared_limit` is what may be taken from now on by whoever has reserved nothing.
+    pub(crate) fn synced(&self, txg: u64, shared_limit: u64) {
+        {
+            let mut state = self.shared.state.lock();
+            let group = std::mem::take(&mut state.groups[slot(txg)]);
+            state.dirty -= group.dirty;
+            state.shared_limit = shared_limit;
+            state.rooms.synced(slot(txg));
+        }
+        self.shared.synced.send_replace(txg);
+        self.shared.room.notify_waiters();
+    }
+
+    /// What this volume may take from now on: `limit`, of which `own` is reserved for it.
+    pub(crate) fn set_room(&self, limit: u64, own: u64) {
+        let mut state = self.shared.state.lock();
+        if let Some(room) = self.volume.and_then(|volume| state.rooms.get_mut(volume)) {
+            (room.limit, room.own) = (limit, own);
+        }
+    }
+
+    /// Refuses everything from now on: the pool failed, or closes.
+    pub(crate) fn refuse(&self, reason: &str) {
+        self.shared.state.lock().refusing = Some(reason.to_owned());
+        self.shared.room.notify_waiters();
+        self.shared.reason.notify_one();
+        // Wakes those who wait for a group that will not come.
+        self.shared.synced.send_modify(|_| {});
+    }
+}
+
+impl Room {
+    /// How much of another `bytes` would go beyond what is reserved for the volume.
+    fn excess(&self, bytes: u64) -> u64 {
+        let pending: u64 = self.pending.iter().sum();
+        (pending + bytes).saturating_sub(self.own) - pending.saturating_sub(self.own)
+    }
+}
+
+enum Step {
+    Go(Tx),
+    Sleep(Instant),
+    Wait,
+}
+
+/// Rooms of volumes by number.
+mod slab {
+    use super::Room;
+
+    #[derive(Debug, Default)]
+    pub(super) struct Rooms(Vec<Option<Room>>);
+
+    impl Rooms {
+        pub(super) fn insert(&mut self, room: Room) -> usize {
+            let free = self.0.iter().position(Option::is_none);
+            let index = free.unwrap_or(self.0.len());
+            if free.is_none() {
+                self.0.push(None);
+            }
+            self.0[index] = Some(room);
+            index
+        }
+        pub(super) fn get(&self, index: usize) -> Option<&Room> {
+            self.0.get(index)?.as_ref()
+        }
+        pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Room> {
+            self.0.get_mut(index)?.as_mut()
+        }
+        pub(super) fn remove(&mut self, index: usize) {
+            if let Some(room) = self.0.get_mut(index) {
+                *room = None;
+            }
+        }
+        /// What was announced in this slot has become fact.
+        pub(super) fn synced(&mut self, slot: usize) {
+            for room in self.0.iter_mut().flatten() {
+                room.pending[slot] = 0;
+            }
+        }
+    }
+}
+
+/// How long one delayed writer may be delayed at most.
+const DELAY_MAX: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;

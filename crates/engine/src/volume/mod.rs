@@ -2,8 +2,8 @@
 
 use std::{ops::Range, sync::Arc};
 
-use bytes::Bytes;
 use block::Identity;
+use bytes::Bytes;
 use pool::dmu::Object;
 
 use crate::{dsl::Dirty, txg::Txgs};
@@ -42,7 +42,13 @@ pub struct LiveVolume {}
 
 impl LiveVolume {
     /// A volume over its committed data object.
-    pub fn new(_dataset: u64, _identity: Identity, _service: Service, _data: Object, _txgs: Arc<Txgs>) -> Arc<Self> {
+    pub fn new(
+        _dataset: u64,
+        _identity: Identity,
+        _service: Service,
+        _data: Object,
+        _txgs: Arc<Txgs>,
+    ) -> Arc<Self> {
         todo!("volume")
     }
     /// Its dataset object in the MOS.

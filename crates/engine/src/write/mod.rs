@@ -8,7 +8,11 @@ use bytes::Bytes;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
 use pool::{Bookmark, PoolIo, dmu::BlockSource};
 
-use crate::{EngineError, alloc::Allocator, policy::{BlockPolicy, Traits}};
+use crate::{
+    EngineError,
+    alloc::Allocator,
+    policy::{BlockPolicy, Traits},
+};
 
 /// A block to be written.
 #[derive(Clone, Debug)]

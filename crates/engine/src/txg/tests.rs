@@ -1,0 +1,125 @@
+use super::*;
+
+const LIMITS: Limits =
+    Limits { dirty_max: 1000, timeout: Duration::from_secs(5), delay_scale: Duration::from_micros(500) };
+
+#[test]
+fn the_delay_curve_is_the_published_one() {
+    let limits = Limits { dirty_max: 1_000_000, ..LIMITS };
+    let micros = |percent: u64| limits.delay(percent * 10_000).map(|delay| delay.as_nanos() / 100);
+    assert_eq!(limits.delay(600_000), None);
+    // 13 µs, 167 µs, 500 µs, 1.5 ms, 19.5 ms: docs/format/txg-and-throttle.md §2, in tenths of a microsecond.
+    assert_eq!(micros(61), Some(128));
+    assert_eq!(micros(70), Some(1666));
+    assert_eq!(micros(80), Some(5000));
+    assert_eq!(micros(90), Some(15000));
+    assert_eq!(micros(99), Some(195_000));
+    assert_eq!(limits.delay(1_000_000), Some(DELAY_MAX));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_not_closed_while_somebody_holds_it() {
+    let txgs = Txgs::new(4, LIMITS);
+    let tx = txgs.assign(Cost::default()).await.unwrap();
+    assert_eq!(tx.txg(), 4);
+    let closing = {
+        let txgs = Arc::clone(&txgs);
+        tokio::spawn(async move { txgs.close().await })
+    };
+    tokio::task::yield_now().await;
+    assert!(!closing.is_finished());
+    // Others go on in the next group meanwhile.
+    assert_eq!(txgs.assign(Cost::default()).await.unwrap().txg(), 5);
+    drop(tx);
+    assert_eq!(closing.await.unwrap(), (4, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_durability_asks_for_a_sync_and_ends_with_it() {
+    let txgs = Txgs::new(4, LIMITS);
+    txgs.wait_synced().await.unwrap();
+    drop(txgs.assign(Cost { dirty: 1, space: 0 }).await.unwrap());
+    let waiter = {
+        let txgs = Arc::clone(&txgs);
+        tokio::spawn(async move { txgs.wait_synced().await })
+    };
+    let start = Instant::now();
+    txgs.next().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "it did not wait for the timeout");
+    let (txg, touched) = txgs.close().await;
+    assert!(touched && !waiter.is_finished());
+    txgs.synced(txg, u64::MAX);
+    waiter.await.unwrap().unwrap();
+    assert_eq!(txgs.dirty(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_wait_at_the_limit_and_go_on_when_data_is_written() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(Cost { dirty: 1000, space: 0 }).await.unwrap());
+    let writer = {
+        let txgs = Arc::clone(&txgs);
+        tokio::spawn(async move { txgs.assign(Cost { dirty: 100, space: 0 }).await })
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!writer.is_finished());
+    txgs.undirty(4, 500);
+    writer.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_write_larger_than_the_limit_is_let_through_alone() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(Cost { dirty: 5000, space: 0 }).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
+    let txgs = Txgs::new(4, LIMITS);
+    let volume = txgs.for_volume(100, 0);
+    drop(volume.assign(Cost { dirty: 1, space: 80 }).await.unwrap());
+    let writer = {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move { volume.assign(Cost { dirty: 1, space: 80 }).await.map(|tx| tx.txg()) })
+    };
+    tokio::task::yield_now().await;
+    assert!(!writer.is_finished(), "what was announced may turn out to be less");
+    txgs.next().await;
+    let (txg, _) = txgs.close().await;
+    volume.set_room(90, 0);
+    txgs.synced(txg, u64::MAX);
+    assert_eq!(writer.await.unwrap(), Ok(5));
+    let (txg, _) = txgs.close().await;
+    volume.set_room(10, 0);
+    txgs.synced(txg, u64::MAX);
+    assert_eq!(volume.assign(Cost { dirty: 1, space: 80 }).await.err(), Some(VolumeError::NoSpace));
+    drop(volume.assign(Cost { dirty: 1, space: 0 }).await.expect("freeing needs none"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_volume_reserved_is_not_taken_by_others() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(Cost::default()).await.unwrap());
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, 50);
+    let (thick, thin) = (txgs.for_volume(150, 100), txgs.for_volume(50, 0));
+    drop(thin.try_assign(Cost { dirty: 0, space: 50 }).expect("shared space"));
+    assert!(thin.try_assign(Cost { dirty: 0, space: 1 }).is_none());
+    drop(thick.try_assign(Cost { dirty: 0, space: 100 }).expect("its own"));
+    assert!(thick.try_assign(Cost { dirty: 0, space: 1 }).is_none(), "the rest is taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_pool_answers_at_once() {
+    let txgs = Txgs::new(4, LIMITS);
+    drop(txgs.assign(Cost { dirty: 1, space: 0 }).await.unwrap());
+    let waiter = {
+        let txgs = Arc::clone(&txgs);
+        tokio::spawn(async move { txgs.wait_synced().await })
+    };
+    tokio::task::yield_now().await;
+    txgs.refuse("gone");
+    assert_eq!(waiter.await.unwrap(), Err(VolumeError::NotReady("gone".into())));
+    assert!(txgs.try_assign(Cost::default()).is_none());
+    assert!(txgs.assign(Cost::default()).await.is_err());
+}
