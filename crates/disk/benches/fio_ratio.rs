@@ -61,7 +61,7 @@ fn main() {
     }
     for direct in [Direct::Always, Direct::Never] {
         for engine in [Engine::Uring, Engine::Blocking] {
-            let options = OpenOptions { read_only: true, direct, engine };
+            let options = OpenOptions { read_only: true, direct, engine, lock: false };
             match FileDisk::open(&path, options) {
                 Ok(disk) => compare(&path, &Arc::new(disk), direct, fio && engine == Engine::Uring),
                 Err(error) => println!("skipped {direct:?} {engine:?}: {error}"),

@@ -12,12 +12,13 @@
 //! unaligned write is a read-modify-write of its sectors, during which no other write is under way:
 //! otherwise it could put a neighbour's old bytes back.
 //!
-//! A disk opened read-only is open with O_RDONLY: no bug above can write to it.
+//! A disk opened read-only is open with O_RDONLY: no bug above can write to it. One that a pool is written to is
+//! opened with [`OpenOptions::lock`], so that no second process (or second pool of this one) writes to it too.
 
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::Path,
     sync::{
         Arc,
@@ -67,6 +68,11 @@ pub struct OpenOptions {
     pub direct: Direct,
     /// io_uring or not.
     pub engine: Engine,
+    /// Nobody else may have it open with this option, in this process or another: an advisory lock on the file
+    /// (released when the disk is dropped, or the process dies) and, for block devices, exclusive use as the
+    /// kernel knows it, which mounted file systems, RAID and swap have too. `open` fails with `ResourceBusy`
+    /// instead of waiting. Means nothing together with `read_only`.
+    pub lock: bool,
 }
 
 /// How a [`FileDisk`] really works, after all fallbacks.
@@ -121,10 +127,14 @@ impl FileDisk {
         // Looked at before it is opened: opening a FIFO would wait for its other end.
         let metadata = path.metadata().map_err(|error| fail("cannot open", error))?;
         let kind = metadata.file_type();
-        if !kind.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&kind) {
+        if !kind.is_file() && !kind.is_block_device() {
             let what = format!("{name}: neither a file nor a block device");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+
+        let lock = options.lock && !options.read_only;
+        // Only block devices know O_EXCL without O_CREAT; for files its meaning is undefined.
+        let exclusive = if lock && kind.is_block_device() { libc::O_EXCL } else { 0 };
 
         let uring = match (options.engine, uring::available()) {
             (Engine::Blocking, _) => false,
@@ -138,10 +148,10 @@ impl FileDisk {
 
         let direct = match options.direct {
             Direct::Never => None,
-            Direct::Auto | Direct::Always => match open_direct(path, options.read_only) {
+            Direct::Auto | Direct::Always => match open_direct(path, options.read_only, exclusive) {
                 Ok(opened) => Some(opened),
                 Err(error) if options.direct == Direct::Always || !error.is_about_direct => {
-                    return Err(fail("cannot open with O_DIRECT", error.source));
+                    return Err(busy_or(&name, fail, "cannot open with O_DIRECT", error.source));
                 }
                 Err(error) => {
                     tracing::debug!(path = name, error = %error.source, "no O_DIRECT: page cache");
@@ -153,11 +163,19 @@ impl FileDisk {
         let (file, geometry, align) = match direct {
             Some((file, geometry, align)) => (file, geometry, align),
             None => {
-                let file = open_with_flags(path, options.read_only, 0).map_err(|e| fail("cannot open", e))?;
+                let file = open_with_flags(path, options.read_only, exclusive)
+                    .map_err(|error| busy_or(&name, fail, "cannot open", error))?;
                 let geometry = sys::geometry(&file).map_err(|error| fail("cannot use", error))?;
                 (file, geometry, 1)
             }
         };
+        if lock {
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(in_use(&name)),
+                Err(TryLockError::Error(error)) => return Err(fail("cannot lock", error)),
+            }
+        }
         let disk = Self {
             file: Arc::new(file),
             path: name,
@@ -473,12 +491,16 @@ impl From<io::Error> for NotDirect {
 }
 
 /// Opens with O_DIRECT and makes sure that it works: some file systems accept the flag and refuse the reads.
-fn open_direct(path: &Path, read_only: bool) -> Result<(File, sys::Geometry, u32), NotDirect> {
+fn open_direct(
+    path: &Path,
+    read_only: bool,
+    flags: libc::c_int,
+) -> Result<(File, sys::Geometry, u32), NotDirect> {
     let refuse = |why: &str| NotDirect {
         source: io::Error::new(io::ErrorKind::Unsupported, why),
         is_about_direct: true,
     };
-    let file = open_with_flags(path, read_only, libc::O_DIRECT)?;
+    let file = open_with_flags(path, read_only, libc::O_DIRECT | flags)?;
     let geometry = sys::geometry(&file)?;
     let align = geometry.direct_align.ok_or_else(|| refuse("the file system has no direct I/O here"))?;
     if align as usize > IoBuf::ALIGN {
@@ -502,6 +524,24 @@ fn open_direct(path: &Path, read_only: bool) -> Result<(File, sys::Geometry, u32
 
 fn open_with_flags(path: &Path, read_only: bool, flags: libc::c_int) -> io::Result<File> {
     File::options().read(true).write(!read_only).custom_flags(flags).open(path)
+}
+
+/// The error of a disk that somebody else has: `ResourceBusy`.
+fn in_use(path: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ResourceBusy,
+        format!("{path} is in use by another process (pool open elsewhere, or mounted)"),
+    )
+}
+
+/// What `open` failed with: refused exclusive use, or anything else.
+fn busy_or(
+    path: &str,
+    fail: impl FnOnce(&str, io::Error) -> io::Error,
+    what: &str,
+    error: io::Error,
+) -> io::Error {
+    if error.kind() == io::ErrorKind::ResourceBusy { in_use(path) } else { fail(what, error) }
 }
 
 fn file_error(path: &str, what: String, source: io::Error) -> io::Error {

@@ -34,7 +34,7 @@ type Backend = fn() -> Result<Subject, String>;
 fn file_disk(dir: tempfile::TempDir, direct: Direct, engine: Engine) -> Result<Subject, String> {
     let path = dir.path().join("disk");
     std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-    let options = OpenOptions { read_only: false, direct, engine };
+    let options = OpenOptions { read_only: false, direct, engine, lock: false };
     let disk = FileDisk::open(&path, options).map_err(|error| format!("{error}: {:?}", source(&error)))?;
     match direct {
         Direct::Never => assert!(!disk.backend().direct),
@@ -397,7 +397,7 @@ mod checks {
 }
 
 fn open(path: &Path, read_only: bool, direct: Direct, engine: Engine) -> FileDisk {
-    FileDisk::open(path, OpenOptions { read_only, direct, engine }).unwrap()
+    FileDisk::open(path, OpenOptions { read_only, direct, engine, lock: false }).unwrap()
 }
 
 #[tokio::test]
@@ -488,7 +488,7 @@ async fn a_file_that_ends_inside_a_sector_is_read_through_the_page_cache() {
     assert!(!disk.backend().direct);
     assert_eq!(disk.info().size, 10_001);
     assert_eq!(&read(&disk, 0, 10_001).await[..], &pattern(0, 10_001, 1)[..]);
-    let options = OpenOptions { read_only: true, direct: Direct::Always, engine: Engine::Auto };
+    let options = OpenOptions { read_only: true, direct: Direct::Always, engine: Engine::Auto, lock: false };
     assert!(FileDisk::open(&path, options).is_err());
 }
 

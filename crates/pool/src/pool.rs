@@ -9,13 +9,15 @@ use crate::{
     dmu::{ObjectSet, ReadError},
     dsl::Dsl,
     features::FeatureState,
+    import::{self, ImportError},
     io::PoolIo,
     space::Space,
-    vdev::{Tree, Vdev},
+    vdev::{Disks, Tree, Vdev},
     zap::Zap,
 };
 
-/// A pool that was opened, read-only. Shared as `Arc<Pool>`.
+/// A pool as it was at one uberblock. Shared as `Arc<Pool>`; whoever writes to the pool makes a new view of it
+/// after each commit ([`Pool::at`]).
 pub struct Pool {
     parts: PoolParts,
     space: OnceCell<Space>,
@@ -68,6 +70,74 @@ impl Removal {
 impl Pool {
     pub(crate) fn assemble(parts: PoolParts) -> Arc<Self> {
         Arc::new(Self { parts, space: OnceCell::new(), dsl: OnceCell::new() })
+    }
+
+    /// The state a later commit made: the same devices, cache and error counters. `io` is `previous`'s, or made
+    /// from it ([`PoolIo::with_tree`]). Reads a handful of blocks, which are in the cache if the writer put them
+    /// there; everything else is read when asked for.
+    ///
+    /// # Errors
+    /// The new state cannot be read.
+    pub async fn at(
+        previous: &Self,
+        io: Arc<PoolIo>,
+        uberblock: Uberblock,
+        config: NvList,
+    ) -> Result<Arc<Self>, ImportError> {
+        Self::of(Some(previous), io, uberblock, config).await
+    }
+
+    /// The first state of a pool that was just created.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn new(
+        io: Arc<PoolIo>,
+        uberblock: Uberblock,
+        config: NvList,
+    ) -> Result<Arc<Self>, ImportError> {
+        Self::of(None, io, uberblock, config).await
+    }
+
+    async fn of(
+        previous: Option<&Self>,
+        io: Arc<PoolIo>,
+        uberblock: Uberblock,
+        config: NvList,
+    ) -> Result<Arc<Self>, ImportError> {
+        let damaged = |source: ReadError| ImportError::Metadata { txg: uberblock.txg, source };
+        let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
+        let directory = Zap::open_in(&mos, 1).await.map_err(damaged)?;
+        let known = previous.map_or(&[][..], Self::features);
+        let features = import::features(&mos, &directory, known).await.map_err(damaged)?;
+        let (old_spares, old_caches) =
+            previous.map_or((&[][..], &[][..]), |pool| (pool.spares(), pool.l2cache()));
+        let mut disks = io.auxiliaries();
+        for vdev in old_spares.iter().chain(old_caches) {
+            if let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk.clone()) {
+                disks.entry(vdev.guid).or_insert(disk);
+            }
+        }
+        let spares = auxiliary(&mos, &directory, "spares", old_spares, &disks);
+        let spares = spares.await.map_err(damaged)??;
+        let l2cache = auxiliary(&mos, &directory, "l2cache", old_caches, &disks);
+        let l2cache = l2cache.await.map_err(damaged)??;
+        Ok(Self::assemble(PoolParts {
+            name: config.str("name").unwrap_or_default().to_owned(),
+            guid: config.u64("pool_guid").unwrap_or(io.tree().guid),
+            state: PoolState::from_id(config.u64("state").unwrap_or(0)),
+            uberblock,
+            newest: uberblock,
+            config,
+            io,
+            mos,
+            directory,
+            features,
+            scan: previous.and_then(|pool| pool.parts.scan.clone()),
+            removal: previous.and_then(|pool| pool.parts.removal),
+            spares,
+            l2cache,
+        }))
     }
 
     /// Its name.
@@ -185,6 +255,22 @@ impl Pool {
         };
         self.dsl.get_or_try_init(open).await
     }
+}
+
+/// The spares or cache devices of the pool: the ones known before, and those that are new.
+async fn auxiliary(
+    mos: &ObjectSet,
+    directory: &Zap,
+    name: &str,
+    old: &[Vdev],
+    disks: &Disks,
+) -> Result<Result<Vec<Vdev>, ImportError>, ReadError> {
+    let lists = import::device_list(mos, directory, name).await?;
+    let vdev = |nv: &NvList| match old.iter().find(|vdev| Some(vdev.guid) == nv.u64("guid")) {
+        Some(known) => Ok(known.clone()),
+        None => Vdev::auxiliary(nv, disks).map_err(ImportError::Config),
+    };
+    Ok(lists.iter().map(vdev).collect())
 }
 
 impl fmt::Debug for Pool {

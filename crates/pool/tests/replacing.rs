@@ -102,7 +102,7 @@ async fn a_new_device_is_not_asked_for_what_it_has_not_got_yet() {
             let mut disks = original.disks();
             disks.insert(NEW, original.empty());
             let tree = original.tree(word, &disks);
-            new_leaf(&tree).missed.set(TxgSet::from_ranges(vec![(4, 1 << 40)])).unwrap();
+            new_leaf(&tree).missed.add_all(&TxgSet::from_ranges(vec![(4, 1 << 40)]));
             let (walk, counted) = original.read(tree).await;
             assert!(original.is_same(&walk), "{name} {word}: {walk:?}");
             assert_eq!(counted, 0, "{name} {word}");
@@ -132,7 +132,7 @@ async fn with_the_old_device_gone_the_others_make_up_for_what_the_new_one_lacks(
         disks.insert(NEW, original.copy());
         let tree = original.tree("replacing", &disks);
         assert_eq!(tree.tops[0].state().0, State::Degraded);
-        new_leaf(&tree).missed.set(TxgSet::from_ranges(vec![(4, half)])).unwrap();
+        new_leaf(&tree).missed.add_all(&TxgSet::from_ranges(vec![(4, half)]));
         let (walk, counted) = original.read(tree).await;
         assert!(original.is_same(&walk), "{name}: {walk:?}");
         assert_eq!(counted, 0, "{name}");

@@ -160,7 +160,7 @@ pub(super) async fn from_mos(
     {
         io.set_salt(salt);
     }
-    let features = features(mos, directory).await?;
+    let features = features(mos, directory, &[]).await?;
     let active = |guid: &str| features.iter().any(|feature| feature.guid == guid && feature.count > 0);
     io.set_large_gang_headers(active("com.klarasystems:dynamic_gang_header"));
     for leaf in io.tree().leaves() {
@@ -186,7 +186,12 @@ pub(super) async fn from_mos(
     })
 }
 
-async fn features(mos: &ObjectSet, directory: &Zap) -> Result<Vec<FeatureState>, ReadError> {
+/// The features of the pool. Descriptions of those in `known` are not read again: they never change.
+pub(crate) async fn features(
+    mos: &ObjectSet,
+    directory: &Zap,
+    known: &[FeatureState],
+) -> Result<Vec<FeatureState>, ReadError> {
     let descriptions = match directory.get_u64("feature_descriptions").await? {
         Some(object) => Some(Zap::open_in(mos, object).await?),
         None => None,
@@ -195,11 +200,12 @@ async fn features(mos: &ObjectSet, directory: &Zap) -> Result<Vec<FeatureState>,
     for (entry, for_read) in [("features_for_read", true), ("features_for_write", false)] {
         let object = required(directory, entry).await?;
         for (guid, count) in Zap::open_in(mos, object).await?.numbers().await? {
-            let description = match &descriptions {
-                Some(zap) => {
+            let description = match (&descriptions, known.iter().find(|feature| feature.guid == guid)) {
+                (_, Some(feature)) => feature.description.clone(),
+                (Some(zap), None) => {
                     zap.get(guid.as_str()).await?.and_then(|value| value.as_text().map(str::to_owned))
                 }
-                None => None,
+                (None, None) => None,
             };
             all.push(FeatureState {
                 guid,
@@ -214,7 +220,11 @@ async fn features(mos: &ObjectSet, directory: &Zap) -> Result<Vec<FeatureState>,
 }
 
 /// The configurations of spares or caches at rest.
-async fn device_list(mos: &ObjectSet, directory: &Zap, name: &str) -> Result<Vec<NvList>, ReadError> {
+pub(crate) async fn device_list(
+    mos: &ObjectSet,
+    directory: &Zap,
+    name: &str,
+) -> Result<Vec<NvList>, ReadError> {
     let Some(object) = directory.get_u64(name).await?.filter(|&object| object != 0) else {
         return Ok(Vec::new());
     };
@@ -229,9 +239,7 @@ async fn load_dtl(mos: &ObjectSet, vdev: &Vdev) {
         return;
     };
     match missed_txgs(mos, object).await {
-        Ok(set) => {
-            let _already_known = leaf.missed.set(set);
-        }
+        Ok(set) => leaf.missed.add_all(&set),
         Err(error) => tracing::warn!(device = %vdev, %error, "dirty time log not readable"),
     }
 }

@@ -9,7 +9,7 @@
 //! Labels are only trusted as far as needed to read the MOS: each knows its own top-level device, and
 //! may be stale. Who is a member, and how devices are arranged, is what the MOS says.
 //!
-//! Everything here reads. A pool that another host may have open is refused unless forced: not because
+//! Everything here reads; who wants to write opens the devices again for that ([`Candidate::reopen`]). A pool that another host may have open is refused unless forced: not because
 //! reading would harm it, but because what is read would change underfoot.
 //!
 //! Facts: docs/format/labels.md §3–§5, docs/format/overview.md §5.
@@ -22,9 +22,9 @@ mod scan;
 
 pub use device::Device;
 pub use examine::{Report, examine};
-pub(crate) use learn::words;
+pub(crate) use learn::{device_list, features, words};
 pub use open::{OpenOptions, Rewind, open};
-pub use scan::{Candidate, Found, Opener, Sources, scan};
+pub use scan::{Candidate, Found, Opener, Sources, scan, writable};
 
 use crate::{dmu::ReadError, vdev::ConfigError};
 

@@ -130,6 +130,36 @@ pub struct Candidate {
     pub uberblocks: Vec<Uberblock>,
 }
 
+impl Candidate {
+    /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
+    /// and its labels are read again: another process may have written to it since the scan. Spares and cache
+    /// devices at rest stay as they are.
+    ///
+    /// # Errors
+    /// A device cannot be opened, or is no longer of this pool: the error names it.
+    pub async fn reopen(&self, opener: &Opener) -> io::Result<Self> {
+        let mut devices = Vec::new();
+        for device in &self.devices {
+            let again = Device::read(opener(Path::new(&device.path))?).await?;
+            let again = again.filter(|again| again.guids() == device.guids()).ok_or_else(|| {
+                let what = format!("{} is no longer a device of pool '{}'", device.path, self.name);
+                io::Error::new(io::ErrorKind::NotFound, what)
+            })?;
+            devices.push(again);
+        }
+        candidate(self.guid, devices, &self.auxiliaries).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("pool '{}' has no valid uberblock", self.name))
+        })
+    }
+}
+
+/// Opens paths for writing, so that nobody else can: what [`Candidate::reopen`] wants.
+#[must_use]
+pub fn writable() -> Opener {
+    let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    Arc::new(move |path| Ok(Arc::new(FileDisk::open(path, options)?) as Arc<dyn Disk>))
+}
+
 /// Looks at all sources.
 ///
 /// Never fails as a whole: what cannot be read is reported beside what can.

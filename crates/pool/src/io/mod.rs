@@ -30,17 +30,19 @@ use codec::{
     checksum::{self, Checksum, Form, embedded},
     compress,
 };
+use disk::Disk;
 use ondisk::{
     Order,
     blkptr::{BlkPtr, EmbeddedKind},
     dnode::ObjectType,
 };
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
     cache::{BlockCache, Key, mix},
     error::{BlockError, BlockErrorKind},
-    vdev::Tree,
+    vdev::{Disks, Tree},
 };
 
 mod batch;
@@ -96,7 +98,9 @@ pub struct PoolIo {
     /// Errors count. Off while the pool is being opened, when stale devices are not yet known.
     counting: AtomicBool,
     /// Bounds the memory of reads under way, in units of 4 KiB.
-    gate: Semaphore,
+    gate: Arc<Semaphore>,
+    /// Spares and cache devices that were added while the pool is open, by guid.
+    auxiliaries: Arc<Mutex<Disks>>,
 }
 
 impl PoolIo {
@@ -112,8 +116,48 @@ impl PoolIo {
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
-            gate: Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize),
+            gate: Arc::new(Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize)),
+            auxiliaries: Arc::default(),
         }
+    }
+
+    /// The same pool with another tree: one that got a device ([`Tree::with_top`]). What is cached, counted and
+    /// under way is shared.
+    #[must_use]
+    pub fn with_tree(&self, tree: Tree) -> Self {
+        Self {
+            tree,
+            cache: Arc::clone(&self.cache),
+            opening: self.opening,
+            salt: self.salt.clone(),
+            large_gang_headers: AtomicBool::new(self.large_gang_headers.load(Relaxed)),
+            counting: AtomicBool::new(self.counts()),
+            gate: Arc::clone(&self.gate),
+            auxiliaries: Arc::clone(&self.auxiliaries),
+        }
+    }
+
+    /// Tells of a spare or cache device that the pool gets, for later views of it.
+    pub fn add_auxiliary(&self, guid: u64, disk: Arc<dyn Disk>) {
+        self.auxiliaries.lock().insert(guid, disk);
+    }
+
+    /// What [`add_auxiliary`](Self::add_auxiliary) told of.
+    pub(crate) fn auxiliaries(&self) -> Disks {
+        self.auxiliaries.lock().clone()
+    }
+
+    /// Puts the content of a block that was just written into the cache: it is as good as read.
+    pub fn remember(&self, bp: &BlkPtr, content: Bytes) {
+        if let Some(key) = self.key(bp) {
+            self.cache.insert(key, content);
+        }
+    }
+
+    /// The pool's salt, if it is known.
+    #[must_use]
+    pub fn salt(&self) -> Option<&checksum::Salt> {
+        self.salt.get()
     }
 
     /// The devices.

@@ -11,7 +11,8 @@
 //!
 //! The tree is built from a configuration (labels, or the pool's own) and a table of opened devices,
 //! and does not change afterwards, except for what is learnt later: error counters, dirty time logs,
-//! mappings and allocation classes.
+//! mappings and allocation classes. A clone of a device shares all that with its original, so a pool that gets
+//! another device goes on with a new tree of the same devices ([`Tree::with_top`]).
 //!
 //! Not here: reading (`io`), where a RAIDZ block lies ([`raidz`]). Facts: docs/format/vdevs.md.
 
@@ -29,7 +30,7 @@ mod txgs;
 pub use indirect::Mapping;
 pub use raidz::{Geometry, Reflow};
 pub use state::{Aux, Counters, Errors, State};
-pub use txgs::TxgSet;
+pub use txgs::{Missed, TxgSet};
 
 /// Bytes before the allocatable space of a leaf: two labels and the boot area.
 pub const LABEL_START: u64 = 4 << 20;
@@ -102,7 +103,7 @@ pub enum Class {
 }
 
 /// What only top-level devices have.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Top {
     /// log2 of the smallest I/O.
     pub ashift: u32,
@@ -121,11 +122,11 @@ pub struct Top {
     /// Takes no new allocations.
     pub non_allocating: bool,
     /// Learnt from its ZAP.
-    pub bias: OnceLock<Class>,
+    pub bias: Arc<OnceLock<Class>>,
     /// Learnt from the MOS, for a removed device.
-    pub mapping: OnceLock<Mapping>,
+    pub mapping: Arc<OnceLock<Mapping>>,
     /// Learnt from its ZAP: its last expansion.
-    pub expansion: OnceLock<Expansion>,
+    pub expansion: Arc<OnceLock<Expansion>>,
 }
 
 /// How the last expansion of a RAIDZ device went, as its ZAP tells. Times in seconds since 1970.
@@ -142,7 +143,7 @@ pub struct Expansion {
 }
 
 /// What only leaves have.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leaf {
     /// The device, if it was found and is the one it should be.
     pub disk: Option<Arc<dyn Disk>>,
@@ -168,14 +169,14 @@ pub struct Leaf {
     pub resilvering: bool,
     /// MOS object of its dirty time log.
     pub dtl_object: Option<u64>,
-    /// Its dirty time log, once read.
-    pub missed: OnceLock<TxgSet>,
+    /// Txgs whose writes it missed: its dirty time log, once read, and writes that failed since.
+    pub missed: Arc<Missed>,
     /// Bounds the reads under way.
-    pub(crate) gate: Semaphore,
+    pub(crate) gate: Arc<Semaphore>,
 }
 
 /// One device of the tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Vdev {
     /// What it is.
     pub kind: Kind,
@@ -192,18 +193,18 @@ pub struct Vdev {
     /// Present on leaves.
     pub leaf: Option<Leaf>,
     /// Errors since the pool was opened.
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
 }
 
 /// All devices of a pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     /// The pool's guid.
     pub guid: u64,
     /// Top-level devices by id, without gaps.
     pub tops: Vec<Vdev>,
     /// Errors that reached the pool itself: blocks nothing could give.
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
 }
 
 /// A configuration that describes no possible tree.
@@ -247,13 +248,13 @@ impl Tree {
             }
             tops.push(vdev);
         }
-        Ok(Self { guid, tops, counters: Counters::default() })
+        Ok(Self { guid, tops, counters: Arc::default() })
     }
 
     /// A tree without devices, for a pool whose configuration makes no sense.
     #[must_use]
     pub fn empty(guid: u64) -> Self {
-        Self { guid, tops: Vec::new(), counters: Counters::default() }
+        Self { guid, tops: Vec::new(), counters: Arc::default() }
     }
 
     /// Appends placeholders until there are `count` top-level devices; `holes` names the ids that are
@@ -269,6 +270,20 @@ impl Tree {
                 *top = Vdev::placeholder(Kind::Hole, id);
             }
         }
+    }
+
+    /// The same devices and one more, which must have the next id.
+    ///
+    /// # Errors
+    /// The configuration is no possible device, or its id is not the next.
+    pub fn with_top(&self, nv: &NvList, disks: &Disks) -> Result<Self, ConfigError> {
+        let vdev = Vdev::build(nv, disks, None, None, 0)?;
+        if vdev.id != self.tops.len() as u64 {
+            return Err(ConfigError(format!("device {} after {}", vdev.id, self.tops.len())));
+        }
+        let mut tree = self.clone();
+        tree.tops.push(vdev);
+        Ok(tree)
     }
 
     /// A top-level device by id.
@@ -340,7 +355,7 @@ impl Vdev {
             children: Vec::new(),
             top: None,
             leaf: None,
-            counters: Counters::default(),
+            counters: Arc::default(),
         }
     }
 
@@ -409,8 +424,16 @@ impl Vdev {
             top,
             leaf,
             kind,
-            counters: Counters::default(),
+            counters: Arc::default(),
         })
+    }
+
+    /// The leaves below it, left to right; itself if it is one.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&Self> {
+        let mut found = Vec::new();
+        self.collect_leaves(&mut found);
+        found
     }
 
     pub(crate) fn collect_leaves<'a>(&'a self, found: &mut Vec<&'a Self>) {
@@ -471,7 +494,7 @@ impl Vdev {
     #[must_use]
     pub fn missed(&self, birth: u64) -> bool {
         if let Some(leaf) = &self.leaf {
-            return leaf.missed.get().is_some_and(|missed| missed.contains(birth));
+            return leaf.missed.contains(birth);
         }
         let stale = self.children.iter().filter(|child| !child.is_readable() || child.missed(birth)).count();
         match &self.kind {
@@ -547,9 +570,9 @@ impl Top {
             is_log: flag("is_log"),
             removing: flag("removing"),
             non_allocating: flag("non_allocating"),
-            bias: OnceLock::new(),
-            mapping: OnceLock::new(),
-            expansion: OnceLock::new(),
+            bias: Arc::default(),
+            mapping: Arc::default(),
+            expansion: Arc::default(),
         }
     }
 }
@@ -574,8 +597,8 @@ impl Leaf {
             is_spare: flag("is_spare"),
             resilvering: flag("resilver_txg") || flag("rebuild_txg"),
             dtl_object: nv.u64("DTL").filter(|&object| object != 0),
-            missed: OnceLock::new(),
-            gate: Semaphore::new(LEAF_READS),
+            missed: Arc::default(),
+            gate: Arc::new(Semaphore::new(LEAF_READS)),
         }
     }
 

@@ -133,6 +133,11 @@ impl Counters {
         self.read.fetch_add(1, Relaxed);
     }
 
+    /// One more write refused.
+    pub fn count_write(&self) {
+        self.write.fetch_add(1, Relaxed);
+    }
+
     /// One more wrong answer.
     pub fn count_checksum(&self) {
         self.checksum.fetch_add(1, Relaxed);

@@ -4,6 +4,46 @@
 //! must not be read from that leaf: its bytes there are older, and may even look plausible.
 //! Facts: docs/format/vdevs.md §6.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+
+/// What a leaf missed so far. Asked before every read, and nearly always empty.
+#[derive(Debug, Default)]
+pub struct Missed {
+    any: AtomicBool,
+    set: RwLock<TxgSet>,
+}
+
+impl Missed {
+    /// Whether writes of `txg` are missing on the leaf.
+    #[must_use]
+    pub fn contains(&self, txg: u64) -> bool {
+        self.any.load(Relaxed) && self.set.read().contains(txg)
+    }
+
+    /// Adds what a dirty time log says.
+    pub fn add_all(&self, other: &TxgSet) {
+        let mut set = self.set.write();
+        let ranges = set.ranges.iter().chain(&other.ranges).copied().collect();
+        *set = TxgSet::from_ranges(ranges);
+        self.any.store(!set.is_empty(), Relaxed);
+    }
+
+    /// A write of `txg` failed.
+    pub fn add(&self, txg: u64) {
+        if !self.contains(txg) {
+            self.add_all(&TxgSet::from_ranges(vec![(txg, txg.saturating_add(1))]));
+        }
+    }
+
+    /// All of it, as it is now.
+    #[must_use]
+    pub fn get(&self) -> TxgSet {
+        self.set.read().clone()
+    }
+}
+
 /// Half-open ranges of txgs, ascending, disjoint and not touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxgSet {
