@@ -2,6 +2,8 @@
 //!
 //! Facts: docs/format/compression.md §2, blkptr.md, vdevs.md.
 
+pub mod labels;
+
 use std::sync::Arc;
 
 use bytes::Bytes;

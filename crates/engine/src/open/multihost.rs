@@ -1,0 +1,89 @@
+//! Heartbeats: how another host that sees the same devices learns that this one is alive.
+//!
+//! With the pool property `multihost` on, one leaf after the other gets the last uberblock again, with a new time
+//! and sequence number. Another host that wants the pool watches for that before it imports. And if this host
+//! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool.
+//!
+//! Facts: docs/format/labels.md §5.
+
+use std::{sync::Arc, time::Duration};
+
+use ondisk::{
+    label::{LABELS, Multihost},
+    uberblock::{Mmp, Uberblock},
+};
+use pool::PoolIo;
+use rand::{Rng, rngs::StdRng};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use crate::{EngineError, write::labels};
+
+/// Milliseconds in which every leaf gets a heartbeat once.
+pub const INTERVAL_MS: u64 = 1000;
+/// Intervals without any heartbeat after which writing stops.
+pub const FAIL_INTERVALS: u16 = 10;
+
+/// The last commit: what heartbeats repeat, and where they go.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Its uberblock.
+    pub uberblock: Uberblock,
+    /// The devices.
+    pub io: Arc<PoolIo>,
+}
+
+/// The heartbeat fields of the uberblock of an ordinary commit.
+#[must_use]
+pub fn fields(multihost: Multihost) -> Mmp {
+    match multihost {
+        Multihost::Off => Mmp::default(),
+        Multihost::On => {
+            Mmp { delay_ns: INTERVAL_MS * 1_000_000, config: Mmp::pack(INTERVAL_MS, 0, FAIL_INTERVALS) }
+        }
+    }
+}
+
+/// Writes heartbeats until the sender of `commits` is gone. `now` is the wall clock in seconds.
+///
+/// # Errors
+/// None could be written for [`FAIL_INTERVALS`] intervals: nothing must be written to the pool any more.
+pub async fn run(
+    mut commits: watch::Receiver<Committed>,
+    now: impl Fn() -> u64 + Send,
+    mut random: StdRng,
+) -> Result<(), EngineError> {
+    let patience = Duration::from_millis(INTERVAL_MS * u64::from(FAIL_INTERVALS));
+    let leaves = labels::writable(commits.borrow().io.tree()).max(1) as u64;
+    let mut tick = interval(Duration::from_millis((INTERVAL_MS / leaves).max(1)));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_success = Instant::now();
+    let (mut second, mut sequence, mut leaf) = (0, 0_u16, 0_usize);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            changed = commits.changed() => match changed {
+                Ok(()) => continue,
+                Err(_closed) => return Ok(()),
+            },
+        }
+        let Committed { mut uberblock, io } = commits.borrow().clone();
+        let timestamp = now().max(uberblock.timestamp);
+        sequence = if timestamp == second { sequence.saturating_add(1) } else { 1 };
+        second = timestamp;
+        uberblock.timestamp = timestamp;
+        uberblock.mmp = Some(Mmp {
+            delay_ns: (Instant::now() - last_success).as_nanos().try_into().unwrap_or(u64::MAX).max(1),
+            config: Mmp::pack(INTERVAL_MS, sequence, FAIL_INTERVALS),
+        });
+        leaf = leaf.wrapping_add(1);
+        let label = random.random_range(0..LABELS);
+        match labels::heartbeat(io.tree(), leaf, label, &uberblock).await {
+            Ok(()) => last_success = Instant::now(),
+            Err(error) if last_success.elapsed() > patience => return Err(error),
+            Err(error) => tracing::warn!(%error, "heartbeat not written"),
+        }
+    }
+}

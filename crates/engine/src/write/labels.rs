@@ -1,0 +1,371 @@
+//! The last writes of a transaction group: labels and uberblocks, in an order that a power cut may end anywhere.
+//!
+//! ```text
+//!   everything the new root leads to is on stable media (BlockWriter::finish)
+//!     │ configuration changed?                        yes: every leaf            no: up to 3 top-level devices
+//!     ├─ even labels (L0, L2), config with txg T      ✓ flush                    –
+//!     ├─ uberblock of T, all four labels              ✓ flush  ← the commit      ✓ flush  ← the commit
+//!     └─ odd labels (L1, L3), config with txg T       ✓ flush                    –
+//! ```
+//!
+//! A reader ignores a label that is newer than the best uberblock, so before the commit the odd labels hold, and
+//! after it the even ones: one pair always agrees with the newest valid uberblock.
+//!
+//! A leaf that fails is left behind: it holds an older label and uberblock, and that is recognised. A commit needs
+//! one label on each top-level device (logs excepted) and one uberblock in the pool.
+//!
+//! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
+//! overview.md §6 D, §7.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codec::checksum::{Checksum, embedded};
+use disk::Disk;
+use futures_util::future::join_all;
+use ondisk::{
+    Order,
+    label::{
+        BOOT_ENV_BYTES, CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, LABELS, Multihost, PoolState,
+        RING_BYTES, RING_OFFSET, Region, Ring, TRAILER_BYTES,
+    },
+    nvlist::{Encoding, NvList, Value},
+    uberblock::Uberblock,
+};
+use pool::vdev::{Class, Kind, Tree, Vdev};
+
+use crate::EngineError;
+
+/// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
+/// of all three at once would cost the last transaction groups, and with them the pool.
+const UBERBLOCK_TOPS: usize = 3;
+/// Labels written before the uberblock.
+const EVEN: [usize; 2] = [0, 2];
+/// Labels written after it.
+const ODD: [usize; 2] = [1, 3];
+/// Pairs of the pool's configuration that are not in labels. (Zaps of devices, and allocation flags, are kept only
+/// where they can be read together with what they name.)
+const MOS_ONLY: [&str; 7] = [
+    "com.delphix:has_per_vdev_zaps",
+    "com.delphix:vdev_zap_leaf",
+    "com.delphix:vdev_zap_top",
+    "com.klarasystems:vdev_zap_root",
+    "com.datto:resilver_defer",
+    "non_allocating",
+    "removing",
+];
+
+/// A leaf that can be written to.
+struct Leaf<'a> {
+    vdev: &'a Vdev,
+    /// Index of its top-level device.
+    top: usize,
+    disk: &'a Arc<dyn Disk>,
+    labels: [u64; LABELS],
+    ring: Ring,
+}
+
+/// Commits `uberblock`: after this, the pool is what its root says. `config` is the pool's configuration if
+/// labels must be rewritten; its `txg` is taken from the uberblock.
+///
+/// # Errors
+/// Too few devices took it; the commit may or may not have happened. [`EngineError::Encode`] if a configuration
+/// does not fit a label, before anything is written.
+pub async fn commit(
+    tree: &Tree,
+    uberblock: &Uberblock,
+    config: Option<&NvList>,
+    multihost: Multihost,
+) -> Result<(), EngineError> {
+    let leaves = writable_leaves(tree);
+    let Some(config) = config else {
+        let chosen = rotation(tree, uberblock.txg);
+        let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
+        if write_uberblock(&some, uberblock, multihost).await {
+            return Ok(());
+        }
+        tracing::warn!(txg = uberblock.txg, "no uberblock on the devices chosen: trying all of them");
+        let rest: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| !chosen.contains(&leaf.top)).collect();
+        return settled(write_uberblock(&rest, uberblock, multihost).await, uberblock);
+    };
+    let mut regions = Vec::with_capacity(leaves.len());
+    for leaf in &leaves {
+        regions.push(config_region(&leaf_config(config, tree, leaf.vdev, leaf.top, uberblock.txg)?)?);
+    }
+    write_labels(tree, &leaves, &regions, EVEN, uberblock.txg).await?;
+    let all: Vec<&Leaf<'_>> = leaves.iter().collect();
+    settled(write_uberblock(&all, uberblock, multihost).await, uberblock)?;
+    write_labels(tree, &leaves, &regions, ODD, uberblock.txg).await
+}
+
+/// Writes all four labels of every leaf of top-level device `top` as OpenZFS wants them before the first sync of
+/// new devices: configuration with txg 0, an empty boot environment, no valid uberblock. Every leaf must take it.
+///
+/// # Errors
+/// A leaf fails, or the configuration does not fit a label.
+pub async fn initialize(tree: &Tree, config: &NvList, top: usize) -> Result<(), EngineError> {
+    let leaves = writable_leaves(tree);
+    let mut writes = Vec::new();
+    for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
+        let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
+        writes.push(write_whole(leaf.disk, config));
+    }
+    let all = tree.tops.get(top).map_or(0, |top| top.leaves().len());
+    if writes.len() < all {
+        return Err(EngineError::Device(format!("{} of {all} new devices are there", writes.len())));
+    }
+    join_all(writes).await.into_iter().collect()
+}
+
+/// Writes the short labels of a spare or cache device at rest.
+///
+/// # Errors
+/// The device fails.
+pub async fn initialize_auxiliary(
+    disk: &Arc<dyn Disk>,
+    guid: u64,
+    state: PoolState,
+) -> Result<(), EngineError> {
+    let mut config = NvList::new();
+    config.set("version", ondisk::uberblock::VERSION_FEATURES);
+    config.set("state", state.id());
+    config.set("guid", guid);
+    write_whole(disk, config).await
+}
+
+/// `zpool labelclear`: the four label areas become zeroes.
+///
+/// # Errors
+/// The device fails, or is too small to have labels.
+pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), EngineError> {
+    let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
+    for start in geometry(disk)?.labels() {
+        disk.write(start, zeroes.clone()).await.map_err(device_error)?;
+    }
+    disk.flush().await.map_err(device_error)
+}
+
+/// Writes a heartbeat: `uberblock`, which repeats the last commit, to the reserved last slot of label `label` of
+/// one leaf. Facts: docs/format/labels.md §5.
+///
+/// # Errors
+/// The device fails.
+pub async fn heartbeat(
+    tree: &Tree,
+    leaf: usize,
+    label: usize,
+    uberblock: &Uberblock,
+) -> Result<(), EngineError> {
+    let leaves = writable_leaves(tree);
+    let Some(leaf) = leaves.get(leaf % leaves.len().max(1)) else {
+        return Err(EngineError::Device("no device can be written to".to_owned()));
+    };
+    let slot = leaf.ring.slots().saturating_sub(1);
+    let start = leaf.labels[label % LABELS];
+    let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
+    leaf.disk.write(at, bytes).await.map_err(device_error)?;
+    leaf.disk.flush().await.map_err(device_error)
+}
+
+/// How many leaves can be written to.
+#[must_use]
+pub fn writable(tree: &Tree) -> usize {
+    writable_leaves(tree).len()
+}
+
+/// What the label of `vdev` says, made from the pool's configuration.
+fn leaf_config(
+    config: &NvList,
+    tree: &Tree,
+    vdev: &Vdev,
+    top: usize,
+    txg: u64,
+) -> Result<NvList, EngineError> {
+    let tops = config.nvlist("vdev_tree").and_then(|root| root.nvlist_array("children")).unwrap_or_default();
+    let same_id = |list: &&NvList| list.u64("id") == Some(top as u64);
+    let Some(subtree) = tops.iter().find(same_id) else {
+        return Err(EngineError::Encode {
+            what: "label",
+            detail: format!("the configuration does not have device {}", tree.tops[top]),
+        });
+    };
+    let mut list = NvList { flags: config.flags, pairs: Vec::with_capacity(config.pairs.len() + 4) };
+    let replaced = ["vdev_tree", "features_for_read", "hole_array", "vdev_children", "is_log", "is_spare"];
+    for (name, value) in config.iter() {
+        if !MOS_ONLY.contains(&name) && !replaced.contains(&name) {
+            list.pairs.push((name.to_owned(), value.clone()));
+        }
+    }
+    list.set("txg", txg);
+    list.set("top_guid", tree.tops[top].guid);
+    list.set("guid", vdev.guid);
+    if tree.tops[top].class() == Class::Log {
+        list.set("is_log", 1_u64);
+    }
+    if vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare) {
+        list.set("is_spare", 1_u64);
+    }
+    let holes = tops.iter().filter(|list| list.str("type") == Some("hole"));
+    let holes: Vec<u64> = holes.filter_map(|list| list.u64("id")).collect();
+    if !holes.is_empty() {
+        list.set("hole_array", holes);
+    }
+    list.set("vdev_children", tree.tops.len() as u64);
+    list.set("vdev_tree", for_label(subtree));
+    list.set("features_for_read", config.nvlist("features_for_read").cloned().unwrap_or_default());
+    Ok(list)
+}
+
+/// A device's list without what labels do not have.
+fn for_label(list: &NvList) -> NvList {
+    let mut pairs = Vec::with_capacity(list.pairs.len());
+    for (name, value) in list.iter().filter(|(name, _)| !MOS_ONLY.contains(name)) {
+        let value = match value {
+            Value::NvListArray(children) if name == "children" => {
+                Value::NvListArray(children.iter().map(for_label).collect())
+            }
+            other => other.clone(),
+        };
+        pairs.push((name.to_owned(), value));
+    }
+    NvList { flags: list.flags, pairs }
+}
+
+/// The config region of a label, not sealed yet: the seal depends on where it is written.
+fn config_region(config: &NvList) -> Result<Vec<u8>, EngineError> {
+    let mut region = config.encode(Encoding::Xdr(Order::Little)).map_err(EngineError::encode("label"))?;
+    let room = CONFIG_BYTES as usize - TRAILER_BYTES;
+    if region.len() > room {
+        let detail = format!("a configuration of {} bytes does not fit the {room} of a label", region.len());
+        return Err(EngineError::Encode { what: "label", detail });
+    }
+    region.resize(CONFIG_BYTES as usize, 0);
+    Ok(region)
+}
+
+fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
+    let mut found = Vec::new();
+    for (top, vdev) in tree.tops.iter().enumerate() {
+        let Some(ashift) = vdev.top.as_ref().map(|top| top.ashift) else { continue };
+        for vdev in vdev.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
+            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk.as_ref()) else { continue };
+            let Some(geometry) = Geometry::new(disk.info().size) else { continue };
+            let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
+            found.push(Leaf { vdev, top, disk, labels, ring });
+        }
+    }
+    found
+}
+
+/// The top-level devices whose turn it is. Counting by txg spreads the wear, and needs no memory.
+fn rotation(tree: &Tree, txg: u64) -> Vec<usize> {
+    let usable = |top: &Vdev| {
+        top.class() != Class::Log
+            && top.is_readable()
+            && !matches!(top.kind, Kind::Hole | Kind::Indirect { .. })
+    };
+    let mut tops: Vec<usize> = (0..tree.tops.len()).filter(|&i| usable(&tree.tops[i])).collect();
+    if !tops.is_empty() {
+        let start = (txg % tops.len() as u64) as usize;
+        tops.rotate_left(start);
+        tops.truncate(UBERBLOCK_TOPS);
+    }
+    tops
+}
+
+/// Writes two labels of every leaf and flushes.
+async fn write_labels(
+    tree: &Tree,
+    leaves: &[Leaf<'_>],
+    regions: &[Vec<u8>],
+    which: [usize; 2],
+    txg: u64,
+) -> Result<(), EngineError> {
+    let writes = leaves.iter().zip(regions).map(async |(leaf, region)| {
+        let mut written = false;
+        for number in which {
+            let start = leaf.labels[number];
+            let bytes = sealed(region.clone(), start + CONFIG_OFFSET);
+            written |= done(leaf, leaf.disk.write(start + CONFIG_OFFSET, bytes).await);
+        }
+        written && done(leaf, leaf.disk.flush().await)
+    });
+    let written = join_all(writes).await;
+    for (top, vdev) in tree.tops.iter().enumerate() {
+        let mut its = leaves.iter().zip(&written).filter(|(leaf, _)| leaf.top == top).peekable();
+        let needed = vdev.class() != Class::Log && its.peek().is_some();
+        if needed && !its.any(|(_, written)| *written) {
+            return Err(EngineError::Device(format!("no device of {vdev} took the label of txg {txg}")));
+        }
+    }
+    Ok(())
+}
+
+/// Writes an uberblock to all labels of some leaves and flushes; true if at least one copy is safe.
+async fn write_uberblock(leaves: &[&Leaf<'_>], uberblock: &Uberblock, multihost: Multihost) -> bool {
+    let writes = leaves.iter().map(async |leaf| {
+        let slot = leaf.ring.slot_for(uberblock.txg, multihost);
+        let mut written = false;
+        for start in leaf.labels {
+            let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
+            written |= done(leaf, leaf.disk.write(at, bytes).await);
+        }
+        written && done(leaf, leaf.disk.flush().await)
+    });
+    join_all(writes).await.contains(&true)
+}
+
+/// The bytes of a slot of the label at `start`, and where they go.
+fn sealed_uberblock(ring: Ring, slot: u64, start: u64, uberblock: &Uberblock) -> (u64, Bytes) {
+    let mut bytes = uberblock.encode();
+    bytes.resize(ring.slot_bytes() as usize, 0);
+    let at = start + Region::Uberblock { ring, slot }.offset();
+    (at, sealed(bytes, at))
+}
+
+fn settled(written: bool, uberblock: &Uberblock) -> Result<(), EngineError> {
+    if written {
+        return Ok(());
+    }
+    Err(EngineError::Device(format!("no device took the uberblock of txg {}", uberblock.txg)))
+}
+
+/// Whether an operation worked; a failure is counted on the leaf.
+fn done(leaf: &Leaf<'_>, result: std::io::Result<()>) -> bool {
+    if let Err(error) = &result {
+        tracing::warn!(device = %leaf.vdev, %error, "label not written");
+        leaf.vdev.counters.count_write();
+    }
+    result.is_ok()
+}
+
+/// A region with its checksum, for device byte `at`.
+fn sealed(mut region: Vec<u8>, at: u64) -> Bytes {
+    embedded::seal(embedded::Kind::Label, &mut region, Checksum([at, 0, 0, 0]), codec::Order::Little)
+        .expect("a region of a label is longer than its trailer");
+    region.into()
+}
+
+/// All four labels of a device from pad to ring, with nothing in them but `config`.
+async fn write_whole(disk: &Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
+    let region = config_region(&config)?;
+    let ring = Bytes::from(vec![0; RING_BYTES as usize]);
+    for start in geometry(disk)?.labels() {
+        let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
+        disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
+        let config = sealed(region.clone(), start + CONFIG_OFFSET);
+        disk.write(start + CONFIG_OFFSET, config).await.map_err(device_error)?;
+        disk.write(start + RING_OFFSET, ring.clone()).await.map_err(device_error)?;
+    }
+    disk.flush().await.map_err(device_error)
+}
+
+fn geometry(disk: &Arc<dyn Disk>) -> Result<Geometry, EngineError> {
+    let info = disk.info();
+    Geometry::new(info.size).ok_or_else(|| EngineError::Device(format!("{} is too small", info.path)))
+}
+
+fn device_error(error: std::io::Error) -> EngineError {
+    let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+    EngineError::Device(format!("{error}{source}"))
+}
