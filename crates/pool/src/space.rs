@@ -97,6 +97,38 @@ pub fn deflate_ratio(vdev: &Vdev) -> u64 {
     }
 }
 
+/// Bytes a volume of `size` bytes in blocks of `block` needs if every block is written: what `refreservation=auto`
+/// reserves, to the byte as OpenZFS computes it.
+///
+/// Blocks on RAIDZ are counted with parity and padding, relative to a block of 128 KiB as all dataset sizes are;
+/// indirect blocks and the volume's own metadata as if nothing of them were compressed.
+/// Facts: docs/format/zvol.md §2, and what real pools reserved for their volumes.
+#[must_use]
+pub fn volume_reservation(tree: &Tree, size: u64, block: u64, copies: u64) -> u64 {
+    /// Block pointers in an indirect block of 128 KiB.
+    const POINTERS: u64 = 1024;
+    /// Metadata blocks of the smallest volume.
+    const LEAST: u64 = 7;
+    let block = block.max(1);
+    let mut blocks = size / block;
+    let on = |vdev: &Vdev| match &vdev.kind {
+        Kind::Raidz(geometry) => {
+            let stored = geometry.allocated(block, geometry.children);
+            let reference = geometry.allocated(128 << 10, geometry.children) >> 9;
+            blocks.saturating_mul(stored) / reference.max(1) * 256
+        }
+        _ => 0,
+    };
+    let data = tree.tops.iter().filter(|top| top.class() == Class::Normal).map(on).fold(size, u64::max);
+    let mut metadata = LEAST;
+    while blocks > 1 {
+        blocks = blocks.div_ceil(POINTERS);
+        metadata += blocks;
+    }
+    let metadata = metadata.saturating_mul((copies + 1).min(3)) << 17;
+    data.saturating_mul(copies).saturating_add(metadata)
+}
+
 impl Space {
     pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
         let mos = pool.mos();
