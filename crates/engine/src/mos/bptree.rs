@@ -1,24 +1,110 @@
 //! The list of destroyed datasets whose blocks are still to be freed. Facts: docs/format/mos.md §8.
 
-use ondisk::bpobj::BptreeEntry;
+use ondisk::{
+    Order,
+    bpobj::{BptreeEntry, BptreePhys},
+    dnode::ObjectType,
+};
+use pool::dmu::ReadError;
 
-use crate::{EngineError, dmu::MutSet, space::Space};
+use super::{DIRECTORY, at, features, inconsistent, zap};
+use crate::{
+    EngineError,
+    dmu::{MutSet, NewObject},
+    space::Space,
+};
+
+/// Its directory entry.
+const ENTRY: &str = "bptree_obj";
+/// Active while the list exists.
+const FEATURE: &str = "com.delphix:async_destroy";
+/// Bytes of a block.
+const BLOCK: u32 = 128 << 10;
 
 /// Puts a dataset on the list (creating it, directory entry `bptree_obj` and feature `async_destroy` included).
 /// `space` is what it is going to free.
-pub async fn push(_mos: &mut MutSet, _entry: &BptreeEntry, _space: Space) -> Result<(), EngineError> {
-    todo!("mos")
+pub async fn push(mos: &mut MutSet, entry: &BptreeEntry, space: Space) -> Result<(), EngineError> {
+    let object = match zap::get_u64(mos, DIRECTORY, ENTRY).await? {
+        Some(object) => object,
+        None => {
+            features::add(mos, FEATURE, 1).await?;
+            let bonus = BptreePhys::default().encode(Order::Little);
+            let new = NewObject::of(ObjectType::U64_METADATA).blocks(BLOCK);
+            let object = mos.allocate(new.bonus(ObjectType::U64_METADATA, &bonus)).await?;
+            zap::set_u64(mos, DIRECTORY, ENTRY, object).await?;
+            object
+        }
+    };
+    let mut list = header(mos, object).await?;
+    write(mos, object, list.end, entry).await?;
+    list.end = list.end.saturating_add(1);
+    change(&mut list, space);
+    mos.set_bonus(object, &list.encode(Order::Little)).await
 }
+
 /// The entry to work on, if there is one.
-pub async fn first(_mos: &mut MutSet) -> Result<Option<BptreeEntry>, EngineError> {
-    todo!("mos")
+pub async fn first(mos: &mut MutSet) -> Result<Option<BptreeEntry>, EngineError> {
+    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(None) };
+    let list = header(mos, object).await?;
+    if list.begin == list.end {
+        return Ok(None);
+    }
+    let bytes = mos.read(object, offset(list.begin), BptreeEntry::BYTES).await?;
+    let entry = BptreeEntry::decode(&bytes, Order::Little);
+    Ok(Some(entry.map_err(ReadError::malformed(at(mos, object, 0)))?))
 }
+
+/// What all entries together are still going to free.
+pub async fn space(mos: &mut MutSet) -> Result<Space, EngineError> {
+    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(Space::ZERO) };
+    let list = header(mos, object).await?;
+    Ok(Space {
+        used: list.bytes as i64,
+        compressed: list.compressed_bytes as i64,
+        uncompressed: list.uncompressed_bytes as i64,
+    })
+}
+
 /// Notes progress: `freed` came back; `next` is the entry with its new resume point, or none if it is finished
 /// (the list itself goes away when it is empty).
-pub async fn progress(
-    _mos: &mut MutSet,
-    _freed: Space,
-    _next: Option<&BptreeEntry>,
-) -> Result<(), EngineError> {
-    todo!("mos")
+pub async fn progress(mos: &mut MutSet, freed: Space, next: Option<&BptreeEntry>) -> Result<(), EngineError> {
+    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else {
+        return Err(inconsistent(mos, DIRECTORY, 0, "there is no list of destroyed datasets"));
+    };
+    let mut list = header(mos, object).await?;
+    if list.begin == list.end && next.is_some() {
+        return Err(inconsistent(mos, object, 0, "the list of destroyed datasets is empty"));
+    }
+    change(&mut list, -freed);
+    match next {
+        Some(entry) => write(mos, object, list.begin, entry).await?,
+        None => list.begin = list.begin.saturating_add(1).min(list.end),
+    }
+    if list.begin < list.end {
+        return mos.set_bonus(object, &list.encode(Order::Little)).await;
+    }
+    zap::remove(mos, DIRECTORY, ENTRY.into()).await?;
+    mos.free(object).await?;
+    features::add(mos, FEATURE, -1).await?;
+    Ok(())
+}
+
+async fn header(mos: &mut MutSet, object: u64) -> Result<BptreePhys, EngineError> {
+    let bonus = mos.bonus(object).await?;
+    Ok(BptreePhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?)
+}
+
+async fn write(mos: &mut MutSet, object: u64, index: u64, entry: &BptreeEntry) -> Result<(), EngineError> {
+    mos.write(object, offset(index), &entry.encode(Order::Little)).await
+}
+
+fn offset(index: u64) -> u64 {
+    index.saturating_mul(BptreeEntry::BYTES as u64)
+}
+
+/// The totals are estimates while a dataset is being freed, so they stop at 0.
+fn change(list: &mut BptreePhys, by: Space) {
+    list.bytes = list.bytes.saturating_add_signed(by.used);
+    list.compressed_bytes = list.compressed_bytes.saturating_add_signed(by.compressed);
+    list.uncompressed_bytes = list.uncompressed_bytes.saturating_add_signed(by.uncompressed);
 }

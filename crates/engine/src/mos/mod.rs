@@ -11,5 +11,19 @@ pub mod history;
 pub mod packed;
 pub mod zap;
 
+use pool::{Bookmark, dmu::ReadError};
+
+use crate::{EngineError, dmu::MutSet};
+
 /// The object directory of the MOS.
 pub const DIRECTORY: u64 = 1;
+
+/// A data block, for messages.
+fn at(_set: &MutSet, object: u64, blkid: u64) -> Bookmark {
+    Bookmark { objset: 0, object, level: 0, blkid }
+}
+
+/// Structures that are each legal contradict each other.
+fn inconsistent(set: &MutSet, object: u64, blkid: u64, what: &'static str) -> EngineError {
+    ReadError::Inconsistent { at: at(set, object, blkid), what }.into()
+}
