@@ -4,6 +4,11 @@
 //! once it changes something, only a failing device can stop it, and then the whole transaction group is lost.
 //! Facts: docs/format/mos.md §6–§11, zvol.md.
 
+pub mod account;
+mod attributes;
+mod dataset;
+mod dir;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
