@@ -1,20 +1,61 @@
 //! Blocks to devices: compress, checksum, allocate, parity, and one write per block per transaction group.
 //!
+//! ```text
+//!   Job ─▶ prepare ─▶ allocate ──▶ data: devices ─▶ leaves         on its way at once
+//!          (workers)  (gang)   └─▶ metadata: pending ──finish()──▶ in order of address, then flush
+//!                                        └── overlay: read what is not on the devices yet
+//! ```
+//! Metadata waits because later passes of the same transaction group may write it again; it keeps its place then.
+//!
 //! Facts: docs/format/compression.md §2, blkptr.md, vdevs.md.
 
-pub mod labels;
-
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    future::Future,
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
+use codec::compress;
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, Dva, Stored},
+    dnode::ObjectType,
+};
 use pool::{Bookmark, PoolIo, dmu::BlockSource};
+use smallvec::SmallVec;
 
+mod devices;
+mod gang;
+pub mod labels;
+mod leaves;
+mod overlay;
+mod prepare;
+
+pub use leaves::FailedLeaf;
+
+use self::{
+    devices::{Devices, Tops},
+    gang::{Shape, Sums},
+    leaves::IN_FLIGHT_BYTES,
+    overlay::{NOWHERE, Overlay, Place, place_of},
+    prepare::{Prepared, Rules, prepare},
+};
 use crate::{
     EngineError,
-    alloc::Allocator,
+    alloc::{Allocator, Purpose},
     policy::{BlockPolicy, Traits},
 };
+
+/// Largest content that is kept in the read cache when it is written. Larger blocks are streams, which are
+/// seldom read again soon.
+const CACHED_MAX: usize = 128 << 10;
+/// Content a worker compresses at a time: long beside the hand-over (some 20 µs), short beside the whole.
+const COMPRESS_CHUNK: usize = 256 << 10;
+/// The same if there is only a checksum to compute, which is ten times as fast.
+const SUM_CHUNK: usize = 1 << 20;
+/// Blocks stored between two looks at what is under way, when there are no workers.
+const LOOK_EVERY: usize = 32;
 
 /// A block to be written.
 #[derive(Clone, Debug)]
@@ -30,7 +71,8 @@ pub struct Job {
     /// Fill count of the new pointer.
     pub fill: u64,
     /// The pointer it replaces, or [`BlkPtr::EMPTY`]. If that was born in this very transaction group and the
-    /// block is metadata, its place is used again.
+    /// block is metadata, its place is used again; if the block has become too large for it, the place is given
+    /// back here. (To [`free`](BlockWriter::free) the old pointer afterwards is harmless.)
     pub old: BlkPtr,
     /// Which block it is, for messages.
     pub at: Bookmark,
@@ -47,60 +89,428 @@ pub struct Written {
     pub device_bytes: u64,
 }
 
-/// Writes the blocks of one transaction group after another.
-#[derive(Debug)]
-pub struct BlockWriter {
-    /// Where blocks go.
-    pub alloc: Allocator,
+/// Where extents come from: the [`Allocator`], or something simpler in tests.
+pub trait Extents: Send {
+    /// See [`Allocator::granularity`].
+    fn granularity(&self) -> (u64, u64);
+    /// See [`Allocator::allocate`].
+    fn allocate(
+        &mut self,
+        psize: u64,
+        copies: u8,
+        purpose: Purpose,
+    ) -> impl Future<Output = Result<SmallVec<[Dva; 3]>, EngineError>> + Send;
+    /// See [`Allocator::release`].
+    fn release(&mut self, dva: Dva);
 }
 
-impl BlockWriter {
+impl Extents for Allocator {
+    fn granularity(&self) -> (u64, u64) {
+        Self::granularity(self)
+    }
+    fn allocate(
+        &mut self,
+        psize: u64,
+        copies: u8,
+        purpose: Purpose,
+    ) -> impl Future<Output = Result<SmallVec<[Dva; 3]>, EngineError>> + Send {
+        Self::allocate(self, psize, copies, purpose)
+    }
+    fn release(&mut self, dva: Dva) {
+        Self::release(self, dva);
+    }
+}
+
+/// Metadata that waits for the end of the transaction group.
+#[derive(Debug)]
+struct Pending {
+    bp: BlkPtr,
+    content: Bytes,
+    /// Stored form.
+    data: Bytes,
+    policy: BlockPolicy,
+    shape: Shape,
+}
+
+/// Writes the blocks of one transaction group after another.
+#[derive(Debug)]
+pub struct BlockWriter<S = Allocator> {
+    /// Where blocks go.
+    pub alloc: S,
+    io: Arc<PoolIo>,
+    traits: Traits,
+    workers: usize,
+    txg: u64,
+    devices: Devices,
+    overlay: Arc<Overlay>,
+    pending: BTreeMap<Place, Pending>,
+    /// Metadata of this transaction group whose place was given back when it was written anew.
+    moved: BTreeMap<Place, SmallVec<[BlkPtr; 1]>>,
+    /// Data of this transaction group that lies in pieces.
+    gangs: BTreeMap<Place, Shape>,
+    /// Which sets of top-level devices hold the copies of something written in this transaction group.
+    touched: BTreeSet<Tops>,
+    written: Written,
+}
+
+impl<S: Extents> BlockWriter<S> {
     /// A writer over the devices of `io`. `workers` bounds the blocks being compressed at once on other
     /// threads; 0 does all in the caller's task (simulation).
-    pub fn new(_io: Arc<PoolIo>, _alloc: Allocator, _traits: Traits, _workers: usize) -> Self {
-        todo!("write")
+    pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
+        let overlay = Arc::new(Overlay::new(Arc::clone(&io)));
+        Self {
+            alloc,
+            traits,
+            workers,
+            txg: 0,
+            devices: Devices::new(&io, Arc::clone(&overlay)),
+            io,
+            overlay,
+            pending: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            written: Written::default(),
+        }
     }
-    /// Uses another device tree from now on: one that was extended.
-    pub fn set_io(&mut self, _io: Arc<PoolIo>) {
-        todo!("write")
+    /// Uses another device tree from now on: one that was extended. What is known of leaves stays known.
+    pub fn set_io(&mut self, io: Arc<PoolIo>) {
+        self.devices.rebuild(&io);
+        self.overlay.set_io(Arc::clone(&io));
+        self.io = io;
     }
     /// Features changed.
-    pub fn set_traits(&mut self, _traits: Traits) {
-        todo!("write")
+    pub fn set_traits(&mut self, traits: Traits) {
+        self.traits = traits;
     }
     /// What the pool allows.
     pub fn traits(&self) -> Traits {
-        todo!("write")
+        self.traits
     }
-    /// Reads blocks, those included that wait to be written.
+    /// Reads blocks, those included that wait to be written. Follows [`set_io`](Self::set_io).
     pub fn source(&self) -> Arc<dyn BlockSource> {
-        todo!("write")
+        Arc::clone(&self.overlay) as Arc<dyn BlockSource>
     }
-    /// Begins transaction group `txg`.
-    pub fn begin(&mut self, _txg: u64) {
-        todo!("write")
+    /// Leaves that refused a write since the pool was opened, and get none any more.
+    pub fn failed_leaves(&self) -> Vec<FailedLeaf> {
+        self.devices.leaves.failed()
+    }
+    /// Begins transaction group `txg`. What an earlier one left behind without a [`finish`](Self::finish) is
+    /// forgotten.
+    pub fn begin(&mut self, txg: u64) {
+        self.txg = txg;
+        self.devices.begin(txg);
+        self.overlay.begin(txg);
+        self.pending.clear();
+        self.moved.clear();
+        self.gangs.clear();
+        self.touched.clear();
+        self.written = Written::default();
     }
     /// The transaction group being written.
     pub fn txg(&self) -> u64 {
-        todo!("write")
+        self.txg
     }
+
     /// Stores blocks and returns their pointers in order. A block of zeroes becomes a hole (unless it is data
     /// with compression off), a tiny one is embedded. Metadata waits in memory until [`finish`](Self::finish)
-    /// because later passes may write it again; data is on its way to the devices when this returns.
-    pub async fn write(&mut self, _jobs: Vec<Job>) -> Result<Vec<BlkPtr>, EngineError> {
-        todo!("write")
+    /// because later passes may write it again; data is on its way to the devices when this returns, up to the
+    /// last transfer of each device, which may still grow.
+    pub async fn write(&mut self, jobs: Vec<Job>) -> Result<Vec<BlkPtr>, EngineError> {
+        let rules = self.rules();
+        let mut pointers = Vec::with_capacity(jobs.len());
+        if self.workers > 0
+            && let Some(chunks) = chunks(&jobs)
+        {
+            self.write_chunks(jobs, chunks, Arc::new(rules), &mut pointers).await?;
+            return Ok(pointers);
+        }
+        for (number, job) in jobs.into_iter().enumerate() {
+            let prepared = prepare(&job, self.reuse(&job), &rules)?;
+            pointers.push(self.store(job, prepared).await?);
+            if number % LOOK_EVERY == LOOK_EVERY - 1 {
+                self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+            }
+        }
+        self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+        Ok(pointers)
     }
+
     /// The pointer of a block that becomes a hole: remembers its birth if the pool has `hole_birth` and the
     /// block existed.
-    pub fn hole(&self, _old: &BlkPtr, _lsize: u64, _object_type: ObjectType, _level: u8) -> BlkPtr {
-        todo!("write")
+    pub fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
+        if !self.traits.hole_birth || old.birth() == 0 {
+            return BlkPtr::EMPTY;
+        }
+        let punched = BlkPtr::punched(lsize, object_type, level, self.txg);
+        punched.expect("a block that existed has a legal size, type and level")
     }
+
     /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none.
-    pub async fn free(&mut self, _bp: &BlkPtr) -> Result<(), EngineError> {
-        todo!("write")
+    pub async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
+        let Some(place) = place_of(bp) else { return Ok(()) };
+        if bp.is_dedup() {
+            return Err(EngineError::Unsupported(format!(
+                "block {bp} is deduplicated: this version cannot free such blocks"
+            )));
+        }
+        if bp.physical_birth() == self.txg {
+            if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
+                self.forget(place);
+                return Ok(());
+            }
+            if self.moved.get(&place).is_some_and(|moved| moved.contains(bp)) {
+                return Ok(());
+            }
+            // Its space may be given out again at once, and must not meet the old bytes on the way.
+            self.devices.leaves.drain().await;
+            self.overlay.remove(place);
+            if let Some(shape) = self.gangs.remove(&place) {
+                shape.release(&mut self.alloc);
+                return Ok(());
+            }
+        }
+        if bp.is_gang() {
+            for extent in self.io.gang_extents(bp).await? {
+                self.alloc.release(extent);
+            }
+        } else {
+            bp.dvas().for_each(|dva| self.alloc.release(dva));
+        }
+        Ok(())
     }
+
     /// Everything written is on stable media when this returns.
     pub async fn finish(&mut self) -> Result<Written, EngineError> {
-        todo!("write")
+        let pending = std::mem::take(&mut self.pending);
+        let salt = self.io.salt().copied();
+        let mut extents: Vec<(Dva, Bytes)> = Vec::with_capacity(pending.len() * 2);
+        for block in pending.values() {
+            self.written.blocks += 1;
+            self.written.bytes += block.data.len() as u64;
+            touch(&mut self.touched, &block.shape);
+            let sums = Sums { algorithm: block.policy.checksum, salt: salt.as_ref(), txg: self.txg };
+            block.shape.fill(&block.data, sums, &mut |dva, data| {
+                extents.push((*dva, data.clone()));
+                Ok(())
+            })?;
+        }
+        extents.sort_unstable_by_key(|(dva, _)| (dva.vdev, dva.offset));
+        for (number, (dva, data)) in extents.into_iter().enumerate() {
+            self.devices.put(&dva, &data, NOWHERE)?;
+            if number % LOOK_EVERY == LOOK_EVERY - 1 {
+                self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+            }
+        }
+        self.devices.leaves.drain().await;
+        self.devices.check(&self.touched)?;
+        self.devices.leaves.flush().await;
+        self.devices.check(&self.touched)?;
+        for block in pending.into_values() {
+            remember(&self.io, &block.bp, block.content);
+        }
+        self.overlay.clear();
+        self.moved.clear();
+        self.gangs.clear();
+        self.written.device_bytes = self.devices.leaves.device_bytes();
+        Ok(self.written)
+    }
+
+    fn rules(&self) -> Rules {
+        let (min_alloc, gcd_alloc) = self.alloc.granularity();
+        Rules {
+            min_alloc: usize::try_from(min_alloc).unwrap_or(usize::MAX).max(512),
+            gcd_alloc: usize::try_from(gcd_alloc).unwrap_or(usize::MAX).max(512),
+            embedded_data: self.traits.embedded_data,
+            salt: self.io.salt().copied(),
+            txg: self.txg,
+        }
+    }
+
+    /// Stored size of the place a block keeps.
+    fn reuse(&self, job: &Job) -> Option<usize> {
+        if !job.policy.metadata || job.old.birth() != self.txg {
+            return None;
+        }
+        let pending = self.pending.get(&place_of(&job.old)?)?;
+        (pending.bp == job.old).then_some(pending.data.len())
+    }
+
+    /// Prepares on other threads, a chunk each, and stores in order while they go on.
+    async fn write_chunks(
+        &mut self,
+        jobs: Vec<Job>,
+        chunks: Vec<usize>,
+        rules: Arc<Rules>,
+        pointers: &mut Vec<BlkPtr>,
+    ) -> Result<(), EngineError> {
+        let (mut jobs, mut chunks) = (jobs.into_iter(), chunks.into_iter());
+        let mut running = VecDeque::with_capacity(self.workers);
+        loop {
+            while running.len() < self.workers
+                && let Some(len) = chunks.next()
+            {
+                let chunk: Vec<(Job, Option<usize>)> = jobs
+                    .by_ref()
+                    .take(len)
+                    .map(|job| {
+                        let reuse = self.reuse(&job);
+                        (job, reuse)
+                    })
+                    .collect();
+                let rules = Arc::clone(&rules);
+                running.push_back(tokio::task::spawn_blocking(move || {
+                    let prepared = chunk.into_iter().map(|(job, reuse)| {
+                        let prepared = prepare(&job, reuse, &rules);
+                        (job, prepared)
+                    });
+                    prepared.collect::<Vec<_>>()
+                }));
+            }
+            let Some(next) = running.pop_front() else { return Ok(()) };
+            let prepared = match self.devices.leaves.beside(next).await {
+                Ok(prepared) => prepared,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(_) => return Err(EngineError::Suspended("the runtime is shutting down".to_owned())),
+            };
+            for (job, prepared) in prepared {
+                pointers.push(self.store(job, prepared?).await?);
+            }
+            self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+        }
+    }
+
+    /// Gives a prepared block its place and sends it there, or keeps it.
+    async fn store(&mut self, job: Job, prepared: Prepared) -> Result<BlkPtr, EngineError> {
+        let old = place_of(&job.old).filter(|place| {
+            let pending = self.pending.get(place);
+            pending.is_some_and(|pending| job.old.birth() == self.txg && pending.bp == job.old)
+        });
+        let (data, compression, checksum) = match prepared {
+            Prepared::Stored { data, compression, checksum } => (data, compression, checksum),
+            Prepared::Hole => {
+                old.into_iter().for_each(|place| self.forget(place));
+                return Ok(self.hole(&job.old, job.content.len() as u64, job.object_type, job.level));
+            }
+            Prepared::Embedded(bp) => {
+                old.into_iter().for_each(|place| self.forget(place));
+                return Ok(bp);
+            }
+        };
+        let kept = old.filter(|place| {
+            job.policy.metadata
+                && self.pending.get(place).is_some_and(|pending| pending.data.len() == data.len())
+        });
+        let kept = kept.and_then(|place| self.pending.remove(&place));
+        if kept.is_none() {
+            old.into_iter().for_each(|place| self.forget(place));
+        }
+        let shape = match kept {
+            Some(pending) => pending.shape,
+            None => self.allocate(data.len() as u64, &job.policy).await?,
+        };
+        let bp = BlkPtr::stored(&Stored {
+            dvas: shape.dvas(),
+            lsize: job.content.len() as u64,
+            psize: data.len() as u64,
+            compression_id: compression.id(),
+            checksum_id: job.policy.checksum.id(),
+            object_type: job.object_type,
+            level: job.level,
+            dedup: false,
+            order: Order::Little,
+            birth: self.txg,
+            physical_birth: self.txg,
+            fill: job.fill,
+            checksum,
+        })
+        .map_err(EngineError::encode("block pointer"))?;
+        let place = place_of(&bp).expect("a stored block has an address");
+        if job.policy.metadata {
+            self.overlay.insert(bp, job.content.clone(), u32::MAX);
+            let pending = Pending { bp, content: job.content, data, policy: job.policy, shape };
+            self.pending.insert(place, pending);
+            return Ok(bp);
+        }
+        self.written.blocks += 1;
+        self.written.bytes += data.len() as u64;
+        touch(&mut self.touched, &shape);
+        let (devices, mut pieces) = (&mut self.devices, 0);
+        let sums = Sums { algorithm: job.policy.checksum, salt: self.io.salt(), txg: self.txg };
+        shape.fill(&data, sums, &mut |dva, data| {
+            pieces += devices.put(dva, data, place)?;
+            Ok(())
+        })?;
+        self.overlay.insert(bp, job.content.clone(), pieces);
+        remember(&self.io, &bp, job.content);
+        if matches!(shape, Shape::Gang { .. }) {
+            self.gangs.insert(place, shape);
+        }
+        Ok(bp)
+    }
+
+    async fn allocate(&mut self, psize: u64, policy: &BlockPolicy) -> Result<Shape, EngineError> {
+        let purpose = if policy.metadata { Purpose::Metadata } else { Purpose::Data };
+        match self.alloc.allocate(psize, policy.copies, purpose).await {
+            Ok(copies) => Ok(Shape::Whole(copies)),
+            Err(EngineError::NoSpace { .. }) => {
+                gang::allocate(&mut self.alloc, psize, policy.copies, purpose).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives back the place of metadata that waits.
+    fn forget(&mut self, place: Place) {
+        if let Some(pending) = self.pending.remove(&place) {
+            self.overlay.remove(place);
+            pending.shape.release(&mut self.alloc);
+            self.moved.entry(place).or_default().push(pending.bp);
+        }
     }
 }
+
+/// Whether the jobs are worth other threads, and if so, how many go into each chunk.
+fn chunks(jobs: &[Job]) -> Option<Vec<usize>> {
+    let compresses = |job: &Job| job.policy.compression.algorithm != compress::Algorithm::Off;
+    let (mut lens, mut len, mut cost) = (Vec::new(), 0, 0);
+    for job in jobs {
+        len += 1;
+        cost += if compresses(job) {
+            job.content.len() * (SUM_CHUNK / COMPRESS_CHUNK)
+        } else {
+            job.content.len()
+        };
+        if cost >= SUM_CHUNK {
+            lens.push(std::mem::take(&mut len));
+            cost = 0;
+        }
+    }
+    if len > 0 {
+        lens.push(len);
+    }
+    (lens.len() > 1).then_some(lens)
+}
+
+/// Notes on which devices the parts of a block are.
+fn touch(touched: &mut BTreeSet<Tops>, shape: &Shape) {
+    shape.each(&mut |copies| {
+        let mut tops: Tops = copies.iter().map(|dva| dva.vdev).collect();
+        tops.sort_unstable();
+        tops.dedup();
+        // A handful of sets in any pool, and the same one nearly always.
+        if !touched.contains(&tops) {
+            touched.insert(tops);
+        }
+    });
+}
+
+/// What was just written is as good as read.
+fn remember(io: &PoolIo, bp: &BlkPtr, content: Bytes) {
+    if content.len() <= CACHED_MAX {
+        io.remember(bp, content);
+    }
+}
+
+#[cfg(test)]
+mod tests;

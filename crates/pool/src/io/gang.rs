@@ -6,13 +6,17 @@
 use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
 use disk::IoBuf;
-use ondisk::{Order, blkptr::BlkPtr};
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, Dva},
+};
 
 use super::{
     Check, PoolIo, form,
     join::{BoxFuture, join_all},
     trail::Trail,
 };
+use crate::error::BlockError;
 
 /// Size of the classic header, and the unit every header is a multiple of.
 const HEADER_BYTES: u64 = 512;
@@ -68,6 +72,55 @@ impl PoolIo {
             trail.wrong(top, dva.offset);
         }
         None
+    }
+
+    /// The space a gang block takes: every copy of its headers and members, as they were allocated.
+    ///
+    /// # Errors
+    /// A header cannot be read, or does not add up to the block.
+    pub async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
+        let trail = Trail::default();
+        let mut found = Vec::new();
+        if self.collect_extents(bp, 0, &mut found, &trail).await.is_some() {
+            return Ok(found);
+        }
+        let (kind, evidence) = trail.conclude();
+        Err(BlockError::new(kind, bp, None, evidence))
+    }
+
+    fn collect_extents<'a>(
+        &'a self,
+        bp: &'a BlkPtr,
+        depth: usize,
+        found: &'a mut Vec<Dva>,
+        trail: &'a Trail,
+    ) -> BoxFuture<'a, Option<()>> {
+        Box::pin(async move {
+            if depth >= DEPTH_MAX {
+                trail.malformed("gang blocks nested too deep");
+                return None;
+            }
+            let header = self.read_gang_header(bp, trail).await?;
+            let members = members(&header, bp, trail)?;
+            for (copy, dva) in bp.dvas().enumerate() {
+                // A pointer counts the members' copies in with its own; what is left is the header.
+                let below = members.iter().filter_map(|member| member.dvas().nth(copy)).map(|dva| dva.asize);
+                let below = below.fold(0, u64::saturating_add);
+                let Some(asize) = dva.asize.checked_sub(below).filter(|&asize| asize > 0) else {
+                    trail.malformed(format!("gang of {} bytes with members of {below}", dva.asize));
+                    return None;
+                };
+                found.push(Dva { asize, gang: false, ..dva });
+            }
+            for member in &members {
+                if member.is_gang() {
+                    self.collect_extents(member, depth + 1, found, trail).await?;
+                } else {
+                    found.extend(member.dvas());
+                }
+            }
+            Some(())
+        })
     }
 
     /// The header, from any copy and in either size.

@@ -147,10 +147,11 @@ impl PoolIo {
         self.auxiliaries.lock().clone()
     }
 
-    /// Puts the content of a block that was just written into the cache: it is as good as read.
+    /// Puts the content of a block that was just written into the cache: it is as good as read. It may be a slice of
+    /// larger memory, which is not held for long.
     pub fn remember(&self, bp: &BlkPtr, content: Bytes) {
         if let Some(key) = self.key(bp) {
-            self.cache.insert(key, content);
+            self.cache.insert_slice(key, content);
         }
     }
 
