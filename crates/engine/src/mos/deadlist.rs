@@ -216,7 +216,7 @@ pub async fn clear(mos: &mut MutSet, traits: &Traits, object: u64) -> Result<(),
 }
 
 /// Frees the list's objects, not the blocks it names; references to the shared empty bpobj are dropped.
-pub async fn destroy(mos: &mut MutSet, object: u64) -> Result<(), EngineError> {
+pub async fn destroy(mos: &mut MutSet, _traits: &Traits, object: u64) -> Result<(), EngineError> {
     let shared = shared(mos).await?;
     let mut dropped = 0;
     for (_, bucket) in buckets(mos, object).await? {
