@@ -1,0 +1,27 @@
+//! Where new blocks go, as far as an object tree cares: three calls, so that trees can be tested without devices.
+
+use std::future::Future;
+
+use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
+
+use crate::{
+    EngineError,
+    write::{BlockWriter, Job},
+};
+
+/// Stores blocks; [`BlockWriter`] in earnest.
+pub(super) trait Sink: Send {
+    /// See [`BlockWriter::write`].
+    fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send;
+    /// See [`BlockWriter::hole`].
+    fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr;
+}
+
+impl Sink for BlockWriter {
+    fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send {
+        Self::write(self, jobs)
+    }
+    fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
+        Self::hole(self, old, lsize, object_type, level)
+    }
+}
