@@ -11,7 +11,8 @@
 //! wait, no lock but those of the cache's shards. A client that reads in order is noticed by [`Readahead`], which
 //! keeps the next stretch on its way while this one is being sent.
 //!
-//! Volumes are read-only here: an open pool never changes under them, so size and pointers are fixed.
+//! A [`Volume`] is read-only and one committed state: its size and pointers are fixed. Whoever writes puts a
+//! [successor](Volume::successor) over each later state, which goes on reading ahead where this one was.
 //! Facts: docs/format/zvol.md.
 
 use std::{fmt, ops::Range, sync::Arc};
@@ -94,7 +95,8 @@ pub struct Volume {
     data: Arc<Object>,
     identity: Identity,
     geometry: Geometry,
-    readahead: Readahead,
+    /// Shared with successors.
+    readahead: Arc<Readahead>,
 }
 
 impl fmt::Debug for Volume {
@@ -123,12 +125,25 @@ impl Volume {
         // A legal block is at most 16 MiB, so it fits.
         let block = u32::try_from(shape.block).unwrap_or(u32::MAX);
         let geometry = Geometry { size: shape.size, block, read_only: true };
-        Ok(Self { data: Arc::new(data), identity, geometry, readahead: Readahead::new(shape.block) })
+        Ok(Self::over(Arc::new(data), identity, geometry))
+    }
+
+    /// The volume whose data is this object. What lies beyond the object's end is a hole.
+    #[must_use]
+    pub fn over(data: Arc<Object>, identity: Identity, geometry: Geometry) -> Self {
+        let readahead = Arc::new(Readahead::new(data.block_bytes()));
+        Self { data, identity, geometry, readahead }
+    }
+
+    /// The same volume in a later state; streams that are being read go on.
+    #[must_use]
+    pub fn successor(&self, data: Arc<Object>, identity: Identity, geometry: Geometry) -> Self {
+        Self { data, identity, geometry, readahead: Arc::clone(&self.readahead) }
     }
 
     /// The object that holds the data, for whoever walks its blocks.
     #[must_use]
-    pub fn data(&self) -> &Object {
+    pub fn data(&self) -> &Arc<Object> {
         &self.data
     }
 

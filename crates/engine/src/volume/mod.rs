@@ -1,12 +1,46 @@
 //! A volume that can be written to: what is dirty in memory over what is committed on disk.
+//!
+//! ```text
+//!   read ──▶ memory: open, quiescing, syncing group ──▶ committed state (pool::Volume over a data object)
+//!   write ─▶ memory: open group                              ▲
+//!               └── dirty(txg) ──▶ syncing task ──▶ committed(txg, data) ── then the group is forgotten
+//! ```
+//!
+//! * A write is in one transaction group as a whole, up to 1 MiB; a longer one is a sequence of such writes.
+//! * A block is in memory from the moment its write is acknowledged until a committed state contains it, so
+//!   readers never see a gap.
+//! * Until there is an intent log, what must be durable waits for its transaction group.
+//!
+//! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`change`] and [`read`]
+//! are the two directions. Locks: `updating` before `memory`; under `memory` only map operations.
+//!
+//! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 
-use std::{ops::Range, sync::Arc};
+mod change;
+mod memory;
+mod piece;
+mod ranges;
+mod read;
+#[cfg(test)]
+mod tests;
 
-use block::Identity;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use block::{BlockVolume, Durability, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture};
 use bytes::Bytes;
-use pool::dmu::Object;
+use parking_lot::{Mutex, RwLock};
+use pool::{dmu::Object, volume::Volume};
 
 use crate::{dsl::Dirty, txg::Txgs};
+use memory::Memory;
+use piece::{Cut, Payload, Piece, Zeroes};
 
 /// How a volume's clients are to be treated; from its properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,50 +70,309 @@ pub enum SyncMode {
     Disabled,
 }
 
-/// A volume open for writing. Implements [`block::BlockVolume`].
-#[derive(Debug)]
-pub struct LiveVolume {}
+/// A volume open for writing. Implements [`BlockVolume`].
+pub struct LiveVolume {
+    dataset: u64,
+    /// Bytes of a block; never changes.
+    block: u64,
+    /// A block of zeroes.
+    zeroes: Bytes,
+    txgs: Arc<Txgs>,
+    current: ArcSwap<Current>,
+    memory: RwLock<Memory>,
+    /// Groups in `memory`, so that nobody takes the lock to find it empty.
+    groups: AtomicUsize,
+    closed: AtomicBool,
+    /// Held by whoever replaces `current`.
+    updating: Mutex<()>,
+}
 
-impl LiveVolume {
-    /// A volume over its committed data object.
-    pub fn new(
-        _dataset: u64,
-        _identity: Identity,
-        _service: Service,
-        _data: Object,
-        _txgs: Arc<Txgs>,
-    ) -> Arc<Self> {
-        todo!("volume")
-    }
-    /// Its dataset object in the MOS.
-    pub fn dataset(&self) -> u64 {
-        todo!("volume")
-    }
-    /// Whether something is dirty in `txg`.
-    pub fn is_dirty(&self, _txg: u64) -> bool {
-        todo!("volume")
-    }
-    /// What is to be synced in `txg`, which takes no more changes. It stays readable.
-    pub fn dirty(&self, _txg: u64) -> Dirty {
-        todo!("volume")
-    }
-    /// `txg` is on disk: `data` replaces what was read from before, the dirty blocks of `txg` are forgotten.
-    pub fn committed(&self, _txg: u64, _data: Object) {
-        todo!("volume")
-    }
-    /// Another size, name or way to treat clients; takes effect at once.
-    pub fn update(&self, _identity: Identity, _service: Service) {
-        todo!("volume")
-    }
-    /// The dataset is gone or the pool closes: every further operation is `NotReady`.
-    pub fn close(&self) {
-        todo!("volume")
-    }
-    /// The committed content was replaced (rollback).
-    pub fn replaced(&self, _data: Object) {
-        todo!("volume")
+/// What is on disk, and how it is served.
+struct Current {
+    service: Service,
+    volume: Volume,
+    /// Goes up when the content is replaced.
+    generation: u64,
+}
+
+impl Current {
+    /// Checks the blocks of a piece of a request that was checked when it came: the size may have changed since.
+    fn check_blocks(&self, piece: &Piece, block: u64) -> Result<(), VolumeError> {
+        let size = self.service.size;
+        let whole = piece.whole.iter().map(|(blkid, _)| blkid + 1);
+        let partial = piece.partial.iter().map(|partial| partial.blkid + 1);
+        let freed = piece.freed.iter().map(|blocks| blocks.end);
+        let end = whole.chain(partial).chain(freed).max().unwrap_or(0);
+        if end <= size.div_ceil(block) {
+            return Ok(());
+        }
+        Err(VolumeError::OutOfRange { offset: (end - 1).saturating_mul(block), len: block, size })
     }
 }
 
-#[expect(dead_code, reason = "names used by the signature sketches above")]
-type Names = (Range<u64>, Bytes);
+impl Service {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size, block: self.block, read_only: self.read_only }
+    }
+}
+
+impl fmt::Debug for LiveVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LiveVolume({})", self.current.load().volume.identity().name)
+    }
+}
+
+/// The engine's side.
+impl LiveVolume {
+    /// A volume over its committed data object.
+    #[must_use]
+    pub fn new(
+        dataset: u64,
+        identity: Identity,
+        service: Service,
+        data: Object,
+        txgs: Arc<Txgs>,
+    ) -> Arc<Self> {
+        let block = data.block_bytes();
+        let volume = Volume::over(Arc::new(data), identity, service.geometry());
+        Arc::new(Self {
+            dataset,
+            block,
+            zeroes: Bytes::from(vec![0; block as usize]),
+            txgs,
+            current: ArcSwap::from_pointee(Current { service, volume, generation: 0 }),
+            memory: RwLock::default(),
+            groups: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            updating: Mutex::new(()),
+        })
+    }
+
+    /// Its dataset object in the MOS.
+    #[must_use]
+    pub fn dataset(&self) -> u64 {
+        self.dataset
+    }
+
+    /// How it is served at the moment.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.current.load().service
+    }
+
+    /// Whether something is dirty in `txg`.
+    #[must_use]
+    pub fn is_dirty(&self, txg: u64) -> bool {
+        self.memory.read().has(txg)
+    }
+
+    /// What is to be synced in `txg`, which takes no more changes. It stays readable.
+    #[must_use]
+    pub fn dirty(&self, txg: u64) -> Dirty {
+        let Some(changes) = self.memory.write().seal(txg) else { return Dirty::default() };
+        // The list is made without the lock: a hundred thousand blocks take milliseconds.
+        let end = self.current.load().service.size.div_ceil(self.block);
+        Dirty { blocks: changes.blocks(end), freed: changes.freed(end) }
+    }
+
+    /// `txg` is on disk: `data` replaces what was read from before, the dirty blocks of `txg` are forgotten.
+    pub fn committed(&self, txg: u64, data: Object) {
+        self.replaced(data);
+        let forgotten = {
+            let mut memory = self.memory.write();
+            let forgotten = memory.forget(txg);
+            self.groups.store(memory.len(), Ordering::Release);
+            forgotten
+        };
+        drop(forgotten);
+    }
+
+    /// Another size, name or way to treat clients; takes effect at once. The block size never changes.
+    pub fn update(&self, identity: Identity, service: Service) {
+        let _updating = self.updating.lock();
+        let old = self.current.load_full();
+        let volume = old.volume.successor(Arc::clone(old.volume.data()), identity, service.geometry());
+        self.current.store(Arc::new(Current { service, volume, generation: old.generation }));
+        if service.size < old.service.size {
+            let cut = self.memory.write().shrink(service.size.div_ceil(self.block));
+            for (txg, blocks) in cut.into_iter().filter(|(_, blocks)| *blocks > 0) {
+                self.txgs.undirty(txg, blocks * self.block);
+            }
+        }
+    }
+
+    /// The dataset is gone or the pool closes: every further operation is `NotReady`. What was acknowledged
+    /// before can still be synced.
+    pub fn close(&self) {
+        // Under the lock, so that no change enters after this returns.
+        let _memory = self.memory.write();
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// The committed content was replaced (rollback). Changes of transaction groups that are not committed stay.
+    pub fn replaced(&self, data: Object) {
+        let _updating = self.updating.lock();
+        let old = self.current.load();
+        let (identity, service) = (old.volume.identity(), old.service);
+        let volume = old.volume.successor(Arc::new(data), identity, service.geometry());
+        self.current.store(Arc::new(Current { service, volume, generation: old.generation + 1 }));
+    }
+}
+
+/// The clients' side.
+impl LiveVolume {
+    fn check_open(&self) -> Result<(), VolumeError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(VolumeError::NotReady("the volume is closed".into()));
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
+        self.check_open()?;
+        let size = self.current.load().service.size;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(VolumeError::OutOfRange { offset, len, size }),
+        }
+    }
+
+    /// Checks a change; returns how it is served.
+    fn check_change(&self, offset: u64, len: u64) -> Result<Service, VolumeError> {
+        let service = self.service();
+        self.check_open()?;
+        if service.read_only {
+            return Err(VolumeError::ReadOnly);
+        }
+        self.check(offset, len)?;
+        Ok(service)
+    }
+
+    fn cut(&self, service: &Service) -> Cut<'_> {
+        Cut { block: self.block, punch_zeroes: service.punch_zeroes, zeroes: &self.zeroes }
+    }
+
+    /// Waits for the transaction group of what was done, if it must be durable before it is acknowledged.
+    async fn make_durable(&self, service: &Service, durability: Durability) -> Result<(), VolumeError> {
+        match (service.sync, durability) {
+            (SyncMode::Standard, Durability::Stable) | (SyncMode::Always, _) => self.txgs.wait_synced().await,
+            (SyncMode::Standard, Durability::Cached) | (SyncMode::Disabled, _) => Ok(()),
+        }
+    }
+
+    async fn write_pieces(
+        &self,
+        service: Service,
+        offset: u64,
+        end: u64,
+        data: Segments,
+        durability: Durability,
+    ) -> Result<(), VolumeError> {
+        let cut = self.cut(&service);
+        let mut payload = Payload::new(data);
+        let mut at = offset;
+        while at < end {
+            let until = cut.end_of_piece(at, end);
+            let piece = cut.write(at, until, &mut payload);
+            self.apply(piece).await?;
+            at = until;
+        }
+        self.make_durable(&service, durability).await
+    }
+
+    async fn zero_pieces(
+        &self,
+        offset: u64,
+        len: u64,
+        what: Zeroes,
+        durability: Durability,
+    ) -> Result<(), VolumeError> {
+        let service = self.check_change(offset, len)?;
+        // A block of zeroes that is written to a compressed volume becomes a hole anyway.
+        let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
+        let cut = self.cut(&service);
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let until = if what == Zeroes::Store { cut.end_of_piece(at, end) } else { end };
+            let piece = cut.zero(at, until, what);
+            if !piece.is_empty() {
+                self.apply(piece).await?;
+            }
+            at = until;
+        }
+        self.make_durable(&service, durability).await
+    }
+}
+
+impl BlockVolume for LiveVolume {
+    fn geometry(&self) -> Geometry {
+        self.current.load().service.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.current.load().volume.identity()
+    }
+
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        self.read_at_hand(offset, len)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(self.read_pieces(offset, len))
+    }
+
+    fn extents(&self, offset: u64, len: u64, max_extents: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        Box::pin(self.list_extents(offset, len, max_extents))
+    }
+
+    fn write(&self, offset: u64, data: Segments, durability: Durability) -> VolumeFuture<'_, ()> {
+        let len: u64 = data.iter().map(|segment| segment.len() as u64).sum();
+        let service = match self.check_change(offset, len) {
+            Ok(service) => service,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        let end = offset + len;
+        let cut = self.cut(&service);
+        if len == 0 || cut.end_of_piece(offset, end) < end {
+            return Box::pin(self.write_pieces(service, offset, end, data, durability));
+        }
+        // The usual write: one piece, at once.
+        let piece = cut.write(offset, end, &mut Payload::new(data));
+        match self.apply_now(piece) {
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+            Ok(None) if service.sync != SyncMode::Always && durability == Durability::Cached => {
+                Box::pin(std::future::ready(Ok(())))
+            }
+            Ok(None) => Box::pin(async move { self.make_durable(&service, durability).await }),
+            Ok(Some(piece)) => Box::pin(async move {
+                self.apply(piece).await?;
+                self.make_durable(&service, durability).await
+            }),
+        }
+    }
+
+    /// With `allocate` zeroes are stored if the volume is not compressed; if it is they become holes, as any block
+    /// of zeroes does there, and the space is kept by the reservation, if there is one.
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        allocate: bool,
+        durability: Durability,
+    ) -> VolumeFuture<'_, ()> {
+        let what = if allocate { Zeroes::Store } else { Zeroes::Punch };
+        Box::pin(self.zero_pieces(offset, len, what, durability))
+    }
+
+    fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
+        Box::pin(self.zero_pieces(offset, len, Zeroes::Unmap, durability))
+    }
+
+    fn flush(&self) -> VolumeFuture<'_, ()> {
+        let service = self.service();
+        Box::pin(async move {
+            self.check_open()?;
+            self.make_durable(&service, Durability::Stable).await
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Changing: a piece of a request into the open transaction group.
+//!
+//! ```text
+//!   bases of partial blocks ─▶ hold the open group ─▶ lock ─▶ still true? ─▶ insert ─▶ unlock
+//!            ▲                                                  │ no
+//!            └──────────────────────────────────────────────────┘
+//! ```
+//!
+//! A block of which a part changes needs its other bytes. If it is in memory they are taken from there, under the
+//! lock. If not, they are read before anything is held, so that a slow disk delays nobody else; what was read is
+//! good if at the time of the insertion the block is still not in memory and the committed state is still the one
+//! it was read from. Otherwise it is done again, and from the third time on with the group held while reading:
+//! then at most two more states can be committed, so it ends.
+//!
+//! Locks: `memory`, under which nothing waits and nothing but the loads of `current` happens.
+
+use std::sync::atomic::Ordering;
+
+use block::{BlockVolume as _, Segment, Segments, VolumeError};
+use bytes::Bytes;
+
+use super::{
+    LiveVolume,
+    memory::{Memory, Replaced, Version, overwrite, patched},
+    piece::{Base, Partial, Piece},
+};
+use crate::txg::{Cost, Tx};
+
+/// After this many failed attempts the transaction group is held while bases are read.
+const PATIENCE: usize = 2;
+
+/// Bytes of metadata that a changed block may cost beyond a sixteenth of its own: pointers in two copies of an
+/// indirect block.
+const METADATA_BYTES: u64 = 512;
+
+/// What came of an attempt.
+#[derive(Debug, PartialEq, Eq)]
+enum Attempt {
+    /// It is done.
+    Done,
+    /// A newer group has changes already.
+    Late,
+    /// The base of a partial block is no longer true, or there is none yet.
+    Stale,
+}
+
+impl LiveVolume {
+    /// Does all of `piece`, without waiting if it can.
+    ///
+    /// # Errors
+    /// As those of [`BlockVolume::write`](block::BlockVolume::write); then nothing of it was done.
+    pub(super) async fn apply(&self, mut piece: Piece) -> Result<(), VolumeError> {
+        let mut held: Option<Tx> = None;
+        for attempt in 0.. {
+            let cost = self.cost(&piece);
+            if attempt >= PATIENCE && held.is_none() {
+                held = Some(self.txgs.assign(cost).await?);
+            }
+            // On an error the transaction group keeps what was announced until it is synced, which is harmless.
+            self.find_bases(&mut piece).await?;
+            let tx = match held.take().or_else(|| self.txgs.try_assign(cost)) {
+                Some(tx) => tx,
+                None => self.txgs.assign(cost).await?,
+            };
+            match self.insert(&tx, &mut piece)? {
+                Attempt::Done => break,
+                Attempt::Stale if attempt >= PATIENCE => held = Some(tx),
+                Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does all of `piece` if nothing has to be waited for; gives it back if something has.
+    pub(super) fn apply_now(&self, mut piece: Piece) -> Result<Option<Piece>, VolumeError> {
+        if piece.partial.iter().any(|partial| self.memory.read().find(partial.blkid).is_none()) {
+            return Ok(Some(piece));
+        }
+        let cost = self.cost(&piece);
+        let Some(tx) = self.txgs.try_assign(cost) else { return Ok(Some(piece)) };
+        match self.insert(&tx, &mut piece)? {
+            Attempt::Done => Ok(None),
+            Attempt::Late | Attempt::Stale => {
+                self.give_back(&tx, cost.dirty);
+                Ok(Some(piece))
+            }
+        }
+    }
+
+    /// The most that `piece` may need.
+    fn cost(&self, piece: &Piece) -> Cost {
+        let blocks = piece.blocks();
+        let copies = u64::from(self.current.load().service.copies.max(1));
+        let space = self.block * copies + self.block / 16 + METADATA_BYTES;
+        Cost { dirty: blocks.saturating_mul(self.block), space: blocks.saturating_mul(space) }
+    }
+
+    fn give_back(&self, tx: &Tx, bytes: u64) {
+        if bytes > 0 {
+            self.txgs.undirty(tx.txg(), bytes);
+        }
+    }
+
+    /// Makes the new content of partial blocks from what is committed, where memory does not have them.
+    async fn find_bases(&self, piece: &mut Piece) -> Result<(), VolumeError> {
+        for partial in &mut piece.partial {
+            if self.memory.read().find(partial.blkid).is_some() {
+                partial.base = None;
+                continue;
+            }
+            // Loaded after memory was asked: see `read`.
+            let generation = self.current.load().generation;
+            if partial.base.as_ref().is_some_and(|base| base.generation == generation) {
+                continue;
+            }
+            let offset = partial.blkid * self.block;
+            let (generation, old) = match self.cached_base(offset) {
+                Some(found) => found,
+                None => self.read_committed(offset, self.block as usize).await?,
+            };
+            partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
+        }
+        Ok(())
+    }
+
+    fn cached_base(&self, offset: u64) -> Option<(u64, Segments)> {
+        let current = self.current.load();
+        Some((current.generation, current.volume.read_cached(offset, self.block as usize)?))
+    }
+
+    /// The block with the change; `None` if it is a hole and stays one.
+    fn made_from(&self, partial: &Partial, old: &[Segment]) -> Option<Bytes> {
+        if partial.keeps_holes && old.iter().all(|segment| matches!(segment, Segment::Zero(_))) {
+            return None;
+        }
+        let mut content = vec![0; self.block as usize];
+        overwrite(&mut content, old);
+        overwrite(&mut content[partial.at..], &partial.data);
+        Some(content.into())
+    }
+
+    /// The step under the lock. `piece` is used up if it was done, and as before if not.
+    fn insert(&self, tx: &Tx, piece: &mut Piece) -> Result<Attempt, VolumeError> {
+        let txg = tx.txg();
+        let mut replaced = Replaced::new();
+        let mut spare = piece.blocks();
+        {
+            let mut memory = self.memory.write();
+            let current = self.current.load();
+            // Whoever closes or shrinks the volume does it under the lock: nothing comes after it.
+            self.check_open()?;
+            current.check_blocks(piece, self.block)?;
+            if memory.is_ahead_of(txg) {
+                return Ok(Attempt::Late);
+            }
+            let is_stale = |partial: &Partial| {
+                let base = partial.base.as_ref().map(|base| base.generation);
+                base != Some(current.generation) && memory.find(partial.blkid).is_none()
+            };
+            if piece.partial.iter().any(is_stale) {
+                return Ok(Attempt::Stale);
+            }
+            for partial in piece.partial.drain(..) {
+                spare -= u64::from(self.change_part(&mut memory, txg, partial, &mut replaced));
+            }
+            if !piece.whole.is_empty() || !piece.freed.is_empty() {
+                let changes = memory.open(txg);
+                for (blkid, content) in piece.whole.drain(..) {
+                    spare -= u64::from(changes.put(blkid, content, &mut replaced));
+                }
+                for blocks in piece.freed.drain(..) {
+                    spare += changes.free(blocks, &mut replaced);
+                }
+            }
+            self.groups.store(memory.len(), Ordering::Release);
+        }
+        drop(replaced);
+        self.give_back(tx, spare * self.block);
+        Ok(Attempt::Done)
+    }
+
+    /// Changes a part of a block; true if the block was not dirty in this group before.
+    fn change_part(&self, memory: &mut Memory, txg: u64, partial: Partial, replaced: &mut Replaced) -> bool {
+        let Partial { blkid, at, data, keeps_holes, base } = partial;
+        // Before `find`, whose clone would keep it from being changed where it is.
+        if memory.patch(txg, blkid, at, &data) {
+            return false;
+        }
+        let content = match memory.find(blkid) {
+            Some(Version::Data(old)) => Some(patched(old, at, &data)),
+            Some(Version::Hole) if keeps_holes => None,
+            Some(Version::Hole) => {
+                let mut content = vec![0; self.block as usize];
+                overwrite(&mut content[at..], &data);
+                Some(content.into())
+            }
+            None => base.and_then(|base| base.content),
+        };
+        content.is_some_and(|content| memory.open(txg).put(blkid, content, replaced))
+    }
+}

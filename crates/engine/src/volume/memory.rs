@@ -1,0 +1,255 @@
+//! What is changed in memory: per transaction group, which blocks have which content and which are freed.
+//!
+//! ```text
+//!   newest   txg 12  open       blocks 7, 9      freed 100..200
+//!            txg 11  quiescing  blocks 7, 150         the newest group that knows a block decides;
+//!   oldest   txg 10  syncing    blocks 3              a block none of them knows is as committed
+//! ```
+//!
+//! * Changes enter in the order of their groups: once something is in a newer group, an older one takes nothing
+//!   more, or a later change would be hidden behind an earlier one. The writer then tries again in a newer group.
+//! * In one group a block is changed or freed, never both.
+//! * A group handed out for syncing is sealed: it stays readable and does not change.
+//!
+//! Groups share nothing but contents (reference counted), so forgetting one is dropping one map.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use block::Segment;
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use super::ranges::Ranges;
+
+/// Contents that were replaced, to be dropped when no lock is held any more.
+pub(super) type Replaced = SmallVec<[Bytes; 4]>;
+
+/// What one transaction group changes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    blocks: BTreeMap<u64, Bytes>,
+    freed: Ranges,
+}
+
+#[derive(Debug)]
+struct Group {
+    txg: u64,
+    changes: Arc<Changes>,
+    sealed: bool,
+}
+
+/// The changes of all groups that are not on disk, oldest first. At most four exist at once.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    groups: Vec<Group>,
+}
+
+/// A block as memory knows it.
+#[derive(Clone, Debug)]
+pub(super) enum Version {
+    /// With this content.
+    Data(Bytes),
+    /// Freed: zeroes.
+    Hole,
+}
+
+/// Neighbouring blocks of one kind.
+#[derive(Clone, Debug)]
+pub(super) enum Run {
+    /// One block in memory.
+    Data(u64, Bytes),
+    /// Freed in memory.
+    Hole(Range<u64>),
+    /// As committed.
+    Clean(Range<u64>),
+}
+
+impl Memory {
+    /// Groups with changes.
+    pub(super) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// The newest version of a block; `None` if it is as committed.
+    pub(super) fn find(&self, blkid: u64) -> Option<Version> {
+        self.groups.iter().rev().find_map(|group| group.changes.find(blkid))
+    }
+
+    /// The block at `from` and as many of the same kind as follow it below `end`, which is beyond `from`. Data
+    /// comes one block at a time.
+    pub(super) fn run(&self, from: u64, end: u64) -> Run {
+        let mut end = end;
+        for group in self.groups.iter().rev() {
+            let Changes { blocks, freed } = &*group.changes;
+            let mut following = blocks.range(from..end);
+            let mut next = following.next();
+            if let Some((blkid, content)) = next
+                && *blkid == from
+            {
+                return Run::Data(from, content.clone());
+            }
+            // A freed range has no block of its group in it, so only newer groups cut it short.
+            if let Some(until) = freed.end_at(from) {
+                return Run::Hole(from..until.min(end));
+            }
+            if let Some((blkid, _)) = next.take() {
+                end = *blkid;
+            }
+            if let Some(start) = freed.next_after(from) {
+                end = end.min(start);
+            }
+        }
+        Run::Clean(from..end)
+    }
+
+    /// The runs of a range; `None` if all of it is as committed.
+    pub(super) fn runs(&self, blocks: Range<u64>) -> Option<SmallVec<[Run; 4]>> {
+        let mut runs = SmallVec::new();
+        // The usual request is one block: no need to know how far the next change is.
+        if blocks.end - blocks.start == 1 {
+            runs.push(match self.find(blocks.start)? {
+                Version::Data(content) => Run::Data(blocks.start, content),
+                Version::Hole => Run::Hole(blocks),
+            });
+            return Some(runs);
+        }
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.run(at, blocks.end);
+            at = run.end();
+            runs.push(run);
+        }
+        match &runs[..] {
+            [] | [Run::Clean(_)] => None,
+            _ => Some(runs),
+        }
+    }
+
+    /// The changes of group `txg`, to add to. The caller holds the group open, and no newer one has changes.
+    pub(super) fn open(&mut self, txg: u64) -> &mut Changes {
+        let newest = self.groups.last().map_or(0, |newest| newest.txg);
+        assert!(newest <= txg, "a change in transaction group {txg} after one in {newest}");
+        if newest != txg || self.groups.is_empty() {
+            self.groups.push(Group { txg, changes: Arc::default(), sealed: false });
+        }
+        let last = self.groups.len() - 1;
+        let group = &mut self.groups[last];
+        // The pair of this is in `seal`: a write that came after it would be acknowledged and lost.
+        assert!(!group.sealed, "a change in transaction group {txg}, which is being synced");
+        Arc::make_mut(&mut group.changes)
+    }
+
+    /// Changes a part of a block if group `txg` has content for it; false if not.
+    pub(super) fn patch(&mut self, txg: u64, blkid: u64, at: usize, data: &[Segment]) -> bool {
+        self.has(txg) && self.open(txg).patch(blkid, at, data)
+    }
+
+    /// Whether a group newer than `txg` has changes.
+    pub(super) fn is_ahead_of(&self, txg: u64) -> bool {
+        self.groups.last().is_some_and(|newest| newest.txg > txg)
+    }
+
+    pub(super) fn has(&self, txg: u64) -> bool {
+        self.groups.iter().any(|group| group.txg == txg)
+    }
+
+    /// Closes group `txg` for changes, and shares what is in it.
+    pub(super) fn seal(&mut self, txg: u64) -> Option<Arc<Changes>> {
+        let group = self.groups.iter_mut().find(|group| group.txg == txg)?;
+        group.sealed = true;
+        Some(Arc::clone(&group.changes))
+    }
+
+    /// Takes out group `txg` and all before it.
+    pub(super) fn forget(&mut self, txg: u64) -> Vec<Arc<Changes>> {
+        let kept = self.groups.partition_point(|group| group.txg <= txg);
+        self.groups.drain(..kept).map(|group| group.changes).collect()
+    }
+
+    /// Forgets what lies at or beyond block `end`. Returns how many blocks each group lost.
+    pub(super) fn shrink(&mut self, end: u64) -> Vec<(u64, u64)> {
+        let cut = self.groups.iter_mut().map(|group| {
+            let changes = Arc::make_mut(&mut group.changes);
+            changes.freed.remove(end..u64::MAX);
+            (group.txg, changes.blocks.split_off(&end).len() as u64)
+        });
+        cut.collect()
+    }
+}
+
+impl Run {
+    /// One past its last block.
+    pub(super) fn end(&self) -> u64 {
+        match self {
+            Self::Data(blkid, _) => blkid + 1,
+            Self::Hole(blocks) | Self::Clean(blocks) => blocks.end,
+        }
+    }
+}
+
+impl Changes {
+    fn find(&self, blkid: u64) -> Option<Version> {
+        match self.blocks.get(&blkid) {
+            Some(content) => Some(Version::Data(content.clone())),
+            None if !self.freed.is_empty() && self.freed.end_at(blkid).is_some() => Some(Version::Hole),
+            None => None,
+        }
+    }
+
+    /// Gives a block this content; true if the group had none for it.
+    pub(super) fn put(&mut self, blkid: u64, content: Bytes, replaced: &mut Replaced) -> bool {
+        if !self.freed.is_empty() {
+            self.freed.remove(blkid..blkid + 1);
+        }
+        let old = self.blocks.insert(blkid, content);
+        let new = old.is_none();
+        replaced.extend(old);
+        new
+    }
+
+    /// Changes a part of a block that this group has content for; false if it has none. In place if nobody else
+    /// holds the content.
+    fn patch(&mut self, blkid: u64, at: usize, data: &[Segment]) -> bool {
+        let Some(content) = self.blocks.get_mut(&blkid) else { return false };
+        *content = patched(std::mem::take(content), at, data);
+        true
+    }
+
+    /// Frees blocks; returns how many had content in this group.
+    pub(super) fn free(&mut self, blocks: Range<u64>, replaced: &mut Replaced) -> u64 {
+        let gone: Vec<u64> = self.blocks.range(blocks.clone()).map(|(blkid, _)| *blkid).collect();
+        replaced.extend(gone.iter().filter_map(|blkid| self.blocks.remove(blkid)));
+        self.freed.insert(blocks);
+        gone.len() as u64
+    }
+
+    /// The blocks below `end`, ascending.
+    pub(super) fn blocks(&self, end: u64) -> Vec<(u64, Bytes)> {
+        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.clone())).collect()
+    }
+
+    /// The freed ranges below `end`, ascending.
+    pub(super) fn freed(&self, end: u64) -> Vec<Range<u64>> {
+        let clipped = self.freed.iter().map(|range| range.start..range.end.min(end));
+        clipped.filter(|range| !range.is_empty()).collect()
+    }
+}
+
+/// `content` with `data` at byte `at`: the same memory if nobody else holds it, else a copy.
+pub(super) fn patched(content: Bytes, at: usize, data: &[Segment]) -> Bytes {
+    let mut block = content.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    overwrite(&mut block[at..], data);
+    block.freeze()
+}
+
+/// Copies the pieces, one after the other, to the front of `place`.
+pub(super) fn overwrite(mut place: &mut [u8], data: &[Segment]) {
+    for piece in data {
+        let (front, rest) = place.split_at_mut(piece.len());
+        match piece {
+            Segment::Data(bytes) => front.copy_from_slice(bytes),
+            Segment::Zero(_) => front.fill(0),
+        }
+        place = rest;
+    }
+}

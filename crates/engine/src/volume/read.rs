@@ -1,0 +1,180 @@
+//! Reading: what is in memory over what is committed.
+//!
+//! Memory is asked first and the committed state is loaded after that: a transaction group is forgotten only
+//! after the state that contains it has taken the place of the one before, so whatever happens between the two
+//! steps, every block is found in one of them. The other order would lose a group between them.
+//!
+//! The committed state may be replaced while it is read from. What it pointed to may then be freed, and later be
+//! written over; the checksum tells, and the read begins again in the new state.
+
+use std::{ops::Range, sync::atomic::Ordering};
+
+use block::{BlockVolume as _, Extent, Segment, Segments, VolumeError};
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use super::{LiveVolume, memory::Run};
+
+/// How often a read begins again because the committed state was replaced under it. A block is written over
+/// three groups after it was freed at the earliest, so one is rare and two in a row are a slow disk.
+const RETRIES: usize = 8;
+
+impl LiveVolume {
+    /// What memory has of these blocks; `None` if it is nothing.
+    fn overlay(&self, offset: u64, len: u64) -> Option<SmallVec<[Run; 4]>> {
+        // The pair of this is the store in `committed`, after the new state was put in place.
+        if self.groups.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let blocks = offset / self.block..offset.saturating_add(len).div_ceil(self.block);
+        self.memory.read().runs(blocks)
+    }
+
+    /// The part of a run of blocks that lies in the range: first byte and bytes.
+    fn part(&self, run: &Run, offset: u64, len: u64) -> (u64, usize) {
+        let blocks = match run {
+            Run::Data(blkid, _) => *blkid..*blkid + 1,
+            Run::Hole(blocks) | Run::Clean(blocks) => blocks.clone(),
+        };
+        let start = blocks.start.saturating_mul(self.block).max(offset);
+        let end = blocks.end.saturating_mul(self.block).min(offset + len);
+        (start, (end - start) as usize)
+    }
+
+    /// The segment of a run in memory.
+    fn segment(&self, run: Run, start: u64, len: usize) -> Option<Segment> {
+        match run {
+            Run::Data(_, content) => {
+                let within = (start % self.block) as usize;
+                Some(Segment::Data(content.slice(within..within + len)))
+            }
+            Run::Hole(_) => Some(Segment::Zero(len)),
+            Run::Clean(_) => None,
+        }
+    }
+
+    pub(super) fn read_at_hand(&self, offset: u64, len: usize) -> Option<Segments> {
+        self.check(offset, len as u64).ok()?;
+        let Some(runs) = self.overlay(offset, len as u64) else {
+            return self.current.load().volume.read_cached(offset, len);
+        };
+        let current = self.current.load();
+        let mut segments = Segments::new();
+        for run in runs {
+            let (start, len) = self.part(&run, offset, len as u64);
+            match self.segment(run, start, len) {
+                Some(segment) => segments.push(segment),
+                None => segments.extend(current.volume.read_cached(start, len)?),
+            }
+        }
+        Some(segments)
+    }
+
+    pub(super) async fn read_pieces(&self, offset: u64, len: usize) -> Result<Segments, VolumeError> {
+        self.check(offset, len as u64)?;
+        let Some(runs) = self.overlay(offset, len as u64) else {
+            return Ok(self.read_committed(offset, len).await?.1);
+        };
+        // All that is not in memory is read at once.
+        let clean = runs.iter().filter(|run| matches!(run, Run::Clean(_))).map(|run| {
+            let (start, len) = self.part(run, offset, len as u64);
+            self.read_committed(start, len)
+        });
+        let mut read = join_all(clean).await.into_iter();
+        let mut segments = Segments::new();
+        for run in runs {
+            let (start, len) = self.part(&run, offset, len as u64);
+            match self.segment(run, start, len) {
+                Some(segment) => segments.push(segment),
+                None => segments.extend(read.next().transpose()?.map(|(_, data)| data).unwrap_or_default()),
+            }
+        }
+        Ok(segments)
+    }
+
+    /// Reads from what is committed, and says which state that was.
+    pub(super) async fn read_committed(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, Segments), VolumeError> {
+        let mut tries = 0;
+        loop {
+            let current = self.current.load_full();
+            match current.volume.read(offset, len).await {
+                Ok(segments) => return Ok((current.generation, segments)),
+                Err(VolumeError::Unreadable { .. })
+                    if tries < RETRIES && self.current.load().generation != current.generation =>
+                {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) async fn list_extents(
+        &self,
+        offset: u64,
+        len: u64,
+        max: usize,
+    ) -> Result<Vec<Extent>, VolumeError> {
+        self.check(offset, len)?;
+        let end = offset + len;
+        let blocks = offset / self.block..end.div_ceil(self.block);
+        let mut list = Vec::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.memory.read().run(at, blocks.end);
+            let (start, bytes) = self.part(&run, offset, len);
+            let bytes = bytes as u64;
+            let room = match &run {
+                Run::Data(..) => push(&mut list, max, Extent { len: bytes, hole: false }),
+                Run::Hole(_) => push(&mut list, max, Extent { len: bytes, hole: true }),
+                Run::Clean(_) => self.push_committed(&mut list, max, start..start + bytes).await?,
+            };
+            if !room {
+                break;
+            }
+            at = run.end();
+        }
+        Ok(list)
+    }
+
+    /// Appends the extents of what is committed; false if there were too many.
+    async fn push_committed(
+        &self,
+        list: &mut Vec<Extent>,
+        max: usize,
+        bytes: Range<u64>,
+    ) -> Result<bool, VolumeError> {
+        let len = bytes.end - bytes.start;
+        let mut tries = 0;
+        let extents = loop {
+            let current = self.current.load_full();
+            // One more than there is room for: the first may continue the last of the list.
+            match current.volume.extents(bytes.start, len, max.saturating_add(1)).await {
+                Err(VolumeError::Unreadable { .. })
+                    if tries < RETRIES && self.current.load().generation != current.generation =>
+                {
+                    tries += 1;
+                }
+                result => break result?,
+            }
+        };
+        let covered: u64 = extents.iter().map(|extent| extent.len).sum();
+        let room = extents.into_iter().all(|extent| push(list, max, extent));
+        Ok(room && covered == len)
+    }
+}
+
+/// Appends an extent, to the last one where it continues it; false if it is one too many.
+fn push(list: &mut Vec<Extent>, max: usize, extent: Extent) -> bool {
+    let room = list.len() < max;
+    match list.last_mut() {
+        Some(last) if last.hole == extent.hole => last.len += extent.len,
+        _ if room => list.push(extent),
+        _ => return false,
+    }
+    true
+}
