@@ -6,8 +6,24 @@
 
 pub mod account;
 mod attributes;
+mod create;
 mod dataset;
 mod dir;
+mod edit;
+mod filesystem;
+mod find;
+mod init;
+mod limits;
+mod policy;
+mod properties;
+mod space;
+
+pub use create::{create_filesystem, create_volume};
+pub use edit::sync_volume;
+pub use init::init;
+pub use policy::policy;
+pub use properties::{inherit, set, set_pool};
+pub use space::{accounted_block, available, available_below, default_refreservation};
 
 use std::collections::BTreeMap;
 
@@ -91,47 +107,8 @@ pub struct SyncedVolume {
     pub root: BlkPtr,
 }
 
-/// Writes a volume's changes and accounts for them: new `bp` and counters of the dataset, directories up to the
-/// root, deadlist, frees.
-pub async fn sync_volume(
-    _cx: &mut Syncer,
-    _dataset: u64,
-    _dirty: Dirty,
-) -> Result<SyncedVolume, EngineError> {
-    todo!("dsl")
-}
-/// The effective write policy of a dataset: its properties and those it inherits.
-pub async fn policy(_cx: &mut Syncer, _dir: u64) -> Result<SetPolicy, EngineError> {
-    todo!("dsl")
-}
 /// Frees what is waiting to be freed (free_bpobj, bptree), up to `max` blocks; true if something is left.
 pub async fn free_some(_cx: &mut Syncer, _max: usize) -> Result<bool, EngineError> {
-    todo!("dsl")
-}
-/// Everything a new pool needs below its directory: root, `$MOS`, `$FREE`, `$ORIGIN`, root file system, free_bpobj,
-/// sync_bplist. `properties` are those of the root dataset.
-pub async fn init(_cx: &mut Syncer, _properties: &Properties) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs create -V`.
-pub async fn create_volume(_cx: &mut Syncer, _new: &NewVolume) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs create`: an empty file system (a minimal ZPL, docs/format/zpl.md).
-pub async fn create_filesystem(
-    _cx: &mut Syncer,
-    _name: &str,
-    _properties: &Properties,
-    _parents: bool,
-) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs set`.
-pub async fn set(_cx: &mut Syncer, _name: &str, _properties: &Properties) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs inherit`; `received` is `-S`.
-pub async fn inherit(_cx: &mut Syncer, _name: &str, _property: &str, _received: bool) -> Result<(), OpError> {
     todo!("dsl")
 }
 /// `zfs snapshot`: all of them at once. Full names with `@`.
@@ -188,9 +165,5 @@ pub async fn bookmark(_cx: &mut Syncer, _from: &str, _name: &str) -> Result<(), 
 }
 /// Destroys a bookmark.
 pub async fn destroy_bookmark(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zpool set`: pool properties in `pool_props`.
-pub async fn set_pool(_cx: &mut Syncer, _properties: &Properties) -> Result<(), OpError> {
     todo!("dsl")
 }

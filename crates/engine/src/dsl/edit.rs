@@ -1,0 +1,216 @@
+//! Rewriting the object set of a live dataset, with everything that counts its blocks kept in step.
+//!
+//! ```text
+//!   open ─▶ changes in memory ─▶ commit: blocks born │ blocks killed
+//!                                            │       ├─ younger than the last snapshot ─▶ freed
+//!                                            │       └─ older ─▶ deadlist: the snapshot's alone from now on
+//!                                            └─▶ referenced, unique, directories up to the root, features in use
+//! ```
+//!
+//! Facts: docs/format/mos.md §7 (block_born, block_kill), §11.
+
+use std::collections::BTreeSet;
+
+use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType};
+
+use super::{
+    Dirty, SyncedVolume,
+    account::{self, Delta, Kind},
+    attributes, dataset, dir, policy,
+};
+use crate::{
+    EngineError,
+    dmu::{Account, MutSet},
+    mos::{deadlist, features},
+    space::{Deflate, Space},
+    sync::Syncer,
+};
+
+/// The volume's data.
+pub(super) const VOLUME_DATA: u64 = 1;
+/// The volume's properties.
+pub(super) const VOLUME_PROPERTIES: u64 = 2;
+/// Counts clones with a livelist.
+const LIVELIST: &str = "com.delphix:livelist";
+
+/// A live dataset's object set, open to be changed in this transaction group.
+#[derive(Debug)]
+pub(crate) struct Edit {
+    /// The object set.
+    pub(crate) set: MutSet,
+    dataset: u64,
+}
+
+impl Edit {
+    /// Opens the object set of head `dataset`.
+    pub(crate) async fn open(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
+        let phys = dataset::load(&mut cx.mos, dataset).await?;
+        if phys.is_snapshot() {
+            return Err(dir::inconsistent(dataset, "a snapshot was to be changed"));
+        }
+        if phys.bp.uses_crypt() {
+            return Err(EngineError::Unsupported(format!("dataset {dataset} is encrypted")));
+        }
+        let mut set = MutSet::open(cx.out.source(), dataset, phys.bp).await?;
+        // A clone that was never written shows its origin's object set, and with it a header of an intent log that
+        // was the origin's.
+        if phys.bp.birth() <= phys.prev_snap_txg && phys.prev_snap != 0 {
+            let origin = dataset::load(&mut cx.mos, phys.prev_snap).await?;
+            if origin.next_snap != dataset && set.phys().zil_header.iter().any(|byte| *byte != 0) {
+                set.phys_mut().zil_header.fill(0);
+            }
+        }
+        Ok(Self { set, dataset })
+    }
+
+    /// A new object set for head `dataset`, which has none yet.
+    pub(crate) fn create(cx: &Syncer, dataset: u64, kind: ObjsetType) -> Self {
+        Self { set: MutSet::create(cx.out.source(), dataset, kind), dataset }
+    }
+
+    /// Writes what changed and accounts for it. The set is what is on disk then.
+    pub(crate) async fn commit(&mut self, cx: &mut Syncer) -> Result<BlkPtr, EngineError> {
+        let object = self.dataset;
+        let phys = dataset::load(&mut cx.mos, object).await?;
+        let dir_phys = dir::load(&mut cx.mos, phys.dir).await?;
+        let policy = policy::policy(cx, phys.dir).await?;
+        let deflate = cx.out.alloc.deflate().clone();
+        // The previous snapshot's unique bytes grow only if this dataset is its successor, not a clone of it.
+        let shared_after = match phys.prev_snap {
+            0 => u64::MAX,
+            previous => {
+                let previous = dataset::load(&mut cx.mos, previous).await?;
+                if previous.next_snap == object { previous.prev_snap_txg } else { u64::MAX }
+            }
+        };
+        let mut ledger = Ledger {
+            deflate: &deflate,
+            prev_snap_txg: phys.prev_snap_txg,
+            shared_after,
+            origin_txg: dir::origin_txg(&mut cx.mos, &dir_phys).await?,
+            sums: Sums::default(),
+        };
+        let root = self.set.sync(&mut cx.out, &policy, &deflate, &mut ledger).await?;
+        let sums = ledger.sums;
+        if root != phys.bp {
+            dataset::update(&mut cx.mos, object, |phys| phys.bp = root).await?;
+            drop_livelist(cx, phys.dir).await?;
+        }
+        settle(cx, object, sums, &deflate).await?;
+        Ok(root)
+    }
+}
+
+/// What happened to the blocks of one object set.
+#[derive(Debug, Default)]
+struct Sums {
+    born: Space,
+    /// Killed, and nobody else's.
+    freed: Space,
+    frees: Vec<BlkPtr>,
+    /// Killed, and still in the previous snapshot.
+    dead: Space,
+    deads: Vec<BlkPtr>,
+    /// Of the dead: what from now on only the previous snapshot has.
+    left_to_snapshot: i64,
+    /// Of the dead: what is not of the snapshot this directory is a clone of.
+    own_dead: i64,
+    features: BTreeSet<&'static str>,
+}
+
+/// Sorts born and killed blocks.
+struct Ledger<'a> {
+    deflate: &'a Deflate,
+    prev_snap_txg: u64,
+    shared_after: u64,
+    origin_txg: u64,
+    sums: Sums,
+}
+
+impl Account for Ledger<'_> {
+    fn born(&mut self, bp: &BlkPtr) {
+        self.sums.born += self.deflate.space(bp);
+        self.sums.features.extend(attributes::of_block(bp));
+    }
+
+    fn killed(&mut self, bp: &BlkPtr) {
+        if bp.is_hole() {
+            return;
+        }
+        let space = self.deflate.space(bp);
+        let birth = bp.space_birth();
+        if birth > self.prev_snap_txg {
+            self.sums.freed += space;
+            self.sums.frees.push(*bp);
+            return;
+        }
+        self.sums.dead += space;
+        self.sums.deads.push(*bp);
+        if birth > self.shared_after {
+            self.sums.left_to_snapshot += space.used;
+        }
+        if birth > self.origin_txg {
+            self.sums.own_dead += space.used;
+        }
+    }
+}
+
+/// Carries the sums of a rewritten head into the MOS, and gives its dead blocks where they belong.
+async fn settle(cx: &mut Syncer, object: u64, sums: Sums, deflate: &Deflate) -> Result<(), EngineError> {
+    for bp in &sums.frees {
+        cx.out.free(bp).await?;
+    }
+    let traits = cx.out.traits();
+    let phys = dataset::load(&mut cx.mos, object).await?;
+    if !sums.deads.is_empty() {
+        deadlist::insert(&mut cx.mos, &traits, phys.deadlist, deflate, &sums.deads).await?;
+    }
+    if sums.left_to_snapshot != 0 {
+        dataset::update(&mut cx.mos, phys.prev_snap, |previous| {
+            previous.unique_bytes = previous.unique_bytes.saturating_add_signed(sums.left_to_snapshot);
+        })
+        .await?;
+    }
+    let unique = phys.unique_bytes.saturating_add_signed(sums.born.used - sums.freed.used);
+    dataset::update(&mut cx.mos, object, |phys| {
+        account::add_referenced(phys, sums.born - sums.freed - sums.dead);
+        phys.unique_bytes = unique;
+    })
+    .await?;
+    let refreservation = dir::refreservation(&mut cx.mos, phys.dir).await?;
+    let change = Delta::default()
+        .with(Kind::Head, sums.born - sums.freed)
+        .bytes(Kind::Head, -sums.own_dead)
+        .bytes(Kind::Snap, sums.own_dead)
+        .bytes(Kind::RefReserved, account::refreserved_change(refreservation, phys.unique_bytes, unique));
+    account::dir_change(&mut cx.mos, phys.dir, change).await?;
+    for guid in sums.features {
+        if features::count(&mut cx.mos, guid).await?.is_some() {
+            attributes::activate(&mut cx.mos, object, &BTreeSet::from([guid])).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the livelist of a clone: it has to name exactly the clone's own blocks, and nothing here keeps it up.
+/// Without one the clone is destroyed by walking it.
+pub(super) async fn drop_livelist(cx: &mut Syncer, dir: u64) -> Result<(), EngineError> {
+    let Some(list) = attributes::get_u64(&mut cx.mos, dir, keys::LIVELIST).await? else { return Ok(()) };
+    let traits = cx.out.traits();
+    deadlist::destroy(&mut cx.mos, &traits, list).await?;
+    attributes::remove(&mut cx.mos, dir, keys::LIVELIST).await?;
+    features::add(&mut cx.mos, LIVELIST, -1).await?;
+    Ok(())
+}
+
+/// Writes a volume's changes and accounts for them: new `bp` and counters of the dataset, directories up to the
+/// root, deadlist, frees.
+pub async fn sync_volume(cx: &mut Syncer, dataset: u64, dirty: Dirty) -> Result<SyncedVolume, EngineError> {
+    let mut edit = Edit::open(cx, dataset).await?;
+    for range in dirty.freed {
+        edit.set.punch(VOLUME_DATA, range).await?;
+    }
+    edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
+    let root = edit.commit(cx).await?;
+    Ok(SyncedVolume { data: edit.set.object(VOLUME_DATA).await?, root })
+}

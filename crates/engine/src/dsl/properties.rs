@@ -1,0 +1,351 @@
+//! Setting properties: which of them the pool can honour, where each is kept, and what follows from it.
+//!
+//! Most go into the `props` ZAP of the directory; `quota` and `reservation` are fields of the directory, `volsize`
+//! lives in the volume. A local value covers a received one; inheriting leaves a mark where one was received.
+//! Facts: docs/format/mos.md §6, zvol.md §2, §4.
+
+use ondisk::{
+    dnode::ObjectType,
+    dsl::keys::{SUFFIX_INHERIT, SUFFIX_RECEIVED},
+    objset::ObjsetType,
+    zap::Value,
+};
+use pool::dsl::name::Part;
+
+use super::{
+    OpError, Properties, Stored, account, attributes, dataset, dir,
+    edit::{Edit, VOLUME_DATA, VOLUME_PROPERTIES},
+    find::{self, Head},
+    policy, space,
+};
+use crate::{
+    EngineError,
+    mos::{DIRECTORY, zap},
+    sync::{Change, Syncer},
+};
+
+/// `dedup=off`.
+const DEDUP_OFF: u64 = 2;
+/// Properties of the pool that live in its configuration.
+const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
+/// Name of the directory entry for the others.
+const POOL_PROPS: &str = "pool_props";
+/// Key of a volume's size in its properties.
+const SIZE: &str = "size";
+
+fn refused(text: &str) -> OpError {
+    OpError::Refused(text.to_owned())
+}
+
+fn number(value: &Stored) -> Result<u64, OpError> {
+    match value {
+        Stored::Number(number) => Ok(*number),
+        Stored::Text(_) => Err(refused("bad numeric value")),
+    }
+}
+
+fn stored(value: &Stored) -> Value {
+    match value {
+        Stored::Number(number) => Value::from_u64(*number),
+        Stored::Text(text) => Value::from_text(text),
+    }
+}
+
+/// Refuses values that this pool cannot have on any dataset.
+pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
+    for (name, value) in properties {
+        let feature = match name.as_str() {
+            "compression" => attributes::of_compression((number(value)? & 0x7f) as u8),
+            "checksum" => attributes::of_checksum(u8::try_from(number(value)?).unwrap_or(0)),
+            "dedup" if number(value)? != DEDUP_OFF => return Err(refused("deduplication is not supported")),
+            "encryption" if number(value)? != DEDUP_OFF => {
+                return Err(refused("encryption is not supported"));
+            }
+            _ => None,
+        };
+        if !policy::is_possible(cx, feature).await? {
+            return Err(refused("pool must be upgraded to set this property or value"));
+        }
+        if let Stored::Text(text) = value
+            && text.len() >= ondisk::zap::VALUE_BYTES_MAX
+        {
+            return Err(refused("property value too long"));
+        }
+        if name.len() > pool::dsl::name::BYTES_MAX {
+            return Err(refused("property name too long"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses limits and reservations that do not fit a dataset that exists.
+async fn check_limits(cx: &mut Syncer, head: Head, properties: &Properties) -> Result<(), OpError> {
+    let dir = dir::load(&mut cx.mos, head.dir).await?;
+    let phys = dataset::load(&mut cx.mos, head.object).await?;
+    let refreservation = dir::refreservation(&mut cx.mos, head.dir).await?;
+    let too_small = || refused("size is less than current used or reserved space");
+    for (name, value) in properties {
+        match name.as_str() {
+            "quota" => {
+                let quota = number(value)?;
+                if quota != 0 && quota < dir.used_bytes.max(dir.reserved) {
+                    return Err(too_small());
+                }
+            }
+            "refquota" => {
+                let quota = number(value)?;
+                if quota != 0 && quota < phys.referenced_bytes.max(refreservation) {
+                    return Err(too_small());
+                }
+            }
+            "reservation" => {
+                let bytes = number(value)?;
+                let growth = dir.used_bytes.max(bytes).saturating_sub(dir.used_bytes.max(dir.reserved));
+                let above = if dir.parent == 0 { head.dir } else { dir.parent };
+                if (dir.quota != 0 && bytes > dir.quota) || growth > 0 {
+                    if dir.quota != 0 && bytes > dir.quota {
+                        return Err(OpError::NoSpace);
+                    }
+                    space::need(cx, above, growth).await?;
+                }
+            }
+            "refreservation" => {
+                let bytes = number(value)?;
+                if dir.quota != 0 && bytes > dir.quota {
+                    return Err(OpError::NoSpace);
+                }
+                let growth = space::growth_of_refreservation(refreservation, bytes, phys.unique_bytes);
+                space::need(cx, head.dir, growth).await?;
+            }
+            "volblocksize" => return Err(refused("property is read-only")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Stores the properties of a head, which were checked. `volsize` is not among them.
+pub(super) async fn apply(cx: &mut Syncer, head: Head, properties: &Properties) -> Result<(), OpError> {
+    for (name, value) in properties {
+        match name.as_str() {
+            "quota" => {
+                let quota = number(value)?;
+                dir::update(&mut cx.mos, head.dir, |phys| phys.quota = quota).await?;
+            }
+            "reservation" => account::set_reservation(&mut cx.mos, head.dir, number(value)?).await?,
+            "refreservation" => set_refreservation(cx, head, number(value)?).await?,
+            _ => set_local(cx, head.dir, name, stored(value)).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn set_refreservation(cx: &mut Syncer, head: Head, bytes: u64) -> Result<(), OpError> {
+    let before = dir::refreservation(&mut cx.mos, head.dir).await?;
+    let unique = dataset::load(&mut cx.mos, head.object).await?.unique_bytes;
+    set_local(cx, head.dir, "refreservation", Value::from_u64(bytes)).await?;
+    let change =
+        account::unused_refreservation(bytes, unique) - account::unused_refreservation(before, unique);
+    let change = account::Delta::default().bytes(account::Kind::RefReserved, change);
+    Ok(account::dir_change(&mut cx.mos, head.dir, change).await?)
+}
+
+/// A local value, which covers a received one.
+async fn set_local(cx: &mut Syncer, dir: u64, name: &str, value: Value) -> Result<(), EngineError> {
+    let mut props = dir::load(&mut cx.mos, dir).await?.props;
+    if props == 0 {
+        props = zap::create(&mut cx.mos, ObjectType::DSL_PROPS, 0).await?;
+        dir::update(&mut cx.mos, dir, |phys| phys.props = props).await?;
+    }
+    zap::remove(&mut cx.mos, props, format!("{name}{SUFFIX_INHERIT}").as_str().into()).await?;
+    zap::set(&mut cx.mos, props, name.into(), value).await
+}
+
+/// Size and block size of a volume, in bytes.
+async fn shape(edit: &mut Edit) -> Result<(u64, u64), EngineError> {
+    let size = zap::get_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE).await?.unwrap_or(0);
+    Ok((size, edit.set.dnode(VOLUME_DATA).await?.data_block_bytes()))
+}
+
+/// Gives a new volume its size.
+pub(super) async fn init_volume(edit: &mut Edit, size: u64, block: u32) -> Result<(), EngineError> {
+    use crate::dmu::NewObject;
+    edit.set.claim(VOLUME_DATA, NewObject::of(ObjectType::ZVOL).blocks(block)).await?;
+    edit.set.claim(VOLUME_PROPERTIES, NewObject::of(ObjectType::ZVOL_PROP)).await?;
+    zap::init(&mut edit.set, VOLUME_PROPERTIES, 0).await?;
+    zap::set_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE, size).await
+}
+
+/// A change of size that was found possible: the volume, open, and the reservation that goes with the new size.
+struct Resize {
+    edit: Edit,
+    from: u64,
+    to: u64,
+    block: u64,
+    refreservation: Option<u64>,
+}
+
+/// Checks a new size. A thick volume whose reservation was the one for its old size gets the one for the new.
+async fn check_resize(
+    cx: &mut Syncer,
+    head: Head,
+    to: u64,
+    properties: &Properties,
+) -> Result<Resize, OpError> {
+    let phys = dataset::load(&mut cx.mos, head.object).await?;
+    if dataset::kind(cx, head.object, &phys).await? != ObjsetType::Volume {
+        return Err(refused("property does not apply to datasets of this type"));
+    }
+    let mut edit = Edit::open(cx, head.object).await?;
+    let (from, block) = shape(&mut edit).await?;
+    if to == 0 {
+        return Err(refused("invalid volume size"));
+    }
+    if to % block.max(1) != 0 {
+        return Err(refused("volume size must be a multiple of volume block size"));
+    }
+    let mut refreservation = None;
+    if !properties.contains_key("refreservation") {
+        let before = dir::refreservation(&mut cx.mos, head.dir).await?;
+        let copies = policy::policy(cx, head.dir).await?.copies;
+        let block = u32::try_from(block).unwrap_or(u32::MAX);
+        let stored = space::accounted_block(cx.io.tree(), block.into());
+        let of = |size| space::default_refreservation(size, block, copies, stored);
+        if before != 0 && (before == of(from) || before == from) {
+            let after = if before == from { to } else { of(to) };
+            let growth = space::growth_of_refreservation(before, after, phys.unique_bytes);
+            space::need(cx, head.dir, growth).await?;
+            refreservation = Some(after);
+        }
+    }
+    Ok(Resize { edit, from, to, block, refreservation })
+}
+
+impl Resize {
+    async fn apply(mut self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
+        zap::set_u64(&mut self.edit.set, VOLUME_PROPERTIES, SIZE, self.to).await?;
+        if self.to < self.from {
+            self.edit.set.truncate(VOLUME_DATA, self.to / self.block).await?;
+        }
+        self.edit.commit(cx).await?;
+        if let Some(bytes) = self.refreservation {
+            set_refreservation(cx, head, bytes).await?;
+        }
+        cx.changes.push(Change::Content(head.object));
+        Ok(())
+    }
+}
+
+/// `zfs set`. A snapshot can only have properties of users.
+pub async fn set(cx: &mut Syncer, name: &str, properties: &Properties) -> Result<(), OpError> {
+    check_possible(cx, properties).await?;
+    if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
+        let snapshot = find::snapshot(cx, name).await?.object;
+        if properties.keys().any(|name| !name.contains(':')) {
+            return Err(refused("this property can not be modified for snapshots"));
+        }
+        return Ok(set_on_snapshot(cx, snapshot, properties).await?);
+    }
+    let head = find::head(cx, name).await?;
+    check_limits(cx, head, properties).await?;
+    let mut properties = properties.clone();
+    let resize = match properties.remove("volsize") {
+        Some(size) => Some(check_resize(cx, head, number(&size)?, &properties).await?),
+        None => None,
+    };
+    apply(cx, head, &properties).await?;
+    if let Some(resize) = resize {
+        resize.apply(cx, head).await?;
+    }
+    tell_all_below(cx, head.dir).await
+}
+
+/// Open volumes at and below `dir` may be concerned.
+async fn tell_all_below(cx: &mut Syncer, dir: u64) -> Result<(), OpError> {
+    for (_, dir) in dir::tree(cx, dir).await? {
+        let head = dir::load(&mut cx.mos, dir).await?.head_dataset;
+        cx.changes.push(Change::Properties(head));
+    }
+    Ok(())
+}
+
+/// Sets properties of a snapshot itself.
+pub(super) async fn set_on_snapshot(
+    cx: &mut Syncer,
+    snapshot: u64,
+    properties: &Properties,
+) -> Result<(), EngineError> {
+    if properties.is_empty() {
+        return Ok(());
+    }
+    let mut props = dataset::load(&mut cx.mos, snapshot).await?.props;
+    if props == 0 {
+        props = zap::create(&mut cx.mos, ObjectType::DSL_PROPS, 0).await?;
+        dataset::update(&mut cx.mos, snapshot, |phys| phys.props = props).await?;
+    }
+    for (name, value) in properties {
+        zap::set(&mut cx.mos, props, name.as_str().into(), stored(value)).await?;
+    }
+    Ok(())
+}
+
+/// `zfs inherit`; with `received`, back to what a stream brought (`-S`).
+pub async fn inherit(cx: &mut Syncer, name: &str, property: &str, received: bool) -> Result<(), OpError> {
+    if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
+        let snapshot = find::snapshot(cx, name).await?.object;
+        let props = dataset::load(&mut cx.mos, snapshot).await?.props;
+        if props != 0 {
+            zap::remove(&mut cx.mos, props, property.into()).await?;
+        }
+        return Ok(());
+    }
+    let head = find::head(cx, name).await?;
+    if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
+        return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
+    }
+    if property == "refreservation" {
+        set_refreservation(cx, head, 0).await?;
+    }
+    let props = dir::load(&mut cx.mos, head.dir).await?.props;
+    if props != 0 {
+        let mark = format!("{property}{SUFFIX_INHERIT}");
+        zap::remove(&mut cx.mos, props, property.into()).await?;
+        zap::remove(&mut cx.mos, props, mark.as_str().into()).await?;
+        let has_received =
+            zap::get(&mut cx.mos, props, format!("{property}{SUFFIX_RECEIVED}").as_str().into()).await?;
+        if has_received.is_some() && !received {
+            // The mark is an empty string.
+            zap::set(&mut cx.mos, props, mark.as_str().into(), Value::from_text("")).await?;
+        }
+    }
+    tell_all_below(cx, head.dir).await
+}
+
+/// `zpool set`: properties of the pool, in the directory's `pool_props` or in the configuration.
+pub async fn set_pool(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
+    for (name, value) in properties {
+        if IN_CONFIG.contains(&name.as_str()) {
+            let Stored::Text(text) = value else { return Err(refused("bad property value")) };
+            if text.is_empty() || (name == "compatibility" && text == "off") {
+                cx.config.remove(name);
+            } else {
+                cx.config.set(name, text.as_str());
+            }
+            cx.config_dirty = true;
+            continue;
+        }
+        let object = match zap::get_u64(&mut cx.mos, DIRECTORY, POOL_PROPS).await? {
+            Some(object) => object,
+            None => {
+                let object = zap::create(&mut cx.mos, POOL_PROPERTIES, 0).await?;
+                zap::set_u64(&mut cx.mos, DIRECTORY, POOL_PROPS, object).await?;
+                object
+            }
+        };
+        zap::set(&mut cx.mos, object, name.as_str().into(), stored(value)).await?;
+    }
+    Ok(())
+}
+
+/// Object type of the pool's properties.
+const POOL_PROPERTIES: ObjectType = ObjectType(31);

@@ -1,0 +1,141 @@
+//! How much more a dataset may take, and how much a thick volume has to set aside.
+//!
+//! Space is granted down the tree: each directory has what the one above has, less what its quota cuts off, plus
+//! what it has reserved; at the top stands the pool less its slop. Facts: docs/format/mos.md §7.
+
+use ondisk::blkptr::BlkPtr;
+use pool::{
+    dsl::PoolSpace,
+    vdev::{Class, Kind, Tree, Vdev},
+};
+
+use super::{OpError, account, dataset, dir};
+use crate::{EngineError, mos::bpobj, sync::Syncer};
+
+/// Bytes that `dir` and everything below it may still take, free of parity.
+pub async fn available_below(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
+    available_until(cx, dir, 0).await
+}
+
+/// The same, not looking at limits of the directory `common` and above: for what moves below that one.
+pub(super) async fn available_until(cx: &mut Syncer, dir: u64, common: u64) -> Result<u64, EngineError> {
+    let mut path = Vec::new();
+    let mut at = dir;
+    while at != 0 && at != common {
+        let phys = dir::load(&mut cx.mos, at).await?;
+        path.push(phys);
+        at = phys.parent;
+        if path.len() > pool::dsl::name::BYTES_MAX {
+            return Err(dir::inconsistent(dir, "the directories above it form a loop"));
+        }
+    }
+    let usable = usable(cx).await?;
+    let mut given = u64::MAX;
+    for phys in path.iter().rev() {
+        let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+        if phys.parent == 0 {
+            quota = quota.min(usable);
+        } else {
+            given = given.saturating_add(phys.reserved.saturating_sub(phys.used_bytes));
+        }
+        given = given.min(quota.saturating_sub(phys.used_bytes));
+    }
+    Ok(given)
+}
+
+/// Bytes all datasets together may use.
+async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
+    let deferred = bpobj::header(&mut cx.mos, cx.places.sync_bplist).await?.bytes;
+    Ok(PoolSpace { devices: cx.out.alloc.totals().capacity, shared: 0, deferred }.usable())
+}
+
+/// Bytes that the live dataset of `dir` may still write: what its directory may take, what is set aside for it,
+/// and what its own quota leaves.
+pub async fn available(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
+    let given = available_below(cx, dir).await?;
+    let phys = dir::load(&mut cx.mos, dir).await?;
+    if phys.head_dataset == 0 {
+        return Ok(given);
+    }
+    let head = dataset::load(&mut cx.mos, phys.head_dataset).await?;
+    let refreservation = dir::own_number(&mut cx.mos, phys.props, "refreservation").await?.unwrap_or(0);
+    let refquota = dir::own_number(&mut cx.mos, phys.props, "refquota").await?.unwrap_or(0);
+    let given = given.saturating_add(refreservation.saturating_sub(head.unique_bytes));
+    Ok(match refquota {
+        0 => given,
+        quota => given.min(quota.saturating_sub(head.referenced_bytes)),
+    })
+}
+
+/// Refuses what would take more than `dir` may take.
+pub(super) async fn need(cx: &mut Syncer, dir: u64, bytes: u64) -> Result<(), OpError> {
+    if bytes > available_below(cx, dir).await? { Err(OpError::NoSpace) } else { Ok(()) }
+}
+
+/// The bytes that more `refreservation` takes out of the directory of a head with `unique` bytes of its own.
+pub(super) fn growth_of_refreservation(before: u64, after: u64, unique: u64) -> u64 {
+    let change =
+        account::unused_refreservation(after, unique) - account::unused_refreservation(before, unique);
+    u64::try_from(change).unwrap_or(0)
+}
+
+/// Bytes accounted for one stored block of `psize` bytes, on the device of the pool where that is most.
+///
+/// On mirrors and single disks that is its size; RAIDZ adds what small blocks lose to parity and padding beyond the
+/// share that is deducted for 128 KiB blocks.
+#[must_use]
+pub fn accounted_block(tree: &Tree, psize: u64) -> u64 {
+    let of = |vdev: &Vdev| match &vdev.kind {
+        Kind::Raidz(geometry) if vdev.class() == Class::Normal => {
+            Some(pool::space::deflate(vdev, geometry.allocated(psize, geometry.original_width())))
+        }
+        _ => None,
+    };
+    tree.tops.iter().filter_map(of).max().unwrap_or(psize).max(psize)
+}
+
+/// The `refreservation` of a thick volume of `size` bytes in blocks of `block`: room for every block and all
+/// metadata above, written incompressibly with `copies` copies. `stored` is what one block is accounted as,
+/// see [`accounted_block`].
+///
+/// The metadata: indirect blocks of 128 KiB with 1024 pointers each at every level, and seven blocks of object set,
+/// dnodes and properties, all with one copy more than data. It is the number OpenZFS arrives at.
+#[must_use]
+pub fn default_refreservation(size: u64, block: u32, copies: u8, stored: u64) -> u64 {
+    const INDIRECT_BYTES: u64 = 128 << 10;
+    const POINTERS: u64 = INDIRECT_BYTES >> BlkPtr::SHIFT;
+    const FIXED: u64 = 7;
+    let copies = u64::from(copies.clamp(1, 3));
+    let blocks = size.div_ceil(u64::from(block.max(512)));
+    let (mut level, mut metadata) = (blocks, FIXED);
+    while level > 1 {
+        level = level.div_ceil(POINTERS);
+        metadata = metadata.saturating_add(level);
+    }
+    let metadata = metadata.saturating_mul((copies + 1).min(3)).saturating_mul(INDIRECT_BYTES);
+    blocks.saturating_mul(stored).saturating_mul(copies).saturating_add(metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thick_volume_reserves_what_openzfs_reserves() {
+        // zfs create -V 1G -b 8K on a mirror shows a refreservation of 1.03G.
+        assert_eq!(default_refreservation(1 << 30, 8192, 1, 8192), 1_109_393_408);
+        // One block: no indirect level at all.
+        assert_eq!(default_refreservation(16384, 16384, 1, 16384), 16384 + 7 * 2 * (128 << 10));
+        // Three copies of data have three of metadata, not four.
+        let three = default_refreservation(1 << 20, 16384, 3, 16384);
+        assert_eq!(three, (3 << 20) + (7 + 1) * 3 * (128 << 10));
+    }
+
+    #[test]
+    fn more_refreservation_costs_only_what_is_not_yet_written() {
+        assert_eq!(growth_of_refreservation(0, 100, 40), 60);
+        assert_eq!(growth_of_refreservation(50, 100, 40), 50);
+        assert_eq!(growth_of_refreservation(0, 100, 200), 0);
+        assert_eq!(growth_of_refreservation(100, 0, 40), 0);
+    }
+}
