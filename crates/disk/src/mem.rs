@@ -88,6 +88,17 @@ impl MemDisk {
         bytes
     }
 
+    /// Another disk with the same content, size and name: what happens to one does not touch the other.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            size: AtomicU64::new(self.size.load(Relaxed)),
+            read_only: AtomicBool::new(self.read_only.load(Relaxed)),
+            pages: RwLock::new(self.pages.read().clone()),
+        }
+    }
+
     /// Bytes of memory the content takes.
     pub fn resident(&self) -> u64 {
         self.pages.read().len() as u64 * PAGE

@@ -1,1 +1,519 @@
 //! A pool that is open for writing: its volumes, its commands, and the task that syncs.
+//!
+//! ```text
+//!   targets ─▶ LiveVolume ─▶ Txgs ◀── next / close / synced ──┐
+//!   commands ─▶ Engine::run ─▶ queue of tasks ────────────────▶ the syncing task, owner of the Syncer
+//!   status, list, get ─▶ Engine::view ─▶ Pool of the last commit ◀── published by it
+//! ```
+//!
+//! If a transaction group cannot be synced the pool is suspended: what is on the devices is the last
+//! committed state, nothing further is acknowledged, and every operation says why instead of waiting.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use block::{Identity, VolumeError};
+use ondisk::{dsl::DatasetPhys, label::PoolState};
+use parking_lot::Mutex;
+use pool::{
+    Pool,
+    dmu::{Object, ObjectSet, ReadError},
+    dsl::{Dataset, DatasetKind, HeadKind},
+};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::{
+    EngineError,
+    dsl::OpError,
+    sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
+    txg::{Limits, Txgs},
+    volume::{LiveVolume, Service, SyncMode},
+    write::Written,
+};
+
+/// Object with a volume's data.
+const DATA: u64 = 1;
+/// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
+const FREE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a command's future looks like.
+pub type OpFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T, OpError>> + Send + 'a>>;
+
+/// How an engine runs.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Limits of dirty data.
+    pub limits: Limits,
+    /// Wall clock, seconds since 1970.
+    pub now: fn() -> u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { limits: Limits::default(), now: wall_clock }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({:?})", self.limits)
+    }
+}
+
+fn wall_clock() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}
+
+/// How the last transaction groups went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Transaction groups that changed something.
+    pub txgs: u64,
+    /// What they wrote.
+    pub written: Written,
+    /// Time spent syncing.
+    pub syncing: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+/// A pool that is open for writing.
+pub struct Engine {
+    shared: Arc<Shared>,
+    task: Mutex<Option<JoinHandle<Box<Syncer>>>>,
+}
+
+struct Shared {
+    txgs: Arc<Txgs>,
+    options: Options,
+    tasks: Mutex<VecDeque<Task>>,
+    volumes: Mutex<BTreeMap<u64, Entry>>,
+    view: ArcSwap<Pool>,
+    ending: Mutex<Option<Ending>>,
+    suspended: Mutex<Option<EngineError>>,
+    statistics: Mutex<Statistics>,
+}
+
+/// An open volume.
+struct Entry {
+    volume: Arc<LiveVolume>,
+    txgs: Arc<Txgs>,
+}
+
+/// How the pool is to be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// In use by this host: the daemon stops, or a command has done its work.
+    Close,
+    /// Exported.
+    Export,
+    /// Destroyed.
+    Destroy,
+}
+
+/// Why a volume cannot be opened for writing.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It cannot be found or read.
+    #[error(transparent)]
+    Lookup(#[from] pool::dsl::LookupError),
+    /// A snapshot, a bookmark, a file system.
+    #[error("'{0}' is not a volume that can be written to")]
+    NotAVolume(String),
+    /// Its content is ciphertext.
+    #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
+    Encrypted(String),
+    /// Its structures cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({:?})", self.view())
+    }
+}
+
+impl Engine {
+    /// Takes over a pool that was created or opened. Its first transaction group is synced before this returns,
+    /// so that labels say who has it.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub async fn start(mut syncer: Syncer, options: Options) -> Result<Arc<Self>, EngineError> {
+        let first = syncer.txg;
+        let done = Box::pin(syncer.sync_txg(first, (options.now)(), Work::default())).await?;
+        let Some(view) = syncer.view.clone() else {
+            return Err(EngineError::Unsupported("the pool has no state to look at".into()));
+        };
+        let txgs = Txgs::new(first + 1, options.limits);
+        txgs.set_shared(done.shared_room);
+        let shared = Arc::new(Shared {
+            txgs,
+            options,
+            tasks: Mutex::default(),
+            volumes: Mutex::default(),
+            view: ArcSwap::new(view),
+            ending: Mutex::new(None),
+            suspended: Mutex::new(None),
+            statistics: Mutex::default(),
+        });
+        let report = Arc::downgrade(&shared.txgs);
+        syncer.out.on_data_written(Arc::new(move |txg, bytes| {
+            if let Some(txgs) = report.upgrade() {
+                txgs.undirty(txg, bytes);
+            }
+        }));
+        if done.more_to_free {
+            shared.txgs.wake();
+        }
+        let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
+        Ok(Arc::new(Self { shared, task: Mutex::new(Some(task)) }))
+    }
+
+    /// The state of the last commit.
+    #[must_use]
+    pub fn view(&self) -> Arc<Pool> {
+        self.shared.view.load_full()
+    }
+
+    /// Its transaction groups.
+    #[must_use]
+    pub fn txgs(&self) -> &Arc<Txgs> {
+        &self.shared.txgs
+    }
+
+    /// Why nothing is written any more, if that is so.
+    #[must_use]
+    pub fn suspended(&self) -> Option<EngineError> {
+        self.shared.suspended.lock().clone()
+    }
+
+    /// What was written so far, and how long it took.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        *self.shared.statistics.lock()
+    }
+
+    /// Runs a command in the next transaction group and waits until it is durable.
+    ///
+    /// # Errors
+    /// The command's own; then nothing was changed.
+    pub async fn run<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Send + 'static,
+    {
+        if let Some(error) = self.suspended() {
+            return Err(EngineError::Suspended(error.to_string()).into());
+        }
+        if self.shared.ending.lock().is_some() {
+            return Err(EngineError::Suspended("the pool is being closed".into()).into());
+        }
+        let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
+        let slot = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&slot);
+        let run = boxed(move |cx| {
+            Box::pin(async move {
+                let dirty = cx.mos.is_dirty();
+                let result = op(cx).await;
+                // What fails underneath a command before it has changed anything is only the command's misfortune.
+                let fatal = match &result {
+                    Err(OpError::Engine(error)) if dirty || cx.mos.is_dirty() => Some(error.clone()),
+                    _ => None,
+                };
+                *kept.lock() = Some(result);
+                fatal.map_or(Ok(()), Err)
+            })
+        });
+        let done = Box::new(move |outcome: Result<(), EngineError>| {
+            let result = match (outcome, slot.lock().take()) {
+                (Ok(()), Some(result)) => result,
+                (Err(error), _) => Err(EngineError::Suspended(error.to_string()).into()),
+                (Ok(()), None) => Err(EngineError::Suspended("the command was not run".into()).into()),
+            };
+            // Whoever asked may have gone away; the command is done all the same.
+            drop(answer.send(result));
+        });
+        self.shared.tasks.lock().push_back(Task { is_snapshot, run, done });
+        self.shared.txgs.wake();
+        match answered.await {
+            Ok(result) => result,
+            Err(_) => Err(EngineError::Suspended("the pool was closed".into()).into()),
+        }
+    }
+
+    /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).
+    ///
+    /// # Errors
+    /// The pool is suspended.
+    pub async fn sync(&self) -> Result<(), VolumeError> {
+        self.shared.txgs.sync_open().await
+    }
+
+    /// Opens a volume for writing; the same one for everybody.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn volume(&self, name: &str) -> Result<Arc<LiveVolume>, OpenError> {
+        // A commit in between would make what was read here old; then once more.
+        loop {
+            let view = self.view();
+            let dataset = view.dsl().await?.lookup(name).await?;
+            if dataset.kind() != DatasetKind::Head || dataset.head_kind() != HeadKind::Volume {
+                return Err(OpenError::NotAVolume(name.to_owned()));
+            }
+            if dataset.is_encrypted() {
+                return Err(OpenError::Encrypted(name.to_owned()));
+            }
+            let number = dataset.object();
+            if let Some(entry) = self.shared.volumes.lock().get(&number) {
+                return Ok(Arc::clone(&entry.volume));
+            }
+            let (identity, service) = describe(&dataset).await?;
+            let (data, _) = content(&view, number).await?;
+            let mut volumes = self.shared.volumes.lock();
+            if !Arc::ptr_eq(&view, &self.view()) {
+                continue;
+            }
+            // Until the next commit tells: nothing of its own.
+            let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
+            let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs));
+            let entry = Entry { volume: Arc::clone(&volume), txgs };
+            let volume = Arc::clone(&volumes.entry(number).or_insert(entry).volume);
+            drop(volumes);
+            // Its room is known after a transaction group that was asked for it.
+            self.shared.txgs.wake();
+            return Ok(volume);
+        }
+    }
+
+    /// Volumes that are open.
+    #[must_use]
+    pub fn open_volumes(&self) -> Vec<Arc<LiveVolume>> {
+        self.shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect()
+    }
+
+    /// Syncs what is dirty, stops, and leaves the pool as `ending` says. Volumes answer `NotReady` afterwards.
+    ///
+    /// # Errors
+    /// The last transaction groups could not be written; the pool is as of the last one that could.
+    pub async fn end(&self, ending: Ending) -> Result<(), EngineError> {
+        *self.shared.ending.lock() = Some(ending);
+        self.shared.txgs.wake();
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            match task.await {
+                Ok(syncer) => drop(syncer),
+                Err(error) => return Err(EngineError::Suspended(error.to_string())),
+            }
+        }
+        match self.suspended() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Tells the compiler that a closure's future lives as long as the syncer it is lent.
+fn boxed<F>(run: F) -> Box<dyn for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send>
+where
+    F: for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send + 'static,
+{
+    Box::new(run)
+}
+
+/// The syncing task.
+async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
+    loop {
+        shared.txgs.next().await;
+        let ending = *shared.ending.lock();
+        if ending.is_some() {
+            shared.txgs.refuse("the pool is being closed");
+            for entry in shared.volumes.lock().values() {
+                entry.volume.close();
+            }
+        }
+        let (txg, touched) = shared.txgs.close().await;
+        let tasks = take_tasks(&shared);
+        let volumes: Vec<Arc<LiveVolume>> =
+            shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
+        let dirty: Vec<Arc<LiveVolume>> = volumes.iter().filter(|volume| volume.is_dirty(txg)).cloned().collect();
+        let wanted = touched || !tasks.is_empty() || shared.txgs.take_wanted(txg) || ending.is_some();
+        if !wanted {
+            shared.txgs.skipped(txg);
+            continue;
+        }
+        if let Some(state) = ending.map(Ending::state) {
+            crate::open::close(&mut syncer, state);
+        }
+        let mut answers = Vec::new();
+        let mut work = Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
+        for volume in &dirty {
+            work.volumes.push((volume.dataset(), volume.dirty(txg)));
+        }
+        for task in tasks {
+            let Task { is_snapshot, run, done } = task;
+            answers.push(done);
+            work.tasks.push(Task { is_snapshot, run, done: Box::new(|_| {}) });
+        }
+        let start = tokio::time::Instant::now();
+        let outcome = Box::pin(syncer.sync_txg(txg, (shared.options.now)(), work)).await;
+        match outcome {
+            Ok(done) => {
+                let elapsed = start.elapsed();
+                publish(&shared, &syncer, txg, done, elapsed).await;
+                answers.into_iter().for_each(|answer| answer(Ok(())));
+            }
+            Err(error) => {
+                tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
+                *shared.suspended.lock() = Some(error.clone());
+                shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
+                answers.into_iter().for_each(|answer| answer(Err(error.clone())));
+                let left: Vec<Task> = shared.tasks.lock().drain(..).collect();
+                left.into_iter().for_each(|task| (task.done)(Err(error.clone())));
+                return syncer;
+            }
+        }
+        let is_idle = shared.tasks.lock().is_empty();
+        if ending.is_some() && is_idle {
+            // A volume of the last group may still be read from; that it is closed keeps it from lying.
+            return syncer;
+        }
+    }
+}
+
+impl Ending {
+    fn state(self) -> PoolState {
+        match self {
+            Self::Close => PoolState::Active,
+            Self::Export => PoolState::Exported,
+            Self::Destroy => PoolState::Destroyed,
+        }
+    }
+}
+
+/// Commands for one transaction group: up to the first that may not follow a snapshot.
+fn take_tasks(shared: &Shared) -> Vec<Task> {
+    let mut queue = shared.tasks.lock();
+    let mut taken: Vec<Task> = Vec::new();
+    while let Some(next) = queue.front() {
+        if taken.last().is_some_and(|last| last.is_snapshot) && !next.is_snapshot {
+            break;
+        }
+        taken.extend(queue.pop_front());
+    }
+    if !queue.is_empty() {
+        shared.txgs.wake();
+    }
+    taken
+}
+
+/// Tells everybody what was committed. The order matters: volumes read from the new state before the view shows
+/// it, and whoever waited for durability finds both.
+async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, elapsed: Duration) {
+    {
+        let mut statistics = shared.statistics.lock();
+        statistics.txgs += 1;
+        statistics.written.blocks += done.written.blocks;
+        statistics.written.bytes += done.written.bytes;
+        statistics.written.device_bytes += done.written.device_bytes;
+        statistics.syncing += elapsed;
+        statistics.longest = statistics.longest.max(elapsed);
+    }
+    let find = |dataset: &u64| shared.volumes.lock().get(dataset).map(|entry| Arc::clone(&entry.volume));
+    for (dataset, data) in done.volumes {
+        if let Some(volume) = find(&dataset) {
+            volume.committed(txg, data);
+        }
+    }
+    if let Some(view) = &syncer.view {
+        shared.view.store(Arc::clone(view));
+        for change in done.changes {
+            tell(shared, view, change).await;
+        }
+    }
+    for (dataset, Room { limit, own }) in done.rooms {
+        if let Some(entry) = shared.volumes.lock().get(&dataset) {
+            entry.txgs.set_room(limit, own);
+        }
+    }
+    shared.txgs.synced(txg, done.shared_room);
+    if done.more_to_free {
+        let txgs = Arc::clone(&shared.txgs);
+        tokio::spawn(async move {
+            tokio::time::sleep(FREE_PAUSE).await;
+            txgs.wake();
+        });
+    }
+}
+
+/// Tells an open volume what happened to its dataset.
+async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
+    let (Change::Content(number) | Change::Renamed(number) | Change::Destroyed(number) | Change::Properties(number)) =
+        change;
+    let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
+        return;
+    };
+    if change == Change::Destroyed(number) {
+        volume.close();
+        shared.volumes.lock().remove(&number);
+        return;
+    }
+    let outcome = async {
+        let (data, name) = content(view, number).await?;
+        if change == Change::Content(number) {
+            volume.replaced(data);
+        }
+        let dataset = view.dsl().await?.lookup(&name).await?;
+        let (identity, service) = describe(&dataset).await?;
+        volume.update(identity, service);
+        Ok::<(), OpenError>(())
+    };
+    if let Err(error) = outcome.await {
+        tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
+        volume.close();
+        shared.volumes.lock().remove(&number);
+    }
+}
+
+/// The data object and the name of a volume in a committed state.
+async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
+    let found = view.mos().dnode(number).await?;
+    let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
+    let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+    let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
+    let name = view.dsl().await?.head_name(number).await?.unwrap_or_default();
+    Ok((set.object(DATA).await?, name))
+}
+
+/// Who a volume is and how its clients are to be treated.
+async fn describe(dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
+    let pool_guid = dataset.dsl().pool_guid();
+    let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
+    let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
+    let properties = dataset.properties().await?;
+    let number = |name: &str| properties.number(name).unwrap_or(0);
+    let sync = match number("sync") {
+        1 => SyncMode::Always,
+        2 => SyncMode::Disabled,
+        _ => SyncMode::Standard,
+    };
+    let service = Service {
+        size: shape.size,
+        // A legal block is at most 16 MiB, so it fits.
+        block: u32::try_from(shape.block).unwrap_or(u32::MAX),
+        read_only: number("readonly") == 1,
+        sync,
+        copies: u8::try_from(number("copies")).unwrap_or(1).clamp(1, 3),
+        punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
+    };
+    Ok((identity, service))
+}

@@ -1,12 +1,46 @@
 //! One transaction group, from dirty to durable.
+//!
+//! ```text
+//!   deferred frees of others ▶ volumes ▶ commands ▶ a portion of what is to be freed
+//!      ▶ ⟲ configuration, MOS, its own space, space maps: until nothing changes any more
+//!      ▶ every block on stable media ▶ labels where the configuration changed ▶ uberblock
+//! ```
+//!
+//! The loop is the classic one of sync passes, played in memory: writing the MOS allocates and frees, which
+//! changes space maps, which are in the MOS. It ends because what was written once in this transaction group is
+//! written again in its place, so each round allocates less than the one before. Blocks of metadata reach the
+//! devices once, when it has ended.
+//!
+//! Facts: docs/format/overview.md §6.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
-use ondisk::{nvlist::NvList, uberblock::Uberblock};
-use pool::{Pool, PoolIo};
+use ondisk::{
+    Order,
+    dsl::{DatasetPhys, DirPhys},
+    blkptr::BlkPtr,
+    bpobj::BpobjEntry,
+    nvlist::NvList,
+    label::Multihost,
+    uberblock::Uberblock,
+};
+use pool::{Pool, PoolIo, dmu::Object};
 use rand::rngs::StdRng;
 
-use crate::{dmu::MutSet, write::BlockWriter};
+use crate::{
+    EngineError,
+    dmu::{Account, MutSet},
+    dsl::{self, Dirty},
+    mos::{bpobj, packed},
+    policy::SetPolicy,
+    space::{Deflate, Space},
+    write::{BlockWriter, Written, labels},
+};
+
+/// Rounds after which something is wrong: each needs a reason that the one before created.
+const ROUNDS_MAX: usize = 64;
+/// Blocks that one transaction group frees for datasets destroyed earlier.
+const FREES_PER_TXG: usize = 50_000;
 
 /// Objects of the MOS that every transaction group needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +105,240 @@ pub struct Syncer {
     pub io: Arc<PoolIo>,
     /// The view of the last commit; none while a pool is created.
     pub view: Option<Arc<Pool>>,
+    /// Heartbeats are written: pool property `multihost`.
+    pub multihost: bool,
     /// See [`Change`].
     pub changes: Vec<Change>,
+}
+
+/// What a [`Task`] returns.
+pub type TaskFuture<'a> = Pin<Box<dyn Future<Output = Result<(), EngineError>> + Send + 'a>>;
+
+/// A command, to be run inside a transaction group.
+pub struct Task {
+    /// After a snapshot nothing else may change datasets in the same transaction group: a block born behind it
+    /// would carry its birth, and be taken for a part of it.
+    pub is_snapshot: bool,
+    /// Changes the pool. An error here means that it may be half done: the transaction group is lost.
+    pub run: Box<dyn for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send>,
+    /// Told when it is durable, or why it never will be.
+    pub done: Box<dyn FnOnce(Result<(), EngineError>) + Send>,
+}
+
+/// What a transaction group has to do.
+#[derive(Default)]
+pub struct Work {
+    /// Volumes with changes: (dataset, changes).
+    pub volumes: Vec<(u64, Dirty)>,
+    /// Commands in order.
+    pub tasks: Vec<Task>,
+    /// Volumes whose room is to be told: datasets.
+    pub rooms: Vec<u64>,
+}
+
+/// What a volume may take: see [`crate::txg::Txgs::for_volume`]. Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// All it may take.
+    pub limit: u64,
+    /// Of that, what is reserved for it.
+    pub own: u64,
+}
+
+/// What a transaction group did.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Data objects of the synced volumes, by dataset.
+    pub volumes: Vec<(u64, Object)>,
+    /// What else open volumes must hear of.
+    pub changes: Vec<Change>,
+    /// What went to the devices.
+    pub written: Written,
+    /// There is more to free for destroyed datasets.
+    pub more_to_free: bool,
+    /// Bytes anybody may take who has nothing reserved.
+    pub shared_room: u64,
+    /// Of the volumes asked for.
+    pub rooms: Vec<(u64, Room)>,
+}
+
+/// Collects what syncing the MOS does to the MOS.
+struct MosAccount<'a> {
+    deflate: &'a Deflate,
+    space: Space,
+    killed: Vec<BlkPtr>,
+}
+
+impl Account for MosAccount<'_> {
+    fn born(&mut self, bp: &BlkPtr) {
+        self.space += self.deflate.space(bp);
+    }
+    fn killed(&mut self, bp: &BlkPtr) {
+        self.space -= self.deflate.space(bp);
+        self.killed.push(*bp);
+    }
+}
+
+impl Syncer {
+    /// Syncs transaction group `txg`, which must be greater than any before. When this returns, everything in
+    /// it is durable.
+    ///
+    /// # Errors
+    /// Nothing of it is; the state in memory is not to be used any more.
+    pub async fn sync_txg(&mut self, txg: u64, now: u64, work: Work) -> Result<Done, EngineError> {
+        (self.txg, self.now) = (txg, now);
+        self.out.begin(txg);
+        let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
+        self.out.alloc.begin(txg, committed, &mut self.mos).await?;
+        self.free_deferred().await?;
+        let mut done = Done::default();
+        for (dataset, dirty) in work.volumes {
+            let synced = dsl::sync_volume(self, dataset, dirty).await?;
+            done.volumes.push((dataset, synced.data));
+        }
+        for task in work.tasks {
+            (task.run)(self).await?;
+        }
+        done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
+        self.settle().await?;
+        (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
+        done.written = self.out.finish().await?;
+        self.commit().await?;
+        done.changes = std::mem::take(&mut self.changes);
+        Ok(done)
+    }
+
+    /// Frees what another writer left in the list of deferred frees. We never put anything there.
+    async fn free_deferred(&mut self) -> Result<(), EngineError> {
+        let deflate = self.out.alloc.deflate().clone();
+        loop {
+            let entries = bpobj::take(&mut self.mos, self.places.sync_bplist, &deflate, 10_000).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for BpobjEntry { blkptr, .. } in entries {
+                self.out.free(&blkptr).await?;
+            }
+        }
+    }
+
+    /// Writes the MOS until nothing in it changes any more.
+    async fn settle(&mut self) -> Result<(), EngineError> {
+        let deflate = self.out.alloc.deflate().clone();
+        let policy = SetPolicy::mos(&self.out.traits());
+        let mut round = 0;
+        // What datasets allocated and freed belongs to the maps before the MOS is written for the first time.
+        self.write_maps().await?;
+        while self.mos.is_dirty() || self.config_changed() {
+            round += 1;
+            if round > ROUNDS_MAX {
+                let detail = format!("transaction group {} does not settle", self.txg);
+                return Err(EngineError::Encode { what: "the MOS", detail });
+            }
+            self.write_config().await?;
+            let mut account = MosAccount { deflate: &deflate, space: Space::ZERO, killed: Vec::new() };
+            self.mos.sync(&mut self.out, &policy, &deflate, &mut account).await?;
+            let MosAccount { space, killed, .. } = account;
+            for bp in killed {
+                self.out.free(&bp).await?;
+            }
+            if space != Space::ZERO {
+                dsl::account::dir_add(&mut self.mos, self.places.mos_dir, dsl::account::Kind::Head, space).await?;
+            }
+            self.write_maps().await?;
+        }
+        Ok(())
+    }
+
+    /// Space map changes, and new metaslab arrays into the configuration.
+    async fn write_maps(&mut self) -> Result<(), EngineError> {
+        self.out.alloc.write_maps(&mut self.mos).await?;
+        let arrays = self.out.alloc.arrays();
+        self.config_dirty |= set_metaslab_arrays(&mut self.config, &arrays);
+        Ok(())
+    }
+
+    /// Whether the last uberblock slot is kept for heartbeats.
+    fn multihost(&self) -> Multihost {
+        if self.multihost { Multihost::On } else { Multihost::Off }
+    }
+
+    fn config_changed(&self) -> bool {
+        self.config_dirty && self.config.u64("txg") != Some(self.txg)
+    }
+
+    /// The configuration into its object, if it changed since it was last written in this transaction group.
+    async fn write_config(&mut self) -> Result<(), EngineError> {
+        if !self.config_dirty {
+            return Ok(());
+        }
+        self.config.set("txg", self.txg);
+        let written = packed::read(&mut self.mos, self.places.config).await.ok();
+        if written.as_ref() != Some(&self.config) {
+            packed::write(&mut self.mos, self.places.config, &self.config).await?;
+        }
+        Ok(())
+    }
+
+    /// What may be taken from now on: by anybody, and by the volumes asked for.
+    async fn rooms(&mut self, datasets: &[u64]) -> Result<(u64, Vec<(u64, Room)>), EngineError> {
+        let shared = dsl::available(self, self.places.root_dir).await?;
+        let mut rooms = Vec::with_capacity(datasets.len());
+        for &dataset in datasets {
+            if !self.mos.exists(dataset).await? {
+                continue;
+            }
+            let bonus = self.mos.bonus(dataset).await?;
+            let phys = DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
+            let bonus = self.mos.bonus(phys.dir).await?;
+            let dir = DirPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a directory"))?;
+            let limit = dsl::available(self, phys.dir).await?.saturating_add(dir.used_breakdown[4]);
+            rooms.push((dataset, Room { limit, own: limit.saturating_sub(shared) }));
+        }
+        Ok((shared, rooms))
+    }
+
+    /// Labels and uberblock.
+    async fn commit(&mut self) -> Result<(), EngineError> {
+        let uberblock = Uberblock {
+            txg: self.txg,
+            timestamp: self.now,
+            rootbp: *self.mos.root(),
+            ..self.uberblock
+        };
+        let config = self.config_dirty.then_some(&self.config);
+        labels::commit(self.io.tree(), &uberblock, config, self.multihost()).await?;
+        self.uberblock = uberblock;
+        self.config_dirty = false;
+        self.out.alloc.committed();
+        let view = match &self.view {
+            Some(view) => Pool::at(view, Arc::clone(&self.io), uberblock, self.config.clone()).await,
+            None => Pool::new(Arc::clone(&self.io), uberblock, self.config.clone()).await,
+        };
+        self.view = Some(view.map_err(|error| EngineError::Unsupported(error.to_string()))?);
+        Ok(())
+    }
+}
+
+/// Notes the metaslab arrays of top-level devices, (id, object), in the configuration. True if that changed it.
+fn set_metaslab_arrays(config: &mut NvList, arrays: &[(u64, u64)]) -> bool {
+    let Some(root) = config.nvlist("vdev_tree") else { return false };
+    let mut tops = root.nvlist_array("children").unwrap_or_default().to_vec();
+    let mut changed = false;
+    for top in &mut tops {
+        let id = top.u64("id");
+        if let Some((_, object)) = arrays.iter().find(|(array, _)| Some(*array) == id)
+            && *object != 0
+            && top.u64("metaslab_array") != Some(*object)
+        {
+            top.set("metaslab_array", *object);
+            changed = true;
+        }
+    }
+    if changed {
+        let mut root = root.clone();
+        root.set("children", tops);
+        config.set("vdev_tree", root);
+    }
+    changed
 }

@@ -433,6 +433,22 @@ impl Txgs {
         self.shared.room.notify_waiters();
     }
 
+    /// Whether somebody waits for `txg` itself, not only for what is in it.
+    pub(crate) fn take_wanted(&self, txg: u64) -> bool {
+        self.shared.state.lock().wanted >= txg
+    }
+
+    /// Nothing was in `txg`: it counts as synced, and nothing was written.
+    pub(crate) fn skipped(&self, txg: u64) {
+        self.shared.state.lock().groups[slot(txg)] = Group::default();
+        self.shared.synced.send_replace(txg);
+    }
+
+    /// What anybody may take from now on who has nothing reserved.
+    pub(crate) fn set_shared(&self, limit: u64) {
+        self.shared.state.lock().shared_limit = limit;
+    }
+
     /// What this volume may take from now on: `limit`, of which `own` is reserved for it.
     pub(crate) fn set_room(&self, limit: u64, own: u64) {
         let mut state = self.shared.state.lock();

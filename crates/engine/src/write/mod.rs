@@ -11,6 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
     future::Future,
     sync::Arc,
 };
@@ -132,8 +133,10 @@ struct Pending {
     shape: Shape,
 }
 
+/// Hears how many logical bytes of data of a transaction group need no memory of their writers any more.
+pub type OnData = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
 /// Writes the blocks of one transaction group after another.
-#[derive(Debug)]
 pub struct BlockWriter<S = Allocator> {
     /// Where blocks go.
     pub alloc: S,
@@ -151,6 +154,13 @@ pub struct BlockWriter<S = Allocator> {
     /// Which sets of top-level devices hold the copies of something written in this transaction group.
     touched: BTreeSet<Tops>,
     written: Written,
+    on_data: Option<OnData>,
+}
+
+impl<S: fmt::Debug> fmt::Debug for BlockWriter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockWriter").field("alloc", &self.alloc).field("txg", &self.txg).finish_non_exhaustive()
+    }
 }
 
 impl<S: Extents> BlockWriter<S> {
@@ -171,7 +181,12 @@ impl<S: Extents> BlockWriter<S> {
             gangs: BTreeMap::new(),
             touched: BTreeSet::new(),
             written: Written::default(),
+            on_data: None,
         }
+    }
+    /// `hear` is told (transaction group, bytes) whenever data was handed to the devices.
+    pub fn on_data_written(&mut self, hear: OnData) {
+        self.on_data = Some(hear);
     }
     /// Uses another device tree from now on: one that was extended. What is known of leaves stays known.
     pub fn set_io(&mut self, io: Arc<PoolIo>) {
@@ -218,6 +233,15 @@ impl<S: Extents> BlockWriter<S> {
     /// last transfer of each device, which may still grow.
     pub async fn write(&mut self, jobs: Vec<Job>) -> Result<Vec<BlkPtr>, EngineError> {
         let rules = self.rules();
+        let data: usize = jobs.iter().filter(|job| !job.policy.metadata).map(|job| job.content.len()).sum();
+        let pointers = self.write_all(jobs, rules).await?;
+        if let Some(hear) = self.on_data.as_ref().filter(|_| data > 0) {
+            hear(self.txg, data as u64);
+        }
+        Ok(pointers)
+    }
+
+    async fn write_all(&mut self, jobs: Vec<Job>, rules: Rules) -> Result<Vec<BlkPtr>, EngineError> {
         let mut pointers = Vec::with_capacity(jobs.len());
         if self.workers > 0
             && let Some(chunks) = chunks(&jobs)

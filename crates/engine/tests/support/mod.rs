@@ -1,0 +1,230 @@
+//! A world of a few small disks in memory, and pools on them that are created, opened, cut off and judged.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use block::{BlockVolume, Segment};
+use bytes::Bytes;
+use disk::{Disk, FaultDisk, MemDisk};
+use engine::{
+    create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
+    dsl::{NewVolume, Properties},
+    engine::{Ending, Engine, Options},
+    open,
+    txg::Limits,
+};
+use pool::{
+    Pool,
+    cache::BlockCache,
+    import::{self, Sources},
+};
+
+/// Name of the pool.
+pub const POOL: &str = "tank";
+/// Bytes of a disk unless told otherwise.
+pub const DISK: u64 = 128 << 20;
+
+/// The machine: what survives a power cut.
+pub struct World {
+    pub media: Vec<Arc<MemDisk>>,
+    pub seed: u64,
+    cuts: u64,
+}
+
+/// What is in memory: lost by a power cut.
+pub struct Running {
+    pub engine: Arc<Engine>,
+    pub disks: Vec<Arc<FaultDisk>>,
+}
+
+/// Transaction groups only when somebody asks: commands, flushes, limits.
+pub fn quiet() -> Options {
+    Options {
+        limits: Limits { timeout: Duration::from_secs(1 << 30), ..Limits::default() },
+        now: || 1_700_000_000,
+    }
+}
+
+fn words(layout: &str) -> Vec<String> {
+    layout.split_whitespace().map(str::to_owned).collect()
+}
+
+impl World {
+    /// Disks for `layout` (`mirror d0 d1 log d2`), and a pool on them.
+    pub async fn create(layout: &str, ashift: u32, size: u64, seed: u64) -> (Self, Running) {
+        Self::create_with(layout, ashift, size, seed, Properties::new()).await
+    }
+
+    pub async fn create_with(
+        layout: &str,
+        ashift: u32,
+        size: u64,
+        seed: u64,
+        root_properties: Properties,
+    ) -> (Self, Running) {
+        let spec = VdevSpec::parse(&words(layout)).unwrap();
+        let count = spec.paths().len();
+        let media: Vec<_> =
+            (0..count).map(|n| Arc::new(MemDisk::new(size).named(format!("/disks/d{n}")))).collect();
+        let world = Self { media, seed, cuts: 0 };
+        let disks = world.power_on();
+        let facts = vec![
+            DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
+            count
+        ];
+        let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
+        let options = CreateOptions {
+            name: POOL.to_owned(),
+            features: engine::create::features("off").unwrap(),
+            pool_properties: Properties::new(),
+            root_properties,
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed,
+            cache: Arc::new(BlockCache::new(16 << 20)),
+            workers: 0,
+            history: None,
+        };
+        let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+        let syncer = engine::create::create(&plan, &as_disks, options).await.unwrap();
+        let engine = Engine::start(syncer, quiet()).await.unwrap();
+        (world, Running { engine, disks })
+    }
+
+    fn power_on(&self) -> Vec<Arc<FaultDisk>> {
+        let disk = |(n, media): (usize, &Arc<MemDisk>)| {
+            let seed = self.seed ^ self.cuts << 8 ^ n as u64;
+            Arc::new(FaultDisk::with_write_cache(Arc::clone(media) as Arc<dyn Disk>, seed))
+        };
+        self.media.iter().enumerate().map(disk).collect()
+    }
+
+    /// Opens the pool for writing.
+    pub async fn open(&self) -> Running {
+        self.try_open(quiet()).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
+    }
+
+    pub async fn try_open(&self, options: Options) -> Result<Running, String> {
+        let disks = self.power_on();
+        let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+        let engine = self.start(as_disks, options).await?;
+        Ok(Running { engine, disks })
+    }
+
+    /// Another world with the same content on its media.
+    pub fn fork(&self) -> Self {
+        Self { media: self.media.iter().map(|media| Arc::new(media.fork())).collect(), ..*self }
+    }
+
+    /// Opens the pool for writing over disks made from the media.
+    pub async fn open_over(&self, wrap: impl Fn(Arc<MemDisk>) -> Arc<dyn Disk>, options: Options) -> Arc<Engine> {
+        let disks = self.media.iter().map(|media| wrap(Arc::clone(media))).collect();
+        self.start(disks, options).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
+    }
+
+    async fn start(&self, disks: Vec<Arc<dyn Disk>>, options: Options) -> Result<Arc<Engine>, String> {
+        let pool = import_from(disks).await?;
+        let how = open::OpenOptions {
+            rename: None,
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed: self.seed ^ 0xabcd,
+            workers: 0,
+        };
+        let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
+        Engine::start(syncer, options).await.map_err(|e| e.to_string())
+    }
+
+    /// The pool as a reader finds it on the media now.
+    pub async fn look(&self) -> Result<Arc<Pool>, String> {
+        let disks = self.media.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+        import_from(disks).await
+    }
+
+    /// Cuts the power of a running pool: un-flushed writes are kept, lost or torn.
+    pub async fn cut(&mut self, running: Running) {
+        self.cuts += 1;
+        for (n, disk) in running.disks.iter().enumerate() {
+            disk.power_cut(self.seed ^ self.cuts << 20 ^ n as u64).await.unwrap();
+        }
+        drop(running);
+        // What was under way notices that its disks are gone.
+        tokio::task::yield_now().await;
+    }
+
+    /// Our own full check of what is on the media: every block, every space map.
+    pub async fn verify(&self, what: &str) {
+        let pool = self.look().await.unwrap_or_else(|error| panic!("seed {}: {what}: {error}", self.seed));
+        let report = pool::verify::verify(&pool, &pool::verify::Progress::default()).await;
+        assert!(report.is_clean(), "seed {}: {what}: {report}", self.seed);
+    }
+
+    /// Writes the media as image files.
+    pub fn save(&self, dir: &Path) {
+        for (n, media) in self.media.iter().enumerate() {
+            let file = std::fs::File::create(dir.join(format!("d{n}.img"))).unwrap();
+            let size = media.info().size;
+            file.set_len(size).unwrap();
+            for start in (0..size).step_by(1 << 20) {
+                let data = media.snapshot(start..(start + (1 << 20)).min(size));
+                if data.iter().any(|byte| *byte != 0) {
+                    std::os::unix::fs::FileExt::write_all_at(&file, &data, start).unwrap();
+                }
+            }
+        }
+    }
+}
+
+async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
+    let found = import::scan(&Sources::disks(disks)).await;
+    let candidate = found.find(POOL).map_err(|e| e.to_string())?;
+    let options = import::OpenOptions {
+        force: true,
+        hostid: 7,
+        cache: Arc::new(BlockCache::new(16 << 20)),
+        ..import::OpenOptions::default()
+    };
+    import::open(candidate, &options).await.map_err(|e| e.to_string())
+}
+
+impl Running {
+    /// A thin volume.
+    pub async fn volume(&self, name: &str, size: u64, block: u32, properties: Properties) -> Arc<engine::volume::LiveVolume> {
+        let new =
+            NewVolume { name: name.to_owned(), size, block, properties, parents: false };
+        self.engine
+            .run(false, move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
+            .await
+            .unwrap();
+        self.engine.volume(name).await.unwrap()
+    }
+
+    /// Leaves the pool exported.
+    pub async fn export(self) {
+        self.engine.end(Ending::Export).await.unwrap();
+    }
+}
+
+/// All of a volume as bytes.
+pub async fn content(volume: &dyn BlockVolume) -> Vec<u8> {
+    let size = volume.geometry().size;
+    let mut all = Vec::with_capacity(size as usize);
+    let step = 1 << 20;
+    for offset in (0..size).step_by(step) {
+        let len = step.min((size - offset) as usize);
+        for segment in volume.read(offset, len).await.unwrap() {
+            match segment {
+                Segment::Data(bytes) => all.extend_from_slice(&bytes),
+                Segment::Zero(len) => all.resize(all.len() + len, 0),
+            }
+        }
+    }
+    all
+}
+
+/// One write's worth of segments.
+pub fn data(bytes: Vec<u8>) -> block::Segments {
+    [Segment::Data(Bytes::from(bytes))].into_iter().collect()
+}
