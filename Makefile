@@ -29,9 +29,11 @@ bench:
 	$(CARGO) build --release
 	@MILLPOND=$(TARGET)/release/millpond scripts/bench
 
-## sim: the long campaigns of damaged pools and failing disks (MILLPOND_SEED=0x… replays one)
+## sim: the long campaigns: histories with power cuts, every order of operations, damaged pools (MILLPOND_SEED=… replays one)
 sim:
 	@scripts/setup test
+	MILLPOND_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release -p millpond-engine --test model -- --nocapture
+	MILLPOND_DEPTH=$(or $(DEPTH),6) $(CARGO) test --release -p millpond-engine --test interleavings -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory

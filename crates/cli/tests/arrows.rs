@@ -10,12 +10,23 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-block", &[]),
     ("millpond-fixtures", &[]),
     ("millpond-pool", &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk"]),
+    (
+        "millpond-engine",
+        &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk", "millpond-pool"],
+    ),
     ("millpond-scsi", &["millpond-block"]),
     ("millpond-iscsi", &["millpond-block", "millpond-scsi"]),
     ("millpond-nbd", &["millpond-block"]),
     (
         "millpond-server",
-        &["millpond-block", "millpond-disk", "millpond-iscsi", "millpond-nbd", "millpond-pool"],
+        &[
+            "millpond-block",
+            "millpond-disk",
+            "millpond-engine",
+            "millpond-iscsi",
+            "millpond-nbd",
+            "millpond-pool",
+        ],
     ),
     ("millpond", &["millpond-server"]),
 ];
