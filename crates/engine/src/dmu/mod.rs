@@ -20,6 +20,8 @@ mod object;
 mod ranges;
 mod set;
 mod sink;
+#[cfg(test)]
+pub(crate) mod tests;
 mod tree;
 
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType};

@@ -193,7 +193,8 @@ impl MutSet {
         self.sync_to(out, policy, deflate, account).await
     }
 
-    pub(super) async fn sync_to<S: Sink>(
+    /// [`sync`](Self::sync) to anything that stores blocks.
+    pub(crate) async fn sync_to<S: Sink>(
         &mut self,
         out: &mut S,
         policy: &SetPolicy,

@@ -6,18 +6,18 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
 
 use crate::{
     EngineError,
-    write::{BlockWriter, Job},
+    write::{BlockWriter, Extents, Job},
 };
 
 /// Stores blocks; [`BlockWriter`] in earnest.
-pub(super) trait Sink: Send {
+pub(crate) trait Sink: Send {
     /// See [`BlockWriter::write`].
     fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send;
     /// See [`BlockWriter::hole`].
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr;
 }
 
-impl Sink for BlockWriter {
+impl<E: Extents> Sink for BlockWriter<E> {
     fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send {
         Self::write(self, jobs)
     }

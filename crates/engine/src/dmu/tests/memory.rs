@@ -1,0 +1,202 @@
+//! A writer and a source without devices: blocks in a map, each protected by its pointer.
+//!
+//! A pointer that is stale, freed, or of another block does not read. Blocks of zeroes become holes, and blocks
+//! that end in zeroes early are embedded, so that trees meet all kinds of pointers.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, ready},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, Dva, EMBEDDED_BYTES_MAX, Stored},
+    dnode::ObjectType,
+};
+use parking_lot::Mutex;
+use pool::{
+    Bookmark,
+    dmu::{BlockSource, SourceFuture},
+    error::{BlockError, BlockErrorKind},
+};
+
+use super::super::{Account, sink::Sink};
+use crate::{
+    EngineError,
+    policy::{SetPolicy, Traits},
+    write::Job,
+};
+
+const SECTOR: u64 = 4096;
+
+/// What pools have that everything is enabled on.
+pub(crate) const TRAITS: Traits = Traits {
+    lz4: true,
+    embedded_data: true,
+    hole_birth: true,
+    spacemap_v2: true,
+    spacemap_histogram: true,
+    log_spacemap: false,
+    empty_bpobj: true,
+    extensible_dataset: true,
+    async_destroy: true,
+    livelist: false,
+};
+
+#[derive(Debug, Default)]
+struct Blocks(Mutex<BTreeMap<u64, (BlkPtr, Bytes)>>);
+
+impl Blocks {
+    fn get(&self, bp: &BlkPtr, at: Option<Bookmark>) -> Result<Bytes, BlockError> {
+        let lsize = bp.lsize() as usize;
+        if let Some(embedded) = bp.embedded() {
+            let mut content = embedded.payload().to_vec();
+            content.resize(lsize, 0);
+            return Ok(content.into());
+        }
+        let blocks = self.0.lock();
+        let Some(dva) = bp.dvas().next() else { return Ok(vec![0; lsize].into()) };
+        match blocks.get(&dva.offset) {
+            Some((stored, content)) if stored.checksum() == bp.checksum() => Ok(content.clone()),
+            Some(_) => Err(BlockError::new(BlockErrorKind::Checksum, bp, at, Vec::new())),
+            None => Err(BlockError::new(BlockErrorKind::Device, bp, at, Vec::new())),
+        }
+    }
+}
+
+impl BlockSource for Blocks {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        // Half of the blocks, so that both ways are taken.
+        let even = bp.dvas().next().is_some_and(|dva| dva.offset / SECTOR % 2 == 0);
+        self.get(bp, None).ok().filter(|_| even)
+    }
+    fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
+        Box::pin(ready(self.get(bp, Some(at))))
+    }
+    fn read_many<'a>(
+        &'a self,
+        blocks: &'a [(BlkPtr, Bookmark)],
+    ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
+        Box::pin(ready(blocks.iter().map(|(bp, at)| self.get(bp, Some(*at))).collect()))
+    }
+}
+
+/// Stores blocks in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) txg: u64,
+    blocks: Arc<Blocks>,
+    next: u64,
+    /// Blocks written, holes and embedded ones included.
+    pub(crate) written: u64,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        Self { txg: 4, next: SECTOR, ..Self::default() }
+    }
+
+    pub(crate) fn source(&self) -> Arc<dyn BlockSource> {
+        Arc::clone(&self.blocks) as Arc<dyn BlockSource>
+    }
+
+    /// Forgets a block: whoever reads it from now on fails.
+    pub(crate) fn forget(&self, bp: &BlkPtr) {
+        for dva in bp.dvas() {
+            self.blocks.0.lock().remove(&dva.offset);
+        }
+    }
+
+    fn store(&mut self, job: &Job) -> BlkPtr {
+        self.written += 1;
+        let lsize = job.content.len() as u64;
+        let used = job.content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if used == 0 {
+            return self.hole(&job.old, lsize, job.object_type, job.level);
+        }
+        let special = [ObjectType::DNODE, ObjectType::OBJSET].contains(&job.object_type);
+        if used <= EMBEDDED_BYTES_MAX && job.level == 0 && !special {
+            let payload = &job.content[..used];
+            return BlkPtr::embed(payload, lsize, 15, job.object_type, Order::Little, self.txg).unwrap();
+        }
+        let again = job
+            .old
+            .dvas()
+            .next()
+            .filter(|_| job.policy.metadata && job.old.birth() == self.txg && job.old.psize() >= lsize);
+        let psize = if again.is_some() { job.old.psize() } else { lsize };
+        let asize = psize.next_multiple_of(SECTOR);
+        let dva = again.unwrap_or(Dva { vdev: 0, offset: self.next, asize, gang: false });
+        self.next = self.next.max(dva.offset + asize);
+        let bp = BlkPtr::stored(&Stored {
+            dvas: [dva, Dva::default(), Dva::default()],
+            lsize,
+            psize,
+            compression_id: 2,
+            checksum_id: 7,
+            object_type: job.object_type,
+            level: job.level,
+            dedup: false,
+            order: Order::Little,
+            birth: self.txg,
+            physical_birth: self.txg,
+            fill: job.fill,
+            checksum: [self.written, 0, 0, 1],
+        });
+        let bp = bp.unwrap();
+        self.blocks.0.lock().insert(dva.offset, (bp, job.content.clone()));
+        bp
+    }
+}
+
+impl Sink for Memory {
+    fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send {
+        ready(Ok(jobs.iter().map(|job| self.store(job)).collect()))
+    }
+    fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
+        if old.birth() == 0 {
+            return BlkPtr::EMPTY;
+        }
+        BlkPtr::punched(lsize, object_type, level, self.txg).unwrap()
+    }
+}
+
+/// How the MOS is written.
+pub(crate) fn policy() -> SetPolicy {
+    SetPolicy::mos(&TRAITS)
+}
+
+/// Keeps the books: every block that is part of the set, by its address.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    pub(crate) stored: BTreeMap<u64, BlkPtr>,
+    pub(crate) embedded: i64,
+    /// Killed since this was last emptied.
+    pub(crate) killed: Vec<BlkPtr>,
+}
+
+fn address(bp: &BlkPtr) -> u64 {
+    bp.dvas().next().expect("a stored block").offset
+}
+
+impl Account for Books {
+    fn born(&mut self, bp: &BlkPtr) {
+        assert!(!bp.is_hole(), "holes are not born");
+        if bp.is_embedded() {
+            self.embedded += 1;
+        } else {
+            assert!(self.stored.insert(address(bp), *bp).is_none(), "born twice: {bp}");
+        }
+    }
+    fn killed(&mut self, bp: &BlkPtr) {
+        assert!(!bp.is_hole(), "holes do not die");
+        if bp.is_embedded() {
+            self.embedded -= 1;
+        } else {
+            assert!(self.stored.remove(&address(bp)).is_some(), "killed and never born: {bp}");
+            self.killed.push(*bp);
+        }
+    }
+}

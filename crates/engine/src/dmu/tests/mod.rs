@@ -1,0 +1,4 @@
+//! Object sets against twins in memory.
+
+pub(crate) mod memory;
+mod model;
