@@ -29,6 +29,9 @@ impl Ranges {
 
     /// Takes all of `range` away.
     pub(super) fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         while let Some((&from, &to)) = self.0.range(..range.end).next_back()
             && to > range.start
         {

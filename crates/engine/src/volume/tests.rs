@@ -1,1 +1,324 @@
+//! A volume against its twin: clients with random operations, a syncing task that commits to a store in memory,
+//! and checks of what readers see and of what a power cut at any commit would have left.
 
+mod model;
+mod store;
+
+use std::{sync::Arc, time::Duration};
+
+use block::{BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError};
+use bytes::Bytes;
+
+use super::*;
+use crate::txg::Limits;
+use store::Store;
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 96;
+const SIZE: u64 = BLOCK * BLOCKS;
+
+fn service() -> Service {
+    Service {
+        size: SIZE,
+        block: BLOCK as u32,
+        read_only: false,
+        sync: SyncMode::Standard,
+        copies: 1,
+        punch_zeroes: true,
+    }
+}
+
+fn identity() -> Identity {
+    Identity { name: "tank/vm".into(), guid: 1, pool_guid: 2 }
+}
+
+/// A volume, its transaction groups, and what it is committed to.
+struct Lake {
+    volume: Arc<LiveVolume>,
+    txgs: Arc<Txgs>,
+    store: Arc<Store>,
+}
+
+impl Lake {
+    fn new(service: Service) -> Self {
+        let txgs = Txgs::new(4, Limits { timeout: Duration::from_secs(3600), ..Limits::default() });
+        let store = Store::new(0);
+        let volume = LiveVolume::new(7, identity(), service, store.object(), txgs.for_volume(u64::MAX, 0));
+        Self { volume, txgs, store }
+    }
+
+    /// Closes the open group; its number.
+    async fn close(&self) -> u64 {
+        self.txgs.close().await.0
+    }
+
+    /// Puts a closed group on disk.
+    fn commit(&self, txg: u64) -> Dirty {
+        let dirty = self.volume.dirty(txg);
+        let (data, freed) = self.store.commit(txg, &dirty);
+        self.volume.committed(txg, data);
+        self.store.forget(&freed);
+        self.txgs.synced(txg, u64::MAX);
+        dirty
+    }
+
+    async fn sync(&self) -> Dirty {
+        let txg = self.close().await;
+        self.commit(txg)
+    }
+
+    async fn write(&self, offset: u64, data: &[u8]) {
+        self.volume.write(offset, segments(data), Cached).await.unwrap();
+    }
+
+    async fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        flat(&self.volume.read(offset, len).await.unwrap())
+    }
+}
+
+fn segments(data: &[u8]) -> Segments {
+    std::iter::once(Segment::Data(Bytes::copy_from_slice(data))).collect()
+}
+
+fn flat(segments: &[Segment]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for segment in segments {
+        match segment {
+            Segment::Data(bytes) => out.extend_from_slice(bytes),
+            Segment::Zero(len) => out.resize(out.len() + len, 0),
+        }
+    }
+    out
+}
+
+#[tokio::test]
+async fn a_write_is_seen_before_during_and_after_its_sync() {
+    let lake = Lake::new(service());
+    let data = vec![5; 3 * BLOCK as usize];
+    lake.write(BLOCK - 10, &data).await;
+    assert_eq!(lake.read(BLOCK - 10, data.len()).await, data);
+    let txg = lake.close().await;
+    assert!(lake.volume.is_dirty(txg) && !lake.volume.is_dirty(txg + 1));
+    let dirty = lake.volume.dirty(txg);
+    let blocks: Vec<u64> = dirty.blocks.iter().map(|(blkid, _)| *blkid).collect();
+    assert_eq!(blocks, [0, 1, 2, 3]);
+    assert_eq!(lake.read(BLOCK - 10, data.len()).await, data);
+    lake.commit(txg);
+    assert!(!lake.volume.is_dirty(txg));
+    assert_eq!(lake.read(BLOCK - 10, data.len()).await, data);
+    assert_eq!(lake.read(0, BLOCK as usize - 10).await, vec![0; BLOCK as usize - 10]);
+}
+
+#[tokio::test]
+async fn a_block_dirty_in_a_closed_group_is_the_base_of_the_next_and_both_are_kept() {
+    let lake = Lake::new(service());
+    lake.write(0, &[1; BLOCK as usize]).await;
+    let first = lake.close().await;
+    lake.write(100, &[2; 50]).await;
+    let second = lake.close().await;
+    lake.write(110, &[3; 10]).await;
+    let (one, two) = (lake.volume.dirty(first), lake.volume.dirty(second));
+    assert_eq!(one.blocks[0].1[..], [1; BLOCK as usize], "a closed group does not change");
+    assert_eq!((&two.blocks[0].1[90..100], &two.blocks[0].1[100..150]), (&[1; 10][..], &[2; 50][..]));
+    let now = lake.read(0, 200).await;
+    assert_eq!((&now[..100], &now[100..110], &now[110..120]), (&[1; 100][..], &[2; 10][..], &[3; 10][..]));
+    lake.commit(first);
+    lake.commit(second);
+    assert_eq!(lake.read(0, 200).await, now);
+}
+
+#[tokio::test]
+async fn overwriting_what_is_dirty_gives_the_memory_back() {
+    let lake = Lake::new(service());
+    for value in 0..100 {
+        lake.write(BLOCK, &[value; BLOCK as usize]).await;
+        lake.write(BLOCK + 7, &[value; 100]).await;
+    }
+    assert_eq!(lake.txgs.dirty(), BLOCK);
+    lake.volume.unmap(0, 3 * BLOCK, Cached).await.unwrap();
+    assert_eq!(lake.txgs.dirty(), 0, "and freeing it too");
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![0..3]));
+}
+
+#[tokio::test]
+async fn what_was_read_does_not_change_under_the_reader() {
+    let lake = Lake::new(service());
+    lake.write(0, &[1; BLOCK as usize]).await;
+    let held = lake.volume.read(0, BLOCK as usize).await.unwrap();
+    lake.write(5, &[2; 5]).await;
+    assert_eq!(flat(&held), vec![1; BLOCK as usize]);
+    drop(held);
+    let place = |segments: &Segments| match &segments[0] {
+        Segment::Data(bytes) => bytes.as_ptr(),
+        Segment::Zero(_) => panic!("data"),
+    };
+    let before = place(&lake.volume.read_cached(0, 100).unwrap());
+    lake.write(6, &[3; 5]).await;
+    assert_eq!(before, place(&lake.volume.read_cached(0, 100).unwrap()), "in place when nobody holds it");
+    assert_eq!(lake.read(4, 8).await, [1, 2, 3, 3, 3, 3, 3, 1]);
+}
+
+#[tokio::test]
+async fn freed_and_written_again_and_the_other_way_round() {
+    let lake = Lake::new(service());
+    lake.write(0, &[9; 8 * BLOCK as usize]).await;
+    lake.sync().await;
+    lake.volume.unmap(10, 6 * BLOCK, Cached).await.unwrap();
+    lake.write(3 * BLOCK, &[1; BLOCK as usize]).await;
+    lake.write(5 * BLOCK + 1, &[2; 3]).await;
+    let txg = lake.close().await;
+    lake.volume.unmap(3 * BLOCK, BLOCK, Cached).await.unwrap();
+    let dirty = lake.commit(txg);
+    assert_eq!(dirty.freed, [1..3, 4..5]);
+    assert_eq!(dirty.blocks.iter().map(|(blkid, _)| *blkid).collect::<Vec<_>>(), [3, 5]);
+    assert_eq!(dirty.blocks[1].1[..6], [0, 2, 2, 2, 0, 0], "on zeroes, not on what was freed");
+    assert_eq!(lake.read(3 * BLOCK, 10).await, [0; 10]);
+    assert_eq!(lake.read(0, 20).await, [9; 20], "the partial blocks keep their content");
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![3..4]));
+    assert_eq!(lake.read(3 * BLOCK, 10).await, [0; 10]);
+}
+
+#[tokio::test]
+async fn zeroes_take_space_only_where_they_must() {
+    let lake = Lake::new(Service { punch_zeroes: false, ..service() });
+    lake.volume.write_zeroes(100, 3 * BLOCK, false, Cached).await.unwrap();
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![1..3]), "holes need no zeroes");
+    lake.volume.write_zeroes(100, 3 * BLOCK, true, Cached).await.unwrap();
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed.len()), (4, 0));
+    let lake = Lake::new(service());
+    lake.volume.write_zeroes(0, 3 * BLOCK, true, Cached).await.unwrap();
+    lake.volume.write(5 * BLOCK, std::iter::once(Segment::Zero(4096)).collect(), Cached).await.unwrap();
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![0..3, 5..6]), "compressed: holes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_and_stable_writes_wait_for_their_group() {
+    let lake = Lake::new(service());
+    lake.volume.flush().await.unwrap();
+    let flush = {
+        let volume = Arc::clone(&lake.volume);
+        tokio::spawn(async move { volume.write(0, segments(&[1; 10]), Stable).await })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!flush.is_finished());
+    assert_eq!(lake.read(0, 10).await, [1; 10], "but readers see it");
+    lake.txgs.next().await;
+    lake.sync().await;
+    flush.await.unwrap().unwrap();
+    // Nothing to wait for with sync=disabled, everything with sync=always.
+    lake.volume.update(identity(), Service { sync: SyncMode::Disabled, ..service() });
+    lake.volume.write(0, segments(&[2; 10]), Stable).await.unwrap();
+    lake.volume.flush().await.unwrap();
+    lake.volume.update(identity(), Service { sync: SyncMode::Always, ..service() });
+    let write = lake.volume.write(0, segments(&[2; 10]), Cached);
+    assert!(tokio::time::timeout(Duration::from_secs(60), write).await.is_err());
+}
+
+#[tokio::test]
+async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
+    let lake = Lake::new(service());
+    lake.write(0, &[1; 4 * BLOCK as usize]).await;
+    lake.sync().await;
+    lake.store.never_cache();
+    let gate = lake.store.hold_reads();
+    let (volume, other) = (Arc::clone(&lake.volume), Arc::clone(&lake.volume));
+    let reader = tokio::spawn(async move { volume.read(100, 2 * BLOCK as usize).await });
+    // A partial write whose base is being read meanwhile.
+    let writer = tokio::spawn(async move { other.write(10, segments(&[3; 5]), Cached).await });
+    while lake.store.waiting() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // New content, on disk, and the old blocks are gone before the reads come to them.
+    lake.write(0, &[2; 4 * BLOCK as usize]).await;
+    lake.sync().await;
+    drop(gate);
+    assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
+    writer.await.unwrap().unwrap();
+    assert_eq!(lake.read(9, 8).await, [2, 3, 3, 3, 3, 3, 2, 2]);
+    // What cannot be read at all is an error, not a loop.
+    lake.sync().await;
+    lake.store.lose_everything();
+    let lost = lake.volume.read(BLOCK, 10).await;
+    assert!(matches!(lost, Err(VolumeError::Unreadable { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
+    let lake = Lake::new(service());
+    lake.write(2 * BLOCK, &[1; 6 * BLOCK as usize]).await;
+    lake.sync().await;
+    lake.volume.unmap(3 * BLOCK, 2 * BLOCK, Cached).await.unwrap();
+    lake.write(4 * BLOCK, &[1; BLOCK as usize]).await;
+    let txg = lake.close().await;
+    lake.write(9 * BLOCK, &[1; 1]).await;
+    lake.volume.unmap(6 * BLOCK, BLOCK, Cached).await.unwrap();
+    let expected: Vec<Extent> = [(2, true), (1, false), (1, true), (2, false), (1, true), (1, false)]
+        .into_iter()
+        .chain([(1, true), (1, false), (86, true)])
+        .map(|(blocks, hole)| Extent { len: blocks * BLOCK, hole })
+        .collect();
+    assert_eq!(lake.volume.extents(0, SIZE, 100).await.unwrap(), expected);
+    assert_eq!(lake.volume.extents(0, SIZE, 3).await.unwrap(), expected[..3]);
+    let cut = lake.volume.extents(BLOCK + 1, 2 * BLOCK, 9).await.unwrap();
+    assert_eq!(
+        cut.iter().map(|e| (e.len, e.hole)).collect::<Vec<_>>(),
+        [(4095, true), (4096, false), (1, true)]
+    );
+    lake.commit(txg);
+    lake.sync().await;
+    assert_eq!(lake.volume.extents(0, SIZE, 100).await.unwrap(), expected, "the same when all is on disk");
+}
+
+#[tokio::test]
+async fn another_size_takes_effect_at_once() {
+    let lake = Lake::new(Service { size: 10 * BLOCK, ..service() });
+    lake.write(0, &[1; 10 * BLOCK as usize]).await;
+    lake.volume.update(identity(), service());
+    assert_eq!(lake.volume.geometry().size, SIZE);
+    lake.write(20 * BLOCK, &[1; 10]).await;
+    assert_eq!(lake.read(10 * BLOCK, 10).await, [0; 10]);
+    lake.volume.unmap(60 * BLOCK, 20 * BLOCK, Cached).await.unwrap();
+    lake.volume.update(identity(), Service { size: 5 * BLOCK, ..service() });
+    assert_eq!(lake.txgs.dirty(), 5 * BLOCK);
+    let outside = lake.volume.read(5 * BLOCK, 1).await;
+    assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })));
+    let outside = lake.volume.write(5 * BLOCK - 1, segments(&[0; 2]), Cached).await;
+    assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })));
+    lake.volume.update(identity(), service());
+    assert_eq!(lake.read(4 * BLOCK, 8192).await[4090..4100], [1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
+    let dirty = lake.sync().await;
+    assert_eq!((dirty.blocks.len(), dirty.freed.len()), (5, 0), "what was cut off is not written");
+}
+
+#[tokio::test]
+async fn refusals() {
+    let lake = Lake::new(Service { read_only: true, ..service() });
+    assert!(lake.volume.geometry().read_only);
+    assert_eq!(lake.volume.write(0, segments(&[1]), Cached).await, Err(VolumeError::ReadOnly));
+    assert_eq!(lake.volume.unmap(0, 4096, Cached).await, Err(VolumeError::ReadOnly));
+    assert_eq!(lake.volume.write_zeroes(0, 4096, true, Cached).await, Err(VolumeError::ReadOnly));
+    lake.volume.update(identity(), service());
+    lake.write(0, &[1; 10]).await;
+    let beyond = lake.volume.write(u64::MAX, segments(&[1; 10]), Cached).await;
+    assert!(matches!(beyond, Err(VolumeError::OutOfRange { .. })));
+    lake.volume.write(SIZE, Segments::new(), Cached).await.unwrap();
+    lake.volume.close();
+    assert!(matches!(lake.volume.write(0, segments(&[1]), Cached).await, Err(VolumeError::NotReady(_))));
+    assert!(matches!(lake.volume.read(0, 1).await, Err(VolumeError::NotReady(_))));
+    assert!(lake.volume.read_cached(0, 1).is_none());
+    assert!(matches!(lake.volume.flush().await, Err(VolumeError::NotReady(_))));
+    assert_eq!(lake.sync().await.blocks.len(), 1, "what was acknowledged is still synced");
+    // No room: nothing of the write is done.
+    let lake = Lake::new(service());
+    let small =
+        LiveVolume::new(8, identity(), service(), lake.store.object(), lake.txgs.for_volume(BLOCK, 0));
+    let full = small.write(0, segments(&[1; 3 * BLOCK as usize]), Cached).await;
+    assert_eq!(full, Err(VolumeError::NoSpace));
+    small.unmap(0, SIZE, Cached).await.unwrap();
+    assert_eq!(flat(&small.read(0, 10).await.unwrap()), [0; 10]);
+}
