@@ -9,6 +9,8 @@ pub mod deadlist;
 pub mod features;
 pub mod history;
 pub mod packed;
+#[cfg(test)]
+mod testing;
 pub mod zap;
 
 use pool::{Bookmark, dmu::ReadError};
@@ -19,8 +21,8 @@ use crate::{EngineError, dmu::MutSet};
 pub const DIRECTORY: u64 = 1;
 
 /// A data block, for messages.
-fn at(_set: &MutSet, object: u64, blkid: u64) -> Bookmark {
-    Bookmark { objset: 0, object, level: 0, blkid }
+fn at(set: &MutSet, object: u64, blkid: u64) -> Bookmark {
+    Bookmark { objset: set.id(), object, level: 0, blkid }
 }
 
 /// Structures that are each legal contradict each other.

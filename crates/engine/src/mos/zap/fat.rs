@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use ondisk::{
-    Order, Writer,
+    Order,
     zap::{
         HashRule, Key, OwnedKey, Value,
         fat::{self, DEFAULT_BLOCK_SHIFT, Entry, Header, InsertError, Leaf, LeafEdit, Slot, Table},
@@ -21,8 +21,6 @@ use crate::{EngineError, dmu::MutSet};
 
 /// First word of block 0.
 pub(super) const TAG: u64 = 0x8000_0000_0000_0001;
-/// First word of a leaf.
-const LEAF: u64 = 0x8000_0000_0000_0000;
 /// Where the counters that change begin in block 0.
 const COUNTERS: usize = 16;
 
@@ -31,7 +29,7 @@ pub(super) struct Fat<'a> {
     set: &'a mut MutSet,
     object: u64,
     header: Header,
-    /// Block 0, little-endian, with the counters of the last write.
+    /// Block 0 with the counters of the last write.
     block: Vec<u8>,
     block_dirty: bool,
     leaf: Option<OpenLeaf>,
@@ -45,19 +43,10 @@ struct OpenLeaf {
 
 impl<'a> Fat<'a> {
     /// Reads block 0.
-    pub(super) fn open(
-        set: &'a mut MutSet,
-        object: u64,
-        block: &[u8],
-        order: Order,
-    ) -> Result<Self, EngineError> {
+    pub(super) fn open(set: &'a mut MutSet, object: u64, block: &[u8]) -> Result<Self, EngineError> {
         let at = super::super::at(set, object, 0);
-        let header = Header::decode(block, order).map_err(ReadError::malformed(at))?;
-        let block = match order {
-            Order::Little => block.to_vec(),
-            // All of it is words.
-            Order::Big => swap_words(block),
-        };
+        let header = Header::decode(block, Order::Little).map_err(ReadError::malformed(at))?;
+        let block = block.to_vec();
         Ok(Self { set, object, header, block, block_dirty: false, leaf: None })
     }
 
@@ -90,8 +79,8 @@ impl<'a> Fat<'a> {
             return Ok(all.into_iter().find(|(other, _)| other.as_key() == key).map(|(_, value)| value));
         };
         let blkid = self.slot(self.header.slot_of(hash)).await?;
-        let (block, order) = self.leaf_block(blkid).await?;
-        Leaf::decode(&block, self.header.key_shape(), order)
+        let block = self.leaf_block(blkid).await?;
+        Leaf::decode(&block, self.header.key_shape(), Order::Little)
             .and_then(|leaf| leaf.lookup(hash, key))
             .map_err(|error| self.malformed(blkid, error))
     }
@@ -102,8 +91,8 @@ impl<'a> Fat<'a> {
         let mut slot = 0;
         while slot < self.header.slots() {
             let blkid = self.slot(slot).await?;
-            let (block, order) = self.leaf_block(blkid).await?;
-            let leaf = Leaf::decode(&block, self.header.key_shape(), order)
+            let block = self.leaf_block(blkid).await?;
+            let leaf = Leaf::decode(&block, self.header.key_shape(), Order::Little)
                 .map_err(|error| self.malformed(blkid, error))?;
             // The slot must be the first of those the leaf's prefix stands for: this bounds the walk too.
             let span = leaf.table_span(self.header.table_shift).filter(|span| *span > 0);
@@ -222,13 +211,23 @@ impl<'a> Fat<'a> {
         }
         let sibling = leaf.edit.split().ok_or_else(full)?;
         leaf.dirty = true;
-        let blkid = self.header.free_block;
-        self.header.free_block = blkid.checked_add(1).ok_or_else(full)?;
+        let blkid = self.new_blocks(1).await?;
         self.header.leaves = self.header.leaves.saturating_add(1);
-        self.block_dirty = true;
         self.set.put_block(object, blkid, sibling.encode(Order::Little).into()).await?;
         let span = shift.checked_sub(sibling.prefix_len().into()).ok_or_else(full)?;
         self.redirect(sibling.prefix() << span, 1 << span, blkid).await
+    }
+
+    /// The next `count` block ids, which must be ones that were never used.
+    async fn new_blocks(&mut self, count: u64) -> Result<u64, EngineError> {
+        let first = self.header.free_block;
+        let last = self.set.dnode(self.object).await?.max_block_id;
+        match first.checked_add(count) {
+            Some(end) if first > last => self.header.free_block = end,
+            _ => return Err(self.wrong(0, "the next free block of the ZAP is in use")),
+        }
+        self.block_dirty = true;
+        Ok(first)
     }
 
     /// The leaf of `hash`, open for changes.
@@ -239,8 +238,8 @@ impl<'a> Fat<'a> {
         let blkid = self.slot(self.header.slot_of(hash)).await?;
         if self.leaf.as_ref().is_none_or(|leaf| leaf.blkid != blkid) {
             self.put_leaf().await?;
-            let (block, order) = self.leaf_block(blkid).await?;
-            let edit = Leaf::decode(&block, self.header.key_shape(), order)
+            let block = self.leaf_block(blkid).await?;
+            let edit = Leaf::decode(&block, self.header.key_shape(), Order::Little)
                 .and_then(|leaf| LeafEdit::from_leaf(&leaf))
                 .map_err(|error| self.malformed(blkid, error))?;
             self.leaf = Some(OpenLeaf { blkid, edit, dirty: false });
@@ -264,14 +263,11 @@ impl<'a> Fat<'a> {
         }
     }
 
-    async fn leaf_block(&mut self, blkid: u64) -> Result<(Bytes, Order), EngineError> {
-        let Some(block) = self.set.block(self.object, blkid).await? else {
-            return Err(self.wrong(blkid, "a leaf of the ZAP is a hole"));
-        };
-        let order = block.first_chunk().and_then(|tag| Order::of_magic(*tag, LEAF));
-        let order =
-            order.ok_or_else(|| self.wrong(blkid, "the pointer table leads to a block that is no leaf"))?;
-        Ok((block, order))
+    async fn leaf_block(&mut self, blkid: u64) -> Result<Bytes, EngineError> {
+        match self.set.block(self.object, blkid).await? {
+            Some(block) => Ok(block),
+            None => Err(self.wrong(blkid, "a leaf of the ZAP is a hole")),
+        }
     }
 
     /// What slot `index` of the pointer table holds.
@@ -291,15 +287,12 @@ impl<'a> Fat<'a> {
         Ok(leaf)
     }
 
-    /// A block of the external table, little-endian.
+    /// A block of the external table.
     async fn table_block(&mut self, blkid: u64) -> Result<Vec<u8>, EngineError> {
-        let Some(block) = self.set.block(self.object, blkid).await? else {
-            return Err(self.wrong(blkid, "a block of the pointer table is a hole"));
-        };
-        // These blocks have no tag. Leaf ids are small numbers, so the order in which they are is the right one.
-        let first = block.first_chunk().copied().unwrap_or_default();
-        let little = Order::Little.u64(first) < self.header.free_block;
-        Ok(if little { block.to_vec() } else { swap_words(&block) })
+        match self.set.block(self.object, blkid).await? {
+            Some(block) => Ok(block.into()),
+            None => Err(self.wrong(blkid, "a block of the pointer table is a hole")),
+        }
     }
 
     /// Makes `count` slots from `first` on name `leaf`.
@@ -361,18 +354,18 @@ impl<'a> Fat<'a> {
         }
         let blocks = doubled.encode_external(self.header.block_shift, Order::Little);
         let count = blocks.len() as u64;
-        let first = place.unwrap_or(self.header.free_block);
+        let first = match place {
+            None => self.new_blocks(count).await?,
+            Some(first) if first.checked_add(count).is_some_and(|end| end <= self.header.free_block) => first,
+            Some(_) => return Err(self.wrong(0, "the new pointer table lies outside the ZAP")),
+        };
         let end = first.saturating_add(count);
-        if place.is_some() && end > self.header.free_block {
-            return Err(self.wrong(0, "the new pointer table lies outside the ZAP"));
-        }
         for (blkid, block) in (first..end).zip(blocks) {
             self.set.put_block(object, blkid, block.into()).await?;
         }
         if !old.is_empty() {
             self.set.punch(object, old).await?;
         }
-        self.header.free_block = self.header.free_block.max(end);
         self.header.table_block = first;
         self.header.table_blocks = count;
         self.header.table_next_block = 0;
@@ -395,14 +388,6 @@ impl OpenLeaf {
         self.dirty = true;
         Some(entry)
     }
-}
-
-fn swap_words(block: &[u8]) -> Vec<u8> {
-    let mut words = Writer::with_capacity(block.len(), Order::Little);
-    for word in Order::Big.words(block) {
-        words.u64(word);
-    }
-    words.finish()
 }
 
 /// Writes little-endian words at `byte`; what does not fit the block is left out.

@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Unhashable,
 }
 
-/// The block, in little-endian order.
+/// The block, without its header.
 #[derive(Clone, Debug)]
 pub(super) struct Micro {
     rule: HashRule,
@@ -44,17 +44,11 @@ impl Micro {
     }
 
     /// Reads a block and checks all of it.
-    pub(super) fn open(block: &[u8], order: Order) -> ondisk::Result<Self> {
-        let decoded = micro::Micro::decode(block, order)?;
+    pub(super) fn open(block: &[u8]) -> ondisk::Result<Self> {
+        let decoded = micro::Micro::decode(block, Order::Little)?;
         decoded.entries().try_for_each(|entry| entry.map(drop))?;
         let (_, entries) = block.split_at_checked(SLOT).unwrap_or_default();
-        let mut slots = entries.as_chunks::<SLOT>().0.to_vec();
-        if order == Order::Big {
-            for slot in &mut slots {
-                slot[..8].reverse();
-                slot[8..12].reverse();
-            }
-        }
+        let slots = entries.as_chunks::<SLOT>().0.to_vec();
         Ok(Self { rule: decoded.hash_rule(), slots })
     }
 
