@@ -149,6 +149,11 @@ impl MutSet {
         &mut self.phys
     }
 
+    /// Its dataset's object in the MOS, 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The pointer of the last [`sync`](Self::sync), or what it was opened from.
     pub fn root(&self) -> &BlkPtr {
         &self.root
