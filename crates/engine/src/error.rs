@@ -16,6 +16,17 @@ pub enum EngineError {
         /// Stored bytes of the block.
         psize: u64,
     },
+    /// A space map, or what is to be entered there, contradicts itself: going on would give space away that is in
+    /// use.
+    #[error("top-level device {vdev}, metaslab {metaslab}: {detail}")]
+    SpaceMap {
+        /// Id of the top-level device.
+        vdev: u64,
+        /// Index of the metaslab.
+        metaslab: u64,
+        /// What is wrong.
+        detail: String,
+    },
     /// Too few devices accept writes.
     #[error("cannot write to the pool: {0}")]
     Device(String),

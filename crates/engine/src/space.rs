@@ -69,6 +69,15 @@ impl Deflate {
         Self(tree.tops.iter().map(pool::space::deflate_ratio).collect())
     }
 
+    /// Sets the ratio of a new device.
+    pub(crate) fn set(&mut self, vdev: u64, ratio: u64) {
+        let index = vdev as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, 512);
+        }
+        self.0[index] = ratio;
+    }
+
     /// Accounted bytes of `asize` allocated ones on a device.
     #[must_use]
     pub fn bytes(&self, vdev: u64, asize: u64) -> u64 {

@@ -1,14 +1,40 @@
 //! Where blocks go: metaslabs, their free space, and the space maps that remember it.
 //!
-//! Owned by the syncing task. Facts: docs/format/spacemap.md, overview.md §6–7.
+//! ```text
+//!   allocate ─▶ place: device ▸ stream ▸ metaslab ▸ run        release ─▶ waits until three commits have passed
+//!                         │                                         │
+//!                     metaslab: units in use, units free (loaded by replaying the map, when needed)
+//!                         │
+//!   write_maps ─▶ maps: entries appended, or logs: one map for all   (what was both allocated and freed: nothing)
+//! ```
+//!
+//! What a transaction group frees is free on disk at once, but its bytes are part of older uberblocks, so they are
+//! handed out again only when the transaction group is durable, and two more: so long an import can go back.
+//!
+//! Owned by the syncing task: no locks. Facts: docs/format/spacemap.md, overview.md §6–7.
 
 use std::sync::Arc;
 
 use ondisk::blkptr::Dva;
-use pool::{Pool, dmu::ObjectSet};
+use pool::{Pool, dmu::ObjectSet, vdev::Class};
 use smallvec::SmallVec;
 
 use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate};
+
+mod load;
+mod logs;
+mod maps;
+mod metaslab;
+mod place;
+mod ranges;
+mod top;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+/// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
+const BUDGET: u64 = 256 << 20;
 
 /// What a block is for; decides the class of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,72 +79,311 @@ pub struct Totals {
 
 /// All free space of a pool.
 #[derive(Debug)]
-pub struct Allocator {}
+pub struct Allocator {
+    traits: Traits,
+    /// By id; none for ids without metaslabs.
+    tops: Vec<Option<top::Top>>,
+    /// By [`Class`].
+    groups: [place::Group; 4],
+    deflate: Deflate,
+    txg: u64,
+    /// Commits since the pool was opened.
+    commits: u64,
+    committed: Option<Arc<ObjectSet>>,
+    /// Maps have not been written in this transaction group.
+    first: bool,
+    /// Metaslabs loaded in this transaction group only to look whether to condense their maps.
+    condense_loads: u32,
+    /// Metaslabs with changes that are not written: device, index.
+    changed: Vec<(usize, usize)>,
+    /// Why nothing may be written any more.
+    poison: Option<EngineError>,
+    /// Present on pools with log space maps.
+    logs: Option<logs::Logs>,
+}
 
 impl Allocator {
+    fn build(traits: Traits, tops: Vec<Option<top::Top>>, deflate: Deflate) -> Self {
+        let mut this = Self {
+            traits,
+            tops,
+            groups: Default::default(),
+            deflate,
+            txg: 0,
+            commits: 0,
+            committed: None,
+            first: true,
+            condense_loads: 0,
+            changed: Vec::new(),
+            poison: None,
+            logs: None,
+        };
+        for top in this.tops.iter_mut().flatten() {
+            top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
+        }
+        this.regroup();
+        this
+    }
+
     /// The allocator of an open pool. Space maps are loaded when first needed.
-    pub async fn open(_view: &Pool, _traits: Traits) -> Result<Self, EngineError> {
-        todo!("alloc")
+    ///
+    /// # Errors
+    /// Metaslab arrays, headers or logs cannot be read, or make no sense.
+    pub async fn open(view: &Pool, traits: Traits) -> Result<Self, EngineError> {
+        let mut tops = Vec::new();
+        for vdev in &view.tree().tops {
+            let mut top = top::Top::of(vdev)?;
+            if let Some(top) = &mut top {
+                load::read_top(view, top).await?;
+            }
+            tops.push(top);
+        }
+        let logs = if view.is_active("com.delphix:log_spacemap") {
+            Some(logs::Logs::open(view, &mut tops).await?)
+        } else {
+            None
+        };
+        let mut this = Self::build(traits, tops, Deflate::of(view.tree()));
+        this.logs = logs;
+        this.committed = Some(view.mos().clone());
+        Ok(this)
     }
+
     /// The allocator of a pool that is being created.
-    pub fn create(_traits: Traits, _tops: &[NewTop]) -> Self {
-        todo!("alloc")
+    #[must_use]
+    pub fn create(traits: Traits, tops: &[NewTop]) -> Self {
+        let mut this = Self::build(traits, Vec::new(), Deflate::default());
+        tops.iter().for_each(|top| this.add(top));
+        this
     }
+
     /// Takes a new top-level device into use.
-    pub fn add(&mut self, _top: &NewTop) {
-        todo!("alloc")
+    pub fn add(&mut self, new: &NewTop) {
+        let top = top::Top::empty(new);
+        let index = new.id as usize;
+        // What a block takes at the device's first width, as everyone recomputes it.
+        self.deflate.set(new.id, (128 << 10) / (top.asize(128 << 10) >> 9).max(1));
+        while self.tops.len() <= index {
+            self.tops.push(None);
+        }
+        self.tops[index] = Some(top);
+        self.regroup();
     }
+
+    /// Other features are enabled.
+    pub fn set_traits(&mut self, traits: Traits) {
+        self.traits = traits;
+    }
+
+    /// Tells how fast a device is, in percent of the others: it gets that much more (10 to 1000).
+    pub fn set_speed(&mut self, vdev: u64, percent: u64) {
+        if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+            top.speed = percent;
+        }
+    }
+
+    /// Devices by class, for the rotors.
+    fn regroup(&mut self) {
+        for (class, group) in [Class::Normal, Class::Dedup, Class::Special, Class::Log].into_iter().zip(0..) {
+            let member = |(index, top): (usize, &Option<top::Top>)| {
+                top.as_ref().filter(|top| top.class == class && top.allocatable).map(|_| index)
+            };
+            let group: &mut place::Group = &mut self.groups[group];
+            group.tops = self.tops.iter().enumerate().filter_map(member).collect();
+        }
+    }
+
     /// Deflate ratios of its devices.
+    #[must_use]
     pub fn deflate(&self) -> &Deflate {
-        todo!("alloc")
+        &self.deflate
     }
+
+    /// Devices that hold data, special ones included.
+    fn data_tops(&self) -> impl Iterator<Item = &top::Top> {
+        self.tops.iter().flatten().filter(|top| top.class != Class::Log)
+    }
+
     /// Smallest allocation and greatest common divisor of allocations over the devices for data, in bytes.
+    #[must_use]
     pub fn granularity(&self) -> (u64, u64) {
-        todo!("alloc")
+        let quanta: Vec<u64> = self.data_tops().map(top::Top::quantum).collect();
+        let smallest = quanta.iter().copied().min().unwrap_or(512);
+        (smallest, quanta.into_iter().reduce(gcd).unwrap_or(512))
     }
+
     /// Begins transaction group `txg`. `committed` is the MOS of the last one, from which space maps are
     /// loaded; none while a pool is created. On pools with log space maps: flushes what is unflushed, starts the
     /// log of `txg`, drops older ones (docs/format/spacemap.md §6, the "simplest" policy).
+    ///
+    /// # Errors
+    /// A map cannot be read or written.
     pub async fn begin(
         &mut self,
-        _txg: u64,
-        _committed: Option<Arc<ObjectSet>>,
-        _mos: &mut MutSet,
+        txg: u64,
+        committed: Option<Arc<ObjectSet>>,
+        mos: &mut MutSet,
     ) -> Result<(), EngineError> {
-        todo!("alloc")
+        self.txg = txg;
+        self.first = true;
+        self.condense_loads = 0;
+        if let Some(committed) = committed {
+            for metaslab in self.tops.iter_mut().flatten().flat_map(|top| &mut top.metaslabs) {
+                metaslab.flushed = Vec::new();
+                metaslab.fresh = metaslab.object == 0;
+            }
+            self.committed = Some(committed);
+            self.unload(BUDGET);
+        }
+        self.begin_log(mos).await
     }
+
     /// Places for a block of `psize` stored bytes: one DVA per copy, spread over devices, or far apart.
     /// Fewer copies than asked for (but at least one) if there is no room for all.
+    ///
+    /// # Errors
+    /// No room for a single copy, or a space map that was needed cannot be read.
     pub async fn allocate(
         &mut self,
-        _psize: u64,
-        _copies: u8,
-        _purpose: Purpose,
+        psize: u64,
+        copies: u8,
+        purpose: Purpose,
     ) -> Result<SmallVec<[Dva; 3]>, EngineError> {
-        todo!("alloc")
+        let mut found = SmallVec::new();
+        let copies = usize::from(copies.clamp(1, 3));
+        self.place_copies(psize, copies, purpose, &mut found).await?;
+        if found.len() < copies && self.hurry() {
+            self.place_copies(psize, copies, purpose, &mut found).await?;
+        }
+        if found.is_empty() { Err(EngineError::NoSpace { psize }) } else { Ok(found) }
     }
+
+    /// Marks an extent as allocated that no space map knows of: a block of the intent log found after a crash.
+    ///
+    /// # Errors
+    /// It is in use already, or lies nowhere.
+    pub async fn claim(&mut self, dva: Dva) -> Result<(), EngineError> {
+        let number = dva.vdev as usize;
+        let place =
+            self.tops.get(number).and_then(Option::as_ref).and_then(|t| t.locate(dva.offset, dva.asize));
+        let Some((index, units)) = place else {
+            return Err(EngineError::Unsupported(format!("cannot claim {dva:?}: there is no such place")));
+        };
+        self.load(number, index).await?;
+        let Some(top) = &mut self.tops[number] else { return Ok(()) };
+        let metaslab = &mut top.metaslabs[index];
+        let is_free = metaslab.loaded.as_ref().is_some_and(|loaded| loaded.free.contains(units.clone()));
+        if !is_free || metaslab.take(units).is_err() {
+            let detail = format!("cannot claim {dva:?}: it is in use");
+            return Err(EngineError::SpaceMap { vdev: top.id, metaslab: index as u64, detail });
+        }
+        top.used += dva.asize;
+        if !std::mem::replace(&mut metaslab.listed, true) {
+            self.changed.push((number, index));
+        }
+        Ok(())
+    }
+
     /// Takes back one extent (a DVA that is no gang: offset and asize as allocated). If it was allocated in this
-    /// transaction group, the two cancel out; else it is free on disk from this one on, and in memory after the
-    /// defer period.
-    pub fn release(&mut self, _dva: Dva) {
-        todo!("alloc")
+    /// transaction group, the two cancel out; else it is free on disk from this one on. In memory it is
+    /// free after the defer period.
+    ///
+    /// What was not allocated cannot be released: that is a contradiction between the pool's trees and its space
+    /// maps. It is logged, and [`write_maps`](Self::write_maps) fails from then on.
+    pub fn release(&mut self, dva: Dva) {
+        let number = dva.vdev as usize;
+        let Some(top) = self.tops.get_mut(number).and_then(Option::as_mut) else {
+            let why = format!("cannot free {dva:?}: its device was removed from the pool");
+            self.fail(EngineError::Unsupported(why));
+            return;
+        };
+        let Some((index, units)) = top.locate(dva.offset, dva.asize) else {
+            let metaslab = dva.offset >> top.shift;
+            let detail = format!("cannot free {dva:?}: no block can lie there");
+            self.fail(EngineError::SpaceMap { vdev: dva.vdev.into(), metaslab, detail });
+            return;
+        };
+        let metaslab = &mut top.metaslabs[index];
+        if metaslab.give(units).is_err() {
+            let detail = format!("cannot free {dva:?}: it is not in use");
+            self.fail(EngineError::SpaceMap { vdev: dva.vdev.into(), metaslab: index as u64, detail });
+            return;
+        }
+        metaslab.last_use = self.txg;
+        top.used -= dva.asize;
+        top.waiting += dva.asize;
+        if !std::mem::replace(&mut metaslab.listed, true) {
+            self.changed.push((number, index));
+        }
     }
-    /// Appends to the space maps (or the log) what was allocated and released since the last call. True if
-    /// there was anything, so that the MOS is dirty again. Creates space maps and array entries as needed,
-    /// condenses maps that grew too long.
-    pub async fn write_maps(&mut self, _mos: &mut MutSet) -> Result<bool, EngineError> {
-        todo!("alloc")
-    }
+
     /// The transaction group is durable: deferred frees age.
     pub fn committed(&mut self) {
-        todo!("alloc")
+        self.commits += 1;
+        self.mature((self.commits + 1).saturating_sub(metaslab::DEFER));
     }
+
+    /// Makes usable what was released before there had been `before` commits. True if there was any.
+    fn mature(&mut self, before: u64) -> bool {
+        let mut wrong = None;
+        let mut any = false;
+        for top in self.tops.iter_mut().flatten() {
+            for (index, metaslab) in top.metaslabs.iter_mut().enumerate() {
+                if metaslab.waiting.is_empty() {
+                    continue;
+                }
+                match metaslab.mature(before) {
+                    Ok(units) => {
+                        any |= units > 0;
+                        top.waiting -= units << top.ashift;
+                    }
+                    Err(units::Clash) => {
+                        let detail = "space that waits to be free is free already".to_owned();
+                        wrong = Some(EngineError::SpaceMap { vdev: top.id, metaslab: index as u64, detail });
+                    }
+                }
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.fail(wrong);
+        }
+        any
+    }
+
+    /// Space is short: what was released in transaction groups that are durable can be used, at the price
+    /// of uberblocks to go back to. True if there was any.
+    fn hurry(&mut self) -> bool {
+        self.tops.iter().flatten().any(|top| top.waiting > 0) && self.mature(self.commits)
+    }
+
+    /// Remembers that nothing may be written any more.
+    fn fail(&mut self, error: EngineError) -> EngineError {
+        tracing::error!(%error, "space maps and trees contradict each other; nothing more is written");
+        self.poison.get_or_insert(error).clone()
+    }
+
     /// How full it is.
+    #[must_use]
     pub fn totals(&self) -> Totals {
-        todo!("alloc")
+        let mut totals = Totals::default();
+        for top in self.data_tops() {
+            totals.capacity += self.deflate.bytes(top.id, top.capacity());
+            totals.allocated += self.deflate.bytes(top.id, top.used);
+            if top.allocatable {
+                totals.free_now += top.free();
+                totals.deferred += top.waiting;
+            }
+        }
+        totals
     }
+
     /// Metaslab array objects by top-level id, for the configuration: (id, object). Changes make it dirty.
+    #[must_use]
     pub fn arrays(&self) -> Vec<(u64, u64)> {
-        todo!("alloc")
+        self.tops.iter().flatten().map(|top| (top.id, top.array)).collect()
     }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -1,0 +1,206 @@
+//! From the MOS to memory: metaslab arrays, headers, and whole space maps when a metaslab is needed.
+//!
+//! Facts: docs/format/spacemap.md §1–§3.
+
+use bytes::Bytes;
+use ondisk::{
+    Order,
+    blkptr::BlkPtr,
+    spacemap::{self, Header, MapEntry},
+};
+use pool::{
+    Bookmark, Pool,
+    dmu::{Object, ObjectSet, ReadError, Run},
+    zap::Zap,
+};
+
+use super::{Allocator, ranges::Change, top::Top, units::Units};
+use crate::EngineError;
+
+/// Largest array of metaslabs accepted, in bytes: 131072 of them.
+const ARRAY_MAX: u64 = 1 << 20;
+/// Blocks read in one go.
+const BATCH: usize = 64;
+
+/// Calls `f` with each block of the first `length` bytes of an object, in order; holes are zeroes.
+pub(super) async fn each_block(
+    object: &Object,
+    length: u64,
+    mut f: impl FnMut(&[u8], Order) -> Result<(), EngineError>,
+) -> Result<(), EngineError> {
+    let block_bytes = object.block_bytes();
+    let blocks = length.div_ceil(block_bytes);
+    if blocks > object.max_block_id() + 1 {
+        return Err(ReadError::Inconsistent {
+            at: object.bookmark(0, object.max_block_id()),
+            what: "the object has fewer blocks than its header says",
+        }
+        .into());
+    }
+    let valid = |blkid: u64| block_bytes.min(length - blkid * block_bytes) as usize;
+    let zeroes = vec![0; block_bytes as usize];
+    let mut runs = object.runs(0, 0..blocks);
+    let mut batch: Vec<(BlkPtr, Bookmark)> = Vec::with_capacity(BATCH);
+    loop {
+        let run = runs.next().await?;
+        let flush = batch.len() >= BATCH || !matches!(run, Some(Run::Block { .. }));
+        if flush && !batch.is_empty() {
+            let contents = object.source().read_many(&batch).await;
+            for (content, (pointer, at)) in contents.into_iter().zip(batch.drain(..)) {
+                let content: Bytes = content?;
+                let bytes = content.get(..valid(at.blkid)).unwrap_or(&content);
+                f(bytes, pointer.order())?;
+            }
+        }
+        match run {
+            Some(Run::Block { blkid, pointer }) => batch.push((pointer, object.bookmark(0, blkid))),
+            Some(Run::Hole { first, count, .. }) => {
+                for blkid in first..first.saturating_add(count).min(blocks) {
+                    f(&zeroes[..valid(blkid)], Order::Little)?;
+                }
+            }
+            None => return Ok(()),
+        }
+    }
+}
+
+/// The words of an object, of its first `length` bytes.
+async fn words(object: &Object, limit: u64) -> Result<Vec<u64>, EngineError> {
+    let mut words = Vec::new();
+    if object.bytes() > limit {
+        return Err(ReadError::TooLarge { objset: 0, object: object.number(), limit }.into());
+    }
+    each_block(object, object.bytes(), |bytes, order| {
+        words.extend(order.words(bytes));
+        Ok(())
+    })
+    .await?;
+    Ok(words)
+}
+
+/// Reads arrays and headers of a device's metaslabs.
+pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineError> {
+    let mos = view.mos();
+    let Some(config) = view.tree().top(top.id).and_then(|vdev| vdev.top.as_ref()) else { return Ok(()) };
+    top.array = config.metaslab_array;
+    if top.array != 0 {
+        let array = mos.object(top.array).await?;
+        top.array_block = array.block_bytes();
+        for (metaslab, object) in top.metaslabs.iter_mut().zip(words(&array, ARRAY_MAX).await?) {
+            if object == 0 {
+                continue;
+            }
+            let found = mos.dnode(object).await?;
+            let at = Bookmark { object, ..Bookmark::default() };
+            let header = Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+            metaslab.object = object;
+            metaslab.block_bytes = found.dnode.data_block_bytes();
+            metaslab.fresh = false;
+            metaslab.tail_checked = false;
+            metaslab.used = u64::try_from(header.alloc).unwrap_or(0) >> top.ashift;
+            metaslab.header = header;
+        }
+    }
+    if let Some(zap) = config.zap
+        && let Some(object) =
+            Zap::open_in(mos, zap).await?.get_u64("com.delphix:ms_unflushed_phys_txgs").await?
+    {
+        let found = mos.object(object).await?;
+        top.unflushed_object = object;
+        top.unflushed_block = found.block_bytes();
+        for (metaslab, txg) in top.metaslabs.iter_mut().zip(words(&found, ARRAY_MAX).await?) {
+            metaslab.unflushed = txg;
+        }
+    }
+    Ok(())
+}
+
+/// Replays a metaslab's own map as it is in `mos`.
+async fn replay(
+    mos: &ObjectSet,
+    object: u64,
+    length: u64,
+    len: u64,
+) -> Result<Result<Units, String>, EngineError> {
+    let mut used = Units::none(len);
+    let mut wrong = None;
+    let map = mos.object(object).await?;
+    each_block(&map, length, |bytes, order| {
+        for entry in spacemap::entries(bytes, order) {
+            let at = Bookmark { object, ..Bookmark::default() };
+            let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))? else { continue };
+            let end = segment.offset.saturating_add(segment.run);
+            let change = Change { kind: segment.kind, units: segment.offset..end };
+            if wrong.is_none() && super::metaslab::apply(&mut used, &change).is_err() {
+                wrong = Some(format!(
+                    "space map {object} does not replay: {:?} of units {:?} contradicts what is before it",
+                    change.kind, change.units
+                ));
+            }
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(match wrong {
+        Some(detail) => Err(detail),
+        None => Ok(used),
+    })
+}
+
+impl Allocator {
+    /// Makes sure a metaslab is loaded.
+    pub(super) async fn load(&mut self, top: usize, index: usize) -> Result<(), EngineError> {
+        let Some(device) = &mut self.tops[top] else { return Ok(()) };
+        let metaslab = &mut device.metaslabs[index];
+        metaslab.last_use = self.txg;
+        if metaslab.loaded.is_some() {
+            return Ok(());
+        }
+        let vdev = device.id;
+        let wrong = |detail: String| EngineError::SpaceMap { vdev, metaslab: index as u64, detail };
+        let committed = match &self.committed {
+            _ if metaslab.fresh => Units::none(metaslab.len),
+            Some(mos) => {
+                let object = metaslab.object;
+                let found = mos.dnode(object).await?;
+                let at = Bookmark { object, ..Bookmark::default() };
+                let header =
+                    Header::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+                replay(mos, object, header.length, metaslab.len).await?.map_err(wrong)?
+            }
+            None => return Err(wrong("there is no committed state to load it from".to_owned())),
+        };
+        metaslab.load(committed).map_err(|detail| wrong(detail.to_owned()))
+    }
+
+    /// Forgets the bits of metaslabs that were not used for longest, until they fit the budget.
+    pub(super) fn unload(&mut self, budget: u64) {
+        let mut loaded = Vec::new();
+        let mut bytes = 0;
+        for (number, top) in self.tops.iter().enumerate() {
+            let Some(top) = top else { continue };
+            for (index, metaslab) in top.metaslabs.iter().enumerate() {
+                let Some(state) = &metaslab.loaded else { continue };
+                let size = state.used.bytes() + state.free.bytes();
+                bytes += size;
+                let active = top.lanes.iter().any(|lane| lane.metaslab == Some(index));
+                if metaslab.is_settled() && !active {
+                    loaded.push((metaslab.last_use, number, index, size));
+                }
+            }
+        }
+        if bytes <= budget {
+            return;
+        }
+        loaded.sort_unstable();
+        for (_, number, index, size) in loaded {
+            if bytes <= budget {
+                break;
+            }
+            if let Some(top) = &mut self.tops[number] {
+                top.metaslabs[index].loaded = None;
+                bytes -= size;
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Which place a block gets: rotor over devices, streams within a device, runs within a metaslab.
+//!
+//! A stream stays on one device for a stretch (so that neighbours in a volume are neighbours on disk), then moves
+//! to the next; stretches are longer on devices that are emptier or faster. On a device it stays in one metaslab
+//! and takes what follows its last allocation; when the run ends it looks for another long run, here or in
+//! another metaslab, and only when there is none takes shorter ones.
+//!
+//! Facts: docs/format/spacemap.md §5, txg-and-throttle.md §3.
+
+use std::ops::Range;
+
+use ondisk::blkptr::Dva;
+use pool::vdev::Class;
+use smallvec::SmallVec;
+
+use super::{Allocator, Purpose, top::LANES};
+use crate::EngineError;
+
+/// Bytes a stream writes to one device with one data disk before it moves on. Long enough that a disk streams
+/// (a seek of 8 ms costs as much as 1.6 MB), short enough that devices of one transaction group share its work.
+const STRETCH: u64 = 1 << 20;
+/// Runs a stream prefers, in bytes: first it looks for some this long, then for shorter ones.
+const GOOD_RUNS: [u64; 2] = [1 << 20, 128 << 10];
+/// Copies of a block on one device are apart by at least its size divided by this, if possible.
+const APART: u64 = 8;
+
+/// Where the streams of one kind are among the devices of a class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rotor {
+    at: usize,
+    /// Bytes left of the stretch.
+    left: u64,
+}
+
+/// Devices of one class, as indices, and their rotors by kind of stream.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) tops: Vec<usize>,
+    rotors: [Rotor; 3],
+}
+
+impl Purpose {
+    /// Classes of devices to try, in order.
+    fn classes(self) -> &'static [Class] {
+        match self {
+            Self::Data => &[Class::Normal],
+            Self::Metadata => &[Class::Special, Class::Normal],
+            Self::Log => &[Class::Log, Class::Normal],
+        }
+    }
+
+    fn rotor(self) -> usize {
+        match self {
+            Self::Data => 0,
+            Self::Metadata => 1,
+            Self::Log => 2,
+        }
+    }
+
+    fn lane(self, copy: usize) -> usize {
+        match self {
+            Self::Data => copy.min(2),
+            Self::Metadata => 3 + copy.min(2),
+            Self::Log => LANES - 1,
+        }
+    }
+}
+
+/// Ranges of a device, in bytes, that a copy is not to lie in.
+type Excluded = SmallVec<[Range<u64>; 2]>;
+
+/// An allocation on one device.
+#[derive(Clone, Copy)]
+struct Want<'a> {
+    top: usize,
+    lane: usize,
+    units: u64,
+    excluded: &'a [Range<u64>],
+}
+
+impl Allocator {
+    /// As many copies as can be placed now.
+    pub(super) async fn place_copies(
+        &mut self,
+        psize: u64,
+        copies: usize,
+        purpose: Purpose,
+        found: &mut SmallVec<[Dva; 3]>,
+    ) -> Result<(), EngineError> {
+        for class in purpose.classes() {
+            while found.len() < copies {
+                match self.place_one(psize, *class, purpose, found).await? {
+                    Some(dva) => found.push(dva),
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn place_one(
+        &mut self,
+        psize: u64,
+        class: Class,
+        purpose: Purpose,
+        found: &[Dva],
+    ) -> Result<Option<Dva>, EngineError> {
+        let group = &self.groups[class as usize];
+        let (members, rotor) = (group.tops.len(), group.rotors[purpose.rotor()]);
+        let lane = purpose.lane(found.len());
+        // On a device that has no copy yet; far from the copies there; anywhere.
+        let attempts = if found.is_empty() { 1 } else { 3 };
+        for attempt in 0..attempts {
+            for step in 0..members {
+                let position = (rotor.at + found.len() + step) % members;
+                let index = self.groups[class as usize].tops[position];
+                let Some(top) = &self.tops[index] else { continue };
+                let apart = top.capacity() / APART;
+                let here = || found.iter().filter(|dva| u64::from(dva.vdev) == top.id);
+                if (attempt == 0) != (here().next().is_none()) {
+                    continue;
+                }
+                let near = |dva: &Dva| dva.offset.saturating_sub(apart)..dva.offset + dva.asize + apart;
+                let excluded: Excluded = here().filter(|_| attempt == 1).map(near).collect();
+                let (ashift, shift, vdev, asize) = (top.ashift, top.shift, top.id as u32, top.asize(psize));
+                let want = Want { top: index, lane, units: asize >> ashift, excluded: &excluded };
+                let Some((metaslab, unit)) = self.place_on(want).await? else { continue };
+                if found.is_empty() {
+                    self.turn(class, purpose.rotor(), position, asize);
+                }
+                let offset = ((metaslab as u64) << shift) + (unit << ashift);
+                return Ok(Some(Dva { vdev, offset, asize, gang: false }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Counts an allocation on a device against the stretch there.
+    fn turn(&mut self, class: Class, rotor: usize, position: usize, asize: u64) {
+        let current = self.groups[class as usize].rotors[rotor];
+        let left = if current.at == position && current.left > 0 {
+            current.left
+        } else {
+            self.stretch(class, position)
+        };
+        let group = &mut self.groups[class as usize];
+        group.rotors[rotor] = if left > asize {
+            Rotor { at: position, left: left - asize }
+        } else {
+            Rotor { at: (position + 1) % group.tops.len(), left: 0 }
+        };
+    }
+
+    /// Bytes until a stream leaves a device: more where more is free than on average, so that devices fill
+    /// evenly, and where it is fast.
+    fn stretch(&self, class: Class, position: usize) -> u64 {
+        let group = &self.groups[class as usize];
+        let (mut free, mut capacity) = (0u128, 0u128);
+        for top in group.tops.iter().filter_map(|index| self.tops[*index].as_ref()) {
+            free += u128::from(top.free());
+            capacity += u128::from(top.capacity());
+        }
+        let Some(top) = &self.tops[group.tops[position]] else { return STRETCH };
+        let own = u128::from(top.free()) * capacity * 1000;
+        let percent = top.speed.clamp(10, 1000);
+        let bias = own.checked_div(u128::from(top.capacity()) * free).unwrap_or(1000).clamp(50, 8000) as u64;
+        STRETCH * top.breadth * percent / 100 * bias / 1000
+    }
+
+    /// A place on one device: metaslab and first unit, taken.
+    async fn place_on(&mut self, want: Want<'_>) -> Result<Option<(usize, u64)>, EngineError> {
+        let Some(top) = &self.tops[want.top] else { return Ok(None) };
+        let (ashift, len) = (top.ashift, 1u64 << (top.shift - top.ashift));
+        if want.units > len || want.units == 0 || top.free() < want.units << ashift {
+            return Ok(None);
+        }
+        let lane = top.lanes[want.lane];
+        if let Some(metaslab) = lane.metaslab
+            && let Some(unit) = self.take_next(want, metaslab, lane.cursor)?
+        {
+            return Ok(Some((metaslab, unit)));
+        }
+        let mut last = 0;
+        for run in GOOD_RUNS.map(|bytes| (bytes >> ashift).min(len)).into_iter().chain([want.units]) {
+            let run = run.max(want.units);
+            if run == last {
+                continue;
+            }
+            last = run;
+            if let Some(metaslab) = lane.metaslab
+                && let Some(unit) = self.take_run(want, metaslab, lane.cursor, run)?
+            {
+                return Ok(Some((metaslab, unit)));
+            }
+            for metaslab in self.candidates(want, run) {
+                self.load(want.top, metaslab).await?;
+                let cursor = self.first_cursor(want, metaslab);
+                if let Some(unit) = self.take_run(want, metaslab, cursor, run)? {
+                    return Ok(Some((metaslab, unit)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Metaslabs that may have a run of `run` units, best first: those no other stream is in, those with most
+    /// room, those at the front of the device.
+    fn candidates(&self, want: Want<'_>, run: u64) -> Vec<usize> {
+        let Some(top) = &self.tops[want.top] else { return Vec::new() };
+        let own = top.lanes[want.lane].metaslab;
+        let shared = |index: usize| top.lanes.iter().any(|lane| lane.metaslab == Some(index));
+        // Histograms are hints: what they do not promise is looked for when nothing else is left.
+        let promising = |index: &usize| {
+            let metaslab = &top.metaslabs[*index];
+            let hope = if run == want.units && metaslab.loaded.is_none() {
+                metaslab.free_units()
+            } else {
+                metaslab.promise()
+            };
+            hope >= run && metaslab.free_units() >= run && Some(*index) != own
+        };
+        let mut found: Vec<usize> = (0..top.metaslabs.len()).filter(promising).collect();
+        found.sort_by_key(|index| (shared(*index), u64::MAX - top.metaslabs[*index].free_units()));
+        found
+    }
+
+    /// Where a stream begins in a metaslab: at its start, or at a distance from the streams already there.
+    fn first_cursor(&self, want: Want<'_>, metaslab: usize) -> u64 {
+        let Some(top) = &self.tops[want.top] else { return 0 };
+        let shared = top.lanes.iter().any(|lane| lane.metaslab == Some(metaslab));
+        if shared { top.metaslabs[metaslab].len / LANES as u64 * want.lane as u64 } else { 0 }
+    }
+
+    /// Takes the units at the cursor.
+    fn take_next(
+        &mut self,
+        want: Want<'_>,
+        metaslab: usize,
+        cursor: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        let range = cursor..cursor + want.units;
+        let is_free = self.tops[want.top]
+            .as_ref()
+            .and_then(|top| top.metaslabs[metaslab].loaded.as_ref())
+            .is_some_and(|loaded| loaded.free.contains(range.clone()));
+        let allowed = want.excluded.is_empty()
+            || self.windows(want, metaslab).iter().any(|w| w.start <= range.start && range.end <= w.end);
+        if !is_free || !allowed {
+            return Ok(None);
+        }
+        self.take(want, metaslab, range)?;
+        Ok(Some(cursor))
+    }
+
+    /// Takes the start of the next run of at least `run` units, in cursor order.
+    fn take_run(
+        &mut self,
+        want: Want<'_>,
+        metaslab: usize,
+        cursor: u64,
+        run: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        let windows = self.windows(want, metaslab);
+        let Some(loaded) =
+            self.tops[want.top].as_mut().and_then(|top| top.metaslabs[metaslab].loaded.as_mut())
+        else {
+            return Ok(None);
+        };
+        if loaded.free.longest() < run {
+            return Ok(None);
+        }
+        let behind = windows.iter().map(|window| window.start.max(cursor)..window.end);
+        let mut all = behind.filter(|_| cursor > 0).chain(windows.iter().cloned());
+        let Some(unit) = all.find_map(|window| loaded.free.find(window, run)) else { return Ok(None) };
+        self.take(want, metaslab, unit..unit + want.units)?;
+        Ok(Some(unit))
+    }
+
+    /// The parts of a metaslab, in units, that lie in no excluded range.
+    fn windows(&self, want: Want<'_>, metaslab: usize) -> SmallVec<[Range<u64>; 3]> {
+        let mut windows = SmallVec::new();
+        let Some(top) = &self.tops[want.top] else { return windows };
+        windows.push(0..top.metaslabs[metaslab].len);
+        let base = (metaslab as u64) << top.shift;
+        for range in want.excluded {
+            let cut = (range.start.saturating_sub(base) >> top.ashift)
+                ..(range.end.saturating_sub(base).div_ceil(1 << top.ashift));
+            windows = windows
+                .into_iter()
+                .flat_map(|w| [w.start..w.end.min(cut.start), w.start.max(cut.end)..w.end])
+                .filter(|window| window.start < window.end)
+                .collect();
+        }
+        windows
+    }
+
+    fn take(&mut self, want: Want<'_>, metaslab: usize, range: Range<u64>) -> Result<(), EngineError> {
+        let Some(top) = &mut self.tops[want.top] else { return Ok(()) };
+        let taken = &mut top.metaslabs[metaslab];
+        let units = range.end - range.start;
+        let end = range.end;
+        if taken.take(range.clone()).is_err() {
+            let detail = format!("units {range:?} are both free and in use");
+            return Err(EngineError::SpaceMap { vdev: top.id, metaslab: metaslab as u64, detail });
+        }
+        taken.last_use = self.txg;
+        let newly = !std::mem::replace(&mut taken.listed, true);
+        top.used += units << top.ashift;
+        top.lanes[want.lane] = super::top::Lane { metaslab: Some(metaslab), cursor: end };
+        if newly {
+            self.changed.push((want.top, metaslab));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! What an allocator promises: nobody's space is given to another, nothing that an older uberblock can reach is
+//! given away, and the maps say what is so.
+
+mod model;
+mod pools;
+mod sets;

@@ -1,0 +1,377 @@
+//! An allocator through many transaction groups, beside a model that knows who owns each unit.
+
+use std::collections::BTreeMap;
+
+use ondisk::{
+    Order,
+    blkptr::Dva,
+    spacemap::{self, Encoder, Kind, MapEntry},
+};
+use pool::vdev::raidz::Geometry;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::super::{Allocator, NewTop, Purpose, ranges::Change};
+use crate::{EngineError, policy::Traits};
+
+const MIB: u64 = 1 << 20;
+
+pub(super) fn traits() -> Traits {
+    Traits {
+        lz4: true,
+        embedded_data: true,
+        hole_birth: true,
+        spacemap_v2: true,
+        spacemap_histogram: true,
+        log_spacemap: false,
+        empty_bpobj: true,
+        extensible_dataset: true,
+        async_destroy: true,
+        livelist: false,
+    }
+}
+
+pub(super) fn top(id: u64, asize: u64, metaslab_shift: u32) -> NewTop {
+    NewTop { id, ashift: 12, asize, metaslab_shift, raidz: None, is_log: false }
+}
+
+fn raidz(id: u64, asize: u64, children: usize, parity: usize) -> NewTop {
+    let geometry = Geometry { children, parity, ashift: 12, expand_txgs: Vec::new(), reflow: None };
+    NewTop { raidz: Some(geometry), ..top(id, asize, 24) }
+}
+
+/// What the maps of a pool say: entries as bytes, by device and metaslab.
+#[derive(Default)]
+struct Maps(BTreeMap<(usize, usize), Vec<u8>>);
+
+impl Maps {
+    fn append(&mut self, number: usize, index: usize, changes: &[Change]) {
+        let bytes = self.0.entry((number, index)).or_default();
+        let mut encoder = Encoder::new(bytes.len() as u64, 16 << 10, Order::Little).unwrap();
+        for change in changes {
+            encoder.segment(change.kind, change.units.clone(), spacemap::Encoding::Shortest).unwrap();
+        }
+        bytes.extend(encoder.finish());
+    }
+
+    /// Units in use by replay, which must not contradict itself.
+    fn replay(&self, number: usize, index: usize, len: u64) -> Vec<bool> {
+        let mut used = vec![false; len as usize];
+        for entry in spacemap::entries(self.0.get(&(number, index)).map_or(&[], Vec::as_slice), Order::Little) {
+            let MapEntry::Segment(segment) = entry.unwrap() else { continue };
+            for unit in segment.offset..segment.offset + segment.run {
+                let allocates = segment.kind == Kind::Alloc;
+                assert_ne!(used[unit as usize], allocates, "unit {unit} of metaslab {index}: {segment:?}");
+                used[unit as usize] = allocates;
+            }
+        }
+        used
+    }
+}
+
+/// An allocator, the maps it wrote, and who owns what.
+struct Lake {
+    alloc: Allocator,
+    maps: Maps,
+    /// By device and offset.
+    owned: BTreeMap<(u32, u64), Dva>,
+    /// Freed, with the number of commits there had been.
+    freed: Vec<(u64, Dva)>,
+    commits: u64,
+    hurried: bool,
+}
+
+impl Lake {
+    fn new(tops: &[NewTop]) -> Self {
+        let alloc = Allocator::create(traits(), tops);
+        let (owned, freed) = (BTreeMap::new(), Vec::new());
+        Self { alloc, maps: Maps::default(), owned, freed, commits: 0, hurried: false }
+    }
+
+    async fn allocate(&mut self, psize: u64, copies: u8, purpose: Purpose) -> Result<Vec<Dva>, EngineError> {
+        let waiting = self.waiting();
+        let found = self.alloc.allocate(psize, copies, purpose).await?;
+        // Short of space, it may take what is only one commit old.
+        self.hurried |= self.waiting() < waiting;
+        for dva in &found {
+            let end = dva.offset + dva.asize;
+            let metaslab = |offset: u64| offset >> self.alloc.tops[dva.vdev as usize].as_ref().unwrap().shift;
+            assert_eq!(metaslab(dva.offset), metaslab(end - 1), "{dva:?} crosses a border");
+            assert!(dva.offset.is_multiple_of(4096));
+            let before = self.owned.range(..(dva.vdev, end)).next_back();
+            assert!(
+                before.is_none_or(|(_, o)| o.vdev != dva.vdev || o.offset + o.asize <= dva.offset),
+                "{dva:?} overlaps {before:?}"
+            );
+            let wait = if self.hurried { 1 } else { 3 };
+            for (since, old) in &self.freed {
+                let overlaps =
+                    old.vdev == dva.vdev && old.offset < end && dva.offset < old.offset + old.asize;
+                assert!(!overlaps || self.commits >= since + wait, "{dva:?} handed out too early");
+            }
+            self.owned.insert((dva.vdev, dva.offset), *dva);
+        }
+        Ok(found.to_vec())
+    }
+
+    fn waiting(&self) -> u64 {
+        self.alloc.tops.iter().flatten().map(|top| top.waiting).sum()
+    }
+
+    fn release(&mut self, dva: Dva) {
+        assert!(self.owned.remove(&(dva.vdev, dva.offset)).is_some());
+        self.freed.push((self.commits, dva));
+        self.alloc.release(dva);
+    }
+
+    /// One round of writing maps.
+    fn write_maps(&mut self) {
+        for (number, index, changes) in self.alloc.drain().unwrap() {
+            self.maps.append(number, index, &changes);
+            let top = self.alloc.tops[number].as_mut().unwrap();
+            top.metaslabs[index].flushed.extend(changes);
+        }
+    }
+
+    fn commit(&mut self) {
+        self.write_maps();
+        self.alloc.committed();
+        self.commits += 1;
+        self.hurried = false;
+        self.freed.retain(|(since, _)| since + 3 > self.commits);
+        assert!(self.alloc.poison.is_none());
+    }
+
+    /// Maps, memory and owners agree.
+    fn check(&mut self) {
+        let mut used = 0;
+        for (number, top) in self.alloc.tops.iter().enumerate() {
+            let top = top.as_ref().unwrap();
+            for (index, metaslab) in top.metaslabs.iter().enumerate() {
+                let replayed = self.maps.replay(number, index, metaslab.len);
+                let count = replayed.iter().filter(|used| **used).count() as u64;
+                assert_eq!(metaslab.used, count);
+                used += count << top.ashift;
+                if let Some(loaded) = &metaslab.loaded {
+                    for (unit, is_used) in replayed.iter().enumerate() {
+                        let unit = unit as u64..unit as u64 + 1;
+                        assert_eq!(loaded.used.contains(unit.clone()), *is_used);
+                        assert!(!is_used || !loaded.free.contains(unit));
+                    }
+                    assert_eq!(loaded.free.count(), metaslab.free_units());
+                }
+            }
+        }
+        assert_eq!(used, self.owned.values().map(|dva| dva.asize).sum::<u64>());
+        let totals = self.alloc.totals();
+        let capacity: u64 = self.alloc.tops.iter().flatten().map(|top| top.capacity()).sum();
+        assert_eq!(totals.free_now + totals.deferred + used, capacity);
+    }
+
+    /// Forgets all bits, and makes them again from what was written.
+    async fn reload(&mut self) {
+        for number in 0..self.alloc.tops.len() {
+            for index in 0..self.alloc.tops[number].as_ref().unwrap().metaslabs.len() {
+                self.alloc.tops[number].as_mut().unwrap().metaslabs[index].loaded = None;
+                self.alloc.load(number, index).await.unwrap();
+            }
+        }
+    }
+}
+
+async fn random_life(seed: u64, tops: &[NewTop], txgs: u32, fill: f64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut lake = Lake::new(tops);
+    let mut blocks: Vec<Vec<Dva>> = Vec::new();
+    let capacity: u64 = lake.alloc.tops.iter().flatten().map(|top| top.capacity()).sum();
+    for txg in 0..txgs {
+        for _ in 0..random.random_range(0..120) {
+            let used: u64 = lake.alloc.tops.iter().flatten().map(|top| top.used).sum();
+            let grow = (used as f64) < capacity as f64 * fill;
+            if random.random_bool(if grow { 0.7 } else { 0.3 }) || blocks.is_empty() {
+                let psize = *[512, 4096, 8192, 5000, 16384, 70_000, 131_072, MIB]
+                    .get(random.random_range(0..8))
+                    .unwrap();
+                let purpose = if random.random_bool(0.3) { Purpose::Metadata } else { Purpose::Data };
+                let copies = if purpose == Purpose::Metadata { random.random_range(1..=3) } else { 1 };
+                match lake.allocate(psize, copies, purpose).await {
+                    Ok(found) => blocks.push(found),
+                    Err(EngineError::NoSpace { .. }) => assert!(fill > 0.9, "no space at {used} of {capacity}"),
+                    Err(error) => panic!("{error}"),
+                }
+            } else {
+                let block = blocks.swap_remove(random.random_range(0..blocks.len()));
+                block.into_iter().for_each(|dva| lake.release(dva));
+            }
+            if random.random_bool(0.02) {
+                lake.write_maps();
+            }
+        }
+        lake.commit();
+        if txg % 10 == 9 {
+            lake.check();
+        }
+        if txg % 25 == 24 {
+            lake.reload().await;
+            lake.check();
+        }
+    }
+    lake.reload().await;
+    lake.check();
+}
+
+#[tokio::test]
+async fn owners_maps_and_memory_agree_through_many_transaction_groups() {
+    for seed in 0..8 {
+        random_life(seed, &[top(0, 200 * MIB, 24)], 100, 0.6).await;
+        random_life(seed, &[top(0, 100 * MIB, 24), top(1, 64 * MIB, 24), top(2, 80 * MIB, 25)], 100, 0.7).await;
+        random_life(seed, &[raidz(0, 120 * MIB, 5, 2), top(1, 64 * MIB, 24)], 100, 0.6).await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_pool_says_so_and_recovers() {
+    for seed in 100..106 {
+        random_life(seed, &[top(0, 40 * MIB, 24)], 120, 2.0).await;
+        random_life(seed, &[raidz(0, 40 * MIB, 3, 1), top(1, 33 * MIB, 24)], 120, 2.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_data_is_contiguous_whatever_metadata_comes_between() {
+    let mut lake = Lake::new(&[top(0, 4096 * MIB, 28)]);
+    let (mut breaks, mut last) = (0, 0);
+    for _ in 0..2000 {
+        let data = lake.allocate(131_072, 1, Purpose::Data).await.unwrap()[0];
+        lake.allocate(4096, 3, Purpose::Metadata).await.unwrap();
+        breaks += u32::from(data.offset != last);
+        last = data.offset + data.asize;
+    }
+    assert!(breaks <= 2, "{breaks} breaks in 250 MiB");
+    let touched = lake.alloc.changed.len();
+    assert!(touched <= 5, "{touched} metaslabs touched");
+}
+
+#[tokio::test]
+async fn copies_are_on_other_devices_or_far_apart() {
+    let mut one = Lake::new(&[top(0, 1024 * MIB, 26)]);
+    let mut tiny = Lake::new(&[top(0, 20 * MIB, 24)]);
+    let mut three = Lake::new(&[top(0, 512 * MIB, 25), top(1, 512 * MIB, 25), top(2, 512 * MIB, 25)]);
+    for _ in 0..500 {
+        let dvas = one.allocate(8192, 3, Purpose::Metadata).await.unwrap();
+        assert_eq!(dvas.len(), 3);
+        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+            assert!(dvas[a].offset.abs_diff(dvas[b].offset) >= 128 * MIB, "{dvas:?}");
+        }
+        let dvas = tiny.allocate(8192, 3, Purpose::Metadata).await.unwrap();
+        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+            assert!(dvas[a].offset.abs_diff(dvas[b].offset) >= 2 * MIB, "{dvas:?}");
+        }
+        let mut vdevs: Vec<u32> =
+            three.allocate(8192, 3, Purpose::Metadata).await.unwrap().iter().map(|dva| dva.vdev).collect();
+        vdevs.sort_unstable();
+        assert_eq!(vdevs, [0, 1, 2]);
+    }
+}
+
+#[tokio::test]
+async fn equal_devices_fill_equally_and_an_empty_one_catches_up() {
+    let tops: Vec<NewTop> = (0..4).map(|id| top(id, 2048 * MIB, 26)).collect();
+    let mut lake = Lake::new(&tops);
+    for _ in 0..8000 {
+        lake.allocate(131_072, 1, Purpose::Data).await.unwrap();
+        lake.allocate(4096, 2, Purpose::Metadata).await.unwrap();
+    }
+    let used: Vec<u64> = lake.alloc.tops.iter().flatten().map(|top| top.used).collect();
+    let (least, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
+    assert!(most * 100 <= least * 103, "{used:?}");
+    lake.alloc.add(&top(4, 2048 * MIB, 26));
+    for _ in 0..8000 {
+        lake.allocate(131_072, 1, Purpose::Data).await.unwrap();
+    }
+    let more: Vec<u64> = lake.alloc.tops.iter().flatten().map(|top| top.used).collect();
+    assert!(more[4] > more[0] - used[0], "the new one gets more than the others: {used:?} {more:?}");
+    // A fast device gets more of what comes.
+    lake.alloc.set_speed(0, 300);
+    for _ in 0..4000 {
+        lake.allocate(131_072, 1, Purpose::Data).await.unwrap();
+    }
+    let last: Vec<u64> = lake.alloc.tops.iter().flatten().map(|top| top.used).collect();
+    assert!(last[0] - more[0] > 2 * (last[1] - more[1]), "{more:?} {last:?}");
+}
+
+#[tokio::test]
+async fn what_is_born_and_killed_between_two_writings_leaves_no_trace() {
+    let mut lake = Lake::new(&[top(0, 64 * MIB, 24)]);
+    let keep = lake.allocate(8192, 1, Purpose::Data).await.unwrap()[0];
+    let gone = lake.allocate(8192, 1, Purpose::Data).await.unwrap()[0];
+    lake.release(gone);
+    let changes = lake.alloc.drain().unwrap();
+    assert_eq!(changes.len(), 1);
+    let units = keep.offset >> 12..(keep.offset + keep.asize) >> 12;
+    assert_eq!(changes[0].2, [Change { kind: Kind::Alloc, units }]);
+    assert!(lake.alloc.drain().unwrap().is_empty(), "told once");
+}
+
+#[tokio::test]
+async fn a_double_free_is_found_and_stops_everything() {
+    let tops = [top(0, 64 * MIB, 24)];
+    for late in [false, true] {
+        let mut alloc = Allocator::create(traits(), &tops);
+        let dva = alloc.allocate(8192, 1, Purpose::Data).await.unwrap()[0];
+        if late {
+            alloc.drain().unwrap();
+            alloc.committed();
+        }
+        alloc.release(dva);
+        assert!(alloc.poison.is_none());
+        alloc.release(Dva { asize: 4096, ..dva });
+        assert!(matches!(alloc.poison, Some(EngineError::SpaceMap { vdev: 0, metaslab: 0, .. })));
+    }
+    for (vdev, offset, asize) in [(0, 12 << 20, 4096), (7, 0, 4096), (0, 16 * MIB - 4096, 8192), (0, 100, 4096), (0, 1 << 60, 4096)] {
+        let mut alloc = Allocator::create(traits(), &tops);
+        alloc.allocate(8192, 1, Purpose::Data).await.unwrap();
+        alloc.release(Dva { vdev, offset, asize, gang: false });
+        assert!(alloc.poison.is_some(), "{vdev} {offset} {asize}");
+    }
+}
+
+#[tokio::test]
+async fn intent_log_blocks_go_to_log_devices_and_from_there_to_others() {
+    let mut log = top(1, 32 * MIB, 24);
+    log.is_log = true;
+    let mut lake = Lake::new(&[top(0, 64 * MIB, 24), log]);
+    for _ in 0..256 {
+        assert_eq!(lake.allocate(131_072, 1, Purpose::Log).await.unwrap()[0].vdev, 1);
+        assert_eq!(lake.allocate(4096, 1, Purpose::Data).await.unwrap()[0].vdev, 0);
+    }
+    assert_eq!(lake.allocate(131_072, 1, Purpose::Log).await.unwrap()[0].vdev, 0, "the log device is full");
+    assert_eq!(lake.alloc.totals().capacity, 64 * MIB, "what a log device holds is no room for data");
+}
+
+#[tokio::test]
+async fn sizes_on_raidz_are_those_everyone_computes() {
+    let mut alloc = Allocator::create(traits(), &[raidz(0, 200 * MIB, 6, 2), top(1, 64 * MIB, 24)]);
+    assert_eq!(alloc.granularity(), (4096, 4096));
+    assert_eq!(alloc.deflate().bytes(1, 4096), 4096);
+    // 128 KiB on 4 + 2: 32 data sectors, 8 rows, 48 sectors. The ratio of 341 per 512 bytes is rounded down.
+    assert_eq!(alloc.deflate().bytes(0, 48 * 4096), 384 * 341);
+    for _ in 0..100 {
+        for dva in alloc.allocate(4096, 2, Purpose::Data).await.unwrap() {
+            assert_eq!(dva.asize, if dva.vdev == 0 { 12288 } else { 4096 });
+        }
+    }
+    let alone = Allocator::create(traits(), &[raidz(0, 200 * MIB, 6, 2)]);
+    assert_eq!(alone.granularity(), (12288, 12288));
+}
+
+#[tokio::test]
+async fn a_claim_takes_what_is_free_and_nothing_else() {
+    let mut alloc = Allocator::create(traits(), &[top(0, 64 * MIB, 24)]);
+    let block = Dva { vdev: 0, offset: 5 * MIB, asize: 131_072, gang: false };
+    alloc.claim(block).await.unwrap();
+    assert!(alloc.claim(block).await.is_err());
+    assert!(alloc.claim(Dva { offset: 1 << 50, ..block }).await.is_err());
+    assert_eq!(alloc.totals().allocated, 131_072);
+    alloc.release(block);
+    assert!(alloc.poison.is_none());
+}

@@ -1,0 +1,1 @@
+//! Against pools on disk.

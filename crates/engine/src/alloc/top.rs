@@ -1,0 +1,159 @@
+//! One top-level device as the allocator sees it: its metaslabs, what a block takes on it, and the streams of
+//! allocations that are under way on it.
+
+use ondisk::spacemap;
+use pool::vdev::{Class, Kind, Vdev, raidz::Geometry};
+
+use super::{NewTop, metaslab::Metaslab};
+use crate::EngineError;
+
+/// Streams of allocations that each keep a metaslab of their own on each device: data by copy, metadata by
+/// copy, the intent log. So a volume's data is contiguous whatever metadata is written in between, and a
+/// transaction group touches few space maps.
+pub(super) const LANES: usize = 7;
+
+/// Most metaslabs accepted on one device, as many as OpenZFS makes.
+const METASLABS_MAX: u64 = 1 << 17;
+
+/// Where a stream is on a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) metaslab: Option<usize>,
+    /// Unit behind its last allocation.
+    pub(super) cursor: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Top {
+    pub(super) id: u64,
+    pub(super) ashift: u32,
+    /// log2 of a metaslab's bytes.
+    pub(super) shift: u32,
+    pub(super) class: Class,
+    /// New blocks may go here.
+    pub(super) allocatable: bool,
+    /// What decides how much parity a block takes.
+    pub(super) shapes: Vec<Geometry>,
+    /// Devices that hold data of one row.
+    pub(super) breadth: u64,
+    /// How fast it is, in percent of the others.
+    pub(super) speed: u64,
+    pub(super) metaslabs: Vec<Metaslab>,
+    /// Metaslab array object, 0 if there is none yet.
+    pub(super) array: u64,
+    pub(super) array_block: u64,
+    /// Object with the unflushed transaction groups, 0 if there is none: then its changes are never logged.
+    pub(super) unflushed_object: u64,
+    pub(super) unflushed_block: u64,
+    /// Bytes in use.
+    pub(super) used: u64,
+    /// Bytes released that cannot be handed out yet.
+    pub(super) waiting: u64,
+    pub(super) lanes: [Lane; LANES],
+}
+
+impl Top {
+    /// A device without content.
+    pub(super) fn empty(new: &NewTop) -> Self {
+        let class = if new.is_log { Class::Log } else { Class::Normal };
+        let shapes: Vec<Geometry> = new.raidz.clone().into_iter().collect();
+        Self::build(new.id, new.ashift, new.asize, new.metaslab_shift, class, shapes)
+    }
+
+    /// A device of a pool that is opened, its maps not read yet. `None` if it has no metaslabs: a removed or
+    /// unknown one.
+    pub(super) fn of(vdev: &Vdev) -> Result<Option<Self>, EngineError> {
+        let Some(top) = &vdev.top else { return Ok(None) };
+        if matches!(vdev.kind, Kind::Hole | Kind::Indirect { .. } | Kind::Missing) {
+            return Ok(None);
+        }
+        let metaslabs = top.asize.checked_shr(top.metaslab_shift).unwrap_or(0);
+        let shift_fits = (top.ashift..=48).contains(&top.metaslab_shift);
+        if !shift_fits || metaslabs > METASLABS_MAX {
+            return Err(EngineError::Unsupported(format!(
+                "top-level device {}: {metaslabs} metaslabs of 2^{} bytes cannot be managed",
+                vdev.id, top.metaslab_shift
+            )));
+        }
+        let mut shapes = Vec::new();
+        collect_shapes(vdev, &mut shapes);
+        let mut this = Self::build(vdev.id, top.ashift, top.asize, top.metaslab_shift, vdev.class(), shapes);
+        this.allocatable = !top.removing
+            && !top.non_allocating
+            && vdev.is_readable()
+            && !matches!(vdev.kind, Kind::Draid { .. } | Kind::DistributedSpare | Kind::Unknown(_));
+        Ok(Some(this))
+    }
+
+    fn build(id: u64, ashift: u32, asize: u64, shift: u32, class: Class, shapes: Vec<Geometry>) -> Self {
+        let len = 1u64 << (shift - ashift);
+        let count = asize >> shift;
+        let breadth = shapes.iter().map(|shape| shape.children - shape.parity).min().unwrap_or(1);
+        Self {
+            id,
+            ashift,
+            shift,
+            class,
+            allocatable: true,
+            shapes,
+            breadth: breadth.max(1) as u64,
+            speed: 100,
+            metaslabs: (0..count).map(|_| Metaslab::new(len)).collect(),
+            array: 0,
+            array_block: 512,
+            unflushed_object: 0,
+            unflushed_block: 0,
+            used: 0,
+            waiting: 0,
+            lanes: [Lane::default(); LANES],
+        }
+    }
+
+    /// Bytes its metaslabs hold.
+    pub(super) fn capacity(&self) -> u64 {
+        (self.metaslabs.len() as u64) << self.shift
+    }
+
+    /// Bytes that can be handed out.
+    pub(super) fn free(&self) -> u64 {
+        self.capacity().saturating_sub(self.used).saturating_sub(self.waiting)
+    }
+
+    /// Bytes a block of `psize` stored bytes takes.
+    pub(super) fn asize(&self, psize: u64) -> u64 {
+        let width = |shape: &Geometry| shape.allocated(psize, shape.logical_width(u64::MAX));
+        let plain = psize.max(1).next_multiple_of(1 << self.ashift);
+        self.shapes.iter().map(width).max().unwrap_or(plain)
+    }
+
+    /// The smallest allocation, of which all are multiples.
+    pub(super) fn quantum(&self) -> u64 {
+        self.asize(1)
+    }
+
+    /// The metaslab that holds `offset..offset + asize`, and the units there.
+    pub(super) fn locate(&self, offset: u64, asize: u64) -> Option<(usize, std::ops::Range<u64>)> {
+        let unit = 1u64 << self.ashift;
+        if asize == 0 || !offset.is_multiple_of(unit) || !asize.is_multiple_of(unit) {
+            return None;
+        }
+        let index = offset >> self.shift;
+        let start = (offset & ((1 << self.shift) - 1)) >> self.ashift;
+        let end = start.checked_add(asize >> self.ashift)?;
+        let index = usize::try_from(index).ok()?;
+        (end <= self.metaslabs.get(index)?.len).then_some((index, start..end))
+    }
+
+    /// How entries of its metaslabs' maps are written.
+    pub(super) fn encoding(&self, two_words: bool) -> spacemap::Encoding {
+        if two_words { spacemap::Encoding::Shortest } else { spacemap::Encoding::OneWord }
+    }
+}
+
+/// RAIDZ shapes of a device and what is below it: a stress tester nests them in mirrors.
+fn collect_shapes(vdev: &Vdev, shapes: &mut Vec<Geometry>) {
+    if let Kind::Raidz(geometry) = &vdev.kind {
+        shapes.push(geometry.clone());
+    }
+    vdev.children.iter().for_each(|child| collect_shapes(child, shapes));
+}
