@@ -6,23 +6,41 @@
 
 pub mod account;
 mod attributes;
+mod bookmarks;
+mod clone;
 mod create;
 mod dataset;
+mod destroy;
 mod dir;
 mod edit;
 mod filesystem;
 mod find;
+mod free;
+mod holds;
 mod init;
 mod limits;
 mod policy;
+mod promote;
 mod properties;
+mod rename;
+mod rollback;
+mod snapshot;
 mod space;
 
+pub use bookmarks::{bookmark, destroy_bookmark};
+pub use clone::clone;
 pub use create::{create_filesystem, create_volume};
+pub use destroy::{destroy_head, destroy_snapshots};
 pub use edit::sync_volume;
+pub use free::free_some;
+pub use holds::{hold, release};
 pub use init::init;
 pub use policy::policy;
+pub use promote::promote;
 pub use properties::{inherit, set, set_pool};
+pub use rename::rename;
+pub use rollback::rollback;
+pub use snapshot::snapshot;
 pub use space::{accounted_block, available, available_below, default_refreservation};
 
 use std::collections::BTreeMap;
@@ -50,6 +68,9 @@ pub enum OpError {
     /// Something uses it: served, held, has clones.
     #[error("dataset is busy")]
     Busy,
+    /// It cannot be done in this transaction group: a snapshot was taken in it. To be tried in the next one.
+    #[error("try again in the next transaction group")]
+    Again,
     /// No room.
     #[error("out of space")]
     NoSpace,
@@ -107,63 +128,3 @@ pub struct SyncedVolume {
     pub root: BlkPtr,
 }
 
-/// Frees what is waiting to be freed (free_bpobj, bptree), up to `max` blocks; true if something is left.
-pub async fn free_some(_cx: &mut Syncer, _max: usize) -> Result<bool, EngineError> {
-    todo!("dsl")
-}
-/// `zfs snapshot`: all of them at once. Full names with `@`.
-pub async fn snapshot(_cx: &mut Syncer, _names: &[String], _properties: &Properties) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// Destroys snapshots, all or none; `defer` is `-d`.
-pub async fn destroy_snapshots(_cx: &mut Syncer, _names: &[String], _defer: bool) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// Destroys one head without snapshots and children. Its blocks are freed later where the pool can do that.
-pub async fn destroy_head(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs rollback` to the latest snapshot.
-pub async fn rollback(_cx: &mut Syncer, _snapshot: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs clone`.
-pub async fn clone(
-    _cx: &mut Syncer,
-    _snapshot: &str,
-    _name: &str,
-    _properties: &Properties,
-    _parents: bool,
-) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs promote`.
-pub async fn promote(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs rename` of a head (with `parents`: -p) or of a snapshot (with `recursive`: -r).
-pub async fn rename(
-    _cx: &mut Syncer,
-    _from: &str,
-    _to: &str,
-    _parents: bool,
-    _recursive: bool,
-) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs hold`.
-pub async fn hold(_cx: &mut Syncer, _tag: &str, _names: &[String]) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs release`.
-pub async fn release(_cx: &mut Syncer, _tag: &str, _names: &[String]) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// `zfs bookmark`: from a snapshot or another bookmark.
-pub async fn bookmark(_cx: &mut Syncer, _from: &str, _name: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}
-/// Destroys a bookmark.
-pub async fn destroy_bookmark(_cx: &mut Syncer, _name: &str) -> Result<(), OpError> {
-    todo!("dsl")
-}

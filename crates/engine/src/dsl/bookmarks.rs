@@ -1,0 +1,156 @@
+//! Bookmarks: where a snapshot was, to send increments from after it is gone.
+//!
+//! They live in a ZAP that is an attribute of the head; feature `bookmarks` counts heads that have one. Ours have the
+//! three words of version 1. Facts: docs/format/mos.md §6, features.md.
+
+use ondisk::{
+    dnode::ObjectType,
+    dsl::{BookmarkPhys, keys},
+    zap::Value,
+};
+use pool::{Bookmark as At, dmu::ReadError, dsl::name::Part};
+
+use super::{OpError, attributes, dataset, destroy, dir, find};
+use crate::{
+    EngineError,
+    mos::{features, zap},
+    sync::Syncer,
+};
+
+const FEATURE: &str = "com.delphix:bookmarks";
+
+/// The bookmarks of a head: (name, what it says).
+pub(super) async fn all(cx: &mut Syncer, head: u64) -> Result<Vec<(String, BookmarkPhys)>, EngineError> {
+    let Some(map) = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await? else {
+        return Ok(Vec::new());
+    };
+    let mut bookmarks = Vec::new();
+    for (key, value) in zap::entries(&mut cx.mos, map).await? {
+        let Some(name) = key.name().and_then(|name| String::from_utf8(name.to_vec()).ok()) else { continue };
+        let words: Vec<u64> = value.integers().collect();
+        let at = At { object: map, ..At::default() };
+        bookmarks.push((name, BookmarkPhys::from_words(&words).map_err(ReadError::malformed(at))?));
+    }
+    Ok(bookmarks)
+}
+
+/// Whether a bookmark of the head of `dir` stands where a snapshot of txg `txg` was.
+pub(super) async fn is_marked(cx: &mut Syncer, dir: u64, txg: u64) -> Result<bool, EngineError> {
+    let head = dir::load(&mut cx.mos, dir).await?.head_dataset;
+    Ok(all(cx, head).await?.iter().any(|(_, bookmark)| bookmark.creation_txg == txg))
+}
+
+/// Removes the list of bookmarks of a head that is being destroyed.
+pub(super) async fn forget_all(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
+    if let Some(map) = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await? {
+        cx.mos.free(map).await?;
+        attributes::remove(&mut cx.mos, head, keys::BOOKMARKS).await?;
+        features::add(&mut cx.mos, FEATURE, -1).await?;
+    }
+    Ok(())
+}
+
+/// The head and last name that a bookmark's full name means.
+async fn place(cx: &mut Syncer, full: &str) -> Result<(find::Head, String), OpError> {
+    let (_, Part::Bookmark(last)) = find::parse(cx, full)? else {
+        return Err(OpError::Refused(format!("'{full}' is not a name of a bookmark")));
+    };
+    let dataset = full.split('#').next().unwrap_or_default();
+    Ok((find::head(cx, dataset).await?, last.to_owned()))
+}
+
+/// `zfs bookmark`: from a snapshot or another bookmark.
+pub async fn bookmark(cx: &mut Syncer, from: &str, name: &str) -> Result<(), OpError> {
+    if features::count(&mut cx.mos, FEATURE).await?.is_none() {
+        return Err(OpError::Refused("bookmark feature not enabled".into()));
+    }
+    let (head, last) = place(cx, name).await?;
+    let foreign = || OpError::Refused("source is not an ancestor of the new bookmark's dataset".into());
+    let mark = match find::parse(cx, from)?.1 {
+        Part::Snapshot(_) => {
+            let snapshot = find::snapshot(cx, from).await?;
+            if !is_before(cx, head.object, snapshot.object).await? {
+                return Err(foreign());
+            }
+            let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+            BookmarkPhys {
+                guid: phys.guid,
+                creation_txg: phys.creation_txg,
+                creation_time: phys.creation_time,
+                extra: Vec::new(),
+            }
+        }
+        Part::Bookmark(_) => {
+            let (source, source_name) = place(cx, from).await?;
+            if source.object != head.object {
+                return Err(foreign());
+            }
+            let known = all(cx, source.object).await?;
+            let found = known.into_iter().find(|(name, _)| *name == source_name);
+            BookmarkPhys { extra: Vec::new(), ..found.ok_or(OpError::NoDataset)?.1 }
+        }
+        Part::Head => return Err(OpError::Refused("invalid argument".into())),
+    };
+    if all(cx, head.object).await?.iter().any(|(name, _)| *name == last) {
+        return Err(OpError::Refused("bookmark exists".into()));
+    }
+    let map = match attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
+        Some(map) => map,
+        None => {
+            let map = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
+            attributes::set(&mut cx.mos, head.object, keys::BOOKMARKS, Value::from_u64(map)).await?;
+            features::add(&mut cx.mos, FEATURE, 1).await?;
+            map
+        }
+    };
+    let value = Value::from_u64s(&mark.to_words());
+    Ok(zap::set(&mut cx.mos, map, last.as_str().into(), value).await?)
+}
+
+/// Whether `snapshot` is in the chain before `head`, its origin's chain included.
+async fn is_before(cx: &mut Syncer, head: u64, snapshot: u64) -> Result<bool, EngineError> {
+    let mut at = head;
+    let mut txg = u64::MAX;
+    while at != 0 {
+        if at == snapshot {
+            return Ok(true);
+        }
+        let phys = dataset::load(&mut cx.mos, at).await?;
+        // Each is older than the one after it, so the walk ends.
+        if phys.prev_snap_txg >= txg {
+            return Err(dir::inconsistent(at, "the chain of snapshots forms a loop"));
+        }
+        (at, txg) = (phys.prev_snap, phys.prev_snap_txg);
+    }
+    Ok(false)
+}
+
+/// Destroys a bookmark.
+pub async fn destroy_bookmark(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
+    let (head, last) = place(cx, name).await?;
+    let known = all(cx, head.object).await?;
+    let Some((_, gone)) = known.iter().find(|(name, _)| *name == last) else {
+        return Err(OpError::Refused(format!("bookmark '{name}' does not exist")));
+    };
+    if gone.redaction_object().is_some() {
+        return Err(OpError::Refused("redaction bookmarks can only be read".into()));
+    }
+    let txg = gone.creation_txg;
+    if known.len() == 1 {
+        forget_all(cx, head.object).await?;
+    } else if let Some(map) = attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
+        zap::remove(&mut cx.mos, map, last.as_str().into()).await?;
+    }
+    // The deadlists told blocks apart at the snapshot's txg for the bookmark's sake, if the snapshot is gone.
+    let head_phys = dataset::load(&mut cx.mos, head.object).await?;
+    let mut lives = head_phys.prev_snap_txg == txg;
+    for (_, snapshot) in dataset::snapshots(&mut cx.mos, &head_phys).await? {
+        lives |= dataset::load(&mut cx.mos, snapshot).await?.creation_txg == txg;
+    }
+    let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
+    let is_own = txg > dir::origin_txg(&mut cx.mos, &dir_phys).await?;
+    if is_own && !lives && !is_marked(cx, head.dir, txg).await? {
+        destroy::forget_key(cx, head.dir, txg).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! Clones of snapshots.
+//!
+//! A clone is a head whose chain begins at another directory's snapshot: it starts with that snapshot's tree and
+//! shares every block of it. Nothing is copied, and nothing is written before the clone changes.
+//! Facts: docs/format/mos.md §11.
+
+use super::{OpError, Properties, create, dataset, find, properties};
+use crate::sync::Syncer;
+
+/// `zfs clone`. [`OpError::Again`] if the snapshot is of this very transaction group, whose blocks it could not tell
+/// from its own.
+pub async fn clone(
+    cx: &mut Syncer,
+    snapshot: &str,
+    name: &str,
+    properties: &Properties,
+    parents: bool,
+) -> Result<(), OpError> {
+    let origin = find::snapshot(cx, snapshot).await?;
+    let phys = dataset::load(&mut cx.mos, origin.object).await?;
+    let vacancy = find::vacancy(cx, name, parents).await?;
+    if phys.bp.uses_crypt() {
+        return Err(OpError::Refused("encrypted datasets can only be read".into()));
+    }
+    if phys.creation_txg >= cx.txg {
+        return Err(OpError::Again);
+    }
+    create::check(cx, &vacancy, properties).await?;
+    let above = create::make_parents(cx, &vacancy).await?;
+    let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
+    properties::apply(cx, head, properties).await
+}

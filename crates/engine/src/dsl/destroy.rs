@@ -1,0 +1,277 @@
+//! Destroying snapshots and heads.
+//!
+//! A snapshot goes by whole lists: what only it had is in its successor's deadlist, in the buckets of blocks born
+//! after the snapshot before it; those move to the list of blocks to be freed, the rest changes hands. A head goes by
+//! handing its tree to the list of destroyed datasets, which is walked later. Facts: docs/format/mos.md §11.
+
+use std::collections::BTreeSet;
+
+use ondisk::{
+    dsl::{DatasetPhys, dataset_flags, keys},
+    objset::ObjsetType,
+};
+
+use super::{
+    OpError,
+    account::{self, Delta, Kind},
+    attributes, bookmarks, dataset, dir, edit, find, free,
+    limits::{self, Count},
+    snapshot::replace_in_chain,
+};
+use crate::{
+    EngineError,
+    mos::{deadlist, zap},
+    space::Space,
+    sync::{Change, Syncer},
+};
+
+/// Destroys snapshots, all or none; with `defer` (`-d`) those that are held or have clones go with the last of them.
+pub async fn destroy_snapshots(cx: &mut Syncer, names: &[String], defer: bool) -> Result<(), OpError> {
+    let (mut now, mut later) = (BTreeSet::new(), BTreeSet::new());
+    for name in names {
+        let snapshot = find::snapshot(cx, name).await?;
+        let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+        if snapshot.head.dir == cx.places.origin_dir {
+            return Err(OpError::Busy);
+        }
+        let holds = dataset::holds(&mut cx.mos, &phys).await?;
+        if holds == 0 && phys.children == 1 {
+            now.insert(snapshot.object);
+        } else if defer {
+            later.insert(snapshot.object);
+        } else if holds > 0 {
+            let text = format!("it's being held. Run 'zfs holds -r {name}' to see holders.");
+            return Err(OpError::Refused(text));
+        } else {
+            return Err(OpError::Refused("snapshot has dependent clones".into()));
+        }
+    }
+    for object in later {
+        dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
+    }
+    for object in now {
+        destroy_snapshot(cx, object).await?;
+    }
+    Ok(())
+}
+
+/// Destroys a snapshot that was to go with its last hold and clone, if that is now.
+pub(super) async fn destroy_if_deferred(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+    let phys = dataset::load(&mut cx.mos, object).await?;
+    let due = phys.flags & dataset_flags::DEFER_DESTROY != 0 && phys.children == 1;
+    if due && dataset::holds(&mut cx.mos, &phys).await? == 0 {
+        destroy_snapshot(cx, object).await?;
+    }
+    Ok(())
+}
+
+/// Destroys snapshot `object`, which has no clones and no holds.
+async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineError> {
+    let traits = cx.out.traits();
+    let deflate = cx.out.alloc.deflate().clone();
+    let phys = dataset::load(&mut cx.mos, object).await?;
+    let next = phys.next_snap;
+    let next_list = dataset::load(&mut cx.mos, next).await?.deadlist;
+    let next_is_snapshot = dataset::load(&mut cx.mos, next).await?.is_snapshot();
+
+    if phys.prev_snap != 0 {
+        let previous = dataset::load(&mut cx.mos, phys.prev_snap).await?;
+        if previous.next_snap == object {
+            // Blocks that this snapshot shared with the one before, and the next does not have.
+            let shared = deadlist::space_range(
+                &mut cx.mos,
+                next_list,
+                &deflate,
+                previous.prev_snap_txg,
+                phys.prev_snap_txg,
+            )
+            .await?;
+            dataset::update(&mut cx.mos, phys.prev_snap, |phys| {
+                phys.unique_bytes = phys.unique_bytes.saturating_add_signed(shared.used);
+            })
+            .await?;
+        }
+        replace_in_chain(cx, phys.prev_snap, object, next).await?;
+    }
+    dataset::update(&mut cx.mos, next, |next| {
+        next.prev_snap = phys.prev_snap;
+        next.prev_snap_txg = phys.prev_snap_txg;
+    })
+    .await?;
+
+    let target = cx.places.free_bpobj;
+    let freed = deadlist::move_to_bpobj(&mut cx.mos, &traits, next_list, phys.prev_snap_txg, target).await?;
+    account::dir_add(&mut cx.mos, phys.dir, Kind::Snap, -freed).await?;
+    account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, freed).await?;
+    // The emptied buckets told blocks apart that no list can hold any more.
+    for (key, _) in deadlist::buckets(&mut cx.mos, next_list).await?.into_iter().skip(1).rev() {
+        if key >= phys.prev_snap_txg {
+            deadlist::remove_key(&mut cx.mos, &traits, next_list, key).await?;
+        }
+    }
+    deadlist::merge(&mut cx.mos, &traits, next_list, phys.deadlist).await?;
+
+    if next_is_snapshot {
+        let after = dataset::load(&mut cx.mos, next).await?.next_snap;
+        let after_list = dataset::load(&mut cx.mos, after).await?.deadlist;
+        let inherited =
+            deadlist::space_range(&mut cx.mos, after_list, &deflate, phys.prev_snap_txg, phys.creation_txg)
+                .await?;
+        dataset::update(&mut cx.mos, next, |next| {
+            next.unique_bytes = next.unique_bytes.saturating_add_signed(inherited.used);
+        })
+        .await?;
+        if !bookmarks::is_marked(cx, phys.dir, phys.creation_txg).await? {
+            forget_key(cx, phys.dir, phys.creation_txg).await?;
+        }
+    } else {
+        let head = dataset::load(&mut cx.mos, next).await?;
+        let unique = own_space(cx, &head).await?.used;
+        let unique = u64::try_from(unique).unwrap_or(0);
+        account::set_head_unique(&mut cx.mos, next, unique).await?;
+    }
+
+    let head = dir::load(&mut cx.mos, phys.dir).await?.head_dataset;
+    let names = dataset::load(&mut cx.mos, head).await?;
+    for (name, snapshot) in dataset::snapshots(&mut cx.mos, &names).await? {
+        if snapshot == object {
+            zap::remove(&mut cx.mos, names.snap_names, name.as_str().into()).await?;
+        }
+    }
+    for list in [phys.props, phys.user_refs, phys.next_clones] {
+        if list != 0 {
+            cx.mos.free(list).await?;
+        }
+    }
+    attributes::free_object(&mut cx.mos, object).await?;
+    limits::snapshots_changed(cx, phys.dir, -1).await?;
+    cx.changes.push(Change::Destroyed(object));
+    Ok(())
+}
+
+/// What a head has that its previous snapshot has not: what it references less what of the snapshot is left in it.
+pub(super) async fn own_space(cx: &mut Syncer, head: &DatasetPhys) -> Result<Space, EngineError> {
+    let dead = deadlist::header(&mut cx.mos, head.deadlist).await?;
+    let dead = Space {
+        used: dead.used.cast_signed(),
+        compressed: dead.compressed_bytes.cast_signed(),
+        uncompressed: dead.uncompressed_bytes.cast_signed(),
+    };
+    let before = match head.prev_snap {
+        0 => Space::ZERO,
+        previous => account::referenced(&dataset::load(&mut cx.mos, previous).await?),
+    };
+    Ok(account::referenced(head) - (before - dead))
+}
+
+/// Removes a snapshot's txg from the deadlist of its head, and of the heads of all clones made after it.
+pub(super) async fn forget_key(cx: &mut Syncer, dir: u64, txg: u64) -> Result<(), EngineError> {
+    let traits = cx.out.traits();
+    let phys = dir::load(&mut cx.mos, dir).await?;
+    let mut heads = vec![phys.head_dataset];
+    let mut seen = BTreeSet::new();
+    let mut todo = vec![dir];
+    while let Some(dir) = todo.pop() {
+        if !seen.insert(dir) {
+            continue;
+        }
+        let phys = dir::load(&mut cx.mos, dir).await?;
+        for clone in dataset::clones_of(&mut cx.mos, &phys).await? {
+            let clone_dir = dataset::load(&mut cx.mos, clone).await?.dir;
+            let clone_phys = dir::load(&mut cx.mos, clone_dir).await?;
+            if dir::origin_txg(&mut cx.mos, &clone_phys).await? > txg {
+                heads.push(clone);
+                todo.push(clone_dir);
+            }
+        }
+    }
+    for head in heads {
+        let list = dataset::load(&mut cx.mos, head).await?.deadlist;
+        deadlist::remove_key(&mut cx.mos, &traits, list, txg).await?;
+    }
+    Ok(())
+}
+
+/// Destroys one head without snapshots and children. Its blocks are freed later where the pool can do that.
+pub async fn destroy_head(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
+    let head = find::head(cx, name).await?;
+    if head.dir == cx.places.root_dir {
+        return Err(OpError::Refused("operation does not apply to pools".into()));
+    }
+    let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
+    let phys = dataset::load(&mut cx.mos, head.object).await?;
+    let children = dir::children(&mut cx.mos, &dir_phys).await?;
+    if !children.is_empty() || !dataset::snapshots(&mut cx.mos, &phys).await?.is_empty() {
+        let kind = dataset::kind(cx, head.object, &phys).await?;
+        let word = if kind == ObjsetType::Volume { "volume" } else { "filesystem" };
+        return Err(OpError::Refused(format!("{word} has children")));
+    }
+    if attributes::get(&mut cx.mos, head.dir, keys::CRYPTO_KEY).await?.is_some() {
+        return Err(OpError::Refused("encrypted datasets can only be read".into()));
+    }
+    let last = name.rsplit('/').next().unwrap_or_default();
+    destroy(cx, head, &phys, last).await?;
+    if phys.prev_snap != 0 {
+        destroy_if_deferred(cx, phys.prev_snap).await?;
+    }
+    Ok(())
+}
+
+async fn destroy(
+    cx: &mut Syncer,
+    head: find::Head,
+    phys: &DatasetPhys,
+    name: &str,
+) -> Result<(), EngineError> {
+    let traits = cx.out.traits();
+    let dir = head.dir;
+    let refreservation = dir::refreservation(&mut cx.mos, dir).await?;
+    let set_aside = account::unused_refreservation(refreservation, phys.unique_bytes);
+    account::dir_change(&mut cx.mos, dir, Delta::default().bytes(Kind::RefReserved, -set_aside)).await?;
+    account::set_reservation(&mut cx.mos, dir, 0).await?;
+    edit::drop_livelist(cx, dir).await?;
+    let own = own_space(cx, phys).await?;
+    free::give_back(cx, phys.bp, phys.prev_snap_txg, own, dir).await?;
+    // Nothing is left to be counted; what rounding of other software left over must not stay above.
+    let rest = dir::load(&mut cx.mos, dir).await?;
+    let rest = Space {
+        used: rest.used_bytes.cast_signed(),
+        compressed: rest.compressed_bytes.cast_signed(),
+        uncompressed: rest.uncompressed_bytes.cast_signed(),
+    };
+    account::dir_add(&mut cx.mos, dir, Kind::Head, -rest).await?;
+
+    if phys.prev_snap != 0 {
+        dataset::remove_next_clone(&mut cx.mos, phys.prev_snap, head.object).await?;
+        let origin_dir = dataset::update(&mut cx.mos, phys.prev_snap, |origin| {
+            origin.children = origin.children.saturating_sub(1);
+            origin.dir
+        })
+        .await?;
+        dataset::remove_clone(&mut cx.mos, origin_dir, head.object).await?;
+    }
+    deadlist::destroy(&mut cx.mos, &traits, phys.deadlist).await?;
+    bookmarks::forget_all(cx, head.object).await?;
+    for list in [phys.snap_names, phys.props, phys.user_refs, phys.next_clones] {
+        if list != 0 {
+            cx.mos.free(list).await?;
+        }
+    }
+    attributes::free_object(&mut cx.mos, head.object).await?;
+
+    let dir_phys = dir::load(&mut cx.mos, dir).await?;
+    for (_, permissions) in dir::numbers(&mut cx.mos, dir_phys.delegation).await? {
+        cx.mos.free(permissions).await?;
+    }
+    for list in [dir_phys.delegation, dir_phys.props, dir_phys.child_map, dir_phys.clones] {
+        if list != 0 {
+            cx.mos.free(list).await?;
+        }
+    }
+    limits::adjust(cx, dir_phys.parent, Count::Datasets, -1).await?;
+    attributes::free_object(&mut cx.mos, dir).await?;
+    let map = dir::child_map_of(&mut cx.mos, dir_phys.parent).await?;
+    zap::remove(&mut cx.mos, map, name.into()).await?;
+    cx.changes.push(Change::Destroyed(head.object));
+    Ok(())
+}
