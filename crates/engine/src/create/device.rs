@@ -1,0 +1,304 @@
+//! Getting hold of devices for a pool: files made sparse, sectors asked for, and nothing taken that is in use.
+//!
+//! A device is locked before its content is looked at, so what was found still holds when labels are written.
+//! Messages are OpenZFS's. Facts: docs/format/labels.md §4.
+
+use std::{
+    fs, io,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use disk::{Disk, FileDisk, IoBuf};
+use ondisk::{label::PoolState, nvlist::NvList};
+use pool::import::Device;
+
+use super::{plan::DeviceFacts, spec::SpecError};
+
+/// Directories in which devices are looked for by their last name, as OpenZFS does.
+const SEARCHED: [&str; 5] =
+    ["/dev", "/dev/disk/by-id", "/dev/disk/by-path", "/dev/disk/by-label", "/dev/mapper"];
+/// Bytes at the start of a device in which other owners leave their marks: Btrfs has the last of them.
+const MARKED_BYTES: u64 = 68 << 10;
+
+/// A device that was opened for writing, and nobody else's.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The device.
+    pub disk: Arc<dyn Disk>,
+    /// What a plan needs to know.
+    pub facts: DeviceFacts,
+    /// The file did not exist before.
+    created: Option<PathBuf>,
+}
+
+impl Prepared {
+    /// Removes the file again if it was created for this: the pool is not to be.
+    pub fn undo(self) {
+        if let Some(path) = self.created
+            && let Err(error) = fs::remove_file(&path)
+        {
+            tracing::warn!(path = %path.display(), %error, "file not removed again");
+        }
+    }
+}
+
+/// The path of a device as named on a command line: absolute, or a name in one of the directories of `/dev`.
+///
+/// # Errors
+/// There is no such device.
+pub fn resolve(word: &str) -> Result<PathBuf, SpecError> {
+    if word.starts_with('/') {
+        return Ok(PathBuf::from(word));
+    }
+    let found = SEARCHED.iter().map(|dir| Path::new(dir).join(word)).find(|path| path.exists());
+    found.ok_or_else(|| SpecError::Open {
+        path: word.to_owned(),
+        reason: "no such device in /dev\nmust be a full path or shorthand device name".to_owned(),
+    })
+}
+
+/// What a device is, without taking or creating it. `size` is that of a file to be created.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError> {
+    let options = disk::OpenOptions { read_only: true, ..disk::OpenOptions::default() };
+    match (FileDisk::open(path, options), size) {
+        (Ok(disk), size) => {
+            let facts = facts(path, &disk);
+            Ok(DeviceFacts { bytes: facts.bytes.max(size.unwrap_or(0)), ..facts })
+        }
+        (Err(error), Some(bytes)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(DeviceFacts { bytes, block_device: false, logical_sector: 512, physical_sector: 4096 })
+        }
+        (Err(error), _) => Err(cannot_open(path, &error)),
+    }
+}
+
+/// Opens a device for writing and makes sure that it is free. A file that does not exist is created, sparse, if
+/// `size` (bytes) is given; one that is smaller grows to it. With `force`, devices of pools that are not open, and
+/// what other software left, may be overwritten.
+///
+/// # Errors
+/// It cannot be opened, is in use, or holds something and `force` is not given. A file that was created is
+/// removed again.
+pub async fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prepared, SpecError> {
+    let created = match size {
+        Some(size) => make_file(path, size).map_err(|error| cannot_open(path, &error))?,
+        None => None,
+    };
+    let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    let outcome = match FileDisk::open(path, options) {
+        Ok(disk) => check(path, Arc::new(disk), force).await,
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Err(SpecError::Repair(vec![error.to_string()]))
+        }
+        Err(error) => Err(cannot_open(path, &error)),
+    };
+    match outcome {
+        Ok(disk) => Ok(Prepared { facts: facts(path, &*disk), disk, created }),
+        Err(error) => {
+            if let Some(path) = created {
+                let _best_effort = fs::remove_file(path);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Creates or enlarges a regular file; the path if it was created.
+fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
+    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => {
+            if let Err(error) = file.set_len(size) {
+                let _best_effort = fs::remove_file(path);
+                return Err(error);
+            }
+            Ok(Some(path.to_owned()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let metadata = fs::metadata(path)?;
+            if metadata.is_file() && metadata.len() < size {
+                fs::OpenOptions::new().write(true).open(path)?.set_len(size)?;
+            }
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn facts(path: &Path, disk: &dyn Disk) -> DeviceFacts {
+    let info = disk.info();
+    let block_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    DeviceFacts {
+        bytes: info.size,
+        block_device,
+        // A file takes any offset; what the file system below it likes is not the pool's affair.
+        logical_sector: if block_device { info.logical_sector } else { 512 },
+        physical_sector: info.physical_sector,
+    }
+}
+
+fn cannot_open(path: &Path, error: &io::Error) -> SpecError {
+    let deepest = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "No such file or directory".to_owned(),
+        _ => deepest.split(" (os error").next().unwrap_or_default().to_owned(),
+    };
+    SpecError::Open { path: path.display().to_string(), reason }
+}
+
+/// Whether a locked device may be overwritten.
+async fn check(path: &Path, disk: Arc<FileDisk>, force: bool) -> Result<Arc<dyn Disk>, SpecError> {
+    let disk: Arc<dyn Disk> = disk;
+    let read = |error: io::Error| cannot_open(path, &error);
+    let device = Device::read(Arc::clone(&disk)).await.map_err(read)?;
+    let config = device.as_ref().and_then(|device| device.config_at(u64::MAX));
+    let name = path.display();
+    if let Some(what) = config.and_then(of_pool) {
+        if force {
+            return Ok(disk);
+        }
+        return Err(SpecError::Override(vec![format!("{name} {what}")]));
+    }
+    if force {
+        return Ok(disk);
+    }
+    let len = disk.info().size.min(MARKED_BYTES) as usize;
+    let start = disk.read(0, IoBuf::with_len(len)).await.map_err(read)?;
+    match mark(&start) {
+        Some(what) => Err(SpecError::Override(vec![format!("{name} contains a {what}")])),
+        None => Ok(disk),
+    }
+}
+
+/// What a label says that its device is, if that is an obstacle. Nobody has the pool open: its lock would have been
+/// in the way. But it may have been left without an export, or be in use on another host.
+fn of_pool(config: &NvList) -> Option<String> {
+    let pool = config.str("name").unwrap_or_default();
+    Some(match PoolState::from_id(config.u64("state")?) {
+        PoolState::Active => format!("is part of potentially active pool '{pool}'"),
+        PoolState::Exported => format!("is part of exported pool '{pool}'"),
+        PoolState::Destroyed => return None,
+        PoolState::Spare => "is reserved as a hot spare for a pool".to_owned(),
+        PoolState::Cache => "is a cache device of a pool".to_owned(),
+        _ => format!("is part of unknown pool '{pool}'"),
+    })
+}
+
+/// Whose mark the first bytes of a device carry.
+fn mark(start: &[u8]) -> Option<String> {
+    let at = |offset: usize, bytes: &[u8]| start.get(offset..offset + bytes.len()) == Some(bytes);
+    let byte = |offset: usize| start.get(offset).copied().unwrap_or(0);
+    let file_system = |kind: &str| Some(format!("filesystem of type '{kind}'"));
+    if at(1024 + 56, &[0x53, 0xef]) {
+        // Extents among the incompatible features make it ext4, a journal among the compatible ones ext3.
+        let kind = if byte(1024 + 96) & 0x40 != 0 {
+            "ext4"
+        } else if byte(1024 + 92) & 4 != 0 {
+            "ext3"
+        } else {
+            "ext2"
+        };
+        return file_system(kind);
+    }
+    let marks: [(usize, &[u8], &str); 11] = [
+        (0, b"XFSB", "xfs"),
+        (3, b"NTFS    ", "ntfs"),
+        (3, b"EXFAT   ", "exfat"),
+        (54, b"FAT1", "vfat"),
+        (82, b"FAT32", "vfat"),
+        (64 * 1024 + 64, b"_BHRfS_M", "btrfs"),
+        (1024, &[0x10, 0x20, 0xf5, 0xf2], "f2fs"),
+        (0, b"LUKS\xba\xbe", "crypto_LUKS"),
+        (512, b"LABELONE", "LVM2_member"),
+        (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "linux_raid_member"),
+        (4096 - 10, b"SWAPSPACE2", "swap"),
+    ];
+    if let Some((_, _, kind)) = marks.iter().find(|(offset, bytes, _)| at(*offset, bytes)) {
+        return file_system(kind);
+    }
+    if at(512, b"EFI PART") || at(4096, b"EFI PART") {
+        return Some("partition table of type 'gpt'".to_owned());
+    }
+    let used_partition = (0..4).any(|i| byte(446 + 16 * i + 4) != 0);
+    (at(510, &[0x55, 0xaa]) && used_partition).then(|| "partition table of type 'dos'".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_are_created_sparse_and_removed_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let prepared = prepare(&path, Some(128 << 20), false).await.unwrap();
+        assert_eq!((prepared.facts.bytes, prepared.facts.block_device), (128 << 20, false));
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).unwrap());
+        assert!(blocks < 1000, "{blocks} sectors of a sparse file");
+        prepared.undo();
+        assert!(!path.exists());
+        let missing = prepare(&path, None, false).await.unwrap_err().to_string();
+        assert_eq!(missing, format!("cannot open '{}': No such file or directory", path.display()));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_there_stays_and_grows() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        fs::write(&path, b"mine").unwrap();
+        assert_eq!(inspect(&path, Some(1 << 20)).unwrap().bytes, 1 << 20);
+        let prepared = prepare(&path, Some(1 << 20), false).await.unwrap();
+        assert_eq!(prepared.facts.bytes, 1 << 20);
+        prepared.undo();
+        assert_eq!(&fs::read(&path).unwrap()[..4], b"mine");
+    }
+
+    #[tokio::test]
+    async fn a_device_in_use_is_refused_even_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let first = prepare(&path, Some(64 << 20), false).await.unwrap();
+        let error = prepare(&path, Some(64 << 20), true).await.unwrap_err();
+        assert!(matches!(error, SpecError::Repair(_)), "{error}");
+        assert!(error.to_string().contains("is in use by another process (pool open elsewhere"), "{error}");
+        drop(first);
+        prepare(&path, None, false).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_others_left_is_only_overwritten_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        for (offset, bytes, what) in [
+            (1080, &[0x53, 0xef][..], "filesystem of type 'ext2'"),
+            (0, b"XFSB", "filesystem of type 'xfs'"),
+            (3, b"NTFS    ", "filesystem of type 'ntfs'"),
+            (65600, b"_BHRfS_M", "filesystem of type 'btrfs'"),
+            (4086, b"SWAPSPACE2", "filesystem of type 'swap'"),
+            (512, b"EFI PART", "partition table of type 'gpt'"),
+        ] {
+            let path = dir.path().join("a.img");
+            let mut content = vec![0; 1 << 20];
+            content[offset..offset + bytes.len()].copy_from_slice(bytes);
+            fs::write(&path, &content).unwrap();
+            let error = prepare(&path, None, false).await.unwrap_err().to_string();
+            let expected = format!("'-f' to override the following errors:\n{} contains a {what}", path.display());
+            assert!(error.ends_with(&expected), "{error}");
+            prepare(&path, None, true).await.unwrap();
+        }
+        assert_eq!(mark(&[0; 70_000]), None);
+    }
+
+    #[test]
+    fn names_are_looked_for_in_dev() {
+        assert_eq!(resolve("/tmp/x").unwrap(), Path::new("/tmp/x"));
+        assert_eq!(resolve("null").unwrap(), Path::new("/dev/null"));
+        assert_eq!(
+            resolve("no-such-device").unwrap_err().to_string(),
+            "cannot open 'no-such-device': no such device in /dev\nmust be a full path or shorthand device name"
+        );
+    }
+}
