@@ -1,27 +1,71 @@
 //! Pools from nothing, and new devices for pools there are: what goes on the labels, which devices may be used.
 //!
-//! [`VdevSpec`] is what the user typed, [`Plan`] what becomes of it on devices of certain sizes; nothing is touched
-//! before [`create`] or [`add`].
+//! ```text
+//!   words ─▶ VdevSpec ─▶ Plan (sizes, ashift, capacity; `-n` ends here) ─▶ create or add ─▶ a Syncer
+//!                  device::prepare ─┘ (locked, free, made if need be)
+//! ```
 //!
-//! Facts: docs/format/labels.md, zvol.md §3, spacemap.md §1.
+//! [`create`] writes labels that say "not finished" (txg 0) and builds the MOS in memory; the pool exists once the
+//! first transaction group is durable. Until then a power cut leaves devices without a pool.
+//!
+//! Facts: docs/format/labels.md §5, zvol.md §3, mos.md §1–§5, spacemap.md §1, §8.
+
+pub mod config;
+pub mod device;
+mod features;
+mod plan;
+mod spec;
 
 use std::sync::Arc;
 
 use disk::Disk;
-use ondisk::nvlist::NvList;
-use pool::cache::BlockCache;
-
-use crate::{
-    dsl::{OpError, Properties},
-    sync::Syncer,
+use ondisk::{
+    Order,
+    blkptr::BlkPtr,
+    dnode::ObjectType,
+    label::{Multihost, PoolState},
+    nvlist::NvList,
+    objset::ObjsetType,
+    uberblock::{RaidzReflow, Uberblock, VERSION_FEATURES},
+    zap::{IntSize, Value},
 };
+use pool::{
+    PoolIo,
+    cache::BlockCache,
+    vdev::{Class, Disks, Tree},
+};
+use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+
+pub use self::{
+    config::Host,
+    features::features,
+    plan::{ASHIFT, ASHIFT_DEFAULT, Capacity, DeviceFacts, Plan, PlannedLeaf, PlannedTop, VOLUME_BLOCKS},
+    spec::{Shape, SpecError, TopSpec, Use, VdevSpec},
+};
+use crate::{
+    EngineError,
+    alloc::{Allocator, NewTop},
+    dmu::{MutSet, NewObject},
+    dsl::{self, OpError, Properties, Stored},
+    mos::{DIRECTORY, features as counts, history, packed, zap},
+    open::multihost,
+    policy::Traits,
+    sync::{Places, Syncer},
+    write::{BlockWriter, labels},
+};
+
+/// The first transaction group of a pool, as in OpenZFS.
+pub const FIRST_TXG: u64 = 4;
+
+const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
 
 /// What a pool is created with.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// Its name.
     pub name: String,
-    /// Guids of the features to enable ([`features`]).
+    /// Guids of the features to enable ([`features`]), dependencies first.
     pub features: Vec<&'static str>,
     /// Pool properties (`-o`), except `ashift`.
     pub pool_properties: Properties,
@@ -33,7 +77,7 @@ pub struct CreateOptions {
     pub hostname: String,
     /// Wall clock, seconds since 1970.
     pub now: u64,
-    /// Decides guids and salts.
+    /// Decides guids and salts: two pools of the same seed have the same guids.
     pub seed: u64,
     /// Where its blocks are cached.
     pub cache: Arc<BlockCache>,
@@ -43,81 +87,335 @@ pub struct CreateOptions {
     pub history: Option<NvList>,
 }
 
-/// Features of a new pool by the value of the property `compatibility`.
+/// New top-level devices with their names and places: between a plan and a configuration.
+struct Numbered {
+    lists: Vec<NvList>,
+    disks: Disks,
+    caches: Vec<(NvList, u64)>,
+    spares: Vec<(NvList, u64)>,
+}
+
+/// Creates a pool on `disks`, which are those of [`Plan::paths`], in that order. The labels are written; the pool
+/// exists once the first transaction group, which the returned syncer is in, has been synced.
 ///
 /// # Errors
-/// No such set.
-pub fn features(_compatibility: &str) -> Result<Vec<&'static str>, OpError> {
-    todo!("life")
-}
-/// Creates a pool on `disks`, which are those of [`Plan::paths`], in that order. The labels are written; the pool
-/// exists once the first transaction group (4, which the returned syncer is in) has been synced.
+/// A device fails, or properties or features contradict each other. What was written so far is no pool.
 pub async fn create(
-    _plan: &Plan,
-    _disks: &[Arc<dyn Disk>],
-    _options: CreateOptions,
+    plan: &Plan,
+    disks: &[Arc<dyn Disk>],
+    options: CreateOptions,
 ) -> Result<Syncer, OpError> {
-    todo!("life")
+    if !plan.tops.iter().any(|top| top.purpose == Use::Data) {
+        return Err(OpError::Refused("at least one toplevel vdev must be specified".to_owned()));
+    }
+    let mut random = StdRng::seed_from_u64(options.seed);
+    let guid = new_guid(&mut random);
+    let host = Host { id: options.hostid, name: options.hostname.clone() };
+    let mut config = config::new_pool(&options.name, guid, &host, FIRST_TXG);
+    if let Some(Stored::Text(comment)) = options.pool_properties.get("comment") {
+        config.set("comment", comment.as_str());
+    }
+    if let Some(Stored::Text(compatibility)) = options.pool_properties.get("compatibility") {
+        config.set("compatibility", compatibility.as_str());
+    }
+    let numbered = number(plan, disks, &mut random, 0, FIRST_TXG)?;
+    let lists: Vec<&NvList> = numbered.lists.iter().collect();
+    let tree = Tree::from_tops(guid, &lists, &numbered.disks, None).map_err(bad_config)?;
+    set_classes(&tree, plan, 0);
+    numbered.lists.iter().for_each(|list| config::push_top(&mut config, list.clone()));
+
+    let traits = traits_of(&options.features);
+    let tops: Vec<NewTop> = plan.tops.iter().zip(0..).map(|(top, id)| new_top(top, id)).collect();
+    let io = Arc::new(PoolIo::new(tree, Arc::clone(&options.cache)));
+    let mut salt = [0; 32];
+    random.fill_bytes(&mut salt);
+    io.set_salt(salt);
+    io.start_counting();
+    let multihost = match options.pool_properties.get("multihost") {
+        Some(Stored::Number(1)) => Multihost::On,
+        _ => Multihost::Off,
+    };
+    let uberblock = Uberblock {
+        order: Order::Little,
+        version: VERSION_FEATURES,
+        txg: 0,
+        guid_sum: io.tree().guid_sum(),
+        timestamp: options.now,
+        rootbp: BlkPtr::EMPTY,
+        software_version: VERSION_FEATURES,
+        mmp: Some(multihost::fields(multihost)),
+        checkpoint_txg: 0,
+        raidz_reflow: RaidzReflow::default(),
+    };
+    for top in 0..io.tree().tops.len() {
+        labels::initialize(io.tree(), &config, top).await?;
+    }
+    write_auxiliary_labels(&io, &numbered).await?;
+
+    let out = BlockWriter::new(Arc::clone(&io), Allocator::create(traits, &tops), traits, options.workers);
+    let mos = MutSet::create(out.source(), 0, ObjsetType::Meta);
+    let mut cx = Syncer {
+        name: options.name.clone(),
+        guid,
+        txg: FIRST_TXG,
+        now: options.now,
+        random,
+        out,
+        mos,
+        places: Places::default(),
+        config,
+        config_dirty: true,
+        uberblock,
+        io,
+        view: None,
+        multihost: multihost == Multihost::On,
+        changes: Vec::new(),
+    };
+    cx.out.begin(FIRST_TXG);
+    fill(&mut cx, plan, &options, &numbered, salt).await?;
+    Ok(cx)
 }
+
+/// Everything in the MOS of a new pool.
+async fn fill(
+    cx: &mut Syncer,
+    plan: &Plan,
+    options: &CreateOptions,
+    numbered: &Numbered,
+    salt: [u8; 32],
+) -> Result<(), OpError> {
+    let mos = &mut cx.mos;
+    mos.claim(DIRECTORY, NewObject::of(ObjectType::OBJECT_DIRECTORY)).await?;
+    zap::init(mos, DIRECTORY, 0).await?;
+    cx.out.alloc.begin(FIRST_TXG, None, mos).await?;
+    counts::create(mos).await?;
+    for guid in &options.features {
+        counts::enable(mos, guid, FIRST_TXG).await?;
+    }
+    let traits = counts::traits(mos).await?;
+    if traits != cx.out.traits() {
+        let detail = format!("the features {:?} are not complete", options.features);
+        return Err(EngineError::Encode { what: "the features of a new pool", detail }.into());
+    }
+    let salt = Value::from_be_bytes(IntSize::One, salt.to_vec()).expect("any bytes are integers of one byte");
+    zap::set(mos, DIRECTORY, "org.illumos:checksum_salt".into(), salt).await?;
+    zap::set_u64(mos, DIRECTORY, "deflate", 1).await?;
+    zap::set_u64(mos, DIRECTORY, "creation_version", VERSION_FEATURES).await?;
+    let object = packed::create(mos).await?;
+    zap::set_u64(mos, DIRECTORY, "config", object).await?;
+    cx.places.config = object;
+    let map = zap::create(mos, ObjectType::ZAP_METADATA, 0).await?;
+    zap::set_u64(mos, DIRECTORY, VDEV_ZAP_MAP, map).await?;
+    add_zaps(cx, plan, 0, map).await?;
+    let label_features = counts::in_label(&mut cx.mos).await?;
+    let features = label_features.iter().map(|guid| ((*guid).to_owned(), ondisk::nvlist::Value::Boolean));
+    cx.config.set("features_for_read", features.collect::<NvList>());
+    add_auxiliaries(cx, numbered).await?;
+    history::create(&mut cx.mos, plan.deflated()).await?;
+    dsl::init(cx, &options.root_properties).await?;
+    if !options.pool_properties.is_empty() {
+        dsl::set_pool(cx, &options.pool_properties).await?;
+    }
+    if let Some(record) = &options.history {
+        history::append(&mut cx.mos, record).await?;
+    }
+    Ok(())
+}
+
 /// `zpool add`: takes the devices of `plan` into the pool, in this transaction group. `disks` as in [`create`].
-pub async fn add(_cx: &mut Syncer, _plan: &Plan, _disks: &[Arc<dyn Disk>]) -> Result<(), OpError> {
-    todo!("life")
+///
+/// # Errors
+/// A new device fails, or the pool cannot have such devices. Nothing has changed then.
+pub async fn add(cx: &mut Syncer, plan: &Plan, disks: &[Arc<dyn Disk>]) -> Result<(), OpError> {
+    let classes = special(plan);
+    if classes > 0 && counts::count(&mut cx.mos, ALLOCATION_CLASSES).await?.is_none() {
+        let feature = "allocation_classes";
+        return Err(OpError::Refused(format!("feature '{feature}' is not enabled in this pool")));
+    }
+    let first = cx.io.tree().tops.len();
+    let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;
+    let mut tree = cx.io.tree().clone();
+    let mut config = cx.config.clone();
+    for list in &numbered.lists {
+        tree = tree.with_top(list, &numbered.disks).map_err(bad_config)?;
+        config::push_top(&mut config, list.clone());
+    }
+    set_classes(&tree, plan, first);
+    for top in first..tree.tops.len() {
+        labels::initialize(&tree, &config, top).await?;
+    }
+    let io = Arc::new(cx.io.with_tree(tree));
+    write_auxiliary_labels(&io, &numbered).await?;
+
+    // From here on only a failing pool can stop it.
+    cx.uberblock.guid_sum = io.tree().guid_sum();
+    cx.out.set_io(Arc::clone(&io));
+    for (top, id) in plan.tops.iter().zip(first as u64..) {
+        cx.out.alloc.add(&new_top(top, id));
+    }
+    cx.mos.set_source(cx.out.source());
+    (cx.io, cx.config, cx.config_dirty) = (io, config, true);
+    if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
+        add_zaps(cx, plan, first, map).await?;
+    }
+    add_auxiliaries(cx, &numbered).await
 }
 
-/// What devices are to be, as on the command line of `zpool create`.
-#[derive(Clone, Debug)]
-pub struct VdevSpec {}
-
-impl VdevSpec {
-    /// Reads `mirror a b log c` and the like.
-    ///
-    /// # Errors
-    /// As OpenZFS words it, with "invalid vdev specification: " in front.
-    pub fn parse(_words: &[String]) -> Result<Self, OpError> {
-        todo!("life")
+/// Gives all new devices guids, and puts the disks to them. `first` is the id of the first top-level device.
+fn number(
+    plan: &Plan,
+    disks: &[Arc<dyn Disk>],
+    random: &mut StdRng,
+    first: u64,
+    txg: u64,
+) -> Result<Numbered, OpError> {
+    if disks.len() != plan.leaves().count() {
+        let detail = format!("{} disks for {} devices", disks.len(), plan.leaves().count());
+        return Err(EngineError::Encode { what: "a new pool", detail }.into());
     }
-    /// The leaves, in the order in which [`create`] wants their disks.
-    pub fn paths(&self) -> Vec<&str> {
-        todo!("life")
+    let mut rest = disks.iter();
+    let mut named =
+        Numbered { lists: Vec::new(), disks: Disks::new(), caches: Vec::new(), spares: Vec::new() };
+    for (top, id) in plan.tops.iter().zip(first..) {
+        let own = new_guid(random);
+        let leaves: Vec<u64> = match top.shape {
+            Shape::Single => vec![own],
+            Shape::Mirror | Shape::Raidz(_) => top.leaves.iter().map(|_| new_guid(random)).collect(),
+        };
+        named.disks.extend(leaves.iter().zip(&mut rest).map(|(guid, disk)| (*guid, Arc::clone(disk))));
+        let mut guids = vec![own];
+        guids.extend(leaves.iter().filter(|guid| **guid != own));
+        let zaps = config::Zaps { top: 0, leaves: vec![0; top.leaves.len()] };
+        named.lists.push(config::top(top, id, &guids, &zaps, txg));
+    }
+    for (leaves, list) in [(&plan.caches, &mut named.caches), (&plan.spares, &mut named.spares)] {
+        for (leaf, disk) in leaves.iter().zip(&mut rest) {
+            let guid = new_guid(random);
+            named.disks.insert(guid, Arc::clone(disk));
+            list.push((config::auxiliary(leaf, guid, txg), guid));
+        }
+    }
+    Ok(named)
+}
+
+fn new_guid(random: &mut StdRng) -> u64 {
+    random.random_range(1..u64::MAX)
+}
+
+fn new_top(top: &PlannedTop, id: u64) -> NewTop {
+    NewTop {
+        id,
+        ashift: top.ashift,
+        asize: top.asize,
+        metaslab_shift: top.metaslab_shift,
+        raidz: top.raidz(),
+        is_log: top.purpose == Use::Log,
     }
 }
 
-/// Devices of known sizes, arranged.
-#[derive(Clone, Debug)]
-pub struct Plan {}
-
-/// What is known of a device before it is used.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceFacts {
-    /// Bytes.
-    pub bytes: u64,
-    /// A block device, not a file.
-    pub block_device: bool,
-    /// Smallest unit it can address.
-    pub logical_sector: u32,
-    /// Smallest unit it writes at once.
-    pub physical_sector: u32,
+/// Top-level devices that count in the feature `allocation_classes`.
+fn special(plan: &Plan) -> i64 {
+    plan.tops.iter().filter(|top| matches!(top.purpose, Use::Special | Use::Dedup)).count() as i64
 }
 
-impl Plan {
-    /// Arranges devices. `facts` are of the paths of `spec`, in order. `force` accepts mixed redundancy.
-    ///
-    /// # Errors
-    /// Devices too small, mixed redundancy without `force`, an impossible ashift.
-    pub fn new(
-        _spec: &VdevSpec,
-        _facts: &[DeviceFacts],
-        _ashift: Option<u32>,
-        _force: bool,
-    ) -> Result<Self, OpError> {
-        todo!("life")
+/// What the tree would learn from the devices' ZAPs.
+fn set_classes(tree: &Tree, plan: &Plan, first: usize) {
+    for (vdev, top) in tree.tops.iter().skip(first).zip(&plan.tops) {
+        let class = match top.purpose {
+            Use::Data | Use::Log => continue,
+            Use::Special => Class::Special,
+            Use::Dedup => Class::Dedup,
+        };
+        if let Some(top) = &vdev.top {
+            let _already_known = top.bias.set(class);
+        }
     }
-    /// The leaves, in the order in which [`create`] wants their disks.
-    pub fn paths(&self) -> Vec<&str> {
-        todo!("life")
+}
+
+/// A ZAP for each new top-level device and each new leaf, in the map and in the configuration.
+async fn add_zaps(cx: &mut Syncer, plan: &Plan, first: usize, map: u64) -> Result<(), OpError> {
+    for (top, id) in plan.tops.iter().zip(first..) {
+        let mut objects = Vec::with_capacity(top.leaves.len() + 1);
+        for _ in 0..=top.leaves.len() {
+            let object = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
+            zap::set_int(&mut cx.mos, map, object).await?;
+            objects.push(object);
+        }
+        let own = objects[0];
+        if matches!(top.purpose, Use::Special | Use::Dedup) {
+            let class = Value::from_text(&top.purpose.to_string());
+            zap::set(&mut cx.mos, own, "org.zfsonlinux:allocation_bias".into(), class).await?;
+        }
+        let Some(list) = config::tops_mut(&mut cx.config).get_mut(id) else { continue };
+        list.set("com.delphix:vdev_zap_top", own);
+        let mut leaves = objects[1..].iter();
+        config::walk_mut(list, &mut |list| {
+            if list.contains("path")
+                && let Some(object) = leaves.next()
+            {
+                list.set("com.delphix:vdev_zap_leaf", *object);
+            }
+        });
     }
-    /// Bytes of volumes that fit, by volblocksize (4K … 128K): parity, padding and slop space taken off.
-    pub fn capacity(&self) -> Vec<(u32, u64)> {
-        todo!("life")
+    match special(plan) {
+        0 => Ok(()),
+        count => Ok(counts::add(&mut cx.mos, ALLOCATION_CLASSES, count).await.map(drop)?),
     }
+}
+
+async fn write_auxiliary_labels(io: &PoolIo, numbered: &Numbered) -> Result<(), EngineError> {
+    for (list, state) in [(&numbered.caches, PoolState::Cache), (&numbered.spares, PoolState::Spare)] {
+        for (_, guid) in list {
+            if let Some(disk) = numbered.disks.get(guid) {
+                labels::initialize_auxiliary(disk, *guid, state).await?;
+                io.add_auxiliary(*guid, Arc::clone(disk));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// New spares and cache devices into their lists in the MOS.
+async fn add_auxiliaries(cx: &mut Syncer, numbered: &Numbered) -> Result<(), OpError> {
+    for (name, new) in [("l2cache", &numbered.caches), ("spares", &numbered.spares)] {
+        if new.is_empty() {
+            continue;
+        }
+        let object = match zap::get_u64(&mut cx.mos, DIRECTORY, name).await?.filter(|object| *object != 0) {
+            Some(object) => object,
+            None => {
+                let object = packed::create(&mut cx.mos).await?;
+                packed::write(&mut cx.mos, object, &NvList::new()).await?;
+                zap::set_u64(&mut cx.mos, DIRECTORY, name, object).await?;
+                object
+            }
+        };
+        let mut list = packed::read(&mut cx.mos, object).await?;
+        let mut all = list.nvlist_array(name).unwrap_or_default().to_vec();
+        all.extend(new.iter().map(|(list, _)| list.clone()));
+        list.set(name, all);
+        packed::write(&mut cx.mos, object, &list).await?;
+    }
+    Ok(())
+}
+
+/// What features allow before there is a MOS to ask.
+fn traits_of(features: &[&str]) -> Traits {
+    let has = |guid: &str| features.contains(&guid);
+    Traits {
+        lz4: has("org.illumos:lz4_compress"),
+        embedded_data: has("com.delphix:embedded_data"),
+        hole_birth: has("com.delphix:hole_birth"),
+        spacemap_v2: has("com.delphix:spacemap_v2"),
+        spacemap_histogram: has("com.delphix:spacemap_histogram"),
+        log_spacemap: false,
+        empty_bpobj: has("com.delphix:empty_bpobj"),
+        extensible_dataset: has("com.delphix:extensible_dataset"),
+        async_destroy: has("com.delphix:async_destroy"),
+        livelist: false,
+    }
+}
+
+fn bad_config(error: pool::vdev::ConfigError) -> OpError {
+    OpError::Refused(error.to_string())
 }

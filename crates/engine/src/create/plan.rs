@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use ondisk::label::{DEVICE_BYTES_MIN, Geometry as LabelGeometry};
-use pool::vdev::Geometry;
+use pool::{dsl::PoolSpace, vdev::Geometry};
 
 use super::spec::{Shape, SpecError, TopSpec, Use, VdevSpec};
 
@@ -18,8 +18,6 @@ pub const ASHIFT: std::ops::RangeInclusive<u32> = 9..=16;
 pub const VOLUME_BLOCKS: [u32; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 /// Sizes of a mirror's sides that still count as equal, in bytes apart.
 const SIZE_FUZZ: u64 = 16 << 20;
-/// Slop space: 1/32, within these bounds. Facts: docs/format/txg-and-throttle.md.
-const SLOP: (u64, u64) = (128 << 20, 128 << 30);
 
 /// What is known of a device before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,7 +275,7 @@ impl Plan {
     #[must_use]
     pub fn capacity(&self) -> Vec<Capacity> {
         let deflated = self.deflated();
-        let slop = (deflated / 32).max(SLOP.0.min(deflated / 2)).min(SLOP.1);
+        let slop = PoolSpace { devices: deflated, ..PoolSpace::default() }.slop();
         // A pool is full when its deflated size less slop is used, however much of it padding takes.
         let share = |bytes: u64| (u128::from(bytes) * u128::from(deflated - slop) / u128::from(deflated.max(1))) as u64;
         VOLUME_BLOCKS

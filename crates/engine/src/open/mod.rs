@@ -1,14 +1,40 @@
 //! Opening a pool to write to it: what is checked, what is refused, where the first transaction group starts.
 //!
-//! Facts: docs/format/overview.md §7, features.md.
+//! Everything that is not sure to be kept up is refused: a pool can always be opened read-only instead. Nothing is
+//! written here; the first transaction group is greater than any that a label of the pool tells of, so no (address,
+//! birth) is ever used twice, and its configuration says who has the pool now.
+//!
+//! Facts: docs/format/overview.md §7, features.md, zil.md §2.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use ondisk::label::PoolState;
-use pool::Pool;
+use ondisk::{
+    Order,
+    dsl::{DatasetPhys, DirPhys},
+    label::PoolState,
+    nvlist::Value,
+    uberblock::{VERSION_FEATURES, Uberblock},
+};
+use pool::{
+    Pool,
+    vdev::{Kind, Vdev},
+};
+use rand::{SeedableRng, rngs::StdRng};
 
-use crate::{EngineError, sync::Syncer};
+use crate::{
+    EngineError,
+    alloc::Allocator,
+    create::{
+        Host,
+        config::{self, set_host},
+    },
+    dmu::MutSet,
+    mos::{DIRECTORY, features, zap},
+    sync::{Places, Syncer},
+    write::BlockWriter,
+};
 
+mod logs;
 pub mod multihost;
 
 /// How a pool is opened for writing.
@@ -30,10 +56,182 @@ pub struct OpenOptions {
 
 /// Goes on with a pool that was opened over writable, locked disks (`Candidate::reopen` with `import::writable`).
 /// Nothing is written yet; the configuration is dirty, so that the first transaction group says whose the pool is.
-pub async fn open(_pool: Arc<Pool>, _options: OpenOptions) -> Result<Syncer, EngineError> {
-    todo!("life")
+///
+/// # Errors
+/// [`EngineError::Unsupported`] if the pool has something that cannot be kept up, or not all devices can be
+/// written to; otherwise it cannot be read.
+pub async fn open(pool: Arc<Pool>, options: OpenOptions) -> Result<Syncer, EngineError> {
+    check_devices(&pool)?;
+    let source = Arc::clone(pool.io());
+    let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
+    check_features(&pool, &mut mos).await?;
+    logs::check(&pool).await?;
+    let places = places(&mut mos).await?;
+    let traits = features::traits(&mut mos).await?;
+    let alloc = Allocator::open(&pool, traits).await?;
+    let out = BlockWriter::new(Arc::clone(pool.io()), alloc, traits, options.workers);
+    mos.set_source(out.source());
+
+    let mut config = pool.config().clone();
+    let name = options.rename.unwrap_or_else(|| pool.name().to_owned());
+    config.set("name", name.as_str());
+    config.set("state", PoolState::Active.id());
+    set_host(&mut config, &Host { id: options.hostid, name: options.hostname });
+    let in_label = features::in_label(&mut mos).await?.into_iter();
+    let in_label = in_label.map(|guid| (guid.to_owned(), Value::Boolean));
+    config.set("features_for_read", in_label.collect::<ondisk::nvlist::NvList>());
+    // Devices may have moved since; whoever imports next looks where they were last.
+    let paths: BTreeMap<u64, &str> = pool
+        .tree()
+        .leaves()
+        .into_iter()
+        .filter(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk.is_some()))
+        .filter_map(|leaf| Some((leaf.guid, leaf.path.as_deref()?)))
+        .collect();
+    if let Some(Value::NvList(root)) = config::pair_mut(&mut config, "vdev_tree") {
+        config::walk_mut(root, &mut |list| {
+            if let Some(path) = list.u64("guid").and_then(|guid| paths.get(&guid)) {
+                list.set("path", *path);
+            }
+        });
+    }
+    let multihost = match zap::get_u64(&mut mos, DIRECTORY, "pool_props").await? {
+        Some(object) => zap::get_u64(&mut mos, object, "multihost").await? == Some(1),
+        None => false,
+    };
+    let newest = pool.newest_uberblock();
+    let uberblock = Uberblock {
+        order: Order::Little,
+        software_version: VERSION_FEATURES,
+        mmp: Some(multihost::fields(multihost::state(multihost))),
+        ..*pool.uberblock()
+    };
+    Ok(Syncer {
+        name,
+        guid: pool.guid(),
+        txg: newest.txg.max(uberblock.txg) + 1,
+        now: options.now.max(newest.timestamp),
+        random: StdRng::seed_from_u64(options.seed),
+        out,
+        mos,
+        places,
+        config,
+        config_dirty: true,
+        uberblock,
+        io: Arc::clone(pool.io()),
+        view: Some(pool),
+        multihost,
+        changes: Vec::new(),
+    })
 }
-/// Makes this transaction group the last: its configuration says that the pool is exported or destroyed.
-pub fn close(_cx: &mut Syncer, _state: PoolState) {
-    todo!("life")
+
+fn unsupported(text: impl Into<String>) -> EngineError {
+    EngineError::Unsupported(text.into())
+}
+
+/// Whether every device that is there can be written to, and each top-level device has enough of them.
+fn check_devices(pool: &Pool) -> Result<(), EngineError> {
+    for top in &pool.tree().tops {
+        match &top.kind {
+            Kind::Hole => continue,
+            Kind::Indirect { .. } | Kind::Draid { .. } | Kind::Unknown(_) | Kind::Missing => {
+                return Err(unsupported(format!(
+                    "the pool can only be opened read-only: {top} cannot be written to"
+                )));
+            }
+            Kind::Raidz(geometry) if geometry.reflow.is_some() || !geometry.expand_txgs.is_empty() => {
+                return Err(unsupported(format!(
+                    "the pool can only be opened read-only: {top} was expanded, such devices are only read"
+                )));
+            }
+            _ => {}
+        }
+        if !top.is_readable() {
+            return Err(unsupported(format!(
+                "the pool can only be opened read-only: too few devices of {top} are there"
+            )));
+        }
+        check_shape(top)?;
+        for leaf in top.leaves() {
+            let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk.as_ref());
+            if disk.is_some_and(|disk| disk.info().read_only) {
+                return Err(unsupported(format!("{leaf} was opened read-only")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Devices are leaves, mirrors, RAIDZ, and what stands in for leaves; only a stress tester builds others.
+fn check_shape(vdev: &Vdev) -> Result<(), EngineError> {
+    let nested = |child: &Vdev| matches!(child.kind, Kind::Mirror | Kind::Raidz(_) | Kind::Draid { .. });
+    if let Some(child) = vdev.children.iter().find(|child| nested(child)) {
+        return Err(unsupported(format!(
+            "the pool can only be opened read-only: {child} inside of {vdev} cannot be written to"
+        )));
+    }
+    vdev.children.iter().try_for_each(check_shape)
+}
+
+async fn check_features(pool: &Pool, mos: &mut MutSet) -> Result<(), EngineError> {
+    let refused = features::unwritable(mos).await?;
+    if !refused.is_empty() {
+        let lines = refused.iter().map(|guid| match features::refusal(guid) {
+            Some(why) => format!("\t{guid} ({why})"),
+            None => format!("\t{guid}"),
+        });
+        return Err(unsupported(format!(
+            "the pool can only be opened read-only: it uses features that this version cannot write\n{}",
+            lines.collect::<Vec<_>>().join("\n")
+        )));
+    }
+    if pool.uberblock().checkpoint_txg != 0 {
+        return Err(unsupported("a checkpoint can only be opened read-only"));
+    }
+    if pool.uberblock().order != Order::Little {
+        return Err(unsupported(
+            "the pool can only be opened read-only: it was written by a big-endian host last",
+        ));
+    }
+    Ok(())
+}
+
+/// Where the objects are that every transaction group needs.
+async fn places(mos: &mut MutSet) -> Result<Places, EngineError> {
+    let root_dir = entry(mos, "root_dataset").await?;
+    let bonus = mos.bonus(root_dir).await?;
+    let root = DirPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("the root directory"))?;
+    let child = async |mos: &mut MutSet, name: &str| match zap::get_u64(mos, root.child_map, name).await? {
+        Some(object) => Ok(object),
+        None => Err(unsupported(format!(
+            "the pool can only be opened read-only: it has no directory '{name}', so it is older than this version \
+             can write"
+        ))),
+    };
+    let mos_dir = child(mos, "$MOS").await?;
+    let free_dir = child(mos, "$FREE").await?;
+    let origin_dir = child(mos, "$ORIGIN").await?;
+    let bonus = mos.bonus(origin_dir).await?;
+    let origin = DirPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("$ORIGIN"))?;
+    let bonus = mos.bonus(origin.head).await?;
+    let head = DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("$ORIGIN"))?;
+    Ok(Places {
+        root_dir,
+        mos_dir,
+        free_dir,
+        origin_dir,
+        origin_snapshot: head.prev_snapshot,
+        free_bpobj: entry(mos, "free_bpobj").await?,
+        sync_bplist: entry(mos, "sync_bplist").await?,
+        config: entry(mos, "config").await?,
+    })
+}
+
+async fn entry(mos: &mut MutSet, name: &str) -> Result<u64, EngineError> {
+    match zap::get_u64(mos, DIRECTORY, name).await? {
+        Some(object) => Ok(object),
+        None => Err(unsupported(format!(
+            "the pool can only be opened read-only: its object directory has no entry '{name}'"
+        ))),
+    }
 }

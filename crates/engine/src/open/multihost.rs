@@ -35,6 +35,12 @@ pub struct Committed {
     pub io: Arc<PoolIo>,
 }
 
+/// The property's value as the on-disk layout calls it.
+#[must_use]
+pub fn state(on: bool) -> Multihost {
+    if on { Multihost::On } else { Multihost::Off }
+}
+
 /// The heartbeat fields of the uberblock of an ordinary commit.
 #[must_use]
 pub fn fields(multihost: Multihost) -> Mmp {
