@@ -2,12 +2,14 @@
 //! undo it, so such pools are refused.
 //!
 //! A log that was never written to, or whose records are all in the pool already, is no obstacle: its header stays
-//! as it is. Facts: docs/format/zil.md §2, §5.
+//! as it is, and its blocks stay allocated. That holds for blocks that are known to be allocated only: a log with
+//! a block younger than the pool would have to be claimed first, or its space could be given to others.
+//! Facts: docs/format/zil.md §2, §5.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use ondisk::zil::{Block, ChainWords, Format, Header};
-use pool::{Bookmark, Pool, dmu::ReadError};
+use pool::{Bookmark, Pool, dmu::ReadError, dsl::DatasetKind};
 
 use crate::EngineError;
 
@@ -25,7 +27,7 @@ const BLOCKS_MAX: usize = 1 << 16;
 pub(super) async fn check(pool: &Arc<Pool>) -> Result<(), EngineError> {
     let (datasets, _unreadable) = pool.datasets().await?;
     let mut waiting = Vec::new();
-    for dataset in datasets.iter().filter(|dataset| dataset.kind().is_head()) {
+    for dataset in datasets.iter().filter(|dataset| dataset.kind() == DatasetKind::Head) {
         let objset = match dataset.objset().await {
             Ok(objset) => objset,
             // A dataset without an object set has no log, and one that cannot be read is found out when it is used.
@@ -54,8 +56,11 @@ pub(super) async fn check(pool: &Arc<Pool>) -> Result<(), EngineError> {
     )))
 }
 
-/// Whether a log has a record that is still to be replayed.
+/// Whether a log has a record that is still to be replayed, or a block that is not allocated on disk.
 async fn has_records(pool: &Pool, objset: u64, header: &Header) -> bool {
+    let synced = pool.uberblock().txg;
+    // What is older is in the pool already.
+    let from = if header.claim_txg == 0 { synced + 1 } else { header.claim_txg };
     let mut pointer = header.log;
     let mut seen = BTreeSet::new();
     for _ in 0..BLOCKS_MAX {
@@ -63,6 +68,9 @@ async fn has_records(pool: &Pool, objset: u64, header: &Header) -> bool {
         let Some(dva) = pointer.dvas().next() else { return false };
         if pointer.is_hole() || !header.admits_block(words.sequence) || !seen.insert((dva.vdev, dva.offset)) {
             return false;
+        }
+        if header.claim_txg == 0 && pointer.birth() > synced {
+            return true;
         }
         let at = Bookmark { objset, object: 0, level: LEVEL_LOG, blkid: words.sequence };
         // A block that does not verify is how a log ends, unless it was claimed and should go on.
@@ -73,7 +81,7 @@ async fn has_records(pool: &Pool, objset: u64, header: &Header) -> bool {
         for record in block.records() {
             match record {
                 Ok(record) if !header.admits_record(record.sequence) => return false,
-                Ok(record) if record.sequence > header.replay_seq => return true,
+                Ok(record) if record.sequence > header.replay_seq && record.txg >= from => return true,
                 Ok(_) => {}
                 Err(_) => return claimed,
             }

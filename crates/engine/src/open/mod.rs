@@ -213,14 +213,14 @@ async fn places(mos: &mut MutSet) -> Result<Places, EngineError> {
     let origin_dir = child(mos, "$ORIGIN").await?;
     let bonus = mos.bonus(origin_dir).await?;
     let origin = DirPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("$ORIGIN"))?;
-    let bonus = mos.bonus(origin.head).await?;
+    let bonus = mos.bonus(origin.head_dataset).await?;
     let head = DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("$ORIGIN"))?;
     Ok(Places {
         root_dir,
         mos_dir,
         free_dir,
         origin_dir,
-        origin_snapshot: head.prev_snapshot,
+        origin_snapshot: head.prev_snap,
         free_bpobj: entry(mos, "free_bpobj").await?,
         sync_bplist: entry(mos, "sync_bplist").await?,
         config: entry(mos, "config").await?,
