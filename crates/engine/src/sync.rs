@@ -187,9 +187,12 @@ impl Syncer {
     /// Nothing of it is; the state in memory is not to be used any more.
     pub async fn sync_txg(&mut self, txg: u64, now: u64, work: Work) -> Result<Done, EngineError> {
         (self.txg, self.now) = (txg, now);
-        self.out.begin(txg);
-        let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
-        self.out.alloc.begin(txg, committed, &mut self.mos).await?;
+        // A pool that is being created has begun already: its root dataset was written.
+        if self.out.txg() != txg {
+            self.out.begin(txg);
+            let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
+            self.out.alloc.begin(txg, committed, &mut self.mos).await?;
+        }
         self.free_deferred().await?;
         let mut done = Done::default();
         for (dataset, dirty) in work.volumes {

@@ -11,7 +11,6 @@ use super::{
     plan::{PlannedLeaf, PlannedTop},
     spec::{Shape, Use},
 };
-use crate::sync::Syncer;
 
 /// Who writes to a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,27 +19,6 @@ pub struct Host {
     pub id: u64,
     /// Its name.
     pub name: String,
-}
-
-/// Puts the objects of metaslab arrays, (top-level id, object), into a configuration; true if one was new.
-pub fn set_metaslab_arrays(config: &mut NvList, arrays: &[(u64, u64)]) -> bool {
-    let mut changed = false;
-    for top in tops_mut(config) {
-        let id = top.u64("id");
-        if let Some((_, object)) = arrays.iter().find(|(top, _)| Some(*top) == id)
-            && top.u64("metaslab_array") != Some(*object)
-        {
-            top.set("metaslab_array", *object);
-            changed = true;
-        }
-    }
-    changed
-}
-
-/// Lets the configuration say what becomes of the pool; the next commit writes it.
-pub fn set_state(cx: &mut Syncer, state: PoolState) {
-    cx.config.set("state", state.id());
-    cx.config_dirty = true;
 }
 
 /// The top-level devices of a configuration.

@@ -285,7 +285,8 @@ mod tests {
             content[offset..offset + bytes.len()].copy_from_slice(bytes);
             fs::write(&path, &content).unwrap();
             let error = prepare(&path, None, false).await.unwrap_err().to_string();
-            let expected = format!("'-f' to override the following errors:\n{} contains a {what}", path.display());
+            let expected =
+                format!("'-f' to override the following errors:\n{} contains a {what}", path.display());
             assert!(error.ends_with(&expected), "{error}");
             prepare(&path, None, true).await.unwrap();
         }

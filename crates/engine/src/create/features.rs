@@ -54,7 +54,8 @@ pub fn features(compatibility: &str) -> Result<Vec<&'static str>, SpecError> {
         let left: BTreeSet<&str> = enabled.iter().copied().collect();
         let before = enabled.len();
         enabled.retain(|guid| {
-            Feature::by_guid(guid).is_some_and(|feature| feature.depends.iter().all(|guid| left.contains(guid)))
+            Feature::by_guid(guid)
+                .is_some_and(|feature| feature.depends.iter().all(|guid| left.contains(guid)))
         });
         if enabled.len() == before {
             return Ok(enabled);
@@ -131,7 +132,11 @@ mod tests {
     fn files_name_features() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mine");
-        fs::write(&path, "# what my boot loader knows\nlz4_compress, bookmarks # without extensible_dataset\n").unwrap();
+        fs::write(
+            &path,
+            "# what my boot loader knows\nlz4_compress, bookmarks # without extensible_dataset\n",
+        )
+        .unwrap();
         assert_eq!(features(path.to_str().unwrap()).unwrap(), ["org.illumos:lz4_compress"]);
         fs::write(&path, "antigravity\n").unwrap();
         assert!(features(path.to_str().unwrap()).is_err());

@@ -100,11 +100,7 @@ struct Numbered {
 ///
 /// # Errors
 /// A device fails, or properties or features contradict each other. What was written so far is no pool.
-pub async fn create(
-    plan: &Plan,
-    disks: &[Arc<dyn Disk>],
-    options: CreateOptions,
-) -> Result<Syncer, OpError> {
+pub async fn create(plan: &Plan, disks: &[Arc<dyn Disk>], options: CreateOptions) -> Result<Syncer, OpError> {
     if !plan.tops.iter().any(|top| top.purpose == Use::Data) {
         return Err(OpError::Refused("at least one toplevel vdev must be specified".to_owned()));
     }

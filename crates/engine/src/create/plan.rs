@@ -219,7 +219,8 @@ impl Plan {
         }
         let mut leaves = |paths: &[String]| -> Result<Vec<PlannedLeaf>, SpecError> {
             let facts = take(paths.len());
-            let leaf = |(path, facts): (&String, &DeviceFacts)| PlannedLeaf { path: path.clone(), facts: *facts };
+            let leaf =
+                |(path, facts): (&String, &DeviceFacts)| PlannedLeaf { path: path.clone(), facts: *facts };
             let leaves: Vec<PlannedLeaf> = paths.iter().zip(facts).map(leaf).collect();
             leaves.iter().try_for_each(|leaf| leaf.asize().map(drop))?;
             Ok(leaves)
@@ -277,7 +278,9 @@ impl Plan {
         let deflated = self.deflated();
         let slop = PoolSpace { devices: deflated, ..PoolSpace::default() }.slop();
         // A pool is full when its deflated size less slop is used, however much of it padding takes.
-        let share = |bytes: u64| (u128::from(bytes) * u128::from(deflated - slop) / u128::from(deflated.max(1))) as u64;
+        let share = |bytes: u64| {
+            (u128::from(bytes) * u128::from(deflated - slop) / u128::from(deflated.max(1))) as u64
+        };
         VOLUME_BLOCKS
             .into_iter()
             .map(|block| {
@@ -371,7 +374,10 @@ fn differ(a: &PlannedTop, b: &PlannedTop, first: &str, second: &str, end: &str) 
         if both_redundant && !adding {
             let (some, other) = (redundancy(a), redundancy(b));
             let kinds = format!("{} and {}", a.kind(), b.kind());
-            return Some(format!("{kinds} vdevs with different redundancy, {some} vs. {other} {}", &end[6..]));
+            return Some(format!(
+                "{kinds} vdevs with different redundancy, {some} vs. {other} {}",
+                &end[6..]
+            ));
         }
         return sentence(a.kind().to_owned(), b.kind().to_owned(), is, end);
     }
@@ -403,7 +409,11 @@ mod tests {
     const FILE: DeviceFacts =
         DeviceFacts { bytes: 256 << 20, block_device: false, logical_sector: 512, physical_sector: 4096 };
 
-    fn plan(words: &str, facts: impl Fn(usize) -> DeviceFacts, ashift: Option<u32>) -> Result<Plan, SpecError> {
+    fn plan(
+        words: &str,
+        facts: impl Fn(usize) -> DeviceFacts,
+        ashift: Option<u32>,
+    ) -> Result<Plan, SpecError> {
         let spec = VdevSpec::parse(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
         let facts: Vec<_> = (0..spec.paths().len()).map(facts).collect();
         Plan::new(&spec, &facts, ashift, false)
@@ -416,7 +426,8 @@ mod tests {
         assert_eq!(single.tops[0].usable() >> 24, 15);
         let raidz = plan("raidz a b c d", |_| FILE, None).unwrap();
         assert_eq!((raidz.tops[0].asize, raidz.tops[0].metaslab_shift), (1_054_867_456, 26));
-        let mirror = plan("mirror a b", |i| DeviceFacts { bytes: (256 + i as u64) << 20, ..FILE }, None).unwrap();
+        let mirror =
+            plan("mirror a b", |i| DeviceFacts { bytes: (256 + i as u64) << 20, ..FILE }, None).unwrap();
         assert_eq!(mirror.tops[0].asize, 263_716_864, "as large as its smaller side");
         assert_eq!(metaslab_shift(1 << 40), 33);
         assert_eq!(metaslab_shift(100 << 30), 29);
@@ -444,7 +455,9 @@ mod tests {
         for wrong in [8, 17] {
             assert_eq!(
                 ashift(FILE, Some(wrong)).unwrap_err().to_string(),
-                format!("property 'ashift' number {wrong} is invalid, only values between 9 and 16 are allowed")
+                format!(
+                    "property 'ashift' number {wrong} is invalid, only values between 9 and 16 are allowed"
+                )
             );
         }
     }
@@ -482,7 +495,10 @@ mod tests {
     #[test]
     fn mixed_redundancy_is_said_in_openzfs_words() {
         for (words, message) in [
-            ("mirror a b raidz2 c d e", "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present"),
+            (
+                "mirror a b raidz2 c d e",
+                "mirror and raidz vdevs with different redundancy, 1 vs. 2 are present",
+            ),
             ("a mirror b c", "both file and mirror vdevs are present"),
             ("raidz a b c raidz2 d e f", "both 1 device parity and 2 device parity raidz vdevs are present"),
             ("raidz a b c raidz d e f g", "both 3-way and 4-way raidz vdevs are present"),

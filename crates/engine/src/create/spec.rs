@@ -320,7 +320,8 @@ mod tests {
         }
         assert!(parse("mirror a b spare a").unwrap_err().to_string().ends_with("'a' is named twice"));
         assert!(parse("log a").unwrap().check_data().is_err());
-        let many: Vec<String> = std::iter::once("mirror".to_owned()).chain((0..256).map(|i| i.to_string())).collect();
+        let many: Vec<String> =
+            std::iter::once("mirror".to_owned()).chain((0..256).map(|i| i.to_string())).collect();
         assert!(VdevSpec::parse(&many).unwrap_err().to_string().contains("no more than 255"));
     }
 

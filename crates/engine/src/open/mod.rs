@@ -13,7 +13,7 @@ use ondisk::{
     dsl::{DatasetPhys, DirPhys},
     label::PoolState,
     nvlist::Value,
-    uberblock::{VERSION_FEATURES, Uberblock},
+    uberblock::{Uberblock, VERSION_FEATURES},
 };
 use pool::{
     Pool,
@@ -123,6 +123,12 @@ pub async fn open(pool: Arc<Pool>, options: OpenOptions) -> Result<Syncer, Engin
         multihost,
         changes: Vec::new(),
     })
+}
+
+/// Lets this transaction group say what becomes of the pool: exported or destroyed. It must be the last.
+pub fn close(cx: &mut Syncer, state: PoolState) {
+    cx.config.set("state", state.id());
+    cx.config_dirty = true;
 }
 
 fn unsupported(text: impl Into<String>) -> EngineError {
