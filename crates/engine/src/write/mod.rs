@@ -266,8 +266,8 @@ impl<S: Extents> BlockWriter<S> {
         if !self.traits.hole_birth || old.birth() == 0 {
             return BlkPtr::EMPTY;
         }
-        let punched = BlkPtr::punched(lsize, object_type, level, self.txg);
-        punched.expect("a block that existed has a legal size, type and level")
+        // A size that no pointer can tell (a dnode may claim it) leaves a hole without birth: it reads as zeroes too.
+        BlkPtr::punched(lsize, object_type, level, self.txg).unwrap_or(BlkPtr::EMPTY)
     }
 
     /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none.
@@ -425,13 +425,14 @@ impl<S: Extents> BlockWriter<S> {
             job.policy.metadata
                 && self.pending.get(place).is_some_and(|pending| pending.data.len() == data.len())
         });
-        let kept = kept.and_then(|place| self.pending.remove(&place));
-        if kept.is_none() {
-            old.into_iter().for_each(|place| self.forget(place));
-        }
-        let shape = match kept {
+        let shape = match kept.and_then(|place| self.pending.remove(&place)) {
             Some(pending) => pending.shape,
-            None => self.allocate(data.len() as u64, &job.policy).await?,
+            None => {
+                // The new place first: it must not be the old one, or a caller that compares would see no change.
+                let shape = self.allocate(data.len() as u64, &job.policy).await?;
+                old.into_iter().for_each(|place| self.forget(place));
+                shape
+            }
         };
         let bp = BlkPtr::stored(&Stored {
             dvas: shape.dvas(),

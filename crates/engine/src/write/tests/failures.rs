@@ -1,0 +1,173 @@
+//! Leaves that refuse writes: the group goes on while every block is whole somewhere, and says who failed.
+
+use std::{io::ErrorKind, sync::atomic::Ordering::Relaxed};
+
+use disk::{Effect, Fault, On};
+
+use super::bench::*;
+use crate::{EngineError, policy::BlockPolicy, write::Job};
+
+fn refuse() -> Fault {
+    Fault::anywhere(On::Write, Effect::Error(ErrorKind::Other))
+}
+
+fn jobs(count: u64) -> Vec<Job> {
+    (0..count).map(|n| job(noise(32 << 10, n), if n % 2 == 0 { off() } else { metadata() })).collect()
+}
+
+#[tokio::test]
+async fn one_refusal_is_forgiven() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    bench.faults[0].inject(refuse().times(1));
+    let mut writer = bench.writer();
+    let pointers = writer.write(jobs(8)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(writer.failed_leaves(), []);
+    let io = bench.io(&[], 0);
+    for (bp, job) in pointers.iter().zip(jobs(8)) {
+        assert!(read(&io, bp).await == job.content);
+    }
+}
+
+#[tokio::test]
+async fn a_mirror_goes_on_with_the_side_that_works() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    bench.faults[1].inject(refuse().after(1));
+    let io = bench.io(&[], 0);
+    let mut writer = bench.writer_over(io.clone(), 0);
+    let pointers = writer.write(jobs(80)).await.unwrap();
+    writer.finish().await.unwrap();
+
+    let failed = writer.failed_leaves();
+    assert_eq!((failed.len(), failed[0].guid, &failed[0].name[..]), (1, 101, "disk-1"));
+    assert!(failed[0].reason.starts_with("write failed"), "{failed:?}");
+    let leaves = io.tree().leaves();
+    assert!(leaves[1].counters.get().write >= 1);
+    assert_eq!(leaves[0].counters.get(), Default::default());
+    let missed = |txg| leaves[1].leaf.as_ref().unwrap().missed.contains(txg);
+    assert!(missed(TXG), "readers know that it lacks this group");
+
+    let before = bench.tallies[1].writes.load(Relaxed);
+    bench.faults[1].heal();
+    writer.begin(TXG + 1);
+    let later = writer.write(jobs(8)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(bench.tallies[1].writes.load(Relaxed), before, "it is left alone");
+    assert!(missed(TXG + 1));
+    for (bp, job) in pointers.iter().zip(jobs(80)).chain(later.iter().zip(jobs(8))) {
+        assert!(read(&io, bp).await == job.content);
+        assert!(read(&bench.io(&[1], 0), bp).await == job.content);
+    }
+    assert_eq!(leaves[1].counters.get().checksum, 0, "nobody was sent there");
+}
+
+#[tokio::test]
+async fn without_any_side_the_group_fails_and_names_them() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    bench.faults[0].inject(refuse());
+    bench.faults[1].vanish();
+    let mut writer = bench.writer();
+    writer.write(jobs(8)).await.unwrap();
+    let error = writer.finish().await.unwrap_err();
+    let EngineError::Device(text) = &error else { panic!("{error}") };
+    assert!(text.contains("mirror-0") && text.contains("disk-0") && text.contains("disk-1"), "{text}");
+    assert!(text.contains("write failed"), "{text}");
+}
+
+#[tokio::test]
+async fn raidz_goes_on_with_as_many_failures_as_it_has_parity() {
+    for parity in 1..=3 {
+        for failing in 1..=parity + 1 {
+            let bench = Bench::new(&[raidz(parity as u64, 5)], 12);
+            for (n, fault) in bench.faults.iter().take(failing).enumerate() {
+                fault.inject(refuse().after(n as u64));
+            }
+            let mut writer = bench.writer();
+            let pointers = writer.write(jobs(200)).await.unwrap();
+            let outcome = writer.finish().await;
+            assert_eq!(outcome.is_ok(), failing <= parity, "raidz{parity}, {failing} failing: {outcome:?}");
+            assert_eq!(writer.failed_leaves().len(), failing);
+            if outcome.is_ok() {
+                let io = bench.io(&(0..failing).collect::<Vec<_>>(), 0);
+                for (bp, job) in pointers.iter().zip(jobs(200)) {
+                    assert!(read(&io, bp).await == job.content);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn leaves_that_were_missing_from_the_start_count_too() {
+    let bench = Bench::new(&[raidz(2, 5)], 12);
+    let mut writer = bench.writer_over(bench.io(&[0, 3], 0), 0);
+    let pointers = writer.write(jobs(20)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(writer.failed_leaves(), [], "they were never there");
+    assert_eq!(bench.tallies[0].writes.load(Relaxed), 0);
+    let io = bench.io(&[0, 3], 0);
+    for (bp, job) in pointers.iter().zip(jobs(20)) {
+        assert!(read(&io, bp).await == job.content);
+    }
+    bench.faults[1].inject(refuse());
+    writer.begin(TXG + 1);
+    writer.write(jobs(20)).await.unwrap();
+    let error = writer.finish().await.unwrap_err().to_string();
+    assert!(error.contains("disk-0 (unavailable)") && error.contains("disk-1 (write failed"), "{error}");
+}
+
+#[tokio::test]
+async fn a_flush_that_fails_is_not_tried_again() {
+    let broken = || Fault::anywhere(On::Flush, Effect::Error(ErrorKind::Other)).times(1);
+    let bench = Bench::new(&[mirror(2)], 12);
+    bench.faults[0].inject(broken());
+    let mut writer = bench.writer();
+    writer.write(jobs(4)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(bench.tallies[0].flushes.load(Relaxed), 1);
+    assert!(writer.failed_leaves()[0].reason.starts_with("flush failed"));
+
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    bench.faults[0].inject(broken());
+    let mut writer = bench.writer();
+    writer.write(jobs(4)).await.unwrap();
+    assert!(matches!(writer.finish().await, Err(EngineError::Device(_))));
+    writer.begin(TXG + 1);
+    writer.write(jobs(1)).await.unwrap();
+    assert!(matches!(writer.finish().await, Err(EngineError::Device(_))), "nothing is known of it any more");
+}
+
+#[tokio::test]
+async fn a_device_may_fail_whole_if_every_block_has_a_copy_elsewhere() {
+    let bench = Bench::new(&[Shape::Leaf, Shape::Leaf], 12);
+    bench.faults[0].inject(refuse());
+    let mut writer = bench.writer();
+    let twice = BlockPolicy { copies: 2, ..off() };
+    let pointers = writer.write((0..40).map(|n| job(noise(8192, n), twice)).collect()).await.unwrap();
+    writer.finish().await.unwrap();
+    let io = bench.io(&[0], 0);
+    for (n, bp) in pointers.iter().enumerate() {
+        assert!(read(&io, bp).await == noise(8192, n as u64));
+    }
+    // One block with a single copy there, among many with two.
+    writer.begin(TXG + 1);
+    writer.write(vec![job(noise(8192, 1), twice), job(noise(8192, 2), off())]).await.unwrap();
+    assert!(matches!(writer.finish().await, Err(EngineError::Device(_))));
+}
+
+#[tokio::test]
+async fn a_new_tree_knows_the_leaves_of_the_old_one() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    bench.faults[1].inject(refuse());
+    let mut writer = bench.writer();
+    writer.write(jobs(2)).await.unwrap();
+    writer.finish().await.unwrap();
+    bench.faults[1].heal();
+    writer.set_io(bench.io(&[], 0));
+    assert_eq!(writer.failed_leaves().len(), 1);
+    let before = bench.tallies[1].writes.load(Relaxed);
+    writer.begin(TXG + 1);
+    writer.write(jobs(2)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(bench.tallies[1].writes.load(Relaxed), before);
+}

@@ -1,0 +1,154 @@
+//! Blocks in pieces. docs/format/blkptr.md §6.
+
+use bytes::Bytes;
+use codec::{checksum, compress};
+use ondisk::blkptr::BlkPtr;
+use pool::Bookmark;
+
+use super::bench::*;
+use crate::{
+    EngineError,
+    policy::BlockPolicy,
+    write::{BlockWriter, Job},
+};
+
+/// Free space in crumbs: so many of each of these sizes, with gaps between.
+fn crumbs(sizes: &[(usize, u64)]) -> Vec<(u64, u64)> {
+    let mut extents = Vec::new();
+    let mut at = 0x10_0000;
+    for &(count, len) in sizes {
+        for _ in 0..count {
+            extents.push((at, len));
+            at += len + 0x3000;
+        }
+    }
+    extents
+}
+
+fn crumbled(bench: &Bench, sizes: &[(usize, u64)]) -> BlockWriter<Space> {
+    let mut writer = bench.writer();
+    writer.alloc.fragment(0, crumbs(sizes));
+    writer
+}
+
+async fn comes_back_and_goes(bench: &Bench, sizes: &[(usize, u64)], job: Job, erased: &[usize]) -> BlkPtr {
+    let mut writer = crumbled(bench, sizes);
+    let source = writer.source();
+    let bp = writer.write(vec![job.clone()]).await.unwrap()[0];
+    assert!(bp.is_gang(), "{bp}");
+    assert!(source.read(&bp, Bookmark::default()).await.unwrap() == job.content, "before it is written");
+    let written = writer.finish().await.unwrap();
+    assert_eq!((written.blocks, written.bytes), (1, bp.psize()));
+    let io = bench.io(erased, 0);
+    assert!(read(&io, &bp).await == job.content, "after");
+    assert_eq!(bp.asize(), writer.alloc.allocated.values().sum::<u64>(), "the pointer counts all of it");
+
+    let mut extents: Vec<_> =
+        io.gang_extents(&bp).await.unwrap().iter().map(|dva| ((dva.vdev, dva.offset), dva.asize)).collect();
+    extents.sort_unstable();
+    assert_eq!(extents, writer.alloc.allocated.clone().into_iter().collect::<Vec<_>>());
+    writer.begin(TXG + 1);
+    writer.free(&bp).await.unwrap();
+    assert!(writer.alloc.allocated.is_empty(), "and all of it comes back");
+    bp
+}
+
+#[tokio::test]
+async fn a_block_that_fits_nowhere_is_written_in_members() {
+    for ashift in [9, 12] {
+        let bench = Bench::new(&[Shape::Leaf], ashift);
+        let job = job(noise(128 << 10, 1), off());
+        let bp = comes_back_and_goes(&bench, &[(10, 48 << 10)], job, &[]).await;
+        let header = 2 << ashift;
+        assert_eq!(
+            bp.dvas().map(|dva| dva.asize).collect::<Vec<_>>(),
+            [(128 << 10) + header / 2, header / 2]
+        );
+    }
+}
+
+#[tokio::test]
+async fn gangs_nest() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    comes_back_and_goes(&bench, &[(120, 8 << 10)], job(noise(128 << 10, 2), off()), &[]).await;
+    comes_back_and_goes(&bench, &[(80, 4 << 10)], job(noise(60 << 10, 3), off()), &[]).await;
+    comes_back_and_goes(&bench, &[(2000, 16 << 10)], job(noise(1 << 20, 4), off()), &[]).await;
+}
+
+#[tokio::test]
+async fn gangs_of_metadata_have_copies_and_every_checksum_works() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    for checksum in (0..=14).filter_map(checksum::Algorithm::from_id).filter(|sum| !sum.is_embedded()) {
+        let policy = BlockPolicy { checksum, ..metadata() };
+        let bp = comes_back_and_goes(&bench, &[(30, 48 << 10)], job(noise(128 << 10, 5), policy), &[0]).await;
+        assert_eq!(bp.dvas().count(), 3, "the header has a copy more");
+    }
+    let compressed = BlockPolicy { copies: 3, ..policy(compress::Algorithm::Lz4) };
+    comes_back_and_goes(&bench, &[(30, 24 << 10)], job(mixed(128 << 10, 6, 60), compressed), &[1]).await;
+}
+
+#[tokio::test]
+async fn gangs_on_raidz() {
+    let bench = Bench::new(&[raidz(2, 5)], 12);
+    for erased in erasures(5, 2) {
+        comes_back_and_goes(&bench, &[(12, 96 << 10)], job(noise(128 << 10, 7), off()), &erased).await;
+    }
+}
+
+#[tokio::test]
+async fn a_gang_of_metadata_keeps_its_place_when_it_is_written_again() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+    let first = writer.write(vec![job(noise(128 << 10, 8), metadata())]).await.unwrap()[0];
+    assert!(first.is_gang());
+    let held = writer.alloc.allocated.clone();
+    let content = noise(128 << 10, 9);
+    let again = writer.write(vec![Job { old: first, ..job(content.clone(), metadata()) }]).await.unwrap()[0];
+    assert!(again.dvas().eq(first.dvas()));
+    assert_eq!(writer.alloc.allocated, held);
+    writer.finish().await.unwrap();
+    assert!(read(&bench.io(&[], 0), &again).await == content);
+}
+
+#[tokio::test]
+async fn a_gang_freed_in_its_own_group_is_not_read() {
+    for policy in [off(), metadata()] {
+        let bench = Bench::new(&[Shape::Leaf], 12);
+        let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+        let bp = writer.write(vec![job(noise(128 << 10, 8), policy)]).await.unwrap()[0];
+        assert!(bp.is_gang());
+        bench.faults[0]
+            .inject(disk::Fault::anywhere(disk::On::Read, disk::Effect::Error(std::io::ErrorKind::Other)));
+        writer.free(&bp).await.unwrap();
+        assert!(writer.alloc.allocated.is_empty());
+        writer.finish().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_space_is_said_when_even_crumbs_are_gone_and_leaves_none_behind() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    for (sizes, len) in [(vec![(3, 16 << 10)], 128 << 10), (vec![], 4096), (vec![(2, 4096)], 8192)] {
+        let mut writer = crumbled(&bench, &sizes);
+        let error = writer.write(vec![job(noise(len, 1), off())]).await.unwrap_err();
+        assert!(matches!(error, EngineError::NoSpace { .. }), "{error}");
+        assert!(writer.alloc.allocated.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_gang_whose_header_is_gone_is_not_half_freed() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+    let once = BlockPolicy { copies: 1, ..off() };
+    let bp = writer.write(vec![job(Bytes::from(vec![9; 128 << 10]), once)]).await.unwrap()[0];
+    writer.finish().await.unwrap();
+    let held = writer.alloc.allocated.clone();
+    for dva in bp.dvas() {
+        let at = pool::vdev::LABEL_START + dva.offset;
+        bench.faults[0].rot(at..at + 512, 3).await.unwrap();
+    }
+    writer.begin(TXG + 1);
+    assert!(matches!(writer.free(&bp).await, Err(EngineError::Read(_))));
+    assert_eq!(writer.alloc.allocated, held);
+}

@@ -1,0 +1,10 @@
+//! What is written is read back by the pool's reader, with every set of leaves missing that redundancy allows.
+//!
+//! The bench is a pool of memory disks and free space that a test cuts as it likes; the reader is another
+//! `PoolIo` without cache over the same disks.
+
+mod bench;
+mod failures;
+mod gangs;
+mod places;
+mod rules;
