@@ -159,7 +159,10 @@ pub struct BlockWriter<S = Allocator> {
 
 impl<S: fmt::Debug> fmt::Debug for BlockWriter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockWriter").field("alloc", &self.alloc).field("txg", &self.txg).finish_non_exhaustive()
+        f.debug_struct("BlockWriter")
+            .field("alloc", &self.alloc)
+            .field("txg", &self.txg)
+            .finish_non_exhaustive()
     }
 }
 

@@ -53,9 +53,9 @@ pub(super) const TRAITS: Traits = Traits {
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
     Leaf,
-    Mirror(Vec<Shape>),
-    Replacing(Vec<Shape>),
-    Raidz(u64, Vec<Shape>),
+    Mirror(Vec<Self>),
+    Replacing(Vec<Self>),
+    Raidz(u64, Vec<Self>),
 }
 
 pub(super) fn mirror(sides: usize) -> Shape {

@@ -8,3 +8,10 @@ mod failures;
 mod gangs;
 mod places;
 mod rules;
+
+/// The writer lives in a task of any runtime, behind references too.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<crate::write::BlockWriter>();
+    shared::<crate::write::BlockWriter<bench::Space>>();
+};
