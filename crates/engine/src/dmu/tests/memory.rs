@@ -6,7 +6,10 @@
 use std::{
     collections::BTreeMap,
     future::{Future, ready},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -46,7 +49,15 @@ pub(crate) const TRAITS: Traits = Traits {
 };
 
 #[derive(Debug, Default)]
-struct Blocks(Mutex<BTreeMap<u64, (BlkPtr, Bytes)>>);
+struct Blocks(Mutex<BTreeMap<u64, (BlkPtr, Bytes)>>, AtomicUsize);
+
+/// A writer that a history can be played on.
+pub(crate) trait Out: Sink {
+    fn begin(&mut self, txg: u64);
+    fn source(&self) -> Arc<dyn BlockSource>;
+    /// The end of a transaction group: these blocks are dead.
+    fn settle(&mut self, killed: Vec<BlkPtr>) -> impl Future<Output = ()> + Send;
+}
 
 impl Blocks {
     fn get(&self, bp: &BlkPtr, at: Option<Bookmark>) -> Result<Bytes, BlockError> {
@@ -69,7 +80,7 @@ impl Blocks {
 impl BlockSource for Blocks {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         // Half of the blocks, so that both ways are taken.
-        let even = bp.dvas().next().is_some_and(|dva| dva.offset / SECTOR % 2 == 0);
+        let even = bp.dvas().next().is_some_and(|dva| (dva.offset / SECTOR).is_multiple_of(2));
         self.get(bp, None).ok().filter(|_| even)
     }
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
@@ -79,6 +90,7 @@ impl BlockSource for Blocks {
         &'a self,
         blocks: &'a [(BlkPtr, Bookmark)],
     ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
+        self.1.fetch_max(blocks.len(), Relaxed);
         Box::pin(ready(blocks.iter().map(|(bp, at)| self.get(bp, Some(*at))).collect()))
     }
 }
@@ -91,6 +103,8 @@ pub(crate) struct Memory {
     next: u64,
     /// Blocks written, holes and embedded ones included.
     pub(crate) written: u64,
+    /// Most bytes that came in one call.
+    pub(crate) largest: usize,
 }
 
 impl Memory {
@@ -98,15 +112,19 @@ impl Memory {
         Self { txg: 4, next: SECTOR, ..Self::default() }
     }
 
-    pub(crate) fn source(&self) -> Arc<dyn BlockSource> {
-        Arc::clone(&self.blocks) as Arc<dyn BlockSource>
+    /// Puts another content behind a pointer.
+    pub(crate) fn forge(&mut self, bp: BlkPtr, content: Bytes) {
+        self.blocks.0.lock().insert(address(&bp), (bp, content));
     }
 
-    /// Forgets a block: whoever reads it from now on fails.
-    pub(crate) fn forget(&self, bp: &BlkPtr) {
-        for dva in bp.dvas() {
-            self.blocks.0.lock().remove(&dva.offset);
-        }
+    /// Most blocks that were read in one call.
+    pub(crate) fn most_read(&self) -> usize {
+        self.blocks.1.load(Relaxed)
+    }
+
+    /// All blocks.
+    pub(crate) fn all(&self) -> Vec<(BlkPtr, Bytes)> {
+        self.blocks.0.lock().values().cloned().collect()
     }
 
     fn store(&mut self, job: &Job) -> BlkPtr {
@@ -151,8 +169,26 @@ impl Memory {
     }
 }
 
+impl Out for Memory {
+    fn begin(&mut self, txg: u64) {
+        self.txg = txg;
+    }
+
+    fn source(&self) -> Arc<dyn BlockSource> {
+        Arc::clone(&self.blocks) as Arc<dyn BlockSource>
+    }
+
+    /// Whoever reads them from now on fails. (A place is not used twice here.)
+    async fn settle(&mut self, killed: Vec<BlkPtr>) {
+        for bp in killed {
+            self.blocks.0.lock().remove(&address(&bp));
+        }
+    }
+}
+
 impl Sink for Memory {
     fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send {
+        self.largest = self.largest.max(jobs.iter().map(|job| job.content.len()).sum());
         ready(Ok(jobs.iter().map(|job| self.store(job)).collect()))
     }
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
@@ -177,7 +213,8 @@ pub(crate) struct Books {
     pub(crate) killed: Vec<BlkPtr>,
 }
 
-fn address(bp: &BlkPtr) -> u64 {
+/// Where a stored block is.
+pub(crate) fn address(bp: &BlkPtr) -> u64 {
     bp.dvas().next().expect("a stored block").offset
 }
 

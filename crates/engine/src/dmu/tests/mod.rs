@@ -1,4 +1,7 @@
 //! Object sets against twins in memory.
 
+mod hostile;
 pub(crate) mod memory;
 mod model;
+mod real;
+mod single;

@@ -3,7 +3,7 @@
 //! After every transaction group the set is opened from its root by the reading half of the pool, every tree is
 //! walked, and everything that other software recomputes is recomputed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use ondisk::{
@@ -20,7 +20,7 @@ use rand::{Rng as _, RngCore as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
     super::{MutSet, NewObject},
-    memory::{Books, Memory, policy},
+    memory::{Books, Memory, Out, address, policy},
 };
 use crate::space::Deflate;
 
@@ -62,11 +62,11 @@ impl Twin {
     }
 }
 
-struct World {
+pub(super) struct World<O> {
     random: StdRng,
-    out: Memory,
-    books: Books,
-    set: MutSet,
+    pub(super) out: O,
+    pub(super) books: Books,
+    pub(super) set: MutSet,
     twins: BTreeMap<u64, Twin>,
 }
 
@@ -80,44 +80,46 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Returns (fill, used bytes) of a subtree, and its data blocks into `found`.
-    fn tree(
-        &mut self,
-        dnode: &Dnode,
-        bp: &BlkPtr,
+    fn tree<'b>(
+        &'b mut self,
+        dnode: &'b Dnode,
+        bp: BlkPtr,
         level: u8,
         id: u64,
-        found: &mut Vec<(u64, Bytes)>,
-    ) -> (u64, u64) {
-        if bp.is_hole() {
-            if bp.birth() > 0 {
-                assert_eq!(bp.level(), level, "a hole with a birth knows its level");
-                assert_eq!(bp.lsize(), dnode.block_bytes(level), "and its size");
+        found: &'b mut Vec<(u64, Bytes)>,
+    ) -> Pin<Box<dyn Future<Output = (u64, u64)> + 'b>> {
+        Box::pin(async move {
+            if bp.is_hole() {
+                if bp.birth() > 0 {
+                    assert_eq!(bp.level(), level, "a hole with a birth knows its level");
+                    assert_eq!(bp.lsize(), dnode.block_bytes(level), "and its size");
+                }
+                return (0, 0);
             }
-            return (0, 0);
-        }
-        assert_eq!(bp.level(), level);
-        assert_eq!(bp.lsize(), dnode.block_bytes(level));
-        let dsize = self.meet(bp);
-        let at = Bookmark { objset: 0, object: 0, level: 0, blkid: 0 };
-        let content = futures_util::FutureExt::now_or_never(self.source.read(bp, at)).unwrap().unwrap();
-        if level == 0 {
-            let fill = if dnode.object_type == ObjectType::DNODE { count_dnodes(&content) } else { 1 };
-            assert!(fill > 0, "a block of free dnodes is a hole");
-            assert_eq!(bp.fill(), fill);
-            found.push((id, content));
-            return (fill, dsize);
-        }
-        let fanout = content.len() / BlkPtr::BYTES;
-        let (mut fill, mut used) = (0, dsize);
-        for index in 0..fanout {
-            let child = BlkPtr::decode_at(&content, index, Order::Little).unwrap();
-            let below = self.tree(dnode, &child, level - 1, id * fanout as u64 + index as u64, found);
-            fill += below.0;
-            used += below.1;
-        }
-        assert!(fill > 0, "an indirect block of holes is a hole");
-        assert_eq!(bp.fill(), fill, "fill of level {level} block {id}");
-        (fill, used)
+            assert_eq!((bp.level(), bp.lsize()), (level, dnode.block_bytes(level)));
+            let dsize = self.meet(&bp);
+            let content = self.source.read(&bp, Bookmark::default()).await.unwrap();
+            if level == 0 {
+                let dnodes = dnode.object_type == ObjectType::DNODE;
+                let fill = if dnodes { count_dnodes(&content) } else { 1 };
+                assert!(fill > 0, "a block of free dnodes is a hole");
+                assert_eq!(bp.fill(), fill);
+                found.push((id, content));
+                return (fill, dsize);
+            }
+            let fanout = content.len() / BlkPtr::BYTES;
+            let (mut fill, mut used) = (0, dsize);
+            for index in 0..fanout {
+                let child = BlkPtr::decode_at(&content, index, Order::Little).unwrap();
+                let id = id * fanout as u64 + index as u64;
+                let below = self.tree(dnode, child, level - 1, id, found).await;
+                fill += below.0;
+                used += below.1;
+            }
+            assert!(fill > 0, "an indirect block of holes is a hole");
+            assert_eq!(bp.fill(), fill, "fill of level {level} block {id}");
+            (fill, used)
+        })
     }
 
     fn meet(&mut self, bp: &BlkPtr) -> u64 {
@@ -126,8 +128,7 @@ impl Walk<'_> {
             return 0;
         }
         self.stored += 1;
-        let offset = bp.dvas().next().unwrap().offset;
-        let known = self.books.stored.get(&offset).expect("reachable blocks were reported");
+        let known = self.books.stored.get(&address(bp)).expect("reachable blocks were reported");
         assert_eq!((known.birth(), known.psize()), (bp.birth(), bp.psize()));
         Deflate::default().dsize(bp)
     }
@@ -143,9 +144,8 @@ fn count_dnodes(block: &[u8]) -> u64 {
     std::iter::from_fn(|| step(&mut slot)).sum()
 }
 
-impl World {
-    fn new(seed: u64) -> Self {
-        let out = Memory::new();
+impl<O: Out> World<O> {
+    pub(super) fn new(out: O, seed: u64) -> Self {
         let set = MutSet::create(out.source(), 0, ObjsetType::Meta);
         let random = StdRng::seed_from_u64(seed);
         Self { random, out, books: Books::default(), set, twins: BTreeMap::new() }
@@ -289,18 +289,13 @@ impl World {
         let root = self.set.sync_to(&mut self.out, &policy(), &Deflate::default(), &mut self.books).await;
         let root = root.unwrap();
         assert!(!self.set.is_dirty());
-        let written = self.out.written;
-        let again = self.set.sync_to(&mut self.out, &policy(), &Deflate::default(), &mut self.books).await;
-        assert_eq!((again.unwrap(), self.out.written), (root, written), "nothing is left to be written");
+        assert_eq!(root, *self.set.root());
     }
 
     /// The end of a transaction group: what is dead can no longer be read, what lives is all there.
     async fn check(&mut self) {
-        for bp in self.books.killed.drain(..) {
-            if !self.books.stored.contains_key(&bp.dvas().next().unwrap().offset) {
-                self.out.forget(&bp);
-            }
-        }
+        let killed = std::mem::take(&mut self.books.killed);
+        self.out.settle(killed).await;
         let source = self.out.source();
         let set = ObjectSet::open(self.out.source(), 0, *self.set.root()).await.unwrap();
         let mut walk = Walk { source: &source, books: &self.books, stored: 0, embedded: 0 };
@@ -308,7 +303,7 @@ impl World {
         let meta = &set.phys().meta_dnode;
         let (mut fill, mut used, mut blocks) = (0, 0, Vec::new());
         for (index, bp) in (0..).zip(meta.blkptrs.iter()) {
-            let sums = walk.tree(meta, bp, meta.levels - 1, index, &mut blocks);
+            let sums = walk.tree(meta, *bp, meta.levels - 1, index, &mut blocks).await;
             fill += sums.0;
             used += sums.1;
         }
@@ -325,7 +320,7 @@ impl World {
             assert_eq!(dnode.data_block_bytes(), twin.block_bytes as u64);
             let (mut used, mut blocks) = (0, Vec::new());
             for (index, bp) in (0..).zip(dnode.blkptrs.iter()) {
-                used += walk.tree(dnode, bp, dnode.levels - 1, index, &mut blocks).1;
+                used += walk.tree(dnode, *bp, dnode.levels - 1, index, &mut blocks).await.1;
             }
             assert_eq!(dnode.used_bytes(), Some(used), "space of {number}");
             assert!(
@@ -348,10 +343,11 @@ impl World {
     }
 }
 
-async fn live(seed: u64, txgs: u64, changes: u64) {
-    let mut world = World::new(seed);
+/// Plays a history.
+pub(super) async fn live<O: Out>(out: O, seed: u64, txgs: u64, changes: u64) -> World<O> {
+    let mut world = World::new(out, seed);
     for txg in 0..txgs {
-        world.out.txg = 10 + txg;
+        world.out.begin(10 + txg);
         for _ in 0..world.random.random_range(1..4) {
             for _ in 0..world.random.random_range(0..changes) {
                 world.change().await;
@@ -363,11 +359,12 @@ async fn live(seed: u64, txgs: u64, changes: u64) {
             world.set = MutSet::open(world.out.source(), 0, *world.set.root()).await.unwrap();
         }
     }
+    world
 }
 
 #[tokio::test]
 async fn a_set_holds_what_its_twin_holds() {
     for seed in 0..60 {
-        live(seed, 8, 60).await;
+        live(Memory::new(), seed, 8, 60).await;
     }
 }
