@@ -77,7 +77,9 @@ pub async fn commit(
     config: Option<&NvList>,
     multihost: Multihost,
 ) -> Result<(), EngineError> {
-    let leaves = writable_leaves(tree);
+    let mut leaves = writable_leaves(tree);
+    // A leaf that lacks blocks of this group must not claim to have it.
+    leaves.retain(|leaf| !leaf.vdev.missed(uberblock.txg));
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
