@@ -7,6 +7,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod zfs;
+mod zpool;
+
+pub(crate) use self::{zfs::*, zpool::*};
+
 /// The hybrid storage pool in user space: OpenZFS pools, no kernel module, served over iSCSI and NBD
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, max_term_width = 110, arg_required_else_help = true)]
@@ -22,7 +27,7 @@ pub(crate) struct Millpond {
 #[command(
     name = "zpool",
     version,
-    about = "Look at storage pools",
+    about = "Create, change and look at storage pools",
     max_term_width = 110,
     arg_required_else_help = true
 )]
@@ -38,7 +43,7 @@ pub(crate) struct ZpoolProgram {
 #[command(
     name = "zfs",
     version,
-    about = "Look at datasets",
+    about = "Create, change and look at datasets",
     max_term_width = 110,
     arg_required_else_help = true
 )]
@@ -67,13 +72,13 @@ pub(crate) struct Globals {
 /// What `millpond` does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Storage pools: import, status, list, get
+    /// Storage pools: create, import, status, add, export, …
     #[command(subcommand, arg_required_else_help = true)]
     Zpool(Zpool),
-    /// Datasets, volumes and snapshots: list, get
+    /// Datasets, volumes and snapshots: create, set, snapshot, list, …
     #[command(subcommand, arg_required_else_help = true)]
     Zfs(Zfs),
-    /// Serve every volume and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
+    /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
     Verify(Verify),
@@ -87,30 +92,6 @@ pub(crate) enum Command {
     Get(Get),
     /// Show a pool's structures as they are on disk
     Dump(Dump),
-}
-
-/// Subcommands of `zpool`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Zpool {
-    /// List pools that can be imported, or remember one
-    Import(ZpoolImport),
-    /// Forget an imported pool
-    Export(ZpoolExport),
-    /// Show the health of pools and their devices
-    Status(ZpoolStatus),
-    /// Show pools with their size, use and health
-    List(ZpoolList),
-    /// Show properties of pools
-    Get(ZpoolGet),
-}
-
-/// Subcommands of `zfs`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Zfs {
-    /// Show datasets with their space
-    List(ZfsList),
-    /// Show properties of datasets
-    Get(ZfsGet),
 }
 
 /// Going back to an earlier state of the pool.
@@ -132,204 +113,6 @@ pub(crate) struct Search {
     pub(crate) search: Vec<PathBuf>,
 }
 
-/// `zpool import`
-#[derive(Debug, Args)]
-pub(crate) struct ZpoolImport {
-    #[command(flatten)]
-    pub(crate) search: Search,
-    #[command(flatten)]
-    pub(crate) rewind: Rewind,
-    /// Import all pools found
-    #[arg(short = 'a')]
-    pub(crate) all: bool,
-    /// Import although another host seems to have the pool
-    #[arg(short = 'f')]
-    pub(crate) force: bool,
-    /// Do not mount file systems (nothing is ever mounted: accepted for scripts)
-    #[arg(short = 'N')]
-    pub(crate) no_mount: bool,
-    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
-    #[arg(short = 'R', value_name = "ROOT")]
-    pub(crate) altroot: Option<PathBuf>,
-    /// Search devices in place of a cache file (always so: accepted for scripts)
-    #[arg(short = 's')]
-    pub(crate) search_devices: bool,
-    /// With -F: only say whether it would work
-    #[arg(short = 'n', requires = "recover")]
-    pub(crate) dry_run: bool,
-    /// Also list destroyed pools
-    #[arg(short = 'D')]
-    pub(crate) destroyed: bool,
-    /// Import without log devices that are missing
-    #[arg(short = 'm')]
-    pub(crate) missing_log: bool,
-    /// Pool property for this import; only readonly=on is known
-    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
-    pub(crate) options: Vec<String>,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// Pool name or guid; without it, list what can be imported
-    pub(crate) pool: Option<String>,
-}
-
-/// `zpool export`
-#[derive(Debug, Args)]
-pub(crate) struct ZpoolExport {
-    /// Pools to forget
-    #[arg(required = true)]
-    pub(crate) pools: Vec<String>,
-}
-
-/// How device names are shown.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct DeviceNames {
-    /// Guids in place of device names
-    #[arg(short = 'g')]
-    pub(crate) guids: bool,
-    /// Follow symbolic links
-    #[arg(short = 'L')]
-    pub(crate) follow: bool,
-    /// Full paths
-    #[arg(short = 'P')]
-    pub(crate) full: bool,
-}
-
-/// `zpool status`
-#[derive(Debug, Args)]
-pub(crate) struct ZpoolStatus {
-    /// List every file or object with an error
-    #[arg(short = 'v')]
-    pub(crate) verbose: bool,
-    /// Only pools with a problem
-    #[arg(short = 'x')]
-    pub(crate) unhealthy: bool,
-    /// Exact numbers
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-    #[command(flatten)]
-    pub(crate) names: DeviceNames,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// Pools; all if none is named
-    pub(crate) pools: Vec<String>,
-}
-
-/// `zpool list`
-#[derive(Debug, Args)]
-pub(crate) struct ZpoolList {
-    /// One tab between fields and no header, for scripts
-    #[arg(short = 'H')]
-    pub(crate) scripted: bool,
-    /// Exact numbers: bytes, not 1.21T
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-    /// The devices of each pool too
-    #[arg(short = 'v')]
-    pub(crate) verbose: bool,
-    #[command(flatten)]
-    pub(crate) names: DeviceNames,
-    /// Properties to show
-    #[arg(short = 'o', value_name = "PROPERTY,…", value_delimiter = ',')]
-    pub(crate) columns: Vec<String>,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// Pools; all if none is named
-    pub(crate) pools: Vec<String>,
-}
-
-/// `zpool get`
-#[derive(Debug, Args)]
-pub(crate) struct ZpoolGet {
-    /// One tab between fields and no header, for scripts
-    #[arg(short = 'H')]
-    pub(crate) scripted: bool,
-    /// Exact numbers: bytes, not 1.21T
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-    /// Fields to show: name, property, value, source
-    #[arg(short = 'o', value_name = "FIELD,…", value_delimiter = ',')]
-    pub(crate) fields: Vec<String>,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// `all`, or property names
-    #[arg(value_name = "all|PROPERTY,…")]
-    pub(crate) properties: String,
-    /// Pools; all if none is named
-    pub(crate) pools: Vec<String>,
-}
-
-/// `zfs list`
-#[derive(Debug, Args)]
-pub(crate) struct ZfsList {
-    /// Children too, at any depth
-    #[arg(short = 'r')]
-    pub(crate) recursive: bool,
-    /// Children too, down to this depth
-    #[arg(short = 'd', value_name = "DEPTH")]
-    pub(crate) depth: Option<usize>,
-    /// One tab between fields and no header, for scripts
-    #[arg(short = 'H')]
-    pub(crate) scripted: bool,
-    /// Exact numbers: bytes, not 1.21T
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-    /// Properties to show; `space` is a set of them
-    #[arg(short = 'o', value_name = "PROPERTY,…", value_delimiter = ',')]
-    pub(crate) columns: Vec<String>,
-    /// Sort by this property, ascending (repeatable)
-    #[arg(short = 's', value_name = "PROPERTY")]
-    pub(crate) ascending: Vec<String>,
-    /// Sort by this property, descending (repeatable)
-    #[arg(short = 'S', value_name = "PROPERTY")]
-    pub(crate) descending: Vec<String>,
-    /// filesystem, volume, snapshot, bookmark, all (fs, vol and snap for short)
-    #[arg(short = 't', value_name = "TYPE,…", value_delimiter = ',')]
-    pub(crate) types: Vec<String>,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// Datasets; all if none is named
-    pub(crate) datasets: Vec<String>,
-}
-
-/// `zfs get`
-#[derive(Debug, Args)]
-pub(crate) struct ZfsGet {
-    /// Children too, at any depth
-    #[arg(short = 'r')]
-    pub(crate) recursive: bool,
-    /// Children too, down to this depth
-    #[arg(short = 'd', value_name = "DEPTH")]
-    pub(crate) depth: Option<usize>,
-    /// One tab between fields and no header, for scripts
-    #[arg(short = 'H')]
-    pub(crate) scripted: bool,
-    /// Exact numbers: bytes, not 1.21T
-    #[arg(short = 'p')]
-    pub(crate) exact: bool,
-    /// Fields to show: name, property, value, received, source, all
-    #[arg(short = 'o', value_name = "FIELD,…", value_delimiter = ',')]
-    pub(crate) fields: Vec<String>,
-    /// Only values from these sources: local, default, inherited, received, temporary, none
-    #[arg(short = 's', value_name = "SOURCE,…", value_delimiter = ',')]
-    pub(crate) sources: Vec<String>,
-    /// filesystem, volume, snapshot, bookmark, all (fs, vol and snap for short)
-    #[arg(short = 't', value_name = "TYPE,…", value_delimiter = ',')]
-    pub(crate) types: Vec<String>,
-    /// JSON
-    #[arg(short = 'j', long = "json")]
-    pub(crate) json: bool,
-    /// `all`, or property names
-    #[arg(value_name = "all|PROPERTY,…")]
-    pub(crate) properties: String,
-    /// Datasets; all if none is named
-    pub(crate) datasets: Vec<String>,
-}
-
 /// `millpond serve`
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -343,6 +126,9 @@ pub(crate) struct Serve {
     /// iSCSI portal on this address (repeatable); none if only --nbd is given
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
     pub(crate) iscsi: Vec<String>,
+    /// Never write to a device: volumes are served read-only
+    #[arg(long)]
+    pub(crate) readonly: bool,
     /// Open although another host seems to have the pool
     #[arg(short = 'f')]
     pub(crate) force: bool,

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stderr, reason = "this is the command line")]
 
+mod act;
 mod args;
 mod ask;
 mod context;

@@ -23,6 +23,7 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
             cache_bytes: CACHE_BYTES,
             ..Settings::default()
         },
+        read_only: args.readonly,
         nbd: args.nbd,
         iscsi: args.iscsi,
         socket: context.socket(),

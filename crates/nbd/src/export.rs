@@ -116,19 +116,33 @@ impl Registry {
             return Err(RegistryError::Exists(name.to_owned()));
         }
         let (sender, gone) = watch::channel(());
-        let mut description = description.to_owned();
-        while description.len() > MAX_STRING {
-            description.pop();
-        }
-        let export = Export { name: name.to_owned(), description, volume, gone: Some(gone) };
+        let export =
+            Export { name: name.to_owned(), description: bounded(description), volume, gone: Some(gone) };
         exports.insert(name.to_owned(), Entry { export, _present: sender });
         Ok(())
+    }
+
+    /// Gives an export another description, for those who list. Whether there is one of that name.
+    pub fn describe(&self, name: &str, description: &str) -> bool {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = exports.get_mut(name) else { return false };
+        entry.export.description = bounded(description);
+        true
     }
 
     /// Stops serving `name`; its connections finish what is in flight and close. Whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         self.exports.write().unwrap_or_else(PoisonError::into_inner).remove(name).is_some()
     }
+}
+
+/// As much of a description as the protocol's strings hold.
+fn bounded(description: &str) -> String {
+    let mut description = description.to_owned();
+    while description.len() > MAX_STRING {
+        description.pop();
+    }
+    description
 }
 
 impl Exports for Registry {

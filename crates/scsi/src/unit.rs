@@ -204,6 +204,12 @@ impl LogicalUnit {
         drop(self.exclusive.write().await);
     }
 
+    /// The volume has changed in a way that initiators should hear of without asking: if it has another size now,
+    /// every nexus gets CAPACITY DATA HAS CHANGED as a unit attention (SBC-3 §4.7) with its next command.
+    pub fn announce(&self) {
+        self.geometry();
+    }
+
     /// Starts a command. `offered` is how many bytes of Data-Out the initiator has for it.
     pub fn begin(&self, nexus: &Nexus, cdb: &[u8; 16], offered: u32) -> Begin {
         let parsed = Command::parse(cdb);

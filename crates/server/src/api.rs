@@ -339,6 +339,9 @@ pub struct ServedList {
 /// Body of every answer that is not 200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A sentence.
+    /// A sentence; of an operation it may have several lines.
     pub error: String,
+    /// Of an operation: the exit code of a command that gets this answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
 }

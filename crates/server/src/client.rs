@@ -5,13 +5,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::{Request, body::Bytes, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Method, Request, body::Bytes, header};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::api::{self, DatasetQuery};
+use crate::{
+    api::{self, DatasetQuery},
+    ops,
+};
 
 /// Longest answer taken: about a million datasets with all their properties would be more.
 const ANSWER_MAX: usize = 1 << 30;
@@ -44,6 +47,8 @@ pub enum ClientError {
         status: u16,
         /// The sentence.
         error: String,
+        /// Exit code of a command, if it was one.
+        code: Option<u8>,
     },
 }
 
@@ -132,7 +137,23 @@ impl Client {
         self.get("/v1/served".to_owned()).await
     }
 
+    /// Lets it do something.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; what is refused is [`ClientError::Refused`].
+    pub async fn operate(&self, request: &ops::Request) -> Result<ops::Answer, ClientError> {
+        let body = serde_json::to_vec(request).map_err(|error| ClientError::Protocol {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })?;
+        self.send(Method::POST, "/v1/ops".to_owned(), Bytes::from(body)).await
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, ClientError> {
+        self.send(Method::GET, path, Bytes::new()).await
+    }
+
+    async fn send<T: DeserializeOwned>(&self, method: Method, path: String, body: Bytes) -> Result<T, ClientError> {
         let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
         let stream = UnixStream::connect(&self.path)
             .await
@@ -142,9 +163,12 @@ impl Client {
             .map_err(|error| protocol(error.to_string()))?;
         // Ends with the sender.
         tokio::spawn(connection);
-        let request = Request::get(path)
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
             .header(header::HOST, "millpond")
-            .body(Empty::<Bytes>::new())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
             .map_err(|error| protocol(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
         let status = response.status();
@@ -154,7 +178,9 @@ impl Client {
             return serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()));
         }
         match serde_json::from_slice::<api::Failure>(&body) {
-            Ok(failure) => Err(ClientError::Refused { status: status.as_u16(), error: failure.error }),
+            Ok(api::Failure { error, code }) => {
+                Err(ClientError::Refused { status: status.as_u16(), error, code })
+            }
             Err(_) => Err(protocol(format!("HTTP {status}"))),
         }
     }

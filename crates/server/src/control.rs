@@ -15,24 +15,26 @@ use std::{
 
 use axum::{
     Json, Router,
-    extract::{Query, State},
+    extract::{Query, State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use tokio::{net::UnixListener, sync::watch};
 
 use crate::{
-    answers::Pools,
     api::{self, DatasetQuery},
+    ops::{self, Host, Request},
+    serving::Serving,
     view::{self, ViewError},
 };
 
 /// What the handlers answer from.
 pub(crate) struct Shared {
-    pub(crate) pools: Pools,
+    /// The open pools.
+    pub(crate) host: Arc<Host>,
     /// What is served, with live connection counts.
-    pub(crate) served: Box<dyn Fn() -> api::ServedList + Send + Sync>,
+    pub(crate) serving: Arc<Serving>,
 }
 
 /// Why the control socket could not be made.
@@ -125,6 +127,7 @@ impl ControlSocket {
             .route("/v1/pools/{name}", get(pool))
             .route("/v1/datasets", get(datasets))
             .route("/v1/served", get(served))
+            .route("/v1/ops", post(operate))
             .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
             .with_state(shared);
         let serving = axum::serve(listener, router);
@@ -146,7 +149,7 @@ impl Drop for ControlSocket {
 }
 
 fn failure(status: StatusCode, error: &str) -> Response {
-    (status, Json(api::Failure { error: error.to_owned() })).into_response()
+    (status, Json(api::Failure { error: error.to_owned(), code: None })).into_response()
 }
 
 async fn version() -> Json<api::Version> {
@@ -158,21 +161,21 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
-    Json(shared.pools.views().await)
+    Json(shared.host.views().views().await)
 }
 
 async fn pool(
     State(shared): State<Arc<Shared>>,
     axum::extract::Path(name): axum::extract::Path<String>,
 ) -> Response {
-    match shared.pools.find(&name) {
+    match shared.host.views().find(&name) {
         Some(pool) => Json(view::pool(pool).await).into_response(),
         None => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
     }
 }
 
 async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<DatasetQuery>) -> Response {
-    match shared.pools.datasets(&query).await {
+    match shared.host.views().datasets(&query).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => {
             let status = match error {
@@ -186,5 +189,31 @@ async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<Dataset
 }
 
 async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
-    Json((shared.served)())
+    Json(shared.serving.list())
+}
+
+/// Does something. The operation goes on if the client goes away: half of a command is no command.
+async fn operate(
+    State(shared): State<Arc<Shared>>,
+    request: Result<Json<Request>, JsonRejection>,
+) -> Response {
+    let request = match request {
+        Ok(Json(request)) => request,
+        Err(error) => return failure(StatusCode::BAD_REQUEST, &error.body_text()),
+    };
+    let done = tokio::spawn(async move { Box::pin(ops::run(&shared.host, request)).await });
+    match done.await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(refused)) => {
+            let status = match refused {
+                ops::Failure { not_found: true, .. } => StatusCode::NOT_FOUND,
+                ops::Failure { code: 2, .. } => StatusCode::BAD_REQUEST,
+                _ => StatusCode::CONFLICT,
+            };
+            (status, Json(api::Failure { error: refused.message, code: Some(refused.code) })).into_response()
+        }
+        Err(error) => {
+            failure(StatusCode::INTERNAL_SERVER_ERROR, &format!("the operation ended abnormally: {error}"))
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   start: addresses resolved ▶ control socket ▶ pools opened ▶ volumes opened ▶ listening ▶ `ready`
-//!   stop:  no new connections ▶ what is in flight finishes ▶ volumes and pools let go ▶ socket removed
+//!   stop:  no new connections ▶ what is in flight finishes ▶ pools synced and closed ▶ socket removed
 //! ```
 //!
 //! What can be known to be wrong is found out before the first device is touched, and nobody is told `ready`
@@ -15,16 +15,14 @@ use std::{
     sync::Arc,
 };
 
-use block::BlockVolume as _;
-use pool::{Pool, volume::OpenVolumeError};
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
-    answers::Pools,
-    api::{self, Served, Url},
-    client::escape,
+    api::Served,
     control::{ControlSocket, Shared, SocketError},
-    host::{self, HostError, Known, Places, Settings, chain},
+    host::{HostError, Known, Places, Settings},
+    ops::{Host, Mode},
+    serving::Serving,
 };
 
 /// Where NBD clients expect a server.
@@ -45,6 +43,8 @@ pub struct Config {
     pub pools: Vec<String>,
     /// How to open them.
     pub settings: Settings,
+    /// Never write to a device.
+    pub read_only: bool,
     /// Addresses for NBD, `ADDR:PORT`. With none here and none for iSCSI, both defaults.
     pub nbd: Vec<String>,
     /// Addresses for iSCSI.
@@ -83,9 +83,15 @@ pub enum ServeError {
     /// A pool that was named cannot be opened.
     #[error(transparent)]
     Pool(#[from] HostError),
+    /// A pool that was named is there and cannot be opened. The whole sentence.
+    #[error("{0}")]
+    Open(String),
     /// No pool was named and none can be opened.
     #[error("no pools available to serve{0}")]
     NoPools(String),
+    /// Pools could not be closed: what was written last may not be on their devices.
+    #[error("{}", .0.join("\n"))]
+    Close(Vec<String>),
     /// The system refused something else.
     #[error("cannot serve")]
     Io(#[from] io::Error),
@@ -120,11 +126,6 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         iscsi_addresses = resolve(&[ISCSI_DEFAULT.to_owned()]).await?;
     }
     let mut socket = ControlSocket::bind(&config.socket).await?;
-    let pools = tokio::select! {
-        pools = open_pools(&config, &mut tell) => pools?,
-        () = stop_signal.wait() => return Ok(()),
-    };
-
     let registry = Arc::new(nbd::Registry::new());
     let portals =
         iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified()).collect();
@@ -149,18 +150,28 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let iscsi_local = iscsi_server.as_ref().map_or(Ok(Vec::new()), iscsi::Server::local_addrs)?;
 
-    let mut served = Vec::new();
-    for pool in &pools {
-        let urls = Urls { nbd: &nbd_local, iscsi: &iscsi_local };
-        for entry in offer(pool, &registry, &targets, &urls, &mut tell).await {
-            tell(Event::Served(entry.clone()));
-            served.push(entry);
-        }
-    }
-
-    let (stop, stopping) = watch::channel(false);
     let nbd_server =
         nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, nbd::ServeLimits::default());
+    let serving =
+        Arc::new(Serving::new(registry, nbd_server.clone(), Arc::clone(&targets), nbd_local, iscsi_local));
+    let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
+    let host = Host::new(config.places.clone(), mode, config.settings.clone());
+    let host = Arc::new(host.with_serving(Arc::clone(&serving)));
+    let opened = tokio::select! {
+        opened = open_pools(&config, &host, &mut tell) => opened,
+        () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
+    };
+    if let Err(error) = opened {
+        // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
+        let _told_already = host.close().await;
+        return Err(error);
+    }
+    for held in host.all() {
+        serving.follow(&held).await.into_iter().for_each(|warning| tell(Event::Warning(warning)));
+    }
+    serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
+
+    let (stop, stopping) = watch::channel(false);
     let mut tasks = tokio::task::JoinSet::new();
     for listener in nbd_listeners {
         let (server, stopping) = (nbd_server.clone(), stopping.clone());
@@ -177,17 +188,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             let _stopped = stopping.wait_for(|stop| *stop).await;
         }));
     }
-    let shared = Arc::new(Shared {
-        pools: Pools::new(pools),
-        served: Box::new({
-            let targets = Arc::clone(&targets);
-            move || api::ServedList {
-                served: served.clone(),
-                nbd_connections: nbd_server.connections().len() as u64,
-                iscsi_sessions: targets.sessions().len() as u64,
-            }
-        }),
-    });
+    let shared = Arc::new(Shared { host: Arc::clone(&host), serving });
     let control = async {
         if let Err(error) = socket.serve(shared, stopping).await {
             tracing::error!(%error, "control socket: no longer listening");
@@ -207,8 +208,12 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         () = stop_signal.wait() => {}
     }
     drop(tasks);
+    // An operation that has begun is finished first.
+    let turn = host.turn().await;
+    let closed = host.close().await;
+    drop(turn);
     drop(socket);
-    Ok(())
+    closed.map_err(ServeError::Close)
 }
 
 /// SIGTERM and SIGINT.
@@ -242,7 +247,7 @@ async fn resolve(addresses: &[String]) -> Result<Vec<SocketAddr>, ServeError> {
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must.
-async fn open_pools(config: &Config, tell: &mut impl FnMut(Event)) -> Result<Vec<Arc<Pool>>, ServeError> {
+async fn open_pools(config: &Config, host: &Host, tell: &mut impl FnMut(Event)) -> Result<(), ServeError> {
     let mut chosen = Vec::new();
     if config.pools.is_empty() {
         let Known { pools, problems } = config.places.all().await.map_err(HostError::State)?;
@@ -261,110 +266,31 @@ async fn open_pools(config: &Config, tell: &mut impl FnMut(Event)) -> Result<Vec
     }
     let cache_bytes = (config.settings.cache_bytes / chosen.len().max(1)).max(CACHE_BYTES_MIN);
     let settings = Settings { cache_bytes, ..config.settings.clone() };
-    let mut pools: Vec<Arc<Pool>> = Vec::new();
     let mut failures = String::new();
     for (candidate, remembered) in &chosen {
-        let opened = if pools.iter().any(|pool| pool.name() == candidate.name) {
+        let opened = if host.all().iter().any(|held| held.name() == candidate.name) {
             let guids =
                 chosen.iter().filter(|(c, _)| c.name == candidate.name).map(|(c, _)| c.guid).collect();
-            Err(HostError::Ambiguous { name: candidate.name.clone(), guids })
+            Err(crate::host::chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }))
         } else {
-            host::open(candidate, remembered.as_ref(), &settings).await
+            Box::pin(host.open(candidate, remembered.as_ref(), &settings, None)).await
         };
         match opened {
-            Ok(opened) => {
-                opened.notes.into_iter().for_each(|note| tell(Event::Warning(note)));
-                pools.push(opened.pool);
+            Ok((held, notes)) => {
+                notes.into_iter().for_each(|note| tell(Event::Warning(note)));
+                host.keep(held);
             }
-            Err(error) if !config.pools.is_empty() => return Err(error.into()),
-            Err(error) => {
-                let said = chain(&error);
-                failures.push_str(&format!("\n{said}"));
-                tell(Event::Warning(said));
+            Err(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
+            Err(sentence) => {
+                failures.push_str(&format!("\n{sentence}"));
+                tell(Event::Warning(sentence));
             }
         }
     }
-    if pools.is_empty() {
+    if host.all().is_empty() {
         return Err(ServeError::NoPools(failures));
     }
-    Ok(pools)
-}
-
-struct Urls<'a> {
-    nbd: &'a [SocketAddr],
-    iscsi: &'a [SocketAddr],
-}
-
-/// Opens every volume and volume snapshot of `pool` and registers it with both protocols.
-async fn offer(
-    pool: &Pool,
-    registry: &nbd::Registry,
-    targets: &Arc<iscsi::Targets>,
-    urls: &Urls<'_>,
-    tell: &mut impl FnMut(Event),
-) -> Vec<Served> {
-    let listed = match pool.dsl().await {
-        Ok(dsl) => dsl.volumes().await,
-        Err(error) => Err(error),
-    };
-    let (volumes, problems) = match listed {
-        Ok(listed) => listed,
-        Err(error) => {
-            tell(Event::Warning(format!("cannot list the datasets of '{}': {}", pool.name(), chain(&error))));
-            return Vec::new();
-        }
-    };
-    for problem in problems {
-        tell(Event::Warning(chain(&problem)));
-    }
-    let mut all = Vec::new();
-    for dataset in volumes {
-        let name = dataset.name().to_owned();
-        let mut entry = Served {
-            dataset: name.clone(),
-            guid: dataset.guid().to_string(),
-            size: 0,
-            block: 0,
-            urls: Vec::new(),
-            refused: None,
-        };
-        match dataset.open_volume().await {
-            Ok(volume) => {
-                let geometry = volume.geometry();
-                (entry.size, entry.block) = (geometry.size, geometry.block);
-                if !urls.nbd.is_empty() {
-                    match registry.insert(
-                        &name,
-                        &format!("{} bytes, read-only", geometry.size),
-                        volume.clone(),
-                    ) {
-                        Ok(()) => entry.urls.extend(urls.nbd.iter().map(|address| nbd_url(*address, &name))),
-                        Err(error) => entry.refused = Some(error.to_string()),
-                    }
-                }
-                if !urls.iscsi.is_empty() {
-                    let iqn = iscsi::iqn::for_dataset(&name);
-                    match targets.add(&iqn, volume) {
-                        Ok(_) => entry.urls.extend(urls.iscsi.iter().map(|address| Url {
-                            protocol: "iscsi".to_owned(),
-                            url: format!("iscsi://{address}/{iqn}/0"),
-                        })),
-                        Err(error) => entry.refused = Some(error.to_string()),
-                    }
-                }
-            }
-            Err(error @ (OpenVolumeError::NotAVolume(_) | OpenVolumeError::Encrypted(_))) => {
-                entry.refused = Some(error.to_string());
-            }
-            Err(error) => entry.refused = Some(chain(&error)),
-        }
-        all.push(entry);
-    }
-    all
-}
-
-fn nbd_url(address: SocketAddr, name: &str) -> Url {
-    Url { protocol: "nbd".to_owned(), url: format!("nbd://{address}/{}", escape(name, "/@")) }
+    Ok(())
 }
 
 /// The control socket if none is named: root's in `/run`, a user's in the run-time directory, or beside the cache

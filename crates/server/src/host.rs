@@ -63,6 +63,8 @@ pub struct Settings {
     pub destroyed: bool,
     /// Although log devices are missing.
     pub missing_log: bool,
+    /// Never to be written to.
+    pub read_only: bool,
     /// Block cache, in bytes.
     pub cache_bytes: usize,
 }
@@ -74,6 +76,7 @@ impl Default for Settings {
             rewind: Rewind::Latest,
             destroyed: false,
             missing_log: false,
+            read_only: false,
             cache_bytes: COMMAND_CACHE,
         }
     }
@@ -312,6 +315,15 @@ pub async fn open(
         ));
     }
     Ok(Opened { pool, notes })
+}
+
+/// Absolute paths of all devices of an open pool that are there.
+#[must_use]
+pub fn devices(pool: &Pool) -> Vec<PathBuf> {
+    let beside = pool.spares().iter().chain(pool.l2cache());
+    let all = pool.tree().leaves().into_iter().chain(beside);
+    let present = all.filter_map(|vdev| Some(vdev.leaf.as_ref()?.disk.as_ref()?.info().path));
+    present.map(|path| std::path::absolute(&path).unwrap_or_else(|_| path.into())).collect()
 }
 
 /// Pools that were found, and what could not be looked at.

@@ -18,6 +18,29 @@ fn read(path: &Path) -> Option<u64> {
     Some(u32::from_ne_bytes(word).into())
 }
 
+/// Name of this host, as the kernel knows it.
+#[must_use]
+pub fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Effective user of this process, in number: who a pool's history says it was.
+#[must_use]
+pub fn user() -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").map_or(0, |metadata| metadata.uid().into())
+}
+
+/// Wall clock, in seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

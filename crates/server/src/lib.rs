@@ -3,7 +3,8 @@
 //! ```text
 //!   cli ──▶ client ──HTTP over a Unix socket──▶ control ─┐
 //!    └───────────── no daemon ──────────────▶ answers, view ──▶ api types, the same either way
-//!   daemon: host (finds, opens) ─▶ pools ─▶ volumes ─▶ nbd exports, iscsi targets
+//!   ops:    every command that changes something, run by the daemon or by a command without one
+//!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
 //!   state:  which pools were imported, and on which devices
 //! ```
 //!
@@ -19,9 +20,13 @@ pub mod api;
 pub mod client;
 pub mod control;
 pub mod daemon;
+pub mod history;
 pub mod host;
 pub mod hostid;
+pub mod labelclear;
+pub mod ops;
+pub mod serving;
 pub mod state;
 pub mod view;
 
-pub use ::{block, disk, pool};
+pub use ::{block, disk, engine, pool};

@@ -41,6 +41,9 @@ pub struct Remembered {
     /// It was imported although it had been destroyed (`-D`).
     #[serde(default)]
     pub destroyed: bool,
+    /// It was imported to be read only (`-o readonly=on`).
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -241,6 +244,7 @@ mod tests {
             txg: None,
             missing_log: false,
             destroyed: false,
+            read_only: false,
         }
     }
 

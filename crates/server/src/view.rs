@@ -66,6 +66,20 @@ fn local_offset(seconds: i64) -> i64 {
     at.map_or(0, |at| i64::from(ZONE.to_offset(at).seconds()))
 }
 
+/// A time for people, in local time: `Sun Nov 22  2:05 2026`.
+#[must_use]
+pub fn date(seconds: u64) -> String {
+    props::value::date(seconds, local_offset, false)
+}
+
+/// A time that sorts, in local time: `2026-11-22.02:05:09`.
+#[must_use]
+pub fn timestamp(seconds: u64) -> String {
+    let at = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let zoned = at.map(|at| at.to_zoned(jiff::tz::TimeZone::system()));
+    zoned.map_or_else(|| seconds.to_string(), |zoned| zoned.strftime("%Y-%m-%d.%H:%M:%S").to_string())
+}
+
 fn property(property: &props::Property) -> api::Property {
     let (source, inherited_from) = match &property.source {
         props::Source::None => (SourceKind::None, None),

@@ -1,5 +1,6 @@
 //! `zfs`: the words, columns and exit codes of OpenZFS.
 
+mod change;
 mod get;
 mod list;
 
@@ -43,6 +44,19 @@ pub(crate) async fn run(command: Zfs, context: &Context) -> anyhow::Result<ExitC
     match command {
         Zfs::List(args) => list::run(args, context).await,
         Zfs::Get(args) => get::run(args, context).await,
+        Zfs::Create(args) => change::create(args, context).await,
+        Zfs::Set(args) => change::set(args, context).await,
+        Zfs::Inherit(args) => change::inherit(args, context).await,
+        Zfs::Snapshot(args) => change::snapshot(args, context).await,
+        Zfs::Destroy(args) => change::destroy(args, context).await,
+        Zfs::Rollback(args) => change::rollback(args, context).await,
+        Zfs::Clone(args) => change::clone(args, context).await,
+        Zfs::Promote(args) => change::promote(args, context).await,
+        Zfs::Rename(args) => change::rename(args, context).await,
+        Zfs::Bookmark(args) => change::bookmark(args, context).await,
+        Zfs::Hold(args) => change::hold(args, context).await,
+        Zfs::Release(args) => change::release(args, context).await,
+        Zfs::Holds(args) => change::holds(args, context).await,
     }
 }
 

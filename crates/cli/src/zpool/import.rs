@@ -1,27 +1,23 @@
-//! `zpool import` and `zpool export`: which pools there are, and which of them are remembered.
+//! `zpool import`: which pools there are, and one of them opened and remembered.
 //!
-//! Nothing is written to a pool: importing opens it, sees that it can be read, and writes its devices into the
-//! cache file, where every later command finds them; exporting forgets them.
+//! An import writes whose the pool is into its labels, unless it is read-only; every later command finds the pool by
+//! the cache file, until it is exported.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 use server::{
-    client::Client,
-    host::{self, Foreign, HostError, Known, Opened, Settings, chain},
+    host::Known,
     hostid::hostid,
-    pool::{
-        Pool,
-        import::{self, Candidate, examine},
-    },
-    state::Remembered,
+    ops::{Operation, PoolImport},
+    pool::import::examine,
     view,
 };
 
-use super::finish;
 use crate::{
-    args::{ZpoolExport, ZpoolImport},
-    context::{Context, FAILED, foreign, print},
+    act::{Act, search},
+    args::ZpoolImport,
+    context::{Context, FAILED, print},
     json,
 };
 
@@ -29,25 +25,39 @@ use crate::{
 const DESTROYED: u64 = 2;
 
 pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut read_only = false;
     for option in &args.options {
         match option.as_str() {
-            "readonly=on" => {}
+            "readonly=on" => read_only = true,
+            "readonly=off" => read_only = false,
             // Nothing is mounted, and what is remembered has a file of its own: said for scripts, no effect.
             other if other.starts_with("cachefile=") || other.starts_with("altroot=") => {}
-            "readonly=off" => {
-                anyhow::bail!(
-                    "cannot import: pools are opened read-only by this version; leave 'readonly=off' out"
-                )
-            }
             other => {
                 let message =
-                    format!("property '{other}' cannot be set while importing; only 'readonly=on' is known");
+                    format!("property '{other}' cannot be set while importing; only 'readonly' is known");
                 return Err(context.usage(&["zpool", "import"], &message).into());
             }
         }
     }
     if args.all && args.pool.is_some() {
         return Err(context.usage(&["zpool", "import"], "-a and a pool's name exclude each other").into());
+    }
+    let asked = PoolImport {
+        search: search(&args.search.search),
+        new_name: args.new_name.clone(),
+        force: args.force,
+        txg: args.rewind.txg,
+        recover: args.rewind.recover,
+        dry_run: args.dry_run,
+        missing_log: args.missing_log,
+        destroyed: args.destroyed,
+        read_only,
+        pool: String::new(),
+    };
+    let mut act = Act::new(context).await?;
+    if let Some(pool) = &args.pool {
+        import_one(&mut act, PoolImport { pool: pool.clone(), ..asked }).await;
+        return Ok(act.finish().await);
     }
     let places = context.places(&args.search.search);
     let imported = places.imported().await?;
@@ -56,29 +66,6 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         imported.iter().all(|(remembered, _)| remembered.guid != candidate.guid)
             && (candidate.state.id() == DESTROYED) == args.destroyed
     });
-    if let Some(name) = &args.pool {
-        if imported.iter().any(|(pool, _)| pool.name == *name || pool.guid.to_string() == *name) {
-            anyhow::bail!("cannot import '{name}': a pool with that name already exists");
-        }
-        return match known.select(name) {
-            Ok(Some((candidate, _))) => match import_one(&candidate, &args, context).await {
-                Ok(()) => Ok(ExitCode::SUCCESS),
-                Err(error) => anyhow::bail!("cannot import '{name}': {error}"),
-            },
-            Ok(None) => {
-                known.problems.iter().for_each(|problem| eprintln!("{problem}"));
-                anyhow::bail!("cannot import '{name}': no such pool available")
-            }
-            Err(HostError::Ambiguous { guids, .. }) => {
-                let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
-                anyhow::bail!(
-                    "cannot import '{name}': more than one matching pool\nimport by numeric ID instead:\n{}",
-                    guids.join("\n")
-                )
-            }
-            Err(error) => Err(error.into()),
-        };
-    }
     known.problems.iter().for_each(|problem| eprintln!("{problem}"));
     if known.pools.is_empty() {
         if args.json {
@@ -89,16 +76,21 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         return Ok(if args.all { ExitCode::SUCCESS } else { ExitCode::from(FAILED) });
     }
     if args.all {
-        let mut failures = Vec::new();
         for (candidate, _) in &known.pools {
-            if let Err(error) = import_one(candidate, &args, context).await {
-                failures.push(format!("cannot import '{}': {error}", candidate.name));
-            }
+            // By guid: two may have one name, of which the first gets it.
+            import_one(&mut act, PoolImport { pool: candidate.guid.to_string(), ..asked.clone() }).await;
         }
-        return Ok(finish(&failures));
+        return Ok(act.finish().await);
     }
     list(&known, args.json).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn import_one(act: &mut Act, asked: PoolImport) {
+    match act.run(Operation::PoolImport(asked)).await {
+        Ok(answer) => answer.warnings.iter().for_each(|warning| eprintln!("{warning}")),
+        Err(failure) => act.refuse(failure),
+    }
 }
 
 /// Shows what could be imported.
@@ -142,74 +134,4 @@ async fn list(known: &Known, as_json: bool) -> anyhow::Result<()> {
         false => print(&texts.join("\n"))?,
     }
     Ok(())
-}
-
-async fn import_one(candidate: &Candidate, args: &ZpoolImport, context: &Context) -> anyhow::Result<()> {
-    let settings = Settings {
-        foreign: foreign(args.force),
-        rewind: (&args.rewind).into(),
-        destroyed: args.destroyed,
-        missing_log: args.missing_log,
-        ..Settings::default()
-    };
-    let Opened { pool, notes } = match host::open(candidate, None, &settings).await {
-        Ok(opened) => opened,
-        // Its text without `cannot open …`: the caller says `cannot import …`.
-        Err(HostError::Import { source, .. }) => return Err(anyhow::Error::msg(chain(&*source))),
-        Err(error) => return Err(error.into()),
-    };
-    notes.iter().for_each(|note| eprintln!("{note}"));
-    if args.dry_run {
-        let when = server::pool::props::value::date(pool.uberblock().timestamp, |_| 0, true);
-        eprintln!("Would be able to return {} to its state as of {when} UTC.", pool.name());
-        return Ok(());
-    }
-    let state = context.state();
-    if state.pools()?.iter().any(|known| known.name == pool.name() && known.guid != pool.guid()) {
-        // Remembered, but no longer on its devices: `imported` left it out.
-        eprintln!(
-            "the pool '{}' that was imported before is no longer on its devices and is forgotten",
-            pool.name()
-        );
-    }
-    let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
-    state.remember(Remembered {
-        name: pool.name().to_owned(),
-        guid: pool.guid(),
-        devices: devices(&pool),
-        forced: settings.foreign == Foreign::Open,
-        txg: (rewound || matches!(settings.rewind, import::Rewind::To(_))).then_some(pool.uberblock().txg),
-        missing_log: args.missing_log,
-        destroyed: args.destroyed,
-    })?;
-    Ok(())
-}
-
-/// Absolute paths of all devices of an open pool that are there.
-fn devices(pool: &Pool) -> Vec<PathBuf> {
-    let beside = pool.spares().iter().chain(pool.l2cache());
-    let all = pool.tree().leaves().into_iter().chain(beside);
-    let present = all.filter_map(|vdev| Some(vdev.leaf.as_ref()?.disk.as_ref()?.info().path));
-    present.map(|path| std::path::absolute(&path).unwrap_or_else(|_| path.into())).collect()
-}
-
-pub(crate) async fn export(args: ZpoolExport, context: &Context) -> anyhow::Result<ExitCode> {
-    let state = context.state();
-    let daemon = Client::find(&context.socket()).await?;
-    let mut failures = Vec::new();
-    for name in &args.pools {
-        if let Some(daemon) = &daemon
-            && daemon.pool(name).await.is_ok()
-        {
-            failures.push(format!(
-                "cannot export '{name}': pool is busy: the daemon on '{}' serves it; stop that first",
-                context.socket().display()
-            ));
-            continue;
-        }
-        if !state.forget(name)? {
-            failures.push(format!("cannot open '{name}': no such pool"));
-        }
-    }
-    Ok(finish(&failures))
 }

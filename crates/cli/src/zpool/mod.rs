@@ -1,6 +1,8 @@
 //! `zpool`: the words, columns and exit codes of OpenZFS.
 
+mod change;
 pub(crate) mod get;
+mod history;
 mod import;
 mod list;
 mod names;
@@ -22,7 +24,15 @@ use crate::{
 pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<ExitCode> {
     match command {
         Zpool::Import(args) => import::import(args, context).await,
-        Zpool::Export(args) => import::export(args, context).await,
+        Zpool::Export(args) => change::export(args, context).await,
+        Zpool::Create(args) => change::create(args, context).await,
+        Zpool::Destroy(args) => change::destroy(args, context).await,
+        Zpool::Add(args) => change::add(args, context).await,
+        Zpool::Set(args) => change::set(args, context).await,
+        Zpool::Sync(args) => change::sync(args, context).await,
+        Zpool::History(args) => history::run(args, context).await,
+        Zpool::Labelclear(args) => change::clear_label(args).await,
+        Zpool::Checkpoint(args) => change::checkpoint(args, context).await,
         Zpool::Status(args) => status::run(args, context).await,
         Zpool::List(args) => list::run(args, context).await,
         Zpool::Get(args) => get::run(args, context).await,

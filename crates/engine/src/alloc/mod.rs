@@ -204,11 +204,10 @@ impl Allocator {
         self.tops.iter().flatten().filter(|top| top.class != Class::Log)
     }
 
-    /// Smallest stored size and greatest common divisor of stored sizes that waste nothing, over the devices for
-    /// data, in bytes: sectors. (A RAIDZ allocates more than one for a sector; what it adds is not the block's.)
+    /// Smallest allocation and greatest common divisor of allocations over the devices for data, in bytes.
     #[must_use]
     pub fn granularity(&self) -> (u64, u64) {
-        let quanta: Vec<u64> = self.data_tops().map(top::Top::sector).collect();
+        let quanta: Vec<u64> = self.data_tops().map(top::Top::quantum).collect();
         let smallest = quanta.iter().copied().min().unwrap_or(512);
         (smallest, quanta.into_iter().reduce(gcd).unwrap_or(512))
     }

@@ -126,9 +126,9 @@ impl Top {
         self.shapes.iter().map(width).max().unwrap_or(plain)
     }
 
-    /// Its smallest write, of which stored blocks are multiples.
-    pub(super) fn sector(&self) -> u64 {
-        1 << self.ashift
+    /// The smallest allocation, of which all are multiples.
+    pub(super) fn quantum(&self) -> u64 {
+        self.asize(1)
     }
 
     /// The metaslab that holds `offset..offset + asize`, and the units there.

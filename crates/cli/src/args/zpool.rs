@@ -1,0 +1,307 @@
+//! Subcommands of `zpool` and their options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Rewind, Search};
+
+/// Subcommands of `zpool`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Zpool {
+    /// Create a pool
+    Create(ZpoolCreate),
+    /// Destroy a pool
+    Destroy(ZpoolDestroy),
+    /// Add devices to a pool
+    Add(ZpoolAdd),
+    /// List pools that can be imported, or import one
+    Import(ZpoolImport),
+    /// Close a pool for good, so that any host may import it
+    Export(ZpoolExport),
+    /// Show the health of pools and their devices
+    Status(ZpoolStatus),
+    /// Show pools with their size, use and health
+    List(ZpoolList),
+    /// Show properties of pools
+    Get(ZpoolGet),
+    /// Set a property of pools
+    Set(ZpoolSet),
+    /// Show what was done to pools
+    History(ZpoolHistory),
+    /// Wait until everything written so far is on the devices
+    Sync(ZpoolSync),
+    /// Remove a pool's labels from a device
+    Labelclear(ZpoolLabelclear),
+    /// Checkpoints of whole pools (not supported)
+    Checkpoint(ZpoolCheckpoint),
+}
+
+/// `zpool import`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolImport {
+    #[command(flatten)]
+    pub(crate) search: Search,
+    #[command(flatten)]
+    pub(crate) rewind: Rewind,
+    /// Import all pools found
+    #[arg(short = 'a')]
+    pub(crate) all: bool,
+    /// Import although another host seems to have the pool
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Do not mount file systems (nothing is ever mounted: accepted for scripts)
+    #[arg(short = 'N')]
+    pub(crate) no_mount: bool,
+    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
+    #[arg(short = 'R', value_name = "ROOT")]
+    pub(crate) altroot: Option<PathBuf>,
+    /// Search devices in place of a cache file (always so: accepted for scripts)
+    #[arg(short = 's')]
+    pub(crate) search_devices: bool,
+    /// With -F: only say whether it would work
+    #[arg(short = 'n', requires = "recover")]
+    pub(crate) dry_run: bool,
+    /// Also list destroyed pools
+    #[arg(short = 'D')]
+    pub(crate) destroyed: bool,
+    /// Import without log devices that are missing
+    #[arg(short = 'm')]
+    pub(crate) missing_log: bool,
+    /// Pool property for this import: readonly=on never writes to it
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Pool name or guid; without it, list what can be imported
+    pub(crate) pool: Option<String>,
+    /// Another name for it from now on
+    #[arg(value_name = "NEWPOOL")]
+    pub(crate) new_name: Option<String>,
+}
+
+/// `zpool export`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolExport {
+    /// All imported pools
+    #[arg(short = 'a')]
+    pub(crate) all: bool,
+    /// Although clients are connected: they are cut off
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Pools
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) pools: Vec<String>,
+}
+
+/// How device names are shown.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct DeviceNames {
+    /// Guids in place of device names
+    #[arg(short = 'g')]
+    pub(crate) guids: bool,
+    /// Follow symbolic links
+    #[arg(short = 'L')]
+    pub(crate) follow: bool,
+    /// Full paths
+    #[arg(short = 'P')]
+    pub(crate) full: bool,
+}
+
+/// `zpool status`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolStatus {
+    /// List every file or object with an error
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// Only pools with a problem
+    #[arg(short = 'x')]
+    pub(crate) unhealthy: bool,
+    /// Exact numbers
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    #[command(flatten)]
+    pub(crate) names: DeviceNames,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Pools; all if none is named
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool list`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolList {
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers: bytes, not 1.21T
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// The devices of each pool too
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) names: DeviceNames,
+    /// Properties to show
+    #[arg(short = 'o', value_name = "PROPERTY,…", value_delimiter = ',')]
+    pub(crate) columns: Vec<String>,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Pools; all if none is named
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool get`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolGet {
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers: bytes, not 1.21T
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// Fields to show: name, property, value, source
+    #[arg(short = 'o', value_name = "FIELD,…", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// `all`, or property names
+    #[arg(value_name = "all|PROPERTY,…")]
+    pub(crate) properties: String,
+    /// Pools; all if none is named
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool create`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+DEVICE… is a list of groups:
+  DEVICE…                    each a device of its own: fast, no redundancy
+  mirror DEVICE DEVICE…      copies on each
+  raidz1|raidz2|raidz3 DEVICE…   1, 2 or 3 of them may fail
+  log …                      intent log: devices or mirrors
+  cache DEVICE…, spare DEVICE…
+A device is a block device (/dev/sdb, or sdb for short) or a file with its full path. With --size, files
+that do not exist are created, sparse, of that size.")]
+pub(crate) struct ZpoolCreate {
+    /// Use devices that hold another pool or file system, and groups of different redundancy
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Only show the layout, and what volumes it would hold by block size
+    #[arg(short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Enable no features but those given with -o feature@NAME=enabled
+    #[arg(short = 'd')]
+    pub(crate) no_features: bool,
+    /// Pool property: ashift, compatibility, comment, autotrim, failmode, … (repeatable)
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Property of the root file system (repeatable)
+    #[arg(short = 'O', value_name = "PROPERTY=VALUE")]
+    pub(crate) root_options: Vec<String>,
+    /// Mount point of the root file system (nothing is ever mounted here: kept for hosts that do)
+    #[arg(short = 'm', value_name = "PATH")]
+    pub(crate) mountpoint: Option<String>,
+    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
+    #[arg(short = 'R', value_name = "ROOT")]
+    pub(crate) altroot: Option<PathBuf>,
+    /// Create files that do not exist, sparse, of this size
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<String>,
+    /// Name of the pool
+    pub(crate) pool: String,
+    /// Devices
+    #[arg(required = true, value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+}
+
+/// `zpool destroy`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolDestroy {
+    /// Although clients are connected: they are cut off
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Pool
+    pub(crate) pool: String,
+}
+
+/// `zpool add`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolAdd {
+    /// Use devices that hold another pool or file system, and groups of different redundancy
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Only show what would be added, and what volumes it would hold by block size
+    #[arg(short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Property of the new devices: ashift
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Create files that do not exist, sparse, of this size
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<String>,
+    /// Pool
+    pub(crate) pool: String,
+    /// Devices, as for `zpool create`
+    #[arg(required = true, value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+}
+
+/// `zpool set`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolSet {
+    /// Property and value
+    #[arg(value_name = "PROPERTY=VALUE")]
+    pub(crate) property: String,
+    /// Pools
+    #[arg(required = true)]
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool history`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolHistory {
+    /// Internal events too
+    #[arg(short = 'i')]
+    pub(crate) internal: bool,
+    /// User, host and zone of each command
+    #[arg(short = 'l')]
+    pub(crate) long: bool,
+    /// Pools; all if none is named
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool sync`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolSync {
+    /// Pools; all if none is named
+    pub(crate) pools: Vec<String>,
+}
+
+/// `zpool labelclear`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolLabelclear {
+    /// Although the device is part of an exported pool
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Device or file
+    #[arg(value_name = "DEVICE")]
+    pub(crate) device: PathBuf,
+}
+
+/// `zpool checkpoint`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolCheckpoint {
+    /// Discard the checkpoint
+    #[arg(short = 'd', long = "discard")]
+    pub(crate) discard: bool,
+    /// Wait for that
+    #[arg(short = 'w', long = "wait", requires = "discard")]
+    pub(crate) wait: bool,
+    /// Pool
+    pub(crate) pool: String,
+}

@@ -1,0 +1,139 @@
+//! `zpool create`, `destroy`, `add`, `export`, `set`, `sync`, `labelclear`, `checkpoint`.
+
+use std::process::ExitCode;
+
+use server::{
+    labelclear,
+    ops::{Operation, PoolAdd, PoolCreate},
+    pool::props::parse,
+};
+
+use crate::{
+    act::{Act, assignments, devices},
+    args::{ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolSet, ZpoolSync},
+    ask::Ask,
+    context::{Context, print},
+};
+
+/// Properties from `-o`, or what is wrong with them as a usage error.
+fn options(words: &[String], context: &Context, command: &str) -> anyhow::Result<Vec<(String, String)>> {
+    assignments(words).map_err(|failure| context.usage(&["zpool", command], &failure.message).into())
+}
+
+fn size(text: Option<&String>) -> anyhow::Result<Option<u64>> {
+    let Some(text) = text else { return Ok(None) };
+    match parse::number(text) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) => anyhow::bail!("bad file size '{text}': {error}"),
+    }
+}
+
+pub(crate) async fn create(args: ZpoolCreate, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut root_properties = options(&args.root_options, context, "create")?;
+    root_properties.extend(args.mountpoint.map(|path| ("mountpoint".to_owned(), path)));
+    let operation = Operation::PoolCreate(PoolCreate {
+        pool: args.pool,
+        devices: devices(args.devices),
+        properties: options(&args.options, context, "create")?,
+        root_properties,
+        file_size: size(args.size.as_ref())?,
+        force: args.force,
+        dry_run: args.dry_run,
+        no_features: args.no_features,
+    });
+    let mut act = Act::new(context).await?;
+    if let Some(answer) = act.attempt(operation).await {
+        lines(&answer.lines)?;
+    }
+    Ok(act.finish().await)
+}
+
+fn lines(lines: &[String]) -> std::io::Result<()> {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    print(&text)
+}
+
+pub(crate) async fn add(args: ZpoolAdd, context: &Context) -> anyhow::Result<ExitCode> {
+    let operation = Operation::PoolAdd(PoolAdd {
+        pool: args.pool,
+        devices: devices(args.devices),
+        properties: options(&args.options, context, "add")?,
+        file_size: size(args.size.as_ref())?,
+        force: args.force,
+        dry_run: args.dry_run,
+    });
+    let mut act = Act::new(context).await?;
+    if let Some(answer) = act.attempt(operation).await {
+        lines(&answer.lines)?;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn destroy(args: ZpoolDestroy, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    act.attempt(Operation::PoolDestroy { pool: args.pool, force: args.force }).await;
+    Ok(act.finish().await)
+}
+
+/// Names of all imported pools: the daemon's and those in the cache file.
+async fn imported(act: &Act, context: &Context) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    if let Some(daemon) = act.daemon() {
+        names.extend(daemon.pools().await?.into_iter().map(|pool| pool.name));
+    }
+    names.extend(context.state().pools()?.into_iter().map(|pool| pool.name));
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+pub(crate) async fn export(args: ZpoolExport, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    let pools = if args.all { imported(&act, context).await? } else { args.pools };
+    for pool in pools {
+        act.attempt(Operation::PoolExport { pool, force: args.force }).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn set(args: ZpoolSet, context: &Context) -> anyhow::Result<ExitCode> {
+    let Some((name, value)) = args.property.split_once('=') else {
+        return Err(context.usage(&["zpool", "set"], "missing value in property=value argument").into());
+    };
+    let mut act = Act::new(context).await?;
+    for pool in args.pools {
+        act.attempt(Operation::PoolSet { pool, property: (name.to_owned(), value.to_owned()) }).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn sync(args: ZpoolSync, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    let pools = if args.pools.is_empty() { imported(&act, context).await? } else { args.pools };
+    for pool in pools {
+        act.attempt(Operation::PoolSync { pool }).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn clear_label(args: ZpoolLabelclear) -> anyhow::Result<ExitCode> {
+    match labelclear::clear(&args.device, args.force).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+pub(crate) async fn checkpoint(args: ZpoolCheckpoint, context: &Context) -> anyhow::Result<ExitCode> {
+    let answer = Ask::new(context).await?.pools(std::slice::from_ref(&args.pool)).await?;
+    if let Some(failure) = answer.failures.first() {
+        anyhow::bail!("{failure}");
+    }
+    let name = args.pool;
+    if args.discard {
+        anyhow::bail!("cannot discard checkpoint of '{name}': checkpoints of pools are not supported by this version");
+    }
+    anyhow::bail!(
+        "cannot checkpoint '{name}': checkpoints of pools are not supported by this version\nsnapshots of all its datasets at one \
+         moment are: 'zfs snapshot -r {name}@NAME'"
+    )
+}

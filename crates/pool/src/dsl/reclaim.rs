@@ -1,0 +1,71 @@
+//! What destroying snapshots would give back: blocks that no other snapshot and no live dataset holds.
+//!
+//! ```text
+//!   … kept ── [ s1 ── s2 ── s3 ] ── next …      a block goes with the run if it was born behind `kept` and died
+//!                                               before `next`: it is on the deadlist of s2, s3 or next
+//! ```
+//!
+//! A deadlist is split by birth at the transaction groups of earlier snapshots, so its parts can be added up
+//! without reading a block pointer. Facts: docs/format/mos.md §7, §8.
+
+use ondisk::bpobj::BpobjPhys;
+
+use super::Dataset;
+use crate::{
+    dmu::{ObjectSet, ReadError},
+    io::Bookmark as At,
+    zap::Zap,
+};
+
+impl Dataset {
+    /// Bytes that would become free if the snapshots `doomed` of this dataset were destroyed.
+    ///
+    /// # Errors
+    /// A snapshot or deadlist cannot be read.
+    pub async fn reclaimed(&self, doomed: &[Self]) -> Result<u64, ReadError> {
+        let head = self.live();
+        let mut chain = head.snapshots().await?;
+        chain.sort_by_key(Self::create_txg);
+        chain.push(head.clone());
+        let is_doomed = |dataset: &Self| doomed.iter().any(|doomed| doomed.object() == dataset.object());
+        let mos = self.dsl().mos();
+        let mut total = 0_u64;
+        // Birth from which on blocks belong to the run that is open.
+        let mut since = None;
+        for dataset in &chain {
+            let Some(phys) = dataset.phys() else { continue };
+            if let Some(since) = since {
+                total = total.saturating_add(killed_since(mos, phys.deadlist, since).await?);
+            }
+            since = match (is_doomed(dataset), since) {
+                (true, None) => Some(phys.prev_snap_txg),
+                (true, since) => since,
+                (false, _) => None,
+            };
+        }
+        Ok(total)
+    }
+}
+
+/// Bytes on a deadlist that were born after transaction group `since`.
+async fn killed_since(mos: &ObjectSet, object: u64, since: u64) -> Result<u64, ReadError> {
+    if object == 0 {
+        return Ok(0);
+    }
+    let mut total = 0_u64;
+    for (key, value) in Zap::open_in(mos, object).await?.to_vec().await? {
+        let at = At { objset: 0, object, level: 0, blkid: 0 };
+        let broken = ReadError::Inconsistent { at, what: "a deadlist has an entry that is no list" };
+        let birth = key.name().and_then(|name| std::str::from_utf8(name).ok());
+        let birth = birth.and_then(|name| u64::from_str_radix(name, 16).ok());
+        let (Some(birth), Some(list)) = (birth, value.as_u64()) else { return Err(broken) };
+        if birth < since {
+            continue;
+        }
+        let found = mos.dnode(list).await?;
+        let at = At { objset: 0, object: list, level: 0, blkid: 0 };
+        let phys = BpobjPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+        total = total.saturating_add(phys.bytes);
+    }
+    Ok(total)
+}

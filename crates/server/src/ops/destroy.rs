@@ -1,0 +1,428 @@
+//! `zfs destroy` and `zfs rollback`: first the whole plan, then the deed.
+//!
+//! ```text
+//!   -r  a dataset: its snapshots, what is below it          a snapshot: those of its name below
+//!   -R  all of that, and every clone of it, with what is below those, and so on
+//! ```
+//!
+//! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
+//! snapshots before their dataset. What is held or has clients connected stops it before anything is gone.
+
+use engine::dsl;
+use pool::{
+    Pool,
+    dsl::{Dataset, HeadKind},
+};
+
+use super::{
+    Answer, Destroy, Failure,
+    host::{Cx, Held},
+    pool_of,
+    properties::lookup,
+};
+use crate::host::chain;
+
+/// Snapshots destroyed in one transaction group at most: each costs a walk over deadlists.
+const SNAPSHOTS_PER_TXG: usize = 64;
+
+/// `zfs destroy`
+pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failure> {
+    let name = asked.name.clone();
+    let what = format!("cannot destroy '{name}'");
+    let held = match asked.dry_run {
+        true => cx.host.readable(pool_of(&name)).await,
+        false => cx.host.writable(pool_of(&name)).await,
+    };
+    let held = held.map_err(|error| error.of_dataset(&what, &name))?;
+    let view = held.view();
+    if name.contains('#') {
+        return bookmark(cx, &held, &asked).await;
+    }
+    let mut plan = Plan { view: &view, clones: asked.clones, steps: Vec::new() };
+    match name.split_once('@') {
+        Some((head, spec)) => plan.snapshots(head, spec, &asked).await?,
+        None => plan.head(&name, &asked).await?,
+    }
+    let steps = plan.steps;
+    for step in &steps {
+        let busy = || Failure::because(&format!("cannot destroy '{}'", step.name()), "dataset is busy");
+        if !asked.dry_run && cx.is_busy(step.name()) {
+            return Err(busy());
+        }
+        if let Step::Snapshot(snapshot) = step {
+            let holds = snapshot.holds().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+            if !holds.is_empty() && !asked.defer {
+                let name = snapshot.name();
+                return Err(Failure::new(format!(
+                    "cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders."
+                )));
+            }
+        }
+    }
+    let reclaimed = reclaimed(&steps).await.map_err(|why| Failure::because(&what, why))?;
+    let mut answer = Answer {
+        destroyed: steps.iter().map(|step| step.name().to_owned()).collect(),
+        reclaimed: Some(reclaimed),
+        ..Answer::default()
+    };
+    if !asked.dry_run {
+        carry_out(cx, &held, steps, asked.defer).await?;
+        answer.warnings = cx.served(&held).await;
+    }
+    Ok(answer)
+}
+
+async fn bookmark(cx: &Cx<'_>, held: &Held, asked: &Destroy) -> Result<Answer, Failure> {
+    let (name, what) = (asked.name.clone(), format!("cannot destroy '{}'", asked.name));
+    let found = lookup(&held.view(), &name).await;
+    found.map_err(|failure| match failure.not_found {
+        true => Failure { not_found: true, ..Failure::new(format!("bookmark '{name}' does not exist.")) },
+        false => failure,
+    })?;
+    let destroyed = vec![name.clone()];
+    if !asked.dry_run {
+        cx.change(held, &what, false, move |cx| {
+            Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
+        })
+        .await?;
+    }
+    Ok(Answer { destroyed, reclaimed: Some(0), ..Answer::default() })
+}
+
+/// Something that goes.
+#[derive(Clone, Debug)]
+enum Step {
+    Snapshot(Dataset),
+    Head(Dataset),
+}
+
+impl Step {
+    fn name(&self) -> &str {
+        match self {
+            Self::Snapshot(dataset) | Self::Head(dataset) => dataset.name(),
+        }
+    }
+}
+
+/// What goes, in order.
+struct Plan<'a> {
+    view: &'a Pool,
+    /// `-R`
+    clones: bool,
+    steps: Vec<Step>,
+}
+
+impl Plan<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.steps.iter().any(|step| step.name() == name)
+    }
+
+    /// Snapshots by their names behind the `@`: `x`, `x%y`, `%y`, `x,z`.
+    async fn snapshots(&mut self, head: &str, spec: &str, asked: &Destroy) -> Result<(), Failure> {
+        let what = format!("cannot destroy '{}'", asked.name);
+        let recursive = asked.recursive || asked.clones;
+        let heads = match recursive {
+            true => super::snapshots::heads_below(self.view, head).await?,
+            false => vec![lookup(self.view, head).await?.name().to_owned()],
+        };
+        let mut found = Vec::new();
+        for head in heads {
+            let dataset = lookup(self.view, &head).await?;
+            let mut snapshots =
+                dataset.snapshots().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+            snapshots.sort_by_key(Dataset::create_txg);
+            for part in spec.split(',') {
+                found.extend(select(&snapshots, part));
+            }
+        }
+        if found.is_empty() {
+            let message = "could not find any snapshots to destroy; check snapshot names.";
+            return Err(Failure { not_found: true, ..Failure::new(message) });
+        }
+        for snapshot in found {
+            self.snapshot(&snapshot, asked.defer).await?;
+        }
+        Ok(())
+    }
+
+    /// A snapshot, its clones before it.
+    async fn snapshot(&mut self, snapshot: &Dataset, defer: bool) -> Result<(), Failure> {
+        if self.has(snapshot.name()) {
+            return Ok(());
+        }
+        let what = format!("cannot destroy '{}'", snapshot.name());
+        let clones = snapshot.clones().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+        let clones: Vec<String> = clones.into_iter().filter(|clone| !self.has(clone)).collect();
+        if !clones.is_empty() && !defer {
+            if !self.clones {
+                return Err(Failure::new(format!(
+                    "{what}: snapshot has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                    clones.join("\n")
+                )));
+            }
+            for clone in clones {
+                let clone = lookup(self.view, &clone).await?;
+                Box::pin(self.everything(&clone)).await?;
+            }
+        }
+        self.steps.push(Step::Snapshot(snapshot.clone()));
+        Ok(())
+    }
+
+    /// A head with all that depends on it, itself last.
+    async fn everything(&mut self, head: &Dataset) -> Result<(), Failure> {
+        if self.has(head.name()) {
+            return Ok(());
+        }
+        let what = format!("cannot destroy '{}'", head.name());
+        let (children, problems) =
+            head.children().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+        if let Some(problem) = problems.first() {
+            return Err(Failure::because(&what, chain(problem)));
+        }
+        for child in children {
+            Box::pin(self.everything(&child)).await?;
+        }
+        let mut snapshots = head.snapshots().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+        snapshots.sort_by_key(Dataset::create_txg);
+        for snapshot in snapshots {
+            self.snapshot(&snapshot, false).await?;
+        }
+        self.steps.push(Step::Head(head.clone()));
+        Ok(())
+    }
+
+    /// `zfs destroy` of a file system or volume.
+    async fn head(&mut self, name: &str, asked: &Destroy) -> Result<(), Failure> {
+        let what = format!("cannot destroy '{name}'");
+        let head = lookup(self.view, name).await?;
+        let recursive = asked.recursive || asked.clones;
+        let is_root = !name.contains('/');
+        if is_root && !recursive {
+            return Err(Failure::new(format!(
+                "{what}: operation does not apply to pools\nuse 'zfs destroy -r {name}' to destroy all datasets in the pool\n\
+                 use 'zpool destroy {name}' to destroy the pool itself"
+            )));
+        }
+        let unreadable = |why: String| Failure::because(&what, why);
+        let (children, problems) = head.children().await.map_err(|error| unreadable(chain(&error)))?;
+        if let Some(problem) = problems.first() {
+            return Err(unreadable(chain(problem)));
+        }
+        if !recursive {
+            // All below it, as it would have to go.
+            let mut all = Plan { view: self.view, clones: true, steps: Vec::new() };
+            all.everything(&head).await?;
+            let kind = if head.head_kind() == HeadKind::Volume { "volume" } else { "filesystem" };
+            let is_below = |step: &&Step| {
+                step.name() != name && step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
+            };
+            let below: Vec<&str> = all.steps.iter().filter(is_below).map(Step::name).collect();
+            if !below.is_empty() {
+                return Err(Failure::new(format!(
+                    "{what}: {kind} has children\nuse '-r' to destroy the following datasets:\n{}",
+                    below.join("\n")
+                )));
+            }
+        } else if !asked.clones {
+            // Clones that are not below it would be left without what they stand on.
+            let mut all = Plan { view: self.view, clones: true, steps: Vec::new() };
+            all.everything(&head).await?;
+            let outside = |step: &&Step| {
+                !(step.name() == name || step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@'])))
+            };
+            let outside: Vec<&str> = all.steps.iter().filter(outside).map(Step::name).collect();
+            if !outside.is_empty() {
+                let kind = if head.head_kind() == HeadKind::Volume { "volume" } else { "filesystem" };
+                return Err(Failure::new(format!(
+                    "{what}: {kind} has dependent clones\nuse '-R' to destroy the following datasets:\n{}",
+                    outside.join("\n")
+                )));
+            }
+            // Clones of its own snapshots below it go with the rest.
+            self.clones = true;
+        }
+        if !is_root {
+            return self.everything(&head).await;
+        }
+        for child in children {
+            self.everything(&child).await?;
+        }
+        let snapshots = head.snapshots().await.map_err(|error| unreadable(chain(&error)))?;
+        for snapshot in snapshots {
+            self.snapshot(&snapshot, false).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The snapshots, oldest first, that `x`, `x%y`, `%y` or `x%` names. A bound that is not there selects nothing.
+fn select(snapshots: &[Dataset], part: &str) -> Vec<Dataset> {
+    let at = |name: &str| snapshots.iter().position(|snapshot| snapshot.last_name() == name);
+    let Some((first, last)) = part.split_once('%') else {
+        return at(part).map(|i| snapshots[i].clone()).into_iter().collect();
+    };
+    let first = if first.is_empty() { Some(0) } else { at(first) };
+    let last = if last.is_empty() { snapshots.len().checked_sub(1) } else { at(last) };
+    match (first, last) {
+        (Some(first), Some(last)) if first <= last => snapshots[first..=last].to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// Bytes that become free: what the snapshots alone hold, and what volumes and file systems refer to alone.
+async fn reclaimed(steps: &[Step]) -> Result<u64, String> {
+    let mut total = 0_u64;
+    let mut by_head: Vec<(Dataset, Vec<Dataset>)> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Snapshot(snapshot) => {
+                let head = snapshot.live();
+                match by_head.iter_mut().find(|(known, _)| known.object() == head.object()) {
+                    Some((_, list)) => list.push(snapshot.clone()),
+                    None => by_head.push((head.clone(), vec![snapshot.clone()])),
+                }
+            }
+            Step::Head(_) => {}
+        }
+    }
+    for step in steps {
+        let Step::Head(head) = step else { continue };
+        // With its head gone, all that was written for it or any of its snapshots goes.
+        by_head.retain(|(known, _)| known.object() != head.object());
+        let properties = head.properties().await.map_err(|error| chain(&error))?;
+        let number = |name: &str| properties.number(name).unwrap_or(0);
+        total = total.saturating_add(number("usedbydataset")).saturating_add(number("usedbysnapshots"));
+    }
+    for (head, snapshots) in by_head {
+        total = total.saturating_add(head.reclaimed(&snapshots).await.map_err(|error| chain(&error))?);
+    }
+    Ok(total)
+}
+
+/// Destroys step by step, snapshots that follow each other together.
+async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> Result<(), Failure> {
+    let mut record = cx.record.clone();
+    let mut steps = steps.into_iter().peekable();
+    while let Some(step) = steps.next() {
+        // Recorded once, with what goes first.
+        let cx = Cx { host: cx.host, record: record.take() };
+        let what = format!("cannot destroy '{}'", step.name());
+        match step {
+            Step::Head(head) => {
+                if let Some(serving) = &cx.host.serving {
+                    serving.withdraw(head.name());
+                }
+                let name = head.name().to_owned();
+                let done = cx.change(held, &what, false, move |cx| {
+                    Box::pin(async move { dsl::destroy_head(cx, &name).await })
+                });
+                if let Err(failure) = done.await {
+                    cx.served(held).await;
+                    return Err(failure);
+                }
+            }
+            Step::Snapshot(first) => {
+                let mut names = vec![first.name().to_owned()];
+                while names.len() < SNAPSHOTS_PER_TXG
+                    && let Some(Step::Snapshot(next)) = steps.next_if(|step| matches!(step, Step::Snapshot(_)))
+                {
+                    names.push(next.name().to_owned());
+                }
+                if let Some(serving) = &cx.host.serving {
+                    names.iter().for_each(|name| serving.withdraw(name));
+                }
+                let done = cx.change(held, &what, false, move |cx| {
+                    Box::pin(async move { dsl::destroy_snapshots(cx, &names, defer).await })
+                });
+                if let Err(failure) = done.await {
+                    cx.served(held).await;
+                    return Err(failure);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `zfs rollback`
+pub(crate) async fn rollback(
+    cx: &Cx<'_>,
+    snapshot: &str,
+    recursive: bool,
+    clones: bool,
+) -> Result<Answer, Failure> {
+    let what = format!("cannot rollback to '{snapshot}'");
+    let Some((head, _)) = snapshot.split_once('@') else {
+        return Err(Failure::because(
+            &format!("cannot open '{snapshot}'"),
+            "missing '@' delimiter in snapshot name",
+        ));
+    };
+    let held = cx.host.writable(pool_of(snapshot)).await.map_err(|error| error.of_dataset(&what, snapshot))?;
+    let view = held.view();
+    let target = lookup(&view, snapshot).await?;
+    let dataset = lookup(&view, head).await?;
+    let unreadable = |error: pool::dmu::ReadError| Failure::because(&what, chain(&error));
+    if cx.is_busy(head) {
+        return Err(Failure::because(&format!("cannot rollback '{head}'"), "dataset is busy"));
+    }
+    let mut later = dataset.snapshots().await.map_err(unreadable)?;
+    later.retain(|snapshot| snapshot.create_txg() > target.create_txg());
+    later.sort_by_key(Dataset::create_txg);
+    let mut marks = dataset.bookmarks().await.map_err(unreadable)?;
+    marks.retain(|mark| mark.create_txg() > target.create_txg());
+    if !recursive && !clones && !(later.is_empty() && marks.is_empty()) {
+        let names: Vec<&str> = later.iter().chain(&marks).map(Dataset::name).collect();
+        return Err(Failure::new(format!(
+            "{what}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and \
+             bookmarks:\n{}",
+            names.join("\n")
+        )));
+    }
+    let mut plan = Plan { view: &view, clones: true, steps: Vec::new() };
+    for snapshot in &later {
+        plan.snapshot(snapshot, false).await?;
+    }
+    let steps = plan.steps;
+    let dependents: Vec<&str> = steps
+        .iter()
+        .map(Step::name)
+        .filter(|name| !later.iter().any(|snapshot| snapshot.name() == *name))
+        .collect();
+    if !clones && !dependents.is_empty() {
+        return Err(Failure::new(format!(
+            "{what}: clones of previous snapshots exist\nuse '-R' to force deletion of the following clones and \
+             dependents:\n{}",
+            dependents.join("\n")
+        )));
+    }
+    for step in &steps {
+        if cx.is_busy(step.name()) {
+            return Err(Failure::because(&format!("cannot destroy '{}'", step.name()), "dataset is busy"));
+        }
+        if let Step::Snapshot(snapshot) = step
+            && !snapshot.holds().await.map_err(unreadable)?.is_empty()
+        {
+            let name = snapshot.name();
+            return Err(Failure::new(format!(
+                "cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders."
+            )));
+        }
+    }
+    let quiet = Cx { host: cx.host, record: None };
+    carry_out(&quiet, &held, steps, false).await?;
+    for mark in &marks {
+        let (name, what) = (mark.name().to_owned(), format!("cannot destroy '{}'", mark.name()));
+        quiet
+            .change(&held, &what, false, move |cx| Box::pin(async move { dsl::destroy_bookmark(cx, &name).await }))
+            .await?;
+    }
+    let snapshot = snapshot.to_owned();
+    cx.change(&held, &format!("cannot rollback '{head}'"), false, move |cx| {
+        Box::pin(async move { dsl::rollback(cx, &snapshot).await })
+    })
+    .await?;
+    let warnings = cx.served(&held).await;
+    Ok(Answer { warnings, ..Answer::default() })
+}

@@ -1,0 +1,90 @@
+//! Devices for a pool, from the words of the command line to disks that nobody else has.
+//!
+//! Everything about all of them is found out before the first is touched; files that were made are removed again
+//! if the pool does not come about. What a device must be is `engine::create::device`'s to know.
+
+use std::{path::PathBuf, sync::Arc};
+
+use disk::Disk;
+use engine::create::{Plan, SpecError, VdevSpec, device};
+
+use super::Failure;
+
+/// What is to be done with the devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// Bytes of files that do not exist.
+    pub(crate) file_size: Option<u64>,
+    /// Whatever is on them, and with mixed redundancy.
+    pub(crate) force: bool,
+    /// log2 of the smallest block.
+    pub(crate) ashift: Option<u32>,
+}
+
+/// A refusal of devices, in words. `what` is what cannot be done.
+pub(crate) fn refused(what: &str, error: &SpecError) -> Failure {
+    match error {
+        SpecError::Refused(why) => Failure::because(what, why),
+        other => Failure::new(other.to_string()),
+    }
+}
+
+/// Arranges what the user typed, without touching it.
+///
+/// # Errors
+/// What is wrong with which device.
+pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Failure> {
+    let refused = |error: SpecError| match (&error, wish.file_size) {
+        (SpecError::Open { reason, .. }, None) if reason == "No such file or directory" => {
+            Failure::new(format!("{error}\nto create files, give their size with --size"))
+        }
+        _ => refused(what, &error),
+    };
+    let mut spec = VdevSpec::parse(words).map_err(refused)?;
+    spec.map_paths(|word| {
+        let path = device::resolve(word)?;
+        Ok(path.canonicalize().unwrap_or(path).to_string_lossy().into_owned())
+    })
+    .map_err(refused)?;
+    let mut facts = Vec::new();
+    for path in spec.paths() {
+        facts.push(device::inspect(&PathBuf::from(path), wish.file_size).map_err(refused)?);
+    }
+    Plan::new(&spec, &facts, wish.ashift, wish.force).map_err(refused)
+}
+
+/// Devices that are ours until this is dropped or the pool is there.
+pub(crate) struct Taken {
+    prepared: Vec<device::Prepared>,
+}
+
+impl Taken {
+    /// In the order of [`Plan::paths`].
+    pub(crate) fn disks(&self) -> Vec<Arc<dyn Disk>> {
+        self.prepared.iter().map(|device| Arc::clone(&device.disk)).collect()
+    }
+
+    /// The pool is there: its files stay.
+    pub(crate) fn keep(mut self) {
+        self.prepared.clear();
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.prepared.drain(..).for_each(device::Prepared::undo);
+    }
+}
+
+/// Opens and locks the devices of a plan.
+///
+/// # Errors
+/// What is wrong with which device; files that were made are gone again.
+pub(crate) async fn take(plan: &Plan, what: &str, wish: Wish) -> Result<Taken, Failure> {
+    let mut taken = Taken { prepared: Vec::new() };
+    for path in plan.paths() {
+        let prepared = device::prepare(&PathBuf::from(path), wish.file_size, wish.force).await;
+        taken.prepared.push(prepared.map_err(|error| refused(what, &error))?);
+    }
+    Ok(taken)
+}

@@ -1,0 +1,532 @@
+//! The pools that are open here, and how they come and go: what operations run on.
+//!
+//! ```text
+//!   daemon:  opened at the start, by create and by import; closed at the end, by export and by destroy
+//!   command: opened when an operation names one, closed when the command has done its work
+//! ```
+//!
+//! A pool is held for writing if it can be: devices locked, an engine started. Where it cannot (features this
+//! version may only read, an intent log to be replayed first, devices without permission) or must not
+//! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
+//! every operation on it is refused with.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use engine::{
+    EngineError,
+    dsl::OpError,
+    engine::{Ending, Engine, OpFuture, Options},
+    open::OpenOptions,
+    sync::Syncer,
+    txg::Limits,
+};
+use parking_lot::Mutex;
+use pool::{
+    Pool,
+    cache::BlockCache,
+    import::{self, Candidate, Rewind},
+    ondisk::nvlist::NvList,
+};
+use rand::{TryRngCore as _, rngs::OsRng};
+
+use super::Failure;
+use crate::{
+    answers::Pools,
+    host::{self, Foreign, HostError, Places, Settings, chain},
+    hostid,
+    serving::Serving,
+    state::{Remembered, StateError},
+};
+
+/// Who runs operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A daemon: only pools it has; they stay open.
+    Daemon,
+    /// A command: pools are opened when they are named.
+    Command,
+    /// A daemon that never writes.
+    ReadOnly,
+}
+
+/// A pool that is open.
+#[derive(Clone, Debug)]
+pub struct Held {
+    name: String,
+    guid: u64,
+    access: Access,
+}
+
+#[derive(Clone, Debug)]
+enum Access {
+    Writing(Arc<Engine>),
+    /// As it was when it was opened, and why it is not written to.
+    Reading(Arc<Pool>, String),
+}
+
+impl Held {
+    /// A pool that is written to.
+    #[must_use]
+    pub fn writing(engine: Arc<Engine>) -> Self {
+        let view = engine.view();
+        Self { name: view.name().to_owned(), guid: view.guid(), access: Access::Writing(engine) }
+    }
+
+    /// A pool that is only read, and why.
+    #[must_use]
+    pub fn reading(pool: Arc<Pool>, why: impl Into<String>) -> Self {
+        Self { name: pool.name().to_owned(), guid: pool.guid(), access: Access::Reading(pool, why.into()) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its guid.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Its state as of the last commit.
+    #[must_use]
+    pub fn view(&self) -> Arc<Pool> {
+        match &self.access {
+            Access::Writing(engine) => engine.view(),
+            Access::Reading(pool, _) => Arc::clone(pool),
+        }
+    }
+
+    /// What writes to it, if anything may.
+    #[must_use]
+    pub fn engine(&self) -> Option<&Arc<Engine>> {
+        match &self.access {
+            Access::Writing(engine) => Some(engine),
+            Access::Reading(..) => None,
+        }
+    }
+
+    /// Why it is not written to, if that is so.
+    #[must_use]
+    pub fn read_only(&self) -> Option<&str> {
+        match &self.access {
+            Access::Writing(_) => None,
+            Access::Reading(_, why) => Some(why),
+        }
+    }
+}
+
+/// Why an operation has no pool to work on.
+#[derive(Debug)]
+pub(crate) enum PoolError {
+    /// There is none of that name; what was in the way, each on a line of its own.
+    Missing(String),
+    /// It is open for reading only: the reason.
+    ReadOnly(String),
+    /// It is there and cannot be opened. The whole sentence.
+    Failed(String),
+}
+
+impl PoolError {
+    /// In the words of `zpool`.
+    pub(crate) fn of_pool(self, name: &str) -> Failure {
+        match self {
+            Self::Missing(hint) => Failure { message: format!("cannot open '{name}': no such pool{hint}"), ..Failure::no_pool(name) },
+            Self::ReadOnly(why) => Failure::new(format!("cannot open '{name}': pool is read-only: {why}")),
+            Self::Failed(sentence) => Failure::new(sentence),
+        }
+    }
+
+    /// In the words of `zfs`, about an existing dataset. `what` is what cannot be done: `cannot destroy 'x'`.
+    pub(crate) fn of_dataset(self, what: &str, name: &str) -> Failure {
+        match self {
+            Self::Missing(hint) => {
+                Failure { message: format!("cannot open '{name}': dataset does not exist{hint}"), ..Failure::no_dataset(name) }
+            }
+            Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
+            Self::Failed(sentence) => Failure::new(sentence),
+        }
+    }
+}
+
+/// What goes into a pool's history.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) command: String,
+    pub(crate) user: u64,
+}
+
+impl Record {
+    pub(crate) fn to_nvlist(&self) -> NvList {
+        let mut list = NvList::default();
+        list.set("history command", self.command.as_str());
+        list.set("history zone", "linux");
+        list.set("history who", self.user);
+        list.set("history time", hostid::now());
+        list.set("history hostname", hostid::hostname().as_str());
+        list
+    }
+}
+
+/// One operation at work.
+pub(crate) struct Cx<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) record: Option<Record>,
+}
+
+impl Cx<'_> {
+    /// Runs a change in the engine and notes the command in the pool's history with it. `what` is what cannot be
+    /// done if it is refused: `cannot create 'tank/x'`.
+    pub(crate) async fn change<F>(&self, held: &Held, what: &str, is_snapshot: bool, op: F) -> Result<(), Failure>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Send + 'static,
+    {
+        self.try_change(held, is_snapshot, op).await.map_err(|error| refused(what, &error))
+    }
+
+    /// The same, for callers who have their own words for some refusals.
+    pub(crate) async fn try_change<F>(&self, held: &Held, is_snapshot: bool, op: F) -> Result<(), OpError>
+    where
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Send + 'static,
+    {
+        let Some(engine) = held.engine() else {
+            return Err(OpError::Refused("pool is read-only".to_owned()));
+        };
+        let record = self.record.as_ref().map(Record::to_nvlist);
+        engine
+            .run(is_snapshot, move |cx| {
+                Box::pin(async move {
+                    op(cx).await?;
+                    if let Some(record) = record {
+                        engine::mos::history::append(&mut cx.mos, &record).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// After a change: what is served follows.
+    pub(crate) async fn served(&self, held: &Held) -> Vec<String> {
+        match &self.host.serving {
+            Some(serving) => serving.follow(held).await,
+            None => Vec::new(),
+        }
+    }
+
+    /// Whether clients are connected to one of these datasets.
+    pub(crate) fn is_busy(&self, name: &str) -> bool {
+        self.host.serving.as_ref().is_some_and(|serving| serving.clients(name) > 0)
+    }
+}
+
+/// A refusal of the engine, in words.
+pub(crate) fn refused(what: &str, error: &OpError) -> Failure {
+    match error {
+        OpError::Engine(EngineError::Suspended(why)) => {
+            Failure::because(what, format_args!("pool I/O is currently suspended: {why}"))
+        }
+        other => Failure::because(what, chain(other)),
+    }
+}
+
+/// The pools that are open here.
+#[derive(Debug)]
+pub struct Host {
+    places: Places,
+    mode: Mode,
+    settings: Settings,
+    held: Mutex<BTreeMap<u64, Arc<Held>>>,
+    turn: tokio::sync::Mutex<()>,
+    pub(crate) serving: Option<Arc<Serving>>,
+}
+
+/// Block cache of a pool that a daemon opens later than at its start, in bytes.
+const LATER_CACHE: usize = 64 << 20;
+
+impl Host {
+    /// No pools yet. `settings` are those of pools that are opened because an operation names them.
+    #[must_use]
+    pub fn new(places: Places, mode: Mode, settings: Settings) -> Self {
+        Self { places, mode, settings, held: Mutex::default(), turn: tokio::sync::Mutex::default(), serving: None }
+    }
+
+    /// The same, and what it has is served.
+    pub(crate) fn with_serving(self, serving: Arc<Serving>) -> Self {
+        Self { serving: Some(serving), ..self }
+    }
+
+    /// Where pools are looked for.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Who runs operations here.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// The pools that are open, each as of its last commit.
+    #[must_use]
+    pub fn views(&self) -> Pools {
+        Pools::new(self.held.lock().values().map(|held| held.view()).collect())
+    }
+
+    /// The pools that are open.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Held>> {
+        self.held.lock().values().cloned().collect()
+    }
+
+    /// The open pool of this name or guid.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Arc<Held>> {
+        let held = self.held.lock();
+        let guid = name.parse::<u64>().ok();
+        held.values()
+            .find(|pool| pool.name() == name)
+            .or_else(|| held.values().find(|pool| Some(pool.guid()) == guid))
+            .cloned()
+    }
+
+    /// Keeps a pool.
+    pub(crate) fn keep(&self, held: Held) -> Arc<Held> {
+        let held = Arc::new(held);
+        self.held.lock().insert(held.guid(), Arc::clone(&held));
+        held
+    }
+
+    /// Lets go of a pool; the caller has ended its engine or is about to.
+    pub(crate) fn release(&self, guid: u64) {
+        self.held.lock().remove(&guid);
+    }
+
+    /// The pool of this name or guid, for reading at least. A command opens it if it is imported, or where `-d` says.
+    pub(crate) async fn pool(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        if let Some(held) = self.find(name) {
+            return Ok(held);
+        }
+        if self.mode != Mode::Command {
+            return Err(PoolError::Missing(String::new()));
+        }
+        let (candidate, remembered) = match self.places.find(name).await {
+            Ok(found) => found,
+            Err(HostError::NoSuchPool { hint, .. }) => return Err(PoolError::Missing(hint)),
+            Err(error) => return Err(PoolError::Failed(chain(&error))),
+        };
+        if remembered.is_none() && self.places.named().is_empty() {
+            let hint = format!("\na pool of this name is there and not imported: 'zpool import {name}'");
+            return Err(PoolError::Missing(hint));
+        }
+        let settings = Settings { foreign: Foreign::Refuse, ..self.settings.clone() };
+        let opened = self.open(&candidate, remembered.as_ref(), &settings, None).await;
+        let (held, _notes) = opened.map_err(PoolError::Failed)?;
+        Ok(self.keep(held))
+    }
+
+    /// The pool of this name or guid, to be looked at only: nothing is written to it, not even that it is open.
+    pub(crate) async fn readable(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        if let Some(held) = self.find(name) {
+            return Ok(held);
+        }
+        if self.mode != Mode::Command {
+            return Err(PoolError::Missing(String::new()));
+        }
+        match self.places.open(name, &self.settings).await {
+            Ok(opened) => Ok(Arc::new(Held::reading(opened.pool, "it was opened to be looked at"))),
+            Err(HostError::NoSuchPool { hint, .. }) => Err(PoolError::Missing(hint)),
+            Err(error) => Err(PoolError::Failed(chain(&error))),
+        }
+    }
+
+    /// The pool of this name or guid, for writing.
+    pub(crate) async fn writable(&self, name: &str) -> Result<Arc<Held>, PoolError> {
+        let held = self.pool(name).await?;
+        match held.read_only() {
+            None => Ok(held),
+            Some(why) => Err(PoolError::ReadOnly(why.to_owned())),
+        }
+    }
+
+    /// Opens a pool that was found: for writing if it can be, else for reading. What the user should know is in
+    /// the notes. It is remembered if it is open for writing.
+    ///
+    /// # Errors
+    /// It cannot even be read, or somebody else has it: the whole sentence.
+    pub async fn open(
+        &self,
+        candidate: &Candidate,
+        remembered: Option<&Remembered>,
+        settings: &Settings,
+        rename: Option<String>,
+    ) -> Result<(Held, Vec<String>), String> {
+        let must_not = match (self.mode, remembered) {
+            (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
+            (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
+            (_, Some(pool)) if pool.txg.is_some() => Some("it was imported as of an earlier transaction group"),
+            _ if settings.read_only => Some("it was opened with readonly=on"),
+            _ if matches!(settings.rewind, Rewind::To(_)) => Some("it was opened as of an earlier transaction group"),
+            _ => None,
+        };
+        let read = async |why: String| {
+            let opened = host::open(candidate, remembered, settings).await.map_err(|error| chain(&error))?;
+            Ok((Held::reading(opened.pool, why), opened.notes))
+        };
+        if let Some(why) = must_not {
+            return read(why.to_owned()).await;
+        }
+        let locked = match candidate.reopen(&import::writable()).await {
+            Ok(locked) => locked,
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                return Err(format!(
+                    "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
+                     --socket",
+                    candidate.name
+                ));
+            }
+            Err(error) => {
+                let why = format!("its devices cannot be opened for writing: {}", chain(&error));
+                let (held, mut notes) = read(why.clone()).await?;
+                notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                return Ok((held, notes));
+            }
+        };
+        let opened = host::open(&locked, remembered, settings).await.map_err(|error| chain(&error))?;
+        let mut notes = opened.notes;
+        if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
+            return Ok((Held::reading(opened.pool, "it was opened as of an earlier transaction group"), notes));
+        }
+        let options = OpenOptions {
+            rename,
+            hostid: hostid::hostid(),
+            hostname: hostid::hostname(),
+            now: hostid::now(),
+            seed: seed(),
+            workers: workers(),
+        };
+        let started = async {
+            let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
+            Engine::start(syncer, self.options()).await
+        };
+        match Box::pin(started).await {
+            Ok(engine) => {
+                let held = Held::writing(engine);
+                let kept = self.remember(&held, settings, remembered);
+                notes.extend(kept.err().map(|error| chain(&error)));
+                Ok((held, notes))
+            }
+            Err(error @ EngineError::Unsupported(_)) => {
+                let why = error.to_string();
+                notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                // Opened anew: what was locked for writing is given back.
+                drop(opened.pool);
+                drop(locked);
+                let (held, _said_already) = read(why).await?;
+                Ok((held, notes))
+            }
+            Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
+        }
+    }
+
+    /// How engines of this host run.
+    pub(crate) fn options(&self) -> Options {
+        // Of the memory, what a pool may have dirty is a tenth; a command hardly writes.
+        let memory = memory_bytes();
+        let limits = match self.mode {
+            Mode::Command => Limits::for_memory(memory.min(2 << 30)),
+            Mode::Daemon | Mode::ReadOnly => Limits::for_memory(memory),
+        };
+        Options { limits, ..Options::default() }
+    }
+
+    /// A block cache for a pool that is created or imported here.
+    pub(crate) fn cache(&self) -> Arc<BlockCache> {
+        let bytes = match self.mode {
+            Mode::Command => self.settings.cache_bytes,
+            Mode::Daemon | Mode::ReadOnly => self.settings.cache_bytes.min(LATER_CACHE),
+        };
+        Arc::new(BlockCache::new(bytes))
+    }
+
+    /// Notes an imported pool in the cache file.
+    pub(crate) fn remember(
+        &self,
+        held: &Held,
+        settings: &Settings,
+        before: Option<&Remembered>,
+    ) -> Result<(), StateError> {
+        let pool = held.view();
+        let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
+        let remembered = Remembered {
+            name: pool.name().to_owned(),
+            guid: pool.guid(),
+            devices: host::devices(&pool),
+            // Once it is ours, nothing has to be forced any more.
+            forced: held.engine().is_none() && (settings.foreign == Foreign::Open || before.is_some_and(|pool| pool.forced)),
+            txg: (rewound || matches!(settings.rewind, Rewind::To(_))).then_some(pool.uberblock().txg),
+            missing_log: settings.missing_log || before.is_some_and(|pool| pool.missing_log),
+            destroyed: held.engine().is_none() && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
+            read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
+        };
+        if before == Some(&remembered) {
+            return Ok(());
+        }
+        self.places.state().remember(remembered)
+    }
+
+    /// Ends the engine of a pool and lets go of it.
+    ///
+    /// # Errors
+    /// What was done last could not be written.
+    pub(crate) async fn end(&self, held: &Held, ending: Ending) -> Result<(), EngineError> {
+        let outcome = match held.engine() {
+            Some(engine) => engine.end(ending).await,
+            None => Ok(()),
+        };
+        self.release(held.guid());
+        outcome
+    }
+
+    /// Closes every pool: what is dirty is written, the pools stay imported.
+    ///
+    /// # Errors
+    /// A sentence for each pool that could not be written.
+    pub async fn close(&self) -> Result<(), Vec<String>> {
+        let mut failures = Vec::new();
+        for held in self.all() {
+            if let Err(error) = self.end(&held, Ending::Close).await {
+                failures.push(format!("cannot close '{}': {}", held.name(), chain(&error)));
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+}
+
+/// Randomness for guids and salts, from the system.
+///
+/// # Panics
+/// The system has none: then nothing is safe to create.
+pub(crate) fn seed() -> u64 {
+    OsRng.try_next_u64().expect("the system gives random numbers")
+}
+
+/// Threads for compression and checksums: what this machine has, within reason.
+pub(crate) fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(16)
+}
+
+/// Memory of this machine, in bytes; a gigabyte if it does not say.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string(Path::new("/proc/meminfo")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+}

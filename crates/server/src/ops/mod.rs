@@ -1,0 +1,546 @@
+//! Every command that changes something, as a value: what it is ([`Operation`]), what came of it ([`Answer`],
+//! [`Failure`]), and the one function that does it ([`run`]).
+//!
+//! ```text
+//!   zpool, zfs ──▶ Request ──┬─ a daemon has the pool: POST /v1/ops ─▶ run on the daemon's Host
+//!                            └─ nobody has it: open it for writing ─▶ run on a Host of one's own ─▶ close it
+//! ```
+//!
+//! What is refused is refused before anything changes: names, values and permissions are looked at in the view of
+//! the last commit, under a lock that lets one operation at a time through; then the change itself is one task
+//! in the engine, which checks again what only it can know (space, above all). A failure's text is what OpenZFS's
+//! programs print, to the letter where they have a sentence for it.
+//!
+//! Not here: words of the command line (`cli`), what datasets are on disk (`engine::dsl`).
+
+use serde::{Deserialize, Serialize};
+
+mod create;
+mod destroy;
+mod devices;
+mod host;
+mod names;
+mod pools;
+mod properties;
+mod snapshots;
+
+pub use host::{Held, Host, Mode};
+
+/// A property and its value as typed.
+pub type Assignment = (String, String);
+
+/// A command that changes something (or reads what only a pool's owner can: [`Operation::History`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "operation", rename_all = "kebab-case")]
+pub enum Operation {
+    /// `zpool create`
+    PoolCreate(PoolCreate),
+    /// `zpool destroy`
+    PoolDestroy {
+        /// Which pool.
+        pool: String,
+        /// Although clients are connected.
+        #[serde(default)]
+        force: bool,
+    },
+    /// `zpool export`
+    PoolExport {
+        /// Which pool.
+        pool: String,
+        /// Although clients are connected.
+        #[serde(default)]
+        force: bool,
+    },
+    /// `zpool import NAME`
+    PoolImport(PoolImport),
+    /// `zpool add`
+    PoolAdd(PoolAdd),
+    /// `zpool set`
+    PoolSet {
+        /// Which pool.
+        pool: String,
+        /// Property and value.
+        property: Assignment,
+    },
+    /// `zpool sync`
+    PoolSync {
+        /// Which pool.
+        pool: String,
+    },
+    /// `zpool history`: answered in [`Answer::history`].
+    History {
+        /// Which pool.
+        pool: String,
+    },
+    /// `zfs create -V`
+    CreateVolume(CreateVolume),
+    /// `zfs create`
+    CreateFilesystem {
+        /// Full name.
+        name: String,
+        /// Properties.
+        #[serde(default)]
+        properties: Vec<Assignment>,
+        /// Create missing parents, and be content if it exists.
+        #[serde(default)]
+        parents: bool,
+    },
+    /// `zfs set`
+    Set {
+        /// Which dataset.
+        name: String,
+        /// Properties, all or none of which take effect.
+        properties: Vec<Assignment>,
+    },
+    /// `zfs inherit`
+    Inherit {
+        /// Which dataset.
+        name: String,
+        /// Which property.
+        property: String,
+        /// Those below, too.
+        #[serde(default)]
+        recursive: bool,
+        /// Back to the received value.
+        #[serde(default)]
+        received: bool,
+    },
+    /// `zfs snapshot`: all at once or none.
+    Snapshot {
+        /// Full names with `@`, in one pool.
+        names: Vec<String>,
+        /// Of everything below, too.
+        #[serde(default)]
+        recursive: bool,
+        /// User properties.
+        #[serde(default)]
+        properties: Vec<Assignment>,
+    },
+    /// `zfs destroy` of anything: a dataset, `a@x`, `a@x%y,z`, `a#mark`.
+    Destroy(Destroy),
+    /// `zfs rollback`
+    Rollback {
+        /// To which snapshot.
+        snapshot: String,
+        /// Destroy later snapshots and bookmarks.
+        #[serde(default)]
+        recursive: bool,
+        /// Destroy clones of those, too.
+        #[serde(default)]
+        clones: bool,
+    },
+    /// `zfs clone`
+    Clone {
+        /// Of which snapshot.
+        snapshot: String,
+        /// Full name of the clone.
+        name: String,
+        /// Properties.
+        #[serde(default)]
+        properties: Vec<Assignment>,
+        /// Create missing parents.
+        #[serde(default)]
+        parents: bool,
+    },
+    /// `zfs promote`
+    Promote {
+        /// Which clone.
+        name: String,
+    },
+    /// `zfs rename`
+    Rename {
+        /// From.
+        from: String,
+        /// To; for a snapshot the part from `@` on is enough.
+        to: String,
+        /// Create missing parents.
+        #[serde(default)]
+        parents: bool,
+        /// The snapshots of this name of everything below, too.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// `zfs hold`
+    Hold {
+        /// Tag.
+        tag: String,
+        /// Snapshots, in one pool.
+        names: Vec<String>,
+        /// The snapshots of these names of everything below, too.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// `zfs release`
+    Release {
+        /// Tag.
+        tag: String,
+        /// Snapshots, in one pool.
+        names: Vec<String>,
+        /// The snapshots of these names of everything below, too.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// `zfs holds`: answered in [`Answer::holds`].
+    Holds {
+        /// Snapshots, in one pool.
+        names: Vec<String>,
+        /// The snapshots of these names of everything below, too.
+        #[serde(default)]
+        recursive: bool,
+    },
+    /// `zfs bookmark`
+    Bookmark {
+        /// Snapshot or bookmark.
+        source: String,
+        /// Full name with `#`, or the part from `#` on.
+        name: String,
+    },
+}
+
+/// `zpool create`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCreate {
+    /// Name.
+    pub pool: String,
+    /// Devices, as on the command line: `mirror /a /b log /c`. Absolute paths, or names below `/dev`.
+    pub devices: Vec<String>,
+    /// `-o`
+    #[serde(default)]
+    pub properties: Vec<Assignment>,
+    /// `-O`: of the root dataset.
+    #[serde(default)]
+    pub root_properties: Vec<Assignment>,
+    /// Bytes of files that do not exist yet; without it they must.
+    #[serde(default)]
+    pub file_size: Option<u64>,
+    /// `-f`
+    #[serde(default)]
+    pub force: bool,
+    /// `-n`: only say what it would be.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// `-d`: no features but those given with `-o feature@…`.
+    #[serde(default)]
+    pub no_features: bool,
+}
+
+/// `zpool import NAME`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolImport {
+    /// Name or guid.
+    pub pool: String,
+    /// Directories and devices to search; absolute.
+    #[serde(default)]
+    pub search: Vec<std::path::PathBuf>,
+    /// Another name from now on.
+    #[serde(default)]
+    pub new_name: Option<String>,
+    /// Although another host seems to have it.
+    #[serde(default)]
+    pub force: bool,
+    /// As of this transaction group: read-only.
+    #[serde(default)]
+    pub txg: Option<u64>,
+    /// As of the newest state that can be opened: read-only if that is not the newest.
+    #[serde(default)]
+    pub recover: bool,
+    /// Only say whether that would work.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Without log devices that are missing.
+    #[serde(default)]
+    pub missing_log: bool,
+    /// Destroyed ones.
+    #[serde(default)]
+    pub destroyed: bool,
+    /// Never write to it.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// `zpool add`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolAdd {
+    /// Which pool.
+    pub pool: String,
+    /// Devices, as for [`PoolCreate`].
+    pub devices: Vec<String>,
+    /// `-o ashift=`
+    #[serde(default)]
+    pub properties: Vec<Assignment>,
+    /// Bytes of files that do not exist yet.
+    #[serde(default)]
+    pub file_size: Option<u64>,
+    /// `-f`
+    #[serde(default)]
+    pub force: bool,
+    /// `-n`
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `zfs create -V`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateVolume {
+    /// Full name.
+    pub name: String,
+    /// Bytes; rounded up to whole blocks.
+    pub size: u64,
+    /// Properties, `volblocksize` among them.
+    #[serde(default)]
+    pub properties: Vec<Assignment>,
+    /// Thin: reserve nothing.
+    #[serde(default)]
+    pub sparse: bool,
+    /// Create missing parents, and be content if it exists.
+    #[serde(default)]
+    pub parents: bool,
+}
+
+/// `zfs destroy`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destroy {
+    /// A dataset, `a@x`, `a@x%y,z`, or `a#mark`.
+    pub name: String,
+    /// What is below it; for snapshots: those of these names of everything below.
+    #[serde(default)]
+    pub recursive: bool,
+    /// Clones, too.
+    #[serde(default)]
+    pub clones: bool,
+    /// Snapshots that are held or have clones go when they no longer are.
+    #[serde(default)]
+    pub defer: bool,
+    /// Only say what it would be.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// An operation and who wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// What to do.
+    #[serde(flatten)]
+    pub operation: Operation,
+    /// What was typed, for the pool's history; nothing is recorded without it.
+    #[serde(default)]
+    pub command: Option<String>,
+    /// User id, for the same purpose.
+    #[serde(default)]
+    pub user: u64,
+}
+
+/// What came of an operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// For standard output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<String>,
+    /// Done, but the user should know this. A sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// What [`Operation::Destroy`] destroyed or would destroy, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destroyed: Vec<String>,
+    /// Bytes that become free by that, as far as snapshots and volumes hold them alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaimed: Option<u64>,
+    /// The pool's history, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<HistoryEntry>,
+    /// What [`Operation::Holds`] found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<HoldEntry>,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldEntry {
+    /// Which snapshot.
+    pub snapshot: String,
+    /// Its tag.
+    pub tag: String,
+    /// Since when, in seconds since 1970.
+    pub time: u64,
+}
+
+/// A record of a pool's history.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// The command as it was typed; for internal events what was done.
+    pub text: String,
+    /// Internal events: the transaction group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txg: Option<u64>,
+    /// User id of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u64>,
+    /// Host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// `linux`, for commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+/// Why an operation was not done. Prints as OpenZFS's programs do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// For standard error; may have several lines.
+    pub message: String,
+    /// Exit code: 1 failed, 2 wrong usage.
+    pub code: u8,
+    /// Nothing has the name that was asked for.
+    #[serde(default)]
+    pub not_found: bool,
+}
+
+impl Failure {
+    /// It failed.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1, not_found: false }
+    }
+
+    /// `what`: `why`.
+    pub fn because(what: &str, why: impl std::fmt::Display) -> Self {
+        Self::new(format!("{what}: {why}"))
+    }
+
+    /// `cannot open 'name': dataset does not exist`.
+    #[must_use]
+    pub fn no_dataset(name: &str) -> Self {
+        Self { not_found: true, ..Self::new(format!("cannot open '{name}': dataset does not exist")) }
+    }
+
+    /// `cannot open 'name': no such pool`.
+    #[must_use]
+    pub fn no_pool(name: &str) -> Self {
+        Self { not_found: true, ..Self::new(format!("cannot open '{name}': no such pool")) }
+    }
+}
+
+/// The pool of a dataset's name: `tank` of `tank/vm1@monday`.
+#[must_use]
+pub fn pool_of(name: &str) -> &str {
+    name.split(['/', '@', '#']).next().unwrap_or_default()
+}
+
+impl Operation {
+    /// The pool it is about; of [`Operation::PoolImport`] what it is called before.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        match self {
+            Self::PoolCreate(PoolCreate { pool, .. })
+            | Self::PoolImport(PoolImport { pool, .. })
+            | Self::PoolAdd(PoolAdd { pool, .. })
+            | Self::PoolDestroy { pool, .. }
+            | Self::PoolExport { pool, .. }
+            | Self::PoolSet { pool, .. }
+            | Self::PoolSync { pool }
+            | Self::History { pool } => pool,
+            Self::CreateVolume(CreateVolume { name, .. })
+            | Self::CreateFilesystem { name, .. }
+            | Self::Set { name, .. }
+            | Self::Inherit { name, .. }
+            | Self::Destroy(Destroy { name, .. })
+            | Self::Rollback { snapshot: name, .. }
+            | Self::Clone { snapshot: name, .. }
+            | Self::Promote { name }
+            | Self::Rename { from: name, .. }
+            | Self::Bookmark { source: name, .. } => pool_of(name),
+            Self::Snapshot { names, .. }
+            | Self::Hold { names, .. }
+            | Self::Release { names, .. }
+            | Self::Holds { names, .. } => {
+                names.first().map_or("", |name| pool_of(name))
+            }
+        }
+    }
+
+    /// Whether it begins with a pool that nobody has open: such an operation goes to the daemon if there is one.
+    #[must_use]
+    pub fn brings_a_pool(&self) -> bool {
+        matches!(self, Self::PoolCreate(_) | Self::PoolImport(_))
+    }
+}
+
+/// Does it, on the pools of `host`.
+///
+/// # Errors
+/// It is refused, or a pool failed; what [`Failure`] says. Then nothing has changed, unless the text says what.
+pub async fn run(host: &Host, request: Request) -> Result<Answer, Failure> {
+    let Request { operation, command, user } = request;
+    let _turn = host.turn().await;
+    let record = command.map(|command| host::Record { command, user });
+    let cx = host::Cx { host, record };
+    match operation {
+        Operation::PoolCreate(what) => pools::create(&cx, what).await,
+        Operation::PoolDestroy { pool, force } => pools::destroy(&cx, &pool, force).await,
+        Operation::PoolExport { pool, force } => pools::export(&cx, &pool, force).await,
+        Operation::PoolImport(what) => pools::import(&cx, what).await,
+        Operation::PoolAdd(what) => pools::add(&cx, what).await,
+        Operation::PoolSet { pool, property } => pools::set(&cx, &pool, &property).await,
+        Operation::PoolSync { pool } => pools::sync(&cx, &pool).await,
+        Operation::History { pool } => pools::history(&cx, &pool).await,
+        Operation::CreateVolume(what) => create::volume(&cx, what).await,
+        Operation::CreateFilesystem { name, properties, parents } => {
+            create::filesystem(&cx, &name, &properties, parents).await
+        }
+        Operation::Clone { snapshot, name, properties, parents } => {
+            create::clone(&cx, &snapshot, &name, &properties, parents).await
+        }
+        Operation::Promote { name } => create::promote(&cx, &name).await,
+        Operation::Rename { from, to, parents, recursive } => {
+            create::rename(&cx, &from, &to, parents, recursive).await
+        }
+        Operation::Set { name, properties } => properties::set(&cx, &name, &properties).await,
+        Operation::Inherit { name, property, recursive, received } => {
+            properties::inherit(&cx, &name, &property, recursive, received).await
+        }
+        Operation::Snapshot { names, recursive, properties } => {
+            snapshots::snapshot(&cx, &names, recursive, &properties).await
+        }
+        Operation::Hold { tag, names, recursive } => {
+            snapshots::hold(&cx, &tag, &names, recursive, snapshots::Holding::Hold).await
+        }
+        Operation::Release { tag, names, recursive } => {
+            snapshots::hold(&cx, &tag, &names, recursive, snapshots::Holding::Release).await
+        }
+        Operation::Holds { names, recursive } => snapshots::holds(&cx, &names, recursive).await,
+        Operation::Bookmark { source, name } => snapshots::bookmark(&cx, &source, &name).await,
+        Operation::Destroy(what) => destroy::destroy(&cx, what).await,
+        Operation::Rollback { snapshot, recursive, clones } => {
+            destroy::rollback(&cx, &snapshot, recursive, clones).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_the_same_after_a_journey_as_json() {
+        let request = Request {
+            operation: Operation::CreateVolume(CreateVolume {
+                name: "tank/vm1".into(),
+                size: 10 << 30,
+                properties: vec![("volblocksize".into(), "8K".into())],
+                sparse: true,
+                parents: false,
+            }),
+            command: Some("zfs create -s -V 10G -b 8K tank/vm1".into()),
+            user: 1000,
+        };
+        let text = serde_json::to_string(&request).unwrap();
+        assert!(text.starts_with(r#"{"operation":"create-volume","name":"tank/vm1","size":10737418240"#), "{text}");
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+        let short = r#"{"operation": "snapshot", "names": ["tank/vm1@a"]}"#;
+        let request: Request = serde_json::from_str(short).unwrap();
+        assert_eq!(request.operation.pool(), "tank");
+        assert_eq!(request.command, None);
+    }
+}

@@ -1,0 +1,434 @@
+//! `zpool create`, `destroy`, `export`, `import`, `add`, `set`, `sync`, `history`.
+
+use std::sync::Arc;
+
+use engine::{
+    create::{self, CreateOptions, Plan},
+    dsl::{self, Properties, Stored},
+    engine::{Ending, Engine},
+    mos::features as counts,
+};
+use pool::{
+    features::Feature,
+    import::Rewind,
+    props::{
+        Types, Value,
+        parse::{self, Moment},
+        value::{self, bytes},
+    },
+};
+
+use super::{
+    Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
+    devices::{self, Wish},
+    host::{Cx, Held, Mode, PoolError, Record, seed, workers},
+    names, pool_of, properties,
+};
+use crate::{
+    history,
+    host::{Foreign, HostError, Places, Settings, chain},
+    hostid,
+};
+
+/// State of a destroyed pool in its labels.
+const DESTROYED: u64 = 2;
+/// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted, and imported pools
+/// are remembered in the state directory.
+const WITHOUT_EFFECT: [&str; 3] = ["cachefile", "altroot", "version"];
+/// Pool properties that take what this version lacks.
+const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
+
+/// What `-o` of `zpool create` and `zpool add` says.
+#[derive(Debug, Default)]
+struct PoolWish {
+    ashift: Option<u32>,
+    compatibility: String,
+    /// Short names, and whether they are to be enabled.
+    features: Vec<(String, bool)>,
+    properties: Properties,
+}
+
+fn understand(assignments: &[Assignment], moment: Moment) -> Result<PoolWish, String> {
+    let mut wish = PoolWish { compatibility: "off".to_owned(), ..PoolWish::default() };
+    for (name, text) in assignments {
+        if let Some(feature) = name.strip_prefix("feature@") {
+            let enabled = match text.as_str() {
+                "enabled" => true,
+                "disabled" if moment == Moment::Creating => false,
+                _ => {
+                    return Err(format!(
+                        "property '{name}' can only be set to 'enabled' or 'disabled' (the latter when a pool is created)"
+                    ));
+                }
+            };
+            if Feature::by_name(feature).is_none() {
+                return Err(format!("invalid feature '{feature}', '{name}'"));
+            }
+            wish.features.push((feature.to_owned(), enabled));
+            continue;
+        }
+        let (name, value) = parse::pool(name, text, moment).map_err(|error| error.to_string())?;
+        if NOT_SUPPORTED.contains(&name.as_str()) {
+            return Err(format!("'{name}' is not supported by this version"));
+        }
+        if name == "multihost" && value == Value::Number(1) && hostid::hostid() == 0 {
+            return Err("requires a non-zero system hostid: write one to /etc/hostid (zgenhostid)".to_owned());
+        }
+        match (name.as_str(), value) {
+            ("ashift", Value::Number(0)) => {}
+            ("ashift", Value::Number(shift)) => wish.ashift = u32::try_from(shift).ok(),
+            (name, _) if WITHOUT_EFFECT.contains(&name) => {}
+            (_, value) => {
+                if let ("compatibility", Value::Text(text)) = (name.as_str(), &value) {
+                    wish.compatibility.clone_from(text);
+                }
+                let stored = match value {
+                    Value::Number(number) => Stored::Number(number),
+                    Value::Text(text) => Stored::Text(text),
+                };
+                if wish.properties.insert(name.clone(), stored).is_some() {
+                    return Err(format!("property '{name}' specified multiple times"));
+                }
+            }
+        }
+    }
+    Ok(wish)
+}
+
+/// Adds a feature behind those it needs.
+fn enable(feature: &'static Feature, enabled: &mut Vec<&'static str>) {
+    if enabled.contains(&feature.guid) {
+        return;
+    }
+    for needed in feature.depends.iter().filter_map(|guid| Feature::by_guid(guid)) {
+        enable(needed, enabled);
+    }
+    enabled.push(feature.guid);
+}
+
+/// The layout, and what it holds.
+fn describe(plan: &Plan, pool: &str, is_new: bool) -> Vec<String> {
+    let mut lines: Vec<String> = plan.describe(pool).lines().map(str::to_owned).collect();
+    let about = if is_new { "volumes written in full would fit, by volblocksize, with parity and padding:" }
+        else { "further volumes written in full would fit, by volblocksize, with parity and padding:" };
+    lines.extend([String::new(), about.to_owned()]);
+    for capacity in plan.capacity() {
+        lines.push(format!("\t{:>5}  {}", bytes(capacity.block.into()), bytes(capacity.bytes)));
+    }
+    lines
+}
+
+/// `zpool create`
+pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failure> {
+    let host = cx.host;
+    let what = format!("cannot create '{}'", new.pool);
+    if new.pool.contains('/') {
+        return Err(Failure::new(format!(
+            "{what}: invalid character '/' in pool name\nuse 'zfs create' to create a dataset"
+        )));
+    }
+    names::pool(&new.pool).map_err(|why| Failure::because(&what, why))?;
+    if host.mode() == Mode::ReadOnly {
+        return Err(Failure::because(&what, "the daemon was started with --readonly"));
+    }
+    let wish = understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
+    let mut enabled = match new.no_features {
+        true => Vec::new(),
+        false => create::features(&wish.compatibility).map_err(|error| devices::refused(&what, &error))?,
+    };
+    for (name, on) in &wish.features {
+        let Some(feature) = Feature::by_name(name) else { continue };
+        match on {
+            true => enable(feature, &mut enabled),
+            false => enabled.retain(|guid| *guid != feature.guid),
+        }
+    }
+    let root = root_properties(&new.root_properties).map_err(|why| Failure::because(&what, why))?;
+    let known = host.places().imported().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+    let taken = known.iter().any(|(pool, _)| pool.name == new.pool) || host.find(&new.pool).is_some();
+    if taken {
+        return Err(Failure::because(&what, "pool already exists"));
+    }
+    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
+    let plan = devices::plan(&new.devices, &what, device_wish)?;
+    if new.dry_run {
+        let mut lines = vec![format!("would create '{}' with the following layout:", new.pool), String::new()];
+        lines.extend(describe(&plan, &new.pool, true));
+        return Ok(Answer { lines, ..Answer::default() });
+    }
+    let taken = devices::take(&plan, &what, device_wish).await?;
+    let options = CreateOptions {
+        name: new.pool.clone(),
+        features: enabled,
+        pool_properties: wish.properties,
+        root_properties: root,
+        hostid: hostid::hostid(),
+        hostname: hostid::hostname(),
+        now: hostid::now(),
+        seed: seed(),
+        cache: host.cache(),
+        workers: workers(),
+        history: cx.record.as_ref().map(Record::to_nvlist),
+    };
+    let syncer = Box::pin(create::create(&plan, &taken.disks(), options)).await;
+    let syncer = syncer.map_err(|error| super::host::refused(&what, &error))?;
+    let engine = Box::pin(Engine::start(syncer, host.options())).await;
+    let engine = engine.map_err(|error| Failure::because(&what, chain(&error)))?;
+    taken.keep();
+    let held = host.keep(Held::writing(engine));
+    let mut warnings = Vec::new();
+    warnings.extend(host.remember(&held, &Settings::default(), None).err().map(|error| chain(&error)));
+    warnings.extend(cx.served(&held).await);
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Properties of a root dataset that has no pool yet to be asked about features: what it will be created with
+/// is asked for nothing but what every pool has.
+fn root_properties(assignments: &[Assignment]) -> Result<Properties, String> {
+    let mut all = Properties::new();
+    for (name, text) in assignments {
+        let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Creating).map_err(|error| error.to_string())?;
+        let parse::Parsed::Value(name, value) = parsed else {
+            return Err(parse::ParseError::AutoOnVolumes("refreservation").to_string());
+        };
+        properties::supported(&name, &value)?;
+        if properties::feature_of(&name, &value).is_some_and(|guid| {
+            !matches!(guid, "org.illumos:lz4_compress" | "org.freebsd:zstd_compress")
+        }) {
+            return Err("pool and or dataset must be upgraded to set this property or value".to_owned());
+        }
+        let stored = match value {
+            Value::Number(number) => Stored::Number(number),
+            Value::Text(text) => Stored::Text(text),
+        };
+        if all.insert(name.clone(), stored).is_some() {
+            return Err(format!("property '{name}' specified multiple times"));
+        }
+    }
+    Ok(all)
+}
+
+/// `zpool add`
+pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
+    let what = format!("cannot add to '{}'", new.pool);
+    let wish = understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
+    if !wish.properties.is_empty() || !wish.features.is_empty() {
+        return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given when devices are added") });
+    }
+    let held = match new.dry_run {
+        true => cx.host.readable(&new.pool).await,
+        false => cx.host.writable(&new.pool).await,
+    };
+    let held = held.map_err(|error| error.of_pool(&new.pool))?;
+    let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
+    let plan = devices::plan(&new.devices, &what, device_wish)?;
+    if !new.force {
+        plan.check_like(held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
+    }
+    if new.dry_run {
+        let mut lines = vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
+        lines.extend(describe(&plan, held.name(), false));
+        return Ok(Answer { lines, ..Answer::default() });
+    }
+    let taken = devices::take(&plan, &what, device_wish).await?;
+    let disks = taken.disks();
+    cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move { create::add(cx, &plan, &disks).await })
+    })
+    .await?;
+    taken.keep();
+    let kept = cx.host.remember(&held, &Settings::default(), None);
+    let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// `zpool destroy`
+pub(crate) async fn destroy(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answer, Failure> {
+    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    leave(cx, &held, force, &format!("cannot destroy '{name}'"), Ending::Destroy).await
+}
+
+/// `zpool export`
+pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answer, Failure> {
+    let what = format!("cannot export '{name}'");
+    let held = match cx.host.pool(name).await {
+        Ok(held) => held,
+        // Imported, and no longer on its devices: there is nothing to write to, only to forget.
+        Err(PoolError::Missing(hint)) => {
+            return match cx.host.places().state().forget(name) {
+                Ok(true) => Ok(Answer::default()),
+                Ok(false) => Err(PoolError::Missing(hint).of_pool(name)),
+                Err(error) => Err(Failure::because(&what, chain(&error))),
+            };
+        }
+        Err(error) => return Err(error.of_pool(name)),
+    };
+    if held.engine().is_some() && cx.record.is_some() {
+        // The last thing its history tells.
+        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+    }
+    leave(cx, &held, force, &what, Ending::Export).await
+}
+
+/// Ends a pool's life here.
+async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending) -> Result<Answer, Failure> {
+    if let Some(serving) = &cx.host.serving {
+        if serving.clients_of_pool(held.name()) > 0 && !force {
+            return Err(Failure::because(what, "pool is busy"));
+        }
+        serving.withdraw_pool(held.name());
+    }
+    let ended = cx.host.end(held, ending).await;
+    ended.map_err(|error| Failure::because(what, chain(&error)))?;
+    let forgotten = cx.host.places().state().forget(&held.guid().to_string());
+    let warnings = forgotten.err().map(|error| chain(&error)).into_iter().collect();
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// `zpool import NAME`
+pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Failure> {
+    let (host, name) = (cx.host, asked.pool.as_str());
+    let what = format!("cannot import '{name}'");
+    if let Some(new_name) = &asked.new_name {
+        names::pool(new_name).map_err(|why| Failure::because(&what, why))?;
+    }
+    let exists = || {
+        Failure::new(format!(
+            "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
+        ))
+    };
+    let state = host.places().state().clone();
+    let places = match asked.search.is_empty() {
+        true => host.places().clone(),
+        false => Places::new(asked.search.clone(), state.clone()),
+    };
+    let failed = |error: &dyn std::error::Error| Failure::because(&what, chain(error));
+    // A daemon may take over what a command imported; a command finds what is imported busy.
+    let imported = match host.mode() {
+        Mode::Command => places.imported().await.map_err(|error| failed(&error))?,
+        Mode::Daemon | Mode::ReadOnly => Vec::new(),
+    };
+    let is_held = |guid: u64| {
+        imported.iter().any(|(pool, _)| pool.guid == guid) || host.all().iter().any(|held| held.guid() == guid)
+    };
+    let mut known = places.scan().await;
+    known.pools.retain(|(candidate, _)| {
+        !is_held(candidate.guid) && (candidate.state.id() == DESTROYED) == asked.destroyed
+    });
+    let problems = known.problems.clone();
+    let candidate = match known.select(name) {
+        Ok(Some((candidate, _))) => candidate,
+        Ok(None) => {
+            let held = imported.iter().any(|(pool, _)| pool.name == *name || pool.guid.to_string() == *name);
+            if held || host.find(name).is_some() {
+                return Err(exists());
+            }
+            let why = problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
+            return Err(Failure { not_found: true, ..Failure::new(format!("{why}{what}: no such pool available")) });
+        }
+        Err(HostError::Ambiguous { guids, .. }) => {
+            let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
+            let guids = guids.join("\n");
+            return Err(Failure::new(format!(
+                "{what}: more than one matching pool\nimport by numeric ID instead:\n{guids}"
+            )));
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let new_name = asked.new_name.clone().unwrap_or_else(|| candidate.name.clone());
+    let taken = imported.iter().any(|(pool, _)| pool.name == new_name)
+        || host.all().iter().any(|held| held.name() == new_name);
+    if taken {
+        return Err(exists());
+    }
+    let rewind = match (asked.txg, asked.recover) {
+        (Some(txg), _) => Rewind::To(txg),
+        (None, true) => Rewind::Recover,
+        (None, false) => Rewind::Latest,
+    };
+    let settings = Settings {
+        foreign: if asked.force { Foreign::Open } else { Foreign::Refuse },
+        rewind,
+        destroyed: asked.destroyed,
+        missing_log: asked.missing_log,
+        read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
+        ..Settings::default()
+    };
+    let rename = asked.new_name.clone().filter(|new_name| *new_name != candidate.name);
+    if rename.is_some() && settings.read_only {
+        return Err(Failure::because(&what, "a pool that is imported read-only keeps its name"));
+    }
+    let opened = host.open(&candidate, None, &settings, rename).await;
+    // Its text without `cannot open …`: here it is `cannot import …`.
+    let (held, notes) = opened.map_err(|sentence| {
+        let prefix = format!("cannot open '{}': ", candidate.name);
+        Failure::because(&what, sentence.strip_prefix(&prefix).unwrap_or(&sentence))
+    })?;
+    if asked.dry_run {
+        let when = value::date(held.view().uberblock().timestamp, |_| 0, true);
+        let line = format!("Would be able to return {} to its state as of {when} UTC.", held.name());
+        return Ok(Answer { warnings: vec![line], ..Answer::default() });
+    }
+    let mut warnings = notes;
+    let known = state.pools().map_err(|error| failed(&error))?;
+    if known.iter().any(|known| known.name == held.name() && known.guid != held.guid()) {
+        // Remembered, but no longer on its devices: `imported` left it out.
+        warnings.push(format!(
+            "the pool '{}' that was imported before is no longer on its devices and is forgotten",
+            held.name()
+        ));
+    }
+    host.remember(&held, &settings, None).map_err(|error| failed(&error))?;
+    let held = host.keep(held);
+    if held.engine().is_some() && cx.record.is_some() {
+        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+    }
+    warnings.extend(cx.served(&held).await);
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// `zpool set`
+pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Result<Answer, Failure> {
+    let what = format!("cannot set property for '{name}'");
+    let wish = understand(std::slice::from_ref(property), Moment::Later).map_err(|why| Failure::because(&what, why))?;
+    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let mut properties = wish.properties;
+    if let Some(shift) = wish.ashift {
+        properties.insert("ashift".to_owned(), Stored::Number(shift.into()));
+    }
+    let mut features = Vec::new();
+    for (name, _) in &wish.features {
+        features.extend(Feature::by_name(name));
+    }
+    let has: Vec<String> = held.view().features().iter().map(|feature| feature.guid.clone()).collect();
+    let mut wanted = Vec::new();
+    features.into_iter().for_each(|feature| enable(feature, &mut wanted));
+    wanted.retain(|guid| !has.iter().any(|known| known == guid));
+    cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move {
+            for guid in wanted {
+                counts::enable(&mut cx.mos, guid, cx.txg).await?;
+            }
+            if properties.is_empty() { Ok(()) } else { dsl::set_pool(cx, &properties).await }
+        })
+    })
+    .await?;
+    Ok(Answer::default())
+}
+
+/// `zpool sync`
+pub(crate) async fn sync(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
+    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    if let Some(engine) = held.engine() {
+        let synced = engine.sync().await;
+        synced.map_err(|error| Failure::because(&format!("sync '{name}' failed"), error))?;
+    }
+    Ok(Answer::default())
+}
+
+/// `zpool history`
+pub(crate) async fn history(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
+    let held: Arc<Held> = cx.host.readable(pool_of(name)).await.map_err(|error| error.of_pool(name))?;
+    let history = history::read(&held.view()).await.map_err(Failure::new)?;
+    Ok(Answer { history, ..Answer::default() })
+}

@@ -1,0 +1,255 @@
+//! `zfs set` and `zfs inherit`, and what properties given to `create` and `clone` become.
+//!
+//! Words become values in `pool::props::parse`; here is what takes a pool to know: whether its features allow the
+//! value, what `auto` comes to for this volume, and that a volume's reservation grows with it.
+
+use std::collections::BTreeMap;
+
+use engine::dsl::{self, OpError, Properties, Stored};
+use pool::{
+    Pool,
+    dsl::{Dataset, DatasetKind, HeadKind, LookupError},
+    props::{
+        Access, PropertySet, Types, Value,
+        parse::{self, Moment, ParseError, Parsed},
+        table,
+    },
+    space::volume_reservation,
+};
+
+use super::{Answer, Assignment, Failure, host::Cx, pool_of};
+use crate::host::chain;
+
+/// Checksums and compressions that a pool must have a feature for: (property, number, guid of the feature).
+const NEED_FEATURES: [(&str, u64, &str); 6] = [
+    ("checksum", 11, "org.illumos:sha512"),
+    ("checksum", 12, "org.illumos:skein"),
+    ("checksum", 13, "org.illumos:edonr"),
+    ("checksum", 14, "org.openzfs:blake3"),
+    ("compression", 15, "org.illumos:lz4_compress"),
+    ("compression", 16, "org.freebsd:zstd_compress"),
+];
+/// Low bits of a compression's number: the algorithm, without its level.
+const ALGORITHM: u64 = 0x7f;
+
+/// Properties, understood.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) values: BTreeMap<String, Value>,
+    /// `refreservation=auto`
+    pub(crate) auto: bool,
+}
+
+impl Given {
+    /// A number among them.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.values.get(name).and_then(Value::as_number)
+    }
+
+    /// For the engine.
+    pub(crate) fn stored(self) -> Properties {
+        let stored = |value| match value {
+            Value::Number(number) => Stored::Number(number),
+            Value::Text(text) => Stored::Text(text),
+        };
+        self.values.into_iter().map(|(name, value)| (name, stored(value))).collect()
+    }
+}
+
+/// Understands properties for a dataset of this kind.
+///
+/// # Errors
+/// The reason, to stand behind `cannot set property for 'x': ` or `cannot create 'x': `.
+pub(crate) fn understand(
+    pool: &Pool,
+    assignments: &[Assignment],
+    types: Types,
+    moment: Moment,
+) -> Result<Given, String> {
+    let mut given = Given::default();
+    for (name, text) in assignments {
+        let parsed = parse::dataset(name, text, types, moment).map_err(|error| error.to_string())?;
+        match parsed {
+            Parsed::Auto => given.auto = true,
+            Parsed::Value(name, value) => {
+                allowed(pool, &name, &value)?;
+                if given.values.insert(name.clone(), value).is_some() {
+                    return Err(format!("property '{name}' specified multiple times"));
+                }
+            }
+        }
+    }
+    Ok(given)
+}
+
+/// Whether this version can do what the value asks for.
+///
+/// # Errors
+/// It cannot.
+pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
+    match (name, value) {
+        ("dedup" | "encryption", Value::Number(2)) | ("keyformat" | "pbkdf2iters", Value::Number(0)) => Ok(()),
+        ("keylocation" | "mlslabel", Value::Text(text)) if text == "none" => Ok(()),
+        ("dedup", _) => Err("deduplication is not supported by this version; leave 'dedup' off".to_owned()),
+        ("encryption" | "keyformat" | "pbkdf2iters" | "keylocation", _) => {
+            Err("encryption is not supported by this version".to_owned())
+        }
+        ("mlslabel", _) => Err("'mlslabel' is not supported by this version".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The feature a pool must have for this value.
+pub(crate) fn feature_of(name: &str, value: &Value) -> Option<&'static str> {
+    let number = value.as_number()?;
+    let number = if name == "compression" { number & ALGORITHM } else { number };
+    NEED_FEATURES.iter().find(|(of, value, _)| *of == name && *value == number).map(|(.., guid)| *guid)
+}
+
+/// Whether this version and the pool's features can do what the value asks for.
+fn allowed(pool: &Pool, name: &str, value: &Value) -> Result<(), String> {
+    supported(name, value)?;
+    match feature_of(name, value) {
+        Some(guid) if !pool.features().iter().any(|feature| feature.guid == guid) => {
+            Err("pool and or dataset must be upgraded to set this property or value".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The dataset of this name in `pool`.
+pub(crate) async fn lookup(pool: &Pool, name: &str) -> Result<Dataset, Failure> {
+    let dsl = pool.dsl().await.map_err(|error| Failure::because(&format!("cannot open '{name}'"), chain(&error)))?;
+    dsl.lookup(name).await.map_err(|error| match error {
+        LookupError::NotFound { .. } => Failure::no_dataset(name),
+        other => Failure::new(chain(&other)),
+    })
+}
+
+/// A dataset's properties as they are in effect.
+pub(crate) async fn effective(dataset: &Dataset) -> Result<PropertySet, Failure> {
+    let what = || format!("cannot open '{}'", dataset.name());
+    dataset.properties().await.map_err(|error| Failure::because(&what(), chain(&error)))
+}
+
+/// `zfs set`: all of them or none.
+pub(crate) async fn set(cx: &Cx<'_>, name: &str, assignments: &[Assignment]) -> Result<Answer, Failure> {
+    let what = format!("cannot set property for '{name}'");
+    let held = cx.host.writable(pool_of(name)).await.map_err(|error| error.of_dataset(&what, name))?;
+    let view = held.view();
+    let dataset = lookup(&view, name).await?;
+    let types = match dataset.kind() {
+        DatasetKind::Snapshot => Types::SNAPSHOT,
+        DatasetKind::Bookmark => return Err(Failure::because(&what, "operation not applicable to datasets of this type")),
+        DatasetKind::Head if dataset.head_kind() == HeadKind::Volume => Types::VOLUME,
+        DatasetKind::Head => Types::FILESYSTEM,
+    };
+    let mut given = understand(&view, assignments, types, Moment::Later).map_err(|why| Failure::because(&what, why))?;
+    if types == Types::SNAPSHOT
+        && let Some(name) = given.values.keys().find(|name| !table::is_user(name))
+    {
+        return Err(Failure::because(&what, ParseError::WrongType(name.clone())));
+    }
+    if types == Types::VOLUME {
+        volume(&view, &dataset, &mut given).await.map_err(|why| Failure::because(&what, why))?;
+    }
+    let asks_for_space = ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
+    let limits_space = ["quota", "refquota"].iter().any(|name| given.values.contains_key(*name));
+    let (target, properties) = (name.to_owned(), given.stored());
+    let changed = cx.try_change(&held, false, move |cx| {
+        Box::pin(async move { dsl::set(cx, &target, &properties).await })
+    });
+    changed.await.map_err(|error| match error {
+        OpError::NoSpace if asks_for_space => Failure::because(&what, "size is greater than available space"),
+        OpError::NoSpace if limits_space => {
+            Failure::because(&what, "size is less than current used or reserved space")
+        }
+        other => super::host::refused(&what, &other),
+    })?;
+    let warnings = cx.served(&held).await;
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// What a volume's size, block and reservation have to do with each other.
+async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(), String> {
+    let current = dataset.properties().await.map_err(|error| chain(&error))?;
+    let number = |name: &str| current.number(name).unwrap_or(0);
+    let (size, block) = (number("volsize"), number("volblocksize").max(1));
+    let copies = given.number("copies").unwrap_or_else(|| number("copies")).max(1);
+    let needs = |size: u64| volume_reservation(view.tree(), size, block, copies);
+    let new_size = given.number("volsize").unwrap_or(size);
+    if !new_size.is_multiple_of(block) {
+        let block = pool::props::value::bytes(block);
+        return Err(format!("'volsize' must be a multiple of volume block size ({block})"));
+    }
+    if given.auto {
+        given.values.insert("refreservation".to_owned(), Value::Number(needs(new_size)));
+        return Ok(());
+    }
+    // A volume that could always be written in full still can at its new size.
+    let reserved = number("refreservation");
+    let was_full = reserved != 0 && (reserved == needs(size) || reserved == size);
+    if new_size != size && was_full && !given.values.contains_key("refreservation") {
+        given.values.insert("refreservation".to_owned(), Value::Number(needs(new_size)));
+    }
+    Ok(())
+}
+
+/// `zfs inherit`
+pub(crate) async fn inherit(
+    cx: &Cx<'_>,
+    name: &str,
+    property: &str,
+    recursive: bool,
+    received: bool,
+) -> Result<Answer, Failure> {
+    let row = table::dataset(property);
+    match row {
+        None if !table::is_user(property) => {
+            return Err(Failure { code: 2, ..Failure::new(format!("invalid property '{property}'")) });
+        }
+        Some(row) if row.access == Access::ReadOnly => {
+            return Err(Failure::new(format!("{} property is read-only", row.name)));
+        }
+        Some(row) if row.access != Access::Inherit && !received => {
+            let mut message = format!("'{}' property cannot be inherited", row.name);
+            if matches!(
+                row.name,
+                "quota" | "reservation" | "refquota" | "refreservation" | "filesystem_limit" | "snapshot_limit"
+            ) {
+                message.push_str(&format!("\nuse 'zfs set {}=none' to clear", row.name));
+            }
+            return Err(Failure::new(message));
+        }
+        Some(row) if received && matches!(row.name, "volsize" | "version") => {
+            return Err(Failure::new(format!("'{}' property cannot be reverted to a received value", row.name)));
+        }
+        _ => {}
+    }
+    let property = row.map_or(property, |row| row.name).to_owned();
+    let what = format!("cannot inherit {property} for '{name}'");
+    let held = cx.host.writable(pool_of(name)).await.map_err(|error| error.of_dataset(&what, name))?;
+    let view = held.view();
+    let dataset = lookup(&view, name).await?;
+    let mut names = vec![name.to_owned()];
+    if recursive {
+        let dsl = view.dsl().await.map_err(|error| Failure::because(&what, chain(&error)))?;
+        let (below, problems) = dsl.tree(dataset).await;
+        if let Some(problem) = problems.first() {
+            return Err(Failure::because(&what, chain(problem)));
+        }
+        let heads = below.iter().filter(|dataset| dataset.kind() == DatasetKind::Head);
+        names = heads.map(|dataset| dataset.name().to_owned()).collect();
+    }
+    cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move {
+            for name in &names {
+                dsl::inherit(cx, name, &property, received).await?;
+            }
+            Ok(())
+        })
+    })
+    .await?;
+    let warnings = cx.served(&held).await;
+    Ok(Answer { warnings, ..Answer::default() })
+}
