@@ -85,7 +85,6 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
     top.array = config.metaslab_array;
     if top.array != 0 {
         let array = mos.object(top.array).await?;
-        top.array_block = array.block_bytes();
         for (metaslab, object) in top.metaslabs.iter_mut().zip(words(&array, ARRAY_MAX).await?) {
             if object == 0 {
                 continue;
@@ -96,7 +95,6 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
             metaslab.object = object;
             metaslab.block_bytes = found.dnode.data_block_bytes();
             metaslab.fresh = false;
-            metaslab.tail_checked = false;
             metaslab.used = u64::try_from(header.alloc).unwrap_or(0) >> top.ashift;
             metaslab.header = header;
         }
@@ -107,7 +105,6 @@ pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineErr
     {
         let found = mos.object(object).await?;
         top.unflushed_object = object;
-        top.unflushed_block = found.block_bytes();
         for (metaslab, txg) in top.metaslabs.iter_mut().zip(words(&found, ARRAY_MAX).await?) {
             metaslab.unflushed = txg;
         }

@@ -159,10 +159,8 @@ impl Allocator {
         let Some(top) = self.tops[number].as_ref().filter(|top| top.unflushed_object != 0) else {
             return Ok(());
         };
-        let mut bytes: Vec<u8> =
+        let bytes: Vec<u8> =
             top.metaslabs.iter().flat_map(|metaslab| metaslab.unflushed.to_le_bytes()).collect();
-        // Whole blocks, because those on disk may be in the other byte order.
-        bytes.resize(bytes.len().next_multiple_of(top.unflushed_block.max(8) as usize), 0);
         mos.write(top.unflushed_object, 0, &bytes).await
     }
 

@@ -89,7 +89,6 @@ impl Allocator {
         let mut created = false;
         for top in self.tops.iter_mut().flatten().filter(|top| top.array == 0) {
             top.array = mos.allocate(NewObject::of(ObjectType::OBJECT_ARRAY).blocks(512)).await?;
-            top.array_block = 512;
             created = true;
         }
         Ok(created)
@@ -135,14 +134,7 @@ impl Allocator {
         metaslab.object = object;
         metaslab.header = header;
         metaslab.block_bytes = block_bytes;
-        // Whole blocks of the array are written, because the one on disk may be in the other byte order.
-        let per_block = (top.array_block / 8).max(1) as usize;
-        let first = index / per_block * per_block;
-        let mut words: Vec<u64> =
-            top.metaslabs.iter().skip(first).take(per_block).map(|metaslab| metaslab.object).collect();
-        words.resize(per_block, 0);
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        mos.write(top.array, first as u64 * 8, &bytes).await
+        mos.write(top.array, index as u64 * 8, &object.to_le_bytes()).await
     }
 
     /// Appends changes to a metaslab's own map, or writes that anew.
@@ -157,13 +149,8 @@ impl Allocator {
             // First of all: should the metaslab be loaded below, these are part of its state.
             top.metaslabs[index].flushed.extend(changes.iter().cloned());
         }
-        let foreign = self.tail_is_foreign(number, index).await?;
-        // Words of two orders cannot share a block; a metaslab with such a map is written anew, whatever it takes.
-        let condensed = if self.first || foreign {
-            self.condensed(number, index, foreign, 16 * changes.len() as u64).await?
-        } else {
-            None
-        };
+        let condensed =
+            if self.first { self.condensed(number, index, 16 * changes.len() as u64).await? } else { None };
         let (txg, two_words) = (self.txg, self.traits.spacemap_v2);
         let Some(top) = &mut self.tops[number] else { return Ok(()) };
         let (encoding, ashift) = (top.encoding(two_words), top.ashift);
@@ -189,7 +176,6 @@ impl Allocator {
             metaslab.header.length = length + bytes.len() as u64;
             metaslab.header.alloc += net(&changes) << ashift;
         }
-        metaslab.tail_checked = true;
         if metaslab.loaded.is_some()
             && (metaslab.len <= COUNT_ALWAYS || txg >= metaslab.counted + COUNT_EVERY)
         {
@@ -205,28 +191,11 @@ impl Allocator {
         mos.set_bonus(object, &bonus).await
     }
 
-    /// Whether the last, partly filled block of a map was written by a machine of the other byte order.
-    async fn tail_is_foreign(&self, number: usize, index: usize) -> Result<bool, EngineError> {
-        let Some(metaslab) = self.tops[number].as_ref().map(|top| &top.metaslabs[index]) else {
-            return Ok(false);
-        };
-        let length = metaslab.header.length;
-        let Some(mos) = self.committed.as_ref().filter(|_| !metaslab.tail_checked && !metaslab.fresh) else {
-            return Ok(false);
-        };
-        if metaslab.block_bytes == 0 || length.is_multiple_of(metaslab.block_bytes) {
-            return Ok(false);
-        }
-        let block = mos.object(metaslab.object).await?.read_block(length / metaslab.block_bytes).await?;
-        Ok(block.content.is_some() && block.order != Order::Little)
-    }
-
     /// The shortest map that says what is in use now, if it is worth replacing the present one by it.
     async fn condensed(
         &mut self,
         number: usize,
         index: usize,
-        must: bool,
         more: u64,
     ) -> Result<Option<Vec<u8>>, EngineError> {
         let Some(top) = &self.tops[number] else { return Ok(None) };
@@ -235,11 +204,11 @@ impl Allocator {
         let long = length > CONDENSE_BLOCKS * metaslab.block_bytes && length >= metaslab.look_at;
         // The bits know of what has no entries yet, which would be entered twice.
         let settled = metaslab.taken.is_empty() && metaslab.given.is_empty();
-        if !settled || !(must || long) {
+        if !settled || !long {
             return Ok(None);
         }
         if metaslab.loaded.is_none() {
-            if !must && self.condense_loads >= CONDENSE_LOADS {
+            if self.condense_loads >= CONDENSE_LOADS {
                 return Ok(None);
             }
             self.condense_loads += 1;
@@ -256,7 +225,7 @@ impl Allocator {
             encoder.segment(Kind::Alloc, run, encoding).map_err(EngineError::encode("a space map"))?;
         }
         let bytes = encoder.finish();
-        if must || length > 2 * bytes.len() as u64 {
+        if length > 2 * bytes.len() as u64 {
             return Ok(Some(bytes));
         }
         metaslab.look_at = length + length / 4;

@@ -45,8 +45,6 @@ pub(super) struct Metaslab {
     pub(super) header: Header,
     /// The committed MOS does not have the object: the map as of there is empty.
     pub(super) fresh: bool,
-    /// The last block of the map is known to be little-endian, or full.
-    pub(super) tail_checked: bool,
     /// Its unflushed transaction group, see docs/format/spacemap.md §6.
     pub(super) unflushed: u64,
     pub(super) loaded: Option<Loaded>,
@@ -83,7 +81,6 @@ impl Metaslab {
             block_bytes: 0,
             header: Header { object: 0, length: 0, alloc: 0, histogram: None },
             fresh: true,
-            tail_checked: true,
             unflushed: 0,
             loaded: None,
             flushed: Vec::new(),

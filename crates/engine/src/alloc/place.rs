@@ -175,13 +175,20 @@ impl Allocator {
             return Ok(None);
         }
         let lane = top.lanes[want.lane];
+        let percent_free = top.free() / (top.capacity() / 100).max(1);
         if let Some(metaslab) = lane.metaslab
             && let Some(unit) = self.take_next(want, metaslab, lane.cursor)?
         {
             return Ok(Some((metaslab, unit)));
         }
+        // The fuller the device, the less long runs are spent on small blocks: large blocks will need them.
+        let good = match percent_free {
+            ..10 => &[][..],
+            10..25 => &GOOD_RUNS[1..],
+            _ => &GOOD_RUNS[..],
+        };
         let mut last = 0;
-        for run in GOOD_RUNS.map(|bytes| (bytes >> ashift).min(len)).into_iter().chain([want.units]) {
+        for run in good.iter().map(|bytes| (bytes >> ashift).min(len)).chain([want.units]) {
             let run = run.max(want.units);
             if run == last {
                 continue;

@@ -41,10 +41,8 @@ pub(super) struct Top {
     pub(super) metaslabs: Vec<Metaslab>,
     /// Metaslab array object, 0 if there is none yet.
     pub(super) array: u64,
-    pub(super) array_block: u64,
     /// Object with the unflushed transaction groups, 0 if there is none: then its changes are never logged.
     pub(super) unflushed_object: u64,
-    pub(super) unflushed_block: u64,
     /// Bytes in use.
     pub(super) used: u64,
     /// Bytes released that cannot be handed out yet.
@@ -100,9 +98,7 @@ impl Top {
             speed: 100,
             metaslabs: (0..count).map(|_| Metaslab::new(len)).collect(),
             array: 0,
-            array_block: 512,
             unflushed_object: 0,
-            unflushed_block: 0,
             used: 0,
             waiting: 0,
             lanes: [Lane::default(); LANES],

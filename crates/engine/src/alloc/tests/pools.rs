@@ -1,1 +1,273 @@
-//! Against pools on disk.
+//! Against a MOS: what `write_maps` leaves there is what the next to load it finds. And against pools made by
+//! others: what is read of them, and what becomes of their logs.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, Dva},
+    objset::ObjsetType,
+    spacemap::{self, Header, MapEntry},
+};
+use pool::{
+    BlockError, Bookmark, Pool,
+    dmu::{BlockSource, SourceFuture},
+    import::{OpenOptions, Sources, open, scan},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::{
+    super::{Allocator, Purpose, metaslab::apply, ranges::Change, units::Units},
+    model::{top, traits},
+};
+use crate::{
+    dmu::MutSet,
+    mos::{DIRECTORY, features, zap},
+};
+
+/// A pool without blocks: everything is in the set.
+#[derive(Debug)]
+struct Nothing;
+
+impl BlockSource for Nothing {
+    fn cached(&self, _: &BlkPtr) -> Option<bytes::Bytes> {
+        None
+    }
+    fn read<'a>(&'a self, bp: &'a BlkPtr, _: Bookmark) -> SourceFuture<'a, Result<bytes::Bytes, BlockError>> {
+        Box::pin(async move { panic!("nothing was written: {bp:?}") })
+    }
+    fn read_many<'a>(
+        &'a self,
+        blocks: &'a [(BlkPtr, Bookmark)],
+    ) -> SourceFuture<'a, Vec<Result<bytes::Bytes, BlockError>>> {
+        Box::pin(async move { panic!("nothing was written: {blocks:?}") })
+    }
+}
+
+/// A MOS with a directory and the features that are counted here.
+async fn new_mos() -> MutSet {
+    let mut mos = MutSet::create(Arc::new(Nothing), 0, ObjsetType::Meta);
+    let new = crate::dmu::NewObject::of(ondisk::dnode::ObjectType::OBJECT_DIRECTORY);
+    mos.claim(DIRECTORY, new).await.unwrap();
+    zap::init(&mut mos, DIRECTORY, 0).await.unwrap();
+    for name in ["features_for_read", "features_for_write", "feature_descriptions"] {
+        let object = zap::create(&mut mos, ondisk::dnode::ObjectType::ZAP_METADATA, 0).await.unwrap();
+        zap::set_u64(&mut mos, DIRECTORY, name, object).await.unwrap();
+    }
+    features::enable(&mut mos, "com.delphix:spacemap_histogram", 4).await.unwrap();
+    mos
+}
+
+/// The space map `object` as the MOS will have it.
+async fn map_of(mos: &mut MutSet, object: u64) -> (Header, Vec<MapEntry>) {
+    let bonus = mos.bonus(object).await.unwrap();
+    let header = Header::decode(&bonus, Order::Little).unwrap();
+    let bytes = mos.read(object, 0, header.length as usize).await.unwrap();
+    (header, spacemap::entries(&bytes, Order::Little).map(Result::unwrap).collect())
+}
+
+/// Checks every metaslab against its map, and logs: bits, sums, counts. Returns bytes in use.
+async fn check(alloc: &Allocator, mos: &mut MutSet) -> u64 {
+    let mut logged: BTreeMap<(u64, u64), Vec<Change>> = BTreeMap::new();
+    let mut logs = 0;
+    if let Some(object) = zap::get_u64(mos, DIRECTORY, "com.delphix:log_spacemap_zap").await.unwrap() {
+        for (_, value) in zap::entries(mos, object).await.unwrap() {
+            logs += 1;
+            for entry in map_of(mos, value.as_u64().unwrap()).await.1 {
+                let MapEntry::Segment(segment) = entry else { continue };
+                let top = alloc.tops[segment.vdev.unwrap() as usize].as_ref().unwrap();
+                let range = segment.range(9).unwrap();
+                let (index, units) = top.locate(range.start, range.end - range.start).unwrap();
+                logged.entry((top.id, index as u64)).or_default().push(Change { kind: segment.kind, units });
+            }
+        }
+        assert_eq!(logs, 1, "one log is kept");
+    }
+    let (mut used, mut objects) = (0, 0);
+    for top in alloc.tops.iter().flatten() {
+        let array = mos.read(top.array, 0, top.metaslabs.len() * 8).await.unwrap();
+        for (index, object) in Order::Little.words(&array).enumerate() {
+            let metaslab = &top.metaslabs[index];
+            assert_eq!(object, metaslab.object);
+            let mut bits = Units::none(metaslab.len);
+            if object != 0 {
+                objects += 1;
+                let (header, entries) = map_of(mos, object).await;
+                let mut sum = 0;
+                for entry in entries {
+                    let MapEntry::Segment(segment) = entry else { continue };
+                    let units = segment.offset..segment.offset + segment.run;
+                    sum += super::super::maps::net(&[Change { kind: segment.kind, units: units.clone() }]);
+                    apply(&mut bits, &Change { kind: segment.kind, units }).expect("the map replays");
+                }
+                assert_eq!(header.alloc, sum << top.ashift);
+                for change in logged.remove(&(top.id, index as u64)).unwrap_or_default() {
+                    apply(&mut bits, &change).expect("the log replays");
+                }
+            }
+            assert_eq!(bits.count(), metaslab.used, "vdev {} metaslab {index}", top.id);
+            used += bits.count() << top.ashift;
+            if let Some(loaded) = &metaslab.loaded {
+                assert!(bits.runs(true).eq(loaded.used.runs(true)), "vdev {} metaslab {index}", top.id);
+            }
+        }
+    }
+    assert!(logged.is_empty(), "entries of metaslabs without maps");
+    let counted = features::count(mos, "com.delphix:spacemap_histogram").await.unwrap();
+    assert!(counted.unwrap() >= objects + logs, "{counted:?} counted, {objects} maps, {logs} logs");
+    used
+}
+
+#[tokio::test]
+async fn maps_in_the_mos_say_what_is_in_use() {
+    let mut random = StdRng::seed_from_u64(7);
+    let mut mos = new_mos().await;
+    let mut alloc = Allocator::create(traits(), &[top(0, 200 << 20, 24), top(1, 100 << 20, 24)]);
+    let mut blocks: Vec<Dva> = Vec::new();
+    let (mut condensed, mut lengths) = (0, BTreeMap::new());
+    for txg in 4..120 {
+        alloc.begin(txg, None, &mut mos).await.unwrap();
+        for pass in 0..3 {
+            for _ in 0..random.random_range(0..200 >> (3 * pass)) {
+                blocks.extend(alloc.allocate(4096, 1, Purpose::Data).await.unwrap());
+                if blocks.len() > 8000 || random.random_bool(0.4) {
+                    let at = random.random_range(0..blocks.len());
+                    alloc.release(blocks.swap_remove(at));
+                }
+            }
+            assert!(alloc.write_maps(&mut mos).await.unwrap() || pass > 0);
+        }
+        assert!(!alloc.write_maps(&mut mos).await.unwrap(), "nothing is new");
+        for (number, top) in alloc.tops.iter().enumerate() {
+            for (index, metaslab) in top.as_ref().unwrap().metaslabs.iter().enumerate() {
+                let before = lengths.insert((number, index), metaslab.header.length).unwrap_or(0);
+                condensed += u32::from(metaslab.header.length < before);
+            }
+        }
+        alloc.committed();
+        if txg % 8 == 0 {
+            let used = check(&alloc, &mut mos).await;
+            assert_eq!(used, blocks.len() as u64 * 4096);
+        }
+    }
+    check(&alloc, &mut mos).await;
+    assert!(condensed == 0, "maps of two blocks are not worth condensing");
+    assert_eq!(alloc.arrays().len(), 2);
+    assert!(alloc.arrays().iter().all(|(_, object)| *object != 0));
+}
+
+#[tokio::test]
+async fn a_map_that_grew_long_is_written_anew() {
+    let mut random = StdRng::seed_from_u64(8);
+    let mut mos = new_mos().await;
+    let mut alloc = Allocator::create(traits(), &[top(0, 100 << 20, 26)]);
+    let mut blocks: Vec<Dva> = Vec::new();
+    let (mut condensed, mut length) = (0, 0);
+    for txg in 4..60 {
+        alloc.begin(txg, None, &mut mos).await.unwrap();
+        for _ in 0..1000 {
+            blocks.extend(alloc.allocate(4096, 1, Purpose::Data).await.unwrap());
+            if blocks.len() > 6000 {
+                let at = random.random_range(0..blocks.len());
+                alloc.release(blocks.swap_remove(at));
+            }
+        }
+        alloc.write_maps(&mut mos).await.unwrap();
+        alloc.committed();
+        let now = alloc.tops[0].as_ref().unwrap().metaslabs[0].header.length;
+        condensed += u32::from(now < length);
+        length = now;
+        // Twice what says it shortest, and what comes until that is looked at again.
+        assert!(length <= 2 * 8 * 6000 + (64 << 10), "{length}");
+        check(&alloc, &mut mos).await;
+    }
+    assert!(condensed >= 2, "{condensed}");
+}
+
+#[tokio::test]
+async fn a_double_free_is_told_by_write_maps() {
+    let mut mos = new_mos().await;
+    let mut alloc = Allocator::create(traits(), &[top(0, 100 << 20, 24)]);
+    alloc.begin(4, None, &mut mos).await.unwrap();
+    let dva = alloc.allocate(4096, 1, Purpose::Data).await.unwrap()[0];
+    alloc.release(dva);
+    alloc.release(dva);
+    let error = alloc.write_maps(&mut mos).await.unwrap_err().to_string();
+    assert!(error.contains("top-level device 0, metaslab 0"), "{error}");
+}
+
+async fn open_fixture(name: &str) -> Option<Arc<Pool>> {
+    let fixture = fixtures::try_pool(name)?;
+    let found = scan(&Sources::paths([&fixture.dir])).await;
+    let options = OpenOptions { force: true, ..OpenOptions::default() };
+    Some(open(&found.pools[0], &options).await.unwrap())
+}
+
+async fn mos_of(view: &Arc<Pool>) -> MutSet {
+    MutSet::open(view.io().clone(), 0, view.uberblock().rootbp).await.unwrap()
+}
+
+const POOLS: [&str; 8] =
+    ["single", "mirror2", "raidz1x3", "raidz2x6", "ashift9-raidz1x4", "manytxg", "volblocks", "nofeatures"];
+
+#[tokio::test]
+async fn pools_of_others_load_to_what_their_headers_say() {
+    let mut logged = 0;
+    for name in POOLS {
+        let Some(view) = open_fixture(name).await else { continue };
+        let mut mos = mos_of(&view).await;
+        let traits = features::traits(&mut mos).await.unwrap();
+        let mut alloc = Allocator::open(&view, traits).await.unwrap();
+        let space = view.space().await.unwrap().clone();
+        for (number, of) in space.tops.iter().enumerate() {
+            let top = alloc.tops[number].as_ref().unwrap();
+            assert_eq!((top.capacity(), top.used), (of.size, of.allocated), "{name}");
+            for index in 0..top.metaslabs.len() {
+                // Fails if sums or entries contradict each other.
+                alloc.load(number, index).await.unwrap();
+            }
+        }
+        logged += u32::from(alloc.logs.is_some());
+        assert_eq!(alloc.totals().capacity, pool::space::deflated_size(view.tree()), "{name}");
+    }
+    assert!(logged > 0, "some of them have logs");
+}
+
+#[tokio::test]
+async fn logs_of_others_are_flushed_and_replaced_by_ours() {
+    for name in POOLS {
+        let Some(view) = open_fixture(name).await else { continue };
+        let mut random = StdRng::seed_from_u64(9);
+        let mut mos = mos_of(&view).await;
+        let traits = features::traits(&mut mos).await.unwrap();
+        let mut alloc = Allocator::open(&view, traits).await.unwrap();
+        let used: u64 = alloc.tops.iter().flatten().map(|top| top.used).sum();
+        let mut blocks: Vec<Dva> = Vec::new();
+        let mut owned = 0;
+        // Nothing is synced, so the committed state stays what it was, and only one transaction group is true to
+        // life; the metaslabs stay loaded through the others.
+        let first = view.uberblock().txg + 1;
+        for txg in first..first + 4 {
+            let committed = (txg == first).then(|| view.mos().clone());
+            alloc.begin(txg, committed, &mut mos).await.unwrap();
+            for _ in 0..3 {
+                for _ in 0..40 {
+                    let found =
+                        alloc.allocate(random.random_range(1..100_000), 2, Purpose::Data).await.unwrap();
+                    owned += found.iter().map(|dva| dva.asize).sum::<u64>();
+                    blocks.extend(found);
+                    if random.random_bool(0.5) {
+                        let dva = blocks.swap_remove(random.random_range(0..blocks.len()));
+                        owned -= dva.asize;
+                        alloc.release(dva);
+                    }
+                }
+                assert!(alloc.write_maps(&mut mos).await.unwrap());
+            }
+            if traits.spacemap_histogram {
+                assert_eq!(check(&alloc, &mut mos).await, used + owned, "{name}");
+            }
+            alloc.committed();
+        }
+    }
+}
