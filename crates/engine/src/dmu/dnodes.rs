@@ -19,6 +19,9 @@ const NUMBER_MAX: u64 = 1 << 48;
 const CLEAN_MAX: usize = 1024;
 /// Blocks of dnodes kept, usually 16 KiB each.
 const BLOCKS_MAX: usize = 64;
+/// Full blocks passed over before it goes on behind the last one: two million objects, or a forged tree in which
+/// one block stands everywhere.
+const SEARCH_MAX: usize = 1 << 16;
 /// Free numbers remembered.
 const SPARE_MAX: usize = 1 << 16;
 
@@ -153,7 +156,7 @@ impl MutSet {
     /// Blocks of dnodes are searched once, in order; numbers freed since then are remembered.
     pub(super) async fn take_number(&mut self) -> Result<u64, EngineError> {
         let meta = self.meta()?;
-        let mut cursor = Cursor::default();
+        let (mut cursor, mut searched) = (Cursor::default(), 0);
         loop {
             if let Some(number) = self.spare.pop_first() {
                 let per_block = self.slots_per_block();
@@ -174,6 +177,15 @@ impl MutSet {
             if let Step::Block(pointer) = meta.seek(&mut cursor, 0, block).await?
                 && pointer.fill() >= per_block
             {
+                searched += 1;
+                if block > meta.max_block_id() {
+                    let at = meta.bookmark(0, block);
+                    let what = "there are dnodes behind the highest block of dnodes";
+                    return Err(ReadError::Inconsistent { at, what }.into());
+                }
+                if searched >= SEARCH_MAX {
+                    self.cursor = self.cursor.max(meta.max_block_id() + 1);
+                }
                 continue;
             }
             let taken = self.taken(block).await?;
