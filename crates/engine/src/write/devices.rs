@@ -132,7 +132,7 @@ impl Node {
     /// Whether what was written to it can be read back, given the leaves that failed.
     fn is_whole(&self, leaves: &Leaves) -> bool {
         match self {
-            Self::Leaf(index) => leaves.leaf(*index).is_writable(),
+            Self::Leaf(index) => leaves.is_whole(*index),
             Self::Copies(sides) => sides.iter().any(|side| side.is_whole(leaves)),
             Self::Raidz { geometry, children } => {
                 children.iter().filter(|child| !child.is_whole(leaves)).count() <= geometry.parity

@@ -146,8 +146,15 @@ impl Leaves {
 
     /// Takes a leaf in, with all that is known of it if it was here before; its index.
     pub(crate) fn adopt(&mut self, vdev: &Vdev, known: &mut Vec<Leaf>) -> Option<usize> {
-        let leaf = match known.iter().position(|leaf| leaf.guid == vdev.guid) {
-            Some(index) => known.swap_remove(index),
+        let before = known.iter().position(|leaf| leaf.guid == vdev.guid);
+        let leaf = match before.map(|index| known.swap_remove(index)) {
+            Some(leaf) if leaf.disk.is_some() => leaf,
+            Some(_) => {
+                // One that was away may be back: without what was written so far.
+                let leaf = Leaf::new(vdev)?;
+                leaf.missed.add(self.txg);
+                leaf
+            }
             None => Leaf::new(vdev)?,
         };
         self.leaves.push(leaf);
@@ -161,6 +168,12 @@ impl Leaves {
 
     pub(crate) fn leaf(&self, index: usize) -> &Leaf {
         &self.leaves[index]
+    }
+
+    /// Whether it has everything that was written to it in this transaction group.
+    pub(crate) fn is_whole(&self, index: usize) -> bool {
+        let leaf = &self.leaves[index];
+        leaf.is_writable() && !leaf.missed.contains(self.txg)
     }
 
     pub(crate) fn failed(&self) -> Vec<FailedLeaf> {

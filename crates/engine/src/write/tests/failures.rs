@@ -171,3 +171,29 @@ async fn a_new_tree_knows_the_leaves_of_the_old_one() {
     writer.finish().await.unwrap();
     assert_eq!(bench.tallies[1].writes.load(Relaxed), before);
 }
+
+#[tokio::test]
+async fn a_leaf_that_was_away_is_written_when_a_new_tree_has_it_but_not_trusted_with_that_group() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = bench.writer_over(bench.io(&[1], 0), 0);
+    writer.write(jobs(2)).await.unwrap();
+    writer.set_io(bench.io(&[], 0));
+    let pointers = writer.write(jobs(4)).await.unwrap();
+    writer.finish().await.unwrap();
+    let io = bench.io(&[0], 0);
+    for (bp, job) in pointers.iter().zip(jobs(4)) {
+        assert!(read(&io, bp).await == job.content);
+    }
+    bench.faults[0].inject(refuse());
+    writer.begin(TXG + 1);
+    writer.write(jobs(2)).await.unwrap();
+    writer.finish().await.expect("the side that came back has all of this one");
+
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = bench.writer_over(bench.io(&[1], 0), 0);
+    writer.write(jobs(2)).await.unwrap();
+    writer.set_io(bench.io(&[], 0));
+    bench.faults[0].inject(refuse());
+    writer.write(jobs(2)).await.unwrap();
+    assert!(matches!(writer.finish().await, Err(EngineError::Device(_))), "neither side has all");
+}
