@@ -209,6 +209,20 @@ impl Engine {
     pub async fn run<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
     where
         T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+    {
+        loop {
+            match self.run_once(is_snapshot, op.clone()).await {
+                // Two snapshots of one dataset need two transaction groups.
+                Err(OpError::Again) => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn run_once<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
+    where
+        T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Send + 'static,
     {
         if let Some(error) = self.suspended() {

@@ -177,7 +177,7 @@ impl Play {
 
     async fn command<F>(&mut self, command: Command, is_snapshot: bool, op: F)
     where
-        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Send + 'static,
+        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Clone + Send + 'static,
     {
         let engine = Arc::clone(&self.engine);
         let running = tokio::spawn(async move { engine.run(is_snapshot, op).await });

@@ -73,7 +73,7 @@ impl Player {
 
     async fn command<F>(&mut self, is_snapshot: bool, op: F) -> Result<(), dsl::OpError>
     where
-        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Send + 'static,
+        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Clone + Send + 'static,
     {
         let result = self.running().engine.run(is_snapshot, op).await;
         if result.is_ok() {

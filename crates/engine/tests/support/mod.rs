@@ -1,5 +1,5 @@
 //! A world of a few small disks in memory, and pools on them that are created, opened, cut off and judged.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -157,8 +157,8 @@ impl World {
     /// Our own full check of what is on the media: every block, every space map.
     pub async fn verify(&self, what: &str) {
         let pool = self.look().await.unwrap_or_else(|error| panic!("seed {}: {what}: {error}", self.seed));
-        let report = pool::verify::verify(&pool, &pool::verify::Progress::default()).await;
-        assert!(report.is_clean(), "seed {}: {what}: {report}", self.seed);
+        let report = pool::verify::verify(&pool, &Arc::new(pool::verify::Progress::default())).await;
+        assert!(report.is_clean(), "seed {}: {what}: {report:#?}", self.seed);
     }
 
     /// Writes the media as image files.
