@@ -108,3 +108,49 @@ fn change(list: &mut BptreePhys, by: Space) {
     list.compressed_bytes = list.compressed_bytes.saturating_add_signed(by.compressed);
     list.uncompressed_bytes = list.uncompressed_bytes.saturating_add_signed(by.uncompressed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mos::testing::{World, objects, pointer};
+
+    fn entry(number: u64) -> BptreeEntry {
+        BptreeEntry { objset: pointer(number, 8, 10), birth_txg: 7, resume: [0; 4] }
+    }
+
+    const SPACE: Space = Space { used: 1000, compressed: 900, uncompressed: 2000 };
+
+    #[tokio::test]
+    async fn datasets_are_worked_off_in_turn_and_the_list_goes_with_the_last() {
+        let mut world = World::new().await;
+        features::enable(&mut world.mos, FEATURE, 4).await.unwrap();
+        let before = objects(&mut world.mos).await;
+        assert_eq!(first(&mut world.mos).await.unwrap(), None);
+        assert!(progress(&mut world.mos, Space::ZERO, None).await.is_err());
+        for number in 1..=900 {
+            push(&mut world.mos, &entry(number), SPACE).await.unwrap();
+        }
+        assert_eq!(features::count(&mut world.mos, FEATURE).await.unwrap(), Some(1));
+        for number in 1..=900 {
+            if number % 300 == 2 {
+                world.commit().await;
+            }
+            let mos = &mut world.mos;
+            assert_eq!(first(mos).await.unwrap(), Some(entry(number)));
+            let resumed = BptreeEntry { resume: [1, 2, 3, number], ..entry(number) };
+            progress(mos, Space { used: 400, ..Space::ZERO }, Some(&resumed)).await.unwrap();
+            assert_eq!(first(mos).await.unwrap(), Some(resumed));
+            assert_eq!(space(mos).await.unwrap().used, (901 - number as i64) * 1000 - 400);
+            progress(mos, SPACE - Space { used: 400, ..Space::ZERO }, None).await.unwrap();
+        }
+        assert_eq!(features::count(&mut world.mos, FEATURE).await.unwrap(), Some(0));
+        assert_eq!(space(&mut world.mos).await.unwrap(), Space::ZERO);
+        assert_eq!(objects(&mut world.mos).await, before);
+    }
+
+    #[tokio::test]
+    async fn without_the_feature_nothing_is_put_on_a_list() {
+        let mut world = World::new().await;
+        assert!(push(&mut world.mos, &entry(1), SPACE).await.is_err());
+    }
+}

@@ -48,3 +48,38 @@ pub async fn read(mos: &mut MutSet, object: u64) -> Result<NvList, EngineError> 
     let packed = mos.read(object, 0, length as usize).await?;
     Ok(NvList::decode(&packed).map_err(ReadError::malformed(at))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mos::testing::World;
+
+    #[tokio::test]
+    async fn lists_grow_and_shrink_and_read_back() {
+        let mut world = World::new().await;
+        let object = create(&mut world.mos).await.unwrap();
+        for (disks, blocks) in [(1, 1), (900, 5), (40, 1)] {
+            let mut config = NvList::new();
+            config.set("name", "lake");
+            let child = |id: u64| {
+                let mut child = NvList::new();
+                child.set("id", id);
+                child.set("path", format!("/dev/disk/by-id/{id}").as_str());
+                child
+            };
+            config.set("children", (0..disks).map(child).collect::<Vec<_>>());
+            write(&mut world.mos, object, &config).await.unwrap();
+            assert_eq!(read(&mut world.mos, object).await.unwrap(), config);
+            world.commit().await;
+            assert_eq!(read(&mut world.mos, object).await.unwrap(), config);
+            let dnode = world.mos.dnode(object).await.unwrap();
+            assert!((dnode.max_block_id + 1).abs_diff(blocks) <= 2, "{} blocks", dnode.max_block_id + 1);
+            assert_eq!((dnode.max_block_id > 0, dnode.data_block_bytes()), (blocks > 1, 16 << 10));
+        }
+        world.mos.set_bonus(object, &u64::MAX.to_le_bytes()).await.unwrap();
+        assert!(matches!(
+            read(&mut world.mos, object).await,
+            Err(EngineError::Read(ReadError::TooLarge { .. }))
+        ));
+    }
+}

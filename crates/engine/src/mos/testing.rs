@@ -1,63 +1,59 @@
-//! What the tests of these modules share: a MOS that is nowhere on disk, and block pointers to nothing.
+//! What the tests of these modules share: a MOS over blocks in memory, and block pointers to nothing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use bytes::Bytes;
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
     objset::ObjsetType,
 };
-use pool::{
-    BlockError, Bookmark,
-    dmu::{BlockSource, SourceFuture},
-};
+use pool::dmu::ObjectSet;
 
 use super::{DIRECTORY, zap};
+pub(crate) use crate::dmu::tests::memory::TRAITS;
 use crate::{
-    dmu::{MutSet, NewObject},
-    policy::Traits,
+    dmu::{
+        MutSet, NewObject,
+        tests::memory::{Books, Memory, policy},
+    },
+    space::Deflate,
 };
 
-/// All that pools of ours allow.
-pub(crate) const TRAITS: Traits = Traits {
-    lz4: true,
-    embedded_data: true,
-    hole_birth: true,
-    spacemap_v2: true,
-    spacemap_histogram: true,
-    log_spacemap: false,
-    empty_bpobj: true,
-    extensible_dataset: true,
-    async_destroy: true,
-    livelist: false,
-};
+/// A MOS that can be committed.
+pub(crate) struct World {
+    pub(crate) mos: MutSet,
+    out: Memory,
+    books: Books,
+}
 
-#[derive(Debug)]
-struct Nothing;
+impl World {
+    /// With an empty directory.
+    pub(crate) async fn new() -> Self {
+        let out = Memory::new();
+        let mut mos = MutSet::create(out.source(), 0, ObjsetType::Meta);
+        mos.claim(DIRECTORY, NewObject::of(ObjectType::OBJECT_DIRECTORY)).await.unwrap();
+        zap::init(&mut mos, DIRECTORY, 0).await.unwrap();
+        Self { mos, out, books: Books::default() }
+    }
 
-impl BlockSource for Nothing {
-    fn cached(&self, _bp: &BlkPtr) -> Option<Bytes> {
-        None
-    }
-    fn read<'a>(&'a self, _bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
-        panic!("nothing is on disk, also not {at}")
-    }
-    fn read_many<'a>(
-        &'a self,
-        blocks: &'a [(BlkPtr, Bookmark)],
-    ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
-        panic!("nothing is on disk, also not {blocks:?}")
+    /// Ends a transaction group; what the reading half of the pool sees of it. Blocks that died cannot be read.
+    pub(crate) async fn commit(&mut self) -> Arc<ObjectSet> {
+        let deflate = Deflate::default();
+        let root = self.mos.sync_to(&mut self.out, &policy(), &deflate, &mut self.books).await.unwrap();
+        for bp in self.books.killed.drain(..) {
+            if !self.books.stored.contains_key(&bp.dvas().next().unwrap().offset) {
+                self.out.forget(&bp);
+            }
+        }
+        self.out.txg += 1;
+        ObjectSet::open(self.out.source(), 0, root).await.unwrap()
     }
 }
 
 /// A MOS with an empty directory.
 pub(crate) async fn fresh() -> MutSet {
-    let mut mos = MutSet::create(Arc::new(Nothing), 0, ObjsetType::Meta);
-    mos.claim(DIRECTORY, NewObject::of(ObjectType::OBJECT_DIRECTORY)).await.unwrap();
-    zap::init(&mut mos, DIRECTORY, 0).await.unwrap();
-    mos
+    World::new().await.mos
 }
 
 /// The objects there are, as far as a test makes any.

@@ -192,3 +192,6 @@ async fn counts(mos: &mut MutSet) -> Result<Vec<(String, u64)>, EngineError> {
 async fn active(mos: &mut MutSet) -> Result<Vec<String>, EngineError> {
     Ok(counts(mos).await?.into_iter().filter(|(_, count)| *count > 0).map(|(guid, _)| guid).collect())
 }
+
+#[cfg(test)]
+mod tests;

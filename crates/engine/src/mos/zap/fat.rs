@@ -119,7 +119,12 @@ impl<'a> Fat<'a> {
         if whole.is_none_or(|mut leaf| leaf.insert_with_cd(entry.clone()).is_err()) {
             return Err(cannot(object, "no leaf of this ZAP can hold the key and its value"));
         }
-        let old = self.leaf_of(hash).await?.take(hash, entry.key.as_key());
+        let leaf = self.leaf_of(hash).await?;
+        let same = |old: &Entry| old.hash == hash && old.key == entry.key && old.value == entry.value;
+        if leaf.edit.entries().iter().any(same) {
+            return Ok(());
+        }
+        let old = leaf.take(hash, entry.key.as_key());
         let Some(old) = old else { return self.add(entry.key, hash, entry.value, None).await };
         self.place(entry.key, hash, entry.value, Some(old.cd)).await
     }

@@ -35,12 +35,13 @@ pub(super) enum Outcome {
 pub(super) struct Micro {
     rule: HashRule,
     slots: Vec<[u8; SLOT]>,
+    changed: bool,
 }
 
 impl Micro {
     /// An empty one of `bytes` bytes.
     pub(super) fn new(rule: HashRule, bytes: usize) -> Self {
-        Self { rule, slots: vec![[0; SLOT]; (bytes / SLOT).saturating_sub(1)] }
+        Self { rule, slots: vec![[0; SLOT]; (bytes / SLOT).saturating_sub(1)], changed: true }
     }
 
     /// Reads a block and checks all of it.
@@ -49,7 +50,7 @@ impl Micro {
         decoded.entries().try_for_each(|entry| entry.map(drop))?;
         let (_, entries) = block.split_at_checked(SLOT).unwrap_or_default();
         let slots = entries.as_chunks::<SLOT>().0.to_vec();
-        Ok(Self { rule: decoded.hash_rule(), slots })
+        Ok(Self { rule: decoded.hash_rule(), slots, changed: false })
     }
 
     /// How its names hash.
@@ -81,11 +82,15 @@ impl Micro {
             return Outcome::Unfit;
         }
         if let Some(slot) = self.slots.iter_mut().find(|slot| is_called(slot, name)) {
-            slot[..8].copy_from_slice(&value.to_le_bytes());
+            if value_of(slot) != value {
+                slot[..8].copy_from_slice(&value.to_le_bytes());
+                self.changed = true;
+            }
             return Outcome::Done;
         }
         let Some(hash) = self.rule.hash(Key::Name(name)) else { return Outcome::Unhashable };
         let Some(free) = self.free_slot() else { return Outcome::Unfit };
+        self.changed = true;
         let mut used: Vec<u32> = self
             .entries()
             .filter(|(other, ..)| self.rule.hash(Key::Name(other)) == Some(hash))
@@ -107,7 +112,14 @@ impl Micro {
     /// Removes a name; false if it is not there.
     pub(super) fn remove(&mut self, name: &[u8]) -> bool {
         let slot = self.slots.iter_mut().find(|slot| is_called(slot, name));
-        slot.map(|slot| *slot = [0; SLOT]).is_some()
+        let removed = slot.map(|slot| *slot = [0; SLOT]).is_some();
+        self.changed |= removed;
+        removed
+    }
+
+    /// Whether the block differs from what was read.
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed
     }
 
     /// The block.

@@ -72,7 +72,7 @@ pub async fn get_u64(set: &mut MutSet, object: u64, name: &str) -> Result<Option
     Ok(get(set, object, name.into()).await?.and_then(|value| value.as_u64()))
 }
 
-/// Sets a key, new or not.
+/// Sets a key, new or not. Setting what is there already leaves the object clean.
 pub async fn set(set: &mut MutSet, object: u64, key: Key<'_>, value: Value) -> Result<(), EngineError> {
     let key = match key {
         Key::Name(name) => OwnedKey::Name(name.to_vec()),
@@ -119,7 +119,10 @@ pub async fn set_many(
                     // At most 128 KiB.
                     set.set_block_bytes(object, micro.bytes() as u32).await?;
                 }
-                return set.put_block(object, 0, micro.into_block()).await;
+                if micro.is_changed() {
+                    set.put_block(object, 0, micro.into_block()).await?;
+                }
+                return Ok(());
             }
             upgrade(set, object, &micro).await?
         }

@@ -10,7 +10,7 @@ use ondisk::{
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
 
 use super::*;
-use crate::mos::testing::fresh;
+use crate::mos::testing::{World, fresh};
 
 async fn block(set: &mut MutSet, object: u64, blkid: u64) -> Bytes {
     set.block(object, blkid).await.unwrap().unwrap_or_else(|| panic!("block {blkid} is a hole"))
@@ -107,8 +107,9 @@ fn value(random: &mut StdRng) -> Value {
     }
 }
 
+/// Random changes in several transaction groups, read back by the reading half of the pool after each.
 async fn churn(
-    set: &mut MutSet,
+    world: &mut World,
     object: u64,
     random: &mut StdRng,
     steps: usize,
@@ -117,6 +118,7 @@ async fn churn(
 ) {
     let mut model = BTreeMap::new();
     for step in 0..steps {
+        let set = &mut world.mos;
         match random.random_range(0..10) {
             0..7 => {
                 let (name, value) = (name(random), value(random));
@@ -140,13 +142,21 @@ async fn churn(
                 assert_eq!(remove(set, object, Key::Name(&other)).await.unwrap(), there);
             }
         }
-        if step % 2000 == 1999 {
+        if step % 2000 == 1999 || step + 1 == steps {
             verify(set, object).await;
             same_as(set, object, &model).await;
+            let committed = world.commit().await;
+            verify(&mut world.mos, object).await;
+            let zap = pool::zap::Zap::open_in(&committed, object).await.unwrap();
+            let read = zap.to_vec().await.unwrap().into_iter();
+            let read: BTreeMap<_, _> =
+                read.map(|(key, value)| (key.name().unwrap().to_vec(), value)).collect();
+            assert!(read == model, "{} entries instead of {}", read.len(), model.len());
+            for (name, value) in &model {
+                assert_eq!(zap.get(name.as_slice()).await.unwrap().as_ref(), Some(value));
+            }
         }
     }
-    verify(set, object).await;
-    same_as(set, object, &model).await;
 }
 
 #[tokio::test]
@@ -207,13 +217,35 @@ async fn what_a_microzap_cannot_hold_makes_it_fat() {
 #[tokio::test]
 async fn random_changes_leave_what_a_map_would() {
     let mut random = StdRng::seed_from_u64(1);
-    let mut set = fresh().await;
-    let object = create(&mut set, ObjectType::ZAP_METADATA, 0).await.unwrap();
-    churn(&mut set, object, &mut random, 16_000, |r| name(r, 255), value).await;
-    assert!(verify(&mut set, object).await.unwrap().leaves > 20);
-    let object = create(&mut set, ObjectType::DSL_DATASET_SNAP_MAP, NORM_UPPER).await.unwrap();
-    churn(&mut set, object, &mut random, 2000, |r| name(r, 49), |r| Value::from_u64(r.random())).await;
-    assert_eq!(verify(&mut set, object).await, None);
+    let mut world = World::new().await;
+    let object = create(&mut world.mos, ObjectType::ZAP_METADATA, 0).await.unwrap();
+    churn(&mut world, object, &mut random, 16_000, |r| name(r, 255), value).await;
+    assert!(verify(&mut world.mos, object).await.unwrap().leaves > 20);
+    let object = create(&mut world.mos, ObjectType::DSL_DATASET_SNAP_MAP, NORM_UPPER).await.unwrap();
+    churn(&mut world, object, &mut random, 2000, |r| name(r, 49), |r| Value::from_u64(r.random())).await;
+    assert_eq!(verify(&mut world.mos, object).await, None);
+}
+
+#[tokio::test]
+async fn setting_what_is_there_leaves_the_set_clean() {
+    for text in [false, true] {
+        let mut world = World::new().await;
+        let object = create(&mut world.mos, ObjectType::DSL_PROPS, 0).await.unwrap();
+        let other = if text { Value::from_text("lz4") } else { Value::from_u64(15) };
+        for _ in 0..2 {
+            set_u64(&mut world.mos, object, "copies", 2).await.unwrap();
+            self::set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
+            assert!(!remove(&mut world.mos, object, "quota".into()).await.unwrap());
+            world.commit().await;
+            assert!(!world.mos.is_dirty());
+            set_u64(&mut world.mos, object, "copies", 2).await.unwrap();
+            self::set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
+            assert!(!remove(&mut world.mos, object, "quota".into()).await.unwrap());
+            assert!(!world.mos.is_dirty());
+        }
+        set_u64(&mut world.mos, object, "copies", 3).await.unwrap();
+        assert!(world.mos.is_dirty());
+    }
 }
 
 #[tokio::test]
@@ -250,10 +282,10 @@ async fn foreign(set: &mut MutSet, block_shift: u32) -> u64 {
 async fn small_blocks_make_the_table_leave_the_header_and_double() {
     let mut random = StdRng::seed_from_u64(2);
     for block_shift in [10, 12, 13] {
-        let mut set = fresh().await;
-        let object = foreign(&mut set, block_shift).await;
-        churn(&mut set, object, &mut random, 4000, |r| name(r, 60), |r| Value::from_u64(r.random())).await;
-        let header = verify(&mut set, object).await.unwrap();
+        let mut world = World::new().await;
+        let object = foreign(&mut world.mos, block_shift).await;
+        churn(&mut world, object, &mut random, 4000, |r| name(r, 60), |r| Value::from_u64(r.random())).await;
+        let header = verify(&mut world.mos, object).await.unwrap();
         assert_eq!(header.block_shift, block_shift);
         if block_shift == 10 {
             assert!(header.table_blocks >= 4, "{header:?}");

@@ -349,3 +349,6 @@ fn change(list: &mut BpobjPhys, by: Space) {
     list.compressed_bytes = list.compressed_bytes.saturating_add_signed(by.compressed);
     list.uncompressed_bytes = list.uncompressed_bytes.saturating_add_signed(by.uncompressed);
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,3 +93,6 @@ async fn write(mos: &mut MutSet, object: u64, ring: &HistoryPhys, record: &[u8])
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -307,3 +307,6 @@ async fn change(mos: &mut MutSet, object: u64, by: Space) -> Result<(), EngineEr
     list.uncompressed_bytes = list.uncompressed_bytes.saturating_add_signed(by.uncompressed);
     mos.set_bonus(object, &list.encode(Order::Little)).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+use std::collections::BTreeSet;
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::mos::testing::{TRAITS, World, fresh, objects, pointer};
+
+/// A pool whose feature is enabled, as [`features::create`] and the commands leave it.
+async fn enabled() -> World {
+    let mut world = World::new().await;
+    features::enable(&mut world.mos, FEATURE, 4).await.unwrap();
+    world
+}
+
+/// Checks one list: each bucket holds what its keys say, header and headers add up.
+async fn verify(mos: &mut MutSet, object: u64, keys: &BTreeSet<u64>, model: &[BlkPtr]) {
+    let buckets = buckets(mos, object).await.unwrap();
+    assert_eq!(
+        buckets.iter().map(|(key, _)| *key).collect::<Vec<_>>(),
+        keys.iter().copied().collect::<Vec<_>>()
+    );
+    let deflate = Deflate::default();
+    let mut whole = Space::ZERO;
+    let mut found = Vec::new();
+    for (index, (key, bucket)) in buckets.iter().enumerate() {
+        let next = buckets.get(index + 1).map_or(u64::MAX, |(next, _)| *next);
+        let mut space = Space::ZERO;
+        for entry in bpobj::all(mos, *bucket).await.unwrap() {
+            let birth = entry.blkptr.birth();
+            assert!(*key < birth && birth <= next, "{birth} in bucket {key}, the next of which is {next}");
+            space += deflate.space(&entry.blkptr);
+            found.push(*entry.blkptr.words());
+        }
+        assert_eq!(bpobj::space(mos, *bucket).await.unwrap(), space);
+        if index < 20 {
+            assert_eq!(space_range(mos, object, &deflate, *key, next).await.unwrap(), space);
+        }
+        whole += space;
+    }
+    assert_eq!(totals(&header(mos, object).await.unwrap()), whole);
+    let strip = |bp: &BlkPtr| *ondisk::bpobj::BpobjEntry::strip(bp, false).unwrap().blkptr.words();
+    let mut expected: Vec<_> = model.iter().map(strip).collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    assert!(found == expected, "the list holds other blocks");
+}
+
+/// The feature counts the references there are, and the shared list exists exactly while there are any.
+async fn verify_shared(mos: &mut MutSet, lists: impl Iterator<Item = u64>) {
+    let shared = shared(mos).await.unwrap();
+    let mut references = 0;
+    for list in lists {
+        references +=
+            buckets(mos, list).await.unwrap().iter().filter(|(_, bucket)| Some(*bucket) == shared).count();
+    }
+    assert_eq!(features::count(mos, FEATURE).await.unwrap(), Some(references as u64));
+    assert_eq!(shared.is_some(), references > 0);
+    if let Some(shared) = shared {
+        assert_eq!(bpobj::header(mos, shared).await.unwrap(), ondisk::bpobj::BpobjPhys::default());
+    }
+}
+
+struct List {
+    object: u64,
+    keys: BTreeSet<u64>,
+    held: Vec<BlkPtr>,
+}
+
+#[tokio::test]
+async fn random_deadlists_keep_every_block_in_the_bucket_of_its_birth() {
+    let mut random = StdRng::seed_from_u64(1);
+    let deflate = Deflate::default();
+    for traits in [TRAITS, Traits { empty_bpobj: false, ..TRAITS }] {
+        for _ in 0..8 {
+            let mut world = enabled().await;
+            let before = objects(&mut world.mos).await;
+            let target = bpobj::create(&mut world.mos, &traits, bpobj::BLOCK).await.unwrap();
+            let mut freed: Vec<BlkPtr> = Vec::new();
+            let mut lists: Vec<List> = Vec::new();
+            let mut unique = 0;
+            for _ in 0..120 {
+                let mos = &mut world.mos;
+                let at = random.random_range(0..lists.len().max(1));
+                match random.random_range(0..12) {
+                    0..2 => {
+                        let mut keys: BTreeSet<u64> =
+                            (0..random.random_range(0..6)).map(|_| random.random_range(1..100)).collect();
+                        keys.insert(0);
+                        let list: Vec<u64> = keys.iter().copied().collect();
+                        let object = create(mos, &traits, &list).await.unwrap();
+                        lists.push(List { object, keys, held: Vec::new() });
+                    }
+                    2..6 if !lists.is_empty() => {
+                        let list = &mut lists[at];
+                        let fresh: Vec<BlkPtr> = (0..random.random_range(0..30))
+                            .map(|_| {
+                                unique += 1;
+                                pointer(unique, random.random_range(1..9), random.random_range(1..110))
+                            })
+                            .collect();
+                        insert(mos, &traits, list.object, &deflate, &fresh).await.unwrap();
+                        list.held.extend(fresh);
+                    }
+                    6 if !lists.is_empty() => {
+                        // Only above all births: a finer key in the middle would need its blocks sorted.
+                        let list = &mut lists[at];
+                        let born = list.held.iter().map(BlkPtr::birth).max().unwrap_or(0);
+                        let key =
+                            born.max(list.keys.last().copied().unwrap_or(0)) + random.random_range(0..2);
+                        add_key(mos, &traits, list.object, key).await.unwrap();
+                        list.keys.insert(key);
+                    }
+                    7 if !lists.is_empty() => {
+                        let list = &mut lists[at];
+                        let key =
+                            list.keys.iter().copied().nth(random.random_range(0..list.keys.len())).unwrap();
+                        if key > 0 {
+                            remove_key(mos, &traits, list.object, key).await.unwrap();
+                            list.keys.remove(&key);
+                        }
+                        remove_key(mos, &traits, list.object, 1_000_000).await.unwrap();
+                    }
+                    8 if !lists.is_empty() => {
+                        let list = &mut lists[at];
+                        let from =
+                            list.keys.iter().copied().nth(random.random_range(0..list.keys.len())).unwrap();
+                        let moved = move_to_bpobj(mos, &traits, list.object, from, target).await.unwrap();
+                        let (out, stay) = list.held.drain(..).partition(|bp| bp.birth() > from);
+                        list.held = stay;
+                        let mut space = Space::ZERO;
+                        for bp in &out {
+                            space += deflate.space(bp);
+                        }
+                        assert_eq!(moved, space);
+                        freed.extend::<Vec<_>>(out);
+                    }
+                    9 if lists.len() > 1 => {
+                        // As when a snapshot goes: the later list has all keys of the earlier one, and more above.
+                        let earlier = lists.swap_remove(at);
+                        let born = earlier.held.iter().map(BlkPtr::birth).max().unwrap_or(0);
+                        let last = earlier.keys.last().copied().unwrap_or(0);
+                        let mut keys = earlier.keys.clone();
+                        keys.insert(born.max(last) + 1);
+                        let list: Vec<u64> = keys.iter().copied().collect();
+                        let object = create(mos, &traits, &list).await.unwrap();
+                        let fresh: Vec<BlkPtr> = (0..random.random_range(0..9))
+                            .map(|_| {
+                                unique += 1;
+                                pointer(unique, 2, random.random_range(1..110))
+                            })
+                            .collect();
+                        insert(mos, &traits, object, &deflate, &fresh).await.unwrap();
+                        merge(mos, &traits, object, earlier.object).await.unwrap();
+                        let held = earlier.held.into_iter().chain(fresh).collect();
+                        lists.push(List { object, keys, held });
+                    }
+                    10 if !lists.is_empty() => {
+                        let list = &mut lists[at];
+                        clear(mos, &traits, list.object).await.unwrap();
+                        list.held.clear();
+                    }
+                    11 if !lists.is_empty() => {
+                        let list = lists.swap_remove(at);
+                        destroy(mos, &traits, list.object).await.unwrap();
+                    }
+                    _ => {
+                        world.commit().await;
+                    }
+                }
+                let mos = &mut world.mos;
+                verify_shared(mos, lists.iter().map(|list| list.object)).await;
+            }
+            world.commit().await;
+            let mos = &mut world.mos;
+            for list in &lists {
+                verify(mos, list.object, &list.keys, &list.held).await;
+            }
+            let mut out = bpobj::all(mos, target).await.unwrap().len();
+            assert_eq!(out, freed.len());
+            while out > 0 {
+                out -= bpobj::take(mos, target, &deflate, 100).await.unwrap().len();
+            }
+            for list in &lists {
+                destroy(mos, &traits, list.object).await.unwrap();
+            }
+            bpobj::destroy(mos, target).await.unwrap();
+            verify_shared(mos, [].into_iter()).await;
+            assert_eq!(objects(mos).await, before, "no object is left behind");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_lists_of_the_examples_have_the_keys_and_counts_they_should() {
+    let mut world = enabled().await;
+    let mos = &mut world.mos;
+    let none = create(mos, &TRAITS, &[]).await.unwrap();
+    assert_eq!((buckets(mos, none).await.unwrap(), shared(mos).await.unwrap()), (Vec::new(), None));
+    let head = create(mos, &TRAITS, &[0]).await.unwrap();
+    assert_eq!(features::count(mos, FEATURE).await.unwrap(), Some(1));
+    let deflate = Deflate::default();
+    // A block exactly as old as a key belongs below it.
+    add_key(mos, &TRAITS, head, 12).await.unwrap();
+    insert(mos, &TRAITS, head, &deflate, &[pointer(1, 8, 12), pointer(2, 8, 13)]).await.unwrap();
+    assert_eq!(features::count(mos, FEATURE).await.unwrap(), Some(0));
+    assert_eq!(shared(mos).await.unwrap(), None);
+    let space = |used: i64| Space { used, compressed: used, uncompressed: 2 * used };
+    assert_eq!(space_range(mos, head, &deflate, 0, 12).await.unwrap(), space(4096));
+    assert_eq!(space_range(mos, head, &deflate, 12, u64::MAX).await.unwrap(), space(4096));
+    assert_eq!(space_range(mos, head, &deflate, 0, u64::MAX).await.unwrap(), space(8192));
+    assert_eq!(mos.bonus(head).await.unwrap().len(), 320);
+    assert!(insert(mos, &TRAITS, none, &deflate, &[pointer(3, 1, 5)]).await.is_err());
+    assert!(remove_key(mos, &TRAITS, head, 0).await.is_err(), "the first bucket has none to join");
+}
+
+#[tokio::test]
+async fn a_list_of_ten_thousand_keys_is_made_at_once() {
+    let mut world = enabled().await;
+    let keys: Vec<u64> = (0..10_000).map(|n| n * 7).collect();
+    let object = create(&mut world.mos, &TRAITS, &keys).await.unwrap();
+    assert_eq!(features::count(&mut world.mos, FEATURE).await.unwrap(), Some(10_000));
+    world.commit().await;
+    let blocks = [pointer(1, 1, 1), pointer(2, 1, 69_993), pointer(3, 1, 70_000)];
+    insert(&mut world.mos, &TRAITS, object, &Deflate::default(), &blocks).await.unwrap();
+    verify(&mut world.mos, object, &keys.into_iter().collect(), &blocks).await;
+    verify_shared(&mut world.mos, [object].into_iter()).await;
+}
+
+#[tokio::test]
+async fn a_deadlist_of_an_ancient_pool_is_refused_by_name() {
+    let mut mos = fresh().await;
+    let old = bpobj::create(&mut mos, &TRAITS, bpobj::BLOCK).await.unwrap();
+    let error = header(&mut mos, old).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("deadlist {old}")), "{error}");
+}
