@@ -15,7 +15,7 @@ pub(crate) use crate::dmu::tests::memory::TRAITS;
 use crate::{
     dmu::{
         MutSet, NewObject,
-        tests::memory::{Books, Memory, policy},
+        tests::memory::{Books, Memory, Out, address, policy},
     },
     space::Deflate,
 };
@@ -41,12 +41,10 @@ impl World {
     pub(crate) async fn commit(&mut self) -> Arc<ObjectSet> {
         let deflate = Deflate::default();
         let root = self.mos.sync_to(&mut self.out, &policy(), &deflate, &mut self.books).await.unwrap();
-        for bp in self.books.killed.drain(..) {
-            if !self.books.stored.contains_key(&bp.dvas().next().unwrap().offset) {
-                self.out.forget(&bp);
-            }
-        }
-        self.out.txg += 1;
+        let dead = std::mem::take(&mut self.books.killed).into_iter();
+        let dead = dead.filter(|bp| !self.books.stored.contains_key(&address(bp))).collect();
+        self.out.settle(dead).await;
+        self.out.begin(self.out.txg + 1);
         ObjectSet::open(self.out.source(), 0, root).await.unwrap()
     }
 }

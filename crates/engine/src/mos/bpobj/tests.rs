@@ -125,8 +125,8 @@ async fn a_hundred_thousand_pointers_go_in_and_out() {
     let pointers: Vec<BlkPtr> = (1..=100_000).map(|n| pointer(n, 8, 4 + n % 50)).collect();
     append(&mut world.mos, object, &deflate, &pointers).await.unwrap();
     world.commit().await;
-    let space = super::space(&mut world.mos, object).await.unwrap();
-    assert_eq!((space.used, space.uncompressed), (100_000 * 4096, 100_000 * 8192));
+    let held = space(&mut world.mos, object).await.unwrap();
+    assert_eq!((held.used, held.uncompressed), (100_000 * 4096, 100_000 * 8192));
     let mut taken = Vec::new();
     while taken.len() < pointers.len() {
         taken.extend(take(&mut world.mos, object, &deflate, 30_000).await.unwrap());

@@ -234,12 +234,12 @@ async fn setting_what_is_there_leaves_the_set_clean() {
         let other = if text { Value::from_text("lz4") } else { Value::from_u64(15) };
         for _ in 0..2 {
             set_u64(&mut world.mos, object, "copies", 2).await.unwrap();
-            self::set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
+            set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
             assert!(!remove(&mut world.mos, object, "quota".into()).await.unwrap());
             world.commit().await;
             assert!(!world.mos.is_dirty());
             set_u64(&mut world.mos, object, "copies", 2).await.unwrap();
-            self::set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
+            set(&mut world.mos, object, "compression".into(), other.clone()).await.unwrap();
             assert!(!remove(&mut world.mos, object, "quota".into()).await.unwrap());
             assert!(!world.mos.is_dirty());
         }
