@@ -26,8 +26,8 @@ const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
 const CONDENSE_BLOCKS: u64 = 4;
 /// Maps loaded only to be condensed, per transaction group: each costs reads in the way of the commit.
 const CONDENSE_LOADS: u32 = 2;
-/// Transaction groups between exact counts of a large metaslab's histogram: a count looks at every bit, and
-/// the histogram is only a hint.
+/// Transaction groups between exact counts of a large metaslab's histogram, not the same for all: a count looks
+/// at every bit, and the histogram is only a hint.
 const COUNT_EVERY: u64 = 16;
 /// Units of a metaslab small enough to be counted every time: 2048 words to look at.
 const COUNT_ALWAYS: u64 = 1 << 17;
@@ -176,11 +176,11 @@ impl Allocator {
             metaslab.header.length = length + bytes.len() as u64;
             metaslab.header.alloc += net(&changes) << ashift;
         }
-        if metaslab.loaded.is_some()
-            && (metaslab.len <= COUNT_ALWAYS || txg >= metaslab.counted + COUNT_EVERY)
-        {
+        let due = metaslab.len <= COUNT_ALWAYS
+            || metaslab.fresh
+            || (txg + index as u64).is_multiple_of(COUNT_EVERY);
+        if due && metaslab.loaded.is_some() {
             metaslab.count_histogram();
-            metaslab.counted = txg;
         } else {
             let of = |kind: Kind| -> Ranges {
                 changes.iter().filter(|c| c.kind == kind).map(|c| c.units.clone()).collect()

@@ -68,8 +68,6 @@ pub(super) struct Metaslab {
     pub(super) last_use: u64,
     /// Map length from which on condensing is worth a look.
     pub(super) look_at: u64,
-    /// Transaction group the histogram was last counted in.
-    pub(super) counted: u64,
 }
 
 impl Metaslab {
@@ -93,7 +91,6 @@ impl Metaslab {
             listed: false,
             last_use: 0,
             look_at: 0,
-            counted: 0,
         }
     }
 
@@ -135,7 +132,7 @@ impl Metaslab {
         if used.count() != self.used {
             return Err("the sum in the header of its space map is not that of its entries");
         }
-        let mut free = Units::none(self.len);
+        let mut free = Units::searched(self.len);
         for run in used.runs(false) {
             free.insert(run).map_err(|Clash| "runs that overlap")?;
         }

@@ -358,7 +358,9 @@ impl Allocator {
 
     /// Remembers that nothing may be written any more.
     fn fail(&mut self, error: EngineError) -> EngineError {
-        tracing::error!(%error, "space maps and trees contradict each other; nothing more is written");
+        if self.poison.is_none() {
+            tracing::error!(%error, "space maps and trees contradict each other; nothing more is written");
+        }
         self.poison.get_or_insert(error).clone()
     }
 

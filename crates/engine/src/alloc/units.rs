@@ -39,13 +39,20 @@ pub(super) struct Units {
     longest: u64,
     /// Pages with bits.
     mixed: u64,
+    /// Whether [`find`](Self::find) is wanted: then bounds of runs are kept, which makes adding dearer.
+    searched: bool,
 }
 
 impl Units {
-    /// The empty set.
+    /// The empty set, for looking up only.
     pub(super) fn none(len: u64) -> Self {
         let pages = vec![Page::default(); len.div_ceil(PAGE) as usize];
-        Self { pages, len, count: 0, longest: 0, mixed: 0 }
+        Self { pages, len, count: 0, longest: 0, mixed: 0, searched: false }
+    }
+
+    /// The empty set, for searching too.
+    pub(super) fn searched(len: u64) -> Self {
+        Self { searched: true, ..Self::none(len) }
     }
 
     /// How many are in it.
@@ -92,11 +99,13 @@ impl Units {
                 bits[word] |= mask;
                 clash
             })?;
-            let start = from - ones_before(bits, from);
-            let end = to + ones_from(bits, to);
-            page.longest = page.longest.max((end - start) as u16);
-            let open = start == 0 || end == PAGE as usize;
-            grown = grown.max(if open { u64::MAX } else { (end - start) as u64 });
+            if self.searched {
+                let start = from - ones_before(bits, from);
+                let end = to + ones_from(bits, to);
+                page.longest = page.longest.max((end - start) as u16);
+                let open = start == 0 || end == PAGE as usize;
+                grown = grown.max(if open { u64::MAX } else { (end - start) as u64 });
+            }
             if u64::from(page.count) == PAGE {
                 page.bits = None;
             }
@@ -163,7 +172,7 @@ impl Units {
         range.end <= self.len
     }
 
-    /// The first place in `window` where `need` units in a row are in the set.
+    /// The first place in `window` where `need` units in a row are in the set, if it is one for searching.
     pub(super) fn find(&mut self, window: Range<u64>, need: u64) -> Option<u64> {
         let window = window.start..window.end.min(self.len);
         if need > self.longest() || window.start >= window.end {
