@@ -196,7 +196,8 @@ impl Metaslab {
     /// Returns their units.
     pub(super) fn mature(&mut self, before: u64) -> Result<u64, Clash> {
         let mut units = 0;
-        while let Some((_, ranges)) = self.waiting.pop_front_if(|(since, _)| *since < before) {
+        while self.waiting.front().is_some_and(|(since, _)| *since < before) {
+            let Some((_, ranges)) = self.waiting.pop_front() else { break };
             units += ranges::total(&ranges);
             if let Some(loaded) = &mut self.loaded {
                 ranges.into_iter().try_for_each(|range| loaded.free.insert(range))?;
