@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Show a pool's structures as they are on disk
     Dump(Dump),
+    /// Measure how fast the engine is on this machine
+    Bench(crate::bench::Bench),
 }
 
 /// Going back to an earlier state of the pool.

@@ -11,6 +11,7 @@
 mod act;
 mod args;
 mod ask;
+mod bench;
 mod context;
 mod dump;
 mod files;
@@ -103,6 +104,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Cat(args) => files::cat(args, context).await,
         Command::Get(args) => files::get(args, context).await,
         Command::Dump(args) => dump::run(args, context).await,
+        Command::Bench(args) => bench::run(args).await,
     }
 }
 

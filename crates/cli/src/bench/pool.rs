@@ -129,16 +129,17 @@ impl Files {
         let facts: Vec<DeviceFacts> = disks.iter().map(|disk| facts(disk.as_ref())).collect();
         let plan = Plan::new(&spec, &facts, Some(args.ashift), false)?;
         let cache = usize::try_from(args.arc_max.0).unwrap_or(usize::MAX);
+        let now = (Options::default().now)();
         let options = CreateOptions {
             name: POOL.to_owned(),
             features: create::features("")?,
             pool_properties: Properties::new(),
             root_properties: Properties::new(),
             hostid: hostid::hostid(),
-            hostname: hostid::hostname(),
-            now: hostid::now(),
+            hostname: "bench".to_owned(),
+            now,
             // Two pools of this program are never the same pool.
-            seed: hostid::now() << 22 ^ u64::from(std::process::id()),
+            seed: now << 22 ^ u64::from(std::process::id()),
             cache: Arc::new(BlockCache::new(cache)),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             history: None,
