@@ -181,7 +181,7 @@ impl Cx<'_> {
     /// done if it is refused: `cannot create 'tank/x'`.
     pub(crate) async fn change<F>(&self, held: &Held, what: &str, is_snapshot: bool, op: F) -> Result<(), Failure>
     where
-        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
         self.try_change(held, is_snapshot, op).await.map_err(|error| refused(what, &error))
     }
@@ -189,7 +189,7 @@ impl Cx<'_> {
     /// The same, for callers who have their own words for some refusals.
     pub(crate) async fn try_change<F>(&self, held: &Held, is_snapshot: bool, op: F) -> Result<(), OpError>
     where
-        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
         let Some(engine) = held.engine() else {
             return Err(OpError::Refused("pool is read-only".to_owned()));
