@@ -33,7 +33,7 @@ pub async fn create_volume(cx: &mut Syncer, new: &NewVolume) -> Result<(), OpErr
     if new.size == 0 {
         return refused("invalid volume size");
     }
-    if new.size % u64::from(new.block) != 0 {
+    if !new.size.is_multiple_of(u64::from(new.block)) {
         return refused("volume size must be a multiple of volume block size");
     }
     if i64::try_from(new.size).is_err() {

@@ -16,7 +16,8 @@ use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType};
 use super::{
     Dirty, SyncedVolume,
     account::{self, Delta, Kind},
-    attributes, dataset, dir, policy,
+    attributes, dataset, dir,
+    policy::policy,
 };
 use crate::{
     EngineError,
@@ -73,7 +74,7 @@ impl Edit {
         let object = self.dataset;
         let phys = dataset::load(&mut cx.mos, object).await?;
         let dir_phys = dir::load(&mut cx.mos, phys.dir).await?;
-        let policy = policy::policy(cx, phys.dir).await?;
+        let policy = policy(cx, phys.dir).await?;
         let deflate = cx.out.alloc.deflate().clone();
         // The previous snapshot's unique bytes grow only if this dataset is its successor, not a clone of it.
         let shared_after = match phys.prev_snap {

@@ -49,7 +49,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 use pool::dmu::Object;
 
-use crate::{EngineError, policy::SetPolicy, sync::Syncer};
+use crate::EngineError;
 
 /// Why an operation was refused. `Display` is the reason as OpenZFS words it, to be put behind
 /// "cannot create 'tank/x': ".

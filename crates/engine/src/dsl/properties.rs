@@ -201,13 +201,13 @@ async fn check_resize(
     if to == 0 {
         return Err(refused("invalid volume size"));
     }
-    if to % block.max(1) != 0 {
+    if !to.is_multiple_of(block.max(1)) {
         return Err(refused("volume size must be a multiple of volume block size"));
     }
     let mut refreservation = None;
     if !properties.contains_key("refreservation") {
         let before = dir::refreservation(&mut cx.mos, head.dir).await?;
-        let copies = policy::policy(cx, head.dir).await?.copies;
+        let copies = policy(cx, head.dir).await?.copies;
         let block = u32::try_from(block).unwrap_or(u32::MAX);
         let stored = space::accounted_block(cx.io.tree(), block.into());
         let of = |size| space::default_refreservation(size, block, copies, stored);
@@ -255,7 +255,7 @@ pub async fn set(cx: &mut Syncer, name: &str, properties: &Properties) -> Result
     };
     apply(cx, head, &properties).await?;
     if let Some(resize) = resize {
-        resize.apply(cx, head).await?;
+        Box::pin(resize.apply(cx, head)).await?;
     }
     tell_all_below(cx, head.dir).await
 }
