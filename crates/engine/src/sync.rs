@@ -17,7 +17,7 @@ use std::{pin::Pin, sync::Arc};
 
 use ondisk::{
     Order,
-    dsl::{DatasetPhys, DirPhys},
+    dsl::DatasetPhys,
     blkptr::BlkPtr,
     bpobj::BpobjEntry,
     nvlist::NvList,
@@ -285,7 +285,7 @@ impl Syncer {
 
     /// What may be taken from now on: by anybody, and by the volumes asked for.
     async fn rooms(&mut self, datasets: &[u64]) -> Result<(u64, Vec<(u64, Room)>), EngineError> {
-        let shared = dsl::available(self, self.places.root_dir).await?;
+        let shared = dsl::available_below(self, self.places.root_dir).await?;
         let mut rooms = Vec::with_capacity(datasets.len());
         for &dataset in datasets {
             if !self.mos.exists(dataset).await? {
@@ -293,9 +293,8 @@ impl Syncer {
             }
             let bonus = self.mos.bonus(dataset).await?;
             let phys = DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
-            let bonus = self.mos.bonus(phys.dir).await?;
-            let dir = DirPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a directory"))?;
-            let limit = dsl::available(self, phys.dir).await?.saturating_add(dir.used_breakdown[4]);
+            // What is set aside for it by its own reservation is in this number.
+            let limit = dsl::available(self, phys.dir).await?;
             rooms.push((dataset, Room { limit, own: limit.saturating_sub(shared) }));
         }
         Ok((shared, rooms))

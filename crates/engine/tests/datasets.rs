@@ -77,7 +77,7 @@ impl Lab {
 
     async fn run<F>(&mut self, what: &str, is_snapshot: bool, op: F) -> Result<(), OpError>
     where
-        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
         self.steps.push(what.to_owned());
         self.running.engine.run(is_snapshot, op).await
@@ -719,6 +719,43 @@ async fn freeing_in_small_portions_frees_everything_once() {
     let free = map.get_u64("$FREE").await.unwrap().unwrap();
     let free = view.dsl().await.unwrap().dir(free).await.unwrap().phys().used_bytes;
     assert_eq!(free, 0, "nothing waits to be freed");
+}
+
+/// A tree of three levels: the walk stops in the middle of blocks of pointers and finds its way back.
+#[tokio::test(start_paused = true)]
+async fn a_deep_tree_is_freed_in_portions() {
+    let mut lab = Lab::new("d0", 9, 13).await;
+    let new = NewVolume {
+        name: "tank/v".into(),
+        size: 4 << 20,
+        block: 512,
+        properties: props(&[("compression", 2)]),
+        parents: false,
+    };
+    lab.run("create -V -b 512", false, move |cx| {
+        let new = new.clone();
+        Box::pin(async move { dsl::create_volume(cx, &new).await })
+    })
+    .await
+    .unwrap();
+    let volume = lab.running.engine.volume("tank/v").await.unwrap();
+    let mut bytes = vec![0; 1600 << 10];
+    lab.random.fill(&mut bytes[..]);
+    volume.write(256 << 10, data(bytes), Durability::Stable).await.unwrap();
+    lab.check();
+    lab.run("destroy tank/v, 700 blocks", false, move |cx| {
+        Box::pin(async move {
+            dsl::destroy_head(cx, "tank/v").await?;
+            assert!(dsl::free_some(cx, 700).await?, "there is more");
+            assert!(dsl::free_some(cx, 900).await?, "there is more");
+            while dsl::free_some(cx, 500).await? {}
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    lab.check();
+    assert!(lab.number(POOL, "used").await < 1 << 20);
 }
 
 #[tokio::test(start_paused = true)]

@@ -212,10 +212,11 @@ impl Scope {
     /// Whether everything below this block was freed before the destruction of the dataset was interrupted.
     /// `last` is the last data block below it.
     fn is_past(&self, object: u64, last: u64) -> bool {
+        const DNODES: u64 = 32;
         let Some(resume) = self.resume else { return false };
         match object {
-            // Blocks of dnodes are freed after all they lead to.
-            0 => false,
+            // Blocks of dnodes are freed right after the last object in them.
+            0 => last.saturating_add(1).saturating_mul(DNODES) <= resume.object,
             _ if object == resume.object => resume.level == 0 && last < resume.blkid,
             _ => object < resume.object,
         }

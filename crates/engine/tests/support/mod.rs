@@ -68,10 +68,11 @@ impl World {
             (0..count).map(|n| Arc::new(MemDisk::new(size).named(format!("/disks/d{n}")))).collect();
         let world = Self { media, seed, cuts: 0 };
         let disks = world.power_on();
-        let facts = vec![
-            DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
-            count
-        ];
+        let facts =
+            vec![
+                DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
+                count
+            ];
         let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
         let options = CreateOptions {
             name: POOL.to_owned(),
@@ -118,7 +119,11 @@ impl World {
     }
 
     /// Opens the pool for writing over disks made from the media.
-    pub async fn open_over(&self, wrap: impl Fn(Arc<MemDisk>) -> Arc<dyn Disk>, options: Options) -> Arc<Engine> {
+    pub async fn open_over(
+        &self,
+        wrap: impl Fn(Arc<MemDisk>) -> Arc<dyn Disk>,
+        options: Options,
+    ) -> Arc<Engine> {
         let disks = self.media.iter().map(|media| wrap(Arc::clone(media))).collect();
         self.start(disks, options).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
     }
@@ -191,9 +196,14 @@ async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
 
 impl Running {
     /// A thin volume.
-    pub async fn volume(&self, name: &str, size: u64, block: u32, properties: Properties) -> Arc<engine::volume::LiveVolume> {
-        let new =
-            NewVolume { name: name.to_owned(), size, block, properties, parents: false };
+    pub async fn volume(
+        &self,
+        name: &str,
+        size: u64,
+        block: u32,
+        properties: Properties,
+    ) -> Arc<engine::volume::LiveVolume> {
+        let new = NewVolume { name: name.to_owned(), size, block, properties, parents: false };
         self.engine
             .run(false, move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
             .await
