@@ -1,0 +1,66 @@
+//! Pools on image files: opened for writing, synced, exported, judged by other people's tools.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{path::Path, process::Command};
+
+use engine::{
+    open,
+    sync::{Syncer, Work},
+};
+use ondisk::label::PoolState;
+use pool::import::{self, Sources};
+
+pub const NOW: u64 = 1_700_000_000;
+
+/// Syncs the transaction group the syncer is at, and goes to the next.
+pub async fn sync(cx: &mut Syncer) {
+    let (txg, now) = (cx.txg, cx.now);
+    cx.sync_txg(txg, now, Work::default()).await.unwrap();
+    cx.txg += 1;
+}
+
+pub async fn export(mut cx: Syncer) {
+    open::close(&mut cx, PoolState::Exported);
+    sync(&mut cx).await;
+}
+
+/// Opens the pool in `dir` for writing, as the host that had it last or whoever.
+pub async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
+    let found = import::scan(&Sources::paths([dir])).await;
+    let candidate = found.pools.first().ok_or("no pool")?;
+    let writable = candidate.reopen(&import::writable()).await.map_err(|error| error.to_string())?;
+    let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+    let pool = import::open(&writable, &options).await.map_err(|error| error.to_string())?;
+    let options = open::OpenOptions {
+        rename: None,
+        hostid: 0x1234_5678,
+        hostname: "testhost".to_owned(),
+        now: NOW + 100,
+        seed,
+        workers: 0,
+    };
+    open::open(pool, options).await.map_err(|error| error.to_string())
+}
+
+/// What the reference checker and zdb say of the images in `dir`.
+pub fn judge(dir: &Path) {
+    check(dir).unwrap();
+    if fixtures::tool("zdb").is_some() {
+        fixtures::zdb_check(&[], dir, "tank").unwrap_or_else(|complaint| panic!("zdb: {complaint}"));
+    }
+}
+
+/// What the reference checker says.
+pub fn check(dir: &Path) -> Result<(), String> {
+    let Some(python) = fixtures::tool("python3") else { return Ok(()) };
+    let mut images: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    images.sort();
+    images.retain(|path| path.extension().is_some_and(|extension| extension == "img"));
+    let script = fixtures::repository().join("docs/format/decode.py");
+    let output = Command::new(python).arg(script).arg("--check").args(&images).output().unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Err(format!("decode.py --check:\n{text}{}", String::from_utf8_lossy(&output.stderr)))
+}

@@ -1,0 +1,201 @@
+//! Pools from nothing on files, judged by other people's tools: OpenZFS's zdb and the reference checker.
+
+mod files;
+
+use std::{path::Path, sync::Arc};
+
+use disk::Disk;
+use engine::{
+    create::{self, CreateOptions, Plan, SpecError, VdevSpec, device},
+    dsl::Properties,
+    open,
+    sync::{Syncer, Work},
+};
+use files::{NOW, export, judge, reopen, sync};
+use ondisk::label::PoolState;
+use pool::{
+    cache::BlockCache,
+    import::{self, Sources},
+};
+
+const MB: u64 = 1 << 20;
+
+fn options(seed: u64) -> CreateOptions {
+    CreateOptions {
+        name: "tank".to_owned(),
+        features: create::features("off").unwrap(),
+        pool_properties: Properties::new(),
+        root_properties: Properties::new(),
+        hostid: 0x1234_5678,
+        hostname: "testhost".to_owned(),
+        now: NOW,
+        seed,
+        cache: Arc::new(BlockCache::new(16 << 20)),
+        workers: 0,
+        history: None,
+    }
+}
+
+/// Files in `dir` for the words of `layout`, and what they would make.
+async fn plan(dir: &Path, layout: &str, ashift: Option<u32>, bytes: u64) -> (Plan, Vec<Arc<dyn Disk>>) {
+    let mut spec = VdevSpec::parse(&layout.split_whitespace().collect::<Vec<_>>()).unwrap();
+    spec.map_paths(|word| Ok(dir.join(format!("{word}.img")).display().to_string())).unwrap();
+    let (mut facts, mut disks) = (Vec::new(), Vec::new());
+    for path in spec.paths() {
+        let prepared = device::prepare(Path::new(path), Some(bytes), false).await.unwrap();
+        facts.push(prepared.facts);
+        disks.push(prepared.disk);
+    }
+    (Plan::new(&spec, &facts, ashift, false).unwrap(), disks)
+}
+
+async fn new_pool(dir: &Path, layout: &str, ashift: u32, options: CreateOptions) -> Syncer {
+    let (plan, disks) = plan(dir, layout, Some(ashift), 128 * MB).await;
+    let mut cx = create::create(&plan, &disks, options).await.unwrap();
+    sync(&mut cx).await;
+    cx
+}
+
+async fn created_and_judged(layout: &str, ashift: u32) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cx = new_pool(dir.path(), layout, ashift, options(u64::from(ashift))).await;
+    sync(&mut cx).await;
+    export(cx).await;
+    judge(dir.path());
+    let mut cx = reopen(dir.path(), 7).await.unwrap();
+    sync(&mut cx).await;
+    export(cx).await;
+    judge(dir.path());
+}
+
+#[tokio::test]
+async fn a_single_device() {
+    created_and_judged("a", 12).await;
+}
+
+#[tokio::test]
+async fn a_single_device_with_small_sectors() {
+    created_and_judged("a", 9).await;
+}
+
+#[tokio::test]
+async fn a_mirror_beside_a_log_and_with_a_cache_and_a_spare() {
+    created_and_judged("mirror a b log c cache d spare e", 12).await;
+}
+
+#[tokio::test]
+async fn raidz1_with_small_sectors() {
+    created_and_judged("raidz a b c", 9).await;
+}
+
+#[tokio::test]
+async fn raidz2() {
+    created_and_judged("raidz2 a b c d e", 12).await;
+}
+
+#[tokio::test]
+async fn raidz3_and_special() {
+    created_and_judged("raidz3 a b c d e special mirror f g h i", 12).await;
+}
+
+#[tokio::test]
+async fn several_mirrors_with_large_sectors() {
+    created_and_judged("mirror a b mirror c d", 13).await;
+}
+
+#[tokio::test]
+async fn without_any_features() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = CreateOptions { features: create::features("legacy").unwrap(), ..options(5) };
+    export(new_pool(dir.path(), "a", 12, options).await).await;
+    judge(dir.path());
+}
+
+#[tokio::test]
+async fn devices_are_added_to_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cx = new_pool(dir.path(), "mirror a b", 12, options(11)).await;
+    let (more, disks) = plan(dir.path(), "mirror c d log e cache f spare g", None, 64 * MB).await;
+    let size = cx.view.as_ref().unwrap().space().await.unwrap().total.size;
+    let add = engine::sync::Task {
+        is_snapshot: false,
+        run: Box::new(move |cx| {
+            Box::pin(async move {
+                create::add(cx, &more, &disks).await.map_err(|error| panic!("{error}"))
+            })
+        }),
+        done: Box::new(|outcome| outcome.unwrap()),
+    };
+    let txg = cx.txg;
+    cx.sync_txg(txg, NOW, Work { tasks: vec![add], ..Work::default() }).await.unwrap();
+    cx.txg += 1;
+    let view = Arc::clone(cx.view.as_ref().unwrap());
+    assert_eq!(view.tree().tops.len(), 3);
+    assert!(view.space().await.unwrap().total.size > size);
+    assert_eq!((view.spares().len(), view.l2cache().len()), (1, 1));
+    assert!(view.spares()[0].is_readable());
+    for _ in 0..3 {
+        cx.config_dirty = true;
+        sync(&mut cx).await;
+    }
+    export(cx).await;
+    judge(dir.path());
+}
+
+#[tokio::test]
+async fn a_device_of_another_pool_is_taken_only_by_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = new_pool(dir.path(), "a", 12, options(1)).await;
+    let path = dir.path().join("a.img");
+    let name = path.display();
+    let error = device::prepare(&path, None, true).await.unwrap_err();
+    assert!(matches!(error, SpecError::Repair(_)), "open: {error}");
+    drop(cx);
+    let error = device::prepare(&path, None, false).await.unwrap_err().to_string();
+    assert!(error.ends_with(&format!("{name} is part of potentially active pool 'tank'")), "{error}");
+    export(reopen(dir.path(), 1).await.unwrap()).await;
+    let error = device::prepare(&path, None, false).await.unwrap_err().to_string();
+    assert!(error.ends_with(&format!("{name} is part of exported pool 'tank'")), "{error}");
+    let mut cx = reopen(dir.path(), 2).await.unwrap();
+    open::close(&mut cx, PoolState::Destroyed);
+    sync(&mut cx).await;
+    drop(cx);
+    let prepared = device::prepare(&path, None, false).await.unwrap();
+    engine::write::labels::clear(&prepared.disk).await.unwrap();
+    let found = import::scan(&Sources::disks([prepared.disk])).await;
+    assert!(found.pools.is_empty(), "nothing is left");
+}
+
+#[tokio::test]
+async fn one_pool_is_never_open_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = new_pool(dir.path(), "mirror a b", 12, options(1)).await;
+    let error = reopen(dir.path(), 1).await.unwrap_err();
+    assert!(error.contains("is in use by another process"), "{error}");
+    drop(cx);
+    reopen(dir.path(), 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pool_can_get_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    export(new_pool(dir.path(), "a", 12, options(1)).await).await;
+    let found = import::scan(&Sources::paths([dir.path()])).await;
+    let writable = found.pools[0].reopen(&import::writable()).await.unwrap();
+    let pool = import::open(&writable, &import::OpenOptions::default()).await.unwrap();
+    let options = open::OpenOptions {
+        rename: Some("lake".to_owned()),
+        hostid: 1,
+        hostname: "h".to_owned(),
+        now: NOW,
+        seed: 1,
+        workers: 0,
+    };
+    let mut cx = open::open(pool, options).await.unwrap();
+    sync(&mut cx).await;
+    drop(cx);
+    let found = import::scan(&Sources::paths([dir.path()])).await;
+    assert_eq!((found.pools[0].name.as_str(), found.pools[0].hostid), ("lake", 1));
+    let pool = import::open(&found.pools[0], &import::OpenOptions { hostid: 1, ..Default::default() }).await.unwrap();
+    assert_eq!(pool.config().str("name"), Some("lake"));
+}
