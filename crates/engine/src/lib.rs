@@ -27,6 +27,7 @@ pub mod dmu;
 pub mod dsl;
 pub mod engine;
 pub mod error;
+pub mod missed;
 pub mod mos;
 pub mod open;
 pub mod policy;

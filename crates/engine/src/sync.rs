@@ -34,6 +34,7 @@ use crate::{
     mos::{bpobj, packed},
     policy::SetPolicy,
     space::{Deflate, Space},
+    missed::{self, Outages},
     write::{BlockWriter, Written, labels},
 };
 
@@ -107,6 +108,8 @@ pub struct Syncer {
     pub view: Option<Arc<Pool>>,
     /// Heartbeats are written: pool property `multihost`.
     pub multihost: bool,
+    /// What absent devices missed.
+    pub outages: Outages,
     /// See [`Change`].
     pub changes: Vec<Change>,
 }
@@ -203,9 +206,15 @@ impl Syncer {
             (task.run)(self).await?;
         }
         done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
+        missed::sync(self).await?;
         self.settle().await?;
         (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
         done.written = self.out.finish().await?;
+        // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.
+        while missed::sync(self).await? {
+            self.settle().await?;
+            done.written = self.out.finish().await?;
+        }
         self.commit().await?;
         done.changes = std::mem::take(&mut self.changes);
         Ok(done)

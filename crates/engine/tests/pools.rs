@@ -120,9 +120,7 @@ async fn devices_are_added_to_a_pool() {
     let add = engine::sync::Task {
         is_snapshot: false,
         run: Box::new(move |cx| {
-            Box::pin(async move {
-                create::add(cx, &more, &disks).await.map_err(|error| panic!("{error}"))
-            })
+            Box::pin(async move { create::add(cx, &more, &disks).await.map_err(|error| panic!("{error}")) })
         }),
         done: Box::new(|outcome| outcome.unwrap()),
     };
@@ -196,6 +194,8 @@ async fn a_pool_can_get_another_name() {
     drop(cx);
     let found = import::scan(&Sources::paths([dir.path()])).await;
     assert_eq!((found.pools[0].name.as_str(), found.pools[0].hostid), ("lake", 1));
-    let pool = import::open(&found.pools[0], &import::OpenOptions { hostid: 1, ..Default::default() }).await.unwrap();
+    let pool = import::open(&found.pools[0], &import::OpenOptions { hostid: 1, ..Default::default() })
+        .await
+        .unwrap();
     assert_eq!(pool.config().str("name"), Some("lake"));
 }

@@ -47,6 +47,7 @@ use crate::{
     alloc::{Allocator, NewTop},
     dmu::{MutSet, NewObject},
     dsl::{self, OpError, Properties, Stored},
+    missed::Outages,
     mos::{DIRECTORY, features as counts, history, packed, zap},
     open::multihost,
     policy::Traits,
@@ -165,6 +166,7 @@ pub async fn create(plan: &Plan, disks: &[Arc<dyn Disk>], options: CreateOptions
         io,
         view: None,
         multihost: multihost == Multihost::On,
+        outages: Outages::default(),
         changes: Vec::new(),
     };
     cx.out.begin(FIRST_TXG);

@@ -10,22 +10,22 @@ use engine::{
 use ondisk::label::PoolState;
 use pool::import::{self, Sources};
 
-pub const NOW: u64 = 1_700_000_000;
+pub(crate) const NOW: u64 = 1_700_000_000;
 
 /// Syncs the transaction group the syncer is at, and goes to the next.
-pub async fn sync(cx: &mut Syncer) {
+pub(crate) async fn sync(cx: &mut Syncer) {
     let (txg, now) = (cx.txg, cx.now);
     cx.sync_txg(txg, now, Work::default()).await.unwrap();
     cx.txg += 1;
 }
 
-pub async fn export(mut cx: Syncer) {
+pub(crate) async fn export(mut cx: Syncer) {
     open::close(&mut cx, PoolState::Exported);
     sync(&mut cx).await;
 }
 
 /// Opens the pool in `dir` for writing, as the host that had it last or whoever.
-pub async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
+pub(crate) async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
     let found = import::scan(&Sources::paths([dir])).await;
     let candidate = found.pools.first().ok_or("no pool")?;
     let writable = candidate.reopen(&import::writable()).await.map_err(|error| error.to_string())?;
@@ -43,7 +43,7 @@ pub async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
 }
 
 /// What the reference checker and zdb say of the images in `dir`.
-pub fn judge(dir: &Path) {
+pub(crate) fn judge(dir: &Path) {
     check(dir).unwrap();
     if fixtures::tool("zdb").is_some() {
         fixtures::zdb_check(&[], dir, "tank").unwrap_or_else(|complaint| panic!("zdb: {complaint}"));
@@ -51,7 +51,7 @@ pub fn judge(dir: &Path) {
 }
 
 /// What the reference checker says.
-pub fn check(dir: &Path) -> Result<(), String> {
+pub(crate) fn check(dir: &Path) -> Result<(), String> {
     let Some(python) = fixtures::tool("python3") else { return Ok(()) };
     let mut images: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     images.sort();

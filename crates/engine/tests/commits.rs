@@ -1,0 +1,346 @@
+//! A commit, cut off after every single write and flush: what is on the media then is the state before or the state
+//! after, whole. And a commit that some devices do not take.
+//!
+//! The disks write down what is done to them, and each prefix of that is played on a copy of the media: with all
+//! writes of the prefix, and with an arbitrary choice of those that were not flushed.
+
+mod files;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use disk::{Disk, DiskFuture, DiskInfo, Effect, Fault, FaultDisk, IoBuf, MemDisk, On};
+use engine::{
+    create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
+    dsl::Properties,
+    open,
+    sync::Syncer,
+};
+use files::{NOW, check, export, sync};
+use parking_lot::Mutex;
+use pool::{
+    Pool,
+    cache::BlockCache,
+    import::{self, Sources},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const SIZE: u64 = 64 << 20;
+
+/// What was done to disk number `.0`.
+#[derive(Clone, Debug)]
+enum Done {
+    Write(usize, u64, Bytes),
+    Flush(usize),
+}
+
+/// A disk that tells what is done to it.
+#[derive(Debug)]
+struct Recorder {
+    inner: Arc<MemDisk>,
+    number: usize,
+    log: Arc<Mutex<Vec<Done>>>,
+}
+
+impl Disk for Recorder {
+    fn info(&self) -> DiskInfo {
+        self.inner.info()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        self.log.lock().push(Done::Write(self.number, offset, data.clone()));
+        self.inner.write(offset, data)
+    }
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        self.log.lock().push(Done::Flush(self.number));
+        self.inner.flush()
+    }
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        self.inner.trim(offset, len)
+    }
+}
+
+fn options() -> CreateOptions {
+    CreateOptions {
+        name: "old".to_owned(),
+        features: create::features("off").unwrap(),
+        pool_properties: Properties::new(),
+        root_properties: Properties::new(),
+        hostid: 7,
+        hostname: "host".to_owned(),
+        now: NOW,
+        seed: 1,
+        cache: Arc::new(BlockCache::new(8 << 20)),
+        workers: 0,
+        history: None,
+    }
+}
+
+async fn create_on(layout: &str, disks: &[Arc<dyn Disk>]) -> Syncer {
+    let spec = VdevSpec::parse(&layout.split_whitespace().collect::<Vec<_>>()).unwrap();
+    let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let plan = Plan::new(&spec, &vec![facts; disks.len()], Some(12), true).unwrap();
+    create::create(&plan, disks, options()).await.unwrap()
+}
+
+fn media(count: usize) -> Vec<Arc<MemDisk>> {
+    (0..count).map(|n| Arc::new(MemDisk::new(SIZE).named(format!("/disks/{n}")))).collect()
+}
+
+fn as_disks<D: Disk>(disks: &[Arc<D>]) -> Vec<Arc<dyn Disk>> {
+    disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect()
+}
+
+async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
+    let found = import::scan(&Sources::disks(disks)).await;
+    let candidate = found.pools.first().ok_or("no pool")?;
+    let options = import::OpenOptions { hostid: 7, ..import::OpenOptions::default() };
+    import::open(candidate, &options).await.map_err(|error| error.to_string())
+}
+
+fn going_on(rename: Option<&str>) -> open::OpenOptions {
+    open::OpenOptions {
+        rename: rename.map(str::to_owned),
+        hostid: 7,
+        hostname: "host".to_owned(),
+        now: NOW + 1,
+        seed: 2,
+        workers: 0,
+    }
+}
+
+/// The media after the first `count` things were done to `before`; of what was not flushed by then, `keep` decides.
+async fn replay(
+    before: &[Arc<MemDisk>],
+    log: &[Done],
+    count: usize,
+    mut keep: impl FnMut() -> bool,
+) -> Vec<Arc<MemDisk>> {
+    let media: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
+    let flushed = |number: usize| {
+        let flush = |done: &Done| matches!(done, Done::Flush(other) if *other == number);
+        log[..count].iter().rposition(flush).unwrap_or(0)
+    };
+    let last_flush: Vec<usize> = (0..media.len()).map(flushed).collect();
+    for (i, done) in log[..count].iter().enumerate() {
+        if let Done::Write(number, offset, data) = done
+            && (i < last_flush[*number] || keep())
+        {
+            media[*number].write(*offset, data.clone()).await.unwrap();
+        }
+    }
+    media
+}
+
+async fn cut_everywhere(layout: &str, count: usize) {
+    let before = media(count);
+    let mut cx = create_on(layout, &as_disks(&before)).await;
+    sync(&mut cx).await;
+    export(cx).await;
+    let start = import_from(as_disks(&before)).await.unwrap().uberblock().txg;
+
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let after: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
+    let recorders: Vec<Arc<dyn Disk>> = (0..count)
+        .map(|number| {
+            let (inner, log) = (Arc::clone(&after[number]), Arc::clone(&log));
+            Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
+        })
+        .collect();
+    let pool = import_from(recorders).await.unwrap();
+    let mut cx = open::open(pool, going_on(Some("new"))).await.unwrap();
+    sync(&mut cx).await;
+    let dirty = log.lock().len();
+    sync(&mut cx).await;
+    let log = log.lock().clone();
+    assert!(log.len() > dirty, "the second commit writes an uberblock");
+
+    let mut random = StdRng::seed_from_u64(3);
+    let mut seen = [0; 3];
+    for cut in 0..=log.len() {
+        for chance in [100, 0, 50, 50] {
+            let media = replay(&before, &log, cut, || random.random_range(0..100) < chance).await;
+            let what = format!("{layout}: cut after {cut} of {}, {chance} % kept", log.len());
+            let pool = import_from(as_disks(&media)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let committed = pool.uberblock().txg - start;
+            seen[committed as usize] += 1;
+            let name = if committed == 0 { "old" } else { "new" };
+            assert_eq!(pool.name(), name, "{what}: labels tell of another commit than the uberblock");
+            assert_eq!(pool.config().str("name"), Some(name), "{what}");
+            assert!(pool.tree().leaves().iter().all(|leaf| leaf.is_readable()), "{what}");
+            if chance == 100 && cut == log.len() {
+                assert_eq!(committed, 2, "{what}: all of it was done");
+            }
+            if cut == dirty {
+                assert!(committed >= 1, "{what}: the first commit had returned");
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{layout}: each state was met: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_power_cut_leaves_one_commit_or_the_other() {
+    cut_everywhere("a", 1).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_leaves_one_commit_or_the_other_on_mirrors() {
+    cut_everywhere("mirror a b mirror c d", 4).await;
+}
+
+#[tokio::test]
+async fn a_power_cut_leaves_one_commit_or_the_other_on_raidz_with_a_log() {
+    cut_everywhere("raidz a b c log d", 4).await;
+}
+
+/// While a pool is created, a power cut leaves no pool at all, or the whole one.
+#[tokio::test]
+async fn a_pool_is_created_wholly_or_not_at_all() {
+    let before = media(2);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let recorders: Vec<Arc<dyn Disk>> = (0..2)
+        .map(|number| {
+            let (inner, log) = (Arc::new(before[number].fork()), Arc::clone(&log));
+            Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
+        })
+        .collect();
+    let mut cx = create_on("mirror a b", &recorders).await;
+    sync(&mut cx).await;
+    let log = log.lock().clone();
+    let mut random = StdRng::seed_from_u64(4);
+    let mut seen = [0; 2];
+    for cut in 0..=log.len() {
+        for chance in [100, 0, 50] {
+            let media = replay(&before, &log, cut, || random.random_range(0..100) < chance).await;
+            match import_from(as_disks(&media)).await {
+                Ok(pool) => {
+                    assert_eq!(pool.uberblock().txg, create::FIRST_TXG);
+                    seen[1] += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error, "no pool", "cut after {cut} of {}", log.len());
+                    seen[0] += 1;
+                }
+            }
+        }
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+fn save(media: &[Arc<MemDisk>], dir: &std::path::Path) {
+    for (n, media) in media.iter().enumerate() {
+        let file = std::fs::File::create(dir.join(format!("{n}.img"))).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &media.snapshot(0..SIZE), 0).unwrap();
+    }
+}
+
+/// The pool goes on, remembers what the device lacks, and reads around it when it is back.
+#[tokio::test]
+async fn a_device_that_fails_is_known_to_have_missed_what_came_after() {
+    for (layout, count) in [("mirror a b", 2), ("raidz2 a b c d", 4)] {
+        let media = media(count);
+        let faulty: Vec<_> =
+            media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+        let mut cx = create_on(layout, &as_disks(&faulty)).await;
+        sync(&mut cx).await;
+        let whole = cx.txg - 1;
+        faulty[1].inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::Other)));
+        for _ in 0..3 {
+            cx.config_dirty = true;
+            sync(&mut cx).await;
+        }
+        let last = cx.txg - 1;
+        drop(cx);
+        let pool = import_from(as_disks(&media)).await.unwrap();
+        assert_eq!(pool.uberblock().txg, last, "{layout}");
+        let leaves = pool.tree().leaves();
+        let missed = leaves[1].leaf.as_ref().unwrap().missed.get();
+        assert_eq!(missed.ranges(), [(whole + 1, last + 1)], "{layout}");
+        assert!(leaves[0].leaf.as_ref().unwrap().missed.get().is_empty());
+        drop(leaves);
+        // It is back: what is written from now on it has, what it missed it still lacks.
+        let mut cx = open::open(pool, going_on(None)).await.unwrap();
+        sync(&mut cx).await;
+        let back = cx.txg - 1;
+        export(cx).await;
+        let pool = import_from(as_disks(&media)).await.unwrap();
+        let missed = pool.tree().leaves()[1].leaf.as_ref().unwrap().missed.get();
+        assert!(missed.contains(last) && !missed.contains(back), "{layout}: {missed:?}");
+        let dir = tempfile::tempdir().unwrap();
+        save(&media, dir.path());
+        check(dir.path()).unwrap();
+        if fixtures::tool("zdb").is_some() {
+            fixtures::zdb_check(&["--degraded"], dir.path(), "old").unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_is_away_is_known_to_have_missed_it() {
+    let media = media(3);
+    let mut cx = create_on("raidz a b c", &as_disks(&media)).await;
+    sync(&mut cx).await;
+    export(cx).await;
+    let without: Vec<Arc<dyn Disk>> = as_disks(&[Arc::clone(&media[0]), Arc::clone(&media[2])]);
+    let mut cx = open::open(import_from(without).await.unwrap(), going_on(None)).await.unwrap();
+    let first = cx.txg;
+    for _ in 0..3 {
+        sync(&mut cx).await;
+    }
+    export(cx).await;
+    let pool = import_from(as_disks(&media)).await.unwrap();
+    let missed = pool.tree().leaves()[1].leaf.as_ref().unwrap().missed.get();
+    assert_eq!(missed.ranges(), [(first, pool.uberblock().txg + 1)]);
+    assert_eq!(pool.uberblock().txg, first + 3);
+}
+
+#[tokio::test]
+async fn too_few_devices_are_an_error() {
+    let media = media(2);
+    let faulty: Vec<_> =
+        media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+    let mut cx = create_on("mirror a b", &as_disks(&faulty)).await;
+    sync(&mut cx).await;
+    let committed = cx.txg - 1;
+    for disk in &faulty {
+        disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::Other)));
+    }
+    let (txg, now) = (cx.txg, cx.now);
+    cx.config_dirty = true;
+    cx.sync_txg(txg, now, engine::sync::Work::default()).await.unwrap_err();
+    drop(cx);
+    assert_eq!(import_from(as_disks(&media)).await.unwrap().uberblock().txg, committed);
+}
+
+/// Heartbeats change the rank of the best uberblock and nothing else, and use the slot that commits leave free.
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_seen_by_another_host() {
+    let media = media(2);
+    let spec = VdevSpec::parse(&["mirror", "a", "b"]).unwrap();
+    let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let plan = Plan::new(&spec, &[facts; 2], Some(12), true).unwrap();
+    let properties: Properties = [("multihost".to_owned(), engine::dsl::Stored::Number(1))].into();
+    let options = CreateOptions { pool_properties: properties, ..options() };
+    let mut cx = create::create(&plan, &as_disks(&media), options).await.unwrap();
+    sync(&mut cx).await;
+    let committed = open::multihost::Committed { uberblock: cx.uberblock, io: Arc::clone(&cx.io) };
+    assert!(committed.uberblock.mmp.unwrap().is_active());
+    let (sender, receiver) = tokio::sync::watch::channel(committed);
+    let beating = tokio::spawn(open::multihost::run(receiver, || NOW + 5, StdRng::seed_from_u64(1)));
+    // Another host, which does not know whether this one is alive.
+    let found = import::scan(&Sources::disks(as_disks(&media))).await;
+    let options = import::OpenOptions { hostid: 8, ..import::OpenOptions::default() };
+    let error = import::open(&found.pools[0], &options).await.unwrap_err();
+    assert!(matches!(error, import::ImportError::Active { .. }), "{error}");
+    let best = import::scan(&Sources::disks(as_disks(&media))).await.pools[0].uberblocks[0];
+    assert_eq!((best.txg, best.rootbp), (cx.uberblock.txg, cx.uberblock.rootbp));
+    assert!(best.timestamp > cx.uberblock.timestamp);
+    drop(sender);
+    beating.await.unwrap().unwrap();
+    let again = import::scan(&Sources::disks(as_disks(&media))).await;
+    let error = import::open(&again.pools[0], &options).await.unwrap_err();
+    assert!(matches!(error, import::ImportError::InUse { .. }), "silent now: {error}");
+}
