@@ -117,6 +117,9 @@ impl Play {
             }
             b'c' => {
                 let Some(snapshot) = self.snapshots.last().map(|copy| copy.name.clone()) else { return };
+                if self.queued.iter().any(|(c, _)| matches!(c, Command::DestroySnapshot(_))) {
+                    return;
+                }
                 let clone = format!("{POOL}/c{}", self.counter);
                 let (from, to) = (snapshot.clone(), clone.clone());
                 self.command(Command::Clone(snapshot, clone), false, move |cx| {

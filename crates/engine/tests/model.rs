@@ -256,6 +256,8 @@ impl Player {
             .await;
         assert_eq!(result.is_err(), has_clones, "{result:?}");
         if has_clones {
+            // The transaction group was synced all the same.
+            self.durable = before.clone();
             self.live = before;
         }
     }
@@ -271,6 +273,7 @@ impl Player {
             self.command(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &name).await })).await;
         assert_eq!(result.is_err(), has_snapshots, "{result:?}");
         if has_snapshots {
+            self.durable = before.clone();
             self.live = before;
         }
     }
