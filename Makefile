@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Debian's cargo and rustup's both put build products here unless told otherwise.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-## run: build, then serve a small real pool over NBD and iSCSI on loopback and say how to connect
+## run: build, create a demo pool (the first time), serve its volume over NBD and iSCSI on loopback and say how to connect
 run:
 	@scripts/setup build
 	$(CARGO) build --release

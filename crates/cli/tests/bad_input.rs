@@ -57,7 +57,7 @@ fn a_pool_with_too_few_devices() {
         listed.contains("The pool cannot be imported. Attach the missing\n\tdevices and try again."),
         "{listed}"
     );
-    for line in ["-d . zpool import praidz2x6", "-d . serve praidz2x6 --nbd 127.0.0.1:0"] {
+    for line in ["-d . zpool import praidz2x6", "-d . serve --readonly praidz2x6 --nbd 127.0.0.1:0"] {
         let error = lab.run(line).fails(1);
         assert!(error.contains("one or more devices is currently unavailable"), "{line}: {error}");
         assert!(error.contains("praidz2x6"), "{line}: {error}");
@@ -75,7 +75,7 @@ fn as_many_devices_as_are_needed_are_enough() {
     let lab = some_of("raidz2x6", &[0, 1, 3, 5]);
     let status = lab.run("-d . zpool status").ok();
     assert!(status.contains(" state: DEGRADED") && status.contains("UNAVAIL"), "{status}");
-    lab.run("-d . zpool import praidz2x6").ok();
+    lab.run("-d . zpool import -o readonly=on praidz2x6").ok();
 }
 
 /// Root may read everything: then there is nothing to see, and the test says so.
@@ -149,7 +149,7 @@ fn two_pools_of_one_name_are_told_apart_by_guid() {
     }
     let error = lab.run("-d . zfs list twin").fails(1);
     assert!(error.contains("more than one pool has this name"), "{error}");
-    let error = lab.run("-d . serve --nbd 127.0.0.1:0 twin").fails(1);
+    let error = lab.run("-d . serve --readonly --nbd 127.0.0.1:0 twin").fails(1);
     assert!(error.contains("more than one pool has this name") && error.contains(&guids[0]), "{error}");
     lab.run(&format!("-d . zpool import {}", guids[1])).ok();
     assert_eq!(lab.run("zpool list -H -o name,guid").ok(), format!("twin\t{}\n", guids[1]));
@@ -178,7 +178,7 @@ fn twins() -> Option<(Lab, Vec<String>)> {
 #[test]
 fn a_pool_that_another_host_has() {
     let lab = some_of("crash-main", &[0]);
-    for line in ["-d . zpool import pcrashmain", "-d . serve pcrashmain --nbd 127.0.0.1:0"] {
+    for line in ["-d . zpool import -o readonly=on pcrashmain", "-d . serve --readonly pcrashmain --nbd 127.0.0.1:0"] {
         let error = lab.run(line).fails(1);
         assert!(error.contains("pool was previously in use from another system"), "{line}: {error}");
         assert!(error.contains("-f"), "the remedy: {error}");
@@ -188,7 +188,7 @@ fn a_pool_that_another_host_has() {
     assert_eq!((looked.code, looked.stdout.as_str()), (Some(0), "pcrashmain\n"), "{}", looked.stderr);
     assert!(looked.stderr.contains("warning: pool 'pcrashmain' was last used by host"), "{}", looked.stderr);
     // Imported by force, it is everybody's.
-    lab.run("-d . zpool import -f pcrashmain").ok();
+    lab.run("-d . zpool import -o readonly=on -f pcrashmain").ok();
     assert_eq!(lab.run("zfs list -H -o name pcrashmain").ok(), "pcrashmain\n");
 }
 
@@ -197,7 +197,7 @@ fn a_state_directory_that_is_no_directory() {
     let lab = some_of("single", &[0]);
     fs::write(lab.path("file"), b"").unwrap();
     let state = lab.path("file");
-    let outcome = lab.run(&format!("--state {} -d . zpool import psingle", state.display()));
+    let outcome = lab.run(&format!("--state {} -d . zpool import -o readonly=on psingle", state.display()));
     let error = outcome.fails(1);
     assert!(error.contains(state.to_str().unwrap()), "{error}");
 }
@@ -225,7 +225,7 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn no_command_changes_an_image() {
+fn no_read_only_import_changes_an_image() {
     let fixture = fixtures::pool("mirror2");
     let copy = fixture.copy();
     let images: Vec<_> = fs::read_dir(copy.path()).unwrap().flatten().map(|entry| entry.path()).collect();
@@ -234,7 +234,7 @@ fn no_command_changes_an_image() {
     let lab = Lab::at(copy.path());
     for line in [
         "-d . zpool import",
-        "-d . zpool import pmirror2",
+        "-d . zpool import -o readonly=on pmirror2",
         "zpool status -v",
         "zfs get -r all",
         "zpool export pmirror2",

@@ -25,7 +25,7 @@ fn lab() -> Lab {
     Lab::at(fixtures::pool("single").dir)
 }
 
-const SERVE: &str = "-d . serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0";
+const SERVE: &str = "-d . serve --readonly --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0";
 
 /// One HTTP request, without any client of ours: status line and body.
 fn ask(lab: &Lab, path: &str) -> (String, serde_json::Value) {
@@ -93,15 +93,20 @@ fn commands_ask_it_and_see_the_same_as_without_it() {
         lab.run("zfs list psingle/nope").fails(1),
         "cannot open 'psingle/nope': dataset does not exist\n"
     );
-    let busy = lab.run("zpool export psingle").fails(1);
-    assert!(busy.starts_with("cannot export 'psingle': pool is busy"), "{busy}");
+    let refused = lab.run("zfs snapshot psingle/v1@new").fails(1);
+    assert_eq!(
+        refused,
+        "cannot create snapshot 'psingle/v1@new': pool is read-only: it was opened with --readonly\n"
+    );
+    lab.run("zpool export psingle").ok();
+    assert_eq!(lab.run("zpool list -H").ok(), "", "the daemon has let it go");
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
 #[test]
 fn it_ends_at_sigint_and_says_everything_as_json() {
     let lab = lab();
-    let mut daemon = lab.serve("-d . serve -j --nbd 127.0.0.1:0 psingle");
+    let mut daemon = lab.serve("-d . serve --readonly -j --nbd 127.0.0.1:0 psingle");
     let objects: Vec<serde_json::Value> =
         daemon.lines.iter().map(|line| serde_json::from_str(line).expect(line)).collect();
     assert_eq!(objects.len(), 5, "{objects:#?}");
@@ -144,7 +149,7 @@ fn a_port_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for protocol in ["nbd", "iscsi"] {
-        let error = lab.run(&format!("-d . serve --{protocol} {address}")).fails(1);
+        let error = lab.run(&format!("-d . serve --readonly --{protocol} {address}")).fails(1);
         assert!(
             error.contains(&format!("cannot listen on {address}")) && error.contains("in use"),
             "{error}"
@@ -203,22 +208,28 @@ fn somebody_else_on_the_socket_is_said() {
 }
 
 #[test]
-fn scripts_demo_shows_a_pool_and_ends() {
-    let lab = Lab::empty();
-    let demo = lab.path("demo");
-    let output = Command::new(fixtures::repository().join("scripts/demo"))
-        .env("MILLPOND", env!("CARGO_BIN_EXE_millpond"))
-        .env("MILLPOND_DEMO_DIR", &demo)
-        .env("MILLPOND_DEMO_SECONDS", "1")
-        .env("MILLPOND_DEMO_NBD", "127.0.0.1:0")
-        .env("MILLPOND_DEMO_ISCSI", "127.0.0.1:0")
-        .env("MILLPOND_STATE", lab.path("state"))
-        .env("MILLPOND_SOCKET", lab.socket())
-        .output()
-        .expect("it starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    for part in ["pool: praidz2x6", "raidz2-0", "nbd://127.0.0.1:", "iscsi://127.0.0.1:", "\nready\n"] {
-        assert!(text.contains(part), "no {part:?} in:\n{text}");
-    }
+fn scripts_demo_creates_a_pool_and_the_second_time_imports_it() {
+    let lab = Lab::scratch();
+    let demo = lab.cwd().join("demo");
+    let run = || {
+        let output = Command::new(fixtures::repository().join("scripts/demo"))
+            .env("MILLPOND", env!("CARGO_BIN_EXE_millpond"))
+            .env("MILLPOND_DEMO_DIR", &demo)
+            .env("MILLPOND_DEMO_SECONDS", "1")
+            .env("MILLPOND_DEMO_NBD", "127.0.0.1:0")
+            .env("MILLPOND_DEMO_ISCSI", "127.0.0.1:0")
+            .env("MILLPOND_STATE", lab.path("state"))
+            .env("MILLPOND_SOCKET", lab.socket())
+            .output()
+            .expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        for part in ["pool: demo", "raidz2", "logs", "cache", "nbd://127.0.0.1:", "iscsi://127.0.0.1:", "\nready\n"] {
+            assert!(text.contains(part), "no {part:?} in:\n{text}");
+        }
+        text
+    };
+    assert!(run().contains("zpool create"), "the first time it is created");
+    let second = run();
+    assert!(!second.contains("zpool create") && second.contains("zpool status"), "{second}");
 }

@@ -16,7 +16,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use support::{Daemon, Lab, sha256};
+use support::{Daemon, Lab, served_as, sha256};
 
 /// Crashed pools are read without replay: their manifest says what is there after it.
 fn hashes_hold(fixture: &fixtures::Fixture) -> bool {
@@ -36,7 +36,7 @@ fn every_volume_reads_right_over_nbd_and_iscsi() {
             continue;
         }
         let lab = Lab::at(&fixture.dir);
-        let daemon = lab.serve("-d . serve -f --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
+        let daemon = lab.serve("-d . serve --readonly -f --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
         pools += 1;
         for zvol in &fixture.manifest.zvols {
             let nbd = url(&daemon, "nbd", &format!("/{}", zvol.name));
@@ -68,20 +68,6 @@ fn url<'a>(daemon: &'a Daemon, protocol: &str, end: &str) -> Option<&'a str> {
     daemon.urls(protocol).into_iter().find(|url| url.ends_with(end))
 }
 
-/// The address under which the control socket says that `dataset` is served.
-fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
-    use std::io::{Read as _, Write as _};
-    let mut stream = std::os::unix::net::UnixStream::connect(lab.socket()).unwrap();
-    stream.write_all(b"GET /v1/served HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let body: serde_json::Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
-    let served = body["served"].as_array().unwrap().iter().find(|served| served["dataset"] == dataset);
-    let urls = served.unwrap_or_else(|| panic!("{dataset} is not served"))["urls"].as_array().unwrap();
-    let url = urls.iter().find(|url| url["protocol"] == protocol).expect("it is served this way");
-    url["url"].as_str().unwrap().to_owned()
-}
-
 /// A file of zeroes of this size: `nbdcopy` skips holes.
 fn fresh(path: &Path, size: u64) -> &Path {
     fs::File::create(path).and_then(|file| file.set_len(size)).unwrap();
@@ -95,12 +81,12 @@ fn run(fixture: &str, command: &mut Command) {
 }
 
 #[test]
-fn writes_are_refused() {
+fn writes_are_refused_by_a_read_only_daemon() {
     let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else {
         return;
     };
     let lab = Lab::at(fixtures::pool("single").dir);
-    let daemon = lab.serve("-d . serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
+    let daemon = lab.serve("-d . serve --readonly --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0");
     for protocol in ["nbd", "iscsi"] {
         let url = served_as(&lab, "psingle/v1", protocol);
         let output = Command::new(&qemu_io).args(["-f", "raw", "-c", "write 0 4096", &url]).output().unwrap();

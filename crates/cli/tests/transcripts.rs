@@ -14,46 +14,12 @@
 
 mod support;
 
-use std::{fmt::Write as _, fs, path::PathBuf};
-
 use support::Lab;
 
-/// Compares the transcript `name` with what its commands print now in `lab`; for a new one, `commands` are run.
+/// A transcript with nothing to be made the same.
 #[track_caller]
 fn transcript(name: &str, lab: &Lab, commands: &[&str]) {
-    let mut now = String::new();
-    for line in commands {
-        writeln!(now, "$ {line}").expect("a String takes any text");
-        let mut words = line.split_whitespace();
-        let outcome = lab.run_args(words.next().expect("a program"), words);
-        now.push_str(&outcome.stdout);
-        for line in outcome.stderr.lines() {
-            writeln!(now, "! {line}").expect("a String takes any text");
-        }
-        if outcome.code != Some(0) {
-            writeln!(now, "[exit {}]", outcome.code.map_or("by signal".into(), |code| code.to_string()))
-                .expect("a String takes any text");
-        }
-        now.push('\n');
-    }
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
-    if std::env::var_os("MILLPOND_BLESS").is_some() {
-        fs::write(&path, &now).expect("the repository is writable");
-        return;
-    }
-    let golden = fs::read_to_string(&path).unwrap_or_default();
-    if golden != now {
-        let at = golden.lines().zip(now.lines()).position(|(a, b)| a != b);
-        let at = at.unwrap_or_else(|| golden.lines().count().min(now.lines().count()));
-        panic!(
-            "{} differs from line {} on:\n  then: {:?}\n  now:  {:?}\nall of it now:\n{now}",
-            path.display(),
-            at + 1,
-            golden.lines().nth(at),
-            now.lines().nth(at)
-        );
-    }
+    support::transcript(name, lab, commands, &str::to_owned);
 }
 
 fn fixture(name: &str) -> Lab {
@@ -68,14 +34,35 @@ fn help() {
         &[
             "millpond --help",
             "millpond zpool --help",
+            "millpond zpool create --help",
+            "millpond zpool destroy --help",
+            "millpond zpool add --help",
             "millpond zpool import --help",
             "millpond zpool export --help",
             "millpond zpool status --help",
             "millpond zpool list --help",
             "millpond zpool get --help",
+            "millpond zpool set --help",
+            "millpond zpool history --help",
+            "millpond zpool sync --help",
+            "millpond zpool labelclear --help",
+            "millpond zpool checkpoint --help",
             "millpond zfs --help",
+            "millpond zfs create --help",
+            "millpond zfs destroy --help",
+            "millpond zfs snapshot --help",
+            "millpond zfs rollback --help",
+            "millpond zfs clone --help",
+            "millpond zfs promote --help",
+            "millpond zfs rename --help",
+            "millpond zfs bookmark --help",
             "millpond zfs list --help",
             "millpond zfs get --help",
+            "millpond zfs set --help",
+            "millpond zfs inherit --help",
+            "millpond zfs hold --help",
+            "millpond zfs holds --help",
+            "millpond zfs release --help",
             "millpond serve --help",
             "millpond verify --help",
             "millpond image --help",
@@ -109,6 +96,21 @@ fn wrong_usage() {
             "millpond zpool import -n psingle",
             "millpond zpool import -o ashift=9 psingle",
             "millpond zpool import -a psingle",
+            "millpond zpool create",
+            "millpond zpool create tank",
+            "millpond zpool create -o ashift tank /a",
+            "millpond zpool set comment psingle",
+            "millpond zpool set",
+            "millpond zpool labelclear",
+            "millpond zfs create",
+            "millpond zfs create -s psingle/thin",
+            "millpond zfs set psingle/v1",
+            "millpond zfs set compression=lz4",
+            "millpond zfs inherit nonsense psingle",
+            "millpond zfs destroy",
+            "millpond zfs destroy -d psingle/v1",
+            "millpond zfs hold tag",
+            "millpond zfs snapshot psingle/nope@a",
             "millpond zfs list -t nonsense",
             "millpond zfs list -s nonsense",
             "millpond zfs get -s nonsense all",
@@ -208,8 +210,7 @@ fn layouts() {
 
 #[test]
 fn a_pool_is_remembered_from_import_to_export() {
-    let fixture = fixtures::pool("mirror2");
-    let lab = Lab::at(&fixture.dir);
+    let lab = Lab::copy_of(&fixtures::pool("mirror2"));
     transcript(
         "import",
         &lab,

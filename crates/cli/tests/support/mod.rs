@@ -5,6 +5,7 @@
 
 use std::{
     ffi::OsStr,
+    fmt::Write as _,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -46,13 +47,22 @@ impl Outcome {
 pub(crate) struct Lab {
     home: tempfile::TempDir,
     cwd: PathBuf,
+    /// Images of its own, for tests that write to them.
+    _copy: Option<tempfile::TempDir>,
 }
 
 impl Lab {
     /// In `cwd`.
     pub(crate) fn at(cwd: impl Into<PathBuf>) -> Self {
         // Not in the target directory: the path of a socket has 107 bytes at most.
-        Self { home: tempfile::tempdir().expect("a temporary directory"), cwd: cwd.into() }
+        Self { home: tempfile::tempdir().expect("a temporary directory"), cwd: cwd.into(), _copy: None }
+    }
+
+    /// In a private copy of a fixture's images.
+    pub(crate) fn copy_of(fixture: &fixtures::Fixture) -> Self {
+        let copy = fixture.copy();
+        let lab = Self::at(copy.path());
+        Self { _copy: Some(copy), ..lab }
     }
 
     /// In an empty directory.
@@ -60,7 +70,14 @@ impl Lab {
         let home = tempfile::tempdir().expect("a temporary directory");
         let cwd = home.path().join("here");
         std::fs::create_dir(&cwd).expect("it is writable");
-        Self { home, cwd }
+        Self { home, cwd, _copy: None }
+    }
+
+    /// In an empty directory beside the build, for images: temporary directories may be in memory.
+    pub(crate) fn scratch() -> Self {
+        let copy = tempfile::tempdir_in(fixtures::scratch()).expect("the scratch directory is writable");
+        let lab = Self::at(copy.path());
+        Self { _copy: Some(copy), ..lab }
     }
 
     pub(crate) fn cwd(&self) -> &Path {
@@ -242,4 +259,76 @@ pub(crate) fn sha256(path: &Path) -> String {
     let output = Command::new("sha256sum").arg(path).output().expect("sha256sum runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").split_whitespace().next().expect("a sum").to_owned()
+}
+
+/// Compares the transcript `name` with what its commands print now in `lab`, after `tame` has replaced what differs
+/// from run to run.
+#[track_caller]
+pub(crate) fn transcript(name: &str, lab: &Lab, commands: &[&str], tame: &dyn Fn(&str) -> String) {
+    let mut now = String::new();
+    for line in commands {
+        writeln!(now, "$ {line}").expect("a String takes any text");
+        let mut words = line.split_whitespace();
+        let outcome = lab.run_args(words.next().expect("a program"), words);
+        now.push_str(&outcome.stdout);
+        for line in outcome.stderr.lines() {
+            writeln!(now, "! {line}").expect("a String takes any text");
+        }
+        if outcome.code != Some(0) {
+            writeln!(now, "[exit {}]", outcome.code.map_or("by signal".into(), |code| code.to_string()))
+                .expect("a String takes any text");
+        }
+        now.push('\n');
+    }
+    let now = tame(&now);
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts").join(format!("{name}.txt"));
+    if std::env::var_os("MILLPOND_BLESS").is_some() {
+        std::fs::write(&path, &now).expect("the repository is writable");
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    if golden != now {
+        let at = golden.lines().zip(now.lines()).position(|(a, b)| a != b);
+        let at = at.unwrap_or_else(|| golden.lines().count().min(now.lines().count()));
+        panic!(
+            "{} differs from line {} on:\n  then: {:?}\n  now:  {:?}\nall of it now:\n{now}",
+            path.display(),
+            at + 1,
+            golden.lines().nth(at),
+            now.lines().nth(at)
+        );
+    }
+}
+
+/// What the daemon answers on its control socket, asked without any client of ours.
+pub(crate) fn ask(lab: &Lab, path: &str) -> serde_json::Value {
+    use std::io::Write as _;
+    let mut stream = std::os::unix::net::UnixStream::connect(lab.socket()).expect("the daemon listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it takes a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    serde_json::from_str(text.split_once("\r\n\r\n").expect("an answer").1).expect("of JSON")
+}
+
+/// The address under which the control socket says that `dataset` is served.
+#[track_caller]
+pub(crate) fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
+    let body = ask(lab, "/v1/served");
+    let served = body["served"].as_array().expect("a list").iter().find(|served| served["dataset"] == dataset);
+    let served = served.unwrap_or_else(|| panic!("{dataset} is not served: {body:#}"));
+    let urls = served["urls"].as_array().expect("a list");
+    let url = urls.iter().find(|url| url["protocol"] == protocol);
+    url.unwrap_or_else(|| panic!("not over {protocol}: {served:#}"))["url"].as_str().expect("a text").to_owned()
+}
+
+/// Waits for something that another process does.
+#[track_caller]
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + READY_WITHIN;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never happened");
+        thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -1,0 +1,155 @@
+//! What the commands that change something print and do, to the letter: transcripts on pools made in the test, each
+//! judged by zdb at the end.
+//!
+//! A transcript is a list of `$ command` lines, each with what it printed, lines of standard error marked with `!`,
+//! and its exit code if that is not 0. Guids, times and paths of the test are replaced by words. After a wanted
+//! change, write them anew and read the difference:
+//!
+//!     MILLPOND_BLESS=1 cargo test -p millpond --test write_commands
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test; the world outside is real"
+)]
+
+mod support;
+
+use support::{Lab, transcript};
+
+/// Words of the test in place of what differs from run to run.
+fn tame(lab: &Lab) -> impl Fn(&str) -> String {
+    let here = lab.cwd().display().to_string();
+    move |text| text.replace(&here, "/here")
+}
+
+#[test]
+fn a_pool_with_everything_that_can_be_done_to_volumes() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let create = format!(
+        "zpool create --size 256M -o comment=hello tank raidz1 {here}/a {here}/b {here}/c log {here}/log cache {here}/cache"
+    );
+    transcript(
+        "write-volumes",
+        &lab,
+        &[
+            &create.replace("zpool create", "zpool create -n"),
+            &create,
+            &create,
+            "zpool list -o name,health,comment,ashift,readonly",
+            "zpool status",
+            "zfs create -s -V 64M -b 8K -o compression=lz4 tank/thin",
+            "zfs create -V 32M tank/thick",
+            "zfs create tank/dir",
+            "zfs create -p -s -V 16M tank/dir/deep/er/v",
+            "zfs create -s -V 16M tank/dir/deep/er/v",
+            "zfs list -o name,volsize,volblocksize,refreservation,used",
+            "zfs set compression=zstd-3 sync=always readonly=on org.example:note=kept tank/thin",
+            "zfs get -o property,value,source compression,sync,readonly,org.example:note tank/thin",
+            "zfs inherit sync tank/thin",
+            "zfs get -H -o value,source sync tank/thin",
+            "zfs set volsize=128M tank/thin",
+            "zfs set volsize=48M tank/thick",
+            "zfs get -H -p -o value volsize,refreservation tank/thick",
+            "zfs set refreservation=none tank/thick",
+            "zfs set refreservation=auto tank/thick",
+            "zfs get -H -p -o value refreservation tank/thick",
+            "zfs snapshot tank/thin@a tank/thick@a",
+            "zfs snapshot -r tank/dir@a",
+            "zfs snap tank/thin@b",
+            "zfs snapshot tank/thin@c",
+            "zfs snapshot tank/thin@c",
+            "zfs list -t snapshot -o name",
+            "zfs hold keep tank/thin@b",
+            "zfs hold keep tank/thin@b",
+            "zfs destroy tank/thin@b",
+            "zfs release keep tank/thin@b",
+            "zfs release keep tank/thin@b",
+            "zfs bookmark tank/thin@b #b",
+            "zfs bookmark tank/thin@b #b",
+            "zfs clone tank/thin@b tank/clone",
+            "zfs get -H -o value origin tank/clone",
+            "zfs destroy tank/thin@b",
+            "zfs rollback tank/thin@b",
+            "zfs rollback -r tank/thin@b",
+            "zfs promote tank/clone",
+            "zfs get -H -o value origin tank/thin",
+            "zfs promote tank/clone",
+            "zfs destroy -nv tank/clone@a%b",
+            "zfs rename tank/clone tank/dir/clone",
+            "zfs rename tank/dir/clone@a @first",
+            "zfs rename -r tank/dir@a @again",
+            "zfs list -t all -o name",
+            "zfs destroy tank/dir",
+            "zfs destroy -r tank/dir",
+            "zfs destroy -rnv tank/thick",
+            "zfs destroy -r tank/thick",
+            "zfs destroy tank/thin",
+            "zfs destroy -R tank/dir",
+            "zfs list -t all -o name,used",
+            "zpool set autotrim=on tank",
+            "zpool get -H -o value,source autotrim tank",
+            "zpool sync",
+            "zpool checkpoint tank",
+            "zpool export tank",
+            "zpool list",
+        ],
+        &tame(&lab),
+    );
+    fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
+}
+
+#[test]
+fn a_pool_leaves_and_comes_back_and_its_history_tells() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let tame = tame(&lab);
+    let without_times = |text: &str| {
+        let line = |line: &str| match line.get(..20) {
+            Some(time) if time.as_bytes()[4] == b'-' && time.ends_with(' ') => format!("TIME {}", &line[20..]),
+            _ => line.to_owned(),
+        };
+        tame(text).lines().map(|text| line(text) + "\n").collect::<String>()
+    };
+    transcript(
+        "write-life",
+        &lab,
+        &[
+            &format!("zpool create --size 128M tank mirror {here}/a {here}/b"),
+            "zfs create -s -V 32M tank/v",
+            "zfs snapshot tank/v@s",
+            &format!("zpool add -n --size 128M tank mirror {here}/c {here}/d"),
+            &format!("zpool add --size 128M tank {here}/c"),
+            &format!("zpool add --size 128M tank mirror {here}/c {here}/d"),
+            "zpool list -v -o name,health tank",
+            &format!("zpool import -d {here}"),
+            &format!("zpool labelclear {here}/a"),
+            "zpool export tank",
+            "zpool export tank",
+            "zfs list tank",
+            &format!("zpool labelclear {here}/a"),
+            &format!("zpool create lake {here}/a"),
+            &format!("zpool import -d {here} tank lake"),
+            &format!("zpool import -d {here} lake"),
+            "zfs list -t all -o name",
+            "zpool export lake",
+            &format!("zpool import -d {here} -o readonly=on lake"),
+            "zfs snapshot lake/v@no",
+            "zpool export lake",
+            &format!("zpool import -d {here} lake"),
+            "zpool history lake",
+            "zpool destroy lake",
+            "zpool list",
+            &format!("zpool import -d {here}"),
+            &format!("zpool import -d {here} -D lake"),
+            "zfs list -t all -o name",
+            "zpool destroy lake",
+            &format!("zpool labelclear {here}/a"),
+            &format!("zpool labelclear {here}/a"),
+            &format!("zpool create pond {here}/a"),
+            "zpool export -a",
+        ],
+        &without_times,
+    );
+    fixtures::zdb_check(&[], lab.cwd(), "pond").unwrap();
+}
