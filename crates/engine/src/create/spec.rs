@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_device_is_understood() {
-        let spec = parse("a raidz2 b c d special mirror e f log mirror g h log2 cache i j spare k").unwrap();
+        let spec = parse("a raidz2 b c d special mirror e f log g mirror h i cache j k spare l").unwrap();
         let tops: Vec<_> = spec.tops.iter().map(|top| (top.purpose, top.shape, top.leaves.len())).collect();
         assert_eq!(
             tops,
@@ -290,13 +290,13 @@ mod tests {
                 (Use::Data, Shape::Single, 1),
                 (Use::Data, Shape::Raidz(2), 3),
                 (Use::Special, Shape::Mirror, 2),
-                (Use::Log, Shape::Mirror, 2),
                 (Use::Log, Shape::Single, 1),
+                (Use::Log, Shape::Mirror, 2),
             ]
         );
         assert_eq!((spec.caches.len(), spec.spares.len()), (2, 1));
         let order = spec.paths().concat();
-        assert_eq!(order, "abcdefghlog2ijk");
+        assert_eq!(order, "abcdefghijkl");
     }
 
     #[test]
