@@ -30,6 +30,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use crate::{
     EngineError,
     dsl::OpError,
+    open::multihost::Heartbeats,
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
     volume::{LiveVolume, Service, SyncMode},
@@ -346,6 +347,8 @@ where
 
 /// The syncing task.
 async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
+    let mut heartbeats = Heartbeats::default();
+    heartbeats.committed(&syncer, shared.options.now);
     loop {
         shared.txgs.next().await;
         let ending = *shared.ending.lock();
@@ -366,6 +369,7 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
             continue;
         }
         if let Some(state) = ending.map(Ending::state) {
+            heartbeats.stop();
             crate::open::close(&mut syncer, state);
         }
         let mut answers = Vec::new();
@@ -379,11 +383,18 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
             work.tasks.push(Task { is_snapshot, run, done: Box::new(|_| {}) });
         }
         let start = tokio::time::Instant::now();
-        let outcome = Box::pin(syncer.sync_txg(txg, (shared.options.now)(), work)).await;
+        // Without heartbeats another host may have taken the pool over.
+        let outcome = match heartbeats.failure() {
+            Some(error) => Err(error),
+            None => Box::pin(syncer.sync_txg(txg, (shared.options.now)(), work)).await,
+        };
         match outcome {
             Ok(done) => {
                 let elapsed = start.elapsed();
                 publish(&shared, &syncer, txg, done, elapsed).await;
+                if ending.is_none() {
+                    heartbeats.committed(&syncer, shared.options.now);
+                }
                 answers.into_iter().for_each(|answer| answer(Ok(())));
             }
             Err(error) => {

@@ -177,7 +177,7 @@ impl PlannedLeaf {
 
 /// log2 of the metaslabs OpenZFS would make on a device: 16 or more of them, around 200 on large devices.
 #[must_use]
-pub fn metaslab_shift(asize: u64) -> u32 {
+pub(super) fn metaslab_shift(asize: u64) -> u32 {
     let highbit = |value: u64| u64::BITS - value.leading_zeros();
     let shift = match asize >> 29 {
         0..16 => highbit(asize / 16),

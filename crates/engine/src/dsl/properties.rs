@@ -324,6 +324,9 @@ pub async fn inherit(cx: &mut Syncer, name: &str, property: &str, received: bool
 /// `zpool set`: properties of the pool, in the directory's `pool_props` or in the configuration.
 pub async fn set_pool(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
     for (name, value) in properties {
+        if name == "multihost" {
+            crate::open::multihost::set(cx, *value == Stored::Number(1));
+        }
         if IN_CONFIG.contains(&name.as_str()) {
             let Stored::Text(text) = value else { return Err(refused("bad property value")) };
             if text.is_empty() || (name == "compatibility" && text == "off") {

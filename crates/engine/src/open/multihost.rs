@@ -12,14 +12,15 @@ use ondisk::{
     label::{LABELS, Multihost},
     uberblock::{Mmp, Uberblock},
 };
+use parking_lot::Mutex;
 use pool::PoolIo;
-use rand::{Rng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use crate::{EngineError, write::labels};
+use crate::{EngineError, sync::Syncer, write::labels};
 
 /// Milliseconds in which every leaf gets a heartbeat once.
 pub const INTERVAL_MS: u64 = 1000;
@@ -49,6 +50,53 @@ pub fn fields(multihost: Multihost) -> Mmp {
         Multihost::On => {
             Mmp { delay_ns: INTERVAL_MS * 1_000_000, config: Mmp::pack(INTERVAL_MS, 0, FAIL_INTERVALS) }
         }
+    }
+}
+
+/// Turns the property on or off; every leaf hears of it with this transaction group.
+pub fn set(cx: &mut Syncer, on: bool) {
+    cx.multihost = on;
+    cx.uberblock.mmp = Some(fields(state(on)));
+    cx.config_dirty = true;
+}
+
+/// The heartbeats of one open pool: written by a task of their own, as long as the property is on.
+#[derive(Debug, Default)]
+pub struct Heartbeats {
+    commits: Option<watch::Sender<Committed>>,
+    failure: Arc<Mutex<Option<EngineError>>>,
+}
+
+impl Heartbeats {
+    /// Tells of a commit. Starts heartbeats, or ends them, if the property changed with it.
+    pub fn committed(&mut self, cx: &Syncer, now: fn() -> u64) {
+        let committed = Committed { uberblock: cx.uberblock, io: Arc::clone(&cx.io) };
+        match &self.commits {
+            _ if !cx.multihost => self.stop(),
+            Some(commits) => drop(commits.send_replace(committed)),
+            None => {
+                let (sender, receiver) = watch::channel(committed);
+                self.commits = Some(sender);
+                let failure = Arc::clone(&self.failure);
+                let random = StdRng::seed_from_u64(cx.guid ^ cx.txg);
+                tokio::spawn(async move {
+                    if let Err(error) = run(receiver, now, random).await {
+                        *failure.lock() = Some(error);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Ends them.
+    pub fn stop(&mut self) {
+        self.commits = None;
+    }
+
+    /// Why nothing must be written any more: no heartbeat got through for too long.
+    #[must_use]
+    pub fn failure(&self) -> Option<EngineError> {
+        self.failure.lock().clone()
     }
 }
 

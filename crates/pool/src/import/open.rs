@@ -46,7 +46,7 @@ pub enum Rewind {
 /// How to open a pool.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Open it although another host may have it.
+    /// Open it although another host may have it. (Not for writing, if that host is known to be alive.)
     pub force: bool,
     /// Open it although it was destroyed.
     pub destroyed: bool,
@@ -73,7 +73,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens a pool, read-only.
+/// Opens a pool, to look at it. With devices that can be written to it is opened for a writer, so that another host
+/// whose heartbeat goes on keeps it even from `force`.
 ///
 /// # Errors
 /// See [`ImportError`].
@@ -89,8 +90,10 @@ pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Po
     if let (Rewind::To(txg), true) = (options.rewind, chosen.is_empty()) {
         return Err(ImportError::NoUberblock(txg, candidate.uberblocks.last().map_or(0, |ub| ub.txg)));
     }
-    if !options.force {
-        check_hosts(candidate, options.hostid).await?;
+    // Who reads with force risks nothing; who writes does not take a pool from a host that is alive.
+    let writing = candidate.devices.iter().any(|device| !device.disk.info().read_only);
+    if !options.force || writing {
+        check_hosts(candidate, options).await?;
     }
     let mut first_failure = None;
     let mut tried = None;
@@ -116,7 +119,8 @@ pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Po
 }
 
 /// Whether another host has the pool, as far as can be told.
-async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportError> {
+async fn check_hosts(candidate: &Candidate, options: &OpenOptions) -> Result<(), ImportError> {
+    let OpenOptions { force, hostid, .. } = *options;
     let best = &candidate.uberblocks[0];
     let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
     let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
@@ -124,7 +128,7 @@ async fn check_hosts(candidate: &Candidate, hostid: u64) -> Result<(), ImportErr
     if best.mmp.is_some_and(|mmp| mmp.is_active()) && foreign && is_alive(candidate, best).await {
         return Err(ImportError::Active { hostname, hostid: candidate.hostid });
     }
-    if candidate.state == PoolState::Active && foreign {
+    if candidate.state == PoolState::Active && foreign && !force {
         let timestamp = best.timestamp;
         return Err(ImportError::InUse {
             hostname,
