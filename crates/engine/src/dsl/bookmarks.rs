@@ -1,7 +1,9 @@
 //! Bookmarks: where a snapshot was, to send increments from after it is gone.
 //!
 //! They live in a ZAP that is an attribute of the head; feature `bookmarks` counts heads that have one. Ours have the
-//! three words of version 1. Facts: docs/format/mos.md §6, features.md.
+//! three words of version 1. Longer ones of other software may count what was freed between their snapshot and the
+//! next; that is not kept up here, so a bookmark forgets it as soon as its dataset changes.
+//! Facts: docs/format/mos.md §6, features.md.
 
 use ondisk::{
     dnode::ObjectType,
@@ -18,6 +20,49 @@ use crate::{
 };
 
 const FEATURE: &str = "com.delphix:bookmarks";
+/// Counts bookmarks of more than three words.
+const LONG: &str = "com.datto:bookmark_v2";
+/// Counts bookmarks that know what was written since.
+const WRITTEN: &str = "com.delphix:bookmark_written";
+/// Of the words behind the first three: which has the flags, the flag for space figures, and those figures.
+const FLAGS: usize = 1;
+const HAS_SPACE: u64 = 1;
+const SPACE: std::ops::Range<usize> = 2..8;
+
+/// Whether a bookmark has space figures.
+fn has_space(bookmark: &BookmarkPhys) -> bool {
+    bookmark.extra.get(FLAGS).is_some_and(|flags| flags & HAS_SPACE != 0)
+}
+
+/// Counts a bookmark out of the features it is in.
+async fn uncount(cx: &mut Syncer, bookmark: &BookmarkPhys) -> Result<(), EngineError> {
+    if !bookmark.extra.is_empty() {
+        features::add(&mut cx.mos, LONG, -1).await?;
+    }
+    if has_space(bookmark) {
+        features::add(&mut cx.mos, WRITTEN, -1).await?;
+    }
+    Ok(())
+}
+
+/// Takes the space figures out of the bookmarks of a head, because blocks or snapshots they count are changing.
+pub(super) async fn forget_space(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
+    if features::count(&mut cx.mos, WRITTEN).await?.is_none_or(|count| count == 0) {
+        return Ok(());
+    }
+    let Some(map) = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await? else { return Ok(()) };
+    for (name, mut bookmark) in all(cx, head).await? {
+        if has_space(&bookmark) {
+            bookmark.extra[FLAGS] &= !HAS_SPACE;
+            let figures = SPACE.start..SPACE.end.min(bookmark.extra.len());
+            bookmark.extra[figures].fill(0);
+            let value = Value::from_u64s(&bookmark.to_words());
+            zap::set(&mut cx.mos, map, name.as_str().into(), value).await?;
+            features::add(&mut cx.mos, WRITTEN, -1).await?;
+        }
+    }
+    Ok(())
+}
 
 /// The bookmarks of a head: (name, what it says).
 pub(super) async fn all(cx: &mut Syncer, head: u64) -> Result<Vec<(String, BookmarkPhys)>, EngineError> {
@@ -43,6 +88,9 @@ pub(super) async fn is_marked(cx: &mut Syncer, dir: u64, txg: u64) -> Result<boo
 /// Removes the list of bookmarks of a head that is being destroyed.
 pub(super) async fn forget_all(cx: &mut Syncer, head: u64) -> Result<(), EngineError> {
     if let Some(map) = attributes::get_u64(&mut cx.mos, head, keys::BOOKMARKS).await? {
+        for (_, bookmark) in all(cx, head).await? {
+            uncount(cx, &bookmark).await?;
+        }
         cx.mos.free(map).await?;
         attributes::remove(&mut cx.mos, head, keys::BOOKMARKS).await?;
         features::add(&mut cx.mos, FEATURE, -1).await?;
@@ -139,6 +187,7 @@ pub async fn destroy_bookmark(cx: &mut Syncer, name: &str) -> Result<(), OpError
     if known.len() == 1 {
         forget_all(cx, head.object).await?;
     } else if let Some(map) = attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
+        uncount(cx, gone).await?;
         zap::remove(&mut cx.mos, map, last.as_str().into()).await?;
     }
     // The deadlists told blocks apart at the snapshot's txg for the bookmark's sake, if the snapshot is gone.

@@ -73,6 +73,9 @@ async fn destroy_snapshot(cx: &mut Syncer, object: u64) -> Result<(), EngineErro
     let next = phys.next_snap;
     let next_list = dataset::load(&mut cx.mos, next).await?.deadlist;
     let next_is_snapshot = dataset::load(&mut cx.mos, next).await?.is_snapshot();
+    for head in heads_after(cx, phys.dir, phys.creation_txg).await? {
+        bookmarks::forget_space(cx, head).await?;
+    }
 
     if phys.prev_snap != 0 {
         let previous = dataset::load(&mut cx.mos, phys.prev_snap).await?;
@@ -167,6 +170,15 @@ pub(super) async fn own_space(cx: &mut Syncer, head: &DatasetPhys) -> Result<Spa
 /// Removes a snapshot's txg from the deadlist of its head, and of the heads of all clones made after it.
 pub(super) async fn forget_key(cx: &mut Syncer, dir: u64, txg: u64) -> Result<(), EngineError> {
     let traits = cx.out.traits();
+    for head in heads_after(cx, dir, txg).await? {
+        let list = dataset::load(&mut cx.mos, head).await?.deadlist;
+        deadlist::remove_key(&mut cx.mos, &traits, list, txg).await?;
+    }
+    Ok(())
+}
+
+/// Heads whose chain leads through a snapshot of `dir` made in `txg`: its own, and those of clones made after it.
+async fn heads_after(cx: &mut Syncer, dir: u64, txg: u64) -> Result<Vec<u64>, EngineError> {
     let phys = dir::load(&mut cx.mos, dir).await?;
     let mut heads = vec![phys.head_dataset];
     let mut seen = BTreeSet::new();
@@ -185,11 +197,7 @@ pub(super) async fn forget_key(cx: &mut Syncer, dir: u64, txg: u64) -> Result<()
             }
         }
     }
-    for head in heads {
-        let list = dataset::load(&mut cx.mos, head).await?.deadlist;
-        deadlist::remove_key(&mut cx.mos, &traits, list, txg).await?;
-    }
-    Ok(())
+    Ok(heads)
 }
 
 /// Destroys one head without snapshots and children. Its blocks are freed later where the pool can do that.

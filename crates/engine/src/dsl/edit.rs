@@ -16,7 +16,7 @@ use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType};
 use super::{
     Dirty, SyncedVolume,
     account::{self, Delta, Kind},
-    attributes, dataset, dir,
+    attributes, bookmarks, dataset, dir,
     policy::policy,
 };
 use crate::{
@@ -171,6 +171,9 @@ async fn settle(cx: &mut Syncer, object: u64, sums: Sums, deflate: &Deflate) -> 
             previous.unique_bytes = previous.unique_bytes.saturating_add_signed(sums.left_to_snapshot);
         })
         .await?;
+    }
+    if !sums.frees.is_empty() || !sums.deads.is_empty() {
+        bookmarks::forget_space(cx, object).await?;
     }
     let unique = phys.unique_bytes.saturating_add_signed(sums.born.used - sums.freed.used);
     dataset::update(&mut cx.mos, object, |phys| {

@@ -15,7 +15,7 @@ use ondisk::dsl::dataset_flags;
 use super::{
     OpError,
     account::{self, Kind},
-    dataset, dir, edit, find,
+    bookmarks, dataset, dir, edit, find,
     limits::{self, Count},
     space,
 };
@@ -51,8 +51,10 @@ pub async fn promote(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
     relink(cx, &plan).await?;
     move_names(cx, &plan).await?;
     split_space(cx, &plan).await?;
-    edit::drop_livelist(cx, plan.clone.dir).await?;
-    edit::drop_livelist(cx, plan.from.dir).await?;
+    for head in [plan.clone, plan.from] {
+        edit::drop_livelist(cx, head.dir).await?;
+        bookmarks::forget_space(cx, head.object).await?;
+    }
     Ok(())
 }
 

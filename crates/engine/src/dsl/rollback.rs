@@ -51,6 +51,7 @@ pub async fn rollback(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
     let revived =
         deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
     edit::drop_livelist(cx, head.dir).await?;
+    bookmarks::forget_space(cx, head.object).await?;
     account::set_head_unique(&mut cx.mos, head.object, 0).await?;
     free::give_back(cx, phys.bp, phys.prev_snap_txg, own, head.dir).await?;
     let change = Delta::default().bytes(Kind::Head, revived).bytes(Kind::Snap, -revived);

@@ -11,7 +11,7 @@ use ondisk::dsl::DatasetPhys;
 use pool::dsl::name::Part;
 
 use super::{
-    OpError, Properties, account, attributes, dataset, dir,
+    OpError, Properties, account, attributes, bookmarks, dataset, dir,
     find::{self, Head},
     limits, properties, space,
 };
@@ -90,6 +90,7 @@ async fn take(cx: &mut Syncer, head: Head, name: &str, properties: &Properties) 
         bp: phys.bp,
         ..dataset::fresh(cx, head.dir)
     };
+    bookmarks::forget_space(cx, head.object).await?;
     let object = dataset::allocate(&mut cx.mos, &snapshot).await?;
     attributes::copy_features(&mut cx.mos, head.object, object).await?;
     if phys.prev_snap != 0 {

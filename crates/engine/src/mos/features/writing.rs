@@ -32,7 +32,8 @@ const RULES: &[(&str, Writing)] = &[
     ("com.delphix:embedded_data", Kept),
     // Bookmark lists are counted.
     ("com.delphix:bookmarks", Kept),
-    ("com.joyent:filesystem_limits", Refused("the counts that its limits need are not kept up")),
+    // The counts of datasets and snapshots are kept in every directory.
+    ("com.joyent:filesystem_limits", Kept),
     // Counted by datasets; snapshots and clones inherit the mark. The same for the next five.
     ("org.open-zfs:large_blocks", Kept),
     ("org.zfsonlinux:large_dnode", Kept),
@@ -56,7 +57,7 @@ const RULES: &[(&str, Writing)] = &[
     // Counted when such devices come.
     ("org.zfsonlinux:allocation_classes", Kept),
     ("com.datto:resilver_defer", Refused("a resilver is waiting: let it finish first")),
-    // Longer bookmarks are copied and removed as they are.
+    // Longer bookmarks are kept as they are, and counted when they go.
     ("com.datto:bookmark_v2", Kept),
     // The logs are kept up.
     ("com.delphix:log_spacemap", Kept),
@@ -65,7 +66,8 @@ const RULES: &[(&str, Writing)] = &[
     ("com.delphix:redaction_bookmarks", Refused("redaction lists are not kept up")),
     ("com.delphix:redacted_datasets", Refused("redacted datasets are only recognised")),
     ("com.delphix:redaction_list_spill", Refused("redaction lists are not kept up")),
-    ("com.delphix:bookmark_written", Refused("what such bookmarks count is not kept up")),
+    // A bookmark forgets what it counted when its dataset changes.
+    ("com.delphix:bookmark_written", Kept),
     ("org.openzfs:device_rebuild", Refused("a rebuild is running: let it finish first")),
     // Counted by datasets.
     ("org.freebsd:zstd_compress", Kept),
