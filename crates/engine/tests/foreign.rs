@@ -23,8 +23,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("expansion", "was expanded"),
     ("gang-dynamic", "dynamic_gang_header"),
     ("removal", "indirect-0"),
-    ("snapclone", "bookmark_written"),
-    ("streams", "bookmark_written"),
     ("ztest-raidz1", "inside of mirror-0"),
 ];
 /// Parts into which the fixtures are divided, to be judged side by side.

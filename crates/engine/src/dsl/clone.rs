@@ -4,7 +4,7 @@
 //! shares every block of it. Nothing is copied, and nothing is written before the clone changes.
 //! Facts: docs/format/mos.md §11.
 
-use super::{OpError, Properties, create, dataset, find, properties};
+use super::{OpError, Properties, create, dataset, edit::Edit, find, properties};
 use crate::sync::Syncer;
 
 /// `zfs clone`. [`OpError::Again`] if the snapshot is of this very transaction group, whose blocks it could not tell
@@ -28,5 +28,11 @@ pub async fn clone(
     create::check(cx, &vacancy, properties).await?;
     let above = create::make_parents(cx, &vacancy).await?;
     let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
+    // The snapshot's object set may show an intent log, which is its head's and not the clone's.
+    let mut edit = Edit::open_as_it_is(cx, head.object).await?;
+    if edit.has_log() {
+        edit.forget_log();
+        edit.commit(cx).await?;
+    }
     properties::apply(cx, head, properties).await
 }

@@ -238,6 +238,10 @@ async fn destroy(
     account::dir_change(&mut cx.mos, dir, Delta::default().bytes(Kind::RefReserved, -set_aside)).await?;
     account::set_reservation(&mut cx.mos, dir, 0).await?;
     edit::drop_livelist(cx, dir).await?;
+    if !phys.bp.is_hole() {
+        // Gives back the intent log.
+        drop(edit::Edit::open(cx, head.object).await?);
+    }
     let own = own_space(cx, phys).await?;
     free::give_back(cx, phys.bp, phys.prev_snap_txg, own, dir).await?;
     // Nothing is left to be counted; what rounding of other software left over must not stay above.

@@ -16,7 +16,7 @@ use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType};
 use super::{
     Dirty, SyncedVolume,
     account::{self, Delta, Kind},
-    attributes, bookmarks, dataset, dir,
+    attributes, bookmarks, dataset, dir, log,
     policy::policy,
 };
 use crate::{
@@ -43,8 +43,29 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Opens the object set of head `dataset`.
+    /// Opens the object set of head `dataset`. An intent log that other software left there is given back.
     pub(crate) async fn open(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
+        let mut edit = Self::open_as_it_is(cx, dataset).await?;
+        if edit.has_log() {
+            let header = edit.set.phys().zil_header;
+            log::discard(cx, dataset, &header).await?;
+            edit.forget_log();
+        }
+        Ok(edit)
+    }
+
+    /// Whether the object set names an intent log.
+    pub(super) fn has_log(&self) -> bool {
+        self.set.phys().zil_header.iter().any(|byte| *byte != 0)
+    }
+
+    /// Removes the name of the intent log, whose blocks are somebody else's or were given back.
+    pub(super) fn forget_log(&mut self) {
+        self.set.phys_mut().zil_header.fill(0);
+    }
+
+    /// Opens the object set of head `dataset` with whatever intent log it shows.
+    pub(super) async fn open_as_it_is(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
         let phys = dataset::load(&mut cx.mos, dataset).await?;
         if phys.is_snapshot() {
             return Err(dir::inconsistent(dataset, "a snapshot was to be changed"));
@@ -52,16 +73,7 @@ impl Edit {
         if phys.bp.uses_crypt() {
             return Err(EngineError::Unsupported(format!("dataset {dataset} is encrypted")));
         }
-        let mut set = MutSet::open(cx.out.source(), dataset, phys.bp).await?;
-        // A clone that was never written shows its origin's object set, and with it a header of an intent log that
-        // was the origin's.
-        if phys.bp.birth() <= phys.prev_snap_txg && phys.prev_snap != 0 {
-            let origin = dataset::load(&mut cx.mos, phys.prev_snap).await?;
-            if origin.next_snap != dataset && set.phys().zil_header.iter().any(|byte| *byte != 0) {
-                set.phys_mut().zil_header.fill(0);
-            }
-        }
-        Ok(Self { set, dataset })
+        Ok(Self { set: MutSet::open(cx.out.source(), dataset, phys.bp).await?, dataset })
     }
 
     /// A new object set for head `dataset`, which has none yet.

@@ -19,6 +19,7 @@ mod free;
 mod holds;
 mod init;
 mod limits;
+mod log;
 mod policy;
 mod promote;
 mod properties;

@@ -50,6 +50,8 @@ pub async fn rollback(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
     let own = destroy::own_space(cx, &phys).await?;
     let revived =
         deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
+    // Gives back the intent log; the rest of what is open here is going to be replaced.
+    drop(Edit::open(cx, head.object).await?);
     edit::drop_livelist(cx, head.dir).await?;
     bookmarks::forget_space(cx, head.object).await?;
     account::set_head_unique(&mut cx.mos, head.object, 0).await?;
@@ -65,10 +67,10 @@ pub async fn rollback(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
     })
     .await?;
     dataset::update(&mut cx.mos, snapshot.object, |phys| phys.unique_bytes = 0).await?;
-    // The snapshot's object set may show a header of the intent log as it was then.
-    let mut edit = Edit::open(cx, head.object).await?;
-    if edit.set.phys().zil_header.iter().any(|byte| *byte != 0) {
-        edit.set.phys_mut().zil_header.fill(0);
+    // The snapshot's object set may show the intent log as it was then.
+    let mut edit = Edit::open_as_it_is(cx, head.object).await?;
+    if edit.has_log() {
+        edit.forget_log();
         edit.commit(cx).await?;
     }
     cx.changes.push(Change::Content(head.object));
