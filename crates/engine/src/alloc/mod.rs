@@ -60,8 +60,8 @@ pub struct NewTop {
     pub metaslab_shift: u32,
     /// Shape if it is a RAIDZ.
     pub raidz: Option<pool::vdev::raidz::Geometry>,
-    /// It holds the intent log only.
-    pub is_log: bool,
+    /// Which allocations it is for.
+    pub class: Class,
 }
 
 /// How full the pool is, in bytes.

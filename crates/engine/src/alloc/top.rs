@@ -53,9 +53,8 @@ pub(super) struct Top {
 impl Top {
     /// A device without content.
     pub(super) fn empty(new: &NewTop) -> Self {
-        let class = if new.is_log { Class::Log } else { Class::Normal };
         let shapes: Vec<Geometry> = new.raidz.clone().into_iter().collect();
-        Self::build(new.id, new.ashift, new.asize, new.metaslab_shift, class, shapes)
+        Self::build(new.id, new.ashift, new.asize, new.metaslab_shift, new.class, shapes)
     }
 
     /// A device of a pool that is opened, its maps not read yet. `None` if it has no metaslabs: a removed or

@@ -307,7 +307,16 @@ fn new_top(top: &PlannedTop, id: u64) -> NewTop {
         asize: top.asize,
         metaslab_shift: top.metaslab_shift,
         raidz: top.raidz(),
-        is_log: top.purpose == Use::Log,
+        class: class(top.purpose),
+    }
+}
+
+fn class(purpose: Use) -> Class {
+    match purpose {
+        Use::Data => Class::Normal,
+        Use::Log => Class::Log,
+        Use::Special => Class::Special,
+        Use::Dedup => Class::Dedup,
     }
 }
 
@@ -318,14 +327,9 @@ fn special(plan: &Plan) -> i64 {
 
 /// What the tree would learn from the devices' ZAPs.
 fn set_classes(tree: &Tree, plan: &Plan, first: usize) {
-    for (vdev, top) in tree.tops.iter().skip(first).zip(&plan.tops) {
-        let class = match top.purpose {
-            Use::Data | Use::Log => continue,
-            Use::Special => Class::Special,
-            Use::Dedup => Class::Dedup,
-        };
-        if let Some(top) = &vdev.top {
-            let _already_known = top.bias.set(class);
+    for (vdev, planned) in tree.tops.iter().skip(first).zip(&plan.tops) {
+        if let (Some(top), Use::Special | Use::Dedup) = (&vdev.top, planned.purpose) {
+            let _already_known = top.bias.set(class(planned.purpose));
         }
     }
 }

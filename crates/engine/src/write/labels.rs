@@ -26,8 +26,8 @@ use futures_util::future::join_all;
 use ondisk::{
     Order,
     label::{
-        BOOT_ENV_BYTES, CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, LABELS, Multihost, PoolState,
-        RING_BYTES, RING_OFFSET, Region, Ring, TRAILER_BYTES,
+        BOOT_ENV_BYTES, BOOT_ENV_OFFSET, CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, LABELS,
+        Multihost, PoolState, RING_BYTES, RING_OFFSET, Region, Ring, TRAILER_BYTES,
     },
     nvlist::{Encoding, NvList, Value},
     uberblock::Uberblock,
@@ -350,7 +350,10 @@ fn sealed(mut region: Vec<u8>, at: u64) -> Bytes {
 async fn write_whole(disk: &Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
     let region = config_region(&config)?;
     let ring = Bytes::from(vec![0; RING_BYTES as usize]);
+    let pad = Bytes::from(vec![0; BOOT_ENV_OFFSET as usize]);
     for start in geometry(disk)?.labels() {
+        // What a former owner left there would still be taken for a file system by those who look for one.
+        disk.write(start, pad.clone()).await.map_err(device_error)?;
         let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
         disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
         let config = sealed(region.clone(), start + CONFIG_OFFSET);

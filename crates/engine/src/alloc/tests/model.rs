@@ -7,7 +7,7 @@ use ondisk::{
     blkptr::Dva,
     spacemap::{self, Encoder, Kind, MapEntry},
 };
-use pool::vdev::raidz::Geometry;
+use pool::vdev::{Class, raidz::Geometry};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::super::{Allocator, NewTop, Purpose, ranges::Change};
@@ -31,7 +31,7 @@ pub(super) fn traits() -> Traits {
 }
 
 pub(super) fn top(id: u64, asize: u64, metaslab_shift: u32) -> NewTop {
-    NewTop { id, ashift: 12, asize, metaslab_shift, raidz: None, is_log: false }
+    NewTop { id, ashift: 12, asize, metaslab_shift, raidz: None, class: Class::Normal }
 }
 
 fn raidz(id: u64, asize: u64, children: usize, parity: usize) -> NewTop {
@@ -344,7 +344,7 @@ async fn a_double_free_is_found_and_stops_everything() {
 #[tokio::test]
 async fn intent_log_blocks_go_to_log_devices_and_from_there_to_others() {
     let mut log = top(1, 32 * MIB, 24);
-    log.is_log = true;
+    log.class = Class::Log;
     let mut lake = Lake::new(&[top(0, 64 * MIB, 24), log]);
     for _ in 0..256 {
         assert_eq!(lake.allocate(131_072, 1, Purpose::Log).await.unwrap()[0].vdev, 1);
