@@ -133,7 +133,7 @@ impl Pool {
             mos,
             directory,
             features,
-            scan: previous.and_then(|pool| pool.parts.scan.clone()),
+            scan: previous.and_then(|pool| pool.parts.scan),
             removal: previous.and_then(|pool| pool.parts.removal),
             spares,
             l2cache,

@@ -333,10 +333,10 @@ impl Plan {
     /// # Errors
     /// They are not.
     pub fn check_like(&self, pool: &pool::vdev::Tree) -> Result<(), SpecError> {
-        let old = pool.tops.iter().filter(|top| {
+        let mut old = pool.tops.iter().filter(|top| {
             !matches!(top.class(), pool::vdev::Class::Log) && top.top.is_some() && !top.leaves().is_empty()
         });
-        let old = old.last().map(|top| {
+        let old = old.next_back().map(|top| {
             let shape = match &top.kind {
                 pool::vdev::Kind::Raidz(geometry) => Shape::Raidz(geometry.parity as u8),
                 pool::vdev::Kind::Mirror => Shape::Mirror,
