@@ -28,7 +28,7 @@ use pool::{
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dsl::OpError,
     open::multihost::Heartbeats,
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
@@ -148,35 +148,37 @@ impl Engine {
     ///
     /// # Errors
     /// It cannot be written to.
-    pub async fn start(mut syncer: Syncer, options: Options) -> Result<Arc<Self>, EngineError> {
-        let first = syncer.txg;
-        let done = Box::pin(syncer.sync_txg(first, (options.now)(), Work::default())).await?;
-        let Some(view) = syncer.view.clone() else {
-            return Err(EngineError::Unsupported("the pool has no state to look at".into()));
-        };
-        let txgs = Txgs::new(first + 1, options.limits);
-        txgs.set_shared(done.shared_room);
-        let shared = Arc::new(Shared {
-            txgs,
-            options,
-            tasks: Mutex::default(),
-            volumes: Mutex::default(),
-            view: ArcSwap::new(view),
-            ending: Mutex::new(None),
-            suspended: Mutex::new(None),
-            statistics: Mutex::default(),
-        });
-        let report = Arc::downgrade(&shared.txgs);
-        syncer.out.on_data_written(Arc::new(move |txg, bytes| {
-            if let Some(txgs) = report.upgrade() {
-                txgs.undirty(txg, bytes);
+    pub fn start(mut syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
+        Box::pin(async move {
+            let first = syncer.txg;
+            let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
+            let Some(view) = syncer.view.clone() else {
+                return Err(EngineError::Unsupported("the pool has no state to look at".into()));
+            };
+            let txgs = Txgs::new(first + 1, options.limits);
+            txgs.set_shared(done.shared_room);
+            let shared = Arc::new(Shared {
+                txgs,
+                options,
+                tasks: Mutex::default(),
+                volumes: Mutex::default(),
+                view: ArcSwap::new(view),
+                ending: Mutex::new(None),
+                suspended: Mutex::new(None),
+                statistics: Mutex::default(),
+            });
+            let report = Arc::downgrade(&shared.txgs);
+            syncer.out.on_data_written(Arc::new(move |txg, bytes| {
+                if let Some(txgs) = report.upgrade() {
+                    txgs.undirty(txg, bytes);
+                }
+            }));
+            if done.more_to_free {
+                shared.txgs.wake();
             }
-        }));
-        if done.more_to_free {
-            shared.txgs.wake();
-        }
-        let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
-        Ok(Arc::new(Self { shared, task: Mutex::new(Some(task)) }))
+            let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
+            Ok(Arc::new(Self { shared, task: Mutex::new(Some(task)) }))
+        })
     }
 
     /// The state of the last commit.
@@ -277,37 +279,39 @@ impl Engine {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub async fn volume(&self, name: &str) -> Result<Arc<LiveVolume>, OpenError> {
-        // A commit in between would make what was read here old; then once more.
-        loop {
-            let view = self.view();
-            let dataset = view.dsl().await?.lookup(name).await?;
-            if dataset.kind() != DatasetKind::Head || dataset.head_kind() != HeadKind::Volume {
-                return Err(OpenError::NotAVolume(name.to_owned()));
+    pub fn volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<LiveVolume>, OpenError>> {
+        Box::pin(async move {
+            // A commit in between would make what was read here old; then once more.
+            loop {
+                let view = self.view();
+                let dataset = view.dsl().await?.lookup(name).await?;
+                if dataset.kind() != DatasetKind::Head || dataset.head_kind() != HeadKind::Volume {
+                    return Err(OpenError::NotAVolume(name.to_owned()));
+                }
+                if dataset.is_encrypted() {
+                    return Err(OpenError::Encrypted(name.to_owned()));
+                }
+                let number = dataset.object();
+                if let Some(entry) = self.shared.volumes.lock().get(&number) {
+                    return Ok(Arc::clone(&entry.volume));
+                }
+                let (identity, service) = describe(&dataset).await?;
+                let (data, _) = content(&view, number).await?;
+                let mut volumes = self.shared.volumes.lock();
+                if !Arc::ptr_eq(&view, &self.view()) {
+                    continue;
+                }
+                // Until the next commit tells: nothing of its own.
+                let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
+                let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs));
+                let entry = Entry { volume: Arc::clone(&volume), txgs };
+                let volume = Arc::clone(&volumes.entry(number).or_insert(entry).volume);
+                drop(volumes);
+                // Its room is known after a transaction group that was asked for it.
+                self.shared.txgs.wake();
+                return Ok(volume);
             }
-            if dataset.is_encrypted() {
-                return Err(OpenError::Encrypted(name.to_owned()));
-            }
-            let number = dataset.object();
-            if let Some(entry) = self.shared.volumes.lock().get(&number) {
-                return Ok(Arc::clone(&entry.volume));
-            }
-            let (identity, service) = describe(&dataset).await?;
-            let (data, _) = content(&view, number).await?;
-            let mut volumes = self.shared.volumes.lock();
-            if !Arc::ptr_eq(&view, &self.view()) {
-                continue;
-            }
-            // Until the next commit tells: nothing of its own.
-            let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
-            let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs));
-            let entry = Entry { volume: Arc::clone(&volume), txgs };
-            let volume = Arc::clone(&volumes.entry(number).or_insert(entry).volume);
-            drop(volumes);
-            // Its room is known after a transaction group that was asked for it.
-            self.shared.txgs.wake();
-            return Ok(volume);
-        }
+        })
     }
 
     /// Volumes that are open.
@@ -320,20 +324,22 @@ impl Engine {
     ///
     /// # Errors
     /// The last transaction groups could not be written; the pool is as of the last one that could.
-    pub async fn end(&self, ending: Ending) -> Result<(), EngineError> {
-        *self.shared.ending.lock() = Some(ending);
-        self.shared.txgs.wake();
-        let task = self.task.lock().take();
-        if let Some(task) = task {
-            match task.await {
-                Ok(syncer) => drop(syncer),
-                Err(error) => return Err(EngineError::Suspended(error.to_string())),
+    pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
+        Box::pin(async move {
+            *self.shared.ending.lock() = Some(ending);
+            self.shared.txgs.wake();
+            let task = self.task.lock().take();
+            if let Some(task) = task {
+                match task.await {
+                    Ok(syncer) => drop(syncer),
+                    Err(error) => return Err(EngineError::Suspended(error.to_string())),
+                }
             }
-        }
-        match self.suspended() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+            match self.suspended() {
+                Some(error) => Err(error),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -386,7 +392,7 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
         // Without heartbeats another host may have taken the pool over.
         let outcome = match heartbeats.failure() {
             Some(error) => Err(error),
-            None => Box::pin(syncer.sync_txg(txg, (shared.options.now)(), work)).await,
+            None => syncer.sync_txg(txg, (shared.options.now)(), work).await,
         };
         match outcome {
             Ok(done) => {

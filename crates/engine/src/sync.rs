@@ -28,7 +28,7 @@ use pool::{Pool, PoolIo, dmu::Object};
 use rand::rngs::StdRng;
 
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
     mos::{bpobj, packed},
@@ -188,36 +188,38 @@ impl Syncer {
     ///
     /// # Errors
     /// Nothing of it is; the state in memory is not to be used any more.
-    pub async fn sync_txg(&mut self, txg: u64, now: u64, work: Work) -> Result<Done, EngineError> {
-        (self.txg, self.now) = (txg, now);
-        // A pool that is being created has begun already: its root dataset was written.
-        if self.out.txg() != txg {
-            self.out.begin(txg);
-            let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
-            self.out.alloc.begin(txg, committed, &mut self.mos).await?;
-        }
-        self.free_deferred().await?;
-        let mut done = Done::default();
-        for (dataset, dirty) in work.volumes {
-            let synced = dsl::sync_volume(self, dataset, dirty).await?;
-            done.volumes.push((dataset, synced.data));
-        }
-        for task in work.tasks {
-            (task.run)(self).await?;
-        }
-        done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
-        missed::sync(self).await?;
-        self.settle().await?;
-        (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
-        done.written = self.out.finish().await?;
-        // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.
-        while missed::sync(self).await? {
+    pub fn sync_txg<'a>(&'a mut self, txg: u64, now: u64, work: Work) -> BoxFuture<'a, Result<Done, EngineError>> {
+        Box::pin(async move {
+            (self.txg, self.now) = (txg, now);
+            // A pool that is being created has begun already: its root dataset was written.
+            if self.out.txg() != txg {
+                self.out.begin(txg);
+                let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
+                self.out.alloc.begin(txg, committed, &mut self.mos).await?;
+            }
+            self.free_deferred().await?;
+            let mut done = Done::default();
+            for (dataset, dirty) in work.volumes {
+                let synced = dsl::sync_volume(self, dataset, dirty).await?;
+                done.volumes.push((dataset, synced.data));
+            }
+            for task in work.tasks {
+                (task.run)(self).await?;
+            }
+            done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
+            missed::sync(self).await?;
             self.settle().await?;
+            (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
             done.written = self.out.finish().await?;
-        }
-        self.commit().await?;
-        done.changes = std::mem::take(&mut self.changes);
-        Ok(done)
+            // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.
+            while missed::sync(self).await? {
+                self.settle().await?;
+                done.written = self.out.finish().await?;
+            }
+            self.commit().await?;
+            done.changes = std::mem::take(&mut self.changes);
+            Ok(done)
+        })
     }
 
     /// Frees what another writer left in the list of deferred frees. We never put anything there.
