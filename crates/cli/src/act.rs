@@ -108,7 +108,10 @@ impl Act {
 pub(crate) fn assignments(words: &[String]) -> Result<Vec<ops::Assignment>, Failure> {
     let apart = |word: &String| match word.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(Failure { code: USAGE, ..Failure::new(format!("missing '=' for property=value argument '{word}'")) }),
+        None => Err(Failure {
+            code: USAGE,
+            ..Failure::new(format!("missing '=' for property=value argument '{word}'"))
+        }),
     };
     words.iter().map(apart).collect()
 }

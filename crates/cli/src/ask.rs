@@ -173,7 +173,9 @@ async fn look(
     match host::open(candidate, remembered, &settings).await {
         Ok(opened) => {
             opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
-            view::pool(&opened.pool).await
+            // What is imported to be written to is not read-only because somebody looks at it.
+            let writable = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
+            view::pool(&opened.pool, !writable).await
         }
         Err(_) => view::unopened(&examine(candidate, hostid()).await),
     }

@@ -9,6 +9,7 @@ use std::{
 
 use clap::CommandFactory as _;
 use server::{
+    client::Client,
     daemon::default_socket,
     host::{Foreign, Places, Settings},
     pool::{Pool, import},
@@ -88,6 +89,15 @@ impl Context {
     ) -> anyhow::Result<Arc<Pool>> {
         let settings = Settings { foreign, rewind: rewind.into(), ..Settings::default() };
         let opened = self.places(here).open(name, &settings).await?;
+        if let Ok(Some(daemon)) = Client::find(&self.socket()).await
+            && let Ok(pool) = daemon.pool(&opened.pool.guid().to_string()).await
+            && pool.property("readonly").is_some_and(|property| property.exact == "off")
+        {
+            eprintln!(
+                "warning: a daemon writes to pool '{}': what is read here may be gone by then; a snapshot stays",
+                opened.pool.name()
+            );
+        }
         for note in opened.notes {
             eprintln!("warning: {note}");
         }

@@ -178,7 +178,9 @@ fn twins() -> Option<(Lab, Vec<String>)> {
 #[test]
 fn a_pool_that_another_host_has() {
     let lab = some_of("crash-main", &[0]);
-    for line in ["-d . zpool import -o readonly=on pcrashmain", "-d . serve --readonly pcrashmain --nbd 127.0.0.1:0"] {
+    for line in
+        ["-d . zpool import -o readonly=on pcrashmain", "-d . serve --readonly pcrashmain --nbd 127.0.0.1:0"]
+    {
         let error = lab.run(line).fails(1);
         assert!(error.contains("pool was previously in use from another system"), "{line}: {error}");
         assert!(error.contains("-f"), "the remedy: {error}");

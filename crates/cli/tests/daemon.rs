@@ -224,7 +224,9 @@ fn scripts_demo_creates_a_pool_and_the_second_time_imports_it() {
             .expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        for part in ["pool: demo", "raidz2", "logs", "cache", "nbd://127.0.0.1:", "iscsi://127.0.0.1:", "\nready\n"] {
+        for part in
+            ["pool: demo", "raidz2", "logs", "cache", "nbd://127.0.0.1:", "iscsi://127.0.0.1:", "\nready\n"]
+        {
             assert!(text.contains(part), "no {part:?} in:\n{text}");
         }
         text

@@ -54,7 +54,8 @@ fn image(path: &Path, megabytes: usize) {
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("it starts");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {said}");
     said
 }
@@ -90,7 +91,11 @@ fn an_image_written_over_each_protocol_is_there_after_export_and_import() {
         let sum = sha256(&source);
         let daemon = lab.serve(SERVE);
         put(&qemu_img, &source, &served_as(&lab, "tank/v", protocol));
-        assert_eq!(get(&qemu_img, &served_as(&lab, "tank/v", protocol), &back), sum, "{protocol}, as written");
+        assert_eq!(
+            get(&qemu_img, &served_as(&lab, "tank/v", protocol), &back),
+            sum,
+            "{protocol}, as written"
+        );
         // A snapshot taken beside it is served at once and keeps what was.
         lab.run("zfs snapshot tank/v@first").ok();
         let other = if protocol == "nbd" { "iscsi" } else { "nbd" };
@@ -98,9 +103,17 @@ fn an_image_written_over_each_protocol_is_there_after_export_and_import() {
         fs::File::create(&empty).and_then(|file| file.set_len(48 << 20)).unwrap();
         put(&qemu_img, &empty, &served_as(&lab, "tank/v", other));
         assert_eq!(get(&qemu_img, &served_as(&lab, "tank/v", protocol), &back), sha256(&empty));
-        assert_eq!(get(&qemu_img, &served_as(&lab, "tank/v@first", other), &back), sum, "{protocol}, snapshot");
+        assert_eq!(
+            get(&qemu_img, &served_as(&lab, "tank/v@first", other), &back),
+            sum,
+            "{protocol}, snapshot"
+        );
         lab.run("zfs rollback tank/v@first").ok();
-        assert_eq!(get(&qemu_img, &served_as(&lab, "tank/v", protocol), &back), sum, "{protocol}, rolled back");
+        assert_eq!(
+            get(&qemu_img, &served_as(&lab, "tank/v", protocol), &back),
+            sum,
+            "{protocol}, rolled back"
+        );
         stop(daemon);
         lab.run("zpool export tank").ok();
         fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
@@ -168,12 +181,9 @@ fn fio_verifies_what_it_wrote_over_nbd() {
 
 #[test]
 fn a_file_system_inside_a_volume_is_whole() {
-    let (Some(qemu_img), Some(mke2fs), Some(e2fsck), Some(debugfs)) = (
-        fixtures::tool("qemu-img"),
-        sbin("mke2fs"),
-        sbin("e2fsck"),
-        sbin("debugfs"),
-    ) else {
+    let (Some(qemu_img), Some(mke2fs), Some(e2fsck), Some(debugfs)) =
+        (fixtures::tool("qemu-img"), sbin("mke2fs"), sbin("e2fsck"), sbin("debugfs"))
+    else {
         return;
     };
     let lab = pool("raidz1 HERE/a HERE/b HERE/c", "32M");
@@ -202,7 +212,9 @@ fn sbin(name: &str) -> Option<PathBuf> {
 
 #[test]
 fn what_is_served_follows_what_the_pool_has() {
-    let (Some(nbdinfo), Some(qemu_io)) = (fixtures::tool("nbdinfo"), fixtures::tool("qemu-io")) else { return };
+    let (Some(nbdinfo), Some(qemu_io)) = (fixtures::tool("nbdinfo"), fixtures::tool("qemu-io")) else {
+        return;
+    };
     let lab = pool("HERE/a", "32M");
     let daemon = lab.serve(SERVE);
     let size = |name: &str| {
@@ -215,7 +227,8 @@ fn what_is_served_follows_what_the_pool_has() {
         let served = served["served"].as_array().unwrap().iter();
         let mut served: Vec<_> = served.map(|one| one["dataset"].as_str().unwrap().to_owned()).collect();
         // The root is a file system: its snapshots are not served.
-        let mut listed: Vec<_> = listed.lines().filter(|name| !name.starts_with("tank@")).map(str::to_owned).collect();
+        let mut listed: Vec<_> =
+            listed.lines().filter(|name| !name.starts_with("tank@")).map(str::to_owned).collect();
         served.sort();
         listed.sort();
         assert_eq!(served, listed);
@@ -299,7 +312,9 @@ fn an_initiator_hears_of_a_volume_that_grows() {
 
 #[test]
 fn a_full_pool_says_so_keeps_what_it_has_and_recovers() {
-    let (Some(qemu_img), Some(qemu_io)) = (fixtures::tool("qemu-img"), fixtures::tool("qemu-io")) else { return };
+    let (Some(qemu_img), Some(qemu_io)) = (fixtures::tool("qemu-img"), fixtures::tool("qemu-io")) else {
+        return;
+    };
     let lab = Lab::scratch();
     let here = lab.cwd().display().to_string();
     lab.run(&format!("zpool create --size 80M tank {here}/a")).ok();
@@ -314,11 +329,10 @@ fn a_full_pool_says_so_keeps_what_it_has_and_recovers() {
     let mut full = None;
     for megabyte in 0..256 {
         let write = format!("write -P 0xa7 {megabyte}M 1M");
-        let output = Command::new(&qemu_io)
-            .args(["-f", "raw", "-c", &write, "-c", "flush", &url])
-            .output()
-            .unwrap();
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let output =
+            Command::new(&qemu_io).args(["-f", "raw", "-c", &write, "-c", "flush", &url]).output().unwrap();
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if !said.contains("wrote 1048576/1048576") {
             assert!(said.contains("No space left on device"), "{said}");
             full = Some(megabyte);
@@ -354,4 +368,37 @@ fn a_pool_of_openzfs_is_gone_on_with() {
     stop(daemon);
     lab.run("zpool export pmirror2").ok();
     fixtures::zdb_check(&[], lab.cwd(), "pmirror2").unwrap();
+}
+
+#[test]
+fn what_destroying_snapshots_gives_back_is_what_was_said() {
+    let Some(qemu_io) = fixtures::tool("qemu-io") else { return };
+    let lab = pool("mirror HERE/a HERE/b", "32M");
+    let daemon = lab.serve(SERVE);
+    let write = |pattern: u8, from: u64, megabytes: u64| {
+        let command = format!("write -P {pattern} {from}M {megabytes}M");
+        let url = served_as(&lab, "tank/v", "nbd");
+        run(Command::new(&qemu_io).args(["-f", "raw", "-c", &command, "-c", "flush", &url]));
+    };
+    lab.run("zfs set compression=off tank/v").ok();
+    write(1, 0, 16);
+    lab.run("zfs snapshot tank/v@a").ok();
+    write(2, 0, 4);
+    lab.run("zfs snapshot tank/v@b").ok();
+    write(3, 2, 4);
+    lab.run("zfs snapshot tank/v@c").ok();
+    write(4, 0, 8);
+    let used = || lab.run("zfs get -H -p -o value used tank/v").ok().trim().parse::<u64>().unwrap();
+    for range in ["b", "a%c"] {
+        let said = lab.run(&format!("zfs destroy -nvp tank/v@{range}")).ok();
+        let said =
+            said.lines().find_map(|line| line.strip_prefix("reclaim\t")).unwrap().parse::<u64>().unwrap();
+        assert!(said >= 2 << 20, "{range}: {said}");
+        let before = used();
+        lab.run(&format!("zfs destroy tank/v@{range}")).ok();
+        assert_eq!(before - used(), said, "{range}");
+    }
+    stop(daemon);
+    lab.run("zpool export tank").ok();
+    fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
 }

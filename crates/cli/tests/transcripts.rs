@@ -219,7 +219,7 @@ fn a_pool_is_remembered_from_import_to_export() {
             "zpool import -d . nope",
             "zpool import -d . pmirror2",
             "zpool list -o name,health",
-            "zfs list -o name,used",
+            "zfs list -o name",
             "zpool import -d .",
             "zpool import -d . pmirror2",
             "zpool export nope",

@@ -38,15 +38,6 @@ impl Pools {
             .or_else(|| self.0.iter().find(|p| Some(p.guid()) == guid))
     }
 
-    /// Every pool in full.
-    pub async fn views(&self) -> Vec<api::Pool> {
-        let mut views = Vec::new();
-        for pool in &self.0 {
-            views.push(view::pool(pool).await);
-        }
-        views
-    }
-
     /// What `query` asks for, of one pool or of all.
     ///
     /// # Errors

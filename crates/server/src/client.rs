@@ -142,10 +142,8 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; what is refused is [`ClientError::Refused`].
     pub async fn operate(&self, request: &ops::Request) -> Result<ops::Answer, ClientError> {
-        let body = serde_json::to_vec(request).map_err(|error| ClientError::Protocol {
-            path: self.path.clone(),
-            reason: error.to_string(),
-        })?;
+        let body = serde_json::to_vec(request)
+            .map_err(|error| ClientError::Protocol { path: self.path.clone(), reason: error.to_string() })?;
         self.send(Method::POST, "/v1/ops".to_owned(), Bytes::from(body)).await
     }
 
@@ -153,7 +151,12 @@ impl Client {
         self.send(Method::GET, path, Bytes::new()).await
     }
 
-    async fn send<T: DeserializeOwned>(&self, method: Method, path: String, body: Bytes) -> Result<T, ClientError> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: String,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
         let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
         let stream = UnixStream::connect(&self.path)
             .await

@@ -161,15 +161,20 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
-    Json(shared.host.views().views().await)
+    let mut all = Vec::new();
+    for held in shared.host.all() {
+        all.push(view::held(&held).await);
+    }
+    all.sort_by(|a, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
+    Json(all)
 }
 
 async fn pool(
     State(shared): State<Arc<Shared>>,
     axum::extract::Path(name): axum::extract::Path<String>,
 ) -> Response {
-    match shared.host.views().find(&name) {
-        Some(pool) => Json(view::pool(pool).await).into_response(),
+    match shared.host.find(&name) {
+        Some(held) => Json(view::held(&held).await).into_response(),
         None => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
     }
 }

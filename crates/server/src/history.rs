@@ -18,11 +18,14 @@ const BYTES_MAX: u64 = 64 << 20;
 /// # Errors
 /// It cannot be read, as a sentence.
 pub async fn read(pool: &Pool) -> Result<Vec<HistoryEntry>, String> {
-    let failed = |error: &dyn std::error::Error| format!("cannot show history for pool '{}': {}", pool.name(), chain(error));
+    let failed = |error: &dyn std::error::Error| {
+        format!("cannot show history for pool '{}': {}", pool.name(), chain(error))
+    };
     let number = pool.directory().get_u64("history").await.map_err(|error| failed(&error))?;
     let Some(number) = number else { return Ok(Vec::new()) };
     let object = pool.mos().object(number).await.map_err(|error| failed(&error))?;
-    let phys = HistoryPhys::decode(&object.dnode().bonus, object.bonus_order()).map_err(|error| failed(&error))?;
+    let phys =
+        HistoryPhys::decode(&object.dnode().bonus, object.bonus_order()).map_err(|error| failed(&error))?;
     let mut data = Vec::new();
     // The first record is kept for ever; the ring holds the rest.
     for (from, to) in [(0, phys.create_len), (phys.bof.max(phys.create_len), phys.eof)] {

@@ -25,11 +25,14 @@ pub async fn clear(path: &Path, force: bool) -> Result<(), Failure> {
     let name = path.display();
     let options = OpenOptions { lock: true, ..OpenOptions::default() };
     let disk = FileDisk::open(path, options).map_err(|error| match error.kind() {
-        std::io::ErrorKind::ResourceBusy => Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}")),
+        std::io::ErrorKind::ResourceBusy => {
+            Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))
+        }
         _ => Failure::new(format!("failed to open {name}: {}", chain(&error))),
     })?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let failed = |error: std::io::Error| Failure::new(format!("failed to clear label for {name}: {}", chain(&error)));
+    let failed =
+        |error: std::io::Error| Failure::new(format!("failed to clear label for {name}: {}", chain(&error)));
     let device = Device::read(Arc::clone(&disk)).await.map_err(failed)?;
     let Some(device) = device else {
         return Err(Failure::new(format!("failed to read label from {name}")));

@@ -70,7 +70,8 @@ impl Serving {
     /// All that is offered, by name, and how many clients there are.
     #[must_use]
     pub fn list(&self) -> ServedList {
-        let mut served: Vec<Served> = self.entries.lock().values().map(|entry| entry.served.clone()).collect();
+        let mut served: Vec<Served> =
+            self.entries.lock().values().map(|entry| entry.served.clone()).collect();
         served.sort_by(|a, b| a.dataset.cmp(&b.dataset));
         ServedList {
             served,
@@ -183,7 +184,8 @@ impl Serving {
             return;
         }
         self.withdraw(name);
-        let mut served = Served { dataset: name.to_owned(), guid, size: 0, block: 0, urls: Vec::new(), refused: None };
+        let mut served =
+            Served { dataset: name.to_owned(), guid, size: 0, block: 0, urls: Vec::new(), refused: None };
         let (volume, live) = match opened {
             Ok(opened) => opened,
             Err(why) => {
@@ -241,7 +243,9 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, S
     }
     match dataset.open_volume().await {
         Ok(volume) => Ok((volume, None)),
-        Err(error @ (OpenVolumeError::NotAVolume(_) | OpenVolumeError::Encrypted(_))) => Err(error.to_string()),
+        Err(error @ (OpenVolumeError::NotAVolume(_) | OpenVolumeError::Encrypted(_))) => {
+            Err(error.to_string())
+        }
         Err(error) => Err(chain(&error)),
     }
 }

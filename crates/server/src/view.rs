@@ -13,6 +13,7 @@ use pool::{
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
     host::chain,
+    ops::Held,
 };
 
 /// Lost blocks that are listed by name at most.
@@ -99,8 +100,34 @@ fn property(property: &props::Property) -> api::Property {
     }
 }
 
-/// A pool with its devices, problems and properties. What cannot be read is reported beside what can.
-pub async fn pool(pool: &Pool) -> api::Pool {
+/// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
+pub async fn held(held: &Held) -> api::Pool {
+    let mut found = pool(&held.view(), held.engine().is_none()).await;
+    if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
+        found.state = "SUSPENDED".to_owned();
+        found.root.state = found.state.clone();
+        found.problem = Some(api::Problem {
+            status: format!("One or more devices are faulted in response to IO failures:\n\t{why}"),
+            action: Some(
+                "Make sure the affected devices are connected, then restart the daemon. What was\n\tflushed before \
+                 is on the devices."
+                    .to_owned(),
+            ),
+            see: Some(format!("{}ZFS-8000-HC", status::MESSAGE_URL)),
+            message_id: Some("ZFS-8000-HC".to_owned()),
+            harmless: false,
+        });
+        let health = found.properties.iter_mut().find(|property| property.name == "health");
+        if let Some(health) = health {
+            (health.value, health.exact) = (found.state.clone(), found.state.clone());
+        }
+    }
+    found
+}
+
+/// A pool with its devices, problems and properties. What cannot be read is reported beside what can. `read_only`
+/// is what its property of that name says.
+pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
     let mut problems = Vec::new();
     let mut note =
         |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
@@ -108,7 +135,14 @@ pub async fn pool(pool: &Pool) -> api::Pool {
     let log =
         status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
     let properties = match pool.properties().await {
-        Ok(properties) => properties.list().iter().map(property).collect(),
+        Ok(properties) => {
+            let mut all: Vec<_> = properties.list().iter().map(property).collect();
+            if let Some(property) = all.iter_mut().find(|property| property.name == "readonly") {
+                let word = if read_only { "on" } else { "off" };
+                (property.value, property.exact) = (word.to_owned(), word.to_owned());
+            }
+            all
+        }
         Err(error) => {
             note("the properties", &error);
             Vec::new()

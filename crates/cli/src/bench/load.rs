@@ -103,7 +103,8 @@ impl Load {
         let start = Instant::now();
         let mut before = start;
         for count in 1.. {
-            let place = if self.kind.is_in_order() { places.fetch_add(1, Relaxed) } else { random.next() % blocks };
+            let place =
+                if self.kind.is_in_order() { places.fetch_add(1, Relaxed) } else { random.next() % blocks };
             if place >= blocks {
                 break;
             }

@@ -80,7 +80,9 @@ impl Files {
             let fail = || format!("cannot create '{}'", path.display());
             // Not truncated but new: whoever still has the old one open keeps it.
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(fail),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(fail);
+                }
                 _ => {}
             }
             let file = File::create_new(&path).with_context(fail)?;
@@ -111,7 +113,9 @@ impl Files {
 
     async fn pool(&mut self, args: &super::Engine, counters: &Counters) -> anyhow::Result<Arc<Engine>> {
         let mut properties = Properties::new();
-        for (name, text) in [("compression", &args.compress), ("checksum", &args.checksum), ("sync", &args.sync)] {
+        for (name, text) in
+            [("compression", &args.compress), ("checksum", &args.checksum), ("sync", &args.sync)]
+        {
             let parsed = parse::dataset(name, text, Types::VOLUME, parse::Moment::Creating)?;
             if let parse::Parsed::Value(name, Value::Number(number)) = parsed {
                 properties.insert(name, Stored::Number(number));
@@ -148,8 +152,7 @@ impl Files {
         let limits = Limits::for_memory(memory_bytes());
         let engine = Box::pin(Engine::start(syncer, Options { limits, ..Options::default() })).await?;
         let block = u32::try_from(args.vbs.0).context("--vbs is too large")?;
-        let new =
-            NewVolume { name: VOLUME.to_owned(), size: args.vol.0, block, properties, parents: false };
+        let new = NewVolume { name: VOLUME.to_owned(), size: args.vol.0, block, properties, parents: false };
         engine
             .run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
             .await

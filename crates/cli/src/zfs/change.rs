@@ -42,13 +42,8 @@ pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result
     if let Some(block) = args.block {
         properties.push(("volblocksize".to_owned(), block));
     }
-    let volume = CreateVolume {
-        name: args.name,
-        size: bytes,
-        properties,
-        sparse: args.sparse,
-        parents: args.parents,
-    };
+    let volume =
+        CreateVolume { name: args.name, size: bytes, properties, sparse: args.sparse, parents: args.parents };
     one(Operation::CreateVolume(volume), context).await
 }
 

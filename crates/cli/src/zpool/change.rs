@@ -10,7 +10,10 @@ use server::{
 
 use crate::{
     act::{Act, assignments, devices},
-    args::{ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolSet, ZpoolSync},
+    args::{
+        ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolSet,
+        ZpoolSync,
+    },
     ask::Ask,
     context::{Context, print},
 };
@@ -130,7 +133,9 @@ pub(crate) async fn checkpoint(args: ZpoolCheckpoint, context: &Context) -> anyh
     }
     let name = args.pool;
     if args.discard {
-        anyhow::bail!("cannot discard checkpoint of '{name}': checkpoints of pools are not supported by this version");
+        anyhow::bail!(
+            "cannot discard checkpoint of '{name}': checkpoints of pools are not supported by this version"
+        );
     }
     anyhow::bail!(
         "cannot checkpoint '{name}': checkpoints of pools are not supported by this version\nsnapshots of all its datasets at one \

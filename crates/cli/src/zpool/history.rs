@@ -4,7 +4,12 @@ use std::process::ExitCode;
 
 use server::ops::{HistoryEntry, Operation};
 
-use crate::{act::Act, args::ZpoolHistory, ask::Ask, context::{Context, print}};
+use crate::{
+    act::Act,
+    args::ZpoolHistory,
+    ask::Ask,
+    context::{Context, print},
+};
 
 pub(crate) async fn run(args: ZpoolHistory, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
@@ -76,7 +81,8 @@ mod tests {
             zone: Some("linux".into()),
             txg: None,
         };
-        let event = HistoryEntry { text: "create tank/a (54)".into(), txg: Some(7), ..HistoryEntry::default() };
+        let event =
+            HistoryEntry { text: "create tank/a (54)".into(), txg: Some(7), ..HistoryEntry::default() };
         assert!(line(&command, &args).unwrap().ends_with(" zfs create tank/a\n"));
         assert_eq!(line(&event, &args), None);
         (args.internal, args.long) = (true, true);

@@ -316,11 +316,15 @@ pub(crate) fn ask(lab: &Lab, path: &str) -> serde_json::Value {
 #[track_caller]
 pub(crate) fn served_as(lab: &Lab, dataset: &str, protocol: &str) -> String {
     let body = ask(lab, "/v1/served");
-    let served = body["served"].as_array().expect("a list").iter().find(|served| served["dataset"] == dataset);
+    let served =
+        body["served"].as_array().expect("a list").iter().find(|served| served["dataset"] == dataset);
     let served = served.unwrap_or_else(|| panic!("{dataset} is not served: {body:#}"));
     let urls = served["urls"].as_array().expect("a list");
     let url = urls.iter().find(|url| url["protocol"] == protocol);
-    url.unwrap_or_else(|| panic!("not over {protocol}: {served:#}"))["url"].as_str().expect("a text").to_owned()
+    url.unwrap_or_else(|| panic!("not over {protocol}: {served:#}"))["url"]
+        .as_str()
+        .expect("a text")
+        .to_owned()
 }
 
 /// Waits for something that another process does.

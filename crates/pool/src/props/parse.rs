@@ -272,7 +272,10 @@ pub fn pool(name: &str, text: &str, moment: Moment) -> Result<(String, Value), P
             return Err(ParseError::BadText { name: "comment", reason: "must not exceed 32 characters" });
         }
         ("comment", Value::Text(text)) if text.bytes().any(|b| !(b' '..=b'~').contains(&b)) => {
-            return Err(ParseError::BadText { name: "comment", reason: "may only have printable characters" });
+            return Err(ParseError::BadText {
+                name: "comment",
+                reason: "may only have printable characters",
+            });
         }
         ("version", Value::Text(text)) if text != "5000" => {
             return Err(ParseError::BadText {
@@ -369,7 +372,8 @@ mod tests {
         ] {
             assert_eq!(set(name, text).as_ref().map_err(String::as_str), Err(why), "{name}={text}");
         }
-        let fs = |name, text| dataset(name, text, Types::FILESYSTEM, Moment::Creating).map_err(|e| e.to_string());
+        let fs =
+            |name, text| dataset(name, text, Types::FILESYSTEM, Moment::Creating).map_err(|e| e.to_string());
         assert_eq!(fs("quota", "0"), Err("use 'none' to disable quota/refquota".into()));
         assert_eq!(fs("refreservation", "auto"), Err("'refreservation=auto' only allowed on volumes".into()));
         assert_eq!(fs("recordsize", "3K"), Err("'recordsize' must be power of 2 from 512B to 16M".into()));

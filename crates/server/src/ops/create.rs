@@ -86,7 +86,8 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
         let needed = volume_reservation(view.tree(), size, block, copies);
         given.values.insert("refreservation".to_owned(), Value::Number(needed));
     }
-    let sector = view.tree().tops.iter().filter_map(|top| top.top.as_ref()).map(|top| 1u64 << top.ashift).max();
+    let sector =
+        view.tree().tops.iter().filter_map(|top| top.top.as_ref()).map(|top| 1u64 << top.ashift).max();
     let mut warnings = Vec::new();
     if let Some(sector) = sector.filter(|sector| *sector > block) {
         warnings.push(format!(
@@ -98,7 +99,8 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
     // At most 128 KiB, by its parser.
     let block = u32::try_from(block).unwrap_or(u32::MAX);
     let new = NewVolume { name: name.clone(), size, block, properties: given.stored(), parents };
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await?;
+    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
+        .await?;
     warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }
@@ -147,7 +149,8 @@ pub(crate) async fn clone(
 ) -> Result<Answer, Failure> {
     let what = format!("cannot create '{name}'");
     names::snapshot(snapshot).map_err(|why| Failure::because(&format!("cannot open '{snapshot}'"), why))?;
-    let held = cx.host.writable(pool_of(snapshot)).await.map_err(|error| error.of_dataset(&what, snapshot))?;
+    let held =
+        cx.host.writable(pool_of(snapshot)).await.map_err(|error| error.of_dataset(&what, snapshot))?;
     let origin = lookup(&held.view(), snapshot).await?;
     names::dataset(name).map_err(|why| Failure::because(&what, why))?;
     if pool_of(snapshot) != pool_of(name) {
@@ -190,7 +193,8 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let origin = clone.origin().await.map_err(|error| Failure::because(&what, chain(&error)))?;
     let Some(origin) = origin else { return Err(Failure::because(&what, "not a cloned filesystem")) };
     let (parent, _) = origin.split_once('@').unwrap_or((&origin, ""));
-    let (parent, unreadable) = (lookup(&held.view(), parent).await?, |error| Failure::because(&what, chain(&error)));
+    let (parent, unreadable) =
+        (lookup(&held.view(), parent).await?, |error| Failure::because(&what, chain(&error)));
     // What the clone takes over must not have names it has already, and nobody must be reading it under the old one.
     let own: Vec<String> =
         clone.snapshots().await.map_err(unreadable)?.iter().map(|s| s.last_name().to_owned()).collect();
@@ -199,7 +203,11 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         if moves && own.contains(&snapshot.last_name().to_owned()) {
             return Err(Failure::because(
                 &what,
-                format_args!("conflicting snapshot '{}' from parent '{}'", snapshot.last_name(), parent.name()),
+                format_args!(
+                    "conflicting snapshot '{}' from parent '{}'",
+                    snapshot.last_name(),
+                    parent.name()
+                ),
             ));
         }
         if moves && cx.is_busy(snapshot.name()) {
@@ -251,19 +259,30 @@ pub(crate) async fn rename(
                 return Err(Failure::because(&what_to, why));
             }
             let (parent, _) = to.rsplit_once('/').unwrap_or((to, ""));
-            match view.dsl().await.map_err(|error| Failure::because(&what, chain(&error)))?.lookup(parent).await {
+            match view
+                .dsl()
+                .await
+                .map_err(|error| Failure::because(&what, chain(&error)))?
+                .lookup(parent)
+                .await
+            {
                 Ok(parent) if parent.head_kind() == HeadKind::Volume => {
                     return Err(Failure::because(&what_to, "parent is not a filesystem"));
                 }
                 Ok(_) => {}
                 Err(LookupError::NotFound { .. }) if parents => {}
-                Err(LookupError::NotFound { .. }) => return Err(Failure::because(&what_to, OpError::NoParent)),
+                Err(LookupError::NotFound { .. }) => {
+                    return Err(Failure::because(&what_to, OpError::NoParent));
+                }
                 Err(error) => return Err(Failure::because(&what, chain(&error))),
             }
         }
     }
     if recursive && source.kind() != DatasetKind::Snapshot {
-        return Err(Failure { code: 2, ..Failure::new("source dataset must be a snapshot for recursive rename") });
+        return Err(Failure {
+            code: 2,
+            ..Failure::new("source dataset must be a snapshot for recursive rename")
+        });
     }
     // Clients know it by its name: with another they would be cut off.
     if cx.host.serving.as_ref().is_some_and(|serving| serving.clients_below(from, recursive) > 0) {

@@ -215,7 +215,8 @@ impl Plan<'_> {
             all.everything(&head).await?;
             let kind = if head.head_kind() == HeadKind::Volume { "volume" } else { "filesystem" };
             let is_below = |step: &&Step| {
-                step.name() != name && step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
+                step.name() != name
+                    && step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@']))
             };
             let below: Vec<&str> = all.steps.iter().filter(is_below).map(Step::name).collect();
             if !below.is_empty() {
@@ -229,7 +230,8 @@ impl Plan<'_> {
             let mut all = Plan { view: self.view, clones: true, steps: Vec::new() };
             all.everything(&head).await?;
             let outside = |step: &&Step| {
-                !(step.name() == name || step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@'])))
+                !(step.name() == name
+                    || step.name().strip_prefix(name).is_some_and(|rest| rest.starts_with(['/', '@'])))
             };
             let outside: Vec<&str> = all.steps.iter().filter(outside).map(Step::name).collect();
             if !outside.is_empty() {
@@ -325,7 +327,8 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
             Step::Snapshot(first) => {
                 let mut names = vec![first.name().to_owned()];
                 while names.len() < SNAPSHOTS_PER_TXG
-                    && let Some(Step::Snapshot(next)) = steps.next_if(|step| matches!(step, Step::Snapshot(_)))
+                    && let Some(Step::Snapshot(next)) =
+                        steps.next_if(|step| matches!(step, Step::Snapshot(_)))
                 {
                     names.push(next.name().to_owned());
                 }
@@ -359,7 +362,8 @@ pub(crate) async fn rollback(
             "missing '@' delimiter in snapshot name",
         ));
     };
-    let held = cx.host.writable(pool_of(snapshot)).await.map_err(|error| error.of_dataset(&what, snapshot))?;
+    let held =
+        cx.host.writable(pool_of(snapshot)).await.map_err(|error| error.of_dataset(&what, snapshot))?;
     let view = held.view();
     let target = lookup(&view, snapshot).await?;
     let dataset = lookup(&view, head).await?;
@@ -415,7 +419,9 @@ pub(crate) async fn rollback(
     for mark in &marks {
         let (name, what) = (mark.name().to_owned(), format!("cannot destroy '{}'", mark.name()));
         quiet
-            .change(&held, &what, false, move |cx| Box::pin(async move { dsl::destroy_bookmark(cx, &name).await }))
+            .change(&held, &what, false, move |cx| {
+                Box::pin(async move { dsl::destroy_bookmark(cx, &name).await })
+            })
             .await?;
     }
     let snapshot = snapshot.to_owned();

@@ -133,7 +133,10 @@ impl PoolError {
     /// In the words of `zpool`.
     pub(crate) fn of_pool(self, name: &str) -> Failure {
         match self {
-            Self::Missing(hint) => Failure { message: format!("cannot open '{name}': no such pool{hint}"), ..Failure::no_pool(name) },
+            Self::Missing(hint) => Failure {
+                message: format!("cannot open '{name}': no such pool{hint}"),
+                ..Failure::no_pool(name)
+            },
             Self::ReadOnly(why) => Failure::new(format!("cannot open '{name}': pool is read-only: {why}")),
             Self::Failed(sentence) => Failure::new(sentence),
         }
@@ -142,9 +145,10 @@ impl PoolError {
     /// In the words of `zfs`, about an existing dataset. `what` is what cannot be done: `cannot destroy 'x'`.
     pub(crate) fn of_dataset(self, what: &str, name: &str) -> Failure {
         match self {
-            Self::Missing(hint) => {
-                Failure { message: format!("cannot open '{name}': dataset does not exist{hint}"), ..Failure::no_dataset(name) }
-            }
+            Self::Missing(hint) => Failure {
+                message: format!("cannot open '{name}': dataset does not exist{hint}"),
+                ..Failure::no_dataset(name)
+            },
             Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
             Self::Failed(sentence) => Failure::new(sentence),
         }
@@ -179,7 +183,13 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     /// Runs a change in the engine and notes the command in the pool's history with it. `what` is what cannot be
     /// done if it is refused: `cannot create 'tank/x'`.
-    pub(crate) async fn change<F>(&self, held: &Held, what: &str, is_snapshot: bool, op: F) -> Result<(), Failure>
+    pub(crate) async fn change<F>(
+        &self,
+        held: &Held,
+        what: &str,
+        is_snapshot: bool,
+        op: F,
+    ) -> Result<(), Failure>
     where
         F: for<'c> FnOnce(&'c mut Syncer) -> OpFuture<'c, ()> + Clone + Send + 'static,
     {
@@ -250,7 +260,14 @@ impl Host {
     /// No pools yet. `settings` are those of pools that are opened because an operation names them.
     #[must_use]
     pub fn new(places: Places, mode: Mode, settings: Settings) -> Self {
-        Self { places, mode, settings, held: Mutex::default(), turn: tokio::sync::Mutex::default(), serving: None }
+        Self {
+            places,
+            mode,
+            settings,
+            held: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            serving: None,
+        }
     }
 
     /// The same, and what it has is served.
@@ -374,9 +391,13 @@ impl Host {
         let must_not = match (self.mode, remembered) {
             (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
             (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
-            (_, Some(pool)) if pool.txg.is_some() => Some("it was imported as of an earlier transaction group"),
+            (_, Some(pool)) if pool.txg.is_some() => {
+                Some("it was imported as of an earlier transaction group")
+            }
             _ if settings.read_only => Some("it was opened with readonly=on"),
-            _ if matches!(settings.rewind, Rewind::To(_)) => Some("it was opened as of an earlier transaction group"),
+            _ if matches!(settings.rewind, Rewind::To(_)) => {
+                Some("it was opened as of an earlier transaction group")
+            }
             _ => None,
         };
         let read = async |why: String| {
@@ -405,7 +426,10 @@ impl Host {
         let opened = host::open(&locked, remembered, settings).await.map_err(|error| chain(&error))?;
         let mut notes = opened.notes;
         if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
-            return Ok((Held::reading(opened.pool, "it was opened as of an earlier transaction group"), notes));
+            return Ok((
+                Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
+                notes,
+            ));
         }
         let options = OpenOptions {
             rename,
@@ -428,6 +452,8 @@ impl Host {
             }
             Err(error @ EngineError::Unsupported(_)) => {
                 let why = error.to_string();
+                let why =
+                    why.strip_prefix("the pool can only be opened read-only: ").unwrap_or(&why).to_owned();
                 notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
                 // Opened anew: what was locked for writing is given back.
                 drop(opened.pool);
@@ -473,10 +499,12 @@ impl Host {
             guid: pool.guid(),
             devices: host::devices(&pool),
             // Once it is ours, nothing has to be forced any more.
-            forced: held.engine().is_none() && (settings.foreign == Foreign::Open || before.is_some_and(|pool| pool.forced)),
+            forced: held.engine().is_none()
+                && (settings.foreign == Foreign::Open || before.is_some_and(|pool| pool.forced)),
             txg: (rewound || matches!(settings.rewind, Rewind::To(_))).then_some(pool.uberblock().txg),
             missing_log: settings.missing_log || before.is_some_and(|pool| pool.missing_log),
-            destroyed: held.engine().is_none() && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
+            destroyed: held.engine().is_none()
+                && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
             read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
         };
         if before == Some(&remembered) {

@@ -454,9 +454,7 @@ impl Operation {
             Self::Snapshot { names, .. }
             | Self::Hold { names, .. }
             | Self::Release { names, .. }
-            | Self::Holds { names, .. } => {
-                names.first().map_or("", |name| pool_of(name))
-            }
+            | Self::Holds { names, .. } => names.first().map_or("", |name| pool_of(name)),
         }
     }
 
@@ -536,7 +534,10 @@ mod tests {
             user: 1000,
         };
         let text = serde_json::to_string(&request).unwrap();
-        assert!(text.starts_with(r#"{"operation":"create-volume","name":"tank/vm1","size":10737418240"#), "{text}");
+        assert!(
+            text.starts_with(r#"{"operation":"create-volume","name":"tank/vm1","size":10737418240"#),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
         let short = r#"{"operation": "snapshot", "names": ["tank/vm1@a"]}"#;
         let request: Request = serde_json::from_str(short).unwrap();

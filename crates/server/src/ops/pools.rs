@@ -109,8 +109,11 @@ fn enable(feature: &'static Feature, enabled: &mut Vec<&'static str>) {
 /// The layout, and what it holds.
 fn describe(plan: &Plan, pool: &str, is_new: bool) -> Vec<String> {
     let mut lines: Vec<String> = plan.describe(pool).lines().map(str::to_owned).collect();
-    let about = if is_new { "volumes written in full would fit, by volblocksize, with parity and padding:" }
-        else { "further volumes written in full would fit, by volblocksize, with parity and padding:" };
+    let about = if is_new {
+        "volumes written in full would fit, by volblocksize, with parity and padding:"
+    } else {
+        "further volumes written in full would fit, by volblocksize, with parity and padding:"
+    };
     lines.extend([String::new(), about.to_owned()]);
     for capacity in plan.capacity() {
         lines.push(format!("\t{:>5}  {}", bytes(capacity.block.into()), bytes(capacity.bytes)));
@@ -152,7 +155,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
     let plan = devices::plan(&new.devices, &what, device_wish)?;
     if new.dry_run {
-        let mut lines = vec![format!("would create '{}' with the following layout:", new.pool), String::new()];
+        let mut lines =
+            vec![format!("would create '{}' with the following layout:", new.pool), String::new()];
         lines.extend(describe(&plan, &new.pool, true));
         return Ok(Answer { lines, ..Answer::default() });
     }
@@ -187,14 +191,15 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
 fn root_properties(assignments: &[Assignment]) -> Result<Properties, String> {
     let mut all = Properties::new();
     for (name, text) in assignments {
-        let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Creating).map_err(|error| error.to_string())?;
+        let parsed = parse::dataset(name, text, Types::FILESYSTEM, Moment::Creating)
+            .map_err(|error| error.to_string())?;
         let parse::Parsed::Value(name, value) = parsed else {
             return Err(parse::ParseError::AutoOnVolumes("refreservation").to_string());
         };
         properties::supported(&name, &value)?;
-        if properties::feature_of(&name, &value).is_some_and(|guid| {
-            !matches!(guid, "org.illumos:lz4_compress" | "org.freebsd:zstd_compress")
-        }) {
+        if properties::feature_of(&name, &value)
+            .is_some_and(|guid| !matches!(guid, "org.illumos:lz4_compress" | "org.freebsd:zstd_compress"))
+        {
             return Err("pool and or dataset must be upgraded to set this property or value".to_owned());
         }
         let stored = match value {
@@ -226,16 +231,15 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         plan.check_like(held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
     }
     if new.dry_run {
-        let mut lines = vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
+        let mut lines =
+            vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
         lines.extend(describe(&plan, held.name(), false));
         return Ok(Answer { lines, ..Answer::default() });
     }
     let taken = devices::take(&plan, &what, device_wish).await?;
     let disks = taken.disks();
-    cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move { create::add(cx, &plan, &disks).await })
-    })
-    .await?;
+    cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
+        .await?;
     taken.keep();
     let kept = cx.host.remember(&held, &Settings::default(), None);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
@@ -309,7 +313,8 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         Mode::Daemon | Mode::ReadOnly => Vec::new(),
     };
     let is_held = |guid: u64| {
-        imported.iter().any(|(pool, _)| pool.guid == guid) || host.all().iter().any(|held| held.guid() == guid)
+        imported.iter().any(|(pool, _)| pool.guid == guid)
+            || host.all().iter().any(|held| held.guid() == guid)
     };
     let mut known = places.scan().await;
     known.pools.retain(|(candidate, _)| {
@@ -324,7 +329,10 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
                 return Err(exists());
             }
             let why = problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
-            return Err(Failure { not_found: true, ..Failure::new(format!("{why}{what}: no such pool available")) });
+            return Err(Failure {
+                not_found: true,
+                ..Failure::new(format!("{why}{what}: no such pool available"))
+            });
         }
         Err(HostError::Ambiguous { guids, .. }) => {
             let guids: Vec<String> = guids.iter().map(|guid| format!("\t{guid}")).collect();
@@ -390,7 +398,8 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
 /// `zpool set`
 pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Result<Answer, Failure> {
     let what = format!("cannot set property for '{name}'");
-    let wish = understand(std::slice::from_ref(property), Moment::Later).map_err(|why| Failure::because(&what, why))?;
+    let wish = understand(std::slice::from_ref(property), Moment::Later)
+        .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
     let mut properties = wish.properties;
     if let Some(shift) = wish.ashift {

@@ -9,6 +9,7 @@ use engine::dsl::{self, OpError, Properties, Stored};
 use pool::{
     Pool,
     dsl::{Dataset, DatasetKind, HeadKind, LookupError},
+    features::Feature,
     props::{
         Access, PropertySet, Types, Value,
         parse::{self, Moment, ParseError, Parsed},
@@ -88,7 +89,9 @@ pub(crate) fn understand(
 /// It cannot.
 pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
     match (name, value) {
-        ("dedup" | "encryption", Value::Number(2)) | ("keyformat" | "pbkdf2iters", Value::Number(0)) => Ok(()),
+        ("dedup" | "encryption", Value::Number(2)) | ("keyformat" | "pbkdf2iters", Value::Number(0)) => {
+            Ok(())
+        }
         ("keylocation" | "mlslabel", Value::Text(text)) if text == "none" => Ok(()),
         ("dedup", _) => Err("deduplication is not supported by this version; leave 'dedup' off".to_owned()),
         ("encryption" | "keyformat" | "pbkdf2iters" | "keylocation", _) => {
@@ -111,7 +114,11 @@ fn allowed(pool: &Pool, name: &str, value: &Value) -> Result<(), String> {
     supported(name, value)?;
     match feature_of(name, value) {
         Some(guid) if !pool.features().iter().any(|feature| feature.guid == guid) => {
-            Err("pool and or dataset must be upgraded to set this property or value".to_owned())
+            let short = Feature::by_guid(guid).map_or(guid, |feature| feature.name);
+            Err(format!(
+                "pool and or dataset must be upgraded to set this property or value\nto allow it: 'zpool set feature@{short}=enabled {}'",
+                pool.name()
+            ))
         }
         _ => Ok(()),
     }
@@ -119,7 +126,10 @@ fn allowed(pool: &Pool, name: &str, value: &Value) -> Result<(), String> {
 
 /// The dataset of this name in `pool`.
 pub(crate) async fn lookup(pool: &Pool, name: &str) -> Result<Dataset, Failure> {
-    let dsl = pool.dsl().await.map_err(|error| Failure::because(&format!("cannot open '{name}'"), chain(&error)))?;
+    let dsl = pool
+        .dsl()
+        .await
+        .map_err(|error| Failure::because(&format!("cannot open '{name}'"), chain(&error)))?;
     dsl.lookup(name).await.map_err(|error| match error {
         LookupError::NotFound { .. } => Failure::no_dataset(name),
         other => Failure::new(chain(&other)),
@@ -140,11 +150,14 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, assignments: &[Assignment]) -> 
     let dataset = lookup(&view, name).await?;
     let types = match dataset.kind() {
         DatasetKind::Snapshot => Types::SNAPSHOT,
-        DatasetKind::Bookmark => return Err(Failure::because(&what, "operation not applicable to datasets of this type")),
+        DatasetKind::Bookmark => {
+            return Err(Failure::because(&what, "operation not applicable to datasets of this type"));
+        }
         DatasetKind::Head if dataset.head_kind() == HeadKind::Volume => Types::VOLUME,
         DatasetKind::Head => Types::FILESYSTEM,
     };
-    let mut given = understand(&view, assignments, types, Moment::Later).map_err(|why| Failure::because(&what, why))?;
+    let mut given =
+        understand(&view, assignments, types, Moment::Later).map_err(|why| Failure::because(&what, why))?;
     if types == Types::SNAPSHOT
         && let Some(name) = given.values.keys().find(|name| !table::is_user(name))
     {
@@ -153,7 +166,8 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, assignments: &[Assignment]) -> 
     if types == Types::VOLUME {
         volume(&view, &dataset, &mut given).await.map_err(|why| Failure::because(&what, why))?;
     }
-    let asks_for_space = ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
+    let asks_for_space =
+        ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));
     let limits_space = ["quota", "refquota"].iter().any(|name| given.values.contains_key(*name));
     let (target, properties) = (name.to_owned(), given.stored());
     let changed = cx.try_change(&held, false, move |cx| {
@@ -215,14 +229,22 @@ pub(crate) async fn inherit(
             let mut message = format!("'{}' property cannot be inherited", row.name);
             if matches!(
                 row.name,
-                "quota" | "reservation" | "refquota" | "refreservation" | "filesystem_limit" | "snapshot_limit"
+                "quota"
+                    | "reservation"
+                    | "refquota"
+                    | "refreservation"
+                    | "filesystem_limit"
+                    | "snapshot_limit"
             ) {
                 message.push_str(&format!("\nuse 'zfs set {}=none' to clear", row.name));
             }
             return Err(Failure::new(message));
         }
         Some(row) if received && matches!(row.name, "volsize" | "version") => {
-            return Err(Failure::new(format!("'{}' property cannot be reverted to a received value", row.name)));
+            return Err(Failure::new(format!(
+                "'{}' property cannot be reverted to a received value",
+                row.name
+            )));
         }
         _ => {}
     }

@@ -40,13 +40,15 @@ pub(crate) async fn snapshot(
     let Some(first) = asked.first() else {
         return Err(Failure { code: 2, ..Failure::new("missing snapshot argument") });
     };
+    let (of, _) = first.split_once('@').unwrap_or((first, ""));
     let held = cx.host.writable(pool_of(first)).await;
-    let held = held.map_err(|error| error.of_dataset(&format!("cannot create snapshot '{first}'"), first))?;
+    let held = held.map_err(|error| error.of_dataset(&format!("cannot create snapshot '{first}'"), of))?;
     let view = held.view();
     let mut all: Vec<String> = Vec::new();
     for name in asked {
         let what = format!("cannot create snapshot '{name}'");
-        let (head, short) = names::snapshot(name).map_err(|why| Failure::new(format!("{what}: {why}{NONE}")))?;
+        let (head, short) =
+            names::snapshot(name).map_err(|why| Failure::new(format!("{what}: {why}{NONE}")))?;
         if pool_of(name) != pool_of(first) {
             return Err(Failure::new(format!("{what}: snapshots must be in the same pool{NONE}")));
         }
@@ -67,7 +69,10 @@ pub(crate) async fn snapshot(
             let dataset = lookup(&view, &head).await?;
             let taken = dataset.snapshot(short).await;
             if taken.map_err(|error| Failure::because(&what, chain(&error)))?.is_some() {
-                return Err(Failure::new(format!("cannot create snapshot '{full}': {}{NONE}", OpError::Exists)));
+                return Err(Failure::new(format!(
+                    "cannot create snapshot '{full}': {}{NONE}",
+                    OpError::Exists
+                )));
             }
             all.push(full);
         }
@@ -127,7 +132,8 @@ pub(crate) async fn hold(
     if tag.starts_with('.') {
         return Err(Failure { code: 2, ..Failure::new("tag may not start with '.'") });
     }
-    let held = cx.host.writable(pool_of(first)).await.map_err(|error| error.of_dataset(&way.what(first), first))?;
+    let held =
+        cx.host.writable(pool_of(first)).await.map_err(|error| error.of_dataset(&way.what(first), first))?;
     let view = held.view();
     let mut all: Vec<String> = Vec::new();
     for name in asked {
@@ -142,13 +148,17 @@ pub(crate) async fn hold(
         let before = all.len();
         for head in heads {
             let dataset = lookup(&view, &head).await?;
-            let found = dataset.snapshot(short).await.map_err(|error| Failure::because(&what, chain(&error)))?;
+            let found =
+                dataset.snapshot(short).await.map_err(|error| Failure::because(&what, chain(&error)))?;
             let Some(snapshot) = found else { continue };
             let holds = snapshot.holds().await.map_err(|error| Failure::because(&what, chain(&error)))?;
             let has = holds.iter().any(|hold| hold.tag == tag);
             match way {
                 Holding::Hold if has => {
-                    return Err(Failure::because(&way.what(snapshot.name()), "tag already exists on this dataset"));
+                    return Err(Failure::because(
+                        &way.what(snapshot.name()),
+                        "tag already exists on this dataset",
+                    ));
                 }
                 Holding::Release if !has && !recursive => {
                     return Err(Failure::because(&way.what(snapshot.name()), "no such tag on this dataset"));
@@ -194,7 +204,8 @@ pub(crate) async fn holds(cx: &Cx<'_>, asked: &[String], recursive: bool) -> Res
         let mut found = false;
         for head in heads {
             let dataset = lookup(&view, &head).await?;
-            let snapshot = dataset.snapshot(short).await.map_err(|error| Failure::because(&what, chain(&error)))?;
+            let snapshot =
+                dataset.snapshot(short).await.map_err(|error| Failure::because(&what, chain(&error)))?;
             let Some(snapshot) = snapshot else { continue };
             found = true;
             let holds = snapshot.holds().await.map_err(|error| Failure::because(&what, chain(&error)))?;
@@ -222,21 +233,30 @@ pub(crate) async fn bookmark(cx: &Cx<'_>, source: &str, name: &str) -> Result<An
     let (head, _) = source.split_once(['@', '#']).unwrap_or((source, ""));
     let full = if name.starts_with('#') { format!("{head}{name}") } else { name.to_owned() };
     if !full.contains('#') {
-        return Err(Failure { code: 2, ..Failure::new(format!("invalid bookmark name '{name}': must contain a '#'")) });
+        return Err(Failure {
+            code: 2,
+            ..Failure::new(format!("invalid bookmark name '{name}': must contain a '#'"))
+        });
     }
     let (of, short) = names::bookmark(&full).map_err(|why| Failure::because(&what(&full), why))?;
-    let held = cx.host.writable(pool_of(source)).await.map_err(|error| error.of_dataset(&what(&full), source))?;
+    let held =
+        cx.host.writable(pool_of(source)).await.map_err(|error| error.of_dataset(&what(&full), source))?;
     let view = held.view();
     lookup(&view, source).await?;
     if of != head {
-        return Err(Failure::because(&what(&full), "source is not an ancestor of the new bookmark's dataset"));
+        return Err(Failure::because(
+            &what(&full),
+            "source is not an ancestor of the new bookmark's dataset",
+        ));
     }
     let dataset = lookup(&view, of).await?;
-    let taken = dataset.bookmark(short).await.map_err(|error| Failure::because(&what(&full), chain(&error)))?;
+    let taken =
+        dataset.bookmark(short).await.map_err(|error| Failure::because(&what(&full), chain(&error)))?;
     if taken.is_some() {
         return Err(Failure::because(&what(&full), "bookmark exists"));
     }
     let (from, to, what) = (source.to_owned(), full.clone(), what(&full));
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::bookmark(cx, &from, &to).await })).await?;
+    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::bookmark(cx, &from, &to).await }))
+        .await?;
     Ok(Answer::default())
 }
