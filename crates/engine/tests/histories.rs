@@ -6,6 +6,9 @@
 //! and what it did: `MILLPOND_SEED=n MILLPOND_HISTORIES=1 cargo test -p millpond-engine --test histories`.
 //! `MILLPOND_HISTORIES=n` plays more of them (`make sim`).
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what was played, for the person who runs it")]
+#![allow(clippy::unwrap_used, clippy::large_futures, reason = "a test that fails here says why by its panic")]
+
 #[path = "histories/judge.rs"]
 mod judge;
 #[path = "histories/pairwise.rs"]
@@ -15,6 +18,8 @@ mod player;
 mod support;
 #[path = "histories/twin.rs"]
 mod twin;
+#[path = "histories/whole.rs"]
+mod whole;
 
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -76,6 +81,7 @@ fn play(seed: u64) {
         resume_unwind(panic);
     }
     drop(runtime);
+    let steps = player.log.len();
     for (what, dir) in &player.saved {
         if let Err(complaint) = judge::judge(dir) {
             if let Some(keep) = std::env::var_os("MILLPOND_KEEP") {
@@ -87,6 +93,8 @@ fn play(seed: u64) {
             );
         }
     }
+    let (layout, judged) = (player.layout(), player.saved.len());
+    println!("history {seed}: {layout}: {steps} lines, {judged} times images judged");
 }
 
 #[test]

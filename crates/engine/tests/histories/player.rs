@@ -1,22 +1,16 @@
 //! Plays one history: does things to the pool and to the twin, and compares them.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use block::{BlockVolume, Durability, VolumeError};
-use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
-    create::{DeviceFacts, Plan as Layout, VdevSpec},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::{Ending, OpFuture},
     mos::features,
     sync::Syncer,
     volume::LiveVolume,
 };
-use pool::{
-    dsl::DatasetKind,
-    props::index,
-    verify::{Progress, Row},
-};
+use pool::props::index;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
@@ -26,44 +20,33 @@ use crate::{
 };
 
 /// Bytes of a disk: the least OpenZFS takes, so that filling it is quick.
-const DISK: u64 = 64 << 20;
+pub(crate) const DISK: u64 = 64 << 20;
 /// Bytes of a volume in the beginning, and what its size is always a multiple of.
 const SIZE: usize = 1 << 20;
 const SIZE_STEP: usize = 128 << 10;
-/// Bytes of the volume that fills the pool, more than any of these pools holds; and of one write to it.
-const FILL: u64 = 512 << 20;
-const CHUNK: usize = 512 << 10;
 /// File system that some volumes are in.
-const FS: &str = "tank/fs";
+pub(crate) const FS: &str = "tank/fs";
 /// Features of checksums that new pools do not have, and others' pools do.
 const LATER_FEATURES: [&str; 4] =
     ["org.illumos:sha512", "org.illumos:skein", "org.illumos:edonr", "org.openzfs:blake3"];
-/// Object type of space maps.
-const SPACE_MAP: u8 = 8;
-/// Bytes a pool may use more after everything was destroyed than when it was new, besides its space maps, which
-/// are logs and keep their length until they are condensed. Numbers of objects are not given out again at once, so
-/// the MOS keeps a few blocks of dnodes (16 KiB each before compression, three copies, up to four times that with
-/// the parity of small blocks) and indirect blocks above them; a pool that got devices has a longer
-/// configuration, an array of metaslabs and a ZAP for each of them.
-const MOS_GROWTH: u64 = 1 << 20;
 
 /// What a pool was like when it was new.
 #[derive(Debug, Default)]
-struct Fresh {
-    used: u64,
-    maps: u64,
-    features: BTreeMap<String, u64>,
+pub(crate) struct Fresh {
+    pub(crate) used: u64,
+    pub(crate) maps: u64,
+    pub(crate) features: BTreeMap<String, u64>,
 }
 
 pub(crate) struct Player {
-    world: World,
-    running: Option<Running>,
+    pub(crate) world: World,
+    pub(crate) running: Option<Running>,
     pub(crate) random: StdRng,
-    twin: Twin,
-    names: u32,
-    plan: Plan,
-    fresh: Fresh,
-    images: PathBuf,
+    pub(crate) twin: Twin,
+    pub(crate) names: u32,
+    pub(crate) plan: Plan,
+    pub(crate) fresh: Fresh,
+    pub(crate) images: PathBuf,
     /// What was done.
     pub(crate) log: Vec<String>,
     /// Images for the judges, and which they are.
@@ -71,7 +54,7 @@ pub(crate) struct Player {
 }
 
 /// Bytes that no compressor makes smaller, always the same for one `seed`.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -84,7 +67,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn properties(choice: &Choice) -> Properties {
+pub(crate) fn properties(choice: &Choice) -> Properties {
     let number = |words, word| Stored::Number(index::number(words, word).expect("a known word"));
     let mut properties = Properties::new();
     properties.insert("compression".into(), number(index::COMPRESSION, choice.compression));
@@ -94,7 +77,7 @@ fn properties(choice: &Choice) -> Properties {
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.
-fn task<F>(op: F) -> F
+pub(crate) fn task<F>(op: F) -> F
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
 {
@@ -119,33 +102,37 @@ impl Player {
         }
     }
 
-    fn running(&self) -> &Running {
+    pub(crate) fn running(&self) -> &Running {
         self.running.as_ref().expect("the pool is open")
     }
 
-    fn note(&mut self, what: impl Into<String>) {
+    pub(crate) fn layout(&self) -> String {
+        format!("{} ashift {}", self.plan.layout, self.plan.ashift)
+    }
+
+    pub(crate) fn note(&mut self, what: impl Into<String>) {
         self.log.push(what.into());
     }
 
-    fn chance(&mut self, of: u32) -> bool {
+    pub(crate) fn chance(&mut self, of: u32) -> bool {
         self.random.random_range(0..of) == 0
     }
 
-    fn pick(&mut self, from: Vec<String>) -> Option<String> {
+    pub(crate) fn pick(&mut self, from: Vec<String>) -> Option<String> {
         (!from.is_empty()).then(|| from[self.random.random_range(0..from.len())].clone())
     }
 
-    fn volume_names(&self) -> Vec<String> {
+    pub(crate) fn volume_names(&self) -> Vec<String> {
         self.twin.volumes.keys().cloned().collect()
     }
 
     /// Snapshots that are not about to go.
-    fn snapshot_names(&self) -> Vec<String> {
+    pub(crate) fn snapshot_names(&self) -> Vec<String> {
         let staying = self.twin.snapshots.iter().filter(|(_, snapshot)| !snapshot.deferred);
         staying.map(|(name, _)| name.clone()).collect()
     }
 
-    async fn run<F>(&self, is_snapshot: bool, op: F) -> Result<(), OpError>
+    pub(crate) async fn run<F>(&self, is_snapshot: bool, op: F) -> Result<(), OpError>
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
@@ -153,7 +140,7 @@ impl Player {
     }
 
     /// Runs a command that nothing but a lack of space may refuse; whether it was done.
-    async fn command<F>(&mut self, what: String, is_snapshot: bool, op: F) -> bool
+    pub(crate) async fn command<F>(&mut self, what: String, is_snapshot: bool, op: F) -> bool
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
     {
@@ -168,7 +155,7 @@ impl Player {
         }
     }
 
-    async fn live(&self, name: &str) -> Arc<LiveVolume> {
+    pub(crate) async fn live(&self, name: &str) -> Arc<LiveVolume> {
         self.running().engine.volume(name).await.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
@@ -222,7 +209,7 @@ impl Player {
         }
     }
 
-    fn choice(&mut self) -> Choice {
+    pub(crate) fn choice(&mut self) -> Choice {
         Choice {
             block: BLOCKS[self.random.random_range(0..BLOCKS.len())],
             compression: COMPRESSIONS[self.random.random_range(0..COMPRESSIONS.len())],
@@ -231,13 +218,13 @@ impl Player {
         }
     }
 
-    fn new_name(&mut self, letter: char) -> String {
+    pub(crate) fn new_name(&mut self, letter: char) -> String {
         self.names += 1;
         let above = if self.random.random() { FS } else { POOL };
         format!("{above}/{letter}{}", self.names)
     }
 
-    async fn create(&mut self, choice: Choice) {
+    pub(crate) async fn create(&mut self, choice: Choice) {
         if self.twin.volumes.len() >= 9 {
             return;
         }
@@ -263,7 +250,7 @@ impl Player {
         }
     }
 
-    async fn write(&mut self) {
+    pub(crate) async fn write(&mut self) {
         for _ in 0..self.random.random_range(1..=3) {
             if let Some(name) = self.pick(self.volume_names()) {
                 self.write_to(&name).await;
@@ -272,7 +259,7 @@ impl Player {
     }
 
     /// A few writes of one pattern.
-    async fn write_to(&mut self, name: &str) {
+    pub(crate) async fn write_to(&mut self, name: &str) {
         let size = self.twin.volumes[name].len();
         let block = self.twin.blocks[name] as usize;
         let (pattern, count, aligned) =
@@ -313,7 +300,7 @@ impl Player {
     }
 
     /// Writes `bytes`, or notes that there is no room for them.
-    async fn change(&mut self, what: String, name: &str, offset: usize, bytes: Vec<u8>) {
+    pub(crate) async fn change(&mut self, what: String, name: &str, offset: usize, bytes: Vec<u8>) {
         self.note(what);
         let volume = self.live(name).await;
         let range = offset..offset + bytes.len();
@@ -338,7 +325,7 @@ impl Player {
         }
     }
 
-    async fn punch(&mut self) {
+    pub(crate) async fn punch(&mut self) {
         let Some(name) = self.pick(self.volume_names()) else { return };
         let size = self.twin.volumes[&name].len();
         let block = self.twin.blocks[&name] as usize;
@@ -370,7 +357,7 @@ impl Player {
         }
     }
 
-    async fn snapshot(&mut self) {
+    pub(crate) async fn snapshot(&mut self) {
         if self.twin.snapshots.len() >= 10 {
             return;
         }
@@ -393,7 +380,7 @@ impl Player {
         }
     }
 
-    async fn clone_snapshot(&mut self) {
+    pub(crate) async fn clone_snapshot(&mut self) {
         let Some(snapshot) = self.pick(self.snapshot_names()) else { return };
         if self.twin.volumes.len() >= 9 {
             return;
@@ -415,11 +402,11 @@ impl Player {
     }
 
     /// The head of a snapshot has the block size of the snapshot.
-    async fn block_of(&self, snapshot: &str) -> u32 {
+    pub(crate) async fn block_of(&self, snapshot: &str) -> u32 {
         self.twin.blocks[head(snapshot)]
     }
 
-    async fn promote(&mut self) {
+    pub(crate) async fn promote(&mut self) {
         let Some(name) = self.pick(self.twin.origins.keys().cloned().collect()) else { return };
         let clone = name.clone();
         let op = task(move |cx| Box::pin(async move { dsl::promote(cx, &clone).await }));
@@ -428,7 +415,7 @@ impl Player {
         }
     }
 
-    async fn rollback(&mut self) {
+    pub(crate) async fn rollback(&mut self) {
         let Some(name) = self.pick(self.volume_names()) else { return };
         let Some(snapshot) = self.twin.newest_of(&name) else { return };
         self.note(format!("rollback {snapshot}"));
@@ -448,7 +435,7 @@ impl Player {
         }
     }
 
-    async fn rename(&mut self) {
+    pub(crate) async fn rename(&mut self) {
         let is_snapshot = self.random.random();
         let all =
             if is_snapshot { self.twin.snapshots.keys().cloned().collect() } else { self.volume_names() };
@@ -470,7 +457,7 @@ impl Player {
         }
     }
 
-    async fn hold_or_release(&mut self) {
+    pub(crate) async fn hold_or_release(&mut self) {
         let Some(name) = self.pick(self.twin.snapshots.keys().cloned().collect()) else { return };
         let names = vec![name.clone()];
         let Snapshot { held, deferred, .. } = self.twin.snapshots[&name];
@@ -493,7 +480,7 @@ impl Player {
         self.twin.settle();
     }
 
-    async fn bookmark(&mut self) {
+    pub(crate) async fn bookmark(&mut self) {
         if self.random.random()
             && let Some(name) = self.pick(self.twin.bookmarks.clone())
         {
@@ -516,7 +503,7 @@ impl Player {
         self.twin.bookmarks.push(name);
     }
 
-    async fn set(&mut self) {
+    pub(crate) async fn set(&mut self) {
         let mut all = self.volume_names();
         all.extend([FS.to_owned(), POOL.to_owned()]);
         let Some(name) = self.pick(all) else { return };
@@ -543,7 +530,7 @@ impl Player {
         .await;
     }
 
-    async fn resize(&mut self) {
+    pub(crate) async fn resize(&mut self) {
         let Some(name) = self.pick(self.volume_names()) else { return };
         let size = SIZE_STEP * self.random.random_range(2..=16);
         let on = name.clone();
@@ -554,7 +541,7 @@ impl Player {
         }
     }
 
-    async fn destroy_snapshots(&mut self) {
+    pub(crate) async fn destroy_snapshots(&mut self) {
         let mut names = Vec::new();
         for _ in 0..self.random.random_range(1..=3) {
             names.extend(self.pick(self.twin.snapshots.keys().cloned().collect()));
@@ -581,7 +568,7 @@ impl Player {
         }
     }
 
-    async fn destroy_volume(&mut self) {
+    pub(crate) async fn destroy_volume(&mut self) {
         let Some(name) = self.pick(self.volume_names()) else { return };
         let refused = !self.twin.snapshots_of(&name).is_empty();
         self.note(format!("destroy {name} refused {refused}"));
@@ -594,7 +581,7 @@ impl Player {
         }
     }
 
-    async fn reopen(&mut self) {
+    pub(crate) async fn reopen(&mut self) {
         let ending = if self.random.random() { Ending::Export } else { Ending::Close };
         self.note(format!("{ending:?}, import"));
         let running = self.running.take().expect("the pool is open");
@@ -603,262 +590,5 @@ impl Player {
         self.verify("after the end").await;
         self.running = Some(self.world.open().await);
         self.compare().await;
-    }
-
-    /// `zpool add`: one more like the first.
-    pub(crate) async fn add_devices(&mut self) {
-        let words: Vec<&str> = self.plan.layout.split_whitespace().collect();
-        let is_disk = |word: &&&str| word.starts_with('d');
-        let disks = words.iter().skip(usize::from(!is_disk(&&words[0]))).take_while(is_disk).count();
-        let (mut spec, count) = match is_disk(&&words[0]) {
-            true => (Vec::new(), 1),
-            false => (vec![words[0].to_owned()], disks),
-        };
-        let first = self.world.media.len();
-        spec.extend((first..first + count).map(|number| format!("d{number}")));
-        self.note(format!("add {}", spec.join(" ")));
-        let spec = VdevSpec::parse(&spec).unwrap();
-        let facts =
-            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
-        let layout = Layout::new(&spec, &vec![facts; count], Some(self.plan.ashift), true).unwrap();
-        let mut added: Vec<Arc<dyn Disk>> = Vec::new();
-        for number in first..first + count {
-            let media = Arc::new(MemDisk::new(DISK).named(format!("/disks/d{number}")));
-            self.world.media.push(Arc::clone(&media));
-            let disk = Arc::new(FaultDisk::with_write_cache(media as Arc<dyn Disk>, number as u64));
-            self.running.as_mut().expect("the pool is open").disks.push(Arc::clone(&disk));
-            added.push(disk);
-        }
-        let layout = Arc::new(layout);
-        self.run(false, move |cx| Box::pin(async move { engine::create::add(cx, &layout, &added).await }))
-            .await
-            .unwrap();
-    }
-
-    /// Fills the pool until nothing more goes in, frees a half, goes on, and gives all of it back.
-    pub(crate) async fn fill(&mut self, judged: bool) {
-        let choice = self.plan.volumes[self.random.random_range(0..self.plan.volumes.len())];
-        let name = format!("{POOL}/fill");
-        self.note(format!("fill with {choice:?}"));
-        let volume = self.running().volume(&name, FILL, choice.block, properties(&choice)).await;
-        let seed = self.world.seed << 32;
-        let mut chunks = 0;
-        let mut refusals = 0;
-        // What is announced for a write is more than it takes in the end: after a sync there is room again.
-        while refusals < 3 {
-            assert!((chunks + 1) * (CHUNK as u64) < FILL, "the pool takes more than it can hold");
-            match volume
-                .write(chunks * CHUNK as u64, data(noise(seed + chunks, CHUNK)), Durability::Cached)
-                .await
-            {
-                Ok(()) => (chunks, refusals) = (chunks + 1, 0),
-                Err(VolumeError::NoSpace) => {
-                    refusals += 1;
-                    self.sync().await;
-                }
-                Err(error) => panic!("fill: {error}"),
-            }
-        }
-        self.note(format!("  full after {chunks} chunks"));
-        assert!(chunks > 8, "the pool takes next to nothing");
-        self.check("full").await;
-        if judged {
-            self.save("full").await;
-        }
-        self.read_fill(&*volume, seed, chunks, |_| true).await;
-        // Somebody else finds no room either, and keeps what is there.
-        self.write().await;
-        self.sync().await;
-
-        self.note("free every other chunk".to_owned());
-        for chunk in (0..chunks).step_by(2) {
-            volume.unmap(chunk * CHUNK as u64, CHUNK as u64, Durability::Cached).await.unwrap();
-        }
-        // What was freed can be taken again a few transaction groups later.
-        for _ in 0..5 {
-            self.sync().await;
-        }
-        self.check("half freed").await;
-        for chunk in (0..chunks.min(8)).step_by(2) {
-            let bytes = data(noise(seed + chunk, CHUNK));
-            volume.write(chunk * CHUNK as u64, bytes, Durability::Cached).await.unwrap_or_else(|error| {
-                panic!("after half of the pool was freed: {error}");
-            });
-        }
-        self.sync().await;
-        self.read_fill(&*volume, seed, chunks, |chunk| chunk % 2 == 1 || chunk < 8).await;
-        let gone = name.clone();
-        self.command(format!("destroy {name}"), false, move |cx| {
-            Box::pin(async move { dsl::destroy_head(cx, &gone).await })
-        })
-        .await;
-        self.check("while its blocks are being freed").await;
-        self.wait_for_frees().await;
-    }
-
-    async fn read_fill(&self, volume: &dyn BlockVolume, seed: u64, chunks: u64, kept: impl Fn(u64) -> bool) {
-        for chunk in (0..chunks).filter(|chunk| kept(*chunk)) {
-            let mut found = Vec::with_capacity(CHUNK);
-            for segment in volume.read(chunk * CHUNK as u64, CHUNK).await.unwrap() {
-                match segment {
-                    block::Segment::Data(bytes) => found.extend_from_slice(&bytes),
-                    block::Segment::Zero(len) => found.resize(found.len() + len, 0),
-                }
-            }
-            assert!(found == noise(seed + chunk, CHUNK), "chunk {chunk} of what filled the pool");
-        }
-    }
-
-    async fn wait_for_frees(&mut self) {
-        for _ in 0..1000 {
-            self.sync().await;
-            let view = self.running().engine.view();
-            if view.dsl().await.unwrap().internal_used("$FREE").await.unwrap() == 0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        panic!("what was destroyed is never freed");
-    }
-
-    async fn sync(&self) {
-        self.running().engine.sync().await.unwrap();
-    }
-
-    /// Our own checker over everything.
-    async fn verify(&self, what: &str) -> pool::verify::Report {
-        // A copy, so that nothing changes meanwhile.
-        let pool = self.world.fork().look().await.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let report = pool::verify::verify(&pool, &Arc::new(Progress::default())).await;
-        assert!(report.is_clean(), "{what}: {report:#?}");
-        report
-    }
-
-    /// Everything there is is durable and clean.
-    pub(crate) async fn check(&mut self, what: &str) {
-        self.sync().await;
-        self.verify(what).await;
-        if let Some(name) = self.pick(self.volume_names()) {
-            let volume = self.live(&name).await;
-            assert!(content(&*volume).await == self.twin.volumes[&name], "{what}: content of {name}");
-        }
-    }
-
-    /// Everything is as the twin has it.
-    pub(crate) async fn compare(&self) {
-        let view = self.running().engine.view();
-        let (mut volumes, mut snapshots, mut bookmarks) = (Vec::new(), Vec::new(), Vec::new());
-        for dataset in view.dsl().await.unwrap().volumes().await.unwrap().0 {
-            let name = dataset.name().to_owned();
-            if dataset.kind() == DatasetKind::Head {
-                let volume = self.live(&name).await;
-                let expected = self.twin.volumes.get(&name);
-                assert!(Some(&content(&*volume).await) == expected, "content of {name}");
-                assert_eq!(
-                    dataset.origin().await.unwrap().as_ref(),
-                    self.twin.origins.get(&name),
-                    "origin of {name}"
-                );
-                for bookmark in dataset.bookmarks().await.unwrap() {
-                    bookmarks.push(bookmark.name().to_owned());
-                }
-                volumes.push(name);
-            } else {
-                let Some(expected) = self.twin.snapshots.get(&name) else {
-                    panic!("{name} should not be there")
-                };
-                let volume = dataset.open_volume().await.unwrap();
-                assert!(content(&*volume).await == expected.bytes, "content of {name}");
-                assert_eq!(!dataset.holds().await.unwrap().is_empty(), expected.held, "holds of {name}");
-                snapshots.push(name);
-            }
-        }
-        let mut expected = self.twin.bookmarks.clone();
-        (expected.sort(), bookmarks.sort(), volumes.sort(), snapshots.sort());
-        assert_eq!(bookmarks, expected, "bookmarks");
-        assert_eq!(volumes, self.volume_names(), "volumes");
-        assert_eq!(snapshots, self.twin.snapshots.keys().cloned().collect::<Vec<_>>(), "snapshots");
-    }
-
-    /// What is on the media now, as images for the judges.
-    pub(crate) async fn save(&mut self, what: &'static str) {
-        self.note(format!("saved: {what}"));
-        let dir = self.images.join(what);
-        std::fs::create_dir(&dir).unwrap();
-        self.world.save(&dir);
-        self.saved.push((what, dir));
-    }
-
-    /// What the pool itself takes.
-    async fn measure(&self) -> Fresh {
-        self.sync().await;
-        let report = self.verify("measured").await;
-        let maps = report.counts.rows().into_iter().filter(|(row, _)| *row == Row::Type(SPACE_MAP));
-        let maps = maps.map(|(_, count)| count.asize).sum();
-        let view = self.running().engine.view();
-        let root = view.dsl().await.unwrap().lookup(POOL).await.unwrap();
-        // These two count space maps, not what is stored.
-        let counts = |guid: &str| !guid.contains("spacemap");
-        let features = view.features().iter().filter(|feature| counts(&feature.guid));
-        Fresh {
-            used: root.dir().phys().used_bytes,
-            maps,
-            features: features.map(|feature| (feature.guid.clone(), feature.count)).collect(),
-        }
-    }
-
-    /// Destroys all there is. The space comes back, and features are not in use any more.
-    pub(crate) async fn destroy_everything(&mut self) {
-        self.note("destroy everything");
-        let held: Vec<String> =
-            self.twin.snapshots.iter().filter(|(_, s)| s.held).map(|(name, _)| name.clone()).collect();
-        if !held.is_empty() {
-            self.run(false, move |cx| Box::pin(async move { dsl::release(cx, "keep", &held).await }))
-                .await
-                .unwrap();
-        }
-        self.twin.snapshots.values_mut().for_each(|snapshot| snapshot.held = false);
-        self.twin.settle();
-        while !self.twin.volumes.is_empty() {
-            let free = |name: &&String| {
-                !self.twin.snapshots_of(name).iter().any(|snapshot| self.twin.has_clones(snapshot))
-            };
-            let all = self.volume_names();
-            let name = all.iter().find(free).expect("clones do not form a circle").clone();
-            let names = self.twin.snapshots_of(&name);
-            if !names.is_empty() {
-                self.twin.snapshots.retain(|name, _| !names.contains(name));
-                self.command(format!("destroy {}", names.join(" ")), false, move |cx| {
-                    Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
-                })
-                .await;
-            }
-            let gone = name.clone();
-            self.command(format!("destroy {name}"), false, move |cx| {
-                Box::pin(async move { dsl::destroy_head(cx, &gone).await })
-            })
-            .await;
-            self.twin.destroy_volume(&name);
-        }
-        self.command(format!("destroy {FS}"), false, move |cx| {
-            Box::pin(async move { dsl::destroy_head(cx, FS).await })
-        })
-        .await;
-        self.wait_for_frees().await;
-        let now = self.measure().await;
-        assert_eq!(now.features, self.fresh.features, "features of the empty pool");
-        let bound = self.fresh.used + now.maps.saturating_sub(self.fresh.maps) + MOS_GROWTH;
-        let line = format!(
-            "  used {} and maps {} were {} and {}",
-            now.used, now.maps, self.fresh.used, self.fresh.maps
-        );
-        assert!(now.used <= bound, "space does not come back:{line}");
-        self.note(line);
-    }
-
-    pub(crate) async fn export_and_save(&mut self) {
-        self.running.take().expect("the pool is open").export().await;
-        self.verify("at the end").await;
-        self.save("end").await;
     }
 }
