@@ -1,5 +1,7 @@
 //! What the commands do to a pool's datasets, judged by the reference checker, which recomputes every counter,
 //! list and link of docs/format/mos.md from the blocks themselves, and by `zdb`.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
+#![allow(clippy::large_futures, reason = "a test's task may be large")]
 
 mod support;
 

@@ -1,6 +1,8 @@
 //! Families of datasets that OpenZFS made, taken further at random: written, snapshotted, cloned, promoted, rolled
 //! back, renamed, destroyed. The reference checker recomputes every counter and link on the way, contents are
 //! compared with what they were, and in the end `zdb` judges.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
+#![allow(clippy::large_futures, reason = "a test's task may be large")]
 
 mod files;
 

@@ -38,7 +38,7 @@ const LIVELIST: &str = "com.delphix:livelist";
 #[derive(Debug)]
 pub(crate) struct Edit {
     /// The object set.
-    pub(crate) set: MutSet,
+    pub(crate) set: Box<MutSet>,
     dataset: u64,
 }
 
@@ -73,12 +73,13 @@ impl Edit {
         if phys.bp.uses_crypt() {
             return Err(EngineError::Unsupported(format!("dataset {dataset} is encrypted")));
         }
-        Ok(Self { set: MutSet::open(cx.out.source(), dataset, phys.bp).await?, dataset })
+        let set = Box::pin(MutSet::open(cx.out.source(), dataset, phys.bp)).await?;
+        Ok(Self { set: Box::new(set), dataset })
     }
 
     /// A new object set for head `dataset`, which has none yet.
     pub(crate) fn create(cx: &Syncer, dataset: u64, kind: ObjsetType) -> Self {
-        Self { set: MutSet::create(cx.out.source(), dataset, kind), dataset }
+        Self { set: Box::new(MutSet::create(cx.out.source(), dataset, kind)), dataset }
     }
 
     /// Writes what changed and accounts for it. The set is what is on disk then.
@@ -103,7 +104,8 @@ impl Edit {
             origin_txg: dir::origin_txg(&mut cx.mos, &dir_phys).await?,
             sums: Sums::default(),
         };
-        let root = self.set.sync(&mut cx.out, &policy, &deflate, &mut ledger).await?;
+        let sync = self.set.sync(&mut cx.out, &policy, &deflate, &mut ledger);
+        let root = Box::pin(sync).await?;
         let sums = ledger.sums;
         if root != phys.bp {
             dataset::update(&mut cx.mos, object, |phys| phys.bp = root).await?;
