@@ -11,15 +11,17 @@
 
 mod files;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, Effect, Fault, FaultDisk, IoBuf, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
-    dsl::Properties,
+    dsl::{self, Properties, Stored},
+    engine::{Ending, Engine, Options},
     open,
     sync::Syncer,
+    txg::Limits,
 };
 use files::{NOW, check, export, sync};
 use parking_lot::Mutex;
@@ -327,7 +329,7 @@ async fn heartbeats_are_seen_by_another_host() {
     let spec = VdevSpec::parse(&["mirror", "a", "b"]).unwrap();
     let facts = DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
     let plan = Plan::new(&spec, &[facts; 2], Some(12), true).unwrap();
-    let properties: Properties = [("multihost".to_owned(), engine::dsl::Stored::Number(1))].into();
+    let properties: Properties = [("multihost".to_owned(), Stored::Number(1))].into();
     let options = CreateOptions { pool_properties: properties, ..options() };
     let mut cx = create::create(&plan, &as_disks(&media), options).await.unwrap();
     sync(&mut cx).await;
@@ -348,4 +350,32 @@ async fn heartbeats_are_seen_by_another_host() {
     let again = import::scan(&Sources::disks(as_disks(&media))).await;
     let error = import::open(&again.pools[0], &options).await.unwrap_err();
     assert!(matches!(error, import::ImportError::InUse { .. }), "silent now: {error}");
+}
+
+/// An open pool beats while the property is on, and no longer.
+#[tokio::test(start_paused = true)]
+async fn a_running_pool_beats_while_multihost_is_on() {
+    let media = media(1);
+    let cx = create_on("a", &as_disks(&media)).await;
+    let limits = Limits { timeout: Duration::from_secs(1 << 30), ..Limits::default() };
+    let engine = Engine::start(cx, Options { limits, now: || NOW + 9 }).await.unwrap();
+    let set = |on: u64| {
+        let properties: Properties = [("multihost".to_owned(), Stored::Number(on))].into();
+        engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }))
+    };
+    let best = async || import::scan(&Sources::disks(as_disks(&media))).await.pools[0].uberblocks[0];
+    set(1).await.unwrap();
+    let mut before = best().await.rank();
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = best().await;
+        assert!(now.rank() > before, "{now:?}");
+        assert_eq!(now.rootbp, engine.view().uberblock().rootbp);
+        before = now.rank();
+    }
+    set(0).await.unwrap();
+    let silent = best().await.rank();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(best().await.rank(), silent);
+    engine.end(Ending::Export).await.unwrap();
 }
