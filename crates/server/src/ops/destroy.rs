@@ -376,7 +376,8 @@ pub(crate) async fn rollback(
     later.sort_by_key(Dataset::create_txg);
     let mut marks = dataset.bookmarks().await.map_err(unreadable)?;
     marks.retain(|mark| mark.create_txg() > target.create_txg());
-    if !recursive && !clones && !(later.is_empty() && marks.is_empty()) {
+    let has_later = !later.is_empty() || !marks.is_empty();
+    if has_later && !recursive && !clones {
         let names: Vec<&str> = later.iter().chain(&marks).map(Dataset::name).collect();
         return Err(Failure::new(format!(
             "{what}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and \
