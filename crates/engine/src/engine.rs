@@ -368,7 +368,8 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
         let tasks = take_tasks(&shared);
         let volumes: Vec<Arc<LiveVolume>> =
             shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
-        let dirty: Vec<Arc<LiveVolume>> = volumes.iter().filter(|volume| volume.is_dirty(txg)).cloned().collect();
+        let dirty: Vec<Arc<LiveVolume>> =
+            volumes.iter().filter(|volume| volume.is_dirty(txg)).cloned().collect();
         let wanted = touched || !tasks.is_empty() || shared.txgs.take_wanted(txg) || ending.is_some();
         if !wanted {
             shared.txgs.skipped(txg);
@@ -379,7 +380,8 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
             crate::open::close(&mut syncer, state);
         }
         let mut answers = Vec::new();
-        let mut work = Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
+        let mut work =
+            Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
         for volume in &dirty {
             work.volumes.push((volume.dataset(), volume.dirty(txg)));
         }
@@ -488,8 +490,10 @@ async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, el
 
 /// Tells an open volume what happened to its dataset.
 async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
-    let (Change::Content(number) | Change::Renamed(number) | Change::Destroyed(number) | Change::Properties(number)) =
-        change;
+    let (Change::Content(number)
+    | Change::Renamed(number)
+    | Change::Destroyed(number)
+    | Change::Properties(number)) = change;
     let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
         return;
     };

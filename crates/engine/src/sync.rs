@@ -16,12 +16,7 @@
 use std::{pin::Pin, sync::Arc};
 
 use ondisk::{
-    Order,
-    dsl::DatasetPhys,
-    blkptr::BlkPtr,
-    bpobj::BpobjEntry,
-    nvlist::NvList,
-    label::Multihost,
+    Order, blkptr::BlkPtr, bpobj::BpobjEntry, dsl::DatasetPhys, label::Multihost, nvlist::NvList,
     uberblock::Uberblock,
 };
 use pool::{Pool, PoolIo, dmu::Object};
@@ -31,10 +26,10 @@ use crate::{
     BoxFuture, EngineError,
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
+    missed::{self, Outages},
     mos::{bpobj, packed},
     policy::SetPolicy,
     space::{Deflate, Space},
-    missed::{self, Outages},
     write::{BlockWriter, Written, labels},
 };
 
@@ -188,7 +183,12 @@ impl Syncer {
     ///
     /// # Errors
     /// Nothing of it is; the state in memory is not to be used any more.
-    pub fn sync_txg<'a>(&'a mut self, txg: u64, now: u64, work: Work) -> BoxFuture<'a, Result<Done, EngineError>> {
+    pub fn sync_txg<'a>(
+        &'a mut self,
+        txg: u64,
+        now: u64,
+        work: Work,
+    ) -> BoxFuture<'a, Result<Done, EngineError>> {
         Box::pin(async move {
             (self.txg, self.now) = (txg, now);
             // A pool that is being created has begun already: its root dataset was written.
@@ -257,7 +257,8 @@ impl Syncer {
                 self.out.free(&bp).await?;
             }
             if space != Space::ZERO {
-                dsl::account::dir_add(&mut self.mos, self.places.mos_dir, dsl::account::Kind::Head, space).await?;
+                dsl::account::dir_add(&mut self.mos, self.places.mos_dir, dsl::account::Kind::Head, space)
+                    .await?;
             }
             self.write_maps().await?;
         }
@@ -303,7 +304,8 @@ impl Syncer {
                 continue;
             }
             let bonus = self.mos.bonus(dataset).await?;
-            let phys = DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
+            let phys =
+                DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
             // What is set aside for it by its own reservation is in this number.
             let limit = dsl::available(self, phys.dir).await?;
             rooms.push((dataset, Room { limit, own: limit.saturating_sub(shared) }));
@@ -313,12 +315,8 @@ impl Syncer {
 
     /// Labels and uberblock.
     async fn commit(&mut self) -> Result<(), EngineError> {
-        let uberblock = Uberblock {
-            txg: self.txg,
-            timestamp: self.now,
-            rootbp: *self.mos.root(),
-            ..self.uberblock
-        };
+        let uberblock =
+            Uberblock { txg: self.txg, timestamp: self.now, rootbp: *self.mos.root(), ..self.uberblock };
         let config = self.config_dirty.then_some(&self.config);
         labels::commit(self.io.tree(), &uberblock, config, self.multihost()).await?;
         self.uberblock = uberblock;

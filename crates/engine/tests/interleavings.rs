@@ -97,7 +97,8 @@ impl Play {
         match letter {
             b'w' => {
                 let offset = usize::from(self.counter % 2) * BLOCK;
-                let bytes: Vec<u8> = (0..BLOCK).map(|i| (i as u8).wrapping_mul(self.counter) ^ (i >> 4) as u8).collect();
+                let bytes: Vec<u8> =
+                    (0..BLOCK).map(|i| (i as u8).wrapping_mul(self.counter) ^ (i >> 4) as u8).collect();
                 self.volume[offset..offset + BLOCK].copy_from_slice(&bytes);
                 let volume = self.engine.volume(&name).await.unwrap();
                 volume.write(offset as u64, data(bytes), Durability::Cached).await.unwrap();
@@ -130,7 +131,10 @@ impl Play {
             b'f' => self.free().await,
             b'r' => {
                 let Some(snapshot) = self.snapshots.last().map(|copy| copy.name.clone()) else { return };
-                let queued = self.queued.iter().any(|(c, _)| matches!(c, Command::Snapshot(_) | Command::DestroySnapshot(_)));
+                let queued = self
+                    .queued
+                    .iter()
+                    .any(|(c, _)| matches!(c, Command::Snapshot(_) | Command::DestroySnapshot(_)));
                 if queued {
                     return;
                 }
@@ -180,7 +184,10 @@ impl Play {
 
     async fn command<F>(&mut self, command: Command, is_snapshot: bool, op: F)
     where
-        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Clone + Send + 'static,
+        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()>
+            + Clone
+            + Send
+            + 'static,
     {
         let engine = Arc::clone(&self.engine);
         let running = tokio::spawn(async move { engine.run(is_snapshot, op).await });
@@ -208,7 +215,8 @@ impl Play {
                     self.snapshots.push(Copy { name, bytes: self.volume.clone(), origin: None });
                 }
                 Command::Clone(snapshot, name) => {
-                    let mut bytes = self.snapshots.iter().find(|copy| copy.name == snapshot).unwrap().bytes.clone();
+                    let mut bytes =
+                        self.snapshots.iter().find(|copy| copy.name == snapshot).unwrap().bytes.clone();
                     // The clone's own content, so that sharing ends.
                     bytes[..BLOCK].fill(self.counter);
                     let volume = self.engine.volume(&name).await.unwrap();
@@ -285,7 +293,8 @@ async fn every_order_of_a_few_operations_keeps_every_copy() {
     };
     let mut played = 0_u64;
     for word in all {
-        let outcome = futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(play(&world, &word))).await;
+        let outcome =
+            futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(play(&world, &word))).await;
         if let Err(panic) = outcome {
             eprintln!("MILLPOND_WORD={}", String::from_utf8_lossy(&word));
             std::panic::resume_unwind(panic);

@@ -43,7 +43,8 @@ struct Player {
     log: Vec<String>,
 }
 
-const LAYOUTS: [&str; 6] = ["d0", "d0 d1", "mirror d0 d1", "raidz1 d0 d1 d2", "raidz2 d0 d1 d2 d3", "mirror d0 d1 mirror d2 d3"];
+const LAYOUTS: [&str; 6] =
+    ["d0", "d0 d1", "mirror d0 d1", "raidz1 d0 d1 d2", "raidz2 d0 d1 d2 d3", "mirror d0 d1 mirror d2 d3"];
 const BLOCKS: [u32; 4] = [4096, 8192, 16384, 65536];
 const SIZE: u64 = 512 << 10;
 
@@ -73,7 +74,10 @@ impl Player {
 
     async fn command<F>(&mut self, is_snapshot: bool, op: F) -> Result<(), dsl::OpError>
     where
-        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()> + Clone + Send + 'static,
+        F: for<'a> FnOnce(&'a mut engine::sync::Syncer) -> engine::engine::OpFuture<'a, ()>
+            + Clone
+            + Send
+            + 'static,
     {
         let result = self.running().engine.run(is_snapshot, op).await;
         if result.is_ok() {
@@ -119,7 +123,9 @@ impl Player {
         self.note(format!("create {name} block {block} compression {compression} checksum {checksum}"));
         self.live.volumes.insert(name.clone(), vec![0; SIZE as usize]);
         let new = dsl::NewVolume { name, size: SIZE, block, properties, parents: false };
-        self.command(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await.unwrap();
+        self.command(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
+            .await
+            .unwrap();
     }
 
     async fn write(&mut self) {
@@ -212,7 +218,9 @@ impl Player {
         let Some(snapshot) = newest else { return };
         self.note(format!("rollback {snapshot}"));
         self.live.volumes.insert(name, self.live.snapshots[&snapshot].clone());
-        self.command(false, move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await })).await.unwrap();
+        self.command(false, move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await }))
+            .await
+            .unwrap();
     }
 
     async fn promote(&mut self) {
@@ -252,7 +260,9 @@ impl Player {
         let before = self.live.clone();
         self.live.snapshots.remove(&snapshot);
         let result = self
-            .command(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }))
+            .command(false, move |cx| {
+                Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await })
+            })
             .await;
         assert_eq!(result.is_err(), has_clones, "{result:?}");
         if has_clones {

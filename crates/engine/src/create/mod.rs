@@ -43,7 +43,7 @@ pub use self::{
     spec::{Shape, SpecError, TopSpec, Use, VdevSpec},
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     alloc::{Allocator, NewTop},
     dmu::{MutSet, NewObject},
     dsl::{self, OpError, Properties, Stored},
@@ -101,77 +101,84 @@ struct Numbered {
 ///
 /// # Errors
 /// A device fails, or properties or features contradict each other. What was written so far is no pool.
-pub async fn create(plan: &Plan, disks: &[Arc<dyn Disk>], options: CreateOptions) -> Result<Syncer, OpError> {
-    if !plan.tops.iter().any(|top| top.purpose == Use::Data) {
-        return Err(OpError::Refused("at least one toplevel vdev must be specified".to_owned()));
-    }
-    let mut random = StdRng::seed_from_u64(options.seed);
-    let guid = new_guid(&mut random);
-    let host = Host { id: options.hostid, name: options.hostname.clone() };
-    let mut config = config::new_pool(&options.name, guid, &host, FIRST_TXG);
-    if let Some(Stored::Text(comment)) = options.pool_properties.get("comment") {
-        config.set("comment", comment.as_str());
-    }
-    if let Some(Stored::Text(compatibility)) = options.pool_properties.get("compatibility") {
-        config.set("compatibility", compatibility.as_str());
-    }
-    let numbered = number(plan, disks, &mut random, 0, FIRST_TXG)?;
-    let lists: Vec<&NvList> = numbered.lists.iter().collect();
-    let tree = Tree::from_tops(guid, &lists, &numbered.disks, None).map_err(bad_config)?;
-    set_classes(&tree, plan, 0);
-    numbered.lists.iter().for_each(|list| config::push_top(&mut config, list.clone()));
+pub fn create<'a>(
+    plan: &'a Plan,
+    disks: &'a [Arc<dyn Disk>],
+    options: CreateOptions,
+) -> BoxFuture<'a, Result<Syncer, OpError>> {
+    Box::pin(async move {
+        if !plan.tops.iter().any(|top| top.purpose == Use::Data) {
+            return Err(OpError::Refused("at least one toplevel vdev must be specified".to_owned()));
+        }
+        let mut random = StdRng::seed_from_u64(options.seed);
+        let guid = new_guid(&mut random);
+        let host = Host { id: options.hostid, name: options.hostname.clone() };
+        let mut config = config::new_pool(&options.name, guid, &host, FIRST_TXG);
+        if let Some(Stored::Text(comment)) = options.pool_properties.get("comment") {
+            config.set("comment", comment.as_str());
+        }
+        if let Some(Stored::Text(compatibility)) = options.pool_properties.get("compatibility") {
+            config.set("compatibility", compatibility.as_str());
+        }
+        let numbered = number(plan, disks, &mut random, 0, FIRST_TXG)?;
+        let lists: Vec<&NvList> = numbered.lists.iter().collect();
+        let tree = Tree::from_tops(guid, &lists, &numbered.disks, None).map_err(bad_config)?;
+        set_classes(&tree, plan, 0);
+        numbered.lists.iter().for_each(|list| config::push_top(&mut config, list.clone()));
 
-    let traits = traits_of(&options.features);
-    let tops: Vec<NewTop> = plan.tops.iter().zip(0..).map(|(top, id)| new_top(top, id)).collect();
-    let io = Arc::new(PoolIo::new(tree, Arc::clone(&options.cache)));
-    let mut salt = [0; 32];
-    random.fill_bytes(&mut salt);
-    io.set_salt(salt);
-    io.start_counting();
-    let multihost = match options.pool_properties.get("multihost") {
-        Some(Stored::Number(1)) => Multihost::On,
-        _ => Multihost::Off,
-    };
-    let uberblock = Uberblock {
-        order: Order::Little,
-        version: VERSION_FEATURES,
-        txg: 0,
-        guid_sum: io.tree().guid_sum(),
-        timestamp: options.now,
-        rootbp: BlkPtr::EMPTY,
-        software_version: VERSION_FEATURES,
-        mmp: Some(multihost::fields(multihost)),
-        checkpoint_txg: 0,
-        raidz_reflow: RaidzReflow::default(),
-    };
-    for top in 0..io.tree().tops.len() {
-        labels::initialize(io.tree(), &config, top).await?;
-    }
-    write_auxiliary_labels(&io, &numbered).await?;
+        let traits = traits_of(&options.features);
+        let tops: Vec<NewTop> = plan.tops.iter().zip(0..).map(|(top, id)| new_top(top, id)).collect();
+        let io = Arc::new(PoolIo::new(tree, Arc::clone(&options.cache)));
+        let mut salt = [0; 32];
+        random.fill_bytes(&mut salt);
+        io.set_salt(salt);
+        io.start_counting();
+        let multihost = match options.pool_properties.get("multihost") {
+            Some(Stored::Number(1)) => Multihost::On,
+            _ => Multihost::Off,
+        };
+        let uberblock = Uberblock {
+            order: Order::Little,
+            version: VERSION_FEATURES,
+            txg: 0,
+            guid_sum: io.tree().guid_sum(),
+            timestamp: options.now,
+            rootbp: BlkPtr::EMPTY,
+            software_version: VERSION_FEATURES,
+            mmp: Some(multihost::fields(multihost)),
+            checkpoint_txg: 0,
+            raidz_reflow: RaidzReflow::default(),
+        };
+        for top in 0..io.tree().tops.len() {
+            labels::initialize(io.tree(), &config, top).await?;
+        }
+        write_auxiliary_labels(&io, &numbered).await?;
 
-    let out = BlockWriter::new(Arc::clone(&io), Allocator::create(traits, &tops), traits, options.workers);
-    let mos = MutSet::create(out.source(), 0, ObjsetType::Meta);
-    let mut cx = Syncer {
-        name: options.name.clone(),
-        guid,
-        txg: FIRST_TXG,
-        now: options.now,
-        random,
-        out,
-        mos,
-        places: Places::default(),
-        config,
-        config_dirty: true,
-        uberblock,
-        io,
-        view: None,
-        multihost: multihost == Multihost::On,
-        outages: Outages::default(),
-        changes: Vec::new(),
-    };
-    cx.out.begin(FIRST_TXG);
-    fill(&mut cx, plan, &options, &numbered, salt).await?;
-    Ok(cx)
+        let out =
+            BlockWriter::new(Arc::clone(&io), Allocator::create(traits, &tops), traits, options.workers);
+        let mos = MutSet::create(out.source(), 0, ObjsetType::Meta);
+        let mut cx = Syncer {
+            name: options.name.clone(),
+            guid,
+            txg: FIRST_TXG,
+            now: options.now,
+            random,
+            out,
+            mos,
+            places: Places::default(),
+            config,
+            config_dirty: true,
+            uberblock,
+            io,
+            view: None,
+            multihost: multihost == Multihost::On,
+            outages: Outages::default(),
+            changes: Vec::new(),
+        };
+        cx.out.begin(FIRST_TXG);
+        fill(&mut cx, plan, &options, &numbered, salt).await?;
+        Ok(cx)
+    })
 }
 
 /// Everything in the MOS of a new pool.
@@ -224,39 +231,45 @@ async fn fill(
 ///
 /// # Errors
 /// A new device fails, or the pool cannot have such devices. Nothing has changed then.
-pub async fn add(cx: &mut Syncer, plan: &Plan, disks: &[Arc<dyn Disk>]) -> Result<(), OpError> {
-    let classes = special(plan);
-    if classes > 0 && counts::count(&mut cx.mos, ALLOCATION_CLASSES).await?.is_none() {
-        let feature = "allocation_classes";
-        return Err(OpError::Refused(format!("feature '{feature}' is not enabled in this pool")));
-    }
-    let first = cx.io.tree().tops.len();
-    let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;
-    let mut tree = cx.io.tree().clone();
-    let mut config = cx.config.clone();
-    for list in &numbered.lists {
-        tree = tree.with_top(list, &numbered.disks).map_err(bad_config)?;
-        config::push_top(&mut config, list.clone());
-    }
-    set_classes(&tree, plan, first);
-    for top in first..tree.tops.len() {
-        labels::initialize(&tree, &config, top).await?;
-    }
-    let io = Arc::new(cx.io.with_tree(tree));
-    write_auxiliary_labels(&io, &numbered).await?;
+pub fn add<'a>(
+    cx: &'a mut Syncer,
+    plan: &'a Plan,
+    disks: &'a [Arc<dyn Disk>],
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let classes = special(plan);
+        if classes > 0 && counts::count(&mut cx.mos, ALLOCATION_CLASSES).await?.is_none() {
+            let feature = "allocation_classes";
+            return Err(OpError::Refused(format!("feature '{feature}' is not enabled in this pool")));
+        }
+        let first = cx.io.tree().tops.len();
+        let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;
+        let mut tree = cx.io.tree().clone();
+        let mut config = cx.config.clone();
+        for list in &numbered.lists {
+            tree = tree.with_top(list, &numbered.disks).map_err(bad_config)?;
+            config::push_top(&mut config, list.clone());
+        }
+        set_classes(&tree, plan, first);
+        for top in first..tree.tops.len() {
+            labels::initialize(&tree, &config, top).await?;
+        }
+        let io = Arc::new(cx.io.with_tree(tree));
+        write_auxiliary_labels(&io, &numbered).await?;
 
-    // From here on only a failing pool can stop it.
-    cx.uberblock.guid_sum = io.tree().guid_sum();
-    cx.out.set_io(Arc::clone(&io));
-    for (top, id) in plan.tops.iter().zip(first as u64..) {
-        cx.out.alloc.add(&new_top(top, id));
-    }
-    cx.mos.set_source(cx.out.source());
-    (cx.io, cx.config, cx.config_dirty) = (io, config, true);
-    if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
-        add_zaps(cx, plan, first, map).await?;
-    }
-    add_auxiliaries(cx, &numbered).await
+        // From here on only a failing pool can stop it.
+        cx.uberblock.guid_sum = io.tree().guid_sum();
+        cx.out.set_io(Arc::clone(&io));
+        for (top, id) in plan.tops.iter().zip(first as u64..) {
+            cx.out.alloc.add(&new_top(top, id));
+        }
+        cx.mos.set_source(cx.out.source());
+        (cx.io, cx.config, cx.config_dirty) = (io, config, true);
+        if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
+            add_zaps(cx, plan, first, map).await?;
+        }
+        add_auxiliaries(cx, &numbered).await
+    })
 }
 
 /// Gives all new devices guids, and puts the disks to them. `first` is the id of the first top-level device.

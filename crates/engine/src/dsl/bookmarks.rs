@@ -14,7 +14,7 @@ use pool::{Bookmark as At, dmu::ReadError, dsl::name::Part};
 
 use super::{OpError, attributes, dataset, destroy, dir, find};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{features, zap},
     sync::Syncer,
 };
@@ -108,51 +108,53 @@ async fn place(cx: &mut Syncer, full: &str) -> Result<(find::Head, String), OpEr
 }
 
 /// `zfs bookmark`: from a snapshot or another bookmark.
-pub async fn bookmark(cx: &mut Syncer, from: &str, name: &str) -> Result<(), OpError> {
-    if features::count(&mut cx.mos, FEATURE).await?.is_none() {
-        return Err(OpError::Refused("bookmark feature not enabled".into()));
-    }
-    let (head, last) = place(cx, name).await?;
-    let foreign = || OpError::Refused("source is not an ancestor of the new bookmark's dataset".into());
-    let mark = match find::parse(cx, from)?.1 {
-        Part::Snapshot(_) => {
-            let snapshot = find::snapshot(cx, from).await?;
-            if !is_before(cx, head.object, snapshot.object).await? {
-                return Err(foreign());
-            }
-            let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
-            BookmarkPhys {
-                guid: phys.guid,
-                creation_txg: phys.creation_txg,
-                creation_time: phys.creation_time,
-                extra: Vec::new(),
-            }
+pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        if features::count(&mut cx.mos, FEATURE).await?.is_none() {
+            return Err(OpError::Refused("bookmark feature not enabled".into()));
         }
-        Part::Bookmark(_) => {
-            let (source, source_name) = place(cx, from).await?;
-            if source.object != head.object {
-                return Err(foreign());
+        let (head, last) = place(cx, name).await?;
+        let foreign = || OpError::Refused("source is not an ancestor of the new bookmark's dataset".into());
+        let mark = match find::parse(cx, from)?.1 {
+            Part::Snapshot(_) => {
+                let snapshot = find::snapshot(cx, from).await?;
+                if !is_before(cx, head.object, snapshot.object).await? {
+                    return Err(foreign());
+                }
+                let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+                BookmarkPhys {
+                    guid: phys.guid,
+                    creation_txg: phys.creation_txg,
+                    creation_time: phys.creation_time,
+                    extra: Vec::new(),
+                }
             }
-            let known = all(cx, source.object).await?;
-            let found = known.into_iter().find(|(name, _)| *name == source_name);
-            BookmarkPhys { extra: Vec::new(), ..found.ok_or(OpError::NoDataset)?.1 }
+            Part::Bookmark(_) => {
+                let (source, source_name) = place(cx, from).await?;
+                if source.object != head.object {
+                    return Err(foreign());
+                }
+                let known = all(cx, source.object).await?;
+                let found = known.into_iter().find(|(name, _)| *name == source_name);
+                BookmarkPhys { extra: Vec::new(), ..found.ok_or(OpError::NoDataset)?.1 }
+            }
+            Part::Head => return Err(OpError::Refused("invalid argument".into())),
+        };
+        if all(cx, head.object).await?.iter().any(|(name, _)| *name == last) {
+            return Err(OpError::Refused("bookmark exists".into()));
         }
-        Part::Head => return Err(OpError::Refused("invalid argument".into())),
-    };
-    if all(cx, head.object).await?.iter().any(|(name, _)| *name == last) {
-        return Err(OpError::Refused("bookmark exists".into()));
-    }
-    let map = match attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
-        Some(map) => map,
-        None => {
-            let map = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
-            attributes::set(&mut cx.mos, head.object, keys::BOOKMARKS, Value::from_u64(map)).await?;
-            features::add(&mut cx.mos, FEATURE, 1).await?;
-            map
-        }
-    };
-    let value = Value::from_u64s(&mark.to_words());
-    Ok(zap::set(&mut cx.mos, map, last.as_str().into(), value).await?)
+        let map = match attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
+            Some(map) => map,
+            None => {
+                let map = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
+                attributes::set(&mut cx.mos, head.object, keys::BOOKMARKS, Value::from_u64(map)).await?;
+                features::add(&mut cx.mos, FEATURE, 1).await?;
+                map
+            }
+        };
+        let value = Value::from_u64s(&mark.to_words());
+        Ok(zap::set(&mut cx.mos, map, last.as_str().into(), value).await?)
+    })
 }
 
 /// Whether `snapshot` is in the chain before `head`, its origin's chain included.
@@ -174,32 +176,34 @@ async fn is_before(cx: &mut Syncer, head: u64, snapshot: u64) -> Result<bool, En
 }
 
 /// Destroys a bookmark.
-pub async fn destroy_bookmark(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
-    let (head, last) = place(cx, name).await?;
-    let known = all(cx, head.object).await?;
-    let Some((_, gone)) = known.iter().find(|(name, _)| *name == last) else {
-        return Err(OpError::Refused(format!("bookmark '{name}' does not exist")));
-    };
-    if gone.redaction_object().is_some() {
-        return Err(OpError::Refused("redaction bookmarks can only be read".into()));
-    }
-    let txg = gone.creation_txg;
-    if known.len() == 1 {
-        forget_all(cx, head.object).await?;
-    } else if let Some(map) = attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
-        uncount(cx, gone).await?;
-        zap::remove(&mut cx.mos, map, last.as_str().into()).await?;
-    }
-    // The deadlists told blocks apart at the snapshot's txg for the bookmark's sake, if the snapshot is gone.
-    let head_phys = dataset::load(&mut cx.mos, head.object).await?;
-    let mut lives = head_phys.prev_snap_txg == txg;
-    for (_, snapshot) in dataset::snapshots(&mut cx.mos, &head_phys).await? {
-        lives |= dataset::load(&mut cx.mos, snapshot).await?.creation_txg == txg;
-    }
-    let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
-    let is_own = txg > dir::origin_txg(&mut cx.mos, &dir_phys).await?;
-    if is_own && !lives && !is_marked(cx, head.dir, txg).await? {
-        destroy::forget_key(cx, head.dir, txg).await?;
-    }
-    Ok(())
+pub fn destroy_bookmark<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let (head, last) = place(cx, name).await?;
+        let known = all(cx, head.object).await?;
+        let Some((_, gone)) = known.iter().find(|(name, _)| *name == last) else {
+            return Err(OpError::Refused(format!("bookmark '{name}' does not exist")));
+        };
+        if gone.redaction_object().is_some() {
+            return Err(OpError::Refused("redaction bookmarks can only be read".into()));
+        }
+        let txg = gone.creation_txg;
+        if known.len() == 1 {
+            forget_all(cx, head.object).await?;
+        } else if let Some(map) = attributes::get_u64(&mut cx.mos, head.object, keys::BOOKMARKS).await? {
+            uncount(cx, gone).await?;
+            zap::remove(&mut cx.mos, map, last.as_str().into()).await?;
+        }
+        // The deadlists told blocks apart at the snapshot's txg for the bookmark's sake, if the snapshot is gone.
+        let head_phys = dataset::load(&mut cx.mos, head.object).await?;
+        let mut lives = head_phys.prev_snap_txg == txg;
+        for (_, snapshot) in dataset::snapshots(&mut cx.mos, &head_phys).await? {
+            lives |= dataset::load(&mut cx.mos, snapshot).await?.creation_txg == txg;
+        }
+        let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
+        let is_own = txg > dir::origin_txg(&mut cx.mos, &dir_phys).await?;
+        if is_own && !lives && !is_marked(cx, head.dir, txg).await? {
+            destroy::forget_key(cx, head.dir, txg).await?;
+        }
+        Ok(())
+    })
 }

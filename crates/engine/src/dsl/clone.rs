@@ -5,34 +5,37 @@
 //! Facts: docs/format/mos.md §11.
 
 use super::{OpError, Properties, create, dataset, edit::Edit, find, properties};
+use crate::BoxFuture;
 use crate::sync::Syncer;
 
 /// `zfs clone`. [`OpError::Again`] if the snapshot is of this very transaction group, whose blocks it could not tell
 /// from its own.
-pub async fn clone(
-    cx: &mut Syncer,
-    snapshot: &str,
-    name: &str,
-    properties: &Properties,
+pub fn clone<'a>(
+    cx: &'a mut Syncer,
+    snapshot: &'a str,
+    name: &'a str,
+    properties: &'a Properties,
     parents: bool,
-) -> Result<(), OpError> {
-    let origin = find::snapshot(cx, snapshot).await?;
-    let phys = dataset::load(&mut cx.mos, origin.object).await?;
-    let vacancy = find::vacancy(cx, name, parents).await?;
-    if phys.bp.uses_crypt() {
-        return Err(OpError::Refused("encrypted datasets can only be read".into()));
-    }
-    if phys.creation_txg >= cx.txg {
-        return Err(OpError::Again);
-    }
-    create::check(cx, &vacancy, properties).await?;
-    let above = create::make_parents(cx, &vacancy).await?;
-    let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
-    // The snapshot's object set may show an intent log, which is its head's and not the clone's.
-    let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-    if edit.has_log() {
-        edit.forget_log();
-        edit.commit(cx).await?;
-    }
-    properties::apply(cx, head, properties).await
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let origin = find::snapshot(cx, snapshot).await?;
+        let phys = dataset::load(&mut cx.mos, origin.object).await?;
+        let vacancy = find::vacancy(cx, name, parents).await?;
+        if phys.bp.uses_crypt() {
+            return Err(OpError::Refused("encrypted datasets can only be read".into()));
+        }
+        if phys.creation_txg >= cx.txg {
+            return Err(OpError::Again);
+        }
+        create::check(cx, &vacancy, properties).await?;
+        let above = create::make_parents(cx, &vacancy).await?;
+        let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
+        // The snapshot's object set may show an intent log, which is its head's and not the clone's.
+        let mut edit = Edit::open_as_it_is(cx, head.object).await?;
+        if edit.has_log() {
+            edit.forget_log();
+            edit.commit(cx).await?;
+        }
+        properties::apply(cx, head, properties).await
+    })
 }

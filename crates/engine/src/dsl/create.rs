@@ -12,6 +12,7 @@ use super::{
     limits::{self, Count},
     policy, properties, space,
 };
+use crate::BoxFuture;
 use crate::sync::Syncer;
 
 /// Smallest and largest block of a volume, in bytes.
@@ -19,50 +20,54 @@ const VOLUME_BLOCK_MIN: u32 = 512;
 const VOLUME_BLOCK_MAX: u32 = 1 << 20;
 
 /// `zfs create -V`.
-pub async fn create_volume(cx: &mut Syncer, new: &NewVolume) -> Result<(), OpError> {
-    let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
-    let vacancy = find::vacancy(cx, &new.name, new.parents).await?;
-    let large = u64::from(new.block) > attributes::PLAIN_BLOCK_MAX;
-    let large_possible = policy::is_possible(cx, Some(attributes::LARGE_BLOCKS)).await?;
-    if !new.block.is_power_of_two() || new.block < VOLUME_BLOCK_MIN || new.block > VOLUME_BLOCK_MAX {
-        return refused("volume block size must be power of 2 from 512B to 1M");
-    }
-    if large && !large_possible {
-        return refused("volume block size must be power of 2 from 512B to 128K");
-    }
-    if new.size == 0 {
-        return refused("invalid volume size");
-    }
-    if !new.size.is_multiple_of(u64::from(new.block)) {
-        return refused("volume size must be a multiple of volume block size");
-    }
-    if i64::try_from(new.size).is_err() {
-        return refused("volume size exceeds limit for this system");
-    }
-    check(cx, &vacancy, &new.properties).await?;
-    let head = make(cx, &vacancy, &new.properties).await?;
-    let mut edit = Edit::create(cx, head.object, ObjsetType::Volume);
-    properties::init_volume(&mut edit, new.size, new.block).await?;
-    edit.commit(cx).await?;
-    Ok(())
+pub fn create_volume<'a>(cx: &'a mut Syncer, new: &'a NewVolume) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
+        let vacancy = find::vacancy(cx, &new.name, new.parents).await?;
+        let large = u64::from(new.block) > attributes::PLAIN_BLOCK_MAX;
+        let large_possible = policy::is_possible(cx, Some(attributes::LARGE_BLOCKS)).await?;
+        if !new.block.is_power_of_two() || new.block < VOLUME_BLOCK_MIN || new.block > VOLUME_BLOCK_MAX {
+            return refused("volume block size must be power of 2 from 512B to 1M");
+        }
+        if large && !large_possible {
+            return refused("volume block size must be power of 2 from 512B to 128K");
+        }
+        if new.size == 0 {
+            return refused("invalid volume size");
+        }
+        if !new.size.is_multiple_of(u64::from(new.block)) {
+            return refused("volume size must be a multiple of volume block size");
+        }
+        if i64::try_from(new.size).is_err() {
+            return refused("volume size exceeds limit for this system");
+        }
+        check(cx, &vacancy, &new.properties).await?;
+        let head = make(cx, &vacancy, &new.properties).await?;
+        let mut edit = Edit::create(cx, head.object, ObjsetType::Volume);
+        properties::init_volume(&mut edit, new.size, new.block).await?;
+        edit.commit(cx).await?;
+        Ok(())
+    })
 }
 
 /// `zfs create`: an empty file system (a minimal ZPL, docs/format/zpl.md).
-pub async fn create_filesystem(
-    cx: &mut Syncer,
-    name: &str,
-    properties: &Properties,
+pub fn create_filesystem<'a>(
+    cx: &'a mut Syncer,
+    name: &'a str,
+    properties: &'a Properties,
     parents: bool,
-) -> Result<(), OpError> {
-    let vacancy = find::vacancy(cx, name, parents).await?;
-    for (name, plain) in [("casesensitivity", 0), ("normalization", 0), ("utf8only", 0)] {
-        if properties.get(name).is_some_and(|value| *value != Stored::Number(plain)) {
-            return Err(OpError::Refused(format!("'{name}' can only have its default value here")));
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let vacancy = find::vacancy(cx, name, parents).await?;
+        for (name, plain) in [("casesensitivity", 0), ("normalization", 0), ("utf8only", 0)] {
+            if properties.get(name).is_some_and(|value| *value != Stored::Number(plain)) {
+                return Err(OpError::Refused(format!("'{name}' can only have its default value here")));
+            }
         }
-    }
-    check(cx, &vacancy, properties).await?;
-    let head = make(cx, &vacancy, properties).await?;
-    fill_filesystem(cx, head).await
+        check(cx, &vacancy, properties).await?;
+        let head = make(cx, &vacancy, properties).await?;
+        fill_filesystem(cx, head).await
+    })
 }
 
 async fn fill_filesystem(cx: &mut Syncer, head: Head) -> Result<(), OpError> {

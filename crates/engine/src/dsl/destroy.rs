@@ -19,40 +19,46 @@ use super::{
     snapshot::replace_in_chain,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{deadlist, zap},
     space::Space,
     sync::{Change, Syncer},
 };
 
 /// Destroys snapshots, all or none; with `defer` (`-d`) those that are held or have clones go with the last of them.
-pub async fn destroy_snapshots(cx: &mut Syncer, names: &[String], defer: bool) -> Result<(), OpError> {
-    let (mut now, mut later) = (BTreeSet::new(), BTreeSet::new());
-    for name in names {
-        let snapshot = find::snapshot(cx, name).await?;
-        let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
-        if snapshot.head.dir == cx.places.origin_dir {
-            return Err(OpError::Busy);
+pub fn destroy_snapshots<'a>(
+    cx: &'a mut Syncer,
+    names: &'a [String],
+    defer: bool,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let (mut now, mut later) = (BTreeSet::new(), BTreeSet::new());
+        for name in names {
+            let snapshot = find::snapshot(cx, name).await?;
+            let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+            if snapshot.head.dir == cx.places.origin_dir {
+                return Err(OpError::Busy);
+            }
+            let holds = dataset::holds(&mut cx.mos, &phys).await?;
+            if holds == 0 && phys.children == 1 {
+                now.insert(snapshot.object);
+            } else if defer {
+                later.insert(snapshot.object);
+            } else if holds > 0 {
+                let text = format!("it's being held. Run 'zfs holds -r {name}' to see holders.");
+                return Err(OpError::Refused(text));
+            } else {
+                return Err(OpError::Refused("snapshot has dependent clones".into()));
+            }
         }
-        let holds = dataset::holds(&mut cx.mos, &phys).await?;
-        if holds == 0 && phys.children == 1 {
-            now.insert(snapshot.object);
-        } else if defer {
-            later.insert(snapshot.object);
-        } else if holds > 0 {
-            let text = format!("it's being held. Run 'zfs holds -r {name}' to see holders.");
-            return Err(OpError::Refused(text));
-        } else {
-            return Err(OpError::Refused("snapshot has dependent clones".into()));
+        for object in later {
+            dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
         }
-    }
-    for object in later {
-        dataset::update(&mut cx.mos, object, |phys| phys.flags |= dataset_flags::DEFER_DESTROY).await?;
-    }
-    for object in now {
-        destroy_snapshot(cx, object).await?;
-    }
-    Ok(())
+        for object in now {
+            destroy_snapshot(cx, object).await?;
+        }
+        Ok(())
+    })
 }
 
 /// Destroys a snapshot that was to go with its last hold and clone, if that is now.
@@ -201,28 +207,30 @@ async fn heads_after(cx: &mut Syncer, dir: u64, txg: u64) -> Result<Vec<u64>, En
 }
 
 /// Destroys one head without snapshots and children. Its blocks are freed later where the pool can do that.
-pub async fn destroy_head(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
-    let head = find::head(cx, name).await?;
-    if head.dir == cx.places.root_dir {
-        return Err(OpError::Refused("operation does not apply to pools".into()));
-    }
-    let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
-    let phys = dataset::load(&mut cx.mos, head.object).await?;
-    let children = dir::children(&mut cx.mos, &dir_phys).await?;
-    if !children.is_empty() || !dataset::snapshots(&mut cx.mos, &phys).await?.is_empty() {
-        let kind = dataset::kind(cx, head.object, &phys).await?;
-        let word = if kind == ObjsetType::Volume { "volume" } else { "filesystem" };
-        return Err(OpError::Refused(format!("{word} has children")));
-    }
-    if attributes::get(&mut cx.mos, head.dir, keys::CRYPTO_KEY).await?.is_some() {
-        return Err(OpError::Refused("encrypted datasets can only be read".into()));
-    }
-    let last = name.rsplit('/').next().unwrap_or_default();
-    destroy(cx, head, &phys, last).await?;
-    if phys.prev_snap != 0 {
-        destroy_if_deferred(cx, phys.prev_snap).await?;
-    }
-    Ok(())
+pub fn destroy_head<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let head = find::head(cx, name).await?;
+        if head.dir == cx.places.root_dir {
+            return Err(OpError::Refused("operation does not apply to pools".into()));
+        }
+        let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
+        let phys = dataset::load(&mut cx.mos, head.object).await?;
+        let children = dir::children(&mut cx.mos, &dir_phys).await?;
+        if !children.is_empty() || !dataset::snapshots(&mut cx.mos, &phys).await?.is_empty() {
+            let kind = dataset::kind(cx, head.object, &phys).await?;
+            let word = if kind == ObjsetType::Volume { "volume" } else { "filesystem" };
+            return Err(OpError::Refused(format!("{word} has children")));
+        }
+        if attributes::get(&mut cx.mos, head.dir, keys::CRYPTO_KEY).await?.is_some() {
+            return Err(OpError::Refused("encrypted datasets can only be read".into()));
+        }
+        let last = name.rsplit('/').next().unwrap_or_default();
+        destroy(cx, head, &phys, last).await?;
+        if phys.prev_snap != 0 {
+            destroy_if_deferred(cx, phys.prev_snap).await?;
+        }
+        Ok(())
+    })
 }
 
 async fn destroy(

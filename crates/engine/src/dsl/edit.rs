@@ -20,7 +20,7 @@ use super::{
     policy::policy,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{Account, MutSet},
     mos::{deadlist, features},
     space::{Deflate, Space},
@@ -223,12 +223,18 @@ pub(super) async fn drop_livelist(cx: &mut Syncer, dir: u64) -> Result<(), Engin
 
 /// Writes a volume's changes and accounts for them: new `bp` and counters of the dataset, directories up to the
 /// root, deadlist, frees.
-pub async fn sync_volume(cx: &mut Syncer, dataset: u64, dirty: Dirty) -> Result<SyncedVolume, EngineError> {
-    let mut edit = Edit::open(cx, dataset).await?;
-    for range in dirty.freed {
-        edit.set.punch(VOLUME_DATA, range).await?;
-    }
-    edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
-    let root = edit.commit(cx).await?;
-    Ok(SyncedVolume { data: edit.set.object(VOLUME_DATA).await?, root })
+pub fn sync_volume<'a>(
+    cx: &'a mut Syncer,
+    dataset: u64,
+    dirty: Dirty,
+) -> BoxFuture<'a, Result<SyncedVolume, EngineError>> {
+    Box::pin(async move {
+        let mut edit = Edit::open(cx, dataset).await?;
+        for range in dirty.freed {
+            edit.set.punch(VOLUME_DATA, range).await?;
+        }
+        edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
+        let root = edit.commit(cx).await?;
+        Ok(SyncedVolume { data: edit.set.object(VOLUME_DATA).await?, root })
+    })
 }

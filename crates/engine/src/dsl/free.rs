@@ -26,7 +26,7 @@ use pool::{
 
 use super::account::{self, Kind};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{bpobj, bptree},
     space::{Deflate, Space},
     sync::Syncer,
@@ -39,46 +39,48 @@ const READ_AHEAD: usize = 16;
 
 /// Frees what is waiting to be freed (sync_bplist of other software all at once; free_bpobj and bptree up to `max`
 /// blocks); true if something is left.
-pub async fn free_some(cx: &mut Syncer, max: usize) -> Result<bool, EngineError> {
-    free_deferred(cx).await?;
-    let deflate = cx.out.alloc.deflate().clone();
-    let mut left = max;
-    loop {
-        let entries = bpobj::take(&mut cx.mos, cx.places.free_bpobj, &deflate, left.min(BATCH)).await?;
-        if entries.is_empty() {
-            break;
+pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<bool, EngineError>> {
+    Box::pin(async move {
+        free_deferred(cx).await?;
+        let deflate = cx.out.alloc.deflate().clone();
+        let mut left = max;
+        loop {
+            let entries = bpobj::take(&mut cx.mos, cx.places.free_bpobj, &deflate, left.min(BATCH)).await?;
+            if entries.is_empty() {
+                break;
+            }
+            let mut freed = Space::ZERO;
+            for entry in &entries {
+                freed += deflate.space(&entry.blkptr);
+                cx.out.free(&entry.blkptr).await?;
+            }
+            account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
+            left = left.saturating_sub(entries.len());
+            if left == 0 {
+                return Ok(true);
+            }
         }
-        let mut freed = Space::ZERO;
-        for entry in &entries {
-            freed += deflate.space(&entry.blkptr);
-            cx.out.free(&entry.blkptr).await?;
+        while let Some(mut entry) = bptree::first(&mut cx.mos).await? {
+            if left == 0 {
+                return Ok(true);
+            }
+            let walked = walk(cx, &entry, left).await?;
+            left = left.saturating_sub(walked.blocks);
+            let waiting = bptree::space(&mut cx.mos).await?;
+            if let Some((object, blkid)) = walked.stopped {
+                entry.resume = [entry.resume[0], object, 0, blkid];
+                bptree::progress(&mut cx.mos, walked.freed, Some(&entry)).await?;
+                account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -walked.freed).await?;
+                return Ok(true);
+            }
+            bptree::progress(&mut cx.mos, walked.freed, None).await?;
+            // With the last tree everything has come back that ever will: what could not be read is lost.
+            let is_last = bptree::first(&mut cx.mos).await?.is_none();
+            let freed = if is_last { waiting } else { walked.freed };
+            account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
         }
-        account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
-        left = left.saturating_sub(entries.len());
-        if left == 0 {
-            return Ok(true);
-        }
-    }
-    while let Some(mut entry) = bptree::first(&mut cx.mos).await? {
-        if left == 0 {
-            return Ok(true);
-        }
-        let walked = walk(cx, &entry, left).await?;
-        left = left.saturating_sub(walked.blocks);
-        let waiting = bptree::space(&mut cx.mos).await?;
-        if let Some((object, blkid)) = walked.stopped {
-            entry.resume = [entry.resume[0], object, 0, blkid];
-            bptree::progress(&mut cx.mos, walked.freed, Some(&entry)).await?;
-            account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -walked.freed).await?;
-            return Ok(true);
-        }
-        bptree::progress(&mut cx.mos, walked.freed, None).await?;
-        // With the last tree everything has come back that ever will: what could not be read is lost.
-        let is_last = bptree::first(&mut cx.mos).await?.is_none();
-        let freed = if is_last { waiting } else { walked.freed };
-        account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, -freed).await?;
-    }
-    Ok(false)
+        Ok(false)
+    })
 }
 
 /// Other software leaves frees of its last transaction group to the next one.

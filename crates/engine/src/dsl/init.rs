@@ -17,7 +17,7 @@ use ondisk::{
 
 use super::{OpError, Properties, dataset, dir, edit::Edit, filesystem, find::Head, properties};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{DIRECTORY, bpobj, deadlist, zap},
     sync::{Places, Syncer},
 };
@@ -31,31 +31,41 @@ const DEFERRED_BLOCK_BYTES: u32 = 16 << 10;
 
 /// Everything a new pool needs below its directory: root, `$MOS`, `$FREE`, `$ORIGIN`, root file system, free_bpobj,
 /// sync_bplist. `properties` are those of the root dataset. The directory (object 1) and the feature lists exist.
-pub async fn init(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
-    properties::check_possible(cx, properties).await?;
-    let root_dir = dir::create(cx, 0, "").await?;
-    zap::set_u64(&mut cx.mos, DIRECTORY, "root_dataset", root_dir).await?;
-    let mos_dir = dir::create(cx, root_dir, DIR_MOS).await?;
-    let free_dir = dir::create(cx, root_dir, DIR_FREE).await?;
-    let origin_dir = dir::create(cx, root_dir, DIR_ORIGIN).await?;
-    let traits = cx.out.traits();
-    let free_bpobj = bpobj::create(&mut cx.mos, &traits, FREE_BLOCK_BYTES).await?;
-    zap::set_u64(&mut cx.mos, DIRECTORY, "free_bpobj", free_bpobj).await?;
-    let sync_bplist = bpobj::create(&mut cx.mos, &traits, DEFERRED_BLOCK_BYTES).await?;
-    zap::set_u64(&mut cx.mos, DIRECTORY, "sync_bplist", sync_bplist).await?;
-    let origin_snapshot = init_origin(cx, origin_dir).await?;
-    let config = cx.places.config;
-    cx.places =
-        Places { root_dir, mos_dir, free_dir, origin_dir, origin_snapshot, free_bpobj, sync_bplist, config };
+pub fn init<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        properties::check_possible(cx, properties).await?;
+        let root_dir = dir::create(cx, 0, "").await?;
+        zap::set_u64(&mut cx.mos, DIRECTORY, "root_dataset", root_dir).await?;
+        let mos_dir = dir::create(cx, root_dir, DIR_MOS).await?;
+        let free_dir = dir::create(cx, root_dir, DIR_FREE).await?;
+        let origin_dir = dir::create(cx, root_dir, DIR_ORIGIN).await?;
+        let traits = cx.out.traits();
+        let free_bpobj = bpobj::create(&mut cx.mos, &traits, FREE_BLOCK_BYTES).await?;
+        zap::set_u64(&mut cx.mos, DIRECTORY, "free_bpobj", free_bpobj).await?;
+        let sync_bplist = bpobj::create(&mut cx.mos, &traits, DEFERRED_BLOCK_BYTES).await?;
+        zap::set_u64(&mut cx.mos, DIRECTORY, "sync_bplist", sync_bplist).await?;
+        let origin_snapshot = init_origin(cx, origin_dir).await?;
+        let config = cx.places.config;
+        cx.places = Places {
+            root_dir,
+            mos_dir,
+            free_dir,
+            origin_dir,
+            origin_snapshot,
+            free_bpobj,
+            sync_bplist,
+            config,
+        };
 
-    let object = dataset::create_head(cx, root_dir, origin_snapshot).await?;
-    dataset::update(&mut cx.mos, object, |phys| phys.creation_txg = CREATION_TXG).await?;
-    let head = Head { dir: root_dir, object };
-    properties::apply(cx, head, properties).await?;
-    let mut edit = Edit::create(cx, object, ObjsetType::FileSystem);
-    filesystem::init(&mut edit.set, cx.txg, cx.now).await?;
-    edit.commit(cx).await?;
-    Ok(())
+        let object = dataset::create_head(cx, root_dir, origin_snapshot).await?;
+        dataset::update(&mut cx.mos, object, |phys| phys.creation_txg = CREATION_TXG).await?;
+        let head = Head { dir: root_dir, object };
+        properties::apply(cx, head, properties).await?;
+        let mut edit = Edit::create(cx, object, ObjsetType::FileSystem);
+        filesystem::init(&mut edit.set, cx.txg, cx.now).await?;
+        edit.commit(cx).await?;
+        Ok(())
+    })
 }
 
 /// The head of `$ORIGIN` and its snapshot, which is returned.

@@ -128,4 +128,3 @@ pub struct SyncedVolume {
     /// Its new root.
     pub root: BlkPtr,
 }
-

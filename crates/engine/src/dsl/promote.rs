@@ -20,7 +20,7 @@ use super::{
     space,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{deadlist, zap},
     space::Space,
     sync::{Change, Syncer},
@@ -45,17 +45,19 @@ struct Plan {
 }
 
 /// `zfs promote`.
-pub async fn promote(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
-    let plan = plan(cx, name).await?;
-    move_space(cx, &plan).await?;
-    relink(cx, &plan).await?;
-    move_names(cx, &plan).await?;
-    split_space(cx, &plan).await?;
-    for head in [plan.clone, plan.from] {
-        edit::drop_livelist(cx, head.dir).await?;
-        bookmarks::forget_space(cx, head.object).await?;
-    }
-    Ok(())
+pub fn promote<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let plan = plan(cx, name).await?;
+        move_space(cx, &plan).await?;
+        relink(cx, &plan).await?;
+        move_names(cx, &plan).await?;
+        split_space(cx, &plan).await?;
+        for head in [plan.clone, plan.from] {
+            edit::drop_livelist(cx, head.dir).await?;
+            bookmarks::forget_space(cx, head.object).await?;
+        }
+        Ok(())
+    })
 }
 
 async fn plan(cx: &mut Syncer, name: &str) -> Result<Plan, OpError> {

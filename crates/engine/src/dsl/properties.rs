@@ -19,7 +19,7 @@ use super::{
     policy, space,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{DIRECTORY, zap},
     sync::{Change, Syncer},
 };
@@ -237,27 +237,33 @@ impl Resize {
 }
 
 /// `zfs set`. A snapshot can only have properties of users.
-pub async fn set(cx: &mut Syncer, name: &str, properties: &Properties) -> Result<(), OpError> {
-    check_possible(cx, properties).await?;
-    if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
-        let snapshot = find::snapshot(cx, name).await?.object;
-        if properties.keys().any(|name| !name.contains(':')) {
-            return Err(refused("this property can not be modified for snapshots"));
+pub fn set<'a>(
+    cx: &'a mut Syncer,
+    name: &'a str,
+    properties: &'a Properties,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        check_possible(cx, properties).await?;
+        if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
+            let snapshot = find::snapshot(cx, name).await?.object;
+            if properties.keys().any(|name| !name.contains(':')) {
+                return Err(refused("this property can not be modified for snapshots"));
+            }
+            return Ok(set_on_snapshot(cx, snapshot, properties).await?);
         }
-        return Ok(set_on_snapshot(cx, snapshot, properties).await?);
-    }
-    let head = find::head(cx, name).await?;
-    check_limits(cx, head, properties).await?;
-    let mut properties = properties.clone();
-    let resize = match properties.remove("volsize") {
-        Some(size) => Some(check_resize(cx, head, number(&size)?, &properties).await?),
-        None => None,
-    };
-    apply(cx, head, &properties).await?;
-    if let Some(resize) = resize {
-        Box::pin(resize.apply(cx, head)).await?;
-    }
-    tell_all_below(cx, head.dir).await
+        let head = find::head(cx, name).await?;
+        check_limits(cx, head, properties).await?;
+        let mut properties = properties.clone();
+        let resize = match properties.remove("volsize") {
+            Some(size) => Some(check_resize(cx, head, number(&size)?, &properties).await?),
+            None => None,
+        };
+        apply(cx, head, &properties).await?;
+        if let Some(resize) = resize {
+            Box::pin(resize.apply(cx, head)).await?;
+        }
+        tell_all_below(cx, head.dir).await
+    })
 }
 
 /// Open volumes at and below `dir` may be concerned.
@@ -290,64 +296,73 @@ pub(super) async fn set_on_snapshot(
 }
 
 /// `zfs inherit`; with `received`, back to what a stream brought (`-S`).
-pub async fn inherit(cx: &mut Syncer, name: &str, property: &str, received: bool) -> Result<(), OpError> {
-    if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
-        let snapshot = find::snapshot(cx, name).await?.object;
-        let props = dataset::load(&mut cx.mos, snapshot).await?.props;
+pub fn inherit<'a>(
+    cx: &'a mut Syncer,
+    name: &'a str,
+    property: &'a str,
+    received: bool,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
+            let snapshot = find::snapshot(cx, name).await?.object;
+            let props = dataset::load(&mut cx.mos, snapshot).await?.props;
+            if props != 0 {
+                zap::remove(&mut cx.mos, props, property.into()).await?;
+            }
+            return Ok(());
+        }
+        let head = find::head(cx, name).await?;
+        if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
+            return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
+        }
+        if property == "refreservation" {
+            set_refreservation(cx, head, 0).await?;
+        }
+        let props = dir::load(&mut cx.mos, head.dir).await?.props;
         if props != 0 {
+            let mark = format!("{property}{SUFFIX_INHERIT}");
             zap::remove(&mut cx.mos, props, property.into()).await?;
+            zap::remove(&mut cx.mos, props, mark.as_str().into()).await?;
+            let has_received =
+                zap::get(&mut cx.mos, props, format!("{property}{SUFFIX_RECEIVED}").as_str().into()).await?;
+            if has_received.is_some() && !received {
+                // The mark is an empty string.
+                zap::set(&mut cx.mos, props, mark.as_str().into(), Value::from_text("")).await?;
+            }
         }
-        return Ok(());
-    }
-    let head = find::head(cx, name).await?;
-    if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
-        return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
-    }
-    if property == "refreservation" {
-        set_refreservation(cx, head, 0).await?;
-    }
-    let props = dir::load(&mut cx.mos, head.dir).await?.props;
-    if props != 0 {
-        let mark = format!("{property}{SUFFIX_INHERIT}");
-        zap::remove(&mut cx.mos, props, property.into()).await?;
-        zap::remove(&mut cx.mos, props, mark.as_str().into()).await?;
-        let has_received =
-            zap::get(&mut cx.mos, props, format!("{property}{SUFFIX_RECEIVED}").as_str().into()).await?;
-        if has_received.is_some() && !received {
-            // The mark is an empty string.
-            zap::set(&mut cx.mos, props, mark.as_str().into(), Value::from_text("")).await?;
-        }
-    }
-    tell_all_below(cx, head.dir).await
+        tell_all_below(cx, head.dir).await
+    })
 }
 
 /// `zpool set`: properties of the pool, in the directory's `pool_props` or in the configuration.
-pub async fn set_pool(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
-    for (name, value) in properties {
-        if name == "multihost" {
-            crate::open::multihost::set(cx, *value == Stored::Number(1));
-        }
-        if IN_CONFIG.contains(&name.as_str()) {
-            let Stored::Text(text) = value else { return Err(refused("bad property value")) };
-            if text.is_empty() || (name == "compatibility" && text == "off") {
-                cx.config.remove(name);
-            } else {
-                cx.config.set(name, text.as_str());
+pub fn set_pool<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        for (name, value) in properties {
+            if name == "multihost" {
+                crate::open::multihost::set(cx, *value == Stored::Number(1));
             }
-            cx.config_dirty = true;
-            continue;
-        }
-        let object = match zap::get_u64(&mut cx.mos, DIRECTORY, POOL_PROPS).await? {
-            Some(object) => object,
-            None => {
-                let object = zap::create(&mut cx.mos, POOL_PROPERTIES, 0).await?;
-                zap::set_u64(&mut cx.mos, DIRECTORY, POOL_PROPS, object).await?;
-                object
+            if IN_CONFIG.contains(&name.as_str()) {
+                let Stored::Text(text) = value else { return Err(refused("bad property value")) };
+                if text.is_empty() || (name == "compatibility" && text == "off") {
+                    cx.config.remove(name);
+                } else {
+                    cx.config.set(name, text.as_str());
+                }
+                cx.config_dirty = true;
+                continue;
             }
-        };
-        zap::set(&mut cx.mos, object, name.as_str().into(), stored(value)).await?;
-    }
-    Ok(())
+            let object = match zap::get_u64(&mut cx.mos, DIRECTORY, POOL_PROPS).await? {
+                Some(object) => object,
+                None => {
+                    let object = zap::create(&mut cx.mos, POOL_PROPERTIES, 0).await?;
+                    zap::set_u64(&mut cx.mos, DIRECTORY, POOL_PROPS, object).await?;
+                    object
+                }
+            };
+            zap::set(&mut cx.mos, object, name.as_str().into(), stored(value)).await?;
+        }
+        Ok(())
+    })
 }
 
 /// Object type of the pool's properties.

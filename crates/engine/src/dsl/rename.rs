@@ -13,30 +13,32 @@ use super::{
     promote, space,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::zap,
     space::Space,
     sync::{Change, Syncer},
 };
 
 /// `zfs rename` of a head (with `parents`: -p) or of a snapshot (with `recursive`: -r).
-pub async fn rename(
-    cx: &mut Syncer,
-    from: &str,
-    to: &str,
+pub fn rename<'a>(
+    cx: &'a mut Syncer,
+    from: &'a str,
+    to: &'a str,
     parents: bool,
     recursive: bool,
-) -> Result<(), OpError> {
-    match (find::parse(cx, from)?.1, find::parse(cx, to).map_err(other_pool)?.1) {
-        (Part::Head, Part::Head) => rename_head(cx, from, to, parents).await,
-        (Part::Snapshot(old), Part::Snapshot(new)) => {
-            if from.split('@').next() != to.split('@').next() {
-                return Err(OpError::Refused("snapshots must be part of same dataset".into()));
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        match (find::parse(cx, from)?.1, find::parse(cx, to).map_err(other_pool)?.1) {
+            (Part::Head, Part::Head) => rename_head(cx, from, to, parents).await,
+            (Part::Snapshot(old), Part::Snapshot(new)) => {
+                if from.split('@').next() != to.split('@').next() {
+                    return Err(OpError::Refused("snapshots must be part of same dataset".into()));
+                }
+                rename_snapshot(cx, from, old, new, recursive).await
             }
-            rename_snapshot(cx, from, old, new, recursive).await
+            _ => Err(OpError::Refused("source and target are of different types".into())),
         }
-        _ => Err(OpError::Refused("source and target are of different types".into())),
-    }
+    })
 }
 
 fn other_pool(error: OpError) -> OpError {

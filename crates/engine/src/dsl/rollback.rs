@@ -11,68 +11,71 @@ use super::{
     find, free, space,
 };
 use crate::{
+    BoxFuture,
     mos::deadlist,
     sync::{Change, Syncer},
 };
 
 /// `zfs rollback` to the latest snapshot.
-pub async fn rollback(cx: &mut Syncer, name: &str) -> Result<(), OpError> {
-    let snapshot = find::snapshot(cx, name).await?;
-    let head = snapshot.head;
-    let phys = dataset::load(&mut cx.mos, head.object).await?;
-    let to = dataset::load(&mut cx.mos, snapshot.object).await?;
-    let newer_bookmark = bookmarks::all(cx, head.object)
-        .await?
-        .iter()
-        .any(|(_, bookmark)| bookmark.creation_txg > to.creation_txg);
-    if phys.prev_snap != snapshot.object || newer_bookmark {
-        return Err(OpError::Refused("more recent snapshots or bookmarks exist".into()));
-    }
-    if to.bp.uses_crypt() {
-        return Err(OpError::Refused("encrypted datasets can only be read".into()));
-    }
-    let props = dir::load(&mut cx.mos, head.dir).await?.props;
-    let refquota = dir::own_number(&mut cx.mos, props, "refquota").await?.unwrap_or(0);
-    if refquota != 0 && to.referenced_bytes > refquota {
-        return Err(OpError::Refused("dataset is over quota".into()));
-    }
-    // The reservation has to be set aside anew for all that goes.
-    let refreservation = dir::refreservation(&mut cx.mos, head.dir).await?;
-    let growth = refreservation.min(phys.unique_bytes);
-    if growth > 0 {
-        space::need(cx, head.dir, growth).await?;
-    }
+pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let snapshot = find::snapshot(cx, name).await?;
+        let head = snapshot.head;
+        let phys = dataset::load(&mut cx.mos, head.object).await?;
+        let to = dataset::load(&mut cx.mos, snapshot.object).await?;
+        let newer_bookmark = bookmarks::all(cx, head.object)
+            .await?
+            .iter()
+            .any(|(_, bookmark)| bookmark.creation_txg > to.creation_txg);
+        if phys.prev_snap != snapshot.object || newer_bookmark {
+            return Err(OpError::Refused("more recent snapshots or bookmarks exist".into()));
+        }
+        if to.bp.uses_crypt() {
+            return Err(OpError::Refused("encrypted datasets can only be read".into()));
+        }
+        let props = dir::load(&mut cx.mos, head.dir).await?.props;
+        let refquota = dir::own_number(&mut cx.mos, props, "refquota").await?.unwrap_or(0);
+        if refquota != 0 && to.referenced_bytes > refquota {
+            return Err(OpError::Refused("dataset is over quota".into()));
+        }
+        // The reservation has to be set aside anew for all that goes.
+        let refreservation = dir::refreservation(&mut cx.mos, head.dir).await?;
+        let growth = refreservation.min(phys.unique_bytes);
+        if growth > 0 {
+            space::need(cx, head.dir, growth).await?;
+        }
 
-    let traits = cx.out.traits();
-    let deflate = cx.out.alloc.deflate().clone();
-    let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
-    let origin_txg = dir::origin_txg(&mut cx.mos, &dir_phys).await?;
-    let own = destroy::own_space(cx, &phys).await?;
-    let revived =
-        deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
-    // Gives back the intent log; the rest of what is open here is going to be replaced.
-    drop(Edit::open(cx, head.object).await?);
-    edit::drop_livelist(cx, head.dir).await?;
-    bookmarks::forget_space(cx, head.object).await?;
-    account::set_head_unique(&mut cx.mos, head.object, 0).await?;
-    free::give_back(cx, phys.bp, phys.prev_snap_txg, own, head.dir).await?;
-    let change = Delta::default().bytes(Kind::Head, revived).bytes(Kind::Snap, -revived);
-    account::dir_change(&mut cx.mos, head.dir, change).await?;
-    deadlist::clear(&mut cx.mos, &traits, phys.deadlist).await?;
-    dataset::update(&mut cx.mos, head.object, |phys| {
-        phys.bp = to.bp;
-        phys.referenced_bytes = to.referenced_bytes;
-        phys.compressed_bytes = to.compressed_bytes;
-        phys.uncompressed_bytes = to.uncompressed_bytes;
+        let traits = cx.out.traits();
+        let deflate = cx.out.alloc.deflate().clone();
+        let dir_phys = dir::load(&mut cx.mos, head.dir).await?;
+        let origin_txg = dir::origin_txg(&mut cx.mos, &dir_phys).await?;
+        let own = destroy::own_space(cx, &phys).await?;
+        let revived =
+            deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
+        // Gives back the intent log; the rest of what is open here is going to be replaced.
+        drop(Edit::open(cx, head.object).await?);
+        edit::drop_livelist(cx, head.dir).await?;
+        bookmarks::forget_space(cx, head.object).await?;
+        account::set_head_unique(&mut cx.mos, head.object, 0).await?;
+        free::give_back(cx, phys.bp, phys.prev_snap_txg, own, head.dir).await?;
+        let change = Delta::default().bytes(Kind::Head, revived).bytes(Kind::Snap, -revived);
+        account::dir_change(&mut cx.mos, head.dir, change).await?;
+        deadlist::clear(&mut cx.mos, &traits, phys.deadlist).await?;
+        dataset::update(&mut cx.mos, head.object, |phys| {
+            phys.bp = to.bp;
+            phys.referenced_bytes = to.referenced_bytes;
+            phys.compressed_bytes = to.compressed_bytes;
+            phys.uncompressed_bytes = to.uncompressed_bytes;
+        })
+        .await?;
+        dataset::update(&mut cx.mos, snapshot.object, |phys| phys.unique_bytes = 0).await?;
+        // The snapshot's object set may show the intent log as it was then.
+        let mut edit = Edit::open_as_it_is(cx, head.object).await?;
+        if edit.has_log() {
+            edit.forget_log();
+            edit.commit(cx).await?;
+        }
+        cx.changes.push(Change::Content(head.object));
+        Ok(())
     })
-    .await?;
-    dataset::update(&mut cx.mos, snapshot.object, |phys| phys.unique_bytes = 0).await?;
-    // The snapshot's object set may show the intent log as it was then.
-    let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-    if edit.has_log() {
-        edit.forget_log();
-        edit.commit(cx).await?;
-    }
-    cx.changes.push(Change::Content(head.object));
-    Ok(())
 }

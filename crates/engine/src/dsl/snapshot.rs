@@ -16,7 +16,7 @@ use super::{
     limits, properties, space,
 };
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::{deadlist, zap},
     sync::Syncer,
 };
@@ -24,54 +24,60 @@ use crate::{
 /// `zfs snapshot`: all of them at once. Full names with `@`.
 ///
 /// [`OpError::Again`] if one of the heads already has a snapshot of this transaction group.
-pub async fn snapshot(cx: &mut Syncer, names: &[String], properties: &Properties) -> Result<(), OpError> {
-    if properties.keys().any(|name| !name.contains(':')) {
-        return Err(OpError::Refused("this property can not be modified for snapshots".into()));
-    }
-    properties::check_possible(cx, properties).await?;
-    let mut plan: Vec<(Head, String)> = Vec::with_capacity(names.len());
-    let mut seen = BTreeSet::new();
-    let mut set_aside = 0u64;
-    for full in names {
-        let (path, Part::Snapshot(name)) = find::parse(cx, full)? else {
-            return Err(OpError::Refused(format!("'{full}' is not a name of a snapshot")));
-        };
-        let Some(dir) = dir::walk(cx, &path).await? else { return Err(OpError::NoDataset) };
-        let object = dir::load(&mut cx.mos, dir).await?.head_dataset;
-        if object == 0 {
-            return Err(OpError::NoDataset);
+pub fn snapshot<'a>(
+    cx: &'a mut Syncer,
+    names: &'a [String],
+    properties: &'a Properties,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        if properties.keys().any(|name| !name.contains(':')) {
+            return Err(OpError::Refused("this property can not be modified for snapshots".into()));
         }
-        let head = Head { dir, object };
-        if !seen.insert(object) {
-            return Err(OpError::Refused("multiple snapshots of same fs not allowed".into()));
+        properties::check_possible(cx, properties).await?;
+        let mut plan: Vec<(Head, String)> = Vec::with_capacity(names.len());
+        let mut seen = BTreeSet::new();
+        let mut set_aside = 0u64;
+        for full in names {
+            let (path, Part::Snapshot(name)) = find::parse(cx, full)? else {
+                return Err(OpError::Refused(format!("'{full}' is not a name of a snapshot")));
+            };
+            let Some(dir) = dir::walk(cx, &path).await? else { return Err(OpError::NoDataset) };
+            let object = dir::load(&mut cx.mos, dir).await?.head_dataset;
+            if object == 0 {
+                return Err(OpError::NoDataset);
+            }
+            let head = Head { dir, object };
+            if !seen.insert(object) {
+                return Err(OpError::Refused("multiple snapshots of same fs not allowed".into()));
+            }
+            if find::snapshot_of(cx, head, name).await?.is_some() {
+                return Err(OpError::Exists);
+            }
+            let phys = dataset::load(&mut cx.mos, object).await?;
+            if phys.is_inconsistent() {
+                return Err(OpError::Busy);
+            }
+            if phys.prev_snap_txg >= cx.txg {
+                return Err(OpError::Again);
+            }
+            // What the head has of its own becomes the snapshot's, and its reservation has to be set aside anew.
+            let refreservation = dir::refreservation(&mut cx.mos, dir).await?;
+            let growth = phys.unique_bytes.min(refreservation);
+            if growth > 0 {
+                set_aside = set_aside.saturating_add(growth);
+                space::need(cx, dir, growth).await?;
+            }
+            plan.push((head, name.to_owned()));
         }
-        if find::snapshot_of(cx, head, name).await?.is_some() {
-            return Err(OpError::Exists);
+        let root = cx.places.root_dir;
+        if set_aside > 0 {
+            space::need(cx, root, set_aside).await?;
         }
-        let phys = dataset::load(&mut cx.mos, object).await?;
-        if phys.is_inconsistent() {
-            return Err(OpError::Busy);
+        for (head, name) in plan {
+            take(cx, head, &name, properties).await?;
         }
-        if phys.prev_snap_txg >= cx.txg {
-            return Err(OpError::Again);
-        }
-        // What the head has of its own becomes the snapshot's, and its reservation has to be set aside anew.
-        let refreservation = dir::refreservation(&mut cx.mos, dir).await?;
-        let growth = phys.unique_bytes.min(refreservation);
-        if growth > 0 {
-            set_aside = set_aside.saturating_add(growth);
-            space::need(cx, dir, growth).await?;
-        }
-        plan.push((head, name.to_owned()));
-    }
-    let root = cx.places.root_dir;
-    if set_aside > 0 {
-        space::need(cx, root, set_aside).await?;
-    }
-    for (head, name) in plan {
-        take(cx, head, &name, properties).await?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Takes one snapshot.

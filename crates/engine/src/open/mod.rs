@@ -22,7 +22,7 @@ use pool::{
 use rand::{SeedableRng, rngs::StdRng};
 
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     alloc::Allocator,
     create::{
         Host,
@@ -61,69 +61,71 @@ pub struct OpenOptions {
 /// # Errors
 /// [`EngineError::Unsupported`] if the pool has something that cannot be kept up, or not all devices can be
 /// written to; otherwise it cannot be read.
-pub async fn open(pool: Arc<Pool>, options: OpenOptions) -> Result<Syncer, EngineError> {
-    check_devices(&pool)?;
-    let source = Arc::clone(pool.io());
-    let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
-    check_features(&pool, &mut mos).await?;
-    logs::check(&pool).await?;
-    let places = places(&mut mos).await?;
-    let traits = features::traits(&mut mos).await?;
-    let alloc = Allocator::open(&pool, traits).await?;
-    let out = BlockWriter::new(Arc::clone(pool.io()), alloc, traits, options.workers);
-    mos.set_source(out.source());
+pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<Syncer, EngineError>> {
+    Box::pin(async move {
+        check_devices(&pool)?;
+        let source = Arc::clone(pool.io());
+        let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
+        check_features(&pool, &mut mos).await?;
+        logs::check(&pool).await?;
+        let places = places(&mut mos).await?;
+        let traits = features::traits(&mut mos).await?;
+        let alloc = Allocator::open(&pool, traits).await?;
+        let out = BlockWriter::new(Arc::clone(pool.io()), alloc, traits, options.workers);
+        mos.set_source(out.source());
 
-    let mut config = pool.config().clone();
-    let name = options.rename.unwrap_or_else(|| pool.name().to_owned());
-    config.set("name", name.as_str());
-    config.set("state", PoolState::Active.id());
-    set_host(&mut config, &Host { id: options.hostid, name: options.hostname });
-    let in_label = features::in_label(&mut mos).await?.into_iter();
-    let in_label = in_label.map(|guid| (guid.to_owned(), Value::Boolean));
-    config.set("features_for_read", in_label.collect::<ondisk::nvlist::NvList>());
-    // Devices may have moved since; whoever imports next looks where they were last.
-    let paths: BTreeMap<u64, &str> = pool
-        .tree()
-        .leaves()
-        .into_iter()
-        .filter(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk.is_some()))
-        .filter_map(|leaf| Some((leaf.guid, leaf.path.as_deref()?)))
-        .collect();
-    if let Some(Value::NvList(root)) = config::pair_mut(&mut config, "vdev_tree") {
-        config::walk_mut(root, &mut |list| {
-            if let Some(path) = list.u64("guid").and_then(|guid| paths.get(&guid)) {
-                list.set("path", *path);
-            }
-        });
-    }
-    let multihost = match zap::get_u64(&mut mos, DIRECTORY, "pool_props").await? {
-        Some(object) => zap::get_u64(&mut mos, object, "multihost").await? == Some(1),
-        None => false,
-    };
-    let newest = pool.newest_uberblock();
-    let uberblock = Uberblock {
-        order: Order::Little,
-        software_version: VERSION_FEATURES,
-        mmp: Some(multihost::fields(multihost::state(multihost))),
-        ..*pool.uberblock()
-    };
-    Ok(Syncer {
-        name,
-        guid: pool.guid(),
-        txg: newest.txg.max(uberblock.txg) + 1,
-        now: options.now.max(newest.timestamp),
-        random: StdRng::seed_from_u64(options.seed),
-        out,
-        mos,
-        places,
-        config,
-        config_dirty: true,
-        uberblock,
-        io: Arc::clone(pool.io()),
-        outages: Outages::of(pool.tree()),
-        view: Some(pool),
-        multihost,
-        changes: Vec::new(),
+        let mut config = pool.config().clone();
+        let name = options.rename.unwrap_or_else(|| pool.name().to_owned());
+        config.set("name", name.as_str());
+        config.set("state", PoolState::Active.id());
+        set_host(&mut config, &Host { id: options.hostid, name: options.hostname });
+        let in_label = features::in_label(&mut mos).await?.into_iter();
+        let in_label = in_label.map(|guid| (guid.to_owned(), Value::Boolean));
+        config.set("features_for_read", in_label.collect::<ondisk::nvlist::NvList>());
+        // Devices may have moved since; whoever imports next looks where they were last.
+        let paths: BTreeMap<u64, &str> = pool
+            .tree()
+            .leaves()
+            .into_iter()
+            .filter(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk.is_some()))
+            .filter_map(|leaf| Some((leaf.guid, leaf.path.as_deref()?)))
+            .collect();
+        if let Some(Value::NvList(root)) = config::pair_mut(&mut config, "vdev_tree") {
+            config::walk_mut(root, &mut |list| {
+                if let Some(path) = list.u64("guid").and_then(|guid| paths.get(&guid)) {
+                    list.set("path", *path);
+                }
+            });
+        }
+        let multihost = match zap::get_u64(&mut mos, DIRECTORY, "pool_props").await? {
+            Some(object) => zap::get_u64(&mut mos, object, "multihost").await? == Some(1),
+            None => false,
+        };
+        let newest = pool.newest_uberblock();
+        let uberblock = Uberblock {
+            order: Order::Little,
+            software_version: VERSION_FEATURES,
+            mmp: Some(multihost::fields(multihost::state(multihost))),
+            ..*pool.uberblock()
+        };
+        Ok(Syncer {
+            name,
+            guid: pool.guid(),
+            txg: newest.txg.max(uberblock.txg) + 1,
+            now: options.now.max(newest.timestamp),
+            random: StdRng::seed_from_u64(options.seed),
+            out,
+            mos,
+            places,
+            config,
+            config_dirty: true,
+            uberblock,
+            io: Arc::clone(pool.io()),
+            outages: Outages::of(pool.tree()),
+            view: Some(pool),
+            multihost,
+            changes: Vec::new(),
+        })
     })
 }
 
