@@ -32,9 +32,9 @@ bench:
 ## sim: the long campaigns: histories with power cuts, every order of operations, damaged pools (MILLPOND_SEED=… replays one)
 sim:
 	@scripts/setup test
-	MILLPOND_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release -p millpond-engine --test model -- --nocapture
-	MILLPOND_DEPTH=$(or $(DEPTH),6) $(CARGO) test --release -p millpond-engine --test interleavings -- --nocapture
-	MILLPOND_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release -p millpond-engine --test histories -- --nocapture
+	MILLPOND_SEEDS=$(or $(SEEDS),2000) $(CARGO) test --release -p millpond-engine --test engine model -- --nocapture
+	MILLPOND_DEPTH=$(or $(DEPTH),6) $(CARGO) test --release -p millpond-engine --test engine interleavings -- --nocapture
+	MILLPOND_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release -p millpond-engine --test engine histories -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory

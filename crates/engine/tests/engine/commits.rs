@@ -9,10 +9,9 @@
     reason = "a test that cannot make its world fails, and does one thing at a time"
 )]
 
-mod files;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::files::{NOW, check, export, sync};
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, Effect, Fault, FaultDisk, IoBuf, MemDisk, On};
 use engine::{
@@ -23,7 +22,6 @@ use engine::{
     sync::Syncer,
     txg::Limits,
 };
-use files::{NOW, check, export, sync};
 use parking_lot::Mutex;
 use pool::{
     Pool,

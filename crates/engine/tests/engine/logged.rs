@@ -3,10 +3,9 @@
 //! write must say what theirs would. (What else can be met in pools of others is in `foreign.rs`.)
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{content, data, quiet};
 use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, Properties},
@@ -18,7 +17,6 @@ use pool::{
     import::{self, Sources},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use support::{content, data, quiet};
 
 const SIZE: u64 = 4 << 20;
 const BLOCK: u64 = 8192;

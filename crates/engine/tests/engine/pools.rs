@@ -5,10 +5,9 @@
     reason = "a test that cannot make its world fails, and does one thing at a time"
 )]
 
-mod files;
-
 use std::{path::Path, sync::Arc};
 
+use crate::files::{NOW, export, judge, reopen, sync};
 use disk::Disk;
 use engine::{
     create::{self, CreateOptions, Plan, SpecError, VdevSpec, device},
@@ -16,7 +15,6 @@ use engine::{
     open,
     sync::{Syncer, Work},
 };
-use files::{NOW, export, judge, reopen, sync};
 use ondisk::label::PoolState;
 use pool::{
     cache::BlockCache,

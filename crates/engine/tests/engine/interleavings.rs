@@ -6,10 +6,9 @@
 //! length are played; contents of everything are compared with a twin, and the pool is verified block by block.
 //! `MILLPOND_WORD=whtgsw` plays one word; `MILLPOND_DEPTH=6` all up to that length (`make sim`).
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{POOL, World, content, data, quiet};
 use block::{BlockVolume, Durability};
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk};
@@ -17,7 +16,6 @@ use engine::{
     dsl::{self, OpError, Properties},
     engine::Engine,
 };
-use support::{POOL, World, content, data, quiet};
 use tokio::{sync::watch, task::JoinHandle};
 
 const BLOCK: usize = 4096;

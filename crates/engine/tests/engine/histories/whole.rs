@@ -16,7 +16,7 @@ use pool::{
 use rand::Rng;
 
 use crate::{
-    player::{DISK, FS, Fresh, Player, noise, properties},
+    histories::player::{DISK, FS, Fresh, Player, noise, properties},
     support::{POOL, content, data},
 };
 

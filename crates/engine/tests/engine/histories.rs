@@ -3,22 +3,16 @@
 //! sees the media after every step, and a twin in memory knows what everything must hold.
 //!
 //! At the end all is destroyed, and the pool must be as empty as it was when it was new. A failing seed prints itself
-//! and what it did: `MILLPOND_SEED=n MILLPOND_HISTORIES=1 cargo test -p millpond-engine --test histories`.
+//! and what it did: `MILLPOND_SEED=n MILLPOND_HISTORIES=1 cargo test -p millpond-engine --test engine histories`.
 //! `MILLPOND_HISTORIES=n` plays more of them (`make sim`).
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "what was played, for the person who runs it")]
 #![allow(clippy::unwrap_used, clippy::large_futures, reason = "a test that fails here says why by its panic")]
 
-#[path = "histories/judge.rs"]
 mod judge;
-#[path = "histories/pairwise.rs"]
 mod pairwise;
-#[path = "histories/player.rs"]
 mod player;
-mod support;
-#[path = "histories/twin.rs"]
 mod twin;
-#[path = "histories/whole.rs"]
 mod whole;
 
 use std::{

@@ -14,9 +14,9 @@ use pool::props::index;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
-    pairwise::{BLOCKS, CHECKSUMS, COMPRESSIONS, Choice, Plan},
+    histories::pairwise::{BLOCKS, CHECKSUMS, COMPRESSIONS, Choice, Plan},
+    histories::twin::{Snapshot, Twin, head},
     support::{POOL, Running, World, content, data},
-    twin::{Snapshot, Twin, head},
 };
 
 /// Bytes of a disk: the least OpenZFS takes, so that filling it is quick.

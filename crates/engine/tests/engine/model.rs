@@ -2,17 +2,15 @@
 //!
 //! After a cut the pool must be exactly what it was at the last transaction group that was acknowledged, or at
 //! the one that was being synced; nothing in between. A failing seed prints itself:
-//! `MILLPOND_SEED=n MILLPOND_SEEDS=1 cargo test -p millpond-engine --test model`. `make sim` runs thousands.
-
-mod support;
+//! `MILLPOND_SEED=n MILLPOND_SEEDS=1 cargo test -p millpond-engine --test engine model`. `make sim` runs thousands.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
+use crate::support::{POOL, Running, World, content, data};
 use block::{BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::dsl::{self, Properties, Stored};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use support::{POOL, Running, World, content, data};
 
 /// What the pool must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

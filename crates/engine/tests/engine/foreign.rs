@@ -5,15 +5,13 @@
     reason = "a test that cannot make its world fails, and does one thing at a time"
 )]
 
-mod files;
-
 use std::{path::Path, pin::Pin, process::Command, sync::Arc};
 
+use crate::files::{check, export, reopen, sync};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties},
     sync::{Syncer, Task, Work},
 };
-use files::{check, export, reopen, sync};
 use fixtures::{ALL, Fixture};
 use pool::import::{self, Sources};
 use tempfile::TempDir;

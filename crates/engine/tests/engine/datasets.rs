@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 #![allow(clippy::large_futures, reason = "a test's task may be large")]
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::{POOL, Running, World, content, data};
 use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties, Stored},
@@ -14,7 +13,6 @@ use engine::{
     sync::Syncer,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
-use support::{POOL, Running, World, content, data};
 
 /// Bytes of a volume.
 const SIZE: u64 = 512 << 10;

@@ -4,16 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 #![allow(clippy::large_futures, reason = "a test's task may be large")]
 
-mod files;
-
 use std::collections::BTreeMap;
 
+use crate::files::{check, export, reopen, sync};
 use bytes::Bytes;
 use engine::{
     dsl::{self, Dirty, OpError, Properties},
     sync::{Syncer, Task, Work},
 };
-use files::{check, export, reopen, sync};
 use pool::dsl::{DatasetKind, HeadKind};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
