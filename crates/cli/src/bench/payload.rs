@@ -68,17 +68,18 @@ impl Pool {
             number += 1 + (b >> 60);
             let _infallible = writeln!(
                 text,
-                "{number};{};{:05}-{:04x};{};{};{}.{:02};2026-{:02}-{:02};{}",
+                "{number};{};{};{:05}-{:03x};{};{};{}.{:02};2026-11-{:02};{};{}",
                 phrase(59),
+                phrase(39),
                 b % 100_000,
-                (b >> 17) & 0xffff,
+                (b >> 17) & 0xfff,
                 phrase(54),
                 phrase(49),
-                (a >> 20) % 1000,
-                (a >> 30) % 100,
-                1 + (b >> 33) % 12,
+                (a >> 10) % 1000,
+                (a >> 20) % 100,
                 1 + (b >> 37) % 28,
                 phrase(44),
+                phrase(34),
             );
         }
         Self(Arc::new(text.into_bytes()))
