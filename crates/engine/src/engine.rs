@@ -295,7 +295,7 @@ impl Engine {
                 if let Some(entry) = self.shared.volumes.lock().get(&number) {
                     return Ok(Arc::clone(&entry.volume));
                 }
-                let (identity, service) = describe(&dataset).await?;
+                let (identity, service) = describe(&view, &dataset).await?;
                 let (data, _) = content(&view, number).await?;
                 let mut volumes = self.shared.volumes.lock();
                 if !Arc::ptr_eq(&view, &self.view()) {
@@ -508,7 +508,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
             volume.replaced(data);
         }
         let dataset = view.dsl().await?.lookup(&name).await?;
-        let (identity, service) = describe(&dataset).await?;
+        let (identity, service) = describe(view, &dataset).await?;
         volume.update(identity, service);
         Ok::<(), OpenError>(())
     };
@@ -530,7 +530,7 @@ async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), Open
 }
 
 /// Who a volume is and how its clients are to be treated.
-async fn describe(dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
+async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
     let pool_guid = dataset.dsl().pool_guid();
     let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
     let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
@@ -547,7 +547,7 @@ async fn describe(dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
         block: u32::try_from(shape.block).unwrap_or(u32::MAX),
         read_only: number("readonly") == 1,
         sync,
-        copies: u8::try_from(number("copies")).unwrap_or(1).clamp(1, 3),
+        block_space: pool::space::block_space(view.tree(), shape.block) * number("copies").clamp(1, 3),
         punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
     };
     Ok((identity, service))

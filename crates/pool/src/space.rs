@@ -97,6 +97,21 @@ pub fn deflate_ratio(vdev: &Vdev) -> u64 {
     }
 }
 
+/// The most that one block of `block` bytes counts, in accounted bytes, on whichever device for data it comes to
+/// lie: whole sectors, on RAIDZ with parity and padding.
+#[must_use]
+pub fn block_space(tree: &Tree, block: u64) -> u64 {
+    let on = |vdev: &Vdev| {
+        let allocated = match (&vdev.kind, &vdev.top) {
+            (Kind::Indirect { .. }, _) | (_, None) => 0,
+            (Kind::Raidz(geometry), _) => geometry.allocated(block, geometry.children),
+            (_, Some(top)) => block.next_multiple_of(1 << top.ashift.min(24)),
+        };
+        deflate(vdev, allocated)
+    };
+    tree.tops.iter().filter(|top| top.class() != Class::Log).map(on).fold(block, u64::max)
+}
+
 /// Bytes a volume of `size` bytes in blocks of `block` needs if every block is written: what `refreservation=auto`
 /// reserves, to the byte as OpenZFS computes it.
 ///

@@ -90,8 +90,8 @@ impl LiveVolume {
     /// The most that `piece` may need.
     fn cost(&self, piece: &Piece) -> Cost {
         let blocks = piece.blocks();
-        let copies = u64::from(self.current.load().service.copies.max(1));
-        let space = self.block * copies + self.block / 16 + METADATA_BYTES;
+        let block = self.current.load().service.block_space;
+        let space = block + block / 16 + METADATA_BYTES;
         Cost { dirty: blocks.saturating_mul(self.block), space: blocks.saturating_mul(space) }
     }
 

@@ -53,8 +53,8 @@ pub struct Service {
     pub read_only: bool,
     /// `sync` property.
     pub sync: SyncMode,
-    /// Bytes of the pool per byte of data at most (copies).
-    pub copies: u8,
+    /// The most that one block counts in the pool, all copies: [`pool::space::block_space`].
+    pub block_space: u64,
     /// A block of zeroes may become a hole (compression is not off).
     pub punch_zeroes: bool,
 }

@@ -23,7 +23,7 @@ fn service() -> Service {
         block: BLOCK as u32,
         read_only: false,
         sync: SyncMode::Standard,
-        copies: 1,
+        block_space: BLOCK,
         punch_zeroes: true,
     }
 }
