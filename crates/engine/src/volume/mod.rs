@@ -22,6 +22,11 @@ mod piece;
 mod ranges;
 mod read;
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    clippy::large_stack_arrays,
+    reason = "ranges are what is compared; a test has the stack"
+)]
 mod tests;
 
 use std::{

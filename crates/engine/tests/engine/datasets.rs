@@ -733,7 +733,7 @@ async fn a_deep_tree_is_freed_in_portions() {
         parents: false,
     };
     lab.run("create -V -b 512", false, move |cx| {
-        let new = new.clone();
+        let new = new;
         Box::pin(async move { dsl::create_volume(cx, &new).await })
     })
     .await

@@ -1,4 +1,11 @@
 //! What the writing half promises, from outside. One program, because each would have to be linked with everything.
+#![allow(
+    clippy::unwrap_used,
+    clippy::large_futures,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that fails says why by its panic, and what it played to the person who runs it"
+)]
 
 mod commits;
 mod datasets;
