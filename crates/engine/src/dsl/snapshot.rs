@@ -69,10 +69,9 @@ pub fn snapshot<'a>(
             }
             plan.push((head, name.to_owned()));
         }
+        // In a full pool what is left is for freeing.
         let root = cx.places.root_dir;
-        if set_aside > 0 {
-            space::need(cx, root, set_aside).await?;
-        }
+        space::need(cx, root, set_aside.max(1)).await?;
         for (head, name) in plan {
             take(cx, head, &name, properties).await?;
         }

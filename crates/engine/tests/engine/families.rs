@@ -15,8 +15,10 @@ use engine::{
 use pool::dsl::{DatasetKind, HeadKind};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// Pools with volumes, snapshots and clones; the last is in the repository's big sister only.
-const FIXTURES: [&str; 4] = ["volblocks", "manytxg", "raidz1x3", "snapclone"];
+/// Pools in the repository.
+const FIXTURES: [&str; 4] = ["volblocks", "manytxg", "raidz1x3", "files"];
+/// Others: clones and promotion; a livelist, bookmarks that count; no features at all; gangs; a log device.
+const MORE: [&str; 5] = ["snapclone", "streams", "nofeatures", "gang", "slog"];
 /// Random steps per pool.
 const STEPS: usize = 24;
 /// Volumes larger than this are not compared.
@@ -328,6 +330,16 @@ async fn families_that_openzfs_began_are_continued() {
 }
 
 #[tokio::test]
-async fn more_families_that_openzfs_began_are_continued() {
+async fn families_that_openzfs_began_are_continued_part_2() {
     play_all(&FIXTURES[2..]).await;
+}
+
+#[tokio::test]
+async fn families_that_openzfs_began_are_continued_part_3() {
+    play_all(&MORE[..2]).await;
+}
+
+#[tokio::test]
+async fn families_that_openzfs_began_are_continued_part_4() {
+    play_all(&MORE[2..]).await;
 }
