@@ -252,17 +252,21 @@ mod tests {
         assert_eq!(at, [(1, address.wrapping_add(100)), (2, address.wrapping_add(8292))]);
     }
 
+    /// Offset, end, parts of blocks, blocks that become holes.
+    type Case<'a> = (u64, u64, &'a [(u64, Range<usize>)], &'a [Range<u64>]);
+
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, of which some are short")]
     fn the_ends_of_a_range_of_zeroes_keep_what_lies_outside() {
         let zeroes = Bytes::from(vec![0; BLOCK as usize]);
         let cut = cut(&zeroes);
-        let cases: [(u64, u64, &[(u64, Range<usize>)], &[Range<u64>]); 6] = [
+        let cases: [Case<'_>; 6] = [
             (0, 2 * BLOCK, &[], &[0..2]),
             (10, 20, &[(0, 10..20)], &[]),
             (10, BLOCK + 20, &[(0, 10..8192), (1, 0..20)], &[]),
             (10, BLOCK, &[(0, 10..8192)], &[]),
             (BLOCK, BLOCK + 20, &[(1, 0..20)], &[]),
-            (10, 5 * BLOCK + 20, &[(0, 10..8192), (5, 0..20)], std::slice::from_ref(&(1..5))),
+            (10, 5 * BLOCK + 20, &[(0, 10..8192), (5, 0..20)], &[1..5]),
         ];
         for (offset, end, parts, freed) in cases {
             let piece = cut.zero(offset, end, Zeroes::Punch);

@@ -1,5 +1,6 @@
 //! A volume against its twin: clients with random operations, a syncing task that commits to a store in memory,
 //! and checks of what readers see and of what a power cut at any commit would have left.
+#![expect(clippy::single_range_in_vec_init, reason = "lists of ranges, of which some are short")]
 
 mod model;
 mod store;
@@ -162,7 +163,7 @@ async fn what_was_read_does_not_change_under_the_reader() {
 #[tokio::test]
 async fn freed_and_written_again_and_the_other_way_round() {
     let lake = Lake::new(service());
-    lake.write(0, &[9; 8 * BLOCK as usize]).await;
+    lake.write(0, &vec![9; 8 * BLOCK as usize]).await;
     lake.sync().await;
     lake.volume.unmap(10, 6 * BLOCK, Cached).await.unwrap();
     lake.write(3 * BLOCK, &[1; BLOCK as usize]).await;
@@ -222,7 +223,7 @@ async fn flush_and_stable_writes_wait_for_their_group() {
 #[tokio::test]
 async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
     let lake = Lake::new(service());
-    lake.write(0, &[1; 4 * BLOCK as usize]).await;
+    lake.write(0, &vec![1; 4 * BLOCK as usize]).await;
     lake.sync().await;
     lake.store.never_cache();
     let gate = lake.store.hold_reads();
@@ -234,7 +235,7 @@ async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
         tokio::task::yield_now().await;
     }
     // New content, on disk, and the old blocks are gone before the reads come to them.
-    lake.write(0, &[2; 4 * BLOCK as usize]).await;
+    lake.write(0, &vec![2; 4 * BLOCK as usize]).await;
     lake.sync().await;
     drop(gate);
     assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
@@ -250,7 +251,7 @@ async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
 #[tokio::test]
 async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     let lake = Lake::new(service());
-    lake.write(2 * BLOCK, &[1; 6 * BLOCK as usize]).await;
+    lake.write(2 * BLOCK, &vec![1; 6 * BLOCK as usize]).await;
     lake.sync().await;
     lake.volume.unmap(3 * BLOCK, 2 * BLOCK, Cached).await.unwrap();
     lake.write(4 * BLOCK, &[1; BLOCK as usize]).await;
@@ -277,7 +278,7 @@ async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
 #[tokio::test]
 async fn another_size_takes_effect_at_once() {
     let lake = Lake::new(Service { size: 10 * BLOCK, ..service() });
-    lake.write(0, &[1; 10 * BLOCK as usize]).await;
+    lake.write(0, &vec![1; 10 * BLOCK as usize]).await;
     lake.volume.update(identity(), service());
     assert_eq!(lake.volume.geometry().size, SIZE);
     lake.write(20 * BLOCK, &[1; 10]).await;
@@ -317,7 +318,7 @@ async fn refusals() {
     let lake = Lake::new(service());
     let small =
         LiveVolume::new(8, identity(), service(), lake.store.object(), lake.txgs.for_volume(BLOCK, 0));
-    let full = small.write(0, segments(&[1; 3 * BLOCK as usize]), Cached).await;
+    let full = small.write(0, segments(&vec![1; 3 * BLOCK as usize]), Cached).await;
     assert_eq!(full, Err(VolumeError::NoSpace));
     small.unmap(0, SIZE, Cached).await.unwrap();
     assert_eq!(flat(&small.read(0, 10).await.unwrap()), [0; 10]);

@@ -1,0 +1,95 @@
+//! `millpond bench engine`: one JSON object per test with numbers that fit together, and a pool behind it that is
+//! clean; nothing is left where nothing was to be kept.
+#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
+
+mod support;
+
+use support::Lab;
+
+const FIELDS: [&str; 17] = [
+    "tag",
+    "test",
+    "layout",
+    "compress",
+    "vbs",
+    "io",
+    "threads",
+    "ops",
+    "secs",
+    "iops",
+    "mbps",
+    "p50_us",
+    "p99_us",
+    "cpu_us_op",
+    "written_per_payload",
+    "read_per_payload",
+    "rss_mb",
+];
+
+#[test]
+fn every_test_prints_its_numbers_and_the_pool_it_leaves_is_clean() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let line = format!(
+        "millpond bench engine --dir {here} --layout raidz1 --width 3 --log --cache --vdev-size 192m --vol 16m \
+         --vbs 16k --compress lz4 --secs 0.2 --io 4k --tag night --keep --tests fill,read:2,overwrite,sync:3,seqread"
+    );
+    let out = lab.run(&line).ok();
+    let tests: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = tests.iter().map(|test| test["test"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fill", "read", "overwrite", "sync", "seqread"]);
+    for test in &tests {
+        let fields: Vec<&str> = test.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(fields, FIELDS);
+        let number = |name: &str| test[name].as_f64().unwrap_or_else(|| panic!("{name} in {test}"));
+        assert_eq!((test["tag"].as_str(), test["layout"].as_str()), (Some("night"), Some("raidz1")));
+        assert!(number("ops") > 0.0 && number("secs") > 0.0 && number("cpu_us_op") > 0.0, "{test}");
+        assert!(number("p50_us") <= number("p99_us") && number("rss_mb") > 1.0, "{test}");
+        let mbps = number("ops") * number("io") / number("secs") / 1e6;
+        assert!((mbps / number("mbps") - 1.0).abs() < 0.01, "{test}");
+        let written = number("written_per_payload");
+        match test["test"].as_str().unwrap() {
+            // All of it, half as large, with parity for half again; and a little metadata.
+            "fill" => assert!((0.4..1.8).contains(&written) && number("ops") == 1024.0, "{test}"),
+            "seqread" => {
+                assert!(written == 0.0 && number("ops") == 1024.0 && number("io") == 16384.0, "{test}")
+            }
+            "read" => assert!(written == 0.0 && number("threads") == 2.0, "{test}"),
+            // Each waits for a whole transaction group.
+            "sync" => assert!(written > 1.0 && number("threads") == 3.0, "{test}"),
+            _ => assert!(written > 0.0, "{test}"),
+        }
+    }
+    let verified = lab.run(&format!("millpond -d {here} verify bench")).ok();
+    assert!(verified.contains("bench: all right"), "{verified}");
+}
+
+#[test]
+fn nothing_is_left_and_nonsense_is_refused_before_a_file_is_made() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let files = || {
+        std::fs::read_dir(lab.cwd())
+            .unwrap()
+            .flatten()
+            .filter(|e| e.path().extension().is_some_and(|e| e == "img"))
+            .count()
+    };
+    let bench =
+        |rest: &str| lab.run(&format!("millpond bench engine --dir {here} --vdev-size 128m --vol 4m {rest}"));
+    bench("--secs 0.05 --data random --tests fill,overwrite").ok();
+    assert_eq!(files(), 0);
+    for (rest, code, says) in [
+        ("--tests nap", 2, "tests are fill, read, overwrite, sync and seqread"),
+        ("--tests read:0", 2, "one of 1 to 4096"),
+        ("--io 0 --tests read", 2, "--io is between"),
+        ("--vol 5000 --tests read", 2, "--vol"),
+        ("--compress cement --tests read", 1, "compression"),
+        ("--layout raidz3 --width 3 --tests read", 1, "raidz3"),
+        ("--vbs 5000 --vol 5000000 --tests read", 1, "volblocksize"),
+    ] {
+        let said = bench(rest).fails(code);
+        assert!(said.contains(says), "{rest}: {said}");
+        assert_eq!(files(), 0, "{rest}");
+    }
+}
