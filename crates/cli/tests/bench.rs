@@ -31,7 +31,7 @@ fn every_test_prints_its_numbers_and_the_pool_it_leaves_is_clean() {
     let lab = Lab::scratch();
     let here = lab.cwd().display().to_string();
     let line = format!(
-        "millpond bench engine --dir {here} --layout raidz1 --width 3 --log --cache --vdev-size 192m --vol 16m \
+        "bench engine --dir {here} --layout raidz1 --width 3 --log --cache --vdev-size 192m --vol 16m \
          --vbs 16k --compress lz4 --secs 0.2 --io 4k --tag night --keep --tests fill,read:2,overwrite,sync:3,seqread"
     );
     let out = lab.run(&line).ok();
@@ -60,12 +60,13 @@ fn every_test_prints_its_numbers_and_the_pool_it_leaves_is_clean() {
             _ => assert!(written > 0.0, "{test}"),
         }
     }
-    let verified = lab.run(&format!("millpond -d {here} verify bench")).ok();
+    let verified = lab.run(&format!("-d {here} verify bench")).ok();
     assert!(verified.contains("bench: all right"), "{verified}");
+    fixtures::zdb_check(&[], lab.cwd(), "bench").unwrap();
 }
 
 #[test]
-fn nothing_is_left_and_nonsense_is_refused_before_a_file_is_made() {
+fn nothing_is_left_behind_least_of_all_by_nonsense() {
     let lab = Lab::scratch();
     let here = lab.cwd().display().to_string();
     let files = || {
@@ -75,18 +76,17 @@ fn nothing_is_left_and_nonsense_is_refused_before_a_file_is_made() {
             .filter(|e| e.path().extension().is_some_and(|e| e == "img"))
             .count()
     };
-    let bench =
-        |rest: &str| lab.run(&format!("millpond bench engine --dir {here} --vdev-size 128m --vol 4m {rest}"));
-    bench("--secs 0.05 --data random --tests fill,overwrite").ok();
+    let bench = |rest: &str| lab.run(&format!("bench engine --dir {here} --vdev-size 128m {rest}"));
+    bench("--vol 4m --secs 0.05 --data random --tests fill,overwrite").ok();
     assert_eq!(files(), 0);
     for (rest, code, says) in [
-        ("--tests nap", 2, "tests are fill, read, overwrite, sync and seqread"),
-        ("--tests read:0", 2, "one of 1 to 4096"),
-        ("--io 0 --tests read", 2, "--io is between"),
+        ("--vol 4m --tests nap", 2, "tests are fill, read, overwrite, sync and seqread"),
+        ("--vol 4m --tests read:0", 2, "one of 1 to 4096"),
+        ("--vol 4m --io 0 --tests read", 2, "--io is between"),
         ("--vol 5000 --tests read", 2, "--vol"),
-        ("--compress cement --tests read", 1, "compression"),
-        ("--layout raidz3 --width 3 --tests read", 1, "raidz3"),
-        ("--vbs 5000 --vol 5000000 --tests read", 1, "volblocksize"),
+        ("--vol 4m --compress cement --tests read", 1, "compression"),
+        ("--vol 4m --layout raidz3 --width 3 --tests read", 1, "raidz3"),
+        ("--vol 5000000 --vbs 5000 --tests read", 1, "power of 2"),
     ] {
         let said = bench(rest).fails(code);
         assert!(said.contains(says), "{rest}: {said}");

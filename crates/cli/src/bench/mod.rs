@@ -221,7 +221,7 @@ async fn run_tests(args: &Engine, bed: &Bed, counters: &Counters) -> anyhow::Res
             "io": io,
             "threads": load.clients,
             "ops": ops,
-            "secs": round(used.seconds, 4),
+            "secs": round(used.seconds, 6),
             "iops": round(ops as f64 / used.seconds, 1),
             "mbps": round(bytes / used.seconds / 1e6, 2),
             "p50_us": round(latencies.percentile(50.0), 2),
