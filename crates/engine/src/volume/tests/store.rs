@@ -145,13 +145,21 @@ impl Store {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.read().await);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        let turns = self.state.lock().random.random_range(0..4);
+        self.take_time().await;
+        let address = bp.dvas().next().unwrap().offset;
+        let found = self.state.lock().blocks.get(&address).cloned();
+        // What a device has read is as of then, whenever the reader gets to see it.
+        self.take_time().await;
+        found.ok_or_else(|| BlockError::new(BlockErrorKind::Checksum, bp, Some(at), Vec::new()))
+    }
+}
+
+impl Store {
+    async fn take_time(&self) {
+        let turns = self.state.lock().random.random_range(0..8);
         for _ in 0..turns {
             tokio::task::yield_now().await;
         }
-        let address = bp.dvas().next().unwrap().offset;
-        let found = self.state.lock().blocks.get(&address).cloned();
-        found.ok_or_else(|| BlockError::new(BlockErrorKind::Checksum, bp, Some(at), Vec::new()))
     }
 }
 
