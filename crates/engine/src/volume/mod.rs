@@ -22,11 +22,6 @@ mod piece;
 mod ranges;
 mod read;
 #[cfg(test)]
-#[expect(
-    clippy::single_range_in_vec_init,
-    clippy::large_stack_arrays,
-    reason = "ranges are what is compared; a test has the stack"
-)]
 mod tests;
 
 use std::{

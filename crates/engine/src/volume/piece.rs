@@ -225,7 +225,6 @@ impl Payload {
 }
 
 #[cfg(test)]
-#[expect(clippy::single_range_in_vec_init, clippy::type_complexity, reason = "a table of cases")]
 mod tests {
     use super::*;
 

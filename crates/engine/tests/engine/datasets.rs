@@ -771,12 +771,9 @@ async fn a_pool_left_in_the_middle_of_freeing_is_whole_and_goes_on() {
         properties: props(&[("compression", 2)]),
         parents: false,
     };
-    lab.run("create -V -b 512", false, move |cx| {
-        let new = new.clone();
-        Box::pin(async move { dsl::create_volume(cx, &new).await })
-    })
-    .await
-    .unwrap();
+    lab.run("create -V -b 512", false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
+        .await
+        .unwrap();
     let volume = lab.running.engine.volume("tank/v").await.unwrap();
     let mut bytes = vec![0; CHUNK];
     for chunk in 0..28 {
