@@ -364,13 +364,18 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
                 entry.volume.close();
             }
         }
-        let (txg, touched) = shared.txgs.close().await;
+        // Before the group is closed: a write that was acknowledged before a command was given must be in the
+        // command's group or an earlier one, or a snapshot would lack it.
         let tasks = take_tasks(&shared);
+        let (txg, touched) = shared.txgs.close().await;
+        if !shared.tasks.lock().is_empty() {
+            shared.txgs.wake();
+        }
         let volumes: Vec<Arc<LiveVolume>> =
             shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
         let dirty: Vec<Arc<LiveVolume>> =
             volumes.iter().filter(|volume| volume.is_dirty(txg)).cloned().collect();
-        let wanted = touched || !tasks.is_empty() || shared.txgs.take_wanted(txg) || ending.is_some();
+        let wanted = touched || !tasks.is_empty() || shared.txgs.is_wanted(txg) || ending.is_some();
         if !wanted {
             shared.txgs.skipped(txg);
             continue;
@@ -442,9 +447,6 @@ fn take_tasks(shared: &Shared) -> Vec<Task> {
             break;
         }
         taken.extend(queue.pop_front());
-    }
-    if !queue.is_empty() {
-        shared.txgs.wake();
     }
     taken
 }

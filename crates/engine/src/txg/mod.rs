@@ -106,8 +106,6 @@ struct State {
     wanted: u64,
     /// When the last delayed writer was let go.
     last_wake: Option<Instant>,
-    /// Commands wait to be run.
-    has_tasks: bool,
     refusing: Option<String>,
     rooms: slab::Rooms,
 }
@@ -155,7 +153,6 @@ impl Txgs {
             shared_limit: u64::MAX,
             wanted: 0,
             last_wake: None,
-            has_tasks: false,
             refusing: None,
             rooms: slab::Rooms::default(),
         };
@@ -364,7 +361,7 @@ impl Txgs {
                 let state = self.shared.state.lock();
                 let group = &state.groups[slot(state.open)];
                 let full = state.dirty >= self.shared.limits.sync_from() && group.touched;
-                if full || state.wanted >= state.open || state.has_tasks || state.refusing.is_some() {
+                if full || state.wanted >= state.open || state.refusing.is_some() {
                     return;
                 }
                 state.opened_at + self.shared.limits.timeout
@@ -384,7 +381,6 @@ impl Txgs {
             let txg = state.open;
             state.open += 1;
             state.opened_at = Instant::now();
-            state.has_tasks = false;
             state.groups[slot(txg + 1)] = Group::default();
             txg
         };
@@ -400,9 +396,12 @@ impl Txgs {
         }
     }
 
-    /// There are commands to run.
+    /// The open group is to be synced soon, even if nobody changes anything in it: there are commands to run, or
+    /// work of the pool's own goes on in it.
     pub(crate) fn wake(&self) {
-        self.shared.state.lock().has_tasks = true;
+        let mut state = self.shared.state.lock();
+        state.wanted = state.wanted.max(state.open);
+        drop(state);
         self.shared.reason.notify_one();
     }
 
@@ -434,7 +433,7 @@ impl Txgs {
     }
 
     /// Whether somebody waits for `txg` itself, not only for what is in it.
-    pub(crate) fn take_wanted(&self, txg: u64) -> bool {
+    pub(crate) fn is_wanted(&self, txg: u64) -> bool {
         self.shared.state.lock().wanted >= txg
     }
 

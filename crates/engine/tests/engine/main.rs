@@ -17,4 +17,5 @@ mod interleavings;
 mod logged;
 mod model;
 mod pools;
+mod running;
 mod support;
