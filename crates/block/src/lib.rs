@@ -89,8 +89,17 @@ pub struct Extent {
 pub enum Durability {
     /// As the volume's `sync` property says for an ordinary write.
     Cached,
-    /// Only when a power cut can no longer take it (FUA).
-    Stable,
+    /// Only when a power cut can no longer take it.
+    Stable(Asked),
+}
+
+/// How a client asked for stability: the pool counts it, because it is what users ask about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// With this very command (FUA, WRITE AND VERIFY).
+    Fua,
+    /// Once for all: it switched the write cache off (WCE bit of the caching mode page).
+    CacheOff,
 }
 
 /// Why a volume operation failed, grouped by what the client can do about it.

@@ -166,7 +166,7 @@ impl BlockVolume for MemVolume {
                 block[within..within + take].copy_from_slice(&flat[from..from + take]);
                 from += take;
             }
-            state.flushes += u64::from(durability == Durability::Stable);
+            state.flushes += u64::from(matches!(durability, Durability::Stable(_)));
         });
         Box::pin(async move { result })
     }
@@ -181,7 +181,7 @@ impl BlockVolume for MemVolume {
         let mut state = self.lock();
         let result = self.check_write(&state, offset, len).map(|()| {
             self.zero(&mut state, offset, len, allocate, true);
-            state.flushes += u64::from(durability == Durability::Stable);
+            state.flushes += u64::from(matches!(durability, Durability::Stable(_)));
         });
         Box::pin(async move { result })
     }
@@ -190,7 +190,7 @@ impl BlockVolume for MemVolume {
         let mut state = self.lock();
         let result = self.check_write(&state, offset, len).map(|()| {
             self.zero(&mut state, offset, len, false, false);
-            state.flushes += u64::from(durability == Durability::Stable);
+            state.flushes += u64::from(matches!(durability, Durability::Stable(_)));
         });
         Box::pin(async move { result })
     }

@@ -60,6 +60,14 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf>;
     /// Writes all of `data`. Says nothing about durability: that is `flush`.
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()>;
+    /// Writes all of `data`, which is on stable media when this returns; says nothing of other writes. What the
+    /// intent log waits for: devices do it in one step where they can.
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            self.write(offset, data).await?;
+            self.flush().await
+        })
+    }
     /// All writes that finished before this call are on stable media when it returns.
     fn flush(&self) -> DiskFuture<'_, ()>;
     /// The range's content is no longer needed and reads as anything until written again. Advisory:

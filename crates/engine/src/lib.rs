@@ -36,6 +36,7 @@ pub mod sync;
 pub mod txg;
 pub mod volume;
 pub mod write;
+pub mod zil;
 
 pub use error::EngineError;
 

@@ -9,7 +9,7 @@
 //! request is answered twice. Cookies are the client's and may repeat.
 //! Facts: NBD `doc/proto.md`, "Transmission phase"; extended headers: its `extension-ext-header` branch.
 
-use block::{Durability, Extent, Segment, Segments};
+use block::{Asked, Durability, Extent, Segment, Segments};
 use bytes::{Buf, BufMut, Bytes};
 use smallvec::SmallVec;
 
@@ -200,7 +200,7 @@ impl RawRequest {
         let (offset, len) = (self.offset, self.len);
         let durability = match self.flags & cmd_flag::FUA {
             0 => Durability::Cached,
-            _ => Durability::Stable,
+            _ => Durability::Stable(Asked::Fua),
         };
         let op = match self.command {
             cmd::WRITE => return Ok(Verdict::Receive { offset, len: tag.charge, durability, tag }),

@@ -3,7 +3,7 @@
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
 //! has budgeted for. COMPARE AND WRITE holds the unit's `exclusive` lock; every other write shares it.
 
-use block::{Durability, Geometry, Segment, Segments};
+use block::{Asked, Durability, Geometry, Segment, Segments};
 use bytes::Bytes;
 
 use crate::{
@@ -53,7 +53,8 @@ impl LogicalUnit {
                 self.write(run, data, self.durability(stable), &geometry).await?;
             }
             Command::WriteVerify { run, check } => {
-                let written = self.write(run, data.clone(), Durability::Stable, &geometry).await?;
+                let written =
+                    self.write(run, data.clone(), Durability::Stable(Asked::Fua), &geometry).await?;
                 self.verify(written, check, &data, &geometry).await?;
             }
             Command::Verify { run, check } => self.verify(run, check, &data, &geometry).await?,
@@ -109,7 +110,11 @@ impl LogicalUnit {
     }
 
     fn durability(&self, stable: bool) -> Durability {
-        if stable || self.write_through() { Durability::Stable } else { Durability::Cached }
+        match stable {
+            true => Durability::Stable(Asked::Fua),
+            false if self.write_through() => Durability::Stable(Asked::CacheOff),
+            false => Durability::Cached,
+        }
     }
 
     /// Writes what data there is, in whole blocks; returns what was written.

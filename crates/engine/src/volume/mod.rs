@@ -33,7 +33,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use block::{BlockVolume, Durability, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture};
+use block::{
+    Asked, BlockVolume, Durability, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture,
+};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use pool::{dmu::Object, volume::Volume};
@@ -255,7 +257,9 @@ impl LiveVolume {
     /// Waits for the transaction group of what was done, if it must be durable before it is acknowledged.
     async fn make_durable(&self, service: &Service, durability: Durability) -> Result<(), VolumeError> {
         match (service.sync, durability) {
-            (SyncMode::Standard, Durability::Stable) | (SyncMode::Always, _) => self.txgs.wait_synced().await,
+            (SyncMode::Standard, Durability::Stable(_)) | (SyncMode::Always, _) => {
+                self.txgs.wait_synced().await
+            }
             (SyncMode::Standard, Durability::Cached) | (SyncMode::Disabled, _) => Ok(()),
         }
     }
@@ -372,7 +376,7 @@ impl BlockVolume for LiveVolume {
         let service = self.service();
         Box::pin(async move {
             self.check_open()?;
-            self.make_durable(&service, Durability::Stable).await
+            self.make_durable(&service, Durability::Stable(Asked::Fua)).await
         })
     }
 }

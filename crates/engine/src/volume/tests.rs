@@ -7,7 +7,9 @@ mod store;
 
 use std::{sync::Arc, time::Duration};
 
-use block::{BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError};
+use block::{
+    Asked, BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError,
+};
 use bytes::Bytes;
 
 use super::*;
@@ -203,7 +205,7 @@ async fn flush_and_stable_writes_wait_for_their_group() {
     lake.volume.flush().await.unwrap();
     let flush = {
         let volume = Arc::clone(&lake.volume);
-        tokio::spawn(async move { volume.write(0, segments(&[1; 10]), Stable).await })
+        tokio::spawn(async move { volume.write(0, segments(&[1; 10]), Stable(Asked::Fua)).await })
     };
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!flush.is_finished());
@@ -213,7 +215,7 @@ async fn flush_and_stable_writes_wait_for_their_group() {
     flush.await.unwrap().unwrap();
     // Nothing to wait for with sync=disabled, everything with sync=always.
     lake.volume.update(identity(), Service { sync: SyncMode::Disabled, ..service() });
-    lake.volume.write(0, segments(&[2; 10]), Stable).await.unwrap();
+    lake.volume.write(0, segments(&[2; 10]), Stable(Asked::Fua)).await.unwrap();
     lake.volume.flush().await.unwrap();
     lake.volume.update(identity(), Service { sync: SyncMode::Always, ..service() });
     let write = lake.volume.write(0, segments(&[2; 10]), Cached);

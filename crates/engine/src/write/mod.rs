@@ -27,6 +27,7 @@ use pool::{Bookmark, PoolIo, dmu::BlockSource};
 use smallvec::SmallVec;
 
 mod devices;
+pub mod direct;
 mod gang;
 pub mod labels;
 mod leaves;

@@ -74,7 +74,8 @@ async fn client(world: Arc<World>, number: usize, seed: u64, operations: usize) 
         let from = random.random_range(run.start..run.end);
         let to = random.random_range(from + 1..=run.end);
         let (start, end) = (from as usize, to as usize);
-        let durability = if random.random_bool(0.05) { Durability::Stable } else { Durability::Cached };
+        let durability =
+            if random.random_bool(0.05) { Durability::Stable(block::Asked::Fua) } else { Durability::Cached };
         let what = random.random_range(0..10);
         let expected = twin[start..end].to_vec();
         let mut data = Segments::new();
@@ -119,7 +120,7 @@ async fn client(world: Arc<World>, number: usize, seed: u64, operations: usize) 
                 assert_eq!(flat(&found), expected, "seed {seed} client {number} at {operation}");
             }
         }
-        if durability == Durability::Stable && what < 6 {
+        if durability != Durability::Cached && what < 6 {
             log.durable.fetch_max(operation, Ordering::Relaxed);
         }
         if random.random_bool(0.3) {

@@ -1,0 +1,1 @@
+//! The second step after a crash: what the claimed logs say is done again.
