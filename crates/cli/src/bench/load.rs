@@ -136,7 +136,7 @@ impl Load {
                 return Ok(());
             }
             Kind::Fill | Kind::Overwrite => Durability::Cached,
-            Kind::Sync => Durability::Stable(Asked::Fua),
+            Kind::Sync => Durability::Stable(block::Asked::Fua),
         };
         let data: Segments = std::iter::once(Segment::Data(self.payload.block(len, tag))).collect();
         self.volume.write(offset, data, durability).await
