@@ -9,7 +9,7 @@ use std::{
 };
 
 use server::{
-    block::{BlockVolume, Durability, Segment, Segments, VolumeError},
+    block::{Asked, BlockVolume, Durability, Segment, Segments, VolumeError},
     engine::volume::LiveVolume,
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -136,7 +136,7 @@ impl Load {
                 return Ok(());
             }
             Kind::Fill | Kind::Overwrite => Durability::Cached,
-            Kind::Sync => Durability::Stable(block::Asked::Fua),
+            Kind::Sync => Durability::Stable(Asked::Fua),
         };
         let data: Segments = std::iter::once(Segment::Data(self.payload.block(len, tag))).collect();
         self.volume.write(offset, data, durability).await
