@@ -35,6 +35,7 @@ use crate::{
     txg::{Limits, Txgs},
     volume::{LiveVolume, Service, SyncMode},
     write::Written,
+    zil::{Log, Logs, log::Means},
 };
 
 /// Object with a volume's data.
@@ -92,6 +93,8 @@ pub struct Engine {
 
 struct Shared {
     txgs: Arc<Txgs>,
+    logs: Arc<Logs>,
+    means: Means,
     options: Options,
     tasks: Mutex<VecDeque<Task>>,
     volumes: Mutex<BTreeMap<u64, Entry>>,
@@ -157,8 +160,15 @@ impl Engine {
             };
             let txgs = Txgs::new(first + 1, options.limits);
             txgs.set_shared(done.shared_room);
+            let means = Means {
+                txgs: Arc::clone(&txgs),
+                space: Arc::clone(syncer.out.alloc.log_space()),
+                direct: syncer.out.direct(),
+            };
             let shared = Arc::new(Shared {
                 txgs,
+                logs: Arc::clone(&syncer.logs),
+                means,
                 options,
                 tasks: Mutex::default(),
                 volumes: Mutex::default(),
@@ -303,9 +313,13 @@ impl Engine {
                 }
                 // Until the next commit tells: nothing of its own.
                 let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
-                let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs));
-                let entry = Entry { volume: Arc::clone(&volume), txgs };
-                let volume = Arc::clone(&volumes.entry(number).or_insert(entry).volume);
+                if let Some(entry) = volumes.get(&number) {
+                    return Ok(Arc::clone(&entry.volume));
+                }
+                let log = Log::new(number, Some(self.shared.means.clone()));
+                self.shared.logs.insert(Arc::clone(&log));
+                let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
+                volumes.insert(number, Entry { volume: Arc::clone(&volume), txgs });
                 drop(volumes);
                 // Its room is known after a transaction group that was asked for it.
                 self.shared.txgs.wake();
@@ -356,12 +370,15 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
     let mut heartbeats = Heartbeats::default();
     heartbeats.committed(&syncer, shared.options.now);
     loop {
-        shared.txgs.next().await;
+        next(&shared, &mut syncer).await;
         let ending = *shared.ending.lock();
         if ending.is_some() {
             shared.txgs.refuse("the pool is being closed");
             for entry in shared.volumes.lock().values() {
                 entry.volume.close();
+            }
+            for log in shared.logs.all() {
+                log.end().await;
             }
         }
         // Before the group is closed: a write that was acknowledged before a command was given must be in the
@@ -373,8 +390,10 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
         }
         let volumes: Vec<Arc<LiveVolume>> =
             shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
-        let dirty: Vec<Arc<LiveVolume>> =
-            volumes.iter().filter(|volume| volume.is_dirty(txg)).cloned().collect();
+        let concerned = |volume: &&Arc<LiveVolume>| {
+            volume.is_dirty(txg) || shared.logs.get(volume.dataset()).is_some_and(|log| log.needs_sync(txg))
+        };
+        let dirty: Vec<Arc<LiveVolume>> = volumes.iter().filter(concerned).cloned().collect();
         let wanted = touched || !tasks.is_empty() || shared.txgs.is_wanted(txg) || ending.is_some();
         if !wanted {
             shared.txgs.skipped(txg);
@@ -428,6 +447,23 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
     }
 }
 
+/// Waits until the open group should be synced, and gives logs the space they ask for meanwhile.
+async fn next(shared: &Shared, syncer: &mut Syncer) {
+    let reason = shared.txgs.next();
+    tokio::pin!(reason);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut reason => return,
+            () = shared.means.space.asked() => {
+                if let Err(error) = syncer.out.alloc.restock().await {
+                    tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
+                }
+            }
+        }
+    }
+}
+
 impl Ending {
     fn state(self) -> PoolState {
         match self {
@@ -474,6 +510,9 @@ async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, el
         for change in done.changes {
             tell(shared, view, change).await;
         }
+    }
+    for log in shared.logs.all() {
+        log.committed(txg);
     }
     for (dataset, Room { limit, own }) in done.rooms {
         if let Some(entry) = shared.volumes.lock().get(&dataset) {
@@ -550,6 +589,7 @@ async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service),
         read_only: number("readonly") == 1,
         sync,
         block_space: pool::space::block_space(view.tree(), shape.block) * number("copies").clamp(1, 3),
+        throughput: number("logbias") == 1,
         punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
     };
     Ok((identity, service))

@@ -31,6 +31,7 @@ use crate::{
     policy::SetPolicy,
     space::{Deflate, Space},
     write::{BlockWriter, Written, labels},
+    zil::Logs,
 };
 
 /// Rounds after which something is wrong: each needs a reason that the one before created.
@@ -107,6 +108,8 @@ pub struct Syncer {
     pub outages: Outages,
     /// See [`Change`].
     pub changes: Vec<Change>,
+    /// Intent logs of the volumes that are open.
+    pub logs: Arc<Logs>,
 }
 
 /// What a [`Task`] returns.
@@ -126,7 +129,7 @@ pub struct Task {
 /// What a transaction group has to do.
 #[derive(Default)]
 pub struct Work {
-    /// Volumes with changes: (dataset, changes).
+    /// Volumes with changes, or whose intent log moves on: (dataset, changes).
     pub volumes: Vec<(u64, Dirty)>,
     /// Commands in order.
     pub tasks: Vec<Task>,

@@ -100,6 +100,7 @@ pub struct Allocator {
     poison: Option<EngineError>,
     /// Present on pools with log space maps.
     logs: Option<logs::Logs>,
+    log_space: Arc<crate::zil::LogSpace>,
 }
 
 impl Allocator {
@@ -117,6 +118,7 @@ impl Allocator {
             changed: Vec::new(),
             poison: None,
             logs: None,
+            log_space: Arc::default(),
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -281,6 +283,21 @@ impl Allocator {
         if !std::mem::replace(&mut metaslab.listed, true) {
             self.changed.push((number, index));
         }
+        Ok(())
+    }
+
+    /// Space that logs take from.
+    #[must_use]
+    pub fn log_space(&self) -> &Arc<crate::zil::LogSpace> {
+        &self.log_space
+    }
+    /// Sets more aside.
+    pub async fn restock(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+    /// Enters a place.
+    pub fn adopt(&mut self, dva: Dva) -> Result<(), EngineError> {
+        let _ = dva;
         Ok(())
     }
 

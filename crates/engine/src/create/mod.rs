@@ -174,6 +174,7 @@ pub fn create<'a>(
             multihost: multihost == Multihost::On,
             outages: Outages::default(),
             changes: Vec::new(),
+            logs: Arc::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

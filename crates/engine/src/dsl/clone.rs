@@ -32,8 +32,7 @@ pub fn clone<'a>(
         let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
         // The snapshot's object set may show an intent log, which is its head's and not the clone's.
         let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-        if edit.has_log() {
-            edit.forget_log();
+        if edit.name_log(cx)? {
             edit.commit(cx).await?;
         }
         properties::apply(cx, head, properties).await

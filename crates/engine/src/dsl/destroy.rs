@@ -246,7 +246,10 @@ async fn destroy(
     account::dir_change(&mut cx.mos, dir, Delta::default().bytes(Kind::RefReserved, -set_aside)).await?;
     account::set_reservation(&mut cx.mos, dir, 0).await?;
     edit::drop_livelist(cx, dir).await?;
-    if !phys.bp.is_hole() {
+    if let Some(log) = cx.logs.take(head.object) {
+        log.end().await;
+        log.free(&mut cx.out.alloc)?;
+    } else if !phys.bp.is_hole() {
         // Gives back the intent log.
         drop(edit::Edit::open(cx, head.object).await?);
     }

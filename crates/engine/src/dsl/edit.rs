@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType};
+use ondisk::{blkptr::BlkPtr, dsl::keys, objset::ObjsetType, zil::HEADER_BYTES};
 
 use super::{
     Dirty, SyncedVolume,
@@ -43,25 +43,33 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Opens the object set of head `dataset`. An intent log that other software left there is given back.
+    /// Opens the object set of head `dataset`, with its intent log brought up to this transaction group.
     pub(crate) async fn open(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
         let mut edit = Self::open_as_it_is(cx, dataset).await?;
-        if edit.has_log() {
+        if cx.logs.get(dataset).is_none() && edit.has_log() {
             let header = edit.set.phys().zil_header;
             log::discard(cx, dataset, &header).await?;
-            edit.forget_log();
         }
+        edit.name_log(cx)?;
         Ok(edit)
+    }
+
+    /// Names the intent log that the dataset has while it is open, or none. True if that was another one before.
+    pub(super) fn name_log(&mut self, cx: &mut Syncer) -> Result<bool, EngineError> {
+        let header = match cx.logs.get(self.dataset) {
+            Some(log) => log.sync(cx.txg, &mut cx.out.alloc, &mut cx.random)?,
+            None => [0; HEADER_BYTES],
+        };
+        let is_other = self.set.phys().zil_header != header;
+        if is_other {
+            self.set.phys_mut().zil_header = header;
+        }
+        Ok(is_other)
     }
 
     /// Whether the object set names an intent log.
     pub(super) fn has_log(&self) -> bool {
         self.set.phys().zil_header.iter().any(|byte| *byte != 0)
-    }
-
-    /// Removes the name of the intent log, whose blocks are somebody else's or were given back.
-    pub(super) fn forget_log(&mut self) {
-        self.set.phys_mut().zil_header.fill(0);
     }
 
     /// Opens the object set of head `dataset` with whatever intent log it shows.

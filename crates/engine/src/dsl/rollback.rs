@@ -52,7 +52,7 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         let own = destroy::own_space(cx, &phys).await?;
         let revived =
             deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
-        // Gives back the intent log; the rest of what is open here is going to be replaced.
+        // Gives back what a log that is not in use has; the rest of what is open here is going to be replaced.
         drop(Edit::open(cx, head.object).await?);
         edit::drop_livelist(cx, head.dir).await?;
         bookmarks::forget_space(cx, head.object).await?;
@@ -69,10 +69,9 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         })
         .await?;
         dataset::update(&mut cx.mos, snapshot.object, |phys| phys.unique_bytes = 0).await?;
-        // The snapshot's object set may show the intent log as it was then.
+        // The snapshot's object set shows the intent log as it was then.
         let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-        if edit.has_log() {
-            edit.forget_log();
+        if edit.name_log(cx)? {
             edit.commit(cx).await?;
         }
         cx.changes.push(Change::Content(head.object));

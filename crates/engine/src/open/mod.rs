@@ -125,6 +125,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             view: Some(pool),
             multihost,
             changes: Vec::new(),
+            logs: Arc::default(),
         })
     })
 }

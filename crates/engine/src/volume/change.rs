@@ -163,14 +163,12 @@ impl LiveVolume {
             for partial in piece.partial.drain(..) {
                 spare -= u64::from(self.change_part(&mut memory, txg, partial, &mut replaced));
             }
-            if !piece.whole.is_empty() || !piece.freed.is_empty() {
-                let changes = memory.open(txg);
-                for (blkid, content) in piece.whole.drain(..) {
-                    spare -= u64::from(changes.put(blkid, content, &mut replaced));
-                }
-                for blocks in piece.freed.drain(..) {
-                    spare += changes.free(blocks, &mut replaced);
-                }
+            for (blkid, content) in piece.whole.drain(..) {
+                let within = 0..content.len();
+                spare -= u64::from(memory.put(txg, blkid, content, within, &mut replaced));
+            }
+            for blocks in piece.freed.drain(..) {
+                spare += memory.free(txg, blocks, &mut replaced);
             }
             self.groups.store(memory.len(), Ordering::Release);
         }
@@ -196,6 +194,7 @@ impl LiveVolume {
             }
             None => base.and_then(|base| base.content),
         };
-        content.is_some_and(|content| memory.open(txg).put(blkid, content, replaced))
+        let within = at..at + data.iter().map(Segment::len).sum::<usize>();
+        content.is_some_and(|content| memory.put(txg, blkid, content, within, replaced))
     }
 }

@@ -10,6 +10,7 @@
 //!   more, or a later change would be hidden behind an earlier one. The writer then tries again in a newer group.
 //! * In one group a block is changed or freed, never both.
 //! * A group handed out for syncing is sealed: it stays readable and does not change.
+//! * Each group knows what of it the intent log lacks; that it may change even when it is sealed.
 //!
 //! Groups share nothing but contents (reference counted), so forgetting one is dropping one map.
 
@@ -19,7 +20,8 @@ use block::Segment;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::ranges::Ranges;
+use super::{ranges::Ranges, unlogged::Unlogged};
+use crate::zil::records::Batch;
 
 /// Contents that were replaced, to be dropped when no lock is held any more.
 pub(super) type Replaced = SmallVec<[Bytes; 4]>;
@@ -36,6 +38,7 @@ struct Group {
     txg: u64,
     changes: Arc<Changes>,
     sealed: bool,
+    unlogged: Unlogged,
 }
 
 /// The changes of all groups that are not on disk, oldest first. At most four exist at once.
@@ -126,22 +129,88 @@ impl Memory {
     }
 
     /// The changes of group `txg`, to add to. The caller holds the group open, and no newer one has changes.
-    pub(super) fn open(&mut self, txg: u64) -> &mut Changes {
+    fn open(&mut self, txg: u64) -> (&mut Changes, &mut Unlogged) {
         let newest = self.groups.last().map_or(0, |newest| newest.txg);
         assert!(newest <= txg, "a change in transaction group {txg} after one in {newest}");
         if newest != txg || self.groups.is_empty() {
-            self.groups.push(Group { txg, changes: Arc::default(), sealed: false });
+            self.groups.push(Group {
+                txg,
+                changes: Arc::default(),
+                sealed: false,
+                unlogged: Unlogged::default(),
+            });
         }
         let last = self.groups.len() - 1;
         let group = &mut self.groups[last];
         // The pair of this is in `seal`: a write that came after it would be acknowledged and lost.
         assert!(!group.sealed, "a change in transaction group {txg}, which is being synced");
-        Arc::make_mut(&mut group.changes)
+        (Arc::make_mut(&mut group.changes), &mut group.unlogged)
+    }
+
+    /// Gives a block this content in group `txg`, of which bytes `within` are new; true if the group had none for
+    /// it. The rules of [`open`](Self::open) hold.
+    pub(super) fn put(
+        &mut self,
+        txg: u64,
+        blkid: u64,
+        content: Bytes,
+        within: Range<usize>,
+        replaced: &mut Replaced,
+    ) -> bool {
+        let (changes, unlogged) = self.open(txg);
+        // Its being freed may not be logged yet: then the rest of it is news, too.
+        let was_freed = !changes.freed.is_empty() && changes.freed.end_at(blkid).is_some();
+        unlogged.wrote(blkid, if was_freed { 0..content.len() } else { within });
+        changes.put(blkid, content, replaced)
+    }
+
+    /// Frees blocks in group `txg`; returns how many had content in it.
+    pub(super) fn free(&mut self, txg: u64, blocks: Range<u64>, replaced: &mut Replaced) -> u64 {
+        let (changes, unlogged) = self.open(txg);
+        unlogged.freed(blocks.clone());
+        changes.free(blocks, replaced)
     }
 
     /// Changes a part of a block if group `txg` has content for it; false if not.
     pub(super) fn patch(&mut self, txg: u64, blkid: u64, at: usize, data: &[Segment]) -> bool {
-        self.has(txg) && self.open(txg).patch(blkid, at, data)
+        if !self.has(txg) {
+            return false;
+        }
+        let (changes, unlogged) = self.open(txg);
+        let done = changes.patch(blkid, at, data);
+        if done {
+            unlogged.wrote(blkid, at..at + data.iter().map(Segment::len).sum::<usize>());
+        }
+        done
+    }
+
+    /// Bytes of content that the log lacks, in all groups.
+    pub(super) fn unlogged_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.unlogged.bytes()).sum()
+    }
+
+    /// Whether the log lacks anything of these blocks.
+    pub(super) fn is_unlogged(&self, blocks: &Range<u64>) -> bool {
+        self.groups.iter().any(|group| group.unlogged.touches(blocks))
+    }
+
+    /// Moves what the log lacks of these blocks (of `block` bytes each) to `batch`, in the order in which it must be
+    /// logged.
+    pub(super) fn gather(&mut self, blocks: &Range<u64>, block: u64, batch: &mut Batch) {
+        for group in &mut self.groups {
+            if group.unlogged.is_empty() {
+                continue;
+            }
+            let (freed, written) = group.unlogged.take(blocks);
+            for range in freed {
+                batch.zero(group.txg, range.start * block, (range.end - range.start) * block);
+            }
+            for (blkid, within) in written {
+                if let Some(content) = group.changes.blocks.get(&blkid) {
+                    batch.write(group.txg, blkid * block + within.start as u64, content.slice(within));
+                }
+            }
+        }
     }
 
     /// Whether a group newer than `txg` has changes.
@@ -171,6 +240,7 @@ impl Memory {
         let cut = self.groups.iter_mut().map(|group| {
             let changes = Arc::make_mut(&mut group.changes);
             changes.freed.remove(end..u64::MAX);
+            group.unlogged.shrink(end);
             (group.txg, changes.blocks.split_off(&end).len() as u64)
         });
         cut.collect()

@@ -9,7 +9,8 @@
 //! * A write is in one transaction group as a whole, up to 1 MiB; a longer one is a sequence of such writes.
 //! * A block is in memory from the moment its write is acknowledged until a committed state contains it, so
 //!   readers never see a gap.
-//! * Until there is an intent log, what must be durable waits for its transaction group.
+//! * What must be durable at once goes to the intent log as well ([`crate::zil`]); where that cannot help, it waits
+//!   for its transaction group.
 //!
 //! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`change`] and [`read`]
 //! are the two directions. Locks: `updating` before `memory`; under `memory` only map operations.
@@ -23,11 +24,12 @@ mod ranges;
 mod read;
 #[cfg(test)]
 mod tests;
+mod unlogged;
 
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -39,8 +41,17 @@ use block::{
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use pool::{dmu::Object, volume::Volume};
+use smallvec::smallvec;
 
-use crate::{dsl::Dirty, txg::Txgs};
+use crate::{
+    dsl::Dirty,
+    txg::Txgs,
+    zil::{
+        Log, Report, Supply, Why,
+        log::{EVERYTHING, Source, Want},
+        records::Batch,
+    },
+};
 use memory::Memory;
 use piece::{Cut, Payload, Piece, Zeroes};
 
@@ -59,6 +70,8 @@ pub struct Service {
     pub block_space: u64,
     /// A block of zeroes may become a hole (compression is not off).
     pub punch_zeroes: bool,
+    /// `logbias=throughput`: the intent log stays off log devices.
+    pub throughput: bool,
 }
 
 /// The `sync` property.
@@ -80,6 +93,7 @@ pub struct LiveVolume {
     /// A block of zeroes.
     zeroes: Bytes,
     txgs: Arc<Txgs>,
+    log: Arc<Log>,
     current: ArcSwap<Current>,
     memory: RwLock<Memory>,
     /// Groups in `memory`, so that nobody takes the lock to find it empty.
@@ -113,6 +127,11 @@ impl Current {
 }
 
 impl Service {
+    /// Where log blocks are to be.
+    fn supply(&self) -> Supply {
+        if self.throughput { Supply::Pool } else { Supply::Log }
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry { size: self.size, block: self.block, read_only: self.read_only }
     }
@@ -134,20 +153,32 @@ impl LiveVolume {
         service: Service,
         data: Object,
         txgs: Arc<Txgs>,
+        log: Arc<Log>,
     ) -> Arc<Self> {
         let block = data.block_bytes();
         let volume = Volume::over(Arc::new(data), identity, service.geometry());
-        Arc::new(Self {
+        log.set_supply(service.supply());
+        let this = Arc::new(Self {
             dataset,
             block,
             zeroes: Bytes::from(vec![0; block as usize]),
             txgs,
+            log,
             current: ArcSwap::from_pointee(Current { service, volume, generation: 0 }),
             memory: RwLock::default(),
             groups: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             updating: Mutex::new(()),
-        })
+        });
+        let source: Weak<Self> = Arc::downgrade(&this);
+        this.log.attach(source);
+        this
+    }
+
+    /// Who asked for stability, and what it took.
+    #[must_use]
+    pub fn log_report(&self) -> Report {
+        self.log.report()
     }
 
     /// Its dataset object in the MOS.
@@ -195,6 +226,7 @@ impl LiveVolume {
         let old = self.current.load_full();
         let volume = old.volume.successor(Arc::clone(old.volume.data()), identity, service.geometry());
         self.current.store(Arc::new(Current { service, volume, generation: old.generation }));
+        self.log.set_supply(service.supply());
         if service.size < old.service.size {
             let cut = self.memory.write().shrink(service.size.div_ceil(self.block));
             for (txg, blocks) in cut.into_iter().filter(|(_, blocks)| *blocks > 0) {
@@ -254,14 +286,36 @@ impl LiveVolume {
         Cut { block: self.block, punch_zeroes: service.punch_zeroes, zeroes: &self.zeroes }
     }
 
-    /// Waits for the transaction group of what was done, if it must be durable before it is acknowledged.
-    async fn make_durable(&self, service: &Service, durability: Durability) -> Result<(), VolumeError> {
-        match (service.sync, durability) {
-            (SyncMode::Standard, Durability::Stable(_)) | (SyncMode::Always, _) => {
-                self.txgs.wait_synced().await
-            }
-            (SyncMode::Standard, Durability::Cached) | (SyncMode::Disabled, _) => Ok(()),
+    /// Why a change has to be durable before it is acknowledged, if so; counts who asked.
+    fn must_be_durable(&self, service: &Service, durability: Durability) -> bool {
+        self.log.stats.writes.fetch_add(1, Ordering::Relaxed);
+        let why = match (service.sync, durability) {
+            (SyncMode::Always, _) => Why::Always,
+            (_, Durability::Cached) => return false,
+            (_, Durability::Stable(Asked::Fua)) => Why::Fua,
+            (_, Durability::Stable(Asked::CacheOff)) => Why::CacheOff,
+        };
+        self.is_demanded(service, why)
+    }
+
+    /// Counts a demand for stability; true if it is to be met.
+    fn is_demanded(&self, service: &Service, why: Why) -> bool {
+        self.log.stats.asked(why);
+        if service.sync == SyncMode::Disabled {
+            self.log.stats.ignored.fetch_add(1, Ordering::Relaxed);
+            return false;
         }
+        true
+    }
+
+    /// The blocks of a range of bytes.
+    fn blocks_of(&self, offset: u64, end: u64) -> Want {
+        smallvec![offset / self.block..end.div_ceil(self.block)]
+    }
+
+    /// Waits until these blocks are durable as they are now: in the log, or with their transaction group.
+    async fn make_durable(&self, want: Want) -> Result<(), VolumeError> {
+        if self.log.commit(want).await { Ok(()) } else { self.txgs.wait_synced().await }
     }
 
     async fn write_pieces(
@@ -272,6 +326,7 @@ impl LiveVolume {
         data: Segments,
         durability: Durability,
     ) -> Result<(), VolumeError> {
+        let is_stable = self.must_be_durable(&service, durability);
         let cut = self.cut(&service);
         let mut payload = Payload::new(data);
         let mut at = offset;
@@ -281,7 +336,7 @@ impl LiveVolume {
             self.apply(piece).await?;
             at = until;
         }
-        self.make_durable(&service, durability).await
+        if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
     }
 
     async fn zero_pieces(
@@ -292,6 +347,7 @@ impl LiveVolume {
         durability: Durability,
     ) -> Result<(), VolumeError> {
         let service = self.check_change(offset, len)?;
+        let is_stable = self.must_be_durable(&service, durability);
         // A block of zeroes that is written to a compressed volume becomes a hole anyway.
         let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
         let cut = self.cut(&service);
@@ -304,7 +360,25 @@ impl LiveVolume {
             }
             at = until;
         }
-        self.make_durable(&service, durability).await
+        if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
+    }
+}
+
+impl Source for LiveVolume {
+    fn gather(&self, want: &[Want], most: u64, batch: &mut Batch) -> bool {
+        let mut memory = self.memory.write();
+        if memory.unlogged_bytes() > most && want.iter().flatten().any(|blocks| *blocks == EVERYTHING) {
+            return false;
+        }
+        for blocks in want.iter().flatten() {
+            memory.gather(blocks, self.block, batch);
+        }
+        true
+    }
+
+    fn lacks(&self, want: &Want) -> bool {
+        let memory = self.memory.read();
+        want.iter().any(|blocks| memory.is_unlogged(blocks))
     }
 }
 
@@ -342,15 +416,14 @@ impl BlockVolume for LiveVolume {
         }
         // The usual write: one piece, at once.
         let piece = cut.write(offset, end, &mut Payload::new(data));
+        let is_stable = self.must_be_durable(&service, durability);
         match self.apply_now(piece) {
             Err(error) => Box::pin(std::future::ready(Err(error))),
-            Ok(None) if service.sync != SyncMode::Always && durability == Durability::Cached => {
-                Box::pin(std::future::ready(Ok(())))
-            }
-            Ok(None) => Box::pin(async move { self.make_durable(&service, durability).await }),
+            Ok(None) if !is_stable => Box::pin(std::future::ready(Ok(()))),
+            Ok(None) => Box::pin(self.make_durable(self.blocks_of(offset, end))),
             Ok(Some(piece)) => Box::pin(async move {
                 self.apply(piece).await?;
-                self.make_durable(&service, durability).await
+                if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
             }),
         }
     }
@@ -376,7 +449,10 @@ impl BlockVolume for LiveVolume {
         let service = self.service();
         Box::pin(async move {
             self.check_open()?;
-            self.make_durable(&service, Durability::Stable(Asked::Fua)).await
+            if self.is_demanded(&service, Why::Flush) {
+                self.make_durable(smallvec![EVERYTHING]).await?;
+            }
+            Ok(())
         })
     }
 }

@@ -28,6 +28,7 @@ fn service() -> Service {
         sync: SyncMode::Standard,
         block_space: BLOCK,
         punch_zeroes: true,
+        throughput: false,
     }
 }
 
@@ -46,7 +47,14 @@ impl Lake {
     fn new(service: Service) -> Self {
         let txgs = Txgs::new(4, Limits { timeout: Duration::from_secs(3600), ..Limits::default() });
         let store = Store::new(0);
-        let volume = LiveVolume::new(7, identity(), service, store.object(), txgs.for_volume(u64::MAX, 0));
+        let volume = LiveVolume::new(
+            7,
+            identity(),
+            service,
+            store.object(),
+            txgs.for_volume(u64::MAX, 0),
+            Log::detached(7),
+        );
         Self { volume, txgs, store }
     }
 
@@ -318,8 +326,14 @@ async fn refusals() {
     assert_eq!(lake.sync().await.blocks.len(), 1, "what was acknowledged is still synced");
     // No room: nothing of the write is done.
     let lake = Lake::new(service());
-    let small =
-        LiveVolume::new(8, identity(), service(), lake.store.object(), lake.txgs.for_volume(BLOCK, 0));
+    let small = LiveVolume::new(
+        8,
+        identity(),
+        service(),
+        lake.store.object(),
+        lake.txgs.for_volume(BLOCK, 0),
+        Log::detached(8),
+    );
     let full = small.write(0, segments(&vec![1; 3 * BLOCK as usize]), Cached).await;
     assert_eq!(full, Err(VolumeError::NoSpace));
     small.unmap(0, SIZE, Cached).await.unwrap();

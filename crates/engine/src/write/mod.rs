@@ -202,6 +202,10 @@ impl<S: Extents> BlockWriter<S> {
     pub fn set_traits(&mut self, traits: Traits) {
         self.traits = traits;
     }
+    /// Writes outside of transaction groups.
+    pub fn direct(&self) -> Arc<direct::Direct> {
+        Arc::default()
+    }
     /// What the pool allows.
     pub fn traits(&self) -> Traits {
         self.traits

@@ -1,23 +1,194 @@
-//! The log of one volume.
+//! The log of one volume: commits, and the rounds in which they share log blocks.
+//!
+//! ```text
+//!   commit ─▶ waiting ─┬─▶ round: gather what is not logged ▸ fill blocks ▸ write them ▸ all of it durable?
+//!   commit ─▶ waiting ─┘      └─ up to two at once; who comes meanwhile waits for the next one and shares it
+//!
+//!   none ──wanted──▶ begun in a sync ──its commit──▶ ready ──anything wrong──▶ given up ──synced──▶ none
+//! ```
+//!
+//! A round answers in the order of the chain: a block counts only if all before it do. Whatever goes wrong, nobody
+//! is refused: what was to be logged is still in memory, and its transaction group makes it durable. What a failed
+//! round had taken is logged nowhere, so a new chain is usable only when the groups of all that are synced.
+//!
+//! The syncing task calls [`Log::sync`] in every group that touches the log; the mutex keeps both sides apart, and
+//! a block taken under it belongs to the group that is open then.
+//!
+//! Facts: docs/format/zil.md §4.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    ops::Range,
+    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
+};
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use ondisk::{
+    blkptr::Dva,
+    zil::{BLOCK_BYTES_MAX, BLOCK_UNIT, CHAIN_BYTES, HEADER_BYTES},
+};
 use parking_lot::Mutex;
+use rand::{RngCore, rngs::StdRng};
+use smallvec::SmallVec;
+use tokio::{
+    sync::{Notify, oneshot, watch},
+    time::Instant,
+};
 
-use super::stats::{Report, Stats};
+use super::{
+    chain::{self, Chain},
+    records::{Batch, Filling, Pending},
+    space::{LogSpace, Supply},
+    stats::{Fallback, Report, Stats},
+};
+use crate::{EngineError, alloc::Allocator, txg::Txgs, write::direct::Direct};
+
+/// Rounds under way at once: one that is on its way to the devices, and one for whoever came just after it. More
+/// would make the batches smaller, and devices flush one thing after the other.
+const ROUNDS: usize = 2;
+/// Log blocks of one round on their way at once.
+const IN_FLIGHT: usize = 16;
+/// Rounds whose sizes decide how large a place the next one finds.
+const REMEMBERED: usize = 7;
+/// Bytes of the place a chain begins with, and the least any round finds.
+const PLACE_MIN: usize = 2 * BLOCK_UNIT;
+/// Beyond this, a commit is left to the transaction group: writing it twice would take longer.
+const BURST: u64 = 64 << 20;
+
+/// What is to be made durable: blocks of the volume.
+pub(crate) type Want = SmallVec<[Range<u64>; 2]>;
+
+/// All of the volume.
+pub(crate) const EVERYTHING: Range<u64> = 0..u64::MAX;
+
+/// A volume, as far as its log is concerned.
+pub(crate) trait Source: Send + Sync {
+    /// Moves what the log lacks of these blocks to `batch`, in order; false if that is more than `most` bytes, and
+    /// nothing was moved.
+    fn gather(&self, want: &[Want], most: u64, batch: &mut Batch) -> bool;
+    /// Whether the log lacks anything of these blocks.
+    fn lacks(&self, want: &Want) -> bool;
+}
+
+/// What a log works with.
+#[derive(Clone, Debug)]
+pub(crate) struct Means {
+    pub(crate) txgs: Arc<Txgs>,
+    pub(crate) space: Arc<LogSpace>,
+    pub(crate) direct: Arc<Direct>,
+}
+
+/// Where the chain is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is none, and nobody asked.
+    None,
+    /// There is none, and the next sync is to begin one.
+    Wanted,
+    /// Its header is written in this transaction group.
+    Begun(u64),
+    /// In use.
+    Ready,
+    /// It takes no more; its blocks are needed until their groups are synced.
+    GivenUp,
+    /// The volume closes.
+    Ended,
+}
+
+struct Waiter {
+    want: Want,
+    since: Instant,
+    answer: oneshot::Sender<bool>,
+}
+
+struct State {
+    phase: Phase,
+    chain: Chain,
+    waiting: Vec<Waiter>,
+    /// A round is taking blocks; others wait for that.
+    is_forming: bool,
+    /// Rounds that have what they write, and are not over.
+    in_flight: usize,
+    /// Whether the last formed round succeeded, once it is over.
+    last: Option<oneshot::Receiver<bool>>,
+    /// Sequence of the last record.
+    record: u64,
+    /// Newest transaction group of all that rounds have taken.
+    newest: u64,
+    /// Bytes that the last rounds wrote.
+    sizes: VecDeque<usize>,
+    /// Blocks with `logbias=throughput` stay off log devices.
+    supply: Supply,
+    why: Fallback,
+}
 
 /// The intent log of one open volume.
-#[derive(Debug)]
 pub struct Log {
     dataset: u64,
     pub(crate) stats: Stats,
+    means: Option<Means>,
+    source: OnceLock<Weak<dyn Source>>,
+    state: Mutex<State>,
+    /// Wakes a round that waits for space when the log ends.
+    ended: Notify,
+    /// Rounds forming or in flight.
+    busy: watch::Sender<usize>,
 }
 
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Log({}, {:?})", self.dataset, self.state.lock().phase)
+    }
+}
+
+/// A log block on its way.
+struct Sealed {
+    dva: Dva,
+    birth: u64,
+    sequence: u64,
+    data: Bytes,
+}
+
+/// The clients' side.
 impl Log {
     /// The log of head `dataset`: not begun.
+    pub(crate) fn new(dataset: u64, means: Option<Means>) -> Arc<Self> {
+        let state = State {
+            phase: Phase::None,
+            chain: Chain::none(dataset),
+            waiting: Vec::new(),
+            is_forming: false,
+            in_flight: 0,
+            last: None,
+            record: 0,
+            newest: 0,
+            sizes: VecDeque::new(),
+            supply: Supply::Log,
+            why: Fallback::NotBegun,
+        };
+        Arc::new(Self {
+            dataset,
+            stats: Stats::default(),
+            means,
+            source: OnceLock::new(),
+            state: Mutex::new(state),
+            ended: Notify::new(),
+            busy: watch::Sender::new(0),
+        })
+    }
+
+    /// A log that is never begun: every commit waits for its transaction group.
     #[must_use]
-    pub fn new(dataset: u64) -> Arc<Self> {
-        Arc::new(Self { dataset, stats: Stats::default() })
+    pub fn detached(dataset: u64) -> Arc<Self> {
+        Self::new(dataset, None)
+    }
+
+    /// Tells whose log it is.
+    pub(crate) fn attach(&self, source: Weak<dyn Source>) {
+        // There is one volume to a log, and this is called when it is made.
+        drop(self.source.set(source));
     }
 
     /// The dataset's object.
@@ -31,6 +202,333 @@ impl Log {
     pub fn report(&self) -> Report {
         self.stats.report()
     }
+
+    /// Where its blocks are to be from now on (`logbias`).
+    pub(crate) fn set_supply(&self, supply: Supply) {
+        self.state.lock().supply = supply;
+    }
+
+    /// Makes these blocks durable, as they are when this is called or later. False if the log cannot: then the
+    /// transaction group has to be waited for.
+    pub(crate) async fn commit(self: &Arc<Self>, want: Want) -> bool {
+        let Some(source) = self.source.get().and_then(Weak::upgrade) else { return false };
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut state = self.state.lock();
+            match state.phase {
+                Phase::Ready => {}
+                Phase::None => {
+                    if self.means.is_some() {
+                        state.phase = Phase::Wanted;
+                    }
+                    self.stats.fell_back(Fallback::NotBegun);
+                    return false;
+                }
+                Phase::Wanted | Phase::Begun(_) | Phase::Ended => {
+                    self.stats.fell_back(Fallback::NotBegun);
+                    return false;
+                }
+                Phase::GivenUp => {
+                    self.stats.fell_back(state.why);
+                    return false;
+                }
+            }
+            // Nothing that is not durable, and nothing on its way that this might have to wait for.
+            if state.in_flight == 0 && !state.is_forming && state.waiting.is_empty() && !source.lacks(&want) {
+                self.stats.nothing.fetch_add(1, Relaxed);
+                return true;
+            }
+            state.waiting.push(Waiter { want, since: Instant::now(), answer });
+            self.start_round(&mut state);
+        }
+        answered.await.unwrap_or(false)
+    }
+
+    /// Begins a round if there may be another one.
+    fn start_round(self: &Arc<Self>, state: &mut State) {
+        if state.is_forming || state.in_flight >= ROUNDS || state.waiting.is_empty() {
+            return;
+        }
+        state.is_forming = true;
+        self.busy.send_modify(|busy| *busy += 1);
+        let log = Arc::clone(self);
+        // In a task of its own: whoever waits may go away, and others wait for the same blocks.
+        tokio::spawn(async move {
+            log.round().await;
+            log.busy.send_modify(|busy| *busy -= 1);
+        });
+    }
+
+    async fn round(self: &Arc<Self>) {
+        let waiters = std::mem::take(&mut self.state.lock().waiting);
+        let formed = self.form(&waiters).await;
+        let (over, is_over) = oneshot::channel();
+        let before = {
+            let mut state = self.state.lock();
+            state.is_forming = false;
+            state.in_flight += 1;
+            if let Err(why) = &formed {
+                give_up(&mut state, *why);
+            }
+            let before = state.last.replace(is_over);
+            self.start_round(&mut state);
+            before
+        };
+        let issued = Instant::now();
+        let written = match &formed {
+            Ok(blocks) => self.write(blocks).await,
+            Err(_) => false,
+        };
+        // A block counts only if the whole chain up to it does.
+        let all_before = match before {
+            Some(before) => before.await.unwrap_or(false),
+            None => true,
+        };
+        let done = written && all_before;
+        {
+            let mut state = self.state.lock();
+            state.in_flight -= 1;
+            match &formed {
+                Ok(blocks) if done => {
+                    if let Some(last) = blocks.last() {
+                        state.chain.durable(last.sequence);
+                    }
+                }
+                Ok(_) => give_up(&mut state, Fallback::Device),
+                Err(_) => {}
+            }
+            self.start_round(&mut state);
+        }
+        // Nobody waits for it if no other round was formed since.
+        let _ = over.send(done);
+        self.answer(waiters, issued, done, &formed);
+    }
+
+    fn answer(
+        &self,
+        waiters: Vec<Waiter>,
+        issued: Instant,
+        done: bool,
+        formed: &Result<Vec<Sealed>, Fallback>,
+    ) {
+        let now = Instant::now();
+        if done && formed.as_ref().is_ok_and(|blocks| !blocks.is_empty()) {
+            self.stats.rounds.fetch_add(1, Relaxed);
+            self.stats.device.add(now - issued);
+        }
+        for Waiter { since, answer, .. } in waiters {
+            if done {
+                self.stats.commits.fetch_add(1, Relaxed);
+                self.stats.queue.add(issued - since);
+                self.stats.total.add(now - since);
+            } else {
+                self.stats.fell_back(formed.as_ref().err().copied().unwrap_or(Fallback::Device));
+            }
+            // It may have gone away.
+            let _ = answer.send(done);
+        }
+    }
+
+    /// Fills blocks with all that `waiters` want and the log lacks. There is one that forms at a time.
+    async fn form(&self, waiters: &[Waiter]) -> Result<Vec<Sealed>, Fallback> {
+        let (Some(means), Some(source)) = (&self.means, self.source.get().and_then(Weak::upgrade)) else {
+            return Err(Fallback::NotBegun);
+        };
+        let wants: Vec<Want> = waiters.iter().map(|waiter| waiter.want.clone()).collect();
+        let mut batch = Batch::default();
+        let most = if means.space.has_log_device() { BURST * 8 } else { BURST };
+        if !source.gather(&wants, most, &mut batch) {
+            return Err(Fallback::Burst);
+        }
+        drop(source);
+        let pending = batch.into_pending();
+        let mut blocks = Vec::new();
+        if pending.is_empty() {
+            return Ok(blocks);
+        }
+        let mut rest: usize = pending.iter().map(Pending::bytes).sum();
+        let place = {
+            let mut state = self.state.lock();
+            state.newest = pending.iter().map(|pending| pending.txg).fold(state.newest, u64::max);
+            state.sizes.push_back(rest);
+            if state.sizes.len() > REMEMBERED {
+                state.sizes.pop_front();
+            }
+            usual(&state.sizes)
+        };
+        let mut pending = pending.into_iter().peekable();
+        loop {
+            let Some(tail) = self.state.lock().chain.tail() else { return Err(Fallback::NotBegun) };
+            let mut filling = Filling::new(tail.bytes);
+            while let Some(next) = pending.next_if(|next| filling.fits(next)) {
+                rest -= next.bytes();
+                let (payload, indirect) = next.payload();
+                self.stats.payload.fetch_add(payload + indirect, Relaxed);
+                self.stats.indirect.fetch_add(indirect, Relaxed);
+                let mut state = self.state.lock();
+                state.record += 1;
+                filling.push(&next, state.record);
+            }
+            self.stats.records.fetch_add(filling.records, Relaxed);
+            let is_last = pending.peek().is_none();
+            let bytes = if is_last { place } else { place_for(rest) };
+            let supply = self.state.lock().supply;
+            let taken = tokio::select! {
+                taken = means.space.take(bytes as u64, supply) => taken,
+                () = self.ended.notified() => None,
+            };
+            let dva = taken.ok_or(Fallback::NoSpace)?;
+            let (filled, next, verifier) = {
+                let mut state = self.state.lock();
+                // Read under the lock: see the top of this file.
+                let birth = means.txgs.open();
+                let appended = state.chain.append(dva, bytes, birth, filling.max_txg);
+                let (filled, next) = appended.map_err(|_| Fallback::NotBegun)?;
+                (filled, next, state.chain.seal(filled.sequence))
+            };
+            let shorten = means.direct.may_shorten(&filled.dva);
+            let data = chain::seal(filling, &next, verifier, shorten).map_err(|_| Fallback::Device)?;
+            blocks.push(Sealed { dva: filled.dva, birth: filled.birth, sequence: filled.sequence, data });
+            if is_last {
+                return Ok(blocks);
+            }
+        }
+    }
+
+    /// Writes blocks and makes them durable; false if that failed.
+    async fn write(&self, blocks: &[Sealed]) -> bool {
+        let Some(means) = &self.means else { return false };
+        for block in blocks {
+            self.stats.block(block.dva.vdev, block.data.len() as u64);
+        }
+        let outcome = match blocks {
+            [] => return true,
+            [one] => means.direct.write(one.dva, one.data.clone(), one.birth, true).await,
+            _ => self.write_many(means, blocks).await,
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(dataset = self.dataset, %error, "the intent log cannot be written; transaction groups take its place");
+            for block in blocks {
+                means.space.forget_device(block.dva.vdev);
+            }
+        }
+        outcome.is_ok()
+    }
+
+    async fn write_many(&self, means: &Means, blocks: &[Sealed]) -> Result<(), EngineError> {
+        let write = |block: &Sealed| {
+            let (direct, dva, data, birth) = (&means.direct, block.dva, block.data.clone(), block.birth);
+            async move { direct.write(dva, data, birth, false).await }
+        };
+        let writes: Vec<_> = blocks.iter().map(write).collect();
+        let mut writes = stream::iter(writes).buffer_unordered(IN_FLIGHT);
+        while let Some(result) = writes.next().await {
+            result?;
+        }
+        let mut tops: SmallVec<[u32; 3]> = blocks.iter().map(|block| block.dva.vdev).collect();
+        tops.sort_unstable();
+        tops.dedup();
+        let txg = blocks.iter().map(|block| block.birth).max().unwrap_or(0);
+        means.direct.flush(&tops, txg).await
+    }
+}
+
+/// The chain takes no more.
+fn give_up(state: &mut State, why: Fallback) {
+    if state.phase == Phase::Ready {
+        state.phase = Phase::GivenUp;
+        state.why = why;
+    }
+}
+
+/// Bytes of a place for `rest` bytes of records, or as much of them as a block takes.
+fn place_for(rest: usize) -> usize {
+    (rest + CHAIN_BYTES).next_multiple_of(BLOCK_UNIT).clamp(PLACE_MIN, BLOCK_BYTES_MAX)
+}
+
+/// A place for a usual round: the median of the last ones.
+fn usual(sizes: &VecDeque<usize>) -> usize {
+    let mut sorted: SmallVec<[usize; REMEMBERED]> = sizes.iter().copied().collect();
+    sorted.sort_unstable();
+    place_for(sorted.get(sorted.len() / 2).copied().unwrap_or(0))
+}
+
+/// The syncing task's side.
+impl Log {
+    /// Whether syncing `txg` has something to do here.
+    pub(crate) fn needs_sync(&self, txg: u64) -> bool {
+        let state = self.state.lock();
+        match state.phase {
+            Phase::Wanted => true,
+            Phase::GivenUp => !state.chain.is_empty(),
+            _ => state.chain.is_touched_by(txg),
+        }
+    }
+
+    /// The header as it is to be once `txg`, which is being synced, is committed. What was taken up to `txg` is
+    /// entered in the space maps, what is over is freed. May be called more than once in a group.
+    pub(crate) fn sync(
+        &self,
+        txg: u64,
+        alloc: &mut Allocator,
+        random: &mut StdRng,
+    ) -> Result<[u8; HEADER_BYTES], EngineError> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.chain.adopt(txg, alloc)?;
+        let idle = state.in_flight == 0 && !state.is_forming;
+        match state.phase {
+            Phase::Ready => state.chain.advance(txg, alloc),
+            Phase::GivenUp if idle && state.newest <= txg && state.chain.is_over(txg) => {
+                state.chain.free(alloc)?;
+                state.phase = Phase::Wanted;
+            }
+            Phase::GivenUp => state.chain.advance(txg, alloc),
+            Phase::Ended if idle && state.chain.is_over(txg) => state.chain.free(alloc)?,
+            _ => {}
+        }
+        if state.phase == Phase::Wanted
+            && let Some(means) = &self.means
+            && let Some(dva) = means.space.try_take(PLACE_MIN as u64, state.supply)
+        {
+            let id = [random.next_u64(), random.next_u64()];
+            state.chain.begin(id, dva, PLACE_MIN, txg);
+            state.chain.adopt(txg, alloc)?;
+            state.record = 0;
+            state.last = None;
+            state.phase = Phase::Begun(txg);
+        }
+        state.chain.header()
+    }
+
+    /// `txg` is committed.
+    pub(crate) fn committed(&self, txg: u64) {
+        let mut state = self.state.lock();
+        if let Phase::Begun(begun) = state.phase
+            && begun <= txg
+        {
+            state.phase = Phase::Ready;
+        }
+    }
+
+    /// Takes nothing more, and waits until nothing of it is on its way.
+    pub(crate) async fn end(&self) {
+        self.state.lock().phase = Phase::Ended;
+        self.ended.notify_one();
+        let mut busy = self.busy.subscribe();
+        // The sender is in `self`.
+        drop(busy.wait_for(|busy| *busy == 0).await);
+        let waiters = std::mem::take(&mut self.state.lock().waiting);
+        for waiter in waiters {
+            let _ = waiter.answer.send(false);
+        }
+    }
+
+    /// Frees all of it in the group being synced, whatever it holds: the dataset goes. To be called after
+    /// [`end`](Self::end).
+    pub(crate) fn free(&self, alloc: &mut Allocator) -> Result<(), EngineError> {
+        self.state.lock().chain.free(alloc)
+    }
 }
 
 /// The logs of all open volumes, by dataset.
@@ -42,5 +540,21 @@ impl Logs {
     #[must_use]
     pub fn get(&self, dataset: u64) -> Option<Arc<Log>> {
         self.0.lock().get(&dataset).cloned()
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Log>> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    /// Takes in the log of a volume that is opened.
+    pub(crate) fn insert(&self, log: Arc<Log>) {
+        self.0.lock().insert(log.dataset, log);
+    }
+
+    /// Takes out the log of a volume that goes.
+    pub(crate) fn take(&self, dataset: u64) -> Option<Arc<Log>> {
+        self.0.lock().remove(&dataset)
     }
 }

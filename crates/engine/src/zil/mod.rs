@@ -15,8 +15,10 @@
 //!
 //! Facts: docs/format/zil.md.
 
+mod chain;
 pub mod claim;
 pub mod log;
+pub(crate) mod records;
 pub mod replay;
 pub mod space;
 pub mod stats;

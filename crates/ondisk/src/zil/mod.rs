@@ -16,7 +16,10 @@
 
 mod record;
 
-pub use record::{Acl, Body, CreateKind, Node, Record, Records, SetAttr, Timestamp, TxType, WriteData};
+pub use record::{
+    Acl, Body, CreateKind, Node, Record, Records, SetAttr, Timestamp, TxType, WRITE_BYTES, WriteData,
+    write_head,
+};
 
 use crate::blkptr::BlkPtr;
 use crate::{Error, Order, Reader, Reason, Result, Writer};

@@ -12,7 +12,8 @@ use crate::{Error, Order, Reader, Reason, Result, Writer};
 
 const STRUCTURE: &str = "intent log record";
 const HEADER: usize = 32;
-const WRITE_FIXED: usize = 192;
+/// Bytes of a write's record before its data.
+pub const WRITE_BYTES: usize = 192;
 const CASE_INSENSITIVE: u64 = 1 << 63;
 const OBJECT_MASK: u64 = (1 << 48) - 1;
 
@@ -390,6 +391,25 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+/// The fixed part of a write's record whose data follows it, for writers that copy the data themselves.
+/// `record_bytes` is all of the record: this, the data, and zeroes up to a multiple of 8. Little endian.
+#[must_use]
+pub fn write_head(
+    record_bytes: u64,
+    txg: u64,
+    sequence: u64,
+    object: u64,
+    offset: u64,
+    length: u64,
+) -> [u8; WRITE_BYTES] {
+    let mut head = [0; WRITE_BYTES];
+    let words = [u64::from(TxType::Write.id()), record_bytes, txg, sequence, object, offset, length];
+    for (place, word) in head.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    head
+}
+
 impl<'a> Record<'a> {
     /// Reads one record, which fills `data` exactly.
     ///
@@ -544,7 +564,7 @@ fn decode_body<'a>(tx: TxType, reader: &mut Reader<'a>, record_bytes: usize) -> 
         TxType::Write => {
             let [object, offset, length, _] = reader.words()?;
             let pointer = reader.bytes(BLKPTR_BYTES)?;
-            let data = if record_bytes == WRITE_FIXED {
+            let data = if record_bytes == WRITE_BYTES {
                 WriteData::Indirect(BlkPtr::decode(pointer, reader.order())?)
             } else {
                 let inline = usize::try_from(length).ok().and_then(|length| reader.rest().get(..length));
