@@ -82,7 +82,11 @@ impl LogicalUnit {
             Command::GetLbaStatus { lba, allocation } => {
                 return self.lba_status(lba, allocation, &geometry).await;
             }
-            Command::ModeSelect { ten, .. } => self.mode_select(nexus, ten, &pieces::flatten(&data))?,
+            Command::ModeSelect { ten, .. } => {
+                if self.mode_select(nexus, ten, &pieces::flatten(&data))? {
+                    self.volume.flush().await.map_err(|e| self.failed(&e))?;
+                }
+            }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
                 let list = pieces::flatten(&data);
                 let outcome = {
@@ -281,14 +285,17 @@ impl LogicalUnit {
         Ok(pieces::one(out))
     }
 
-    fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<(), Refusal> {
+    /// Applies mode parameters. True if the write cache was on and is off now: a client that switched it off takes
+    /// all it wrote for stable, what it wrote before too.
+    fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<bool, Refusal> {
         let mut shared = self.shared();
-        let new = mode::select(ten, list, self.block_size, shared.mode)?;
-        if new != shared.mode {
+        let old = shared.mode;
+        let new = mode::select(ten, list, self.block_size, old)?;
+        if new != old {
             shared.mode = new;
             self.set_write_through(!new.wce);
             shared.raise(Sense::MODE_CHANGED, |port| port != nexus.port());
         }
-        Ok(())
+        Ok(old.wce && !new.wce)
     }
 }
