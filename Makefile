@@ -1,5 +1,5 @@
 # Millpond. `make run` and `make test` are all a newcomer needs; each sets up what is missing.
-.PHONY: run test bench sim fuzz lint setup clean
+.PHONY: run test bench sim fuzz interop lint setup clean
 CARGO ?= cargo
 # Debian's cargo and rustup's both put build products here unless told otherwise.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -41,6 +41,12 @@ sim:
 fuzz:
 	@scripts/setup build
 	MILLPOND_FUZZ_ITERATIONS=$(or $(ITERATIONS),10000000) $(CARGO) test --release -p millpond-ondisk --test mutate -- --nocapture
+
+## interop: the real OpenZFS kernel module, in an emulated machine, takes pools over from us and we from it (half an hour; the first time it builds the module)
+interop:
+	@scripts/setup test
+	$(CARGO) build --release
+	@MILLPOND=$(TARGET)/release/millpond oracles/openzfs-interop
 
 setup:
 	@scripts/setup bench
