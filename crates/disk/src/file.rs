@@ -22,7 +22,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -101,6 +101,8 @@ pub struct FileDisk {
     /// Shared by aligned direct writes, exclusive for a read-modify-write.
     sectors: Arc<RwLock<()>>,
     cache: CacheLuck,
+    /// Writes cannot say themselves that they are on stable media: a flush has to follow.
+    no_write_through: AtomicBool,
 }
 
 /// Threads a disk may block at once: as deep as the queue of the disks that have no better interface.
@@ -187,6 +189,7 @@ impl FileDisk {
             permits: Arc::new(Semaphore::new(BLOCKING_MAX)),
             sectors: Arc::default(),
             cache: CacheLuck::default(),
+            no_write_through: AtomicBool::new(false),
         };
         disk.refresh()?;
         Ok(disk)
@@ -298,9 +301,9 @@ impl FileDisk {
         Ok(buf)
     }
 
-    async fn write_any(&self, offset: u64, data: Bytes) -> io::Result<()> {
+    async fn write_any(&self, verb: Verb, offset: u64, data: Bytes) -> io::Result<()> {
         if !self.backend.direct {
-            return self.write_from(offset, data.len(), Payload::Bytes(data), None).await;
+            return self.write_from(verb, offset, data.len(), Payload::Bytes(data), None).await;
         }
         let align = self.align as usize;
         let skip = (offset % u64::from(self.align)) as usize;
@@ -309,7 +312,7 @@ impl FileDisk {
             let _shared = self.sectors.read().await;
             let aligned = data.as_ptr().addr().is_multiple_of(align);
             let payload = if aligned { Payload::Bytes(data) } else { Payload::Buf(IoBuf::from_slice(&data)) };
-            return self.write_from(offset, len, payload, None).await;
+            return self.write_from(verb, offset, len, payload, None).await;
         }
         let exclusive = Arc::new(Arc::clone(&self.sectors).write_owned().await);
         let base = offset - skip as u64;
@@ -321,17 +324,32 @@ impl FileDisk {
             bounce[edge..edge + align].copy_from_slice(&sector);
         }
         bounce[skip..skip + len].copy_from_slice(&data);
-        self.write_from(base, span, Payload::Buf(bounce), Some(exclusive)).await
+        self.write_from(verb, base, span, Payload::Buf(bounce), Some(exclusive)).await
+    }
+
+    /// In one step where the kernel and the file system can, else in two.
+    async fn write_through_any(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        if !self.no_write_through.load(Relaxed) {
+            match self.write_any(Verb::WriteThrough, offset, data.clone()).await {
+                Err(error) if is_unsupported(&error) => {}
+                other => return other,
+            }
+        }
+        self.write_any(Verb::Write, offset, data).await?;
+        // It was about the flag, not about this write.
+        self.no_write_through.store(true, Relaxed);
+        self.command(Verb::Sync, 0, 0).await
     }
 
     async fn write_from(
         &self,
+        verb: Verb,
         offset: u64,
         len: usize,
         payload: Payload,
         exclusive: Option<Arc<OwnedRwLockWriteGuard<()>>>,
     ) -> io::Result<()> {
-        let (written, _) = self.transfer(Verb::Write, offset, (0, len), payload, exclusive).await?;
+        let (written, _) = self.transfer(verb, offset, (0, len), payload, exclusive).await?;
         if written < len { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
@@ -393,7 +411,22 @@ impl Disk for FileDisk {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes at {offset}");
-            self.write_any(offset, data).await.map_err(self.error(what))
+            self.write_any(Verb::Write, offset, data).await.map_err(self.error(what))
+        })
+    }
+
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let len = data.len();
+            if self.read_only {
+                return Err(refuse_write(&self.path));
+            }
+            self.check(offset, len as u64)?;
+            if len == 0 {
+                return Ok(());
+            }
+            let what = || format!("cannot write {len} bytes through to {offset}");
+            self.write_through_any(offset, data).await.map_err(self.error(what))
         })
     }
 
@@ -462,8 +495,7 @@ impl CacheLuck {
                 read
             }
             Err(error) => {
-                let unsupported =
-                    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL));
+                let unsupported = is_unsupported(&error);
                 self.misses.store(if unsupported { Self::NEVER } else { Self::after_miss(misses) }, Relaxed);
                 0
             }
@@ -473,6 +505,11 @@ impl CacheLuck {
     fn after_miss(misses: u32) -> u32 {
         if misses + 1 == Self::NEVER { Self::PATIENCE } else { misses + 1 }
     }
+}
+
+/// The kernel or the file system does not know a flag of a transfer.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
 }
 
 /// Why a file could not be opened for direct I/O.

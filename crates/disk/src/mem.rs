@@ -162,6 +162,10 @@ impl Disk for MemDisk {
         })
     }
 
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        self.write(offset, data)
+    }
+
     fn flush(&self) -> DiskFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -19,6 +19,9 @@ pub(crate) enum Verb {
     Read,
     /// `len` bytes of the payload from `start` to `offset`. May transfer fewer.
     Write,
+    /// The same, and what it transferred is on stable media before it is over. `Unsupported` from kernels and
+    /// file systems that do not know how.
+    WriteThrough,
     /// fdatasync.
     Sync,
     /// Give the file's blocks under `offset..offset + len` back.
@@ -93,7 +96,13 @@ impl Request {
                 (Verb::Write, Payload::Bytes(bytes)) => {
                     self.file.write_at(&bytes[start..start + len], self.offset)
                 }
-                (Verb::Read | Verb::Write, _) => {
+                (Verb::WriteThrough, Payload::Buf(buf)) => {
+                    sys::write_through(&self.file, &buf.whole_mut()[start..start + len], self.offset)
+                }
+                (Verb::WriteThrough, Payload::Bytes(bytes)) => {
+                    sys::write_through(&self.file, &bytes[start..start + len], self.offset)
+                }
+                (Verb::Read | Verb::Write | Verb::WriteThrough, _) => {
                     unreachable!("a transfer has memory: see FileDisk::transfer")
                 }
                 (Verb::Sync, _) => self.file.sync_data().map(|()| 0),

@@ -106,6 +106,18 @@ pub(crate) fn read_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Resul
     }
 }
 
+/// Writes, and waits until what was written is on stable media: one request to a device that can (FUA).
+pub(crate) fn write_through(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
+    let Ok(offset) = libc::off64_t::try_from(offset) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let vec = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: one vector, over memory borrowed for the length of the call and only read.
+    let written = unsafe { libc::pwritev64v2(file.as_raw_fd(), &raw const vec, 1, offset, libc::RWF_DSYNC) };
+    match usize::try_from(written) {
+        Ok(written) => Ok(written),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Gives a file's blocks back; the range reads as zeroes.
 pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (Ok(offset), Ok(len)) = (libc::off64_t::try_from(offset), libc::off64_t::try_from(len)) else {

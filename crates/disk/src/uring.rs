@@ -444,6 +444,9 @@ fn entry(request: &Request) -> Option<squeue::Entry> {
     Some(match request.verb {
         Verb::Read => opcode::Read::new(fd, memory.cast_mut(), len).offset(request.offset).build(),
         Verb::Write => opcode::Write::new(fd, memory, len).offset(request.offset).build(),
+        Verb::WriteThrough => {
+            opcode::Write::new(fd, memory, len).offset(request.offset).rw_flags(libc::RWF_DSYNC).build()
+        }
         Verb::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         Verb::Punch => opcode::Fallocate::new(fd, request.len)
             .offset(request.offset)

@@ -158,6 +158,7 @@ macro_rules! suite {
                 hundreds_in_flight_each_get_their_own_bytes
                 dropped_futures_harm_nobody
                 a_flush_succeeds_and_content_stays
+                what_is_written_through_is_read_back_and_neighbours_stay
                 a_trimmed_range_is_usable_again
                 neighbours_survive_unaligned_writes_at_the_same_time
                 large_transfers_are_whole
@@ -321,6 +322,43 @@ mod checks {
         assert_eq!(&read(disk, 12_345, 50_000).await[..], &pattern(0, 50_000, 8)[..]);
     }
 
+    /// Aligned, unaligned, beyond a page, in long runs, and beside ordinary writes of the same sectors.
+    pub(super) async fn what_is_written_through_is_read_back_and_neighbours_stay(subject: Subject) {
+        let disk = &*subject.disk;
+        write(disk, 0, pattern(0, 1 << 20, 1)).await;
+        let through = async |offset: u64, len: usize| {
+            disk.write_through(offset, Bytes::from(pattern(offset, len, 9))).await.unwrap();
+        };
+        for (offset, len) in [(0, 4096), (8192, 512), (12_288, 131_072), (262_144, 65_536)] {
+            let mut aligned = IoBuf::with_len(len);
+            aligned.copy_from_slice(&pattern(offset, len, 9));
+            disk.write_through(offset, aligned.freeze()).await.unwrap();
+            assert_eq!(&read(disk, offset, len).await[..], &pattern(offset, len, 9)[..]);
+        }
+        for (offset, len) in [(524_289, 1), (530_000, 5000), (541_184, 1000), (600_001, 100_001)] {
+            through(offset, len).await;
+            let seen = read(disk, offset - 1, len + 2).await;
+            assert_eq!(&seen[1..=len], &pattern(offset, len, 9)[..], "{offset} {len}");
+            assert_eq!(seen[0], pattern(offset - 1, 1, 1)[0]);
+            assert_eq!(seen[len + 1], pattern(offset + len as u64, 1, 1)[0]);
+        }
+        tokio::join!(
+            through(800_000, 300),
+            write(disk, 800_300, pattern(800_300, 300, 9)),
+            through(800_600, 300),
+        );
+        assert_eq!(&read(disk, 800_000, 900).await[..], &pattern(800_000, 900, 9)[..]);
+        through(SIZE - 100, 100).await;
+        disk.write_through(5, Bytes::new()).await.unwrap();
+        let beyond = disk.write_through(SIZE - 1, Bytes::from_static(b"ab")).await.unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::InvalidInput);
+        if let Some(file) = &subject.file {
+            let image = std::fs::read(file).unwrap();
+            assert_eq!(image[600_001..700_002], pattern(600_001, 100_001, 9));
+            assert_eq!(image[image.len() - 100..], pattern(SIZE - 100, 100, 9));
+        }
+    }
+
     pub(super) async fn a_trimmed_range_is_usable_again(subject: Subject) {
         let disk = &*subject.disk;
         write(disk, 0, pattern(0, 1 << 20, 2)).await;
@@ -419,6 +457,8 @@ async fn a_read_only_disk_refuses_writes_and_has_no_means_to_write() {
         let error = disk.write(0, Bytes::from_static(b"x")).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{disk:?}");
         assert_eq!(disk.trim(0, 512).await.unwrap_err().kind(), io::ErrorKind::PermissionDenied, "{disk:?}");
+        let through = disk.write_through(0, Bytes::from_static(b"x")).await.unwrap_err();
+        assert_eq!(through.kind(), io::ErrorKind::PermissionDenied);
         disk.flush().await.unwrap();
         assert_eq!(&read(&*disk, 0, 4096).await[..], &pattern(0, 4096, 1)[..], "{disk:?}");
     }

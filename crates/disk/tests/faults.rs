@@ -220,6 +220,82 @@ async fn a_power_cut_repeats_with_its_seed() {
     assert!(one != other);
 }
 
+#[tokio::test]
+async fn what_was_written_through_survives_and_what_was_cached_before_stays_volatile() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..100 {
+        let (inner, disk) = cached(1);
+        write(&disk, 0, 1, 8192).await;
+        write(&disk, 16_384, 1, 512).await;
+        disk.trim(2048, 1024).await.unwrap();
+        // Over the middle of the first write, which may not come back over it.
+        disk.write_through(1024, Bytes::from(vec![2; 4096])).await.unwrap();
+        assert_eq!(inner.snapshot(1024..5120), [2; 4096], "on the media");
+        assert_eq!(ones(&inner.snapshot(0..1024)) + ones(&inner.snapshot(5120..SIZE)), 0, "and nothing else");
+        assert_eq!(disk.unflushed(), 4096 + 512);
+        write(&disk, 1024, 3, 512).await;
+        assert_eq!(read(&disk, 1024, 513).await[511..], [3, 2], "later writes lie above it");
+        disk.power_cut(seed).await.unwrap();
+        assert_eq!(inner.snapshot(1536..5120), [2; 3584], "seed {seed}");
+        match inner.snapshot(16_384..16_385)[0] {
+            0 => lost += 1,
+            _ => kept += 1,
+        }
+    }
+    assert!(lost > 10 && kept > 10, "{lost} lost, {kept} kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_through_under_way_at_the_cut_ends_in_every_legal_way() {
+    let (mut old, mut new, mut torn) = (0, 0, 0);
+    let slow = Duration::from_secs(1);
+    for on in [On::Write, On::Flush] {
+        for seed in 0..100 {
+            let (inner, disk) = cached(1);
+            disk.inject(Fault::anywhere(on, Effect::Delay(slow..=slow)));
+            let (result, _) = tokio::join!(disk.write_through(0, Bytes::from(vec![1; 4096])), async {
+                tokio::time::sleep(slow / 2).await;
+                disk.power_cut(seed).await.unwrap();
+            });
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::NotConnected);
+            match inner.snapshot(0..4096).chunks(SECTOR).filter(|sector| sector[0] == 1).count() {
+                0 => old += 1,
+                8 => new += 1,
+                _ => torn += 1,
+            }
+        }
+    }
+    assert!(old > 20 && new > 20 && torn > 20, "{old} old, {new} new, {torn} torn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_strikes_writes_and_flushes_strikes_a_write_through() {
+    let (inner, disk) = cached(1);
+    let data = || Bytes::from(vec![1; 4096]);
+    disk.inject(Fault::anywhere(On::Write, Effect::Error(ErrorKind::Other)).times(1));
+    disk.inject(Fault::anywhere(On::Flush, Effect::Error(ErrorKind::TimedOut)).times(1));
+    assert_eq!(disk.write_through(0, data()).await.unwrap_err().kind(), ErrorKind::Other);
+    assert_eq!(disk.unflushed(), 0, "it did nothing");
+    assert_eq!(disk.write_through(0, data()).await.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!((disk.unflushed(), ones(&inner.snapshot(0..SIZE))), (4096, 0), "written, not durable");
+    let second = Duration::from_secs(1);
+    disk.inject(Fault::anywhere(On::Flush, Effect::Delay(second..=second)).times(1));
+    let begin = tokio::time::Instant::now();
+    disk.write_through(0, data()).await.unwrap();
+    assert_eq!(begin.elapsed(), second);
+    assert_eq!((disk.unflushed(), inner.snapshot(0..4096)), (0, vec![1; 4096]));
+    disk.inject(Fault::anywhere(On::Flush, Effect::Lose).times(1));
+    disk.write_through(8192, data()).await.unwrap();
+    assert_eq!((disk.unflushed(), ones(&inner.snapshot(8192..SIZE))), (4096, 0), "it lied");
+    disk.inject(Fault::anywhere(On::Write, Effect::Tear(ErrorKind::Other)).times(1));
+    assert!(disk.write_through(16_384, data()).await.is_err());
+    assert_eq!((disk.counts().writes, disk.counts().flushes, disk.counts().faults), (5, 0, 5));
+
+    let (inner, disk) = self::disk();
+    disk.write_through(0, data()).await.unwrap();
+    assert_eq!(inner.snapshot(0..4096), vec![1; 4096], "without a cache it goes straight to the disk");
+}
+
 /// A disk that says "flushed" and lies.
 #[tokio::test]
 async fn a_lost_flush_leaves_everything_volatile() {

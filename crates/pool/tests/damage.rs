@@ -253,6 +253,9 @@ impl Disk for Refusing {
     fn write(&self, offset: u64, data: bytes::Bytes) -> disk::DiskFuture<'_, ()> {
         self.0.write(offset, data)
     }
+    fn write_through(&self, offset: u64, data: bytes::Bytes) -> disk::DiskFuture<'_, ()> {
+        self.0.write_through(offset, data)
+    }
     fn flush(&self) -> disk::DiskFuture<'_, ()> {
         self.0.flush()
     }

@@ -48,6 +48,11 @@ impl Disk for Counted {
         self.disk.write(offset, data)
     }
 
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        self.counters.0[1].fetch_add(data.len() as u64, Relaxed);
+        self.disk.write_through(offset, data)
+    }
+
     fn flush(&self) -> DiskFuture<'_, ()> {
         self.disk.flush()
     }

@@ -10,6 +10,8 @@
 //! * **Vanish and return** ([`FaultDisk::vanish`]): a cable. Nothing is lost but operations under way.
 //! * **Power cut** ([`FaultDisk::power_cut`]), with [`FaultDisk::with_write_cache`]: writes that were not
 //!   flushed are kept, lost or torn at sectors, in any order.
+//! * **Write-through** ([`Disk::write_through`]) is a write for rules and counts, and what strikes flushes strikes
+//!   it too. When it has succeeded its bytes are durable, and those cached before are as volatile as they were.
 //! * **Rot** ([`FaultDisk::rot`]): bits flip on the media, silently.
 //!
 //! All chance comes from one seed and delays are tokio's, so a run on one thread with a paused clock repeats
@@ -267,16 +269,24 @@ impl FaultDisk {
 
     /// Counts the operation and lets the rules decide.
     fn plan(&self, on: On, offset: u64, len: u64) -> io::Result<Plan> {
+        {
+            let counts = &mut self.state.lock().counts;
+            let count = match on {
+                On::Read => &mut counts.reads,
+                On::Write => &mut counts.writes,
+                On::Flush => &mut counts.flushes,
+                On::Trim => &mut counts.trims,
+            };
+            *count += 1;
+        }
+        self.decide(on, offset, len)
+    }
+
+    /// Lets the rules decide.
+    fn decide(&self, on: On, offset: u64, len: u64) -> io::Result<Plan> {
         let sector = u64::from(self.inner.info().logical_sector);
         let mut state = self.state.lock();
         let state = &mut *state;
-        let count = match on {
-            On::Read => &mut state.counts.reads,
-            On::Write => &mut state.counts.writes,
-            On::Flush => &mut state.counts.flushes,
-            On::Trim => &mut state.counts.trims,
-        };
-        *count += 1;
         if !state.present {
             state.counts.faults += 1;
             return Err(self.absent());
@@ -352,23 +362,55 @@ impl FaultDisk {
         (end <= self.inner.info().size).then_some(offset)
     }
 
-    /// Stores into the cache if there is one.
-    async fn store(&self, offset: u64, data: Bytes) -> io::Result<()> {
-        let full = {
-            let mut state = self.state.lock();
-            match &mut state.cache {
-                None => None,
-                Some(cache) => {
-                    cache.write(offset, data.clone());
-                    Some(cache.bytes > CACHE_MAX)
-                }
-            }
-        };
-        match full {
-            None => self.inner.write(offset, data).await,
-            Some(true) => self.destage().await,
-            Some(false) => Ok(()),
+    /// What of a write is stored, and where, after the rules had their way.
+    fn stored(&self, plan: &Plan, offset: u64, mut data: Bytes) -> Option<(u64, Bytes)> {
+        let target = self.elsewhere(offset, data.len() as u64, plan.misdirect)?;
+        if plan.error.is_some() || plan.lose {
+            return None;
         }
+        if !plan.flips.is_empty() {
+            let mut flipped = IoBuf::from_slice(&data);
+            flip(&mut flipped, &plan.flips);
+            data = flipped.freeze();
+        }
+        if let Some((kept, _)) = plan.tear {
+            let sector = u64::from(self.inner.info().logical_sector);
+            let stored: usize =
+                sectors(target, &data, sector).take(kept as usize).map(|(_, piece)| piece.len()).sum();
+            data.truncate(stored);
+        }
+        Some((target, data))
+    }
+
+    /// Stores into the cache if there is one; the number of the change there.
+    async fn store(&self, offset: u64, data: Bytes, through: bool) -> io::Result<Option<u64>> {
+        let cached = {
+            let mut state = self.state.lock();
+            state.cache.as_mut().map(|cache| (cache.write(offset, data.clone()), cache.bytes > CACHE_MAX))
+        };
+        match cached {
+            None if through => self.inner.write_through(offset, data).await?,
+            None => self.inner.write(offset, data).await?,
+            Some((_, true)) => self.destage().await?,
+            Some((_, false)) => {}
+        }
+        Ok(cached.map(|(number, _)| number))
+    }
+
+    /// Writes one cached change to the inner disk, before those that were cached earlier.
+    async fn destage_one(&self, number: u64) -> io::Result<()> {
+        let epoch = self.state.lock().epoch;
+        let _destaging = self.destaging.lock().await;
+        self.still(epoch)?;
+        let change = self.state.lock().cache.as_ref().and_then(|cache| cache.change(number));
+        // A flush was faster.
+        let Some(change) = change else { return Ok(()) };
+        self.carry_out(change).await?;
+        self.still(epoch)?;
+        if let Some(cache) = &mut self.state.lock().cache {
+            cache.made_durable_alone(number);
+        }
+        Ok(())
     }
 
     /// Writes everything cached so far to the inner disk, in order.
@@ -447,29 +489,41 @@ impl Disk for FaultDisk {
             let len = data.len() as u64;
             self.check(offset, len, true)?;
             let plan = self.plan(On::Write, offset, len)?;
-            let target = self.elsewhere(offset, len, plan.misdirect);
-            if let (Some(target), None, false) = (target, plan.error, plan.lose) {
-                let mut data = data;
-                if !plan.flips.is_empty() {
-                    let mut flipped = IoBuf::from_slice(&data);
-                    flip(&mut flipped, &plan.flips);
-                    data = flipped.freeze();
-                }
-                if let Some((kept, _)) = plan.tear {
-                    let sector = u64::from(self.inner.info().logical_sector);
-                    let stored: usize = sectors(target, &data, sector)
-                        .take(kept as usize)
-                        .map(|(_, piece)| piece.len())
-                        .sum();
-                    data.truncate(stored);
-                }
-                self.store(target, data).await?;
+            if let Some((target, data)) = self.stored(&plan, offset, data) {
+                self.store(target, data, false).await?;
             }
             self.arrive(&plan).await?;
             match plan.tear {
                 Some((_, kind)) => Err(self.injected(kind)),
                 None => Ok(()),
             }
+        })
+    }
+
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let len = data.len() as u64;
+            self.check(offset, len, true)?;
+            let plan = self.plan(On::Write, offset, len)?;
+            let fails = plan.error.is_some() || plan.tear.is_some();
+            let flush = if fails { None } else { Some(self.decide(On::Flush, 0, 0)?) };
+            let through = flush.as_ref().is_some_and(|flush| flush.error.is_none() && !flush.lose);
+            let mut number = None;
+            if let Some((target, data)) = self.stored(&plan, offset, data) {
+                number = self.store(target, data, through).await?;
+            }
+            self.arrive(&plan).await?;
+            if let Some((_, kind)) = plan.tear {
+                return Err(self.injected(kind));
+            }
+            if let Some(flush) = &flush {
+                self.arrive(flush).await?;
+            }
+            if let Some(number) = number.filter(|_| through) {
+                self.destage_one(number).await?;
+                self.inner.flush().await?;
+            }
+            self.still(plan.epoch)
         })
     }
 

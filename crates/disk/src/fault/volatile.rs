@@ -4,7 +4,7 @@
 //! keeps the newest bytes as extents that never overlap; `changes` keeps every write and trim since the last
 //! flush in order, because a power cut may leave any subset of them, in any order, torn at any sector.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
 
 use bytes::Bytes;
 
@@ -26,6 +26,39 @@ pub(super) enum What {
     Trim(u64),
 }
 
+impl Change {
+    fn range(&self) -> Range<u64> {
+        let len = match &self.what {
+            What::Write(data) => data.len() as u64,
+            What::Trim(len) => *len,
+        };
+        self.offset..self.offset + len
+    }
+
+    fn data_bytes(&self) -> u64 {
+        match &self.what {
+            What::Write(data) => data.len() as u64,
+            What::Trim(_) => 0,
+        }
+    }
+
+    /// The parts of it before and behind `hole`.
+    fn outside(self, hole: &Range<u64>) -> impl Iterator<Item = Self> {
+        let all = self.range();
+        let parts = [all.start..all.end.min(hole.start), all.start.max(hole.end)..all.end];
+        parts.into_iter().filter(|part| part.start < part.end).map(move |part| {
+            let what = match &self.what {
+                What::Write(data) => {
+                    let of_data = (part.start - all.start) as usize..(part.end - all.start) as usize;
+                    What::Write(data.slice(of_data))
+                }
+                What::Trim(_) => What::Trim(part.end - part.start),
+            };
+            Self { number: self.number, offset: part.start, what }
+        })
+    }
+}
+
 /// Bytes as of a change.
 #[derive(Clone, Debug)]
 struct Extent {
@@ -45,11 +78,34 @@ pub(super) struct Volatile {
 }
 
 impl Volatile {
-    pub(super) fn write(&mut self, offset: u64, data: Bytes) {
+    /// Returns the number of the change.
+    pub(super) fn write(&mut self, offset: u64, data: Bytes) -> u64 {
         let number = self.number();
         self.bytes += data.len() as u64;
         self.lay(offset, Extent { number, data: data.clone() });
         self.changes.push(Change { number, offset, what: What::Write(data) });
+        number
+    }
+
+    /// A change that is not durable yet.
+    pub(super) fn change(&self, number: u64) -> Option<Change> {
+        self.changes.iter().find(|change| change.number == number).cloned()
+    }
+
+    /// This write is durable now, those before it are not: only what they say about its bytes is void.
+    pub(super) fn made_durable_alone(&mut self, number: u64) {
+        let Some(range) = self.change(number).map(|change| change.range()) else { return };
+        let mut left = Vec::with_capacity(self.changes.len() + 1);
+        for change in std::mem::take(&mut self.changes) {
+            match change.number.cmp(&number) {
+                Ordering::Less => left.extend(change.outside(&range)),
+                Ordering::Equal => {}
+                Ordering::Greater => left.push(change),
+            }
+        }
+        self.changes = left;
+        self.bytes = self.changes.iter().map(Change::data_bytes).sum();
+        self.overlay.retain(|_, extent| extent.number != number);
     }
 
     /// After this the range reads as what is durable there: legal, as any content is.

@@ -36,6 +36,8 @@ const SIZE: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 enum Done {
     Write(usize, u64, Bytes),
+    /// Durable when it is over.
+    Through(usize, u64, Bytes),
     Flush(usize),
 }
 
@@ -57,6 +59,10 @@ impl Disk for Recorder {
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         self.log.lock().push(Done::Write(self.number, offset, data.clone()));
         self.inner.write(offset, data)
+    }
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        self.log.lock().push(Done::Through(self.number, offset, data.clone()));
+        self.inner.write_through(offset, data)
     }
     fn flush(&self) -> DiskFuture<'_, ()> {
         self.log.lock().push(Done::Flush(self.number));
@@ -130,10 +136,14 @@ async fn replay(
     };
     let last_flush: Vec<usize> = (0..media.len()).map(flushed).collect();
     for (i, done) in log[..count].iter().enumerate() {
-        if let Done::Write(number, offset, data) = done
-            && (i < last_flush[*number] || keep())
-        {
-            media[*number].write(*offset, data.clone()).await.unwrap();
+        match done {
+            Done::Write(number, offset, data) if i < last_flush[*number] || keep() => {
+                media[*number].write(*offset, data.clone()).await.unwrap();
+            }
+            Done::Through(number, offset, data) => {
+                media[*number].write(*offset, data.clone()).await.unwrap();
+            }
+            Done::Write(..) | Done::Flush(_) => {}
         }
     }
     media

@@ -48,6 +48,12 @@ impl Disk for Gate {
             self.inner.write(offset, data).await
         })
     }
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            self.pass().await;
+            self.inner.write_through(offset, data).await
+        })
+    }
     fn flush(&self) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             self.pass().await;

@@ -73,6 +73,8 @@ pub(super) struct Tally {
     pub(super) writes: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) flushes: AtomicU64,
+    /// Writes that were durable at once.
+    pub(super) through: AtomicU64,
     /// Milliseconds the next write sleeps before it does anything.
     pub(super) hold: AtomicU64,
 }
@@ -94,6 +96,11 @@ impl Disk for Tally {
             }
             self.inner.write(offset, data).await
         })
+    }
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        self.through.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(data.len() as u64, Relaxed);
+        self.inner.write_through(offset, data)
     }
     fn flush(&self) -> DiskFuture<'_, ()> {
         self.flushes.fetch_add(1, Relaxed);
@@ -160,6 +167,7 @@ impl Bench {
                     writes: AtomicU64::new(0),
                     bytes: AtomicU64::new(0),
                     flushes: AtomicU64::new(0),
+                    through: AtomicU64::new(0),
                     hold: AtomicU64::new(0),
                 }));
             }
