@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   the map as of the committed MOS ▸ flushed ▸ since ▸ taken, given      = in use now
-//!                                     not in use − waiting − given        = can be handed out
+//!                                     not in use − waiting − given − aside = can be handed out
 //! ```
 //!
 //! Facts: docs/format/spacemap.md §2–§4, §6.
@@ -60,6 +60,10 @@ pub(super) struct Metaslab {
     pub(super) waiting: VecDeque<(u64, Ranges)>,
     /// Units in `waiting` and `given`.
     pub(super) waiting_units: u64,
+    /// Set aside for the intent log, in memory only: sorted, neither in use nor to be handed out.
+    pub(super) aside: Ranges,
+    /// Units in `aside`.
+    pub(super) aside_units: u64,
     /// Units in use now.
     pub(super) used: u64,
     /// It is listed as changed.
@@ -87,6 +91,8 @@ impl Metaslab {
             given: Vec::new(),
             waiting: VecDeque::new(),
             waiting_units: 0,
+            aside: Vec::new(),
+            aside_units: 0,
             used: 0,
             listed: false,
             last_use: 0,
@@ -96,7 +102,7 @@ impl Metaslab {
 
     /// Units that can be handed out.
     pub(super) fn free_units(&self) -> u64 {
-        self.len.saturating_sub(self.used).saturating_sub(self.waiting_units)
+        self.len.saturating_sub(self.used).saturating_sub(self.waiting_units).saturating_sub(self.aside_units)
     }
 
     /// The longest run that may be found in it: known if loaded, else what the histogram lets hope for.
@@ -114,7 +120,7 @@ impl Metaslab {
 
     /// Nothing about it is in memory only, so its bits can go.
     pub(super) fn is_settled(&self) -> bool {
-        !self.fresh && self.taken.is_empty() && self.given.is_empty()
+        !self.fresh && self.taken.is_empty() && self.given.is_empty() && self.aside.is_empty()
     }
 
     /// Builds the loaded state on what the committed map says.
@@ -139,6 +145,9 @@ impl Metaslab {
         for range in self.waiting.iter().flat_map(|(_, ranges)| ranges).chain(&self.given) {
             free.remove(range.clone()).map_err(|Clash| "a free of space already free")?;
         }
+        for range in &self.aside {
+            free.remove(range.clone()).map_err(|Clash| "space set aside that is not free")?;
+        }
         self.loaded = Some(Loaded { used, free });
         Ok(())
     }
@@ -150,6 +159,37 @@ impl Metaslab {
         loaded.used.insert(range.clone())?;
         self.used += range.end - range.start;
         ranges::push(&mut self.taken, range);
+        Ok(())
+    }
+
+    /// Sets `range` aside, which must be free. The metaslab must be loaded, and stays so.
+    pub(super) fn set_aside(&mut self, range: Range<u64>) -> Result<(), Clash> {
+        let loaded = self.loaded.as_mut().ok_or(Clash)?;
+        loaded.free.remove(range.clone())?;
+        self.aside_units += range.end - range.start;
+        if ranges::insert(&mut self.aside, range) { Ok(()) } else { Err(Clash) }
+    }
+
+    /// What was set aside is in use.
+    pub(super) fn adopt(&mut self, range: Range<u64>) -> Result<(), Clash> {
+        self.leave_aside(range.clone())?;
+        self.loaded.as_mut().ok_or(Clash)?.used.insert(range.clone())?;
+        self.used += range.end - range.start;
+        ranges::push(&mut self.taken, range);
+        Ok(())
+    }
+
+    /// What was set aside is free.
+    pub(super) fn unreserve(&mut self, range: Range<u64>) -> Result<(), Clash> {
+        self.leave_aside(range.clone())?;
+        self.loaded.as_mut().ok_or(Clash)?.free.insert(range)
+    }
+
+    fn leave_aside(&mut self, range: Range<u64>) -> Result<(), Clash> {
+        if !ranges::remove(&mut self.aside, range.clone()) {
+            return Err(Clash);
+        }
+        self.aside_units -= range.end - range.start;
         Ok(())
     }
 

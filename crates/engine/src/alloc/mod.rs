@@ -11,16 +11,20 @@
 //! What a transaction group frees is free on disk at once, but its bytes are part of older uberblocks, so they are
 //! handed out again only when the transaction group is durable, and two more: so long an import can go back.
 //!
+//! What the intent log will need is set aside in advance (`aside`), because it is written while this is busy.
+//!
 //! Owned by the syncing task: no locks. Facts: docs/format/spacemap.md, overview.md §6–7.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ondisk::blkptr::Dva;
 use pool::{Pool, dmu::ObjectSet, vdev::Class};
 use smallvec::SmallVec;
 
-use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate};
+use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, zil::LogSpace};
 
+mod aside;
+mod footprint;
 mod load;
 mod logs;
 mod maps;
@@ -32,6 +36,8 @@ mod units;
 
 #[cfg(test)]
 mod tests;
+
+pub use footprint::Footprint;
 
 /// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
 const BUDGET: u64 = 256 << 20;
@@ -71,7 +77,8 @@ pub struct Totals {
     pub capacity: u64,
     /// Allocated on them, deflated.
     pub allocated: u64,
-    /// Allocatable now on them, raw: neither allocated nor waiting to be reusable.
+    /// Allocatable now on them, raw: neither allocated nor waiting to be reusable. Space set aside for the intent
+    /// log is: it is given up before anything fails.
     pub free_now: u64,
     /// Freed, and waiting for later transaction groups to be reusable, raw.
     pub deferred: u64,
@@ -100,7 +107,14 @@ pub struct Allocator {
     poison: Option<EngineError>,
     /// Present on pools with log space maps.
     logs: Option<logs::Logs>,
-    log_space: Arc<crate::zil::LogSpace>,
+    log_space: Arc<LogSpace>,
+}
+
+impl Drop for Allocator {
+    fn drop(&mut self) {
+        // Nobody is to wait for what will not come.
+        self.log_space.close();
+    }
 }
 
 impl Allocator {
@@ -193,6 +207,10 @@ impl Allocator {
             let group: &mut place::Group = &mut self.groups[group];
             group.tops = self.tops.iter().enumerate().filter_map(member).collect();
         }
+        let log = &self.groups[Class::Log as usize].tops;
+        let ids: BTreeSet<u32> =
+            log.iter().filter_map(|index| Some(self.tops[*index].as_ref()?.id as u32)).collect();
+        self.log_space.set_log_devices(ids);
     }
 
     /// Deflate ratios of its devices.
@@ -251,9 +269,18 @@ impl Allocator {
         copies: u8,
         purpose: Purpose,
     ) -> Result<SmallVec<[Dva; 3]>, EngineError> {
+        if self.log_space.is_wanted()
+            && let Err(error) = self.restock().await
+        {
+            // Whoever allocates from there for good will stumble over it.
+            tracing::warn!(%error, "cannot set space aside for the intent log");
+        }
         let mut found = SmallVec::new();
         let copies = usize::from(copies.clamp(1, 3));
         self.place_copies(psize, copies, purpose, &mut found).await?;
+        if found.len() < copies && self.take_back() {
+            self.place_copies(psize, copies, purpose, &mut found).await?;
+        }
         if found.len() < copies && self.hurry() {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
@@ -283,21 +310,6 @@ impl Allocator {
         if !std::mem::replace(&mut metaslab.listed, true) {
             self.changed.push((number, index));
         }
-        Ok(())
-    }
-
-    /// Space that logs take from.
-    #[must_use]
-    pub fn log_space(&self) -> &Arc<crate::zil::LogSpace> {
-        &self.log_space
-    }
-    /// Sets more aside.
-    pub async fn restock(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-    /// Enters a place.
-    pub fn adopt(&mut self, dva: Dva) -> Result<(), EngineError> {
-        let _ = dva;
         Ok(())
     }
 
@@ -338,6 +350,7 @@ impl Allocator {
     pub fn committed(&mut self) {
         self.commits += 1;
         self.mature((self.commits + 1).saturating_sub(metaslab::DEFER));
+        self.log_space.committed();
     }
 
     /// Makes usable what was released before there had been `before` commits. True if there was any.
@@ -389,7 +402,7 @@ impl Allocator {
             totals.capacity += self.deflate.bytes(top.id, top.capacity());
             totals.allocated += self.deflate.bytes(top.id, top.used);
             if top.allocatable {
-                totals.free_now += top.free();
+                totals.free_now += top.free() + top.aside;
                 totals.deferred += top.waiting;
             }
         }

@@ -57,7 +57,7 @@ impl Purpose {
         }
     }
 
-    fn lane(self, copy: usize) -> usize {
+    pub(super) fn lane(self, copy: usize) -> usize {
         match self {
             Self::Data => copy.min(2),
             Self::Metadata => 3 + copy.min(2),
@@ -69,13 +69,23 @@ impl Purpose {
 /// Ranges of a device, in bytes, that a copy is not to lie in.
 type Excluded = SmallVec<[Range<u64>; 2]>;
 
+/// What happens to a place that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It is in use.
+    Now,
+    /// It is set aside.
+    Aside,
+}
+
 /// An allocation on one device.
 #[derive(Clone, Copy)]
-struct Want<'a> {
-    top: usize,
-    lane: usize,
-    units: u64,
-    excluded: &'a [Range<u64>],
+pub(super) struct Want<'a> {
+    pub(super) top: usize,
+    pub(super) lane: usize,
+    pub(super) units: u64,
+    pub(super) excluded: &'a [Range<u64>],
+    pub(super) purpose: Use,
 }
 
 impl Allocator {
@@ -123,7 +133,8 @@ impl Allocator {
                 let near = |dva: &Dva| dva.offset.saturating_sub(apart)..dva.offset + dva.asize + apart;
                 let excluded: Excluded = here().filter(|_| attempt == 1).map(near).collect();
                 let (ashift, shift, vdev, asize) = (top.ashift, top.shift, top.id as u32, top.asize(psize));
-                let want = Want { top: index, lane, units: asize >> ashift, excluded: &excluded };
+                let want =
+                    Want { top: index, lane, units: asize >> ashift, excluded: &excluded, purpose: Use::Now };
                 let Some((metaslab, unit)) = self.place_on(want).await? else { continue };
                 if found.is_empty() {
                     self.turn(class, purpose.rotor(), position, asize);
@@ -168,7 +179,7 @@ impl Allocator {
     }
 
     /// A place on one device: metaslab and first unit, taken.
-    async fn place_on(&mut self, want: Want<'_>) -> Result<Option<(usize, u64)>, EngineError> {
+    pub(super) async fn place_on(&mut self, want: Want<'_>) -> Result<Option<(usize, u64)>, EngineError> {
         let Some(top) = &self.tops[want.top] else { return Ok(None) };
         let (ashift, len) = (top.ashift, 1u64 << (top.shift - top.ashift));
         if want.units > len || want.units == 0 || top.free() < want.units << ashift {
@@ -306,15 +317,22 @@ impl Allocator {
         let taken = &mut top.metaslabs[metaslab];
         let units = range.end - range.start;
         let end = range.end;
-        if taken.take(range.clone()).is_err() {
+        let outcome = match want.purpose {
+            Use::Now => taken.take(range.clone()),
+            Use::Aside => taken.set_aside(range.clone()),
+        };
+        if outcome.is_err() {
             let detail = format!("units {range:?} are both free and in use");
             return Err(EngineError::SpaceMap { vdev: top.id, metaslab: metaslab as u64, detail });
         }
         taken.last_use = self.txg;
-        let newly = !std::mem::replace(&mut taken.listed, true);
-        top.used += units << top.ashift;
         top.lanes[want.lane] = super::top::Lane { metaslab: Some(metaslab), cursor: end };
-        if newly {
+        if want.purpose == Use::Aside {
+            top.aside += units << top.ashift;
+            return Ok(());
+        }
+        top.used += units << top.ashift;
+        if !std::mem::replace(&mut taken.listed, true) {
             self.changed.push((want.top, metaslab));
         }
         Ok(())

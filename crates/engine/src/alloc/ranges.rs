@@ -22,6 +22,35 @@ pub(super) fn push(list: &mut Ranges, range: Range<u64>) {
     }
 }
 
+/// Adds a range to a sorted list. False if it overlaps one that is there.
+pub(super) fn insert(list: &mut Ranges, range: Range<u64>) -> bool {
+    let at = list.partition_point(|other| other.end <= range.start);
+    if list.get(at).is_some_and(|next| next.start < range.end) {
+        return false;
+    }
+    let joins_next = list.get(at).is_some_and(|next| next.start == range.end);
+    match at.checked_sub(1).filter(|&before| list[before].end == range.start) {
+        Some(before) if joins_next => list[before].end = list.remove(at).end,
+        Some(before) => list[before].end = range.end,
+        None if joins_next => list[at].start = range.start,
+        None => list.insert(at, range),
+    }
+    true
+}
+
+/// Takes a range out of a sorted list. False if not all of it is there.
+pub(super) fn remove(list: &mut Ranges, range: Range<u64>) -> bool {
+    let at = list.partition_point(|other| other.end <= range.start);
+    let Some(found) =
+        list.get(at).filter(|found| found.start <= range.start && range.end <= found.end).cloned()
+    else {
+        return false;
+    };
+    let parts = [found.start..range.start, range.end..found.end];
+    list.splice(at..=at, parts.into_iter().filter(|part| part.start < part.end));
+    true
+}
+
 /// Sorts and merges. False if two of the ranges overlap.
 pub(super) fn normalise(list: &mut Ranges) -> bool {
     if !list.is_sorted_by_key(|range| range.start) {

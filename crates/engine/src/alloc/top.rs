@@ -1,10 +1,12 @@
 //! One top-level device as the allocator sees it: its metaslabs, what a block takes on it, and the streams of
 //! allocations that are under way on it.
 
+use std::sync::Arc;
+
 use ondisk::spacemap;
 use pool::vdev::{Class, Kind, Vdev, raidz::Geometry};
 
-use super::{NewTop, metaslab::Metaslab};
+use super::{Footprint, NewTop, metaslab::Metaslab};
 use crate::EngineError;
 
 /// Streams of allocations that each keep a metaslab of their own on each device: data by copy, metadata by
@@ -32,8 +34,8 @@ pub(super) struct Top {
     pub(super) class: Class,
     /// New blocks may go here.
     pub(super) allocatable: bool,
-    /// What decides how much parity a block takes.
-    pub(super) shapes: Vec<Geometry>,
+    /// What a block takes.
+    pub(super) footprint: Arc<Footprint>,
     /// Devices that hold data of one row.
     pub(super) breadth: u64,
     /// How fast it is, in percent of the others.
@@ -47,6 +49,8 @@ pub(super) struct Top {
     pub(super) used: u64,
     /// Bytes released that cannot be handed out yet.
     pub(super) waiting: u64,
+    /// Bytes set aside for the intent log.
+    pub(super) aside: u64,
     pub(super) lanes: [Lane; LANES],
 }
 
@@ -92,7 +96,7 @@ impl Top {
             shift,
             class,
             allocatable: true,
-            shapes,
+            footprint: Arc::new(Footprint { ashift, shapes }),
             breadth: breadth.max(1) as u64,
             speed: 100,
             metaslabs: (0..count).map(|_| Metaslab::new(len)).collect(),
@@ -100,6 +104,7 @@ impl Top {
             unflushed_object: 0,
             used: 0,
             waiting: 0,
+            aside: 0,
             lanes: [Lane::default(); LANES],
         }
     }
@@ -111,14 +116,12 @@ impl Top {
 
     /// Bytes that can be handed out.
     pub(super) fn free(&self) -> u64 {
-        self.capacity().saturating_sub(self.used).saturating_sub(self.waiting)
+        self.capacity().saturating_sub(self.used).saturating_sub(self.waiting).saturating_sub(self.aside)
     }
 
     /// Bytes a block of `psize` stored bytes takes.
     pub(super) fn asize(&self, psize: u64) -> u64 {
-        let width = |shape: &Geometry| shape.allocated(psize, shape.logical_width(u64::MAX));
-        let plain = psize.max(1).next_multiple_of(1 << self.ashift);
-        self.shapes.iter().map(width).max().unwrap_or(plain)
+        self.footprint.asize(psize)
     }
 
     /// The smallest allocation, of which all are multiples.

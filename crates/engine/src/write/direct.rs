@@ -1,24 +1,83 @@
 //! Single blocks straight to the devices, from any task, while transaction groups go their way: log blocks, and data
 //! that log records point to.
+//!
+//! Each call sends the pieces of one block and waits for them; nothing is merged or put off, and nobody waits for
+//! anybody else. A leaf that refuses a piece gets no more of them until the device tree is replaced. If the block can
+//! be read back from the others, the leaf lacks that block's transaction group and no more; if not, the call fails,
+//! nothing will refer to the block, and so nothing is missing.
 
-use std::sync::Arc;
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
+use disk::{Disk, IoBuf};
+use futures_util::future::join_all;
 use ondisk::blkptr::Dva;
-use pool::PoolIo;
+use pool::{
+    PoolIo,
+    vdev::{Counters, LABEL_START, Missed, Vdev},
+};
+use smallvec::SmallVec;
 
+use super::{
+    devices::lacking,
+    layout::{Sink, Top},
+};
 use crate::EngineError;
 
 /// Writes blocks outside of transaction groups.
 #[derive(Debug, Default)]
-pub struct Direct {}
+pub struct Direct {
+    tree: ArcSwap<Targets>,
+}
+
+/// A device tree to write to.
+#[derive(Debug, Default)]
+struct Targets {
+    tops: Vec<Top>,
+    leaves: Vec<Leaf>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    name: String,
+    disk: Option<Arc<dyn Disk>>,
+    counters: Arc<Counters>,
+    missed: Arc<Missed>,
+    failed: AtomicBool,
+}
+
+/// The pieces of one block: leaf, offset behind the labels, bytes.
+#[derive(Default)]
+struct Pieces(SmallVec<[(usize, u64, Bytes); 2]>);
+
+impl Sink for Pieces {
+    fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
+        self.0.push((leaf, offset, data.clone()));
+    }
+    /// There is nothing to join.
+    fn padding(&mut self, _: usize, _: u64, _: usize) {}
+}
+
+/// Leaves that did not do what they should.
+type Lacking = SmallVec<[usize; 4]>;
 
 impl Direct {
     /// Over the devices of `io`.
     #[must_use]
     pub fn new(io: &PoolIo) -> Arc<Self> {
-        let _ = io;
-        Arc::new(Self {})
+        Arc::new(Self { tree: ArcSwap::from_pointee(Targets::new(io)) })
+    }
+
+    /// Over other devices from now on. Writes under way end where they began.
+    pub fn set_io(&self, io: &PoolIo) {
+        self.tree.store(Arc::new(Targets::new(io)));
     }
 
     /// Writes `data` at `dva` on all sides and columns. With `durable` it is on stable media when this returns; without,
@@ -28,8 +87,34 @@ impl Direct {
     /// # Errors
     /// Too few leaves took it for it to be read back.
     pub async fn write(&self, dva: Dva, data: Bytes, txg: u64, durable: bool) -> Result<(), EngineError> {
-        let _ = (dva, data, txg, durable);
-        Err(EngineError::Device("no direct writes yet".to_owned()))
+        let targets = self.tree.load_full();
+        let Some(top) = targets.top(dva.vdev) else {
+            return Err(EngineError::Encode { what: "address", detail: format!("no device {}", dva.vdev) });
+        };
+        let data = if data.as_ptr().addr().is_multiple_of(IoBuf::ALIGN) {
+            data
+        } else {
+            IoBuf::from_slice(&data).freeze()
+        };
+        let mut pieces = Pieces::default();
+        top.put(dva.offset, &data, txg, &mut pieces)?;
+        let mut lacking = Lacking::new();
+        if pieces.0.len() <= 1 {
+            for (leaf, offset, data) in pieces.0 {
+                if !targets.leaves[leaf].write(offset, data, durable).await {
+                    lacking.push(leaf);
+                }
+            }
+        } else {
+            let leaves: SmallVec<[usize; 4]> = pieces.0.iter().map(|(leaf, ..)| *leaf).collect();
+            let writes = pieces
+                .0
+                .into_iter()
+                .map(|(leaf, offset, data)| targets.leaves[leaf].write(offset, data, durable));
+            let answers = disk::plugged(join_all(writes)).await;
+            lacking.extend(leaves.into_iter().zip(answers).filter(|(_, done)| !done).map(|(leaf, _)| leaf));
+        }
+        targets.judge(top, &lacking, txg)
     }
 
     /// Makes durable what was written to these top-level devices.
@@ -37,15 +122,116 @@ impl Direct {
     /// # Errors
     /// Too few leaves of one of them say so.
     pub async fn flush(&self, tops: &[u32], txg: u64) -> Result<(), EngineError> {
-        let _ = (tops, txg);
-        Err(EngineError::Device("no direct writes yet".to_owned()))
+        let targets = self.tree.load_full();
+        let mut leaves: SmallVec<[usize; 4]> = SmallVec::new();
+        for top in tops.iter().filter_map(|id| targets.top(*id)) {
+            top.node.leaves(&mut |leaf| leaves.push(leaf));
+        }
+        leaves.sort_unstable();
+        leaves.dedup();
+        let lacking: Lacking = if let [leaf] = leaves[..] {
+            let done = targets.leaves[leaf].flush().await;
+            leaves.into_iter().filter(|_| !done).collect()
+        } else {
+            let answers =
+                disk::plugged(join_all(leaves.iter().map(|leaf| targets.leaves[*leaf].flush()))).await;
+            leaves.into_iter().zip(answers).filter(|(_, done)| !done).map(|(leaf, _)| leaf).collect()
+        };
+        for id in tops {
+            let Some(top) = targets.top(*id) else {
+                let detail = format!("no device {id}");
+                return Err(EngineError::Encode { what: "address", detail });
+            };
+            targets.judge(top, &lacking, txg)?;
+        }
+        Ok(())
     }
 
     /// Whether only the used part of a log block at `dva` may be written: not where a block's bytes are dealt out over
     /// columns by its size (RAIDZ).
     #[must_use]
     pub fn may_shorten(&self, dva: &Dva) -> bool {
-        let _ = dva;
+        self.tree.load().top(dva.vdev).is_some_and(|top| top.node.is_plain())
+    }
+}
+
+impl Targets {
+    fn new(io: &PoolIo) -> Self {
+        let mut leaves = Vec::new();
+        let mut adopt = |vdev: &Vdev| {
+            leaves.push(Leaf::new(vdev)?);
+            Some(leaves.len() - 1)
+        };
+        let tops = io.tree().tops.iter().map(|vdev| Top::new(vdev, &mut adopt)).collect();
+        Self { tops, leaves }
+    }
+
+    fn top(&self, id: u32) -> Option<&Top> {
+        usize::try_from(id).ok().and_then(|id| self.tops.get(id))
+    }
+
+    /// Whether a block on `top` can be read back without these leaves. If so they lack `txg`.
+    fn judge(&self, top: &Top, lacking_leaves: &[usize], txg: u64) -> Result<(), EngineError> {
+        let has = |leaf: usize| !lacking_leaves.contains(&leaf);
+        if !top.node.is_whole(&has) {
+            let describe = |leaf: usize| (!has(leaf)).then(|| self.leaves[leaf].name.clone());
+            return Err(EngineError::Device(lacking(std::iter::once(top), &describe)));
+        }
+        if !lacking_leaves.is_empty() {
+            top.node.leaves(&mut |leaf| {
+                if !has(leaf) {
+                    self.leaves[leaf].missed.add(txg);
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Leaf {
+    fn new(vdev: &Vdev) -> Option<Self> {
+        let leaf = vdev.leaf.as_ref()?;
+        Some(Self {
+            name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
+            disk: leaf.disk.clone().filter(|_| vdev.is_readable()),
+            counters: Arc::clone(&vdev.counters),
+            missed: Arc::clone(&leaf.missed),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// The device, while it takes writes.
+    fn usable(&self) -> Option<&Arc<dyn Disk>> {
+        self.disk.as_ref().filter(|_| !self.failed.load(Relaxed))
+    }
+
+    /// Whether it has the bytes now.
+    async fn write(&self, offset: u64, data: Bytes, durable: bool) -> bool {
+        let Some(disk) = self.usable() else { return false };
+        let start = LABEL_START + offset;
+        let write =
+            |data: Bytes| if durable { disk.write_through(start, data) } else { disk.write(start, data) };
+        let mut result = write(data.clone()).await;
+        if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
+            // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
+            result = write(data).await;
+        }
+        self.settle(result, "write")
+    }
+
+    /// Whether what it was given is durable.
+    async fn flush(&self) -> bool {
+        let Some(disk) = self.usable() else { return false };
+        let result = disk.flush().await;
+        self.settle(result, "flush")
+    }
+
+    fn settle(&self, result: io::Result<()>, what: &str) -> bool {
+        let Err(error) = result else { return true };
+        self.counters.count_write();
+        if !self.failed.swap(true, Relaxed) {
+            tracing::warn!(device = self.name, %error, what, "no more log blocks to this device");
+        }
         false
     }
 }

@@ -30,6 +30,7 @@ mod devices;
 pub mod direct;
 mod gang;
 pub mod labels;
+mod layout;
 mod leaves;
 mod overlay;
 mod prepare;
@@ -38,6 +39,7 @@ pub use leaves::FailedLeaf;
 
 use self::{
     devices::{Devices, Tops},
+    direct::Direct,
     gang::{Shape, Sums},
     leaves::IN_FLIGHT_BYTES,
     overlay::{NOWHERE, Overlay, Place, place_of},
@@ -104,6 +106,8 @@ pub trait Extents: Send {
     ) -> impl Future<Output = Result<SmallVec<[Dva; 3]>, EngineError>> + Send;
     /// See [`Allocator::release`].
     fn release(&mut self, dva: Dva);
+    /// Devices came, went or came back.
+    fn devices_changed(&mut self) {}
 }
 
 impl Extents for Allocator {
@@ -120,6 +124,9 @@ impl Extents for Allocator {
     }
     fn release(&mut self, dva: Dva) {
         Self::release(self, dva);
+    }
+    fn devices_changed(&mut self) {
+        self.log_space().readmit();
     }
 }
 
@@ -146,6 +153,7 @@ pub struct BlockWriter<S = Allocator> {
     workers: usize,
     txg: u64,
     devices: Devices,
+    direct: Arc<Direct>,
     overlay: Arc<Overlay>,
     pending: BTreeMap<Place, Pending>,
     /// Metadata of this transaction group whose place was given back when it was written anew.
@@ -178,6 +186,7 @@ impl<S: Extents> BlockWriter<S> {
             workers,
             txg: 0,
             devices: Devices::new(&io, Arc::clone(&overlay)),
+            direct: Direct::new(&io),
             io,
             overlay,
             pending: BTreeMap::new(),
@@ -195,16 +204,14 @@ impl<S: Extents> BlockWriter<S> {
     /// Uses another device tree from now on: one that was extended. What is known of leaves stays known.
     pub fn set_io(&mut self, io: Arc<PoolIo>) {
         self.devices.rebuild(&io);
+        self.direct.set_io(&io);
+        self.alloc.devices_changed();
         self.overlay.set_io(Arc::clone(&io));
         self.io = io;
     }
     /// Features changed.
     pub fn set_traits(&mut self, traits: Traits) {
         self.traits = traits;
-    }
-    /// Writes outside of transaction groups.
-    pub fn direct(&self) -> Arc<direct::Direct> {
-        Arc::default()
     }
     /// What the pool allows.
     pub fn traits(&self) -> Traits {
@@ -213,6 +220,10 @@ impl<S: Extents> BlockWriter<S> {
     /// Reads blocks, those included that wait to be written. Follows [`set_io`](Self::set_io).
     pub fn source(&self) -> Arc<dyn BlockSource> {
         Arc::clone(&self.overlay) as Arc<dyn BlockSource>
+    }
+    /// Writes single blocks to the same devices, from any task. Follows [`set_io`](Self::set_io).
+    pub fn direct(&self) -> Arc<Direct> {
+        Arc::clone(&self.direct)
     }
     /// Leaves that refused a write since the pool was opened, and get none any more.
     pub fn failed_leaves(&self) -> Vec<FailedLeaf> {

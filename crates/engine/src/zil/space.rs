@@ -5,8 +5,40 @@
 //! of a run. A place becomes an allocation when the syncing task enters it in the space maps of the transaction
 //! group it belongs to ([`Allocator::adopt`](crate::alloc::Allocator::adopt)); a crash before that is what claiming
 //! is for.
+//!
+//! ```text
+//!   any task                              syncing task
+//!   take ──▶ cut off a run                restock ──▶ new runs, waiting takers go on
+//!     └─ dry: asked ─────────────────────▶   └──▶ no room: they get none until a commit has freed some
+//! ```
+//!
+//! Each [`Supply`] has a shelf of its own. How much lies there follows demand: twice as much when it ran dry or half of
+//! it went in one transaction group, half when little was taken for a while.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
+    },
+};
 
 use ondisk::blkptr::Dva;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use crate::alloc::Footprint;
+
+/// Stored bytes of the longest block of a log.
+pub(crate) const BLOCK_MAX: u64 = 128 << 10;
+/// Bytes on a shelf at first, and at least, where the pool has room.
+const TARGET_MIN: u64 = 4 << 20;
+/// Bytes on a shelf at most.
+const TARGET_MAX: u64 = 256 << 20;
+/// Commits of little demand after which a shelf is made smaller.
+const PATIENCE: u32 = 16;
 
 /// Where a place may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,38 +49,410 @@ pub enum Supply {
     Pool,
 }
 
+/// Free space next to each other, set aside.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) vdev: u32,
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    pub(crate) footprint: Arc<Footprint>,
+}
+
+impl Run {
+    /// Whether a block of `psize` stored bytes fits in.
+    pub(crate) fn holds(&self, psize: u64) -> bool {
+        self.footprint.asize(psize) <= self.len
+    }
+}
+
+/// What a shelf wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) supply: Supply,
+    /// Bytes that should lie on it, in runs that hold any log block.
+    pub(crate) target: u64,
+    /// Bytes that do.
+    pub(crate) good: u64,
+    /// Bytes on it, short runs included.
+    pub(crate) held: u64,
+    /// Stored bytes of the largest block that somebody waits for; 0 if nobody does.
+    pub(crate) need: u64,
+    /// Where to begin among the devices.
+    pub(crate) first: usize,
+    /// Devices to leave alone.
+    pub(crate) barred: BTreeSet<u32>,
+}
+
+/// The runs of one supply.
+#[derive(Debug)]
+struct Shelf {
+    /// By device; blocks are taken from each in turn.
+    devices: Vec<(u32, VecDeque<Run>)>,
+    next: usize,
+    target: u64,
+    held: u64,
+    /// Bytes in runs that hold any log block.
+    good: u64,
+    /// If there is less of that, more is asked for: half of what there was after the last restocking.
+    mark: u64,
+    need: u64,
+    /// Blocks of so many stored bytes or more cannot be had until the next commit.
+    refused: Option<u64>,
+    /// Bytes taken since the last commit.
+    taken: u64,
+    /// Somebody had to wait since the last restocking.
+    ran_dry: bool,
+    quiet_commits: u32,
+    restocked: usize,
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            next: 0,
+            target: TARGET_MIN,
+            held: 0,
+            good: 0,
+            mark: 0,
+            need: 0,
+            refused: None,
+            taken: 0,
+            ran_dry: false,
+            quiet_commits: 0,
+            restocked: 0,
+        }
+    }
+}
+
+impl Shelf {
+    fn put(&mut self, run: Run) {
+        self.held += run.len;
+        self.good += if run.holds(BLOCK_MAX) { run.len } else { 0 };
+        match self.devices.iter_mut().find(|(vdev, _)| *vdev == run.vdev) {
+            Some((_, runs)) => runs.push_back(run),
+            None => self.devices.push((run.vdev, VecDeque::from([run]))),
+        }
+    }
+
+    /// Cuts a place off the next device that has one. Short runs are looked at first, if they come first.
+    fn cut(&mut self, psize: u64) -> Option<Dva> {
+        for step in 0..self.devices.len() {
+            let position = (self.next + step) % self.devices.len();
+            let (vdev, runs) = &mut self.devices[position];
+            let Some(at) = runs.iter().position(|run| run.holds(psize)) else { continue };
+            let run = &mut runs[at];
+            let asize = run.footprint.asize(psize);
+            let dva = Dva { vdev: *vdev, offset: run.offset, asize, gang: false };
+            let was_good = if run.holds(BLOCK_MAX) { run.len } else { 0 };
+            run.offset += asize;
+            run.len -= asize;
+            self.good -= was_good;
+            self.good += if run.holds(BLOCK_MAX) { run.len } else { 0 };
+            if run.len == 0 {
+                runs.remove(at);
+            }
+            self.held -= asize;
+            self.taken += asize;
+            self.next = position + 1;
+            return Some(dva);
+        }
+        None
+    }
+
+    /// Runs that are more than is wanted: the shortest and last first.
+    fn surplus(&mut self, out: &mut Vec<Run>) {
+        let limit = self.target + self.target / 2;
+        while self.held > limit {
+            let shortest = self.devices.iter_mut().enumerate().flat_map(|(position, (_, runs))| {
+                runs.iter().enumerate().map(move |(at, run)| (run.len, position, at))
+            });
+            let Some((len, position, at)) =
+                shortest.min_by_key(|(len, position, at)| (*len, *position, usize::MAX - at))
+            else {
+                return;
+            };
+            let Some(run) = self.devices[position].1.remove(at) else { return };
+            self.held -= len;
+            self.good -= if run.holds(BLOCK_MAX) { len } else { 0 };
+            out.push(run);
+        }
+    }
+
+    fn clear(&mut self, out: &mut Vec<Run>) {
+        out.extend(self.devices.drain(..).flat_map(|(_, runs)| runs));
+        (self.held, self.good) = (0, 0);
+    }
+
+    fn forget(&mut self, vdev: u32, out: &mut Vec<Run>) {
+        let Some(position) = self.devices.iter().position(|(device, _)| *device == vdev) else { return };
+        let (_, runs) = self.devices.remove(position);
+        for run in runs {
+            self.held -= run.len;
+            self.good -= if run.holds(BLOCK_MAX) { run.len } else { 0 };
+            out.push(run);
+        }
+    }
+
+    /// A transaction group is over. True if more should be set aside.
+    fn committed(&mut self) -> bool {
+        if self.taken > self.target / 2 {
+            self.target = (self.target * 2).min(TARGET_MAX);
+        }
+        self.quiet_commits = if self.taken < self.target / 8 { self.quiet_commits + 1 } else { 0 };
+        if self.quiet_commits >= PATIENCE {
+            self.quiet_commits = 0;
+            self.target = (self.target / 2).max(TARGET_MIN);
+        }
+        let wanted = self.taken > 0 || self.refused.is_some();
+        self.taken = 0;
+        self.refused = None;
+        wanted
+    }
+
+    fn refuses(&self, psize: u64) -> bool {
+        self.refused.is_some_and(|refused| psize >= refused)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    log: Shelf,
+    pool: Shelf,
+    /// Log devices that take blocks.
+    log_devices: BTreeSet<u32>,
+    /// Devices that get no more log blocks.
+    barred: BTreeSet<u32>,
+    /// To be given back to the allocator.
+    returned: Vec<Run>,
+    closed: bool,
+}
+
+impl State {
+    fn shelf(&mut self, supply: Supply) -> &mut Shelf {
+        match supply {
+            Supply::Log => &mut self.log,
+            Supply::Pool => &mut self.pool,
+        }
+    }
+
+    fn has_log_device(&self) -> bool {
+        self.log_devices.iter().any(|vdev| !self.barred.contains(vdev))
+    }
+}
+
 /// Space set aside for logs.
 #[derive(Debug, Default)]
-pub struct LogSpace {}
+pub struct LogSpace {
+    state: Mutex<State>,
+    /// The allocator's owner is wanted.
+    wanted: AtomicBool,
+    asked: Notify,
+    stocked: Notify,
+}
+
+/// What there is for somebody who wants a place.
+enum Answer {
+    Place(Dva),
+    /// Not before the syncing task has set more aside.
+    Wait,
+    Never,
+}
 
 impl LogSpace {
     /// A place for a block of `psize` stored bytes. Waits until the syncing task has set more aside; `None` if there
     /// is no more, and only the transaction group can help.
     pub async fn take(&self, psize: u64, supply: Supply) -> Option<Dva> {
-        let _ = (psize, supply);
-        None
+        loop {
+            let mut stocked = pin!(self.stocked.notified());
+            // Before the look, so that what is stocked right after it is heard.
+            stocked.as_mut().enable();
+            match self.look(psize, supply) {
+                Answer::Place(dva) => return Some(dva),
+                Answer::Never => return None,
+                Answer::Wait => stocked.await,
+            }
+        }
     }
 
-    /// The same without waiting.
+    /// The same, if that needs no waiting.
     #[must_use]
     pub fn try_take(&self, psize: u64, supply: Supply) -> Option<Dva> {
-        let _ = (psize, supply);
-        None
-    }
-
-    /// Nothing of this device is handed out any more.
-    pub fn forget_device(&self, vdev: u32) {
-        let _ = vdev;
+        match self.look(psize, supply) {
+            Answer::Place(dva) => Some(dva),
+            Answer::Wait | Answer::Never => None,
+        }
     }
 
     /// The pool has a log device that takes blocks.
     #[must_use]
     pub fn has_log_device(&self) -> bool {
-        false
+        self.state.lock().has_log_device()
     }
 
     /// Returns when somebody wants more than is set aside.
     pub async fn asked(&self) {
-        std::future::pending().await
+        loop {
+            let mut asked = pin!(self.asked.notified());
+            asked.as_mut().enable();
+            if self.is_wanted() {
+                return;
+            }
+            asked.await;
+        }
+    }
+
+    /// A device failed, or is to be removed: its runs are given back, and it gets no more log blocks until
+    /// [`readmit`](Self::readmit). Places taken from it before are their takers' affair.
+    pub fn forget_device(&self, vdev: u32) {
+        {
+            let mut state = self.state.lock();
+            let State { log, pool, returned, barred, .. } = &mut *state;
+            log.forget(vdev, returned);
+            pool.forget(vdev, returned);
+            barred.insert(vdev);
+        }
+        self.want();
+    }
+
+    /// The device tree was replaced: all devices are tried again.
+    pub fn readmit(&self) {
+        self.state.lock().barred.clear();
+        self.want();
+    }
+
+    /// A place that was taken, and that nothing on disk refers to, is not needed: for those who do not own the
+    /// allocator.
+    pub fn give_back(&self, dva: Dva) {
+        let Dva { vdev, offset, asize: len, .. } = dva;
+        self.state.lock().returned.push(Run { vdev, offset, len, footprint: Arc::default() });
+        self.want();
+    }
+
+    /// Nobody will set more aside: whoever waits gets nothing, and so does everybody who comes later.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.stocked.notify_waiters();
+    }
+
+    fn look(&self, psize: u64, supply: Supply) -> Answer {
+        let (answer, low) = {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Answer::Never;
+            }
+            let on_log = supply == Supply::Log && state.has_log_device() && !state.log.refuses(psize);
+            let shelf = if on_log { &mut state.log } else { &mut state.pool };
+            match shelf.cut(psize) {
+                Some(dva) => (Answer::Place(dva), shelf.good < shelf.mark),
+                None if shelf.refuses(psize) => (Answer::Never, false),
+                None => {
+                    shelf.need = shelf.need.max(psize);
+                    shelf.ran_dry = true;
+                    (Answer::Wait, true)
+                }
+            }
+        };
+        if low {
+            self.want();
+        }
+        answer
+    }
+
+    fn want(&self) {
+        if !self.wanted.swap(true, Release) {
+            self.asked.notify_waiters();
+        }
+    }
+
+    /// Whether [`asked`](Self::asked) would return.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Acquire)
+    }
+
+    /// What each shelf wants now. From here on, who asks again is heard again.
+    pub(crate) fn begin_restock(&self) -> Vec<Order> {
+        self.wanted.store(false, Release);
+        let mut state = self.state.lock();
+        let barred = state.barred.clone();
+        let mut supplies: SmallVec<[Supply; 2]> = SmallVec::new();
+        if state.has_log_device() {
+            supplies.push(Supply::Log);
+        }
+        // Unless it was needed for something else just now.
+        if state.pool.refused != Some(0) {
+            supplies.push(Supply::Pool);
+        }
+        let mut surplus = Vec::new();
+        let order = |supply: Supply| {
+            let shelf = state.shelf(supply);
+            if std::mem::take(&mut shelf.ran_dry) && shelf.restocked > 0 {
+                shelf.target = (shelf.target * 2).min(TARGET_MAX);
+            }
+            shelf.surplus(&mut surplus);
+            let (target, good, held, need) =
+                (shelf.target, shelf.good, shelf.held, std::mem::take(&mut shelf.need));
+            let first = shelf.restocked;
+            shelf.restocked += 1;
+            Order { supply, target, good, held, need, first, barred: barred.clone() }
+        };
+        let orders = supplies.into_iter().map(order).collect();
+        state.returned.append(&mut surplus);
+        orders
+    }
+
+    /// Runs to be given back to the allocator.
+    pub(crate) fn returned(&self) -> Vec<Run> {
+        std::mem::take(&mut self.state.lock().returned)
+    }
+
+    /// New runs; blocks of `refused` stored bytes or more cannot be had.
+    pub(crate) fn stock(&self, supply: Supply, runs: Vec<Run>, refused: Option<u64>) {
+        {
+            let mut state = self.state.lock();
+            let State { log, pool, barred, returned, .. } = &mut *state;
+            let shelf = if supply == Supply::Log { log } else { pool };
+            for run in runs {
+                // One that was forgotten meanwhile.
+                if barred.contains(&run.vdev) { returned.push(run) } else { shelf.put(run) }
+            }
+            shelf.mark = shelf.good.min(shelf.target) / 2;
+            shelf.refused = match (shelf.refused, refused) {
+                (Some(before), Some(now)) => Some(before.min(now)),
+                (before, now) => before.or(now),
+            };
+        }
+        self.stocked.notify_waiters();
+    }
+
+    /// Everything on the shelf of the pool; nothing is set aside there again before the next commit.
+    pub(crate) fn take_back(&self) -> Vec<Run> {
+        let mut state = self.state.lock();
+        let mut runs = std::mem::take(&mut state.returned);
+        state.pool.clear(&mut runs);
+        if !runs.is_empty() {
+            state.pool.refused = Some(0);
+        }
+        drop(state);
+        self.stocked.notify_waiters();
+        runs
+    }
+
+    /// Log devices that may be used.
+    pub(crate) fn set_log_devices(&self, devices: BTreeSet<u32>) {
+        self.state.lock().log_devices = devices;
+    }
+
+    /// A transaction group is durable: space may have become free, and demand is looked at.
+    pub(crate) fn committed(&self) {
+        let wanted = {
+            let mut state = self.state.lock();
+            let log = state.log.committed();
+            state.pool.committed() | log
+        };
+        if wanted {
+            self.want();
+        }
     }
 }

@@ -34,14 +34,14 @@ pub(super) fn top(id: u64, asize: u64, metaslab_shift: u32) -> NewTop {
     NewTop { id, ashift: 12, asize, metaslab_shift, raidz: None, class: Class::Normal }
 }
 
-fn raidz(id: u64, asize: u64, children: usize, parity: usize) -> NewTop {
+pub(super) fn raidz(id: u64, asize: u64, children: usize, parity: usize) -> NewTop {
     let geometry = Geometry { children, parity, ashift: 12, expand_txgs: Vec::new(), reflow: None };
     NewTop { raidz: Some(geometry), ..top(id, asize, 24) }
 }
 
 /// What the maps of a pool say: entries as bytes, by device and metaslab.
-#[derive(Default)]
-struct Maps(BTreeMap<(usize, usize), Vec<u8>>);
+#[derive(Clone, Default)]
+pub(super) struct Maps(BTreeMap<(usize, usize), Vec<u8>>);
 
 impl Maps {
     fn append(&mut self, number: usize, index: usize, changes: &[Change]) {
@@ -54,7 +54,7 @@ impl Maps {
     }
 
     /// Units in use by replay, which must not contradict itself.
-    fn replay(&self, number: usize, index: usize, len: u64) -> Vec<bool> {
+    pub(super) fn replay(&self, number: usize, index: usize, len: u64) -> Vec<bool> {
         let mut used = vec![false; len as usize];
         for entry in spacemap::entries(self.0.get(&(number, index)).map_or(&[], Vec::as_slice), Order::Little)
         {
@@ -70,24 +70,29 @@ impl Maps {
 }
 
 /// An allocator, the maps it wrote, and who owns what.
-struct Lake {
-    alloc: Allocator,
-    maps: Maps,
+pub(super) struct Lake {
+    pub(super) alloc: Allocator,
+    pub(super) maps: Maps,
     /// By device and offset.
-    owned: BTreeMap<(u32, u64), Dva>,
+    pub(super) owned: BTreeMap<(u32, u64), Dva>,
     /// Freed, with the number of commits there had been.
-    freed: Vec<(u64, Dva)>,
-    commits: u64,
+    pub(super) freed: Vec<(u64, Dva)>,
+    pub(super) commits: u64,
 }
 
 impl Lake {
-    fn new(tops: &[NewTop]) -> Self {
+    pub(super) fn new(tops: &[NewTop]) -> Self {
         let alloc = Allocator::create(traits(), tops);
         let (owned, freed) = (BTreeMap::new(), Vec::new());
         Self { alloc, maps: Maps::default(), owned, freed, commits: 0 }
     }
 
-    async fn allocate(&mut self, psize: u64, copies: u8, purpose: Purpose) -> Result<Vec<Dva>, EngineError> {
+    pub(super) async fn allocate(
+        &mut self,
+        psize: u64,
+        copies: u8,
+        purpose: Purpose,
+    ) -> Result<Vec<Dva>, EngineError> {
         let waiting = self.waiting();
         let found = self.alloc.allocate(psize, copies, purpose).await;
         // Short of space, it may take what is only one commit old.
@@ -95,38 +100,40 @@ impl Lake {
             self.freed.retain(|(since, _)| *since == self.commits);
         }
         let found = found?;
-        for dva in &found {
-            let end = dva.offset + dva.asize;
-            let metaslab = |offset: u64| offset >> self.alloc.tops[dva.vdev as usize].as_ref().unwrap().shift;
-            assert_eq!(metaslab(dva.offset), metaslab(end - 1), "{dva:?} crosses a border");
-            assert!(dva.offset.is_multiple_of(4096));
-            let before = self.owned.range(..(dva.vdev, end)).next_back();
-            assert!(
-                before.is_none_or(|(_, o)| o.vdev != dva.vdev || o.offset + o.asize <= dva.offset),
-                "{dva:?} overlaps {before:?}"
-            );
-            for (since, old) in &self.freed {
-                let overlaps =
-                    old.vdev == dva.vdev && old.offset < end && dva.offset < old.offset + old.asize;
-                assert!(!overlaps || self.commits >= since + 3, "{dva:?} handed out too early");
-            }
-            self.owned.insert((dva.vdev, dva.offset), *dva);
-        }
+        found.iter().for_each(|dva| self.own(*dva));
         Ok(found.to_vec())
     }
 
-    fn waiting(&self) -> u64 {
+    /// Somebody got this place: it must not be anybody else's, nor have been lately.
+    pub(super) fn own(&mut self, dva: Dva) {
+        let end = dva.offset + dva.asize;
+        let metaslab = |offset: u64| offset >> self.alloc.tops[dva.vdev as usize].as_ref().unwrap().shift;
+        assert_eq!(metaslab(dva.offset), metaslab(end - 1), "{dva:?} crosses a border");
+        assert!(dva.offset.is_multiple_of(4096));
+        let before = self.owned.range(..(dva.vdev, end)).next_back();
+        assert!(
+            before.is_none_or(|(_, o)| o.vdev != dva.vdev || o.offset + o.asize <= dva.offset),
+            "{dva:?} overlaps {before:?}"
+        );
+        for (since, old) in &self.freed {
+            let overlaps = old.vdev == dva.vdev && old.offset < end && dva.offset < old.offset + old.asize;
+            assert!(!overlaps || self.commits >= since + 3, "{dva:?} handed out too early");
+        }
+        self.owned.insert((dva.vdev, dva.offset), dva);
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
         self.alloc.tops.iter().flatten().map(|top| top.waiting).sum()
     }
 
-    fn release(&mut self, dva: Dva) {
+    pub(super) fn release(&mut self, dva: Dva) {
         assert!(self.owned.remove(&(dva.vdev, dva.offset)).is_some());
         self.freed.push((self.commits, dva));
         self.alloc.release(dva);
     }
 
     /// One round of writing maps.
-    fn write_maps(&mut self) {
+    pub(super) fn write_maps(&mut self) {
         for (number, index, changes) in self.alloc.drain().unwrap() {
             self.maps.append(number, index, &changes);
             let top = self.alloc.tops[number].as_mut().unwrap();
@@ -134,7 +141,7 @@ impl Lake {
         }
     }
 
-    fn commit(&mut self) {
+    pub(super) fn commit(&mut self) {
         self.write_maps();
         self.alloc.committed();
         self.commits += 1;
@@ -143,7 +150,7 @@ impl Lake {
     }
 
     /// Maps, memory and owners agree.
-    fn check(&mut self) {
+    pub(super) fn check(&mut self) {
         let mut used = 0;
         for (number, top) in self.alloc.tops.iter().enumerate() {
             let top = top.as_ref().unwrap();
@@ -164,12 +171,14 @@ impl Lake {
         }
         assert_eq!(used, self.owned.values().map(|dva| dva.asize).sum::<u64>());
         let totals = self.alloc.totals();
-        let capacity: u64 = self.alloc.tops.iter().flatten().map(|top| top.capacity()).sum();
+        let data = || self.alloc.tops.iter().flatten().filter(|top| top.class != Class::Log);
+        let capacity: u64 = data().map(|top| top.capacity()).sum();
+        let used: u64 = data().map(|top| top.used).sum();
         assert_eq!(totals.free_now + totals.deferred + used, capacity);
     }
 
     /// Forgets all bits, and makes them again from what was written.
-    async fn reload(&mut self) {
+    pub(super) async fn reload(&mut self) {
         for number in 0..self.alloc.tops.len() {
             for index in 0..self.alloc.tops[number].as_ref().unwrap().metaslabs.len() {
                 self.alloc.tops[number].as_mut().unwrap().metaslabs[index].loaded = None;
