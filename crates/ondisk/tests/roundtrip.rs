@@ -27,6 +27,22 @@ fn timestamp() -> impl Strategy<Value = zil::Timestamp> {
 }
 
 proptest! {
+    /// A writer that copies the data of a write itself gets the bytes that a record with the data would.
+    #[test]
+    fn the_head_of_a_logged_write_is_that_of_its_record(
+        (txg, sequence, offset) in any::<(u64, u64, u64)>(),
+        data in vec(any::<u8>(), 1..100),
+    ) {
+        let length = data.len() as u64;
+        let body = zil::Body::Write { object: 1, offset, length, data: zil::WriteData::Inline(&data) };
+        let record = zil::Record { case_insensitive: false, txg, sequence, body };
+        let expected = record.encode(Order::Little).unwrap();
+        let mut built = zil::write_head(expected.len() as u64, txg, sequence, 1, offset, length).to_vec();
+        built.extend(&data);
+        built.resize(expected.len(), 0);
+        prop_assert_eq!(built, expected);
+    }
+
     /// A whole fat ZAP kept the way the writer will keep it: every entry is found through table and leaf, however
     /// many splits and doublings it took.
     #[test]

@@ -46,7 +46,8 @@ impl Edit {
     /// Opens the object set of head `dataset`, with its intent log brought up to this transaction group.
     pub(crate) async fn open(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
         let mut edit = Self::open_as_it_is(cx, dataset).await?;
-        if cx.logs.get(dataset).is_none() && edit.has_log() {
+        let is_foreign = cx.logs.get(dataset).is_none_or(|log| log.takes_over());
+        if is_foreign && edit.has_log() {
             let header = edit.set.phys().zil_header;
             log::discard(cx, dataset, &header).await?;
         }
@@ -242,7 +243,8 @@ pub fn sync_volume<'a>(
             edit.set.punch(VOLUME_DATA, range).await?;
         }
         edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
-        let root = edit.commit(cx).await?;
+        // Its log may have been all there was to do, and nothing came of it.
+        let root = if edit.set.is_dirty() { edit.commit(cx).await? } else { *edit.set.root() };
         Ok(SyncedVolume { data: edit.set.object(VOLUME_DATA).await?, root })
     })
 }

@@ -18,6 +18,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use block::Segment;
 use bytes::{Bytes, BytesMut};
+use ondisk::blkptr::BlkPtr;
 use smallvec::SmallVec;
 
 use super::{ranges::Ranges, unlogged::Unlogged};
@@ -39,6 +40,27 @@ struct Group {
     changes: Arc<Changes>,
     sealed: bool,
     unlogged: Unlogged,
+    ahead: Ahead,
+}
+
+/// Blocks of a group that the log has written to their places already.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// Content as it is now.
+    written: BTreeMap<u64, BlkPtr>,
+    /// Changed since: only the log still points there.
+    unwanted: Vec<BlkPtr>,
+}
+
+impl Ahead {
+    /// These blocks have another content from now on.
+    fn outdate(&mut self, blocks: Range<u64>) {
+        if self.written.is_empty() {
+            return;
+        }
+        let gone: Vec<u64> = self.written.range(blocks).map(|(blkid, _)| *blkid).collect();
+        self.unwanted.extend(gone.iter().filter_map(|blkid| self.written.remove(blkid)));
+    }
 }
 
 /// The changes of all groups that are not on disk, oldest first. At most four exist at once.
@@ -128,8 +150,8 @@ impl Memory {
         }
     }
 
-    /// The changes of group `txg`, to add to. The caller holds the group open, and no newer one has changes.
-    fn open(&mut self, txg: u64) -> (&mut Changes, &mut Unlogged) {
+    /// The changes of group `txg`, to change in `blocks`. The caller holds the group open, and no newer one has changes.
+    fn open(&mut self, txg: u64, blocks: Range<u64>) -> (&mut Changes, &mut Unlogged) {
         let newest = self.groups.last().map_or(0, |newest| newest.txg);
         assert!(newest <= txg, "a change in transaction group {txg} after one in {newest}");
         if newest != txg || self.groups.is_empty() {
@@ -138,12 +160,14 @@ impl Memory {
                 changes: Arc::default(),
                 sealed: false,
                 unlogged: Unlogged::default(),
+                ahead: Ahead::default(),
             });
         }
         let last = self.groups.len() - 1;
         let group = &mut self.groups[last];
         // The pair of this is in `seal`: a write that came after it would be acknowledged and lost.
         assert!(!group.sealed, "a change in transaction group {txg}, which is being synced");
+        group.ahead.outdate(blocks);
         (Arc::make_mut(&mut group.changes), &mut group.unlogged)
     }
 
@@ -157,7 +181,7 @@ impl Memory {
         within: Range<usize>,
         replaced: &mut Replaced,
     ) -> bool {
-        let (changes, unlogged) = self.open(txg);
+        let (changes, unlogged) = self.open(txg, blkid..blkid + 1);
         // Its being freed may not be logged yet: then the rest of it is news, too.
         let was_freed = !changes.freed.is_empty() && changes.freed.end_at(blkid).is_some();
         unlogged.wrote(blkid, if was_freed { 0..content.len() } else { within });
@@ -166,7 +190,7 @@ impl Memory {
 
     /// Frees blocks in group `txg`; returns how many had content in it.
     pub(super) fn free(&mut self, txg: u64, blocks: Range<u64>, replaced: &mut Replaced) -> u64 {
-        let (changes, unlogged) = self.open(txg);
+        let (changes, unlogged) = self.open(txg, blocks.clone());
         unlogged.freed(blocks.clone());
         changes.free(blocks, replaced)
     }
@@ -176,7 +200,7 @@ impl Memory {
         if !self.has(txg) {
             return false;
         }
-        let (changes, unlogged) = self.open(txg);
+        let (changes, unlogged) = self.open(txg, blkid..blkid + 1);
         let done = changes.patch(blkid, at, data);
         if done {
             unlogged.wrote(blkid, at..at + data.iter().map(Segment::len).sum::<usize>());
@@ -222,6 +246,26 @@ impl Memory {
         self.groups.iter().any(|group| group.txg == txg)
     }
 
+    /// A block of group `txg`, which somebody holds, was written to its place with this content. If it has another
+    /// one by now, only the log needs it.
+    pub(super) fn written_ahead(&mut self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr) {
+        let Some(group) = self.groups.iter_mut().find(|group| group.txg == txg) else { return };
+        let now = group.changes.blocks.get(&blkid);
+        if now.is_some_and(|now| now.as_ptr() == content.as_ptr() && now.len() == content.len()) {
+            group.ahead.unwanted.extend(group.ahead.written.insert(blkid, to));
+        } else {
+            group.ahead.unwanted.push(to);
+        }
+    }
+
+    /// What of group `txg` was written ahead: blocks that are as they are there, and blocks that nobody wants.
+    pub(super) fn ahead(&mut self, txg: u64) -> (BTreeMap<u64, BlkPtr>, Vec<BlkPtr>) {
+        let group = self.groups.iter_mut().find(|group| group.txg == txg);
+        group
+            .map(|group| std::mem::take(&mut group.ahead))
+            .map_or_else(Default::default, |ahead| (ahead.written, ahead.unwanted))
+    }
+
     /// Closes group `txg` for changes, and shares what is in it.
     pub(super) fn seal(&mut self, txg: u64) -> Option<Arc<Changes>> {
         let group = self.groups.iter_mut().find(|group| group.txg == txg)?;
@@ -241,6 +285,7 @@ impl Memory {
             let changes = Arc::make_mut(&mut group.changes);
             changes.freed.remove(end..u64::MAX);
             group.unlogged.shrink(end);
+            group.ahead.outdate(end..u64::MAX);
             (group.txg, changes.blocks.split_off(&end).len() as u64)
         });
         cut.collect()

@@ -20,7 +20,10 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     ops::Range,
-    sync::{Arc, OnceLock, Weak, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -135,6 +138,8 @@ pub struct Log {
     ended: Notify,
     /// Rounds forming or in flight.
     busy: watch::Sender<usize>,
+    /// The object set names a chain of this log, or none.
+    is_named: AtomicBool,
 }
 
 impl fmt::Debug for Log {
@@ -176,6 +181,7 @@ impl Log {
             state: Mutex::new(state),
             ended: Notify::new(),
             busy: watch::Sender::new(0),
+            is_named: AtomicBool::new(false),
         })
     }
 
@@ -267,8 +273,10 @@ impl Log {
             let mut state = self.state.lock();
             state.is_forming = false;
             state.in_flight += 1;
-            if let Err(why) = &formed {
-                give_up(&mut state, *why);
+            match &formed {
+                // Nothing was taken.
+                Ok(_) | Err(Fallback::Burst) => {}
+                Err(why) => give_up(&mut state, *why),
             }
             let before = state.last.replace(is_over);
             self.start_round(&mut state);
@@ -460,9 +468,14 @@ impl Log {
         let state = self.state.lock();
         match state.phase {
             Phase::Wanted => true,
-            Phase::GivenUp => !state.chain.is_empty(),
+            Phase::GivenUp | Phase::Ended => !state.chain.is_empty(),
             _ => state.chain.is_touched_by(txg),
         }
+    }
+
+    /// True the first time: what the object set names until then is not this log's.
+    pub(crate) fn takes_over(&self) -> bool {
+        !self.is_named.swap(true, Relaxed)
     }
 
     /// The header as it is to be once `txg`, which is being synced, is committed. What was taken up to `txg` is

@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -84,13 +85,20 @@ fn bucket(nanos: u64) -> usize {
 }
 
 /// Times as they were counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Spread {
     buckets: Vec<u64>,
     /// How many.
     pub count: u64,
     /// All of them together, nanoseconds.
     pub nanos: u64,
+}
+
+impl fmt::Debug for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (half, most) = (self.quantile(500), self.quantile(990));
+        write!(f, "{} times, half within {half} ns, 99 % within {most} ns", self.count)
+    }
 }
 
 impl Spread {

@@ -221,10 +221,8 @@ impl Lab {
         let volume = self.running.engine.volume(name).await.unwrap();
         let mut bytes = vec![0; ((blocks.end - blocks.start) * u64::from(BLOCK)) as usize];
         self.random.fill(&mut bytes[..]);
-        volume
-            .write(blocks.start * u64::from(BLOCK), data(bytes), Durability::Stable(block::Asked::Fua))
-            .await
-            .unwrap();
+        volume.write(blocks.start * u64::from(BLOCK), data(bytes), Durability::Cached).await.unwrap();
+        self.running.engine.sync().await.unwrap();
     }
 
     /// Content of a volume or snapshot as of the last commit.
@@ -317,7 +315,8 @@ async fn features_follow_the_blocks_that_need_them() {
     assert_eq!(lab.feature(ZSTD).await, 0, "nothing was written with it");
     let volume = lab.running.engine.volume("tank/v").await.unwrap();
     let text = b"a line that compresses well, again and again. ".repeat(2000);
-    volume.write(0, data(text[..65536].to_vec()), Durability::Stable(block::Asked::Fua)).await.unwrap();
+    volume.write(0, data(text[..65536].to_vec()), Durability::Cached).await.unwrap();
+    lab.running.engine.sync().await.unwrap();
     assert_eq!(lab.feature(ZSTD).await, 1);
     lab.check();
     lab.snapshot(&["tank/v@a"]).await.unwrap();
@@ -342,7 +341,8 @@ async fn features_follow_the_blocks_that_need_them() {
         .await
         .unwrap();
     let volume = lab.running.engine.volume("tank/large").await.unwrap();
-    volume.write(4096, data(text[..65536].to_vec()), Durability::Stable(block::Asked::Fua)).await.unwrap();
+    volume.write(4096, data(text[..65536].to_vec()), Durability::Cached).await.unwrap();
+    lab.running.engine.sync().await.unwrap();
     assert_eq!(lab.feature("org.open-zfs:large_blocks").await, 1);
     lab.check();
 }
@@ -744,7 +744,8 @@ async fn a_deep_tree_is_freed_in_portions() {
     let volume = lab.running.engine.volume("tank/v").await.unwrap();
     let mut bytes = vec![0; 1600 << 10];
     lab.random.fill(&mut bytes[..]);
-    volume.write(256 << 10, data(bytes), Durability::Stable(block::Asked::Fua)).await.unwrap();
+    volume.write(256 << 10, data(bytes), Durability::Cached).await.unwrap();
+    lab.running.engine.sync().await.unwrap();
     lab.check();
     lab.run("destroy tank/v, 700 blocks", false, move |cx| {
         Box::pin(async move {

@@ -14,6 +14,7 @@ mod files;
 mod foreign;
 mod histories;
 mod interleavings;
+mod log;
 mod logged;
 mod model;
 mod pools;

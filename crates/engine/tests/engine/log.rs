@@ -1,0 +1,237 @@
+//! The intent log as part of a running pool: what it makes durable, what it costs, and what is left of it.
+//!
+//! That nothing acknowledged is lost is shown in `cuts`; that others can read what we leave, in `crashed`.
+
+use std::{sync::Arc, time::Duration};
+
+use block::{Asked, BlockVolume, Durability};
+use disk::{Effect, Fault, On};
+use engine::{
+    dsl::{self, Properties, Stored},
+    volume::LiveVolume,
+};
+
+use crate::{
+    files,
+    support::{POOL, Running, World, content, data},
+};
+
+const FUA: Durability = Durability::Stable(Asked::Fua);
+const BLOCK: u32 = 8192;
+
+/// Transaction groups so far.
+fn groups(running: &Running) -> u64 {
+    running.engine.statistics().txgs
+}
+
+async fn volume(running: &Running, name: &str) -> Arc<LiveVolume> {
+    let volume = running.volume(&format!("{POOL}/{name}"), 4 << 20, BLOCK, Properties::new()).await;
+    // The first demand begins the log, with a transaction group.
+    volume.write(0, data(vec![1; 512]), FUA).await.unwrap();
+    volume
+}
+
+async fn set(running: &Running, name: &str, property: &str, value: u64) {
+    let (name, properties) =
+        (format!("{POOL}/{name}"), Properties::from([(property.to_owned(), Stored::Number(value))]));
+    running
+        .engine
+        .run(false, move |cx| Box::pin(async move { dsl::set(cx, &name, &properties).await }))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_is_durable_without_a_transaction_group_and_back_after_a_power_cut() {
+    for layout in
+        ["d0", "mirror d0 d1", "raidz1 d0 d1 d2", "raidz2 d0 d1 d2 d3", "d0 log d1", "d0 log mirror d1 d2"]
+    {
+        let (mut world, running) = World::create(layout, 12, 96 << 20, 5).await;
+        let (one, two) = (volume(&running, "one").await, volume(&running, "two").await);
+        let before = groups(&running);
+        one.write(4096, data(vec![2; 20_000]), FUA).await.unwrap();
+        one.write(1 << 20, data(vec![3; 300_000]), Durability::Cached).await.unwrap();
+        one.unmap(1 << 20, 65_536, Durability::Cached).await.unwrap();
+        one.flush().await.unwrap();
+        two.write_zeroes(100, 50_000, true, FUA).await.unwrap();
+        two.write(2 << 20, data(vec![4; 2 << 20]), FUA).await.unwrap();
+        one.write(0, data(vec![9; 512]), Durability::Cached).await.unwrap();
+        one.write(3 << 20, data(vec![5; 512]), FUA).await.unwrap();
+        assert_eq!(groups(&running), before, "{layout}");
+        let (mut first, second) = (content(&*one).await, content(&*two).await);
+        let report = one.log_report();
+        assert_eq!((report.fua, report.flush, report.commits, report.not_begun), (3, 1, 3, 1), "{report:?}");
+        world.cut(running).await;
+        world.verify(&format!("{layout} cut off")).await;
+        let running = world.open().await;
+        let (one, two) = (
+            running.engine.volume(&format!("{POOL}/one")).await.unwrap(),
+            running.engine.volume(&format!("{POOL}/two")).await.unwrap(),
+        );
+        // This was not asked for, and nothing asked for shares its block.
+        first[..512].fill(1);
+        assert!(content(&*one).await == first && content(&*two).await == second, "{layout}");
+        running.export().await;
+        world.verify(&format!("{layout} replayed")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_gives_back_what_it_took() {
+    let (world, running) = World::create("d0 log d1", 12, 96 << 20, 6).await;
+    let one = volume(&running, "one").await;
+    running.engine.sync().await.unwrap();
+    for round in 0..40_u64 {
+        for write in 0..10 {
+            let offset = (round * 10 + write) * 8192 % (4 << 20);
+            one.write(offset, data(vec![round as u8; 8192]), FUA).await.unwrap();
+        }
+        running.engine.sync().await.unwrap();
+        let log = running.engine.view().tree().tops.iter().find(|top| top.id == 1).cloned();
+        assert!(log.is_some());
+    }
+    let report = one.log_report();
+    assert!(report.commits > 390 && report.devices.iter().all(|(vdev, _)| *vdev == 1), "{report:?}");
+    let expected = content(&*one).await;
+    running.export().await;
+    world.verify("after the export").await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    files::judge(dir.path());
+    // Nothing is left to replay, and the header names nothing.
+    let running = world.open().await;
+    let before = groups(&running);
+    let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
+    assert!(content(&*one).await == expected);
+    assert_eq!(groups(&running), before);
+    running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_fails_the_log_fails_nobody() {
+    for (device, effect) in [(1, On::Write), (1, On::Flush), (0, On::Flush)] {
+        let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 7).await;
+        let one = volume(&running, "one").await;
+        one.write(8192, data(vec![2; 8192]), FUA).await.unwrap();
+        if device == 1 {
+            let gone = std::io::ErrorKind::BrokenPipe;
+            running.disks[1].inject(Fault::anywhere(effect, Effect::Error(gone)));
+        }
+        for block in 2..20_u64 {
+            one.write(block * 8192, data(vec![block as u8; 8192]), FUA).await.unwrap();
+        }
+        let report = one.log_report();
+        assert_eq!(report.device_failed > 0, device == 1, "{report:?}");
+        let begun_again = groups(&running);
+        one.write(20 * 8192, data(vec![20; 8192]), FUA).await.unwrap();
+        assert_eq!(groups(&running), begun_again, "the pool took the log's place");
+        let expected = content(&*one).await;
+        world.cut(running).await;
+        let running = world.open().await;
+        let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
+        assert!(content(&*one).await == expected);
+        running.export().await;
+        world.verify("at the end").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sync_property_takes_effect_at_once() {
+    let (mut world, running) = World::create("d0", 12, 96 << 20, 8).await;
+    let one = volume(&running, "one").await;
+    set(&running, "one", "sync", 2).await;
+    one.write(8192, data(vec![2; 8192]), FUA).await.unwrap();
+    one.flush().await.unwrap();
+    let report = one.log_report();
+    assert_eq!((report.ignored, report.commits), (2, 0), "{report:?}");
+    // What was written while nothing was promised is part of the first promise after that.
+    set(&running, "one", "sync", 0).await;
+    one.write(16384, data(vec![3; 8192]), Durability::Cached).await.unwrap();
+    set(&running, "one", "sync", 1).await;
+    one.write(24576, data(vec![4; 8192]), Durability::Cached).await.unwrap();
+    one.flush().await.unwrap();
+    let report = one.log_report();
+    assert_eq!((report.always, report.flush), (1, 2), "{report:?}");
+    let expected = content(&*one).await;
+    world.cut(running).await;
+    let running = world.open().await;
+    let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
+    assert!(content(&*one).await == expected);
+    running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn commits_that_come_together_share_log_blocks() {
+    let (_world, running) = World::create("d0 log d1", 12, 96 << 20, 9).await;
+    let one = volume(&running, "one").await;
+    running.disks[1].inject(Fault::anywhere(
+        On::Write,
+        Effect::Delay(Duration::from_millis(1)..=Duration::from_millis(1)),
+    ));
+    let writers = (0..32_u64).map(|stream| {
+        let one = Arc::clone(&one);
+        tokio::spawn(async move {
+            for write in 0..20_u8 {
+                one.write(stream * 8192, data(vec![write; 4096]), FUA).await.unwrap();
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let report = one.log_report();
+    assert_eq!(report.commits, 640);
+    assert!(report.rounds * 8 < report.commits, "{report:?}");
+    running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_rollbacks_clones_and_destroys_beside_a_log_lose_nothing_of_it() {
+    let (mut world, running) = World::create("mirror d0 d1", 12, 96 << 20, 10).await;
+    let one = volume(&running, "one").await;
+    let name = format!("{POOL}/one");
+    one.write(8192, data(vec![2; 8192]), FUA).await.unwrap();
+    let names = vec![format!("{name}@a")];
+    running
+        .engine
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
+        .await
+        .unwrap();
+    one.write(16384, data(vec![3; 8192]), FUA).await.unwrap();
+    let (from, to) = (format!("{name}@a"), format!("{POOL}/clone"));
+    running
+        .engine
+        .run(false, move |cx| {
+            Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await })
+        })
+        .await
+        .unwrap();
+    let clone = running.engine.volume(&format!("{POOL}/clone")).await.unwrap();
+    clone.write(0, data(vec![7; 8192]), FUA).await.unwrap();
+    clone.write(8192, data(vec![8; 512]), FUA).await.unwrap();
+    let to = format!("{name}@a");
+    // A rollback while a write is on its way: what is acknowledged behind it stays.
+    running.engine.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &to).await })).await.unwrap();
+    one.write(24576, data(vec![4; 8192]), FUA).await.unwrap();
+    let two = volume(&running, "two").await;
+    two.write(0, data(vec![5; 65536]), FUA).await.unwrap();
+    let gone = format!("{POOL}/two");
+    running
+        .engine
+        .run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, &gone).await }))
+        .await
+        .unwrap();
+    let (first, second) = (content(&*one).await, content(&*clone).await);
+    assert_eq!((first[8192], first[16384], first[24576], second[0], second[8192]), (2, 0, 4, 7, 8));
+    world.cut(running).await;
+    world.verify("cut off").await;
+    let running = world.open().await;
+    let one = running.engine.volume(&name).await.unwrap();
+    let clone = running.engine.volume(&format!("{POOL}/clone")).await.unwrap();
+    assert!(content(&*one).await == first && content(&*clone).await == second);
+    running.export().await;
+    world.verify("at the end").await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    files::judge(dir.path());
+}
