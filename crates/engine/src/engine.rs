@@ -414,6 +414,10 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
             answers.push(done);
             work.tasks.push(Task { is_snapshot, run, done: Box::new(|_| {}) });
         }
+        if shared.means.space.is_wanted() {
+            // A log that is to begin in this group needs a place in it.
+            restock(&mut syncer).await;
+        }
         let start = tokio::time::Instant::now();
         // Without heartbeats another host may have taken the pool over.
         let outcome = match heartbeats.failure() {
@@ -455,12 +459,15 @@ async fn next(shared: &Shared, syncer: &mut Syncer) {
         tokio::select! {
             biased;
             () = &mut reason => return,
-            () = shared.means.space.asked() => {
-                if let Err(error) = syncer.out.alloc.restock().await {
-                    tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
-                }
-            }
+            () = shared.means.space.asked() => restock(syncer).await,
         }
+    }
+}
+
+/// Gives logs the space they ask for.
+async fn restock(syncer: &mut Syncer) {
+    if let Err(error) = syncer.out.alloc.restock().await {
+        tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
     }
 }
 

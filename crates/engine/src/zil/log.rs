@@ -224,8 +224,9 @@ impl Log {
             match state.phase {
                 Phase::Ready => {}
                 Phase::None => {
-                    if self.means.is_some() {
+                    if let Some(means) = &self.means {
                         state.phase = Phase::Wanted;
+                        means.space.expect(state.supply);
                     }
                     self.stats.fell_back(Fallback::NotBegun);
                     return false;

@@ -285,6 +285,19 @@ impl LogSpace {
         }
     }
 
+    /// Somebody will want places soon.
+    pub fn expect(&self, supply: Supply) {
+        let is_stocked = {
+            let mut state = self.state.lock();
+            let on_log = supply == Supply::Log && state.has_log_device();
+            let shelf = if on_log { &mut state.log } else { &mut state.pool };
+            shelf.held > 0
+        };
+        if !is_stocked {
+            self.want();
+        }
+    }
+
     /// The pool has a log device that takes blocks.
     #[must_use]
     pub fn has_log_device(&self) -> bool {

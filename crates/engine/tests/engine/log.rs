@@ -100,10 +100,8 @@ async fn the_log_gives_back_what_it_took() {
     files::judge(dir.path());
     // Nothing is left to replay, and the header names nothing.
     let running = world.open().await;
-    let before = groups(&running);
     let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
     assert!(content(&*one).await == expected);
-    assert_eq!(groups(&running), before);
     running.export().await;
 }
 
