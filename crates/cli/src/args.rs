@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Zfs(Zfs),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
+    /// Show who asked for stable writes, what the intent logs did, and whether a log device would help
+    Zilstat(Zilstat),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
     Verify(Verify),
     /// Write a volume or volume snapshot as a sparse raw image
@@ -139,6 +141,40 @@ pub(crate) struct Serve {
     pub(crate) json: bool,
     /// Pools by name or guid; all that are found if none is named
     pub(crate) pools: Vec<String>,
+}
+
+/// `millpond zilstat`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without INTERVAL: totals since each volume was opened, and one sentence about each.
+With INTERVAL: what happens per second, every INTERVAL seconds, COUNT times or until interrupted.
+
+  FUA FLUSH NOCACHE ALWAYS   requests for stability: with the command itself, flushes, writes of clients that
+                             switched the write cache off, writes under sync=always
+  IGNORED                    of those: acknowledged without being durable (sync=disabled)
+  COMMITS WRITES C/W         commits by the log, log writes, commits that share one
+  DATA LOG                   bytes of clients in the log's records, bytes of log blocks
+  P50 P99                    from a request to its acknowledgement
+  QUEUE50 QUEUE99            of that, until its records were on their way
+  DEV50 DEV99                of that, devices with their flush
+  WHERE                      which devices took the log blocks: log devices, or others of the pool
+  WAITED                     commits that waited for their transaction group instead, by reason")]
+pub(crate) struct Zilstat {
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers: bytes and nanoseconds
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// How long commits took, as a histogram
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// JSON, one object a line
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Volumes, or pools for all of theirs; everything if none is named. Then seconds, and how often
+    #[arg(value_name = "VOLUME|POOL… [INTERVAL [COUNT]]")]
+    pub(crate) words: Vec<String>,
 }
 
 /// `millpond verify`

@@ -23,6 +23,7 @@ mod sparse;
 mod table;
 mod verify;
 mod zfs;
+mod zilstat;
 mod zpool;
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
@@ -98,6 +99,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Zpool(command) => zpool::run(command, context).await,
         Command::Zfs(command) => zfs::run(command, context).await,
         Command::Serve(args) => serve::run(args, context).await,
+        Command::Zilstat(args) => zilstat::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Ls(args) => files::ls(args, context).await,

@@ -209,6 +209,12 @@ impl Engine {
         self.shared.suspended.lock().clone()
     }
 
+    /// How much may be dirty, and for how long.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.options.limits
+    }
+
     /// What was written so far, and how long it took.
     #[must_use]
     pub fn statistics(&self) -> Statistics {

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub mod log;
+
 /// The version of this API, in every path.
 pub const VERSION: &str = "v1";
 
@@ -199,6 +201,12 @@ pub struct Pool {
     /// What is lost: `tank/vm1:<0x1>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+    /// Volumes with `sync=disabled`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sync_disabled: Vec<String>,
+    /// Intent logs that were replayed when the pool was opened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replayed: Vec<log::Replayed>,
     /// What could not be found out, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,

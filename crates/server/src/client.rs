@@ -137,6 +137,14 @@ impl Client {
         self.get("/v1/served".to_owned()).await
     }
 
+    /// What its intent logs were asked for, and what that took.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn log(&self) -> Result<api::log::LogList, ClientError> {
+        self.get("/v1/log".to_owned()).await
+    }
+
     /// Lets it do something.
     ///
     /// # Errors

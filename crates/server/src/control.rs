@@ -24,6 +24,7 @@ use tokio::{net::UnixListener, sync::watch};
 
 use crate::{
     api::{self, DatasetQuery},
+    logs,
     ops::{self, Host, Request},
     serving::Serving,
     view::{self, ViewError},
@@ -127,6 +128,7 @@ impl ControlSocket {
             .route("/v1/pools/{name}", get(pool))
             .route("/v1/datasets", get(datasets))
             .route("/v1/served", get(served))
+            .route("/v1/log", get(log))
             .route("/v1/ops", post(operate))
             .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
             .with_state(shared);
@@ -195,6 +197,10 @@ async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<Dataset
 
 async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
     Json(shared.serving.list())
+}
+
+async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
+    Json(logs::list(&shared.host.all()))
 }
 
 /// Does something. The operation goes on if the client goes away: half of a command is no command.

@@ -24,6 +24,7 @@ pub mod history;
 pub mod host;
 pub mod hostid;
 pub mod labelclear;
+pub mod logs;
 pub mod ops;
 pub mod serving;
 pub mod state;

@@ -13,11 +13,15 @@ use pool::{
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
     host::chain,
+    logs,
     ops::Held,
 };
 
 /// Lost blocks that are listed by name at most.
 const LOST_MAX: usize = 1000;
+
+/// `sync=disabled`, as it is stored.
+const SYNC_DISABLED: u64 = 2;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +107,7 @@ fn property(property: &props::Property) -> api::Property {
 /// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
 pub async fn held(held: &Held) -> api::Pool {
     let mut found = pool(&held.view(), held.engine().is_none()).await;
+    found.replayed = held.engine().map(|engine| logs::replayed(engine)).unwrap_or_default();
     if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
         found.state = "SUSPENDED".to_owned();
         found.root.state = found.state.clone();
@@ -164,7 +169,25 @@ pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
             lost.push(line);
         }
     }
-    api::Pool { txg: pool.uberblock().txg, properties, lost, problems, ..of_status(&found) }
+    let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
+        note("the datasets", &error);
+        Vec::new()
+    });
+    api::Pool { txg: pool.uberblock().txg, properties, lost, sync_disabled, problems, ..of_status(&found) }
+}
+
+/// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
+async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
+    let (volumes, _failed) = pool.dsl().await?.volumes().await?;
+    let mut found = Vec::new();
+    for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
+        let properties = volume.properties().await;
+        if properties.is_ok_and(|properties| properties.number("sync") == Some(SYNC_DISABLED)) {
+            found.push(volume.name().to_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
@@ -214,6 +237,8 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),
         errors: found.error_count,
         lost: Vec::new(),
+        sync_disabled: Vec::new(),
+        replayed: Vec::new(),
         problems: Vec::new(),
     }
 }

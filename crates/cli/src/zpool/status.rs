@@ -4,7 +4,7 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::{Device, Pool},
+    api::{Device, Pool, log::Replayed},
     pool::props::value::{bytes, count},
 };
 
@@ -70,6 +70,12 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     if let Some(expansion) = &pool.expansion {
         line(&mut out, format_args!("expand: {expansion}"));
     }
+    for warning in warnings(pool) {
+        line(&mut out, format_args!("  sync: {warning}"));
+    }
+    for replayed in replayed(pool) {
+        line(&mut out, format_args!("   log: {replayed}"));
+    }
     out.push_str("config:\n\n");
     let mut widest = 0;
     let everything = [&pool.root].into_iter().chain(&pool.cache).chain(&pool.spares);
@@ -117,6 +123,27 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         }
     }
     out
+}
+
+/// What a pool promises less than its clients think.
+fn warnings(pool: &Pool) -> Vec<String> {
+    let what = "sync=disabled: a power cut takes the last seconds of what its clients wrote, flushed or not";
+    pool.sync_disabled.iter().map(|volume| format!("'{volume}' has {what}")).collect()
+}
+
+/// What was done after a crash.
+fn replayed(pool: &Pool) -> Vec<String> {
+    let of = |log: &Replayed| {
+        let records = if log.records == 1 { "record" } else { "records" };
+        format!(
+            "intent log of '{}' replayed: {} {records}, {}, in {} ms",
+            log.dataset,
+            log.records,
+            bytes(log.bytes),
+            log.ms
+        )
+    };
+    pool.replayed.iter().map(of).collect()
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -191,6 +218,13 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
         }
     }
     object.insert("error_count".to_owned(), json!(counter(pool.errors)));
+    if !pool.sync_disabled.is_empty() {
+        object.insert("sync_disabled".to_owned(), json!(pool.sync_disabled));
+        object.insert("warnings".to_owned(), json!(warnings(pool)));
+    }
+    if !pool.replayed.is_empty() {
+        object.insert("replayed".to_owned(), json!(pool.replayed));
+    }
     if args.verbose && !pool.lost.is_empty() {
         object.insert("errlist".to_owned(), json!(pool.lost));
     }

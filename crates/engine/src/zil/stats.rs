@@ -84,6 +84,12 @@ fn bucket(nanos: u64) -> usize {
     (((power - 2) * 4) as usize + quarter as usize).min(BUCKETS - 1)
 }
 
+/// The longest time a bucket counts, nanoseconds.
+fn upper_end(number: usize) -> u64 {
+    let (power, quarter) = ((number / 4) as u32 + 2, (number % 4) as u64);
+    (1 << power) + ((quarter + 1) << (power - 2)) - 1
+}
+
 /// Times as they were counted.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Spread {
@@ -110,11 +116,16 @@ impl Spread {
         for (number, count) in self.buckets.iter().enumerate() {
             seen += count;
             if seen >= rank {
-                let (power, quarter) = ((number / 4) as u32 + 2, (number % 4) as u64);
-                return (1 << power) + ((quarter + 1) << (power - 2)) - 1;
+                return upper_end(number);
             }
         }
         0
+    }
+
+    /// The buckets that counted something: the longest time of each in nanoseconds, and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let counted = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        counted.map(|(number, count)| (upper_end(number), *count))
     }
 
     /// The mean, nanoseconds.
@@ -291,6 +302,10 @@ mod tests {
             );
         }
         assert_eq!((spread.mean(), Times::default().get().quantile(500)), (5_000_500, 0));
+        let found: Vec<(u64, u64)> = spread.buckets().collect();
+        assert_eq!(found.iter().map(|(_, count)| count).sum::<u64>(), 10_000);
+        assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
+        assert_eq!(found[0], (1023, 1), "one microsecond is in the last quarter below 2^10");
         let more = times.get().since(&spread);
         assert_eq!((more.count, more.quantile(990)), (0, 0));
     }

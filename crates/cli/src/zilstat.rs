@@ -1,0 +1,396 @@
+//! `millpond zilstat`: who asked for stable writes, what the intent logs did for them, and what it took.
+//!
+//! The daemon counts ([`server::logs`]); this subtracts what it said before, and prints. The totals end with a
+//! sentence per volume, because "is my log device used, would one help?" is what people come for.
+
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
+
+use serde_json::{Map, Value, json};
+use server::{
+    api::log::{LogList, PoolLog, Times, VolumeLog},
+    client::Client,
+    pool::props::value::{bytes, count},
+};
+
+use crate::{
+    args::Zilstat,
+    context::{Context, FAILED, print},
+    json,
+    table::{Column, render},
+    zpool::finish,
+};
+
+/// Reports between two headers, when they are one line each.
+const HEADER_EVERY: u64 = 20;
+/// Longest interval, seconds: a day.
+const INTERVAL_MAX: f64 = 86_400.0;
+
+/// What was typed.
+#[derive(Debug, PartialEq)]
+struct Asked<'a> {
+    names: &'a [String],
+    interval: Option<Duration>,
+    count: Option<u64>,
+}
+
+/// Names first, then seconds, then how often: a name never begins with a digit.
+fn parse(words: &[String]) -> Result<Asked<'_>, String> {
+    let is_number = |word: &String| word.starts_with(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    let at = words.iter().position(is_number).unwrap_or(words.len());
+    let (names, numbers) = words.split_at(at);
+    let seconds = |word: &String| match word.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= INTERVAL_MAX => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("invalid interval '{word}': give seconds, more than 0 and at most a day")),
+    };
+    let times = |word: &String| match word.parse::<u64>() {
+        Ok(times) if times > 0 => Ok(times),
+        _ => Err(format!("invalid count '{word}': give how often to report, at least 1")),
+    };
+    match numbers {
+        [] => Ok(Asked { names, interval: None, count: None }),
+        [interval] => Ok(Asked { names, interval: Some(seconds(interval)?), count: None }),
+        [interval, count] => {
+            Ok(Asked { names, interval: Some(seconds(interval)?), count: Some(times(count)?) })
+        }
+        [_, _, more, ..] => Err(format!("'{more}' is too much: the interval and the count come last")),
+    }
+}
+
+pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<ExitCode> {
+    let asked = parse(&args.words).map_err(|wrong| context.usage(&["zilstat"], &wrong))?;
+    let Some(daemon) = Client::find(&context.socket()).await? else {
+        eprintln!(
+            "cannot show intent logs: no daemon answers on '{}'\nwhat is counted is counted by the process that serves \
+             the volumes: 'millpond serve'",
+            context.socket().display()
+        );
+        return Ok(ExitCode::from(FAILED));
+    };
+    let mut before = daemon.log().await?;
+    let (volumes, failures) = choose(&before, asked.names);
+    if volumes.is_empty() && !failures.is_empty() {
+        return Ok(finish(&failures));
+    }
+    let Some(interval) = asked.interval else {
+        if volumes.is_empty() && !args.json {
+            eprintln!("no volumes are open for writing");
+        }
+        let text = match args.json {
+            true => line(&volumes, None, &args),
+            false => totals(&volumes, &args),
+        };
+        print(&text)?;
+        return Ok(finish(&failures));
+    };
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    let mut report = 0;
+    while asked.count.is_none_or(|count| report < count) {
+        tokio::time::sleep(interval).await;
+        let now = daemon.log().await?;
+        let seconds = (now.at_ns.saturating_sub(before.at_ns)) as f64 / 1e9;
+        let (volumes, _said) = choose(&now, asked.names);
+        let happened: Vec<VolumeLog> = volumes
+            .iter()
+            .map(|volume| {
+                find(&before, &volume.name).map_or_else(|| (*volume).clone(), |old| volume.since(old))
+            })
+            .collect();
+        let happened: Vec<&VolumeLog> = happened.iter().collect();
+        print(&match args.json {
+            true => line(&happened, Some(seconds), &args),
+            false => rates(&happened, seconds.max(1e-9), report, &args),
+        })?;
+        before = now;
+        report += 1;
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// The volumes that are meant, and what was named and is not there.
+fn choose<'a>(list: &'a LogList, names: &[String]) -> (Vec<&'a VolumeLog>, Vec<String>) {
+    let all = |pool: &'a PoolLog| pool.volumes.iter();
+    if names.is_empty() {
+        return (list.pools.iter().flat_map(all).collect(), Vec::new());
+    }
+    let (mut found, mut failures) = (Vec::<&VolumeLog>::new(), Vec::new());
+    for name in names {
+        let name = name.as_str();
+        let pool_name = name.split(['/', '@', '#']).next().unwrap_or_default();
+        let pool = list.pools.iter().find(|pool| pool.pool == pool_name);
+        let volume = pool.and_then(|pool| pool.volumes.iter().find(|volume| volume.name == name));
+        match (pool, volume) {
+            (Some(pool), _) if pool.pool == name => found.extend(all(pool)),
+            (_, Some(volume)) => found.push(volume),
+            (Some(_), None) => {
+                failures.push(format!("cannot open '{name}': no volume of this name is open for writing"));
+            }
+            (None, None) => {
+                failures.push(format!("cannot open '{name}': the daemon has no such pool open for writing"));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup_by(|a, b| a.name == b.name);
+    (found, failures)
+}
+
+fn find<'a>(list: &'a LogList, name: &str) -> Option<&'a VolumeLog> {
+    list.pools.iter().flat_map(|pool| &pool.volumes).find(|volume| volume.name == name)
+}
+
+/// Totals, and what they mean.
+fn totals(volumes: &[&VolumeLog], args: &Zilstat) -> String {
+    if volumes.is_empty() {
+        return String::new();
+    }
+    let number = |number: u64| if args.exact { number.to_string() } else { count(number) };
+    let size = |number: u64| if args.exact { number.to_string() } else { bytes(number) };
+    let rows: Vec<Vec<String>> = volumes.iter().map(|volume| row(volume, &number, &size, args)).collect();
+    let mut out = render(&columns(), &rows, args.scripted);
+    if args.verbose {
+        volumes.iter().for_each(|volume| out.push_str(&histogram(volume, args)));
+    }
+    if !args.scripted {
+        out.push('\n');
+        volumes
+            .iter()
+            .for_each(|volume| writeln!(out, "{}", volume.sentence).expect("a String takes any text"));
+    }
+    out
+}
+
+/// What happened in an interval, per second.
+fn rates(volumes: &[&VolumeLog], seconds: f64, report: u64, args: &Zilstat) -> String {
+    let exact = |number: u64| format!("{:.1}", number as f64 / seconds);
+    let number = |number: u64| match (number as f64 / seconds, args.exact) {
+        (_, true) => exact(number),
+        (rate, _) if number > 0 && rate < 10.0 => format!("{rate:.1}"),
+        (rate, _) => count(rate.round() as u64),
+    };
+    let size = |number: u64| match args.exact {
+        true => exact(number),
+        false => bytes((number as f64 / seconds).round() as u64),
+    };
+    let rows: Vec<Vec<String>> = volumes.iter().map(|volume| row(volume, &number, &size, args)).collect();
+    let text = render(&columns(), &rows, args.scripted);
+    let is_long = args.verbose || volumes.len() != 1;
+    let mut out = match text.split_once('\n') {
+        Some((_, rest)) if !args.scripted && !is_long && !report.is_multiple_of(HEADER_EVERY) => {
+            rest.to_owned()
+        }
+        _ => text,
+    };
+    if args.verbose {
+        volumes.iter().for_each(|volume| out.push_str(&histogram(volume, args)));
+    }
+    if is_long && !args.scripted {
+        out.push('\n');
+    }
+    out
+}
+
+/// Wide enough that the lines of one report stand below those of another.
+fn columns() -> Vec<Column> {
+    let mut columns = vec![Column { width_min: 12, ..Column::left("VOLUME") }];
+    for name in [
+        "FUA", "FLUSH", "NOCACHE", "ALWAYS", "IGNORED", "COMMITS", "WRITES", "C/W", "DATA", "LOG", "P50",
+        "P99", "QUEUE50", "QUEUE99", "DEV50", "DEV99",
+    ] {
+        columns.push(Column::right(name, 5));
+    }
+    columns.push(Column { width_min: 10, ..Column::left("WHERE") });
+    columns.push(Column::left("WAITED"));
+    columns
+}
+
+fn row(
+    volume: &VolumeLog,
+    number: &dyn Fn(u64) -> String,
+    size: &dyn Fn(u64) -> String,
+    args: &Zilstat,
+) -> Vec<String> {
+    let time = |times: &Times, permille: u64| match times.count {
+        0 => "-".to_owned(),
+        _ if args.exact => times.quantile(permille).to_string(),
+        _ => time(times.quantile(permille)),
+    };
+    let mut row = vec![volume.name.clone()];
+    for many in [
+        volume.fua,
+        volume.flush,
+        volume.cache_off,
+        volume.always,
+        volume.ignored,
+        volume.commits,
+        volume.log_writes,
+    ] {
+        row.push(number(many));
+    }
+    row.push(volume.batching().map_or_else(|| "-".to_owned(), |many| format!("{many:.1}")));
+    row.push(size(volume.payload_bytes));
+    row.push(size(volume.log_bytes));
+    for times in [&volume.total, &volume.queue, &volume.device] {
+        row.push(time(times, 500));
+        row.push(time(times, 990));
+    }
+    row.push(place(volume));
+    let waited = volume.fallbacks.reasons();
+    let waited: Vec<String> = waited.iter().map(|(word, _, times)| format!("{word}:{times}")).collect();
+    row.push(if waited.is_empty() { "-".to_owned() } else { waited.join(",") });
+    row
+}
+
+/// The devices that took log blocks; those of the pool in brackets, because a log device is what is looked for.
+fn place(volume: &VolumeLog) -> String {
+    let names: Vec<String> = volume
+        .devices
+        .iter()
+        .map(|share| if share.log { share.name.clone() } else { format!("({})", share.name) })
+        .collect();
+    if names.is_empty() { "-".to_owned() } else { names.join(",") }
+}
+
+/// A time in at most five characters: `81us`, `4.8ms`, `1.20s`.
+fn time(nanos: u64) -> String {
+    let (value, unit) = match nanos {
+        0..1_000 => return format!("{nanos}ns"),
+        1_000..1_000_000 => (nanos as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
+        _ => (nanos as f64 / 1e9, "s"),
+    };
+    let digits = if value >= 9.95 || unit == "us" { 0 } else { 1 };
+    format!("{value:.digits$}{unit}")
+}
+
+/// The histogram's buckets: powers of two of nanoseconds, as far as something was counted.
+fn doublings(volume: &VolumeLog) -> Vec<(u64, [u64; 3])> {
+    let power = |upper: u64| upper.max(1).ilog2();
+    let all = [&volume.total, &volume.queue, &volume.device];
+    let powers = all.iter().flat_map(|times| &times.buckets).map(|(upper, _)| power(*upper));
+    let (Some(low), Some(high)) = (powers.clone().min(), powers.max()) else { return Vec::new() };
+    let of = |times: &Times, at: u32| -> u64 {
+        times.buckets.iter().filter(|(upper, _)| power(*upper) == at).map(|(_, count)| count).sum()
+    };
+    (low..=high).map(|at| ((2_u64 << at) - 1, all.map(|times| of(times, at)))).collect()
+}
+
+fn histogram(volume: &VolumeLog, args: &Zilstat) -> String {
+    let buckets = doublings(volume);
+    if buckets.is_empty() {
+        return String::new();
+    }
+    let header = format!("{} up to", volume.name);
+    let columns = [
+        Column::right(&header, 12),
+        Column::right("TOTAL", 8),
+        Column::right("QUEUE", 8),
+        Column::right("DEVICE", 8),
+    ];
+    let rows = buckets.into_iter().map(|(upper, counts)| {
+        let upper = if args.exact { upper.to_string() } else { time(upper) };
+        let name = if args.scripted { format!("{}\t{upper}", volume.name) } else { upper };
+        let counts = counts.map(|number| if args.exact { number.to_string() } else { count(number) });
+        [name].into_iter().chain(counts).collect()
+    });
+    let text = render(&columns, &rows.collect::<Vec<Vec<String>>>(), args.scripted);
+    if args.scripted { text } else { format!("\n{text}") }
+}
+
+/// One object: totals, or what happened in so many seconds.
+fn line(volumes: &[&VolumeLog], seconds: Option<f64>, args: &Zilstat) -> String {
+    let entries: Map<String, Value> =
+        volumes.iter().map(|volume| (volume.name.clone(), object(volume, seconds, args))).collect();
+    json::envelope("millpond zilstat", "volumes", entries)
+}
+
+fn object(volume: &VolumeLog, seconds: Option<f64>, args: &Zilstat) -> Value {
+    let spread = |times: &Times| {
+        json!({
+            "count": times.count, "mean": times.mean(), "p50": times.quantile(500), "p99": times.quantile(990),
+            "p999": times.quantile(999),
+        })
+    };
+    let mut object = json!({
+        "name": volume.name,
+        "sync": volume.sync,
+        "logbias": volume.logbias,
+        "writes": volume.writes,
+        "asked": { "fua": volume.fua, "flush": volume.flush, "cache_off": volume.cache_off, "always": volume.always },
+        "ignored": volume.ignored,
+        "nothing": volume.nothing,
+        "commits": volume.commits,
+        "waited": volume.fallbacks,
+        "log_writes": volume.log_writes,
+        "records": volume.records,
+        "payload_bytes": volume.payload_bytes,
+        "indirect_bytes": volume.indirect_bytes,
+        "log_blocks": volume.log_blocks,
+        "log_bytes": volume.log_bytes,
+        "devices": volume.devices,
+        "latency_ns": {
+            "total": spread(&volume.total), "queue": spread(&volume.queue), "device": spread(&volume.device),
+        },
+    });
+    if let Value::Object(object) = &mut object {
+        match seconds {
+            Some(seconds) => object.insert("seconds".to_owned(), json!((seconds * 1e6).round() / 1e6)),
+            None => object.insert("sentence".to_owned(), json!(volume.sentence)),
+        };
+        if args.verbose {
+            let rows: Vec<Value> = doublings(volume)
+                .into_iter()
+                .map(|(upper, [total, queue, device])| {
+                    json!({ "up_to_ns": upper, "total": total, "queue": queue, "device": device })
+                })
+                .collect();
+            object.insert("histogram".to_owned(), json!(rows));
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_first_then_seconds_then_how_often() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let all = words("tank lake/v 0.5 3");
+        let asked = parse(&all).unwrap();
+        assert_eq!(asked.names, words("tank lake/v"));
+        assert_eq!((asked.interval, asked.count), (Some(Duration::from_millis(500)), Some(3)));
+        assert_eq!(parse(&words("2")).unwrap().interval, Some(Duration::from_secs(2)));
+        assert_eq!(parse(&[]).unwrap(), Asked { names: &[], interval: None, count: None });
+        for wrong in ["0", "-1", "tank 1 0", "tank 1 2 3", "1 tank", "99999999", "1x", "1 1.5"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_short() {
+        let all =
+            [0, 999, 1_000, 81_400, 999_400, 1_000_000, 4_812_000, 250_000_000, 1_200_000_000].map(time);
+        assert_eq!(all, ["0ns", "999ns", "1us", "81us", "999us", "1.0ms", "4.8ms", "250ms", "1.2s"]);
+    }
+
+    #[test]
+    fn a_histogram_has_a_line_for_every_doubling_in_between() {
+        let times = |buckets: &[(u64, u64)]| Times {
+            count: buckets.iter().map(|(_, n)| n).sum(),
+            sum_ns: 0,
+            buckets: buckets.to_vec(),
+        };
+        let volume = VolumeLog {
+            total: times(&[(1279, 1), (1535, 2), (9000, 5)]),
+            device: times(&[(700, 4)]),
+            ..VolumeLog::default()
+        };
+        let found = doublings(&volume);
+        assert_eq!(
+            found,
+            [(1023, [0, 0, 4]), (2047, [3, 0, 0]), (4095, [0, 0, 0]), (8191, [0, 0, 0]), (16_383, [5, 0, 0])]
+        );
+        assert_eq!(doublings(&VolumeLog::default()), []);
+    }
+}
