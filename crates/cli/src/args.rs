@@ -80,7 +80,7 @@ pub(crate) enum Command {
     Zfs(Zfs),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
-    /// Show who asked for stable writes, what the intent logs did, and whether a log device would help
+    /// Who asked for stable writes, what the intent log did, would a log device help
     Zilstat(Zilstat),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
     Verify(Verify),

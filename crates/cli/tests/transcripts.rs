@@ -64,6 +64,7 @@ fn help() {
             "millpond zfs holds --help",
             "millpond zfs release --help",
             "millpond serve --help",
+            "millpond zilstat --help",
             "millpond verify --help",
             "millpond image --help",
             "millpond ls --help",

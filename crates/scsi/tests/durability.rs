@@ -278,7 +278,7 @@ fn what_is_unmapped_in_physical_blocks_is_told_from_the_very_block_that_was_aske
         list.extend([0; 4]);
         bench.heard(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list);
     };
-    let fill = || bench.heard(&[0x2a, 0, 0, 0, 0, 0, 0, 1, 8, 0], &[0x41; 264 * 512]);
+    let fill = || bench.heard(&[0x2a, 0, 0, 0, 0, 0, 0, 1, 8, 0], &vec![0x41; 264 * 512]);
     fill();
     let end = (1 << 20) / 512;
     for lba in (0..256).step_by(8) {

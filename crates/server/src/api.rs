@@ -204,9 +204,9 @@ pub struct Pool {
     /// Volumes with `sync=disabled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sync_disabled: Vec<String>,
-    /// Intent logs that were replayed when the pool was opened.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub replayed: Vec<log::Replayed>,
+    /// What was replayed from intent logs when the pool was opened, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replayed: Option<log::Replayed>,
     /// What could not be found out, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,

@@ -43,11 +43,11 @@ pub fn list(held: &[Arc<Held>]) -> LogList {
     LogList { at_ns: u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), pools }
 }
 
-/// Logs that were replayed when the pool was opened.
+/// What was replayed when the pool was opened, if anything was.
 #[must_use]
-pub fn replayed(engine: &Engine) -> Vec<Replayed> {
+pub fn replayed(engine: &Engine) -> Option<Replayed> {
     let _ = engine;
-    Vec::new()
+    None
 }
 
 fn pool_log(engine: &Engine) -> PoolLog {
@@ -438,7 +438,7 @@ mod tests {
         for other in [
             VolumeLog { devices: slow.devices.clone(), ..busy() },
             VolumeLog { commits: 99, ..slow.clone() },
-            VolumeLog { device: took(300_000, 3871), ..slow.clone() },
+            VolumeLog { device: took(300_000, 3871), ..slow },
         ] {
             let text = sentence(&other, &facts(&[], true));
             assert!(text.contains("all in the pool") && !text.contains("SSD"), "{text}");
@@ -453,7 +453,7 @@ mod tests {
             text.ends_with("nobody would get it; up to 6 seconds of writes are lost in a power cut"),
             "{text}"
         );
-        let flushed = VolumeLog { flush: 1300, ignored: 1300, ..disabled.clone() };
+        let flushed = VolumeLog { flush: 1300, ignored: 1300, ..disabled };
         assert_eq!(
             sentence(&flushed, &facts(&[], true)),
             "tank/v: sync=disabled: 1 300 flushes were acknowledged without being durable; \

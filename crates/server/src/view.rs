@@ -107,7 +107,7 @@ fn property(property: &props::Property) -> api::Property {
 /// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
 pub async fn held(held: &Held) -> api::Pool {
     let mut found = pool(&held.view(), held.engine().is_none()).await;
-    found.replayed = held.engine().map(|engine| logs::replayed(engine)).unwrap_or_default();
+    found.replayed = held.engine().and_then(|engine| logs::replayed(engine));
     if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
         found.state = "SUSPENDED".to_owned();
         found.root.state = found.state.clone();
@@ -238,7 +238,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         errors: found.error_count,
         lost: Vec::new(),
         sync_disabled: Vec::new(),
-        replayed: Vec::new(),
+        replayed: None,
         problems: Vec::new(),
     }
 }

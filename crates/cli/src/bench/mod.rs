@@ -48,7 +48,7 @@ struct Engine {
     /// Files in a RAIDZ
     #[arg(long, default_value_t = 6, value_name = "N")]
     width: usize,
-    /// Add a log device (nothing is written to it yet: a durable write waits for its transaction group)
+    /// Add a log device: what must be durable at once goes there
     #[arg(long)]
     log: bool,
     /// Add a cache device (nothing is written to it yet)
@@ -84,7 +84,7 @@ struct Engine {
     /// Size of one read or write; where a volume is gone through in order, its block size if that is larger
     #[arg(long, default_value = "8k", value_name = "SIZE")]
     io: Size,
-    /// What is written: half compressible rows of text, or random bytes
+    /// What is written: half compressible rows of text, random bytes, or the same line over and over
     #[arg(long, value_enum, default_value_t = Data::Text)]
     data: Data,
     /// log2 of the sector of the pool's devices
@@ -114,6 +114,7 @@ enum Layout {
 enum Data {
     Text,
     Random,
+    Repeat,
 }
 
 /// Bytes as typed: `8k`, `1g`.
@@ -185,6 +186,7 @@ async fn run_tests(args: &Engine, bed: &Bed, counters: &Counters) -> anyhow::Res
     let payload = match args.data {
         Data::Text => Payload::text(),
         Data::Random => Payload::random(),
+        Data::Repeat => Payload::repeat(),
     };
     let volume = bed.engine.volume(pool::VOLUME).await?;
     // What went before, the making of the pool included, is on the devices and not this test's.

@@ -91,6 +91,12 @@ impl Pool {
         Self(Arc::new(words.take(POOL_BYTES / 8).flatten().collect()))
     }
 
+    /// What any compression reduces to almost nothing, and what benchmarks that do not say so often write.
+    pub(super) fn repeat() -> Self {
+        let line = b"the same line again and again, as no database has it, 64 bytes.\n";
+        Self(Arc::new(line.iter().copied().cycle().take(POOL_BYTES).collect()))
+    }
+
     /// A block of `len` bytes that differs from that of every other `tag`.
     pub(super) fn block(&self, len: usize, tag: u64) -> Bytes {
         let mut state = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -124,5 +130,7 @@ mod tests {
         heads.dedup();
         assert_eq!(heads.len(), 1000);
         assert_eq!(Pool::random().block(20 << 20, 7).len(), 20 << 20, "longer than the pool");
+        let same = Pool::repeat();
+        assert_ne!(same.block(4096, 1), same.block(4096, 2), "even so");
     }
 }

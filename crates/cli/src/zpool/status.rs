@@ -131,19 +131,18 @@ fn warnings(pool: &Pool) -> Vec<String> {
     pool.sync_disabled.iter().map(|volume| format!("'{volume}' has {what}")).collect()
 }
 
-/// What was done after a crash.
+/// What was done after a crash, and what could not be done.
 fn replayed(pool: &Pool) -> Vec<String> {
-    let of = |log: &Replayed| {
-        let records = if log.records == 1 { "record" } else { "records" };
-        format!(
-            "intent log of '{}' replayed: {} {records}, {}, in {} ms",
-            log.dataset,
-            log.records,
-            bytes(log.bytes),
-            log.ms
-        )
-    };
-    pool.replayed.iter().map(of).collect()
+    let Some(found) = &pool.replayed else { return Vec::new() };
+    let count = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let Replayed { volumes, records, bytes: again, ms, notes } = found;
+    let done = format!(
+        "intent log of {} replayed: {}, {}, in {ms} ms",
+        count(*volumes, "volume"),
+        count(*records, "record"),
+        bytes(*again),
+    );
+    [done].into_iter().filter(|_| *records > 0).chain(notes.iter().cloned()).collect()
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
@@ -222,8 +221,8 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
         object.insert("sync_disabled".to_owned(), json!(pool.sync_disabled));
         object.insert("warnings".to_owned(), json!(warnings(pool)));
     }
-    if !pool.replayed.is_empty() {
-        object.insert("replayed".to_owned(), json!(pool.replayed));
+    if let Some(replayed) = &pool.replayed {
+        object.insert("replayed".to_owned(), json!(replayed));
     }
     if args.verbose && !pool.lost.is_empty() {
         object.insert("errlist".to_owned(), json!(pool.lost));

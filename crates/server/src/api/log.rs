@@ -23,9 +23,9 @@ pub struct PoolLog {
     pub log_devices: Vec<LogDevice>,
     /// Its open volumes, by name.
     pub volumes: Vec<VolumeLog>,
-    /// Logs that were replayed when it was opened.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub replayed: Vec<Replayed>,
+    /// What was replayed when it was opened, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replayed: Option<Replayed>,
 }
 
 /// A log device, and what the logs of open volumes wrote to it.
@@ -41,17 +41,20 @@ pub struct LogDevice {
     pub bytes: u64,
 }
 
-/// A log that was replayed.
+/// What was found in the logs of a pool after a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replayed {
-    /// Volume.
-    pub dataset: String,
-    /// Records of it.
+    /// Volumes that had records.
+    pub volumes: u64,
+    /// Records.
     pub records: u64,
     /// Bytes that were written again.
     pub bytes: u64,
-    /// How long that took, milliseconds.
+    /// How long that took until it was durable, milliseconds.
     pub ms: u64,
+    /// What could not be replayed, and what that means, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What one top-level device got of a volume's log.
