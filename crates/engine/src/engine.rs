@@ -35,7 +35,11 @@ use crate::{
     txg::{Limits, Txgs},
     volume::{LiveVolume, Service, SyncMode},
     write::Written,
-    zil::{Log, Logs, log::Means},
+    zil::{
+        Log, Logs,
+        log::Means,
+        replay::{self, Replayed},
+    },
 };
 
 /// Object with a volume's data.
@@ -102,6 +106,7 @@ struct Shared {
     ending: Mutex<Option<Ending>>,
     suspended: Mutex<Option<EngineError>>,
     statistics: Mutex<Statistics>,
+    replayed: Mutex<Replayed>,
 }
 
 /// An open volume.
@@ -134,6 +139,9 @@ pub enum OpenError {
     /// Its content is ciphertext.
     #[error("'{0}' is encrypted: the key is not loaded, and loading keys is not supported")]
     Encrypted(String),
+    /// Its intent log holds writes that could not be replayed: without them it is not as its clients left it.
+    #[error("{0}")]
+    Unreplayed(String),
     /// Its structures cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -176,7 +184,9 @@ impl Engine {
                 ending: Mutex::new(None),
                 suspended: Mutex::new(None),
                 statistics: Mutex::default(),
+                replayed: Mutex::default(),
             });
+            let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);
             syncer.out.on_data_written(Arc::new(move |txg, bytes| {
                 if let Some(txgs) = report.upgrade() {
@@ -187,7 +197,15 @@ impl Engine {
                 shared.txgs.wake();
             }
             let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
-            Ok(Arc::new(Self { shared, task: Mutex::new(Some(task)) }))
+            let engine = Arc::new(Self { shared, task: Mutex::new(Some(task)) });
+            match replay::replay(&engine, crashed).await {
+                Ok(replayed) => *engine.shared.replayed.lock() = replayed,
+                Err(error) => {
+                    drop(engine.end(Ending::Close).await);
+                    return Err(error);
+                }
+            }
+            Ok(engine)
         })
     }
 
@@ -213,6 +231,12 @@ impl Engine {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.shared.options.limits
+    }
+
+    /// What was found in intent logs when the pool was opened.
+    #[must_use]
+    pub fn replayed(&self) -> Replayed {
+        self.shared.replayed.lock().clone()
     }
 
     /// What was written so far, and how long it took.
@@ -308,6 +332,9 @@ impl Engine {
                     return Err(OpenError::Encrypted(name.to_owned()));
                 }
                 let number = dataset.object();
+                if let Some(why) = self.shared.replayed.lock().failed.get(&number) {
+                    return Err(OpenError::Unreplayed(why.clone()));
+                }
                 if let Some(entry) = self.shared.volumes.lock().get(&number) {
                     return Ok(Arc::clone(&entry.volume));
                 }

@@ -31,7 +31,10 @@ use crate::{
     policy::SetPolicy,
     space::{Deflate, Space},
     write::{BlockWriter, Written, labels},
-    zil::Logs,
+    zil::{
+        Logs,
+        claim::{self, Crashed},
+    },
 };
 
 /// Rounds after which something is wrong: each needs a reason that the one before created.
@@ -110,6 +113,8 @@ pub struct Syncer {
     pub changes: Vec<Change>,
     /// Intent logs of the volumes that are open.
     pub logs: Arc<Logs>,
+    /// Intent logs that the pool had when it was opened.
+    pub crashed: Crashed,
 }
 
 /// What a [`Task`] returns.
@@ -200,6 +205,7 @@ impl Syncer {
                 let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
                 self.out.alloc.begin(txg, committed, &mut self.mos).await?;
             }
+            claim::claim(self).await?;
             self.free_deferred().await?;
             let mut done = Done::default();
             for (dataset, dirty) in work.volumes {

@@ -38,6 +38,7 @@ pub mod vdev;
 pub mod verify;
 pub mod volume;
 pub mod zap;
+pub mod zil;
 pub mod zpl;
 
 mod pool;

@@ -53,6 +53,7 @@ use crate::{
     policy::Traits,
     sync::{Places, Syncer},
     write::{BlockWriter, labels},
+    zil::claim::Crashed,
 };
 
 /// The first transaction group of a pool, as in OpenZFS.
@@ -175,6 +176,7 @@ pub fn create<'a>(
             outages: Outages::default(),
             changes: Vec::new(),
             logs: Arc::default(),
+            crashed: Crashed::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

@@ -16,6 +16,7 @@ use super::{
     account::{self, Delta, Kind},
     attributes, bookmarks, dataset, dir, edit, find, free,
     limits::{self, Count},
+    log,
     snapshot::replace_in_chain,
 };
 use crate::{
@@ -246,6 +247,9 @@ async fn destroy(
     account::dir_change(&mut cx.mos, dir, Delta::default().bytes(Kind::RefReserved, -set_aside)).await?;
     account::set_reservation(&mut cx.mos, dir, 0).await?;
     edit::drop_livelist(cx, dir).await?;
+    if !phys.bp.is_hole() {
+        log::give_up(cx, head.object).await?;
+    }
     if let Some(log) = cx.logs.take(head.object) {
         log.end().await;
         log.free(&mut cx.out.alloc)?;

@@ -43,9 +43,13 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Opens the object set of head `dataset`, with its intent log brought up to this transaction group.
+    /// Opens the object set of head `dataset`, with its intent log brought up to this transaction group. A log that
+    /// waits to be replayed stays as it is.
     pub(crate) async fn open(cx: &mut Syncer, dataset: u64) -> Result<Self, EngineError> {
         let mut edit = Self::open_as_it_is(cx, dataset).await?;
+        if log::waits(edit.set.phys()) {
+            return Ok(edit);
+        }
         let is_foreign = cx.logs.get(dataset).is_none_or(|log| log.takes_over());
         if is_foreign && edit.has_log() {
             let header = edit.set.phys().zil_header;

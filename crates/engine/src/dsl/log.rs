@@ -1,21 +1,39 @@
-//! The intent log that another implementation left in a dataset: given back when the dataset is rewritten or goes.
+//! The intent log in a dataset's object set: what its header says, and how its blocks are given back.
 //!
-//! We keep no log, and open only pools whose logs have nothing left to replay; but even an empty log has a block or
-//! two that are allocated, named by the header in the object set. Snapshots and clones show copies of that header;
-//! the blocks belong to the head whose number is in the chain. Facts: docs/format/zil.md §2.
+//! A log that was claimed and holds records stays until they are replayed, or the dataset is rolled back or destroyed.
+//! Any other that is found when a dataset is written to is given back: even an empty log has a block or two that are
+//! allocated. Snapshots and clones show copies of a header; the blocks belong to the head whose number is in the
+//! chain. Facts: docs/format/zil.md §2, §5.
 
-use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 use ondisk::{
     Order,
-    zil::{Block, ChainWords, Format, HEADER_BYTES, Header},
+    objset::ObjsetPhys,
+    zil::{FLAG_REPLAY_NEEDED, HEADER_BYTES, Header},
 };
-use pool::{Bookmark, dmu::ReadError, traverse::LEVEL_LOG};
+use pool::{
+    Bookmark,
+    dmu::ReadError,
+    traverse::LEVEL_LOG,
+    zil::{self, Owner},
+};
 
-use crate::{EngineError, sync::Syncer};
+use super::edit::Edit;
+use crate::{BoxFuture, EngineError, sync::Syncer};
 
-/// More blocks than a log without records can have; a longer chain bites its tail.
-const BLOCKS_MAX: usize = 1 << 16;
+fn decode(dataset: u64, header: &[u8; HEADER_BYTES]) -> Result<Header, EngineError> {
+    let at = Bookmark { objset: dataset, object: 0, level: LEVEL_LOG, blkid: 0 };
+    Ok(Header::decode(header, Order::Little).map_err(ReadError::malformed(at))?)
+}
+
+/// Whether an object set (little endian) has a log with records that wait to be replayed.
+pub(super) fn waits(phys: &ObjsetPhys) -> bool {
+    let header = Header::decode(&phys.zil_header, Order::Little);
+    header.is_ok_and(|header| {
+        header.claim_txg != 0 && header.flags & FLAG_REPLAY_NEEDED != 0 && !header.log.is_hole()
+    })
+}
 
 /// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian).
 pub(super) async fn discard(
@@ -23,28 +41,56 @@ pub(super) async fn discard(
     dataset: u64,
     header: &[u8; HEADER_BYTES],
 ) -> Result<(), EngineError> {
-    let at = Bookmark { objset: dataset, object: 0, level: LEVEL_LOG, blkid: 0 };
-    let header = Header::decode(header, Order::Little).map_err(ReadError::malformed(at))?;
-    let mut pointer = header.log;
-    let mut seen = BTreeSet::new();
-    for _ in 0..BLOCKS_MAX {
-        let words = ChainWords::from_words(pointer.checksum());
-        let Some(dva) = pointer.dvas().next() else { break };
-        // What is as young as this transaction group was written ahead of it and is allocated nowhere.
-        let is_own = words.objset == dataset && pointer.birth() < cx.txg;
-        if !is_own || !header.admits_block(words.sequence) || !seen.insert((dva.vdev, dva.offset)) {
-            break;
+    let header = decode(dataset, header)?;
+    let mut blocks = Vec::new();
+    zil::blocks(&cx.io, dataset, &header, |pointer, owner| {
+        // What was never claimed, and is as young as this transaction group, is allocated nowhere.
+        if owner == Owner::Chain && header.claim_txg == 0 && pointer.birth() >= cx.txg {
+            return ControlFlow::Break(());
         }
+        blocks.push(*pointer);
+        ControlFlow::Continue(())
+    })
+    .await;
+    for pointer in blocks {
         cx.out.free(&pointer).await?;
-        let at = Bookmark { blkid: words.sequence, ..at };
-        // The end of a log is a block that was never written.
-        let Ok(raw) = cx.io.read_raw(&pointer, at).await else { break };
-        let Some(format) = Format::from_checksum_id(pointer.checksum_id()) else { break };
-        let Ok(block) = Block::decode(&raw, format, pointer.order()) else { break };
-        if !block.continues(words) {
-            break;
-        }
-        pointer = block.next;
     }
     Ok(())
+}
+
+/// Gives back a log that waits to be replayed, of a dataset whose content goes.
+pub(super) async fn give_up(cx: &mut Syncer, dataset: u64) -> Result<(), EngineError> {
+    let edit = Edit::open_as_it_is(cx, dataset).await?;
+    if waits(edit.set.phys()) {
+        let header = edit.set.phys().zil_header;
+        discard(cx, dataset, &header).await?;
+    }
+    Ok(())
+}
+
+/// Gives the log of head `dataset` another header; none: there is no log any more. Blocks are not touched.
+pub(crate) fn set_log<'a>(
+    cx: &'a mut Syncer,
+    dataset: u64,
+    header: Option<&'a Header>,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let mut edit = Edit::open_as_it_is(cx, dataset).await?;
+        let bytes = header.map_or_else(|| vec![0; HEADER_BYTES], |header| header.encode(Order::Little));
+        edit.set.phys_mut().zil_header.copy_from_slice(&bytes);
+        edit.commit(cx).await?;
+        Ok(())
+    })
+}
+
+/// The log of head `dataset` has been replayed: gives back all it has, and clears its header.
+pub(crate) fn end_log(cx: &mut Syncer, dataset: u64) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let mut edit = Edit::open_as_it_is(cx, dataset).await?;
+        let header = edit.set.phys().zil_header;
+        discard(cx, dataset, &header).await?;
+        edit.set.phys_mut().zil_header.fill(0);
+        edit.commit(cx).await?;
+        Ok(())
+    })
 }

@@ -36,6 +36,7 @@ pub use edit::sync_volume;
 pub use free::free_some;
 pub use holds::{hold, release};
 pub use init::init;
+pub(crate) use log::{end_log, set_log};
 pub use policy::policy;
 pub use promote::promote;
 pub use properties::{inherit, set, set_pool};

@@ -8,7 +8,7 @@ use super::{
     account::{self, Delta, Kind},
     bookmarks, dataset, destroy, dir,
     edit::{self, Edit},
-    find, free, space,
+    find, free, log, space,
 };
 use crate::{
     BoxFuture,
@@ -53,6 +53,7 @@ pub fn rollback<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<(
         let revived =
             deadlist::space_range(&mut cx.mos, phys.deadlist, &deflate, origin_txg, u64::MAX).await?.used;
         // Gives back what a log that is not in use has; the rest of what is open here is going to be replaced.
+        log::give_up(cx, head.object).await?;
         drop(Edit::open(cx, head.object).await?);
         edit::drop_livelist(cx, head.dir).await?;
         bookmarks::forget_space(cx, head.object).await?;

@@ -67,7 +67,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
         let source = Arc::clone(pool.io());
         let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
         check_features(&pool, &mut mos).await?;
-        logs::check(&pool).await?;
+        let crashed = logs::find(&pool).await?;
         let places = places(&mut mos).await?;
         let traits = features::traits(&mut mos).await?;
         let alloc = Allocator::open(&pool, traits).await?;
@@ -126,6 +126,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             multihost,
             changes: Vec::new(),
             logs: Arc::default(),
+            crashed,
         })
     })
 }
@@ -157,7 +158,8 @@ fn check_devices(pool: &Pool) -> Result<(), EngineError> {
             }
             _ => {}
         }
-        if !top.is_readable() {
+        // Without the log nothing is lost but the log, and whoever opened the pool was told.
+        if !top.is_readable() && !logs::is_log(top) {
             return Err(unsupported(format!(
                 "the pool can only be opened read-only: too few devices of {top} are there"
             )));

@@ -22,6 +22,7 @@ mod memory;
 mod piece;
 mod ranges;
 mod read;
+pub(crate) mod replay;
 #[cfg(test)]
 mod tests;
 mod unlogged;

@@ -1,12 +1,277 @@
 //! The first step after a crash: every block that a log refers to is allocated before anything else is.
+//!
+//! ```text
+//!   heads that name a log ─▶ follow each chain ─▶ all their blocks into the space maps ─▶ headers say so
+//!                              (nothing changes)     (before anything is allocated)
+//! ```
+//!
+//! Log blocks, and data that records point to, were given places in transaction groups that never got to the disk, so
+//! no space map knows of them. Where a chain ends is decided here, once: at the first place that holds no block
+//! of it, or at a record whose data cannot be read. The header then says how far the log goes, and everybody who
+//! replays it, here or elsewhere, sees the same log, however often that is tried.
+//!
+//! Volumes are replayed next ([`super::replay`]). Logs of file systems stay as they are for OpenZFS. A header that
+//! shows another dataset's log (a clone of a snapshot may) is cleared.
+//!
+//! Facts: docs/format/zil.md §5.
 
-use crate::{EngineError, sync::Syncer};
+use std::{collections::BTreeSet, sync::Arc};
+
+use futures_util::future::join_all;
+use ondisk::{
+    blkptr::{BlkPtr, Dva},
+    zil::{ChainWords, FLAG_CLAIM_RECORD_SEQ, FLAG_REPLAY_NEEDED, TxType},
+};
+use pool::{
+    Bookmark, PoolIo,
+    dsl::HeadKind,
+    traverse::LEVEL_LOG,
+    zil::{self, End, Found, Head, LogBlock, NoBlock, Reader, Waiting},
+};
+
+use crate::{EngineError, dsl, sync::Syncer};
+
+/// Chains followed at a time.
+const CHAINS_AT_ONCE: usize = 16;
+
+/// The logs that a pool had when it was opened, and what is to become of them.
+#[derive(Debug, Default)]
+pub struct Crashed {
+    /// To be claimed: all of them, until that is done.
+    pub(crate) unclaimed: Vec<Head>,
+    /// Devices of the log are missing, and the pool was opened all the same: what cannot be read is given up.
+    pub(crate) devices_missing: bool,
+    /// Volumes with a claimed log.
+    pub(crate) volumes: Vec<Head>,
+    /// What only OpenZFS can replay.
+    pub(crate) kept: Vec<Waiting>,
+    /// Datasets of which writes are lost, with the reason.
+    pub(crate) lost: Vec<(String, String)>,
+}
+
+/// What a chain is made of, found without changing anything.
+#[derive(Debug, Default)]
+struct Scan {
+    /// Places that no space map knows.
+    claims: Vec<BlkPtr>,
+    /// Highest sequences.
+    last_block: u64,
+    last_record: u64,
+    blocks: u64,
+    records: u64,
+    /// Records that are not in the pool, and bytes they write.
+    pending: u64,
+    bytes: u64,
+    /// Whose log it is.
+    is_foreign: bool,
+    /// Why it could not be followed to its end.
+    lost: Option<String>,
+}
+
+impl Scan {
+    /// Whether the header has to say something new.
+    fn matters(&self) -> bool {
+        self.is_foreign || self.pending > 0 || !self.claims.is_empty() || self.lost.is_some()
+    }
+}
 
 /// Claims the logs of all heads, in the first transaction group, before anything is allocated in it.
 ///
 /// # Errors
-/// A block of a log is in use by something else, or the pool's structures cannot be read.
+/// A block of a log is in use by something else, a device did not give one, or the pool's structures cannot be read.
 pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
-    let _ = cx;
+    let heads = std::mem::take(&mut cx.crashed.unclaimed);
+    if heads.is_empty() {
+        return Ok(());
+    }
+    let first = cx.uberblock.txg + 1;
+    let mut scanned = Vec::new();
+    for some in heads.chunks(CHAINS_AT_ONCE) {
+        let scans = some.iter().map(|head| scan(&cx.io, head, first, cx.crashed.devices_missing));
+        for (head, scan) in some.iter().zip(join_all(scans).await) {
+            scanned.push((head.clone(), scan?));
+        }
+    }
+    let mut taken = BTreeSet::new();
+    for (head, scan) in &scanned {
+        for pointer in &scan.claims {
+            take(cx, pointer, &mut taken).await.map_err(|error| {
+                EngineError::Unsupported(format!(
+                    "the intent log of '{}' cannot be claimed: {error}\nImport the pool read-only to copy what is in it.",
+                    head.name
+                ))
+            })?;
+        }
+    }
+    // Only now: writing a header allocates.
+    for (head, scan) in scanned {
+        settle(cx, head, scan, first).await?;
+    }
     Ok(())
+}
+
+/// Writes down what became of a log.
+async fn settle(cx: &mut Syncer, mut head: Head, scan: Scan, first: u64) -> Result<(), EngineError> {
+    if let Some(why) = &scan.lost {
+        tracing::warn!(dataset = head.name, why, "writes that were acknowledged are lost");
+        cx.crashed.lost.push((head.name.clone(), why.clone()));
+    }
+    let is_gone = scan.is_foreign || (scan.lost.is_some() && scan.records == 0);
+    if is_gone {
+        if !scan.is_foreign && (head.header.claim_txg != 0 || head.header.log.birth() < first) {
+            cx.out.free(&head.header.log).await?;
+        }
+        return dsl::set_log(cx, head.objset, None).await;
+    }
+    if head.header.claim_txg == 0 {
+        if !scan.matters() {
+            // All of it is in the pool. A volume begins a log of its own; others keep what they have.
+            let is_ours = head.kind == HeadKind::Volume && !head.encrypted;
+            return if is_ours { dsl::end_log(cx, head.objset).await } else { Ok(()) };
+        }
+        head.header.claim_txg = first;
+        head.header.replay_seq = 0;
+        head.header.claim_block_seq = scan.last_block;
+        head.header.claim_record_seq = scan.last_record;
+        head.header.flags |= FLAG_CLAIM_RECORD_SEQ;
+        if scan.records > 0 || scan.blocks > 1 {
+            head.header.flags |= FLAG_REPLAY_NEEDED;
+        }
+        dsl::set_log(cx, head.objset, Some(&head.header)).await?;
+        tracing::info!(
+            dataset = head.name,
+            txg = first,
+            blocks = scan.blocks,
+            records = scan.records,
+            "claimed an intent log"
+        );
+    }
+    if head.kind == HeadKind::Volume && !head.encrypted {
+        cx.crashed.volumes.push(head);
+    } else if scan.pending > 0 {
+        let Head { name, kind, .. } = head;
+        cx.crashed.kept.push(Waiting { name, kind, records: scan.pending, bytes: scan.bytes });
+    }
+    Ok(())
+}
+
+/// Enters a block in the space maps, all copies of it, unless another pointer to it came before.
+async fn take(
+    cx: &mut Syncer,
+    pointer: &BlkPtr,
+    taken: &mut BTreeSet<(u32, u64)>,
+) -> Result<(), EngineError> {
+    if pointer.is_dedup() {
+        return Err(EngineError::Unsupported("a record points to a deduplicated block".into()));
+    }
+    let places: Vec<Dva> = match pointer.is_gang() {
+        true => cx.io.gang_extents(pointer).await?,
+        false => pointer.dvas().collect(),
+    };
+    for dva in places {
+        if taken.insert((dva.vdev, dva.offset)) {
+            cx.out.alloc.claim(dva).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Follows a chain. `first` is the first transaction group that the pool does not have.
+async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) -> Result<Scan, EngineError> {
+    let mut scan = Scan::default();
+    let mut reader = Reader::new(io, head.objset, &head.header);
+    if reader.chain().end() == Some(End::Foreign) {
+        scan.is_foreign = true;
+        return Ok(scan);
+    }
+    let is_claimed = head.header.claim_txg != 0;
+    // What a claimed volume's log has is counted when it is replayed.
+    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !devices_missing {
+        return Ok(scan);
+    }
+    while let Some(Found { pointer, block, .. }) = reader.next().await {
+        scan.blocks += 1;
+        scan.last_block = ChainWords::from_words(pointer.checksum()).sequence;
+        if !is_claimed && pointer.birth() >= first {
+            scan.claims.push(pointer);
+        }
+        let block = match block {
+            Ok(block) => block,
+            Err(NoBlock::Unreadable(error)) => {
+                if !devices_missing {
+                    return Err(EngineError::Unsupported(format!(
+                        "the intent log of '{}' cannot be read: {error}\nTo go on without the last writes to it, \
+                         import the pool with -m when the log device is gone.",
+                        head.name
+                    )));
+                }
+                scan.lost = Some(format!("the intent log cannot be read: {error}"));
+                break;
+            }
+            Err(NoBlock::Unwritten) => break,
+        };
+        if !records(io, head, &block, first, &mut scan).await? {
+            break;
+        }
+    }
+    if head.encrypted && !is_claimed && scan.matters() {
+        return Err(EngineError::Unsupported(format!(
+            "the intent log of '{}' would have to be claimed, and it is encrypted: this version only reads encrypted \
+             datasets.\nImport and export the pool once with OpenZFS.",
+            head.name
+        )));
+    }
+    Ok(scan)
+}
+
+/// Looks at the records of a block; false if the log ends in it.
+async fn records(
+    io: &Arc<PoolIo>,
+    head: &Head,
+    block: &LogBlock,
+    first: u64,
+    scan: &mut Scan,
+) -> Result<bool, EngineError> {
+    let header = &head.header;
+    let is_claimed = header.claim_txg != 0;
+    let records: Vec<_> = block.records().collect();
+    // Data that is on no space map yet must be there, or the log ends before it. All of a block's at once.
+    let wanted = |pointer: &BlkPtr| {
+        !is_claimed && pointer.birth() >= first && !pointer.is_hole() && !pointer.is_embedded()
+    };
+    let outside: Vec<Option<BlkPtr>> =
+        records.iter().map(|record| record.indirect().filter(wanted)).collect();
+    let at = Bookmark { objset: head.objset, object: 1, level: LEVEL_LOG, blkid: block.words.sequence };
+    let blocks: Vec<(BlkPtr, Bookmark)> = outside.iter().flatten().map(|pointer| (*pointer, at)).collect();
+    let mut data = io.read_blocks(&blocks).await.into_iter();
+    for (record, outside) in records.into_iter().zip(outside) {
+        if !header.admits_record(record.sequence) {
+            return Ok(false);
+        }
+        if let Some(pointer) = outside {
+            match data.next() {
+                Some(Ok(_)) => scan.claims.push(pointer),
+                Some(Err(error)) => {
+                    tracing::warn!(dataset = head.name, %error, "the intent log ends at data that is not there");
+                    return Ok(false);
+                }
+                None => return Ok(false),
+            }
+        }
+        let is_pending = zil::is_pending(header, &record, first - 1);
+        if is_pending && !is_claimed && record.tx() == Some(TxType::CloneRange) {
+            return Err(EngineError::Unsupported(format!(
+                "the intent log of '{}' holds cloned blocks, whose references this version cannot count.\nImport and \
+                 export the pool once with OpenZFS, which replays them.",
+                head.name
+            )));
+        }
+        scan.records += 1;
+        scan.last_record = scan.last_record.max(record.sequence);
+        if is_pending {
+            scan.pending += 1;
+            scan.bytes += zil::written(&record);
+        }
+    }
+    Ok(true)
 }

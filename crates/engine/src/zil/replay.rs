@@ -1,1 +1,288 @@
 //! The second step after a crash: what the claimed logs say is done again.
+//!
+//! ```text
+//!   log of a volume ─▶ blocks, the next being read ─▶ records in order ─▶ changes of the open transaction group
+//!                                                                                      │
+//!   all volumes done ─▶ one command: the blocks of the logs are free, their headers empty ─▶ clients are served
+//! ```
+//!
+//! The command runs in a transaction group that is not earlier than the last change. A crash before it is durable
+//! finds the logs as they were, and they are replayed again: the records are absolute, in order, and nobody was served
+//! in between, so twice is as good as once.
+//!
+//! A volume whose log cannot be replayed is not served, keeps its log, and says why; the others are.
+//!
+//! Facts: docs/format/zil.md §3, §5.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use block::VolumeError;
+use futures_util::future::join_all;
+use ondisk::{
+    blkptr::BlkPtr,
+    zil::{Body, WriteData},
+};
+use pool::{
+    Bookmark, Pool,
+    traverse::LEVEL_LOG,
+    zil::{self, Found, Head, LogBlock, LogRecord, NoBlock, Reader, Waiting},
+};
+
+use super::claim::Crashed;
+use crate::{
+    EngineError,
+    dsl::{self, OpError},
+    engine::Engine,
+    volume::{
+        LiveVolume,
+        replay::{Content, Redo},
+    },
+};
+
+/// Volumes that are replayed at a time.
+const VOLUMES_AT_ONCE: usize = 8;
+
+/// What an import found in the intent logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Volumes with something to replay.
+    pub volumes: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Bytes they changed.
+    pub bytes: u64,
+    /// How long that took, until it was durable.
+    pub took: Duration,
+    /// Volumes that are not served because their logs cannot be replayed: by dataset object, the sentence.
+    pub failed: BTreeMap<u64, String>,
+    /// Logs of file systems (and of what is encrypted), claimed and left for OpenZFS to replay.
+    pub kept: Vec<Waiting>,
+    /// Datasets that lost writes, and why.
+    pub lost: Vec<(String, String)>,
+}
+
+impl Replayed {
+    /// What an administrator has to know, a sentence each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let lost = self.lost.iter().map(|(name, why)| {
+            format!("the last writes to '{name}' that were acknowledged as stable are lost: {why}")
+        });
+        let failed = self.failed.values().cloned();
+        let kept = self.kept.iter().map(|waiting| {
+            let Waiting { name, records, .. } = waiting;
+            let records = if *records == 1 { "1 record".to_owned() } else { format!("{records} records") };
+            format!(
+                "the intent log of '{name}' holds {records} that OpenZFS will replay when it mounts it; until then it is as \
+                 of its last transaction group"
+            )
+        });
+        lost.chain(failed).chain(kept).collect()
+    }
+}
+
+/// What replaying one volume came to.
+#[derive(Debug, Default)]
+struct Tally {
+    records: u64,
+    bytes: u64,
+}
+
+/// Replays the logs of volumes, and gives them back. When this returns, that is durable.
+///
+/// # Errors
+/// The pool cannot be written to any more.
+pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed, EngineError> {
+    let start = tokio::time::Instant::now();
+    let Crashed { volumes, kept, lost, devices_missing, .. } = crashed;
+    let mut replayed = Replayed { kept, lost, ..Replayed::default() };
+    let mut done = Vec::new();
+    for some in volumes.chunks(VOLUMES_AT_ONCE) {
+        let outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, devices_missing))).await;
+        for (head, outcome) in some.iter().zip(outcomes) {
+            if let Some(error) = engine.suspended() {
+                return Err(error);
+            }
+            match outcome {
+                Ok(tally) => {
+                    replayed.volumes += u64::from(tally.records > 0);
+                    replayed.records += tally.records;
+                    replayed.bytes += tally.bytes;
+                    done.push(head.objset);
+                }
+                Err(why) => {
+                    let why = format!(
+                        "volume '{}' is not served: its intent log cannot be replayed: {why}",
+                        head.name
+                    );
+                    tracing::error!("{why}");
+                    replayed.failed.insert(head.objset, why);
+                }
+            }
+        }
+    }
+    if !done.is_empty() {
+        let ended = engine.run(false, move |cx| {
+            Box::pin(async move {
+                for dataset in done {
+                    dsl::end_log(cx, dataset).await?;
+                }
+                Ok(())
+            })
+        });
+        ended.await.map_err(|error| match error {
+            OpError::Engine(error) => error,
+            other => EngineError::Unsupported(format!("replayed intent logs cannot be given back: {other}")),
+        })?;
+    }
+    replayed.took = start.elapsed();
+    if replayed.records > 0 {
+        let Replayed { volumes, records, bytes, took, .. } = replayed;
+        tracing::info!(pool = engine.view().name(), volumes, records, bytes, ?took, "replayed intent logs");
+    }
+    Ok(replayed)
+}
+
+/// Replays the log of one volume; why not, if it cannot be.
+async fn replay_volume(engine: &Engine, head: &Head, devices_missing: bool) -> Result<Tally, String> {
+    let view = engine.view();
+    let mut reader = Reader::new(view.io(), head.objset, &head.header);
+    let mut volume = None;
+    let mut tally = Tally::default();
+    while let Some(Found { block, .. }) = reader.next().await {
+        let block = match block {
+            Ok(block) => block,
+            Err(NoBlock::Unreadable(error)) if !devices_missing => return Err(error.to_string()),
+            Err(_) => break,
+        };
+        let admitted = |record: &LogRecord| head.header.admits_record(record.sequence);
+        let records: Vec<LogRecord> = block
+            .records()
+            .take_while(admitted)
+            .filter(|record| zil::is_pending(&head.header, record, view.uberblock().txg))
+            .collect();
+        if records.is_empty() {
+            continue;
+        }
+        let volume = match &volume {
+            Some(volume) => volume,
+            None => volume.insert(open(engine, &view, head).await?),
+        };
+        let redone = redo_all(engine, &view, head, volume, &block, &records).await;
+        match redone {
+            Ok(bytes) => tally.bytes += bytes,
+            Err(why) => {
+                volume.close();
+                return Err(why);
+            }
+        }
+        tally.records += records.len() as u64;
+    }
+    if reader.chain().is_cut() && !devices_missing {
+        if let Some(volume) = volume {
+            volume.close();
+        }
+        return Err(format!(
+            "it is damaged behind block {}; roll the volume back or destroy it, or import the pool with OpenZFS",
+            reader.chain().last()
+        ));
+    }
+    Ok(tally)
+}
+
+/// Opens the volume of a log, whatever it is called by now.
+async fn open(engine: &Engine, view: &Pool, head: &Head) -> Result<Arc<LiveVolume>, String> {
+    let name = async { view.dsl().await?.head_name(head.objset).await };
+    let name = name.await.map_err(|error| error.to_string())?.unwrap_or_else(|| head.name.clone());
+    engine.volume(&name).await.map_err(|error| error.to_string())
+}
+
+/// Does the records of one block again; returns the bytes changed.
+async fn redo_all(
+    engine: &Engine,
+    view: &Pool,
+    head: &Head,
+    volume: &LiveVolume,
+    block: &LogBlock,
+    records: &[LogRecord],
+) -> Result<u64, String> {
+    // Data outside of the log is read for the whole block at once, and so is what changed parts of blocks need.
+    let at = Bookmark { objset: head.objset, object: 1, level: LEVEL_LOG, blkid: block.words.sequence };
+    let outside: Vec<(BlkPtr, Bookmark)> = records
+        .iter()
+        .filter_map(LogRecord::indirect)
+        .filter(|pointer| !pointer.is_hole())
+        .map(|pointer| (pointer, at))
+        .collect();
+    let mut data = view.io().read_blocks(&outside).await.into_iter();
+    let mut changes = Vec::with_capacity(records.len());
+    for record in records {
+        let decoded = record.decode().map_err(|error| format!("record {}: {error}", record.sequence))?;
+        let change = match decoded.body {
+            Body::Write { offset, data: WriteData::Inline(bytes), .. } => {
+                Redo { offset, what: Content::Data(record.share(bytes)) }
+            }
+            Body::Write { offset, length, data: WriteData::Indirect(pointer), .. } if pointer.is_hole() => {
+                let (offset, length) = widened(offset, length, pointer.lsize());
+                Redo { offset, what: Content::Zeroes(length) }
+            }
+            Body::Write { offset, length, data: WriteData::Indirect(pointer), .. } => {
+                let bytes = match data.next() {
+                    Some(Ok(bytes)) => bytes,
+                    Some(Err(error)) => return Err(format!("record {}: {error}", record.sequence)),
+                    None => return Err(format!("record {}: its data was not read", record.sequence)),
+                };
+                let (offset, length) = widened(offset, length, pointer.lsize());
+                if length != bytes.len() as u64 {
+                    return Err(format!(
+                        "record {}: {length} bytes in a block of {}",
+                        record.sequence,
+                        bytes.len()
+                    ));
+                }
+                Redo { offset, what: Content::Data(bytes) }
+            }
+            Body::Truncate { offset, length, .. } => Redo { offset, what: Content::Zeroes(length) },
+            // Its data reached the pool some other way.
+            Body::Write2 { .. } => continue,
+            Body::CloneRange { .. } => {
+                return Err(
+                    "it holds cloned blocks; import the pool once with OpenZFS, which replays them".into()
+                );
+            }
+            _ => {
+                let kind = record.kind;
+                return Err(format!("record {} is of type {kind}, which no volume has", record.sequence));
+            }
+        };
+        changes.push(change);
+    }
+    volume.prepare(&changes).await;
+    let mut bytes = 0;
+    for change in &changes {
+        bytes += match volume.redo(change).await {
+            // What was announced is more than what was taken: a transaction group tells the truth.
+            Err(VolumeError::NoSpace) => {
+                engine.sync().await.map_err(|error| error.to_string())?;
+                volume.redo(change).await.map_err(|error| refused(&error))?
+            }
+            Err(error) => return Err(refused(&error)),
+            Ok(bytes) => bytes,
+        };
+    }
+    Ok(bytes)
+}
+
+fn refused(error: &VolumeError) -> String {
+    match error {
+        VolumeError::NoSpace => {
+            "the pool has no room for it; destroy something, export the pool and import it again".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+/// A record that points to a block stands for all of the block, even if less of it was written.
+fn widened(offset: u64, length: u64, block: u64) -> (u64, u64) {
+    if length < block { (offset - offset % block, block) } else { (offset, length) }
+}

@@ -18,10 +18,6 @@ use tempfile::TempDir;
 
 /// Fixtures that are refused, and a word of the reason. All others are continued.
 const REFUSED: &[(&str, &str)] = &[
-    ("crash-kill-slog", "intent log"),
-    ("crash-main", "intent log"),
-    ("crash-raidz1x3", "intent log"),
-    ("crash-slog", "intent log"),
     ("dedup", "fast_dedup"),
     ("expansion", "was expanded"),
     ("gang-dynamic", "dynamic_gang_header"),

@@ -8,6 +8,7 @@
 )]
 
 mod commits;
+mod crashed;
 mod datasets;
 mod families;
 mod files;

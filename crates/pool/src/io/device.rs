@@ -159,7 +159,7 @@ impl PoolIo {
                 for (copies, &right) in copies.iter().zip(&choice) {
                     for (i, copy) in copies.iter().enumerate() {
                         if i != right {
-                            self.count_wrong(copy.from, birth);
+                            self.count_wrong(copy.from, birth, trail);
                         }
                     }
                 }
@@ -172,7 +172,7 @@ impl PoolIo {
         for (piece, copies) in pieces.iter().zip(&copies) {
             for copy in copies {
                 trail.wrong(copy.from, piece.offset);
-                self.count_wrong(copy.from, birth);
+                self.count_wrong(copy.from, birth, trail);
             }
         }
         None
@@ -194,7 +194,7 @@ impl PoolIo {
                         return Some(data);
                     }
                     trail.wrong(vdev, range.offset);
-                    self.count_wrong(vdev, range.birth);
+                    self.count_wrong(vdev, range.birth, trail);
                     None
                 }
                 Kind::Mirror | Kind::Replacing | Kind::Spare => {
@@ -300,8 +300,8 @@ impl PoolIo {
     }
 
     /// One more wrong answer of `device`; expected, and not counted, from one that missed that txg.
-    pub(super) fn count_wrong(&self, device: &Vdev, birth: u64) {
-        if self.counts() && !device.missed(birth) {
+    pub(super) fn count_wrong(&self, device: &Vdev, birth: u64, trail: &Trail) {
+        if self.counts() && trail.counts() && !device.missed(birth) {
             device.counters.count_checksum();
         }
     }

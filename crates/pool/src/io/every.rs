@@ -526,7 +526,7 @@ impl PoolIo {
     ) -> bool {
         let mut wrong = |extent: &Extent<'_>| {
             add(&mut outcome.evidence, evidence(extent, "checksum mismatch"));
-            self.count_wrong(extent.leaf, job.birth);
+            self.count_wrong(extent.leaf, job.birth, &Trail::default());
         };
         if let [i] = *extents {
             match std::mem::replace(&mut got[i], Got::Failed) {

@@ -247,12 +247,25 @@ impl PoolIo {
     /// # Errors
     /// No copy could be read and verified, or the pointer lies.
     pub async fn read_raw(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        let trail = Trail::default();
+        self.read_raw_along(bp, at, Trail::default()).await
+    }
+
+    /// The same for a block that may never have been written, the next one of an intent log: if it is not there
+    /// nobody is to blame, and no checksum error is counted.
+    ///
+    /// # Errors
+    /// As [`read_raw`](Self::read_raw).
+    pub async fn read_tentative(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        self.read_raw_along(bp, at, Trail::tentative()).await
+    }
+
+    async fn read_raw_along(&self, bp: &BlkPtr, at: Bookmark, trail: Trail) -> Result<Bytes, BlockError> {
         if let Some(raw) = self.read_stored(bp, 0, &trail).await {
             return Ok(raw);
         }
+        let counts = self.counts() && trail.counts();
         let (kind, evidence) = trail.conclude();
-        if self.counts() {
+        if counts {
             let count = |counters: &crate::vdev::Counters| match kind {
                 BlockErrorKind::Checksum => counters.count_checksum(),
                 BlockErrorKind::Device => counters.count_read(),

@@ -255,7 +255,7 @@ impl PoolIo {
             }
         }
         for vdev in guilty.into_values() {
-            self.count_wrong(vdev, block.birth);
+            self.count_wrong(vdev, block.birth, &Trail::default());
         }
     }
 
@@ -268,7 +268,7 @@ impl PoolIo {
             {
                 charged.push(copy.from.guid);
                 trail.wrong(copy.from, offset);
-                self.count_wrong(copy.from, block.birth);
+                self.count_wrong(copy.from, block.birth, trail);
             }
         }
     }

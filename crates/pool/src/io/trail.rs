@@ -22,9 +22,21 @@ pub(crate) struct Trail {
     malformed: Mutex<Option<String>>,
     /// Something that is not implemented stands in the way.
     unsupported: Mutex<Option<String>>,
+    /// Nobody is to blame if the block is not there.
+    tentative: bool,
 }
 
 impl Trail {
+    /// Of a block that may never have been written: what answers otherwise has done nothing wrong.
+    pub(crate) fn tentative() -> Self {
+        Self { tentative: true, ..Self::default() }
+    }
+
+    /// Whether a wrong answer counts.
+    pub(crate) fn counts(&self) -> bool {
+        !self.tentative
+    }
+
     pub(crate) fn fault(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
         let mut evidence = self.evidence.lock();
         if evidence.len() < EVIDENCE_MAX {

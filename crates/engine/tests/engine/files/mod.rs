@@ -44,9 +44,15 @@ pub(crate) async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
 
 /// What the reference checker and zdb say of the images in `dir`.
 pub(crate) fn judge(dir: &Path) {
-    check(dir).unwrap();
+    judge_as(dir, "tank", &[]);
+}
+
+/// The same of a pool of another name; `options` are zdb-check's.
+pub(crate) fn judge_as(dir: &Path, pool: &str, options: &[&str]) {
+    check(dir).unwrap_or_else(|text| panic!("{pool}: {text}"));
     if fixtures::tool("zdb").is_some() {
-        fixtures::zdb_check(&[], dir, "tank").unwrap_or_else(|complaint| panic!("zdb: {complaint}"));
+        fixtures::zdb_check(options, dir, pool)
+            .unwrap_or_else(|complaint| panic!("{pool}: zdb: {complaint}"));
     }
 }
 
