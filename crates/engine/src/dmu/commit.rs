@@ -99,6 +99,7 @@ impl<S: Sink> Commit<'_, S> {
             fill,
             old,
             at: self.at(shape, level, blkid),
+            written: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::{ops::Range, sync::Arc};
 use bytes::{Bytes, BytesMut};
 use ondisk::{
     Order,
+    blkptr::BlkPtr,
     dnode::{Byteswap, ObjectType},
 };
 use pool::dmu::{DnodeAt, Object, ReadError, Run};
@@ -65,6 +66,25 @@ impl MutSet {
     /// Replaces many data blocks of one object, in ascending order: the way of a volume's transaction group.
     pub async fn put_blocks(&mut self, number: u64, blocks: Vec<(u64, Bytes)>) -> Result<(), EngineError> {
         self.staged(number).await?.put_many(blocks)
+    }
+
+    /// Blocks that were just [put](Self::put_blocks) have been at these places since they were
+    /// [written ahead](crate::write::ahead::Ahead): they are not written again, unless they are
+    /// changed once more before the next sync.
+    ///
+    /// # Errors
+    /// One of them was not put.
+    pub async fn put_ahead(&mut self, number: u64, blocks: Vec<(u64, BlkPtr)>) -> Result<(), EngineError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let staged = self.staged(number).await?;
+        if let Some((blkid, _)) = blocks.iter().find(|(blkid, _)| !staged.blocks.contains_key(blkid)) {
+            let detail = format!("block {blkid} of object {number} has a place, but no content");
+            return Err(EngineError::Encode { what: "object", detail });
+        }
+        staged.ahead.extend(blocks);
+        Ok(())
     }
 
     /// Makes blocks holes.

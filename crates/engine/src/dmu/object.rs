@@ -28,6 +28,8 @@ pub(super) struct Staged {
     pub(super) dnode: Dnode,
     /// Blocks to be written.
     pub(super) blocks: BTreeMap<u64, Bytes>,
+    /// Where those of them are that were written ahead, in this transaction group, with just this content.
+    pub(super) ahead: BTreeMap<u64, BlkPtr>,
     /// Blocks to be made holes, unless they are in `blocks`.
     pub(super) punched: Ranges,
     /// The block size changed: all that counts is staged, and the tree on disk must not be read.
@@ -58,7 +60,13 @@ fn sectors(bytes: u32) -> Result<u16, EngineError> {
 impl Staged {
     /// An object with these changes, so far none.
     pub(super) fn new(dnode: Dnode) -> Self {
-        Self { dnode, blocks: BTreeMap::new(), punched: Ranges::default(), resized: false }
+        Self {
+            dnode,
+            blocks: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            punched: Ranges::default(),
+            resized: false,
+        }
     }
 
     /// A new object.
@@ -136,6 +144,7 @@ impl Staged {
     pub(super) fn put(&mut self, blkid: u64, content: Bytes) -> Result<(), EngineError> {
         self.admit(blkid, content.len())?;
         self.dnode.max_block_id = self.dnode.max_block_id.max(blkid);
+        self.ahead.remove(&blkid);
         self.blocks.insert(blkid, content);
         Ok(())
     }
@@ -147,6 +156,11 @@ impl Staged {
         }
         let Some(last) = blocks.iter().map(|(blkid, _)| *blkid).max() else { return Ok(()) };
         self.dnode.max_block_id = self.dnode.max_block_id.max(last);
+        if !self.ahead.is_empty() {
+            for (blkid, _) in &blocks {
+                self.ahead.remove(blkid);
+            }
+        }
         if self.blocks.is_empty() {
             // Sorted input is packed into nodes without searching: 60,000 blocks in 2 ms instead of 6.
             self.blocks = blocks.into_iter().collect();
@@ -165,6 +179,7 @@ impl Staged {
         let staged: Vec<u64> = self.blocks.range(blocks.start..end).map(|(blkid, _)| *blkid).collect();
         for blkid in staged {
             self.blocks.remove(&blkid);
+            self.ahead.remove(&blkid);
         }
         self.punched.insert(blocks.start..end);
     }
@@ -194,6 +209,7 @@ impl Staged {
         self.dnode.blkptrs = BlkPtrs::new(&pointers[..count]).map_err(EngineError::encode("dnode"))?;
         self.resized = true;
         self.blocks.clear();
+        self.ahead.clear();
         if let Some(first) = first {
             let mut content = Vec::from(first);
             content.resize(bytes as usize, 0);

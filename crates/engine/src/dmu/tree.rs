@@ -12,6 +12,8 @@
 //! decoded. At most one indirect block per level is held above the groups of level 1, however large the volume is.
 //! Facts: docs/format/dmu.md §2, blkptr.md §1 (fill) and §2 (holes).
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use ondisk::{
     Order,
@@ -123,6 +125,8 @@ struct Tree<'t, 'a, S> {
     shape: Shape,
     /// Ascending; contents are taken out as they are written.
     dirty: Vec<(u64, Bytes)>,
+    /// Where some of them are already.
+    ahead: BTreeMap<u64, BlkPtr>,
     punched: Ranges,
     grown: Option<Grown>,
 }
@@ -142,7 +146,7 @@ pub(super) async fn write_object<S: Sink>(
     number: u64,
     staged: Staged,
 ) -> Result<Dnode, EngineError> {
-    let Staged { mut dnode, blocks, punched, .. } = staged;
+    let Staged { mut dnode, blocks, ahead, punched, .. } = staged;
     commit.delta = 0;
     if !blocks.is_empty() || !punched.is_empty() {
         Staged::settle_indirect_shift(&mut dnode);
@@ -162,7 +166,7 @@ pub(super) async fn write_object<S: Sink>(
             grown = Some(Grown { levels: old_levels, pointers: std::mem::replace(&mut pointers, empty) });
         }
         let shape = Shape::of(number, &dnode);
-        let mut tree = Tree { commit, shape, dirty: blocks.into_iter().collect(), punched, grown };
+        let mut tree = Tree { commit, shape, dirty: blocks.into_iter().collect(), ahead, punched, grown };
         let mut top =
             Node { level: dnode.levels, id: 0, old: BlkPtr::EMPTY, bytes: pointers, changed: false };
         tree.update(&mut top).await?;
@@ -347,7 +351,9 @@ impl<S: Sink> Tree<'_, '_, S> {
                 let fill = if self.shape.object_type == ObjectType::DNODE { dnodes_in(&content) } else { 1 };
                 batch.bytes += content.len();
                 batch.places.push((index, slot, old));
-                batch.jobs.push(self.commit.job(&self.shape, 0, blkid, content, fill, old));
+                let mut job = self.commit.job(&self.shape, 0, blkid, content, fill, old);
+                job.written = self.ahead.remove(&blkid);
+                batch.jobs.push(job);
                 if batch.bytes >= BATCH_BYTES || batch.jobs.len() >= BATCH_BLOCKS {
                     self.flush(&mut batch, nodes).await?;
                 }

@@ -247,6 +247,8 @@ pub fn sync_volume<'a>(
             edit.set.punch(VOLUME_DATA, range).await?;
         }
         edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
+        edit.set.put_ahead(VOLUME_DATA, dirty.ahead).await?;
+        dirty.unwanted.iter().try_for_each(|bp| cx.out.discard(bp))?;
         // Its log may have been all there was to do, and nothing came of it.
         let root = if edit.set.is_dirty() { edit.commit(cx).await? } else { *edit.set.root() };
         Ok(SyncedVolume { data: edit.set.object(VOLUME_DATA).await?, root })

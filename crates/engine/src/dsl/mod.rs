@@ -119,6 +119,10 @@ pub struct Dirty {
     pub blocks: Vec<(u64, Bytes)>,
     /// Ranges of blocks that were freed; none of them is in `blocks`.
     pub freed: Vec<std::ops::Range<u64>>,
+    /// Those of `blocks` that were [written ahead](crate::write::ahead::Ahead) with just this content, and where.
+    pub ahead: Vec<(u64, BlkPtr)>,
+    /// What else was written ahead in this transaction group: changed or freed again, or of no use.
+    pub unwanted: Vec<BlkPtr>,
 }
 
 /// A volume after its changes were synced.

@@ -206,7 +206,7 @@ impl LiveVolume {
         let Some(changes) = self.memory.write().seal(txg) else { return Dirty::default() };
         // The list is made without the lock: a hundred thousand blocks take milliseconds.
         let end = self.current.load().service.size.div_ceil(self.block);
-        Dirty { blocks: changes.blocks(end), freed: changes.freed(end) }
+        Dirty { blocks: changes.blocks(end), freed: changes.freed(end), ..Dirty::default() }
     }
 
     /// `txg` is on disk: `data` replaces what was read from before, the dirty blocks of `txg` are forgotten.

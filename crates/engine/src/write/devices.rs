@@ -75,6 +75,13 @@ impl Devices {
         Ok(pushing.pieces)
     }
 
+    /// Something was written there by others: the next flush is for it too.
+    pub(crate) fn flush_too(&mut self, id: u32) {
+        if let Some(top) = top(&self.tops, id) {
+            top.node.leaves(&mut |leaf| self.leaves.flush_too(leaf));
+        }
+    }
+
     /// Whether each of these blocks was written whole at least once, given the leaves that failed.
     pub(crate) fn check(&self, written: &BTreeSet<Tops>) -> Result<(), EngineError> {
         let is_whole = |&id: &u32| {

@@ -176,6 +176,11 @@ impl Leaves {
         leaf.is_writable() && !leaf.missed.contains(self.txg)
     }
 
+    /// Something was written to it by others: the next flush is for it too.
+    pub(crate) fn flush_too(&mut self, index: usize) {
+        self.leaves[index].dirty = true;
+    }
+
     pub(crate) fn failed(&self) -> Vec<FailedLeaf> {
         let failed = self.leaves.iter().filter_map(|leaf| Some((leaf, leaf.failed.as_ref()?)));
         failed

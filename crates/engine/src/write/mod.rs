@@ -5,6 +5,8 @@
 //!          (workers)  (gang)   └─▶ metadata: pending ──finish()──▶ in order of address, then flush
 //!                                        └── overlay: read what is not on the devices yet
 //! ```
+//! A block that is at its place already (`ahead`) only needs its pointer entered, and its place made an allocation.
+//!
 //! Metadata waits because later passes of the same transaction group may write it again; it keeps its place then.
 //!
 //! Facts: docs/format/compression.md §2, blkptr.md, vdevs.md.
@@ -16,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use codec::compress;
 use ondisk::{
@@ -26,6 +29,7 @@ use ondisk::{
 use pool::{Bookmark, PoolIo, dmu::BlockSource};
 use smallvec::SmallVec;
 
+pub mod ahead;
 mod devices;
 pub mod direct;
 mod gang;
@@ -80,6 +84,8 @@ pub struct Job {
     pub old: BlkPtr,
     /// Which block it is, for messages.
     pub at: Bookmark,
+    /// It was written [ahead](ahead::Ahead) in this very transaction group: this is its pointer.
+    pub written: Option<BlkPtr>,
 }
 
 /// What was written since the last [`BlockWriter::begin`], in bytes that reached devices and in blocks.
@@ -106,6 +112,8 @@ pub trait Extents: Send {
     ) -> impl Future<Output = Result<SmallVec<[Dva; 3]>, EngineError>> + Send;
     /// See [`Allocator::release`].
     fn release(&mut self, dva: Dva);
+    /// See [`Allocator::adopt`].
+    fn adopt(&mut self, dva: Dva) -> Result<(), EngineError>;
     /// Devices came, went or came back.
     fn devices_changed(&mut self) {}
 }
@@ -124,6 +132,9 @@ impl Extents for Allocator {
     }
     fn release(&mut self, dva: Dva) {
         Self::release(self, dva);
+    }
+    fn adopt(&mut self, dva: Dva) -> Result<(), EngineError> {
+        Self::adopt(self, dva)
     }
     fn devices_changed(&mut self) {
         self.log_space().readmit();
@@ -164,6 +175,8 @@ pub struct BlockWriter<S = Allocator> {
     touched: BTreeSet<Tops>,
     written: Written,
     on_data: Option<OnData>,
+    /// For blocks written ahead: as [`begin`](Self::begin) found them.
+    rules: Arc<ArcSwap<Rules>>,
 }
 
 impl<S: fmt::Debug> fmt::Debug for BlockWriter<S> {
@@ -180,8 +193,10 @@ impl<S: Extents> BlockWriter<S> {
     /// threads; 0 does all in the caller's task (simulation).
     pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
         let overlay = Arc::new(Overlay::new(Arc::clone(&io)));
+        let rules = Arc::new(ArcSwap::from_pointee(rules(&alloc, &io, traits, 0)));
         Self {
             alloc,
+            rules,
             traits,
             workers,
             txg: 0,
@@ -208,10 +223,12 @@ impl<S: Extents> BlockWriter<S> {
         self.alloc.devices_changed();
         self.overlay.set_io(Arc::clone(&io));
         self.io = io;
+        self.rules.store(Arc::new(self.rules()));
     }
     /// Features changed.
     pub fn set_traits(&mut self, traits: Traits) {
         self.traits = traits;
+        self.rules.store(Arc::new(self.rules()));
     }
     /// What the pool allows.
     pub fn traits(&self) -> Traits {
@@ -240,6 +257,7 @@ impl<S: Extents> BlockWriter<S> {
         self.gangs.clear();
         self.touched.clear();
         self.written = Written::default();
+        self.rules.store(Arc::new(self.rules()));
     }
     /// The transaction group being written.
     pub fn txg(&self) -> u64 {
@@ -287,6 +305,19 @@ impl<S: Extents> BlockWriter<S> {
         }
         // A size that no pointer can tell (a dnode may claim it) leaves a hole without birth: it reads as zeroes too.
         BlkPtr::punched(lsize, object_type, level, self.txg).unwrap_or(BlkPtr::EMPTY)
+    }
+
+    /// Gives back the places of a block that was written [ahead](ahead::Ahead) in this transaction group, and is not
+    /// part of any tree. They wait as if it had been: a log record may name it.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn discard(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
+        for dva in bp.dvas() {
+            self.alloc.adopt(dva)?;
+            self.alloc.release(dva);
+        }
+        Ok(())
     }
 
     /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none.
@@ -360,14 +391,7 @@ impl<S: Extents> BlockWriter<S> {
     }
 
     fn rules(&self) -> Rules {
-        let (min_alloc, gcd_alloc) = self.alloc.granularity();
-        Rules {
-            min_alloc: usize::try_from(min_alloc).unwrap_or(usize::MAX).max(512),
-            gcd_alloc: usize::try_from(gcd_alloc).unwrap_or(usize::MAX).max(512),
-            embedded_data: self.traits.embedded_data,
-            salt: self.io.salt().copied(),
-            txg: self.txg,
-        }
+        rules(&self.alloc, &self.io, self.traits, self.txg)
     }
 
     /// Stored size of the place a block keeps.
@@ -439,6 +463,7 @@ impl<S: Extents> BlockWriter<S> {
                 old.into_iter().for_each(|place| self.forget(place));
                 return Ok(bp);
             }
+            Prepared::Written(bp) => return self.enter(&job, bp),
         };
         let kept = old.filter(|place| {
             job.policy.metadata
@@ -493,6 +518,36 @@ impl<S: Extents> BlockWriter<S> {
         Ok(bp)
     }
 
+    /// Makes what was written ahead a block of this transaction group.
+    fn enter(&mut self, job: &Job, bp: BlkPtr) -> Result<BlkPtr, EngineError> {
+        if bp.is_hole() {
+            return Ok(self.hole(&job.old, job.content.len() as u64, job.object_type, job.level));
+        }
+        let is_this_block = bp.lsize() == job.content.len() as u64
+            && (bp.object_type(), bp.level()) == (job.object_type, job.level);
+        if !is_this_block || bp.birth() != self.txg || bp.is_gang() {
+            let detail = format!("{bp} was not written ahead as block {} of this transaction group", job.at);
+            return Err(EngineError::Encode { what: "block", detail });
+        }
+        if bp.is_embedded() {
+            return Ok(bp);
+        }
+        let mut tops: Tops = SmallVec::new();
+        for dva in bp.dvas() {
+            self.alloc.adopt(dva)?;
+            // Whoever wrote it may not have come to flush it.
+            self.devices.flush_too(dva.vdev);
+            tops.push(dva.vdev);
+        }
+        tops.sort_unstable();
+        tops.dedup();
+        self.touched.insert(tops);
+        self.written.blocks += 1;
+        self.written.bytes += bp.psize();
+        remember(&self.io, &bp, job.content.clone());
+        Ok(bp)
+    }
+
     async fn allocate(&mut self, psize: u64, policy: &BlockPolicy) -> Result<Shape, EngineError> {
         let purpose = if policy.metadata { Purpose::Metadata } else { Purpose::Data };
         match self.alloc.allocate(psize, policy.copies, purpose).await {
@@ -514,13 +569,27 @@ impl<S: Extents> BlockWriter<S> {
     }
 }
 
+/// What the pool says about all blocks of a transaction group.
+fn rules(alloc: &impl Extents, io: &PoolIo, traits: Traits, txg: u64) -> Rules {
+    let (min_alloc, gcd_alloc) = alloc.granularity();
+    Rules {
+        min_alloc: usize::try_from(min_alloc).unwrap_or(usize::MAX).max(512),
+        gcd_alloc: usize::try_from(gcd_alloc).unwrap_or(usize::MAX).max(512),
+        embedded_data: traits.embedded_data,
+        salt: io.salt().copied(),
+        txg,
+    }
+}
+
 /// Whether the jobs are worth other threads, and if so, how many go into each chunk.
 fn chunks(jobs: &[Job]) -> Option<Vec<usize>> {
     let compresses = |job: &Job| job.policy.compression.algorithm != compress::Algorithm::Off;
     let (mut lens, mut len, mut cost) = (Vec::new(), 0, 0);
     for job in jobs {
         len += 1;
-        cost += if compresses(job) {
+        cost += if job.written.is_some() {
+            0
+        } else if compresses(job) {
             job.content.len() * (SUM_CHUNK / COMPRESS_CHUNK)
         } else {
             job.content.len()

@@ -39,6 +39,8 @@ pub(crate) enum Prepared {
     Hole,
     /// It fits into its pointer.
     Embedded(BlkPtr),
+    /// It has been at its place for a while.
+    Written(BlkPtr),
     /// To be stored.
     Stored {
         /// What goes to the devices: psize bytes, padding included.
@@ -62,6 +64,9 @@ const SCRATCH_KEPT: usize = 1 << 20;
 /// be used again: then the result has that size if it can, and is not compressed at all if it cannot, so that it
 /// will never grow again.
 pub(crate) fn prepare(job: &Job, reuse: Option<usize>, rules: &Rules) -> Result<Prepared, EngineError> {
+    if let Some(bp) = job.written {
+        return Ok(Prepared::Written(bp));
+    }
     let content = &job.content;
     let lsize = content.len();
     if lsize == 0 || !lsize.is_multiple_of(512) || lsize as u64 > BLOCK_BYTES_MAX {

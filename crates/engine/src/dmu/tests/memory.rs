@@ -4,7 +4,7 @@
 //! that end in zeroes early are embedded, so that trees meet all kinds of pointers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::{Future, ready},
     sync::{
         Arc,
@@ -55,6 +55,10 @@ struct Blocks(Mutex<BTreeMap<u64, (BlkPtr, Bytes)>>, AtomicUsize);
 pub(crate) trait Out: Sink {
     fn begin(&mut self, txg: u64);
     fn source(&self) -> Arc<dyn BlockSource>;
+    /// Stores a block before its set is synced, if that can be done here.
+    fn write_ahead(&mut self, _content: Bytes, _object_type: ObjectType) -> Option<BlkPtr> {
+        None
+    }
     /// The end of a transaction group: these blocks are dead.
     fn settle(&mut self, killed: Vec<BlkPtr>) -> impl Future<Output = ()> + Send;
 }
@@ -101,6 +105,10 @@ pub(crate) struct Memory {
     pub(crate) txg: u64,
     blocks: Arc<Blocks>,
     next: u64,
+    /// Places of blocks written ahead that no tree has yet.
+    ahead: BTreeSet<u64>,
+    /// Blocks that came into trees like that.
+    pub(crate) ahead_used: u64,
     /// Blocks written, holes and embedded ones included.
     pub(crate) written: u64,
     /// Most bytes that came in one call.
@@ -128,6 +136,16 @@ impl Memory {
     }
 
     fn store(&mut self, job: &Job) -> BlkPtr {
+        if let Some(bp) = job.written {
+            assert!(bp.dvas().all(|dva| self.ahead.remove(&dva.offset)), "used once");
+            self.ahead_used += 1;
+            // A hole is made by whoever knows what was there before.
+            return if bp.is_hole() {
+                self.hole(&job.old, job.content.len() as u64, job.object_type, 0)
+            } else {
+                bp
+            };
+        }
         self.written += 1;
         let lsize = job.content.len() as u64;
         let used = job.content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -176,6 +194,14 @@ impl Out for Memory {
 
     fn source(&self) -> Arc<dyn BlockSource> {
         Arc::clone(&self.blocks) as Arc<dyn BlockSource>
+    }
+
+    fn write_ahead(&mut self, content: Bytes, object_type: ObjectType) -> Option<BlkPtr> {
+        let (policy, old, at) = (policy().block(object_type, 0, 0, 0), BlkPtr::EMPTY, Bookmark::default());
+        let job = Job { content, policy, object_type, level: 0, fill: 1, old, at, written: None };
+        let bp = self.store(&job);
+        self.ahead.extend(bp.dvas().map(|dva| dva.offset));
+        Some(bp)
     }
 
     /// Whoever reads them from now on fails. (A place is not used twice here.)

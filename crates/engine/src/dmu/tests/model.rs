@@ -225,6 +225,16 @@ impl<O: Out> World<O> {
                     blkid += self.random.random_range(1..4);
                 }
                 self.set.put_blocks(number, blocks.clone()).await.unwrap();
+                let object_type = self.twins[&number].object_type;
+                let mut ahead = Vec::new();
+                for (blkid, content) in &blocks {
+                    if self.random.random_bool(0.4)
+                        && let Some(bp) = self.out.write_ahead(content.clone(), object_type)
+                    {
+                        ahead.push((*blkid, bp));
+                    }
+                }
+                self.set.put_ahead(number, ahead).await.unwrap();
                 for (blkid, content) in blocks {
                     self.twins.get_mut(&number).unwrap().put(blkid, content.to_vec());
                 }
@@ -364,7 +374,9 @@ pub(super) async fn live<O: Out>(out: O, seed: u64, txgs: u64, changes: u64) -> 
 
 #[tokio::test]
 async fn a_set_holds_what_its_twin_holds() {
+    let mut ahead = 0;
     for seed in 0..60 {
-        live(Memory::new(), seed, 8, 60).await;
+        ahead += live(Memory::new(), seed, 8, 60).await.out.ahead_used;
     }
+    assert!(ahead > 1000, "{ahead} blocks were written ahead");
 }

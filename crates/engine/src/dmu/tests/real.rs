@@ -61,6 +61,10 @@ impl Extents for Space {
         Ok(dvas)
     }
 
+    fn adopt(&mut self, dva: Dva) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported(format!("{dva} was not set aside")))
+    }
+
     fn release(&mut self, dva: Dva) {
         assert_eq!(self.allocated.remove(&dva.offset), Some(dva.asize), "{dva} was not allocated like this");
         self.free.insert(dva.offset, dva.asize);

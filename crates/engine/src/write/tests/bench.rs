@@ -213,6 +213,8 @@ impl Bench {
 pub(super) struct Space {
     free: Vec<BTreeMap<u64, u64>>,
     pub(super) allocated: BTreeMap<(u32, u64), u64>,
+    /// Taken for others, as the intent log takes it.
+    pub(super) aside: BTreeMap<(u32, u64), u64>,
     tops: Vec<Vdev>,
     ashift: u32,
 }
@@ -221,7 +223,7 @@ impl Space {
     fn new(tree: &Tree, ashift: u32) -> Self {
         let free =
             tree.tops.iter().map(|top| BTreeMap::from([(0, top.top.as_ref().unwrap().asize)])).collect();
-        Self { free, allocated: BTreeMap::new(), tops: tree.tops.clone(), ashift }
+        Self { free, allocated: BTreeMap::new(), aside: BTreeMap::new(), tops: tree.tops.clone(), ashift }
     }
 
     /// Leaves only these extents of a device free.
@@ -234,6 +236,15 @@ impl Space {
             Kind::Raidz(geometry) => geometry.allocated(psize, geometry.children),
             _ => psize.next_multiple_of(1 << self.ashift),
         }
+    }
+
+    /// A place that is neither free nor allocated.
+    pub(super) fn set_aside(&mut self, top: usize, psize: u64) -> Dva {
+        let asize = self.asize(top, psize);
+        let dva = self.take(top, asize).unwrap();
+        self.allocated.remove(&(dva.vdev, dva.offset));
+        self.aside.insert((dva.vdev, dva.offset), asize);
+        dva
     }
 
     fn take(&mut self, top: usize, asize: u64) -> Option<Dva> {
@@ -270,6 +281,13 @@ impl Extents for Space {
         if dvas.is_empty() { Err(EngineError::NoSpace { psize }) } else { Ok(dvas) }
     }
 
+    fn adopt(&mut self, dva: Dva) -> Result<(), EngineError> {
+        let held = self.aside.remove(&(dva.vdev, dva.offset));
+        assert_eq!(held, Some(dva.asize), "{dva} was not set aside");
+        self.allocated.insert((dva.vdev, dva.offset), dva.asize);
+        Ok(())
+    }
+
     fn release(&mut self, dva: Dva) {
         let held = self.allocated.remove(&(dva.vdev, dva.offset));
         assert_eq!(held, Some(dva.asize), "{dva} was not allocated like this");
@@ -296,7 +314,16 @@ pub(super) fn metadata() -> BlockPolicy {
 
 pub(super) fn job(content: Bytes, policy: BlockPolicy) -> Job {
     let object_type = if policy.metadata { ObjectType::ZAP_METADATA } else { ObjectType::ZVOL };
-    Job { content, policy, object_type, level: 0, fill: 1, old: BlkPtr::EMPTY, at: Bookmark::default() }
+    Job {
+        content,
+        policy,
+        object_type,
+        level: 0,
+        fill: 1,
+        old: BlkPtr::EMPTY,
+        at: Bookmark::default(),
+        written: None,
+    }
 }
 
 /// Bytes no compressor shrinks, different for each seed.

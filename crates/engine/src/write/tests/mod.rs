@@ -4,6 +4,7 @@
 //! `PoolIo` without cache over the same disks.
 
 mod bench;
+mod direct;
 mod failures;
 mod gangs;
 mod places;

@@ -1,0 +1,354 @@
+//! Blocks that do not wait for their transaction group: log blocks, and volume blocks written ahead.
+
+use std::{
+    io::ErrorKind,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use codec::{checksum, compress};
+use disk::{Effect, Fault, IoBuf, On};
+use ondisk::{
+    Order,
+    blkptr::{BlkPtr, Dva, Stored},
+    dnode::ObjectType,
+};
+use pool::{Bookmark, PoolIo, vdev::Class};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::bench::*;
+use crate::{
+    EngineError,
+    alloc::{Allocator, NewTop},
+    policy::BlockPolicy,
+    write::{BlockWriter, Job, direct::Direct},
+};
+
+/// The pointer to `data` at these places, born in [`TXG`].
+fn pointer(dvas: &[Dva], data: &Bytes) -> BlkPtr {
+    let mut places = [Dva::default(); 3];
+    places[..dvas.len()].copy_from_slice(dvas);
+    let algorithm = checksum::Algorithm::Fletcher4;
+    let sum = checksum::compute(algorithm, codec::Order::Little, None, data).unwrap();
+    BlkPtr::stored(&Stored {
+        dvas: places,
+        lsize: data.len() as u64,
+        psize: data.len() as u64,
+        compression_id: compress::Algorithm::Off.id(),
+        checksum_id: algorithm.id(),
+        object_type: ObjectType::ZVOL,
+        level: 0,
+        dedup: false,
+        order: Order::Little,
+        birth: TXG,
+        physical_birth: TXG,
+        fill: 1,
+        checksum: sum.0,
+    })
+    .unwrap()
+}
+
+/// Bytes in memory as the engine has them, or one byte off.
+fn placed(data: &Bytes, aligned: bool) -> Bytes {
+    let mut buffer = IoBuf::with_len(data.len() + 1);
+    let start = usize::from(!aligned);
+    buffer[start..start + data.len()].copy_from_slice(data);
+    buffer.freeze().slice(start..start + data.len())
+}
+
+async fn reads_back_under_every_erasure(shape: Shape, leaves: usize, tolerated: usize) {
+    let bench = Bench::new(&[shape], 12);
+    let mut writer = bench.writer();
+    let direct = writer.direct();
+    let mut blocks = Vec::new();
+    for (seed, sectors) in [1, 2, 3, 5, 8, 13, 32, 33, 256].into_iter().enumerate() {
+        for durable in [false, true] {
+            let data = noise(sectors * 4096, seed as u64 + 1);
+            let dva = writer.alloc.set_aside(0, data.len() as u64);
+            direct.write(dva, placed(&data, seed % 2 == 0), TXG, durable).await.unwrap();
+            blocks.push((pointer(&[dva], &data), data));
+        }
+    }
+    direct.flush(&[0], TXG).await.unwrap();
+    for erased in erasures(leaves, tolerated) {
+        let io = bench.io(&erased, 0);
+        for (bp, data) in &blocks {
+            assert!(read(&io, bp).await == *data, "{bp} without {erased:?}");
+        }
+        let errors: u64 = io.tree().leaves().iter().map(|leaf| leaf.counters.get().checksum).sum();
+        assert_eq!(errors, 0, "every column is right, parity too, without {erased:?}");
+    }
+    assert!(bench.tallies.iter().all(|tally| tally.flushes.load(Relaxed) == 1));
+}
+
+#[tokio::test]
+async fn what_was_written_directly_reads_back_under_every_erasure() {
+    reads_back_under_every_erasure(Shape::Leaf, 1, 0).await;
+    reads_back_under_every_erasure(mirror(3), 3, 2).await;
+    reads_back_under_every_erasure(raidz(1, 3), 3, 1).await;
+    reads_back_under_every_erasure(raidz(2, 5), 5, 2).await;
+    reads_back_under_every_erasure(raidz(3, 6), 6, 3).await;
+    let replacing = Shape::Replacing(vec![Shape::Leaf; 2]);
+    reads_back_under_every_erasure(Shape::Mirror(vec![Shape::Leaf, replacing]), 3, 2).await;
+}
+
+#[tokio::test]
+async fn one_aligned_block_is_one_write_of_the_same_memory() {
+    let bench = Bench::new(&[Shape::Leaf, raidz(1, 3)], 12);
+    let direct = bench.writer().direct();
+    let place = |vdev| Dva { vdev, offset: 1 << 20, asize: 16_384, gang: false };
+    direct.write(place(0), placed(&noise(8192, 1), true), TXG, true).await.unwrap();
+    let tally = &bench.tallies[0];
+    assert_eq!(
+        (tally.through.load(Relaxed), tally.writes.load(Relaxed), tally.flushes.load(Relaxed)),
+        (1, 0, 0)
+    );
+    assert_eq!(tally.bytes.load(Relaxed), 8192, "no more than there is");
+    assert!(direct.may_shorten(&place(0)), "the rest of a log block need not be written");
+    assert!(!direct.may_shorten(&place(1)), "on RAIDZ its size says where its bytes are");
+    assert!(!direct.may_shorten(&place(7)));
+    assert!(direct.write(place(7), noise(4096, 1), TXG, true).await.is_err());
+    assert!(direct.flush(&[7], TXG).await.is_err());
+}
+
+fn refuse(on: On) -> Fault {
+    Fault::anywhere(on, Effect::Error(ErrorKind::Other))
+}
+
+fn missed(io: &PoolIo, leaf: usize) -> bool {
+    io.tree().leaves()[leaf].leaf.as_ref().unwrap().missed.contains(TXG)
+}
+
+#[tokio::test]
+async fn a_side_that_fails_is_left_alone_until_the_tree_is_replaced() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let io = bench.io(&[], 0);
+    let mut writer = bench.writer_over(Arc::clone(&io), 0);
+    let direct = writer.direct();
+    let data = noise(8192, 4);
+    let mut place = || {
+        let dva = writer.alloc.set_aside(0, 8192);
+        (dva, pointer(&[dva], &data))
+    };
+    bench.faults[1].inject(refuse(On::Write).times(1));
+    let (dva, _) = place();
+    direct.write(dva, data.clone(), TXG, true).await.unwrap();
+    assert!(!missed(&io, 1), "one refusal is forgiven");
+
+    bench.faults[1].inject(refuse(On::Write));
+    let (dva, bp) = place();
+    direct.write(dva, data.clone(), TXG, true).await.unwrap();
+    assert!(missed(&io, 1) && !missed(&io, 0), "readers know that it lacks this group");
+    assert!(io.tree().leaves()[1].counters.get().write > 0);
+    assert!(read(&io, &bp).await == data);
+    bench.faults[1].heal();
+    let before = bench.tallies[1].through.load(Relaxed);
+    direct.write(place().0, data.clone(), TXG, true).await.unwrap();
+    direct.flush(&[0], TXG).await.unwrap();
+    assert_eq!(bench.tallies[1].through.load(Relaxed), before, "it is left alone");
+    assert_eq!(bench.tallies[1].flushes.load(Relaxed), 0);
+
+    bench.faults[0].inject(refuse(On::Write));
+    let error = direct.write(place().0, data.clone(), TXG, true).await.unwrap_err();
+    let EngineError::Device(text) = &error else { panic!("{error}") };
+    assert!(text.contains("mirror-0") && text.contains("disk-0") && text.contains("disk-1"), "{text}");
+    assert!(!missed(&io, 0), "nobody will look for a block that was not written");
+
+    bench.faults[0].heal();
+    let (dva, bp) = place();
+    writer.set_io(bench.io(&[], 0));
+    direct.write(dva, data.clone(), TXG, true).await.unwrap();
+    for without in [0, 1] {
+        assert!(read(&bench.io(&[without], 0), &bp).await == data, "both are written to again");
+    }
+}
+
+#[tokio::test]
+async fn raidz_takes_as_many_failures_as_it_has_parity() {
+    for parity in 1..=3_usize {
+        for failing in 1..=parity + 1 {
+            for on in [On::Write, On::Flush] {
+                let bench = Bench::new(&[raidz(parity as u64, 5)], 12);
+                let io = bench.io(&[], 0);
+                let mut writer = bench.writer_over(Arc::clone(&io), 0);
+                let direct = writer.direct();
+                bench.faults.iter().take(failing).for_each(|fault| fault.inject(refuse(on)));
+                let data = noise(64 << 10, 9);
+                let dva = writer.alloc.set_aside(0, data.len() as u64);
+                let written = direct.write(dva, data.clone(), TXG, false).await;
+                let outcome = match written {
+                    Ok(()) => direct.flush(&[0], TXG).await,
+                    Err(error) => Err(error),
+                };
+                assert_eq!(
+                    outcome.is_ok(),
+                    failing <= parity,
+                    "raidz{parity}, {failing} failing: {outcome:?}"
+                );
+                if failing <= parity {
+                    assert!((0..failing).all(|leaf| missed(&io, leaf)));
+                    let without = bench.io(&(0..failing).collect::<Vec<_>>(), 0);
+                    assert!(read(&without, &pointer(&[dva], &data)).await == data);
+                }
+            }
+        }
+    }
+}
+
+/// Nobody waits for anybody: four blocks of ten seconds each take ten.
+#[tokio::test(start_paused = true)]
+async fn writes_of_many_tasks_go_side_by_side() {
+    let bench = Bench::new(&[raidz(1, 3)], 12);
+    let mut writer = bench.writer();
+    let direct = writer.direct();
+    let slow = Duration::from_secs(10);
+    bench
+        .faults
+        .iter()
+        .for_each(|fault| fault.inject(Fault::anywhere(On::Write, Effect::Delay(slow..=slow))));
+    let begin = tokio::time::Instant::now();
+    let tasks: Vec<_> = (0..4)
+        .map(|n| {
+            let (direct, dva) = (Arc::clone(&direct), writer.alloc.set_aside(0, 8192));
+            tokio::spawn(async move { direct.write(dva, noise(8192, n), TXG, true).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(begin.elapsed(), slow);
+}
+
+#[tokio::test]
+async fn a_block_that_is_there_already_is_entered_not_written() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = bench.writer();
+    let direct: Arc<Direct> = writer.direct();
+    let data = noise(16_384, 3);
+    let dva = writer.alloc.set_aside(0, 16_384);
+    direct.write(dva, data.clone(), TXG, false).await.unwrap();
+    let bp = pointer(&[dva], &data);
+    let unwanted = writer.alloc.set_aside(0, 16_384);
+    writer.discard(&pointer(&[unwanted], &data)).unwrap();
+    let before = bench.device_bytes();
+    let job = Job { written: Some(bp), ..job(data.clone(), off()) };
+    assert_eq!(writer.write(vec![job.clone()]).await.unwrap(), [bp]);
+    let written = writer.finish().await.unwrap();
+    assert_eq!((written.blocks, written.bytes), (1, 16_384));
+    assert_eq!(bench.device_bytes(), before);
+    assert!(
+        bench.tallies.iter().all(|tally| tally.flushes.load(Relaxed) == 1),
+        "it is durable with its group"
+    );
+    assert!(writer.alloc.aside.is_empty() && writer.alloc.allocated.contains_key(&(0, dva.offset)));
+    writer.free(&bp).await.unwrap();
+    assert!(writer.alloc.allocated.is_empty());
+
+    writer.begin(TXG + 1);
+    let late = writer.write(vec![job.clone()]).await.unwrap_err();
+    assert!(late.to_string().contains("written ahead"), "{late}");
+    writer.begin(TXG);
+    let other = writer.write(vec![Job { content: noise(8192, 1), ..job }]).await.unwrap_err();
+    assert!(other.to_string().contains("written ahead"), "{other}");
+}
+
+/// A writer with a real allocator, which takes what was written ahead into its maps.
+#[tokio::test]
+async fn blocks_written_ahead_are_what_the_group_would_have_written() {
+    let mut random = StdRng::seed_from_u64(5);
+    for shapes in [vec![Shape::Leaf], vec![mirror(2), mirror(2)], vec![raidz(1, 4)]] {
+        let bench = Bench::new(&shapes, 12);
+        let io = bench.io(&[], 0);
+        let tops: Vec<NewTop> = io.tree().tops.iter().map(top_of).collect();
+        let mut writer = BlockWriter::new(Arc::clone(&io), Allocator::create(TRAITS, &tops), TRAITS, 0);
+        writer.begin(TXG);
+        let ahead = writer.ahead();
+        let object_type = ObjectType::ZVOL;
+        let mut made = Vec::new();
+        for n in 0..60 {
+            let content = match random.random_range(0..5) {
+                0 => Bytes::from(vec![0; 16_384]),
+                1 => Bytes::from([vec![7; 20], vec![0; 16_364]].concat()),
+                2 => noise(131_072, n),
+                _ => mixed(16_384, n, 50),
+            };
+            let algorithm = [compress::Algorithm::Off, compress::Algorithm::Lz4][random.random_range(0..2)];
+            let policy = BlockPolicy { copies: random.random_range(1..3), ..policy(algorithm) };
+            let write = ahead.write(content.clone(), &policy, object_type, TXG, Bookmark::default());
+            // The syncing task comes by when it is asked to.
+            let bp = tokio::select! {
+                biased;
+                bp = write => bp.unwrap(),
+                () = restocking(&mut writer.alloc) => unreachable!(),
+            };
+            made.push((content, policy, bp));
+        }
+        let keep = made.split_off(6);
+        let free = writer.alloc.totals().free_now;
+        made.iter().for_each(|(_, _, bp)| writer.discard(bp).unwrap());
+        let dropped: u64 = made.iter().flat_map(|(_, _, bp)| bp.dvas()).map(|dva| dva.asize).sum();
+        assert_eq!(writer.alloc.totals().free_now + dropped, free, "their places wait");
+        let jobs = |written: bool| -> Vec<Job> {
+            let job = |(content, policy, bp): &(Bytes, BlockPolicy, BlkPtr)| Job {
+                written: written.then_some(*bp),
+                ..job(content.clone(), *policy)
+            };
+            keep.iter().map(job).collect()
+        };
+        let pointers = writer.write(jobs(true)).await.unwrap();
+        let twins = writer.write(jobs(false)).await.unwrap();
+        writer.finish().await.unwrap();
+        let fresh = bench.io(&[], 0);
+        let mut allocated = 0;
+        for ((pointer, twin), (content, ..)) in pointers.iter().zip(&twins).zip(&keep) {
+            let shape = |bp: &BlkPtr| {
+                (bp.is_hole(), bp.is_embedded(), bp.lsize(), bp.checksum(), bp.dvas().count(), bp.fill())
+            };
+            assert_eq!(shape(pointer), shape(twin));
+            if pointer.is_hole() {
+                assert!(content.iter().all(|byte| *byte == 0));
+                continue;
+            }
+            assert_eq!((pointer.birth(), pointer.psize()), (TXG, twin.psize()));
+            assert!(read(&fresh, pointer).await == *content);
+            allocated += pointer.dvas().chain(twin.dvas()).map(|dva| dva.asize).sum::<u64>();
+        }
+        assert_eq!(allocated_raw(&writer.alloc, &tops), allocated);
+        for bp in pointers.iter().chain(&twins) {
+            writer.free(bp).await.unwrap();
+        }
+        assert_eq!(allocated_raw(&writer.alloc, &tops), 0);
+    }
+}
+
+async fn restocking(alloc: &mut Allocator) {
+    let space = Arc::clone(alloc.log_space());
+    loop {
+        space.asked().await;
+        alloc.restock().await.unwrap();
+    }
+}
+
+/// Bytes in use, as they lie on the devices.
+fn allocated_raw(alloc: &Allocator, tops: &[NewTop]) -> u64 {
+    let totals = alloc.totals();
+    let capacity: u64 = tops.iter().map(|top| top.asize >> top.metaslab_shift << top.metaslab_shift).sum();
+    capacity - totals.free_now - totals.deferred
+}
+
+fn top_of(vdev: &pool::vdev::Vdev) -> NewTop {
+    let top = vdev.top.as_ref().unwrap();
+    let raidz = match &vdev.kind {
+        pool::vdev::Kind::Raidz(geometry) => Some(geometry.clone()),
+        _ => None,
+    };
+    NewTop {
+        id: vdev.id,
+        ashift: u32::try_from(top.ashift).unwrap(),
+        asize: top.asize,
+        metaslab_shift: 24,
+        raidz,
+        class: Class::Normal,
+    }
+}
