@@ -46,8 +46,15 @@ pub fn list(held: &[Arc<Held>]) -> LogList {
 /// What was replayed when the pool was opened, if anything was.
 #[must_use]
 pub fn replayed(engine: &Engine) -> Option<Replayed> {
-    let _ = engine;
-    None
+    let found = engine.replayed();
+    let notes = found.notes();
+    (found.records > 0 || !notes.is_empty()).then(|| Replayed {
+        volumes: found.volumes,
+        records: found.records,
+        bytes: found.bytes,
+        ms: u64::try_from(found.took.as_millis()).unwrap_or(u64::MAX),
+        notes,
+    })
 }
 
 fn pool_log(engine: &Engine) -> PoolLog {

@@ -2,7 +2,10 @@
 //! at a time, blocking. Stock clients do not tell which of their writes were answered when the server dies.
 //!
 //! Facts: the NBD protocol text (fixed newstyle handshake, simple replies), RFC 7143 §11, SBC-3.
-#![allow(dead_code, reason = "each test file uses a part of it, and some of it is for reading in a panic only")]
+#![allow(
+    dead_code,
+    reason = "each test file uses a part of it, and some of it is for reading in a panic only"
+)]
 
 use std::{
     io::{self, Read as _, Write as _},

@@ -10,7 +10,7 @@
 //! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
 //! every operation on it is refused with.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use engine::{
     EngineError,
@@ -253,6 +253,11 @@ pub struct Host {
     pub(crate) serving: Option<Arc<Serving>>,
 }
 
+/// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
+/// busy machine within tenths of a second.
+const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
 /// Block cache of a pool that a daemon opens later than at its start, in bytes.
 const LATER_CACHE: usize = 64 << 20;
 
@@ -407,7 +412,7 @@ impl Host {
         if let Some(why) = must_not {
             return read(why.to_owned()).await;
         }
-        let locked = match candidate.reopen(&import::writable()).await {
+        let locked = match lock(candidate).await {
             Ok(locked) => locked,
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 return Err(format!(
@@ -538,6 +543,23 @@ impl Host {
             }
         }
         if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+}
+
+/// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
+/// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
+async fn lock(candidate: &Candidate) -> std::io::Result<Candidate> {
+    let deadline = tokio::time::Instant::now() + LOCK_PATIENCE;
+    loop {
+        match candidate.reopen(&import::writable()).await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ResourceBusy
+                    && tokio::time::Instant::now() < deadline =>
+            {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
     }
 }
 
