@@ -172,6 +172,7 @@ impl Engine {
                 txgs: Arc::clone(&txgs),
                 space: Arc::clone(syncer.out.alloc.log_space()),
                 direct: syncer.out.direct(),
+                ahead: syncer.out.ahead(),
             };
             let shared = Arc::new(Shared {
                 txgs,

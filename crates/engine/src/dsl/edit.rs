@@ -101,6 +101,9 @@ impl Edit {
         let phys = dataset::load(&mut cx.mos, object).await?;
         let dir_phys = dir::load(&mut cx.mos, phys.dir).await?;
         let policy = policy(cx, phys.dir).await?;
+        if let Some(log) = cx.logs.get(object) {
+            log.set_policy(&policy);
+        }
         let deflate = cx.out.alloc.deflate().clone();
         // The previous snapshot's unique bytes grow only if this dataset is its successor, not a clone of it.
         let shared_after = match phys.prev_snap {

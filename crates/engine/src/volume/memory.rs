@@ -219,8 +219,8 @@ impl Memory {
     }
 
     /// Moves what the log lacks of these blocks (of `block` bytes each) to `batch`, in the order in which it must be
-    /// logged.
-    pub(super) fn gather(&mut self, blocks: &Range<u64>, block: u64, batch: &mut Batch) {
+    /// logged. Whole blocks of group `ahead` may be written to their places first.
+    pub(super) fn gather(&mut self, blocks: &Range<u64>, block: u64, ahead: Option<u64>, batch: &mut Batch) {
         for group in &mut self.groups {
             if group.unlogged.is_empty() {
                 continue;
@@ -230,7 +230,10 @@ impl Memory {
                 batch.zero(group.txg, range.start * block, (range.end - range.start) * block);
             }
             for (blkid, within) in written {
-                if let Some(content) = group.changes.blocks.get(&blkid) {
+                let Some(content) = group.changes.blocks.get(&blkid) else { continue };
+                if ahead == Some(group.txg) && within.len() as u64 == block {
+                    batch.ahead(group.txg, blkid, content.clone());
+                } else {
                     batch.write(group.txg, blkid * block + within.start as u64, content.slice(within));
                 }
             }

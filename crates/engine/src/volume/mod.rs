@@ -40,6 +40,7 @@ use block::{
     Asked, BlockVolume, Durability, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture,
 };
 use bytes::Bytes;
+use ondisk::blkptr::BlkPtr;
 use parking_lot::{Mutex, RwLock};
 use pool::{dmu::Object, volume::Volume};
 use smallvec::smallvec;
@@ -203,10 +204,15 @@ impl LiveVolume {
     /// What is to be synced in `txg`, which takes no more changes. It stays readable.
     #[must_use]
     pub fn dirty(&self, txg: u64) -> Dirty {
-        let Some(changes) = self.memory.write().seal(txg) else { return Dirty::default() };
+        let (changes, (ahead, unwanted)) = {
+            let mut memory = self.memory.write();
+            let Some(changes) = memory.seal(txg) else { return Dirty::default() };
+            (changes, memory.ahead(txg))
+        };
         // The list is made without the lock: a hundred thousand blocks take milliseconds.
         let end = self.current.load().service.size.div_ceil(self.block);
-        Dirty { blocks: changes.blocks(end), freed: changes.freed(end), ..Dirty::default() }
+        let ahead = ahead.into_iter().collect();
+        Dirty { blocks: changes.blocks(end), freed: changes.freed(end), ahead, unwanted }
     }
 
     /// `txg` is on disk: `data` replaces what was read from before, the dirty blocks of `txg` are forgotten.
@@ -366,15 +372,23 @@ impl LiveVolume {
 }
 
 impl Source for LiveVolume {
-    fn gather(&self, want: &[Want], most: u64, batch: &mut Batch) -> bool {
+    fn block(&self) -> u64 {
+        self.block
+    }
+
+    fn gather(&self, want: &[Want], most: u64, ahead: Option<u64>, batch: &mut Batch) -> bool {
         let mut memory = self.memory.write();
         if memory.unlogged_bytes() > most && want.iter().flatten().any(|blocks| *blocks == EVERYTHING) {
             return false;
         }
         for blocks in want.iter().flatten() {
-            memory.gather(blocks, self.block, batch);
+            memory.gather(blocks, self.block, ahead, batch);
         }
         true
+    }
+
+    fn written_ahead(&self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr) {
+        self.memory.write().written_ahead(txg, blkid, content, to);
     }
 
     fn lacks(&self, want: &Want) -> bool {

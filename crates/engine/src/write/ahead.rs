@@ -53,7 +53,7 @@ impl Ahead {
     /// a tiny one embedded: those need no flush.
     ///
     /// # Errors
-    /// [`EngineError::NoSpace`]: only the transaction group has a place for it. Else it cannot be written.
+    /// [`EngineError::NoSpace`]: there is no place at hand. Else it cannot be written.
     pub async fn write(
         &self,
         content: Bytes,
@@ -78,7 +78,7 @@ impl Ahead {
             Prepared::Embedded(bp) | Prepared::Written(bp) => return Ok(bp),
             Prepared::Hole => return Ok(BlkPtr::EMPTY),
         };
-        let dvas = self.places(data.len() as u64, policy.copies).await?;
+        let dvas = self.places(data.len() as u64, policy.copies)?;
         let bp = BlkPtr::stored(&Stored {
             dvas,
             lsize,
@@ -122,10 +122,11 @@ impl Ahead {
     }
 
     /// As many places as there are copies; fewer, but one, if there are no more.
-    async fn places(&self, psize: u64, copies: u8) -> Result<[Dva; 3], EngineError> {
+    fn places(&self, psize: u64, copies: u8) -> Result<[Dva; 3], EngineError> {
         let mut dvas = [Dva::default(); 3];
         for (number, place) in dvas.iter_mut().take(copies.clamp(1, 3).into()).enumerate() {
-            match self.space.take(psize, Supply::Pool).await {
+            // Without waiting: whoever writes ahead holds the transaction group, for which the space's owner may wait.
+            match self.space.try_take(psize, Supply::Pool) {
                 Some(dva) => *place = dva,
                 None if number == 0 => return Err(EngineError::NoSpace { psize }),
                 None => break,

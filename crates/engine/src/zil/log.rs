@@ -29,10 +29,12 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use ondisk::{
-    blkptr::Dva,
+    blkptr::{BlkPtr, Dva},
+    dnode::ObjectType,
     zil::{BLOCK_BYTES_MAX, BLOCK_UNIT, CHAIN_BYTES, HEADER_BYTES},
 };
 use parking_lot::Mutex;
+use pool::Bookmark;
 use rand::{RngCore, rngs::StdRng};
 use smallvec::SmallVec;
 use tokio::{
@@ -41,12 +43,18 @@ use tokio::{
 };
 
 use super::{
-    chain::{self, Chain},
+    chain::{self, Block, Chain},
     records::{Batch, Filling, Pending},
     space::{LogSpace, Supply},
     stats::{Fallback, Report, Stats},
 };
-use crate::{EngineError, alloc::Allocator, txg::Txgs, write::direct::Direct};
+use crate::{
+    EngineError,
+    alloc::Allocator,
+    policy::{BlockPolicy, SetPolicy},
+    txg::{Cost, Tx, Txgs},
+    write::{ahead::Ahead, direct::Direct},
+};
 
 /// Rounds under way at once: one that is on its way to the devices, and one for whoever came just after it. More
 /// would make the batches smaller, and devices flush one thing after the other.
@@ -57,6 +65,11 @@ const IN_FLIGHT: usize = 16;
 const REMEMBERED: usize = 7;
 /// Bytes of the place a chain begins with, and the least any round finds.
 const PLACE_MIN: usize = 2 * BLOCK_UNIT;
+/// Blocks of a volume from this size on go to their places at once, and the log only points there, unless there is a
+/// log device.
+const AHEAD_MIN: u64 = 32 << 10;
+/// A volume's data object.
+const DATA: u64 = 1;
 /// Beyond this, a commit is left to the transaction group: writing it twice would take longer.
 const BURST: u64 = 64 << 20;
 
@@ -68,9 +81,13 @@ pub(crate) const EVERYTHING: Range<u64> = 0..u64::MAX;
 
 /// A volume, as far as its log is concerned.
 pub(crate) trait Source: Send + Sync {
+    /// Bytes of a block.
+    fn block(&self) -> u64;
     /// Moves what the log lacks of these blocks to `batch`, in order; false if that is more than `most` bytes, and
-    /// nothing was moved.
-    fn gather(&self, want: &[Want], most: u64, batch: &mut Batch) -> bool;
+    /// nothing was moved. Whole blocks of transaction group `ahead`, which is held, may be written to their places.
+    fn gather(&self, want: &[Want], most: u64, ahead: Option<u64>, batch: &mut Batch) -> bool;
+    /// A block of a group that is held was written to its place, with this content.
+    fn written_ahead(&self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr);
     /// Whether the log lacks anything of these blocks.
     fn lacks(&self, want: &Want) -> bool;
 }
@@ -81,6 +98,7 @@ pub(crate) struct Means {
     pub(crate) txgs: Arc<Txgs>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) direct: Arc<Direct>,
+    pub(crate) ahead: Ahead,
 }
 
 /// Where the chain is in its life.
@@ -124,6 +142,8 @@ struct State {
     sizes: VecDeque<usize>,
     /// Blocks with `logbias=throughput` stay off log devices.
     supply: Supply,
+    /// How blocks of the volume are written, as of its last sync.
+    policy: Option<BlockPolicy>,
     why: Fallback,
 }
 
@@ -146,6 +166,14 @@ impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Log({}, {:?})", self.dataset, self.state.lock().phase)
     }
+}
+
+/// What a round writes.
+#[derive(Default)]
+struct Formed {
+    blocks: Vec<Sealed>,
+    /// Top-level devices that hold what was written ahead.
+    tops: SmallVec<[u32; 3]>,
 }
 
 /// A log block on its way.
@@ -171,6 +199,7 @@ impl Log {
             newest: 0,
             sizes: VecDeque::new(),
             supply: Supply::Log,
+            policy: None,
             why: Fallback::NotBegun,
         };
         Arc::new(Self {
@@ -285,7 +314,7 @@ impl Log {
         };
         let issued = Instant::now();
         let written = match &formed {
-            Ok(blocks) => self.write(blocks).await,
+            Ok(formed) => self.write(formed).await,
             Err(_) => false,
         };
         // A block counts only if the whole chain up to it does.
@@ -298,8 +327,8 @@ impl Log {
             let mut state = self.state.lock();
             state.in_flight -= 1;
             match &formed {
-                Ok(blocks) if done => {
-                    if let Some(last) = blocks.last() {
+                Ok(formed) if done => {
+                    if let Some(last) = formed.blocks.last() {
                         state.chain.durable(last.sequence);
                     }
                 }
@@ -318,10 +347,10 @@ impl Log {
         waiters: Vec<Waiter>,
         issued: Instant,
         done: bool,
-        formed: &Result<Vec<Sealed>, Fallback>,
+        formed: &Result<Formed, Fallback>,
     ) {
         let now = Instant::now();
-        if done && formed.as_ref().is_ok_and(|blocks| !blocks.is_empty()) {
+        if done && formed.as_ref().is_ok_and(|formed| !formed.blocks.is_empty()) {
             self.stats.rounds.fetch_add(1, Relaxed);
             self.stats.device.add(now - issued);
         }
@@ -339,22 +368,26 @@ impl Log {
     }
 
     /// Fills blocks with all that `waiters` want and the log lacks. There is one that forms at a time.
-    async fn form(&self, waiters: &[Waiter]) -> Result<Vec<Sealed>, Fallback> {
+    async fn form(&self, waiters: &[Waiter]) -> Result<Formed, Fallback> {
         let (Some(means), Some(source)) = (&self.means, self.source.get().and_then(Weak::upgrade)) else {
             return Err(Fallback::NotBegun);
         };
         let wants: Vec<Want> = waiters.iter().map(|waiter| waiter.want.clone()).collect();
         let mut batch = Batch::default();
         let most = if means.space.has_log_device() { BURST * 8 } else { BURST };
-        if !source.gather(&wants, most, &mut batch) {
+        let (held, policy) = self.hold_to_write_ahead(means, &*source);
+        if !source.gather(&wants, most, held.as_ref().map(Tx::txg), &mut batch) {
             return Err(Fallback::Burst);
         }
-        drop(source);
-        let pending = batch.into_pending();
-        let mut blocks = Vec::new();
+        let mut pending = batch.into_pending();
+        let mut formed = Formed::default();
         if pending.is_empty() {
-            return Ok(blocks);
+            return Ok(formed);
         }
+        if let Some(policy) = policy {
+            pending = self.write_ahead(means, &*source, &policy, pending, &mut formed.tops).await;
+        }
+        drop((held, source));
         let mut rest: usize = pending.iter().map(Pending::bytes).sum();
         let place = {
             let mut state = self.state.lock();
@@ -397,23 +430,85 @@ impl Log {
             };
             let shorten = means.direct.may_shorten(&filled.dva);
             let data = chain::seal(filling, &next, verifier, shorten).map_err(|_| Fallback::Device)?;
-            blocks.push(Sealed { dva: filled.dva, birth: filled.birth, sequence: filled.sequence, data });
+            let Block { dva, birth, sequence, .. } = filled;
+            formed.blocks.push(Sealed { dva, birth, sequence, data });
             if is_last {
-                return Ok(blocks);
+                return Ok(formed);
             }
         }
     }
 
+    /// Holds the open transaction group if large blocks are to be written to their places instead of the log.
+    fn hold_to_write_ahead(&self, means: &Means, source: &dyn Source) -> (Option<Tx>, Option<BlockPolicy>) {
+        let (supply, policy) = {
+            let state = self.state.lock();
+            (state.supply, state.policy)
+        };
+        let on_log_device = supply == Supply::Log && means.space.has_log_device();
+        if policy.is_none() || on_log_device || source.block() < AHEAD_MIN {
+            return (None, None);
+        }
+        let held = means.txgs.try_assign(Cost::default());
+        let policy = policy.filter(|_| held.is_some());
+        (held, policy)
+    }
+
+    /// Writes blocks to their places where that can be done now, and notes on which devices.
+    async fn write_ahead(
+        &self,
+        means: &Means,
+        source: &dyn Source,
+        policy: &BlockPolicy,
+        pending: Vec<Pending>,
+        tops: &mut SmallVec<[u32; 3]>,
+    ) -> Vec<Pending> {
+        let write = |mut pending: Pending| {
+            let ahead = &means.ahead;
+            async move {
+                let Some((blkid, content)) = pending.to_write_ahead() else { return (vec![pending], None) };
+                let at = Bookmark { objset: self.dataset, object: DATA, level: 0, blkid };
+                let content = content.clone();
+                let written = ahead.write(content.clone(), policy, ObjectType::ZVOL, pending.txg, at).await;
+                match written {
+                    Ok(to) if to.is_hole() => {
+                        pending.point(to);
+                        (vec![pending], None)
+                    }
+                    Ok(to) if !to.is_embedded() => {
+                        let txg = pending.txg;
+                        pending.point(to);
+                        (vec![pending], Some((txg, blkid, content, to)))
+                    }
+                    Ok(_) | Err(_) => (pending.inline(), None),
+                }
+            }
+        };
+        let writes: Vec<_> = pending.into_iter().map(write).collect();
+        let mut writes = stream::iter(writes).buffered(IN_FLIGHT);
+        let mut all = Vec::new();
+        while let Some((pending, written)) = writes.next().await {
+            all.extend(pending);
+            if let Some((txg, blkid, content, to)) = written {
+                tops.extend(to.dvas().map(|dva| dva.vdev));
+                source.written_ahead(txg, blkid, &content, to);
+            }
+        }
+        all
+    }
+
     /// Writes blocks and makes them durable; false if that failed.
-    async fn write(&self, blocks: &[Sealed]) -> bool {
+    async fn write(&self, formed: &Formed) -> bool {
         let Some(means) = &self.means else { return false };
+        let Formed { blocks, tops } = formed;
         for block in blocks {
             self.stats.block(block.dva.vdev, block.data.len() as u64);
         }
-        let outcome = match blocks {
+        let outcome = match &blocks[..] {
             [] => return true,
-            [one] => means.direct.write(one.dva, one.data.clone(), one.birth, true).await,
-            _ => self.write_many(means, blocks).await,
+            [one] if tops.is_empty() => {
+                means.direct.write(one.dva, one.data.clone(), one.birth, true).await
+            }
+            _ => self.write_many(means, blocks, tops).await,
         };
         if let Err(error) = &outcome {
             tracing::warn!(dataset = self.dataset, %error, "the intent log cannot be written; transaction groups take its place");
@@ -424,7 +519,7 @@ impl Log {
         outcome.is_ok()
     }
 
-    async fn write_many(&self, means: &Means, blocks: &[Sealed]) -> Result<(), EngineError> {
+    async fn write_many(&self, means: &Means, blocks: &[Sealed], also: &[u32]) -> Result<(), EngineError> {
         let write = |block: &Sealed| {
             let (direct, dva, data, birth) = (&means.direct, block.dva, block.data.clone(), block.birth);
             async move { direct.write(dva, data, birth, false).await }
@@ -435,6 +530,7 @@ impl Log {
             result?;
         }
         let mut tops: SmallVec<[u32; 3]> = blocks.iter().map(|block| block.dva.vdev).collect();
+        tops.extend_from_slice(also);
         tops.sort_unstable();
         tops.dedup();
         let txg = blocks.iter().map(|block| block.birth).max().unwrap_or(0);
@@ -472,6 +568,11 @@ impl Log {
             Phase::GivenUp | Phase::Ended => !state.chain.is_empty(),
             _ => state.chain.is_touched_by(txg),
         }
+    }
+
+    /// How blocks of the volume are written from now on.
+    pub(crate) fn set_policy(&self, policy: &SetPolicy) {
+        self.state.lock().policy = Some(policy.block(ObjectType::ZVOL, 0, 0, 0));
     }
 
     /// True the first time: what the object set names until then is not this log's.

@@ -37,7 +37,9 @@ enum Change {
     Write(SmallVec<[Bytes; 1]>, usize),
     /// Bytes that become zeroes.
     Zero(u64),
-    /// The block at this place has its content: a block of the volume, and bytes of it that count.
+    /// A whole block that may be written to its place first: its number and content.
+    Ahead(u64, Bytes),
+    /// The block at this place has its content, of so many bytes.
     Points(Box<BlkPtr>, u64),
 }
 
@@ -74,9 +76,10 @@ impl Batch {
         self.pending.push(Pending { txg, offset, change: Change::Zero(len) });
     }
 
-    /// The block of `len` bytes at byte `offset` was written to its place already.
-    pub(crate) fn point(&mut self, txg: u64, offset: u64, len: u64, to: BlkPtr) {
-        self.pending.push(Pending { txg, offset, change: Change::Points(Box::new(to), len) });
+    /// Block `blkid` of a volume, all of it, was written, and may go to its place before it is logged.
+    pub(crate) fn ahead(&mut self, txg: u64, blkid: u64, content: Bytes) {
+        let offset = blkid * content.len() as u64;
+        self.pending.push(Pending { txg, offset, change: Change::Ahead(blkid, content) });
     }
 
     /// The changes, in order.
@@ -86,12 +89,35 @@ impl Batch {
 }
 
 impl Pending {
+    /// The block that may be written to its place first.
+    pub(crate) fn to_write_ahead(&self) -> Option<(u64, &Bytes)> {
+        match &self.change {
+            Change::Ahead(blkid, content) => Some((*blkid, content)),
+            _ => None,
+        }
+    }
+
+    /// It was: the record points there, or says that the block is a hole now.
+    pub(crate) fn point(&mut self, to: BlkPtr) {
+        let len = self.to_write_ahead().map_or(0, |(_, content)| content.len() as u64);
+        self.change = if to.is_hole() { Change::Zero(len) } else { Change::Points(Box::new(to), len) };
+    }
+
+    /// It was not: records with its content.
+    pub(crate) fn inline(self) -> Vec<Self> {
+        let Change::Ahead(_, content) = self.change else { return vec![self] };
+        let mut batch = Batch::default();
+        batch.write(self.txg, self.offset, content);
+        batch.pending
+    }
+
     /// Bytes of its record.
     pub(crate) fn bytes(&self) -> usize {
         match &self.change {
             Change::Write(_, len) => WRITE_BYTES + len.next_multiple_of(8),
             Change::Zero(_) => TRUNCATE_BYTES,
-            Change::Points(..) => WRITE_BYTES,
+            // One that is not at its place by now is logged with its content: see `inline`.
+            Change::Ahead(..) | Change::Points(..) => WRITE_BYTES,
         }
     }
 
@@ -99,7 +125,7 @@ impl Pending {
     pub(crate) fn payload(&self) -> (u64, u64) {
         match &self.change {
             Change::Write(_, len) => (*len as u64, 0),
-            Change::Zero(_) => (0, 0),
+            Change::Zero(_) | Change::Ahead(..) => (0, 0),
             Change::Points(_, len) => (0, *len),
         }
     }
@@ -123,6 +149,7 @@ impl Pending {
                 let body = Body::Truncate { object: DATA, offset, length: *length };
                 copy_record(txg, sequence, body, to);
             }
+            Change::Ahead(..) => unreachable!("a block that is neither at its place nor in its record"),
             Change::Points(pointer, length) => {
                 let data = ondisk::zil::WriteData::Indirect(**pointer);
                 let body = Body::Write { object: DATA, offset, length: *length, data };

@@ -233,3 +233,50 @@ async fn snapshots_rollbacks_clones_and_destroys_beside_a_log_lose_nothing_of_it
     world.save(dir.path());
     files::judge(dir.path());
 }
+
+#[tokio::test(start_paused = true)]
+async fn large_blocks_go_to_their_places_once_and_the_log_points_there() {
+    const LARGE: u64 = 64 << 10;
+    for (layout, is_cut) in
+        [("d0", false), ("d0", true), ("raidz1 d0 d1 d2", true), ("mirror d0 d1", true), ("d0 log d1", true)]
+    {
+        let (mut world, running) = World::create(layout, 12, 96 << 20, 11).await;
+        let name = format!("{POOL}/large");
+        let one = running.volume(&name, 4 << 20, LARGE as u32, Properties::new()).await;
+        one.write(0, data(vec![1; 512]), FUA).await.unwrap();
+        let noise = |seed: u64, len: u64| {
+            let byte = move |i: u64| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+            data((0..len).map(byte).collect())
+        };
+        one.write(LARGE, noise(1, 8 * LARGE), FUA).await.unwrap();
+        let report = one.log_report();
+        let expected = if layout.contains("log") { 0 } else { 8 * LARGE };
+        assert_eq!(report.indirect, expected, "{layout}: {report:?}");
+        // Changed again in the same group: wholly, partly, freed, with zeroes; logged again or not.
+        one.write(2 * LARGE, noise(2, LARGE), FUA).await.unwrap();
+        one.write(3 * LARGE, noise(3, LARGE), Durability::Cached).await.unwrap();
+        one.write(4 * LARGE + 4096, noise(4, 4096), FUA).await.unwrap();
+        one.unmap(5 * LARGE, LARGE, FUA).await.unwrap();
+        one.write(6 * LARGE, data(vec![0; LARGE as usize]), FUA).await.unwrap();
+        one.write(3 << 20, noise(5, 100), Durability::Cached).await.unwrap();
+        one.flush().await.unwrap();
+        let expected = content(&*one).await;
+        if is_cut {
+            world.cut(running).await;
+            world.verify(&format!("{layout} cut off")).await;
+        } else {
+            running.engine.sync().await.unwrap();
+            let on_disk = running.engine.view().open_volume(&name).await.unwrap();
+            assert!(content(&*on_disk).await == expected, "what was written ahead is what is in the pool");
+            running.export().await;
+        }
+        let running = world.open().await;
+        let one = running.engine.volume(&name).await.unwrap();
+        assert!(content(&*one).await == expected, "{layout}");
+        running.export().await;
+        world.verify(&format!("{layout} at the end")).await;
+        let dir = tempfile::tempdir().unwrap();
+        world.save(dir.path());
+        files::judge(dir.path());
+    }
+}
