@@ -342,13 +342,7 @@ impl Log {
         self.answer(waiters, issued, done, &formed);
     }
 
-    fn answer(
-        &self,
-        waiters: Vec<Waiter>,
-        issued: Instant,
-        done: bool,
-        formed: &Result<Formed, Fallback>,
-    ) {
+    fn answer(&self, waiters: Vec<Waiter>, issued: Instant, done: bool, formed: &Result<Formed, Fallback>) {
         let now = Instant::now();
         if done && formed.as_ref().is_ok_and(|formed| !formed.blocks.is_empty()) {
             self.stats.rounds.fetch_add(1, Relaxed);
@@ -505,9 +499,7 @@ impl Log {
         }
         let outcome = match &blocks[..] {
             [] => return true,
-            [one] if tops.is_empty() => {
-                means.direct.write(one.dva, one.data.clone(), one.birth, true).await
-            }
+            [one] if tops.is_empty() => means.direct.write(one.dva, one.data.clone(), one.birth, true).await,
             _ => self.write_many(means, blocks, tops).await,
         };
         if let Err(error) = &outcome {
