@@ -5,6 +5,7 @@
 
 use block::{Asked, Durability, Geometry, Segment, Segments};
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
@@ -241,14 +242,12 @@ impl LogicalUnit {
             return Err(Sense::parameter(8).into());
         }
         let durability = self.durability(false);
-        for run in runs.filter(|run| run.blocks > 0) {
+        // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
+        let zeroed = runs.filter(|run| run.blocks > 0).map(|run| {
             let len = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-            self.volume
-                .write_zeroes(self.byte(run.lba), len, false, durability)
-                .await
-                .map_err(|e| self.failed(&e))?;
-        }
-        Ok(())
+            self.volume.write_zeroes(self.byte(run.lba), len, false, durability)
+        });
+        try_join_all(zeroed).await.map(drop).map_err(|e| self.failed(&e))
     }
 
     /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).

@@ -208,10 +208,7 @@ fn without_a_write_cache_every_change_is_stable_and_the_page_says_so_to_all() {
         assert_eq!(bench.heard(&cdb(0x8a, 0x08), &BLOCK), [Write(FUA)], "what the command says comes first");
         assert_eq!(bench.heard(&cdb(0x8e, 0), &BLOCK), [Write(FUA)]);
         assert_eq!(bench.heard(&cdb(0x93, 0x08), &ZEROES), [Zeroes(CACHE_OFF)]);
-        assert_eq!(
-            bench.heard(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap_list()),
-            [Zeroes(CACHE_OFF)]
-        );
+        assert_eq!(bench.heard(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap_list()), [Zeroes(CACHE_OFF)]);
         let caw = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
         assert_eq!(bench.heard(&caw, &[ZEROES, BLOCK].concat()), [Write(CACHE_OFF)]);
         assert_eq!(bench.heard(&cdb(0x91, 0), &[]), [Flush], "not wrong, only needless");

@@ -57,6 +57,16 @@ pub fn replayed(engine: &Engine) -> Option<Replayed> {
     })
 }
 
+/// That in a line; `None` if there was nothing to replay.
+#[must_use]
+pub fn replayed_line(found: &Replayed) -> Option<String> {
+    let Replayed { volumes, records, bytes, ms, .. } = found;
+    let plural = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let (volumes, what) = (plural(*volumes, "volume"), plural(*records, "record"));
+    let bytes = pool::props::value::bytes(*bytes);
+    (*records > 0).then(|| format!("intent log of {volumes} replayed: {what}, {bytes}, in {ms} ms"))
+}
+
 fn pool_log(engine: &Engine) -> PoolLog {
     let view = engine.view();
     let mut volumes: Vec<VolumeLog> =
@@ -206,7 +216,8 @@ fn sentence(volume: &VolumeLog, facts: &Facts) -> String {
             many => many.iter().map(|(_, why, times)| format!("{} as {why}", thousands(*times))).collect(),
         };
         let why = why.join(", ");
-        add(&mut out, format_args!("; {} waited for their transaction group: {why}", thousands(waited)));
+        let whose = if waited == 1 { "its" } else { "their" };
+        add(&mut out, format_args!("; {} waited for {whose} transaction group: {why}", thousands(waited)));
     }
     if volume.ignored > 0 {
         let ignored = thousands(volume.ignored);

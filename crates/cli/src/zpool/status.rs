@@ -4,7 +4,8 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::{Device, Pool, log::Replayed},
+    api::{Device, Pool},
+    logs,
     pool::props::value::{bytes, count},
 };
 
@@ -134,15 +135,7 @@ fn warnings(pool: &Pool) -> Vec<String> {
 /// What was done after a crash, and what could not be done.
 fn replayed(pool: &Pool) -> Vec<String> {
     let Some(found) = &pool.replayed else { return Vec::new() };
-    let count = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    let Replayed { volumes, records, bytes: again, ms, notes } = found;
-    let done = format!(
-        "intent log of {} replayed: {}, {}, in {ms} ms",
-        count(*volumes, "volume"),
-        count(*records, "record"),
-        bytes(*again),
-    );
-    [done].into_iter().filter(|_| *records > 0).chain(notes.iter().cloned()).collect()
+    logs::replayed_line(found).into_iter().chain(found.notes.iter().cloned()).collect()
 }
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     history,
     host::{Foreign, HostError, Places, Settings, chain},
-    hostid,
+    hostid, logs,
 };
 
 /// State of a destroyed pool in its labels.
@@ -183,7 +183,9 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let mut warnings = Vec::new();
     warnings.extend(host.remember(&held, &Settings::default(), None).err().map(|error| chain(&error)));
     warnings.extend(cx.served(&held).await);
-    Ok(Answer { warnings, ..Answer::default() })
+    let replayed = held.engine().and_then(|engine| logs::replayed(engine));
+    let lines = replayed.as_ref().and_then(logs::replayed_line).into_iter().collect();
+    Ok(Answer { lines, warnings, ..Answer::default() })
 }
 
 /// Properties of a root dataset that has no pool yet to be asked about features: what it will be created with
