@@ -19,6 +19,8 @@ pub(crate) struct Geometry {
     pub(crate) rotational: bool,
     /// What offsets and lengths of direct I/O are multiples of; `None` where the kernel says it has none.
     pub(crate) direct_align: Option<u32>,
+    /// A file in memory (tmpfs): no transfer ever waits for a device.
+    pub(crate) in_memory: bool,
 }
 
 /// Asks the kernel about `file`. Fails for what is neither a regular file nor a block device.
@@ -39,6 +41,7 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
             physical_sector,
             rotational,
             direct_align,
+            in_memory: false,
         });
     }
     if !metadata.is_file() {
@@ -47,7 +50,25 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     // Kernels before 6.1 do not tell; 4096 suits every disk below the file system.
     let direct_align = limits.unwrap_or(Some(4096));
     let physical_sector = u32::try_from(metadata.blksize()).unwrap_or(4096).clamp(512, 4096);
-    Ok(Geometry { block_device: false, logical_sector: 512, physical_sector, rotational, direct_align })
+    let in_memory = is_in_memory(file);
+    Ok(Geometry {
+        block_device: false,
+        logical_sector: 512,
+        physical_sector,
+        rotational,
+        direct_align,
+        in_memory,
+    })
+}
+
+/// Whether the file system keeps its files in memory only.
+fn is_in_memory(file: &File) -> bool {
+    const RAMFS: i64 = 0x8584_58f6;
+    // SAFETY: `statfs` is plain integers, for which zero is a value.
+    let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills the struct we own.
+    let told = check(unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut statfs) });
+    told.is_ok() && (statfs.f_type == libc::TMPFS_MAGIC || statfs.f_type == RAMFS)
 }
 
 /// Bytes in the file or on the device now.

@@ -96,7 +96,9 @@ impl Chain {
 
     /// Blocks up to this sequence are on stable media.
     pub(super) fn durable(&mut self, sequence: u64) {
-        for block in self.blocks.iter_mut().take_while(|block| block.sequence <= sequence) {
+        // From the new end: a chain may have thousands, of which all but the last few are known to be.
+        let unknown = self.blocks.iter_mut().rev().skip_while(|block| block.sequence > sequence);
+        for block in unknown.take_while(|block| !block.is_durable) {
             block.is_durable = true;
         }
     }

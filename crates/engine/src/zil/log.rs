@@ -20,10 +20,12 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     ops::Range,
+    pin::Pin,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -38,6 +40,7 @@ use pool::Bookmark;
 use rand::{RngCore, rngs::StdRng};
 use smallvec::SmallVec;
 use tokio::{
+    runtime::Handle,
     sync::{Notify, oneshot, watch},
     time::Instant,
 };
@@ -248,7 +251,7 @@ impl Log {
     pub(crate) async fn commit(self: &Arc<Self>, want: Want) -> bool {
         let Some(source) = self.source.get().and_then(Weak::upgrade) else { return false };
         let (answer, answered) = oneshot::channel();
-        {
+        let round = {
             let mut state = self.state.lock();
             match state.phase {
                 Phase::Ready => {}
@@ -275,24 +278,26 @@ impl Log {
                 return true;
             }
             state.waiting.push(Waiter { want, since: Instant::now(), answer });
-            self.start_round(&mut state);
+            self.next_round(&mut state)
+        };
+        if let Some(round) = round {
+            round.await;
         }
         answered.await.unwrap_or(false)
     }
 
-    /// Begins a round if there may be another one.
-    fn start_round(self: &Arc<Self>, state: &mut State) {
+    /// Another round, if there may be one.
+    fn next_round(self: &Arc<Self>, state: &mut State) -> Option<Driven> {
         if state.is_forming || state.in_flight >= ROUNDS || state.waiting.is_empty() {
-            return;
+            return None;
         }
         state.is_forming = true;
         self.busy.send_modify(|busy| *busy += 1);
         let log = Arc::clone(self);
-        // In a task of its own: whoever waits may go away, and others wait for the same blocks.
-        tokio::spawn(async move {
+        Some(Driven(Some(Box::pin(async move {
             log.round().await;
             log.busy.send_modify(|busy| *busy -= 1);
-        });
+        }))))
     }
 
     async fn round(self: &Arc<Self>) {
@@ -309,7 +314,8 @@ impl Log {
                 Err(why) => give_up(&mut state, *why),
             }
             let before = state.last.replace(is_over);
-            self.start_round(&mut state);
+            // Dropped, it goes on in a task of its own.
+            drop(self.next_round(&mut state));
             before
         };
         let issued = Instant::now();
@@ -335,7 +341,7 @@ impl Log {
                 Ok(_) => give_up(&mut state, Fallback::Device),
                 Err(_) => {}
             }
-            self.start_round(&mut state);
+            drop(self.next_round(&mut state));
         }
         // Nobody waits for it if no other round was formed since.
         let _ = over.send(done);
@@ -527,6 +533,30 @@ impl Log {
         tops.dedup();
         let txg = blocks.iter().map(|block| block.birth).max().unwrap_or(0);
         means.direct.flush(&tops, txg).await
+    }
+}
+
+/// A round, driven by the first who waits for it: nobody has to be woken for a single writer. Others wait for the
+/// same blocks, so if that one goes away, a task of its own takes over.
+struct Driven(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Future for Driven {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(round) = &mut self.0 else { return Poll::Ready(()) };
+        if round.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        self.0 = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        if let (Some(round), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(round);
+        }
     }
 }
 
