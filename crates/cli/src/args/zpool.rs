@@ -15,6 +15,8 @@ pub(crate) enum Zpool {
     Destroy(ZpoolDestroy),
     /// Add devices to a pool
     Add(ZpoolAdd),
+    /// Remove log, cache and spare devices from a pool
+    Remove(ZpoolRemove),
     /// List pools that can be imported, or import one
     Import(ZpoolImport),
     /// Close a pool for good, so that any host may import it
@@ -247,6 +249,16 @@ pub(crate) struct ZpoolAdd {
     /// Pool
     pub(crate) pool: String,
     /// Devices, as for `zpool create`
+    #[arg(required = true, value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+}
+
+/// `zpool remove`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolRemove {
+    /// Pool
+    pub(crate) pool: String,
+    /// Log, cache and spare devices, as `zpool status` names them
     #[arg(required = true, value_name = "DEVICE")]
     pub(crate) devices: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `zpool create`, `destroy`, `add`, `export`, `set`, `sync`, `labelclear`, `checkpoint`.
+//! `zpool create`, `destroy`, `add`, `remove`, `export`, `set`, `sync`, `labelclear`, `checkpoint`.
 
 use std::process::ExitCode;
 
@@ -11,8 +11,8 @@ use server::{
 use crate::{
     act::{Act, assignments, devices},
     args::{
-        ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolSet,
-        ZpoolSync,
+        ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolRemove,
+        ZpoolSet, ZpoolSync,
     },
     ask::Ask,
     context::{Context, print},
@@ -69,6 +69,13 @@ pub(crate) async fn add(args: ZpoolAdd, context: &Context) -> anyhow::Result<Exi
     if let Some(answer) = act.attempt(operation).await {
         lines(&answer.lines)?;
     }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn remove(args: ZpoolRemove, context: &Context) -> anyhow::Result<ExitCode> {
+    let operation = Operation::PoolRemove { pool: args.pool, devices: devices(args.devices) };
+    let mut act = Act::new(context).await?;
+    act.attempt(operation).await;
     Ok(act.finish().await)
 }
 

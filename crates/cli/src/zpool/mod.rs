@@ -28,6 +28,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Create(args) => change::create(args, context).await,
         Zpool::Destroy(args) => change::destroy(args, context).await,
         Zpool::Add(args) => change::add(args, context).await,
+        Zpool::Remove(args) => change::remove(args, context).await,
         Zpool::Set(args) => change::set(args, context).await,
         Zpool::Sync(args) => change::sync(args, context).await,
         Zpool::History(args) => history::run(args, context).await,

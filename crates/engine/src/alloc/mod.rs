@@ -25,6 +25,7 @@ use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, zil::LogSp
 
 mod aside;
 mod footprint;
+mod leave;
 mod load;
 mod logs;
 mod maps;

@@ -156,6 +156,42 @@ pub(super) fn push_top(config: &mut NvList, top: NvList) {
     }
 }
 
+/// Takes a top-level device out: the last one is gone, another leaves a hole.
+pub(super) fn remove_top(config: &mut NvList, id: u64, is_last: bool, txg: u64) {
+    let (mut count, mut holes) = (0, Vec::new());
+    if let Some(Value::NvList(root)) = pair_mut(config, "vdev_tree")
+        && let Some(Value::NvListArray(tops)) = pair_mut(root, "children")
+    {
+        if is_last {
+            tops.truncate(id as usize);
+        } else if let Some(top) = tops.get_mut(id as usize) {
+            *top = hole(id, txg);
+        }
+        count = tops.len() as u64;
+        let is_hole = |top: &&NvList| top.str("type") == Some("hole");
+        holes.extend(tops.iter().filter(is_hole).filter_map(|top| top.u64("id")));
+    }
+    config.set("vdev_children", count);
+    if holes.is_empty() {
+        config.remove("hole_array");
+    } else {
+        config.set("hole_array", holes);
+    }
+}
+
+/// The place of a device that is gone.
+fn hole(id: u64, txg: u64) -> NvList {
+    let mut list = NvList::new();
+    list.set("type", "hole");
+    list.set("id", id);
+    for name in ["guid", "metaslab_array", "metaslab_shift", "ashift", "asize", "is_log"] {
+        list.set(name, 0_u64);
+    }
+    list.set("is_hole", 1_u64);
+    list.set("create_txg", txg);
+    list
+}
+
 fn leaf_type(leaf: &PlannedLeaf) -> &'static str {
     if leaf.facts.block_device { "disk" } else { "file" }
 }

@@ -1,4 +1,5 @@
-//! Pools from nothing, and new devices for pools there are: what goes on the labels, which devices may be used.
+//! Pools from nothing, and devices that come to pools there are, or leave them: what goes on the labels, which devices
+//! may be used.
 //!
 //! ```text
 //!   words ─▶ VdevSpec ─▶ Plan (sizes, ashift, capacity; `-n` ends here) ─▶ create or add ─▶ a Syncer
@@ -14,6 +15,7 @@ pub mod config;
 pub mod device;
 mod features;
 mod plan;
+mod remove;
 mod spec;
 
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub use self::{
     config::Host,
     features::features,
     plan::{ASHIFT, ASHIFT_DEFAULT, Capacity, DeviceFacts, Plan, PlannedLeaf, PlannedTop, VOLUME_BLOCKS},
+    remove::Removal,
     spec::{Shape, SpecError, TopSpec, Use, VdevSpec},
 };
 use crate::{

@@ -71,6 +71,11 @@ impl Chain {
         self.blocks.is_empty()
     }
 
+    /// Whether one of its blocks lies on this top-level device.
+    pub(super) fn is_on(&self, vdev: u64) -> bool {
+        self.blocks.iter().any(|block| u64::from(block.dva.vdev) == vdev)
+    }
+
     /// The block that is to be filled next.
     pub(super) fn tail(&self) -> Option<Block> {
         self.blocks.back().copied()

@@ -602,6 +602,14 @@ impl Log {
         !self.is_named.swap(true, Relaxed)
     }
 
+    /// Nothing of it is to be on top-level device `vdev` any more: if its chain is, another one is begun.
+    pub(crate) fn leave(&self, vdev: u64) {
+        let mut state = self.state.lock();
+        if state.chain.is_on(vdev) {
+            give_up(&mut state, Fallback::NotBegun);
+        }
+    }
+
     /// The header as it is to be once `txg`, which is being synced, is committed. What was taken up to `txg` is
     /// entered in the space maps, what is over is freed. May be called more than once in a group.
     pub(crate) fn sync(

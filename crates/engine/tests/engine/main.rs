@@ -19,5 +19,6 @@ mod log;
 mod logged;
 mod model;
 mod pools;
+mod removal;
 mod running;
 mod support;

@@ -10,10 +10,10 @@ use std::{path::Path, sync::Arc};
 use crate::files::{NOW, export, judge, reopen, sync};
 use disk::Disk;
 use engine::{
-    create::{self, CreateOptions, Plan, SpecError, VdevSpec, device},
+    create::{self, CreateOptions, Plan, Removal, SpecError, VdevSpec, device},
     dsl::Properties,
     open,
-    sync::{Syncer, Work},
+    sync::{Syncer, Task, Work},
 };
 use ondisk::label::PoolState;
 use pool::{
@@ -118,18 +118,8 @@ async fn without_any_features() {
 async fn devices_are_added_to_a_pool() {
     let dir = tempfile::tempdir().unwrap();
     let mut cx = new_pool(dir.path(), "mirror a b", 12, options(11)).await;
-    let (more, disks) = plan(dir.path(), "mirror c d log e cache f spare g", None, 64 * MB).await;
     let size = cx.view.as_ref().unwrap().space().await.unwrap().total.size;
-    let add = engine::sync::Task {
-        is_snapshot: false,
-        run: Box::new(move |cx| {
-            Box::pin(async move { create::add(cx, &more, &disks).await.map_err(|error| panic!("{error}")) })
-        }),
-        done: Box::new(|outcome| outcome.unwrap()),
-    };
-    let txg = cx.txg;
-    cx.sync_txg(txg, NOW, Work { tasks: vec![add], ..Work::default() }).await.unwrap();
-    cx.txg += 1;
+    add_devices(&mut cx, dir.path(), "mirror c d log e cache f spare g").await;
     let view = Arc::clone(cx.view.as_ref().unwrap());
     assert_eq!(view.tree().tops.len(), 3);
     assert!(view.space().await.unwrap().total.size > size);
@@ -141,6 +131,125 @@ async fn devices_are_added_to_a_pool() {
     }
     export(cx).await;
     judge(dir.path());
+}
+
+/// Runs a command in a transaction group.
+async fn run<F>(cx: &mut Syncer, op: F)
+where
+    F: for<'a> FnOnce(&'a mut Syncer) -> engine::sync::TaskFuture<'a> + Send + 'static,
+{
+    let task = Task { is_snapshot: false, run: Box::new(op), done: Box::new(|outcome| outcome.unwrap()) };
+    let txg = cx.txg;
+    cx.sync_txg(txg, NOW, Work { tasks: vec![task], ..Work::default() }).await.unwrap();
+    cx.txg += 1;
+}
+
+async fn add_devices(cx: &mut Syncer, dir: &Path, layout: &str) {
+    let (more, disks) = plan(dir, layout, None, 64 * MB).await;
+    run(cx, move |cx| {
+        Box::pin(async move { create::add(cx, &more, &disks).await.map_err(|error| panic!("{error}")) })
+    })
+    .await;
+}
+
+async fn remove_device(cx: &mut Syncer, word: &str) {
+    let removal = Removal::find(cx.view.as_ref().unwrap(), word).unwrap();
+    let disks = removal.disks().to_vec();
+    assert!(!disks.is_empty());
+    run(cx, move |cx| Box::pin(async move { removal.finish(cx).await.map_err(|error| panic!("{error}")) }))
+        .await;
+    for disk in disks {
+        engine::write::labels::clear(&disk).await.unwrap();
+    }
+}
+
+fn shapes(cx: &Syncer) -> Vec<String> {
+    cx.view.as_ref().unwrap().tree().tops.iter().map(|top| top.type_word().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn log_devices_leave_holes_and_the_pool_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cx = new_pool(dir.path(), "a log b e mirror c d cache f spare g", 12, options(21)).await;
+    sync(&mut cx).await;
+    for (word, why) in
+        [("file-0", "no such device"), ("nothing", "no such device"), ("tank", "no such device")]
+    {
+        let error = Removal::find(cx.view.as_ref().unwrap(), word).unwrap_err().to_string();
+        assert!(error.contains(why), "{word}: {error}");
+    }
+    let path = |name: &str| dir.path().join(format!("{name}.img")).display().to_string();
+    let refused =
+        |cx: &Syncer, word: &str| Removal::find(cx.view.as_ref().unwrap(), word).unwrap_err().to_string();
+    assert!(refused(&cx, &path("a")).contains("holds data"));
+    assert!(refused(&cx, &path("c")).contains("is a part of mirror-3"));
+
+    remove_device(&mut cx, &path("e")).await;
+    assert_eq!(shapes(&cx), ["file", "file", "hole", "mirror"]);
+    sync(&mut cx).await;
+    remove_device(&mut cx, &path("f")).await;
+    remove_device(&mut cx, &path("g")).await;
+    let view = Arc::clone(cx.view.as_ref().unwrap());
+    assert!(view.spares().is_empty() && view.l2cache().is_empty());
+    drop(view);
+    export(cx).await;
+    for name in ["e", "f", "g"] {
+        let found = import::scan(&Sources::paths([path(name)])).await;
+        assert!(found.pools.is_empty(), "{name} belongs to nobody");
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    judge(dir.path());
+
+    // A pool with a hole opens, takes another device behind it, and loses its last one.
+    let mut cx = reopen(dir.path(), 3).await.unwrap();
+    assert_eq!(shapes(&cx), ["file", "file", "hole", "mirror"]);
+    assert!(refused(&cx, "hole-2").contains("no such device"));
+    add_devices(&mut cx, dir.path(), "log mirror h i").await;
+    assert_eq!(shapes(&cx), ["file", "file", "hole", "mirror", "mirror"]);
+    sync(&mut cx).await;
+    export(cx).await;
+    judge(dir.path());
+    let mut cx = reopen(dir.path(), 4).await.unwrap();
+    remove_device(&mut cx, "mirror-4").await;
+    remove_device(&mut cx, "mirror-3").await;
+    assert_eq!(shapes(&cx), ["file", "file", "hole"]);
+    remove_device(&mut cx, &path("b")).await;
+    add_devices(&mut cx, dir.path(), "j").await;
+    assert_eq!(shapes(&cx), ["file", "hole", "hole", "file"]);
+    sync(&mut cx).await;
+    export(cx).await;
+    for name in ["b", "c", "d", "h", "i"] {
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    judge(dir.path());
+    let mut cx = reopen(dir.path(), 5).await.unwrap();
+    sync(&mut cx).await;
+    export(cx).await;
+    judge(dir.path());
+}
+
+/// The power goes when the device has left, and before its labels are cleared: they speak of the pool, and nobody listens.
+#[tokio::test]
+async fn labels_of_a_removed_device_confuse_nobody() {
+    for layout in ["a log b c", "a log b"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cx = new_pool(dir.path(), layout, 12, options(22)).await;
+        sync(&mut cx).await;
+        let path = dir.path().join("b.img").display().to_string();
+        let removal = Removal::find(cx.view.as_ref().unwrap(), &path).unwrap();
+        run(&mut cx, move |cx| {
+            Box::pin(async move { removal.finish(cx).await.map_err(|error| panic!("{error}")) })
+        })
+        .await;
+        let expected = shapes(&cx);
+        drop(cx);
+        let mut cx = reopen(dir.path(), 6).await.unwrap();
+        assert_eq!(shapes(&cx), expected, "{layout}");
+        sync(&mut cx).await;
+        export(cx).await;
+        std::fs::remove_file(dir.path().join("b.img")).unwrap();
+        judge(dir.path());
+    }
 }
 
 #[tokio::test]

@@ -165,10 +165,17 @@ async fn is_alive(candidate: &Candidate, best: &Uberblock) -> bool {
 /// The tree the labels describe, as of an uberblock.
 pub(super) fn tentative_tree(candidate: &Candidate, uberblock: &Uberblock) -> Result<Tree, ImportError> {
     let mut tops: BTreeMap<u64, (u64, &NvList)> = BTreeMap::new();
+    let newest = newest(&candidate.devices, uberblock.txg);
+    let holes = newest.and_then(|config| config.u64_array("hole_array")).unwrap_or_default();
+    let count = newest.and_then(|config| config.u64("vdev_children"));
     for device in &candidate.devices {
         let Some(config) = device.config_at(uberblock.txg) else { continue };
         let Some(tree) = config.nvlist("vdev_tree") else { continue };
         let (id, txg) = (tree.u64("id").unwrap_or(0), config.u64("txg").unwrap_or(0));
+        // It was removed, and its labels were not cleared any more.
+        if holes.contains(&id) || count.is_some_and(|count| id >= count) {
+            continue;
+        }
         let slot = tops.entry(id).or_insert((txg, tree));
         if txg > slot.0 {
             *slot = (txg, tree);
@@ -176,9 +183,8 @@ pub(super) fn tentative_tree(candidate: &Candidate, uberblock: &Uberblock) -> Re
     }
     let lists: Vec<&NvList> = tops.values().map(|(_, tree)| *tree).collect();
     let mut tree = Tree::from_tops(candidate.guid, &lists, &disks(candidate), reflow(uberblock))?;
-    if let Some(config) = newest(&candidate.devices, uberblock.txg) {
-        let holes = config.u64_array("hole_array").unwrap_or_default();
-        tree.fill(config.u64("vdev_children").unwrap_or(0), holes);
+    if newest.is_some() {
+        tree.fill(count.unwrap_or(0), holes);
     }
     settle_leaves(&mut tree, candidate);
     Ok(tree)

@@ -121,7 +121,7 @@ impl PoolIo {
         }
     }
 
-    /// The same pool with another tree: one that got a device ([`Tree::with_top`]). What is cached, counted and
+    /// The same pool with another tree: one that got a device ([`Tree::with_top`]) or lost one. What is cached, counted and
     /// under way is shared.
     #[must_use]
     pub fn with_tree(&self, tree: Tree) -> Self {
@@ -140,6 +140,11 @@ impl PoolIo {
     /// Tells of a spare or cache device that the pool gets, for later views of it.
     pub fn add_auxiliary(&self, guid: u64, disk: Arc<dyn Disk>) {
         self.auxiliaries.lock().insert(guid, disk);
+    }
+
+    /// A spare or cache device left the pool.
+    pub fn remove_auxiliary(&self, guid: u64) {
+        self.auxiliaries.lock().remove(&guid);
     }
 
     /// What [`add_auxiliary`](Self::add_auxiliary) told of.

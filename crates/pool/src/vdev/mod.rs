@@ -286,6 +286,19 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The same devices without one: a hole is in its place, or nothing if it was the last.
+    #[must_use]
+    pub fn without_top(&self, id: u64) -> Self {
+        let mut tree = self.clone();
+        let is_last = tree.tops.len() as u64 == id + 1;
+        if is_last {
+            tree.tops.pop();
+        } else if let Some(top) = usize::try_from(id).ok().and_then(|id| tree.tops.get_mut(id)) {
+            *top = Vdev::placeholder(Kind::Hole, id);
+        }
+        tree
+    }
+
     /// A top-level device by id.
     #[must_use]
     pub fn top(&self, id: u64) -> Option<&Vdev> {

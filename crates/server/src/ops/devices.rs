@@ -29,6 +29,12 @@ pub(crate) fn refused(what: &str, error: &SpecError) -> Failure {
     }
 }
 
+/// The whole path of a device that a word means, if there is one.
+pub(crate) fn full_path(word: &str) -> Option<String> {
+    let path = device::resolve(word).ok()?;
+    Some(path.canonicalize().unwrap_or(path).to_string_lossy().into_owned())
+}
+
 /// Arranges what the user typed, without touching it.
 ///
 /// # Errors

@@ -55,6 +55,13 @@ pub enum Operation {
     PoolImport(PoolImport),
     /// `zpool add`
     PoolAdd(PoolAdd),
+    /// `zpool remove`
+    PoolRemove {
+        /// Which pool.
+        pool: String,
+        /// Log, cache and spare devices, as `zpool status` shows them, or their paths.
+        devices: Vec<String>,
+    },
     /// `zpool set`
     PoolSet {
         /// Which pool.
@@ -438,6 +445,7 @@ impl Operation {
             | Self::PoolAdd(PoolAdd { pool, .. })
             | Self::PoolDestroy { pool, .. }
             | Self::PoolExport { pool, .. }
+            | Self::PoolRemove { pool, .. }
             | Self::PoolSet { pool, .. }
             | Self::PoolSync { pool }
             | Self::History { pool } => pool,
@@ -480,6 +488,7 @@ pub async fn run(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolExport { pool, force } => pools::export(&cx, &pool, force).await,
         Operation::PoolImport(what) => pools::import(&cx, what).await,
         Operation::PoolAdd(what) => pools::add(&cx, what).await,
+        Operation::PoolRemove { pool, devices } => pools::remove(&cx, &pool, &devices).await,
         Operation::PoolSet { pool, property } => pools::set(&cx, &pool, &property).await,
         Operation::PoolSync { pool } => pools::sync(&cx, &pool).await,
         Operation::History { pool } => pools::history(&cx, &pool).await,

@@ -1,9 +1,9 @@
-//! `zpool create`, `destroy`, `export`, `import`, `add`, `set`, `sync`, `history`.
+//! `zpool create`, `destroy`, `export`, `import`, `add`, `remove`, `set`, `sync`, `history`.
 
 use std::sync::Arc;
 
 use engine::{
-    create::{self, CreateOptions, Plan},
+    create::{self, CreateOptions, Plan, Removal},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     mos::features as counts,
@@ -21,7 +21,7 @@ use pool::{
 use super::{
     Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
     devices::{self, Wish},
-    host::{Cx, Held, Mode, PoolError, Record, seed, workers},
+    host::{Cx, Held, Mode, PoolError, Record, refused, seed, workers},
     names, pool_of, properties,
 };
 use crate::{
@@ -245,6 +245,45 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     taken.keep();
     let kept = cx.host.remember(&held, &Settings::default(), None);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// `zpool remove`
+pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<Answer, Failure> {
+    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let Some(engine) = held.engine() else {
+        return Err(Failure::because(&format!("cannot remove from '{name}'"), "pool is read-only"));
+    };
+    // All of them are known before the first is gone.
+    let mut removals = Vec::with_capacity(words.len());
+    for word in words {
+        let what = format!("cannot remove {word}");
+        let found = Removal::find(&held.view(), word).or_else(|error| {
+            // A path as the user typed it may be short, or lead to another.
+            let full = devices::full_path(word).filter(|full| full != word);
+            full.map_or(Err(error), |full| Removal::find(&held.view(), &full))
+        });
+        let removal = found.map_err(|error| refused(&what, &error))?;
+        removals.push((what, removal));
+    }
+    let mut warnings = Vec::new();
+    for (what, removal) in removals {
+        removal.vacate(&engine).await.map_err(|error| refused(&what, &error))?;
+        let disks = removal.disks().to_vec();
+        cx.change(&held, &what, false, move |cx| Box::pin(async move { removal.finish(cx).await })).await?;
+        for disk in disks {
+            // The pool does not know it any more: what its labels say is only what they would confuse people with.
+            if let Err(error) = engine::write::labels::clear(&disk).await {
+                warnings.push(format!(
+                    "{}: its labels could not be cleared: {}",
+                    disk.info().path,
+                    chain(&error)
+                ));
+            }
+        }
+    }
+    let kept = cx.host.remember(&held, &Settings::default(), None);
+    warnings.extend(kept.err().map(|error| chain(&error)));
     Ok(Answer { warnings, ..Answer::default() })
 }
 

@@ -1,0 +1,66 @@
+//! A device leaves the pool: it gives no more places, and when nothing of it is in use its space maps go with it.
+//!
+//! Facts: docs/format/spacemap.md §1, §2, §6.
+
+use pool::vdev::Class;
+
+use super::Allocator;
+use crate::{EngineError, dmu::MutSet};
+
+impl Allocator {
+    /// Gives out no more places on a log device. Returns the bytes of it that are still somebody's: in use, or taken
+    /// for log blocks on their way.
+    ///
+    /// # Errors
+    /// See [`restock`](Self::restock).
+    pub async fn retire(&mut self, vdev: u64) -> Result<u64, EngineError> {
+        let Some(Some(top)) = self.tops.get_mut(vdev as usize) else { return Ok(0) };
+        if top.class == Class::Log {
+            top.allocatable = false;
+            self.regroup();
+            self.log_space.forget_device(u32::try_from(vdev).unwrap_or(u32::MAX));
+            self.restock().await?;
+        }
+        let top = self.tops.get(vdev as usize).and_then(Option::as_ref);
+        Ok(top.map_or(0, |top| top.used + top.aside))
+    }
+
+    /// Takes a device that was [retired](Self::retire) into use again.
+    pub fn reinstate(&mut self, vdev: u64) {
+        if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+            top.allocatable = true;
+            self.regroup();
+            self.log_space.readmit();
+        }
+    }
+
+    /// Forgets a device, and frees its space maps and their array.
+    ///
+    /// # Errors
+    /// Something on it is in use, or the MOS cannot be changed.
+    pub async fn remove(&mut self, vdev: u64, mos: &mut MutSet) -> Result<(), EngineError> {
+        let number = vdev as usize;
+        let Some(place) = self.tops.get_mut(number) else { return Ok(()) };
+        if let Some(top) = place.as_ref().filter(|top| top.used + top.aside > 0) {
+            let bytes = top.used + top.aside;
+            return Err(EngineError::Unsupported(format!("{bytes} bytes of device {vdev} are in use")));
+        }
+        let Some(top) = place.take() else { return Ok(()) };
+        self.changed.retain(|(device, _)| *device != number);
+        self.regroup();
+        for metaslab in top.metaslabs.iter().filter(|metaslab| metaslab.object != 0) {
+            self.free_map(metaslab.object, mos).await?;
+        }
+        for object in [top.array, top.unflushed_object] {
+            if object != 0 {
+                mos.free(object).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a list of missed transaction groups, which is a space map too.
+    pub(crate) async fn free_dirty_time_log(&self, object: u64, mos: &mut MutSet) -> Result<(), EngineError> {
+        self.free_map(object, mos).await
+    }
+}

@@ -1,0 +1,208 @@
+//! `zpool remove`: log, cache and spare devices leave a pool.
+//!
+//! ```text
+//!   log device   vacate: no new places, logs move on ─▶ … a transaction group or two … ─▶ nothing of it is in use
+//!                  ─▶ log_device: a hole takes its place, its space maps, ZAPs and lists are freed ─▶ labels cleared
+//!   cache, spare   out of their list in the MOS ─▶ labels cleared
+//! ```
+//!
+//! A top-level device keeps its number for ever, so one that goes leaves a hole, unless it was the last. Data devices
+//! stay: what lies on them would have to be moved.
+//!
+//! Facts: docs/format/labels.md §4, mos.md §4–§5, vdevs.md §1.
+
+use std::sync::Arc;
+
+use disk::Disk;
+use ondisk::nvlist::{NvList, Value};
+use pool::{
+    Pool,
+    vdev::{Class, Kind, Vdev},
+};
+
+use super::{VDEV_ZAP_MAP, config};
+use crate::{
+    BoxFuture,
+    dsl::OpError,
+    engine::Engine,
+    mos::{DIRECTORY, packed, zap},
+    sync::Syncer,
+};
+
+/// Transaction groups that logs get to move on: one in which they are told, one in which the last records of the old
+/// chain are synced, and some for those whose commits are just on their way.
+const PATIENCE: usize = 8;
+
+/// A device that can be removed.
+#[derive(Clone, Debug)]
+pub struct Removal {
+    what: What,
+    name: String,
+    /// To be cleared when it is gone.
+    disks: Vec<Arc<dyn Disk>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Top-level device.
+    Log(u64),
+    /// Entry of a list in the MOS.
+    Auxiliary { list: &'static str, guid: u64 },
+}
+
+impl Removal {
+    /// What `word` means in a pool: a path, a guid, or a name such as `mirror-1`.
+    ///
+    /// # Errors
+    /// There is no such device, or it is of a kind that stays.
+    pub fn find(view: &Pool, word: &str) -> Result<Self, OpError> {
+        let is_meant = |vdev: &Vdev| {
+            vdev.path.as_deref() == Some(word)
+                || vdev.guid.to_string() == word
+                || (vdev.guid != 0 && vdev.display_name() == word)
+        };
+        for (list, devices) in [("spares", view.spares()), ("l2cache", view.l2cache())] {
+            let Some(vdev) = devices.iter().find(|vdev| is_meant(vdev)) else { continue };
+            let is_used = view.tree().leaves().iter().any(|leaf| leaf.guid == vdev.guid);
+            if is_used {
+                return Err(OpError::Refused(format!("spare {word} is in use")));
+            }
+            return Ok(Self::of(What::Auxiliary { list, guid: vdev.guid }, word, vdev));
+        }
+        let tops = || view.tree().tops.iter().filter(|top| top.kind != Kind::Hole);
+        match tops().find(|top| is_meant(top)) {
+            Some(top) if top.class() == Class::Log => Ok(Self::of(What::Log(top.id), word, top)),
+            Some(_) => Err(OpError::Refused(format!(
+                "{word} holds data: only log, cache and spare devices can be removed"
+            ))),
+            None => {
+                let parent = tops().find(|top| top.leaves().into_iter().any(is_meant));
+                Err(OpError::Refused(match parent {
+                    Some(top) => format!(
+                        "{word} is a part of {}: only whole devices can be removed",
+                        top.display_name()
+                    ),
+                    None => format!("no such device in pool: {word}"),
+                }))
+            }
+        }
+    }
+
+    fn of(what: What, word: &str, vdev: &Vdev) -> Self {
+        let leaves = vdev.leaves();
+        let disks = leaves.into_iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk.clone()).collect();
+        Self { what, name: word.to_owned(), disks }
+    }
+
+    /// Its disks: to be [cleared](crate::write::labels::clear) when it is gone for good.
+    #[must_use]
+    pub fn disks(&self) -> &[Arc<dyn Disk>] {
+        &self.disks
+    }
+
+    /// The first step: when this returns, nothing of the device is in use. Changes nothing on disk but where logs are.
+    ///
+    /// # Errors
+    /// Something stays on it. It is used as before, then.
+    pub fn vacate<'a>(&'a self, engine: &'a Engine) -> BoxFuture<'a, Result<(), OpError>> {
+        Box::pin(async move {
+            let What::Log(id) = self.what else { return Ok(()) };
+            let mut left = 0;
+            for _ in 0..PATIENCE {
+                left = engine.run(false, move |cx| Box::pin(async move { move_logs(cx, id).await })).await?;
+                if left == 0 {
+                    return Ok(());
+                }
+            }
+            let keep = engine.run(false, move |cx| {
+                Box::pin(async move {
+                    cx.out.alloc.reinstate(id);
+                    Ok(())
+                })
+            });
+            keep.await?;
+            Err(OpError::Refused(format!(
+                "{left} bytes of {} are in use by intent logs that wait to be replayed",
+                self.name
+            )))
+        })
+    }
+
+    /// The second step, in a transaction group: the device is gone when that is durable.
+    ///
+    /// # Errors
+    /// It was not vacated, or the pool fails.
+    pub fn finish<'a>(&'a self, cx: &'a mut Syncer) -> BoxFuture<'a, Result<(), OpError>> {
+        Box::pin(async move {
+            match self.what {
+                What::Log(id) => log_device(cx, id, &self.name).await,
+                What::Auxiliary { list, guid } => auxiliary(cx, list, guid, &self.name).await,
+            }
+        })
+    }
+}
+
+/// Makes logs leave a device; bytes of it that are still in use.
+async fn move_logs(cx: &mut Syncer, id: u64) -> Result<u64, OpError> {
+    for log in cx.logs.all() {
+        log.leave(id);
+    }
+    Ok(cx.out.alloc.retire(id).await?)
+}
+
+async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError> {
+    let is_log = cx.io.tree().top(id).is_some_and(|top| top.class() == Class::Log);
+    if !is_log || cx.out.alloc.retire(id).await? > 0 {
+        return Err(OpError::Refused(format!("{name} is in use")));
+    }
+    let tree = cx.io.tree().without_top(id);
+    let is_last = tree.tops.len() as u64 <= id;
+
+    // From here on only a failing pool can stop it.
+    cx.out.alloc.remove(id, &mut cx.mos).await?;
+    let map = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await?;
+    let mut zaps = Vec::new();
+    let mut lists = Vec::new();
+    if let Some(list) = config::tops_mut(&mut cx.config).get_mut(id as usize) {
+        config::walk_mut(list, &mut |list| {
+            let object = |name: &str| list.u64(name).filter(|object| *object != 0);
+            zaps.extend(object("com.delphix:vdev_zap_top"));
+            zaps.extend(object("com.delphix:vdev_zap_leaf"));
+            lists.extend(object("DTL"));
+        });
+    }
+    for object in zaps {
+        if let Some(map) = map {
+            zap::remove_int(&mut cx.mos, map, object).await?;
+        }
+        cx.mos.free(object).await?;
+    }
+    for object in lists {
+        cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await?;
+    }
+    config::remove_top(&mut cx.config, id, is_last, cx.txg);
+    cx.uberblock.guid_sum = tree.guid_sum();
+    let io = Arc::new(cx.io.with_tree(tree));
+    cx.out.set_io(Arc::clone(&io));
+    cx.mos.set_source(cx.out.source());
+    (cx.io, cx.config_dirty) = (io, true);
+    Ok(())
+}
+
+/// Takes a spare or cache device out of its list.
+async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64, word: &str) -> Result<(), OpError> {
+    let object = zap::get_u64(&mut cx.mos, DIRECTORY, name).await?.filter(|object| *object != 0);
+    let Some(object) = object else {
+        return Err(OpError::Refused(format!("no such device in pool: {word}")));
+    };
+    let mut list = packed::read(&mut cx.mos, object).await?;
+    let all: &[NvList] = list.nvlist_array(name).unwrap_or_default();
+    let rest: Vec<NvList> = all.iter().filter(|device| device.u64("guid") != Some(guid)).cloned().collect();
+    if rest.len() == all.len() {
+        return Err(OpError::Refused(format!("no such device in pool: {word}")));
+    }
+    list.set(name, Value::NvListArray(rest));
+    packed::write(&mut cx.mos, object, &list).await?;
+    cx.io.remove_auxiliary(guid);
+    Ok(())
+}

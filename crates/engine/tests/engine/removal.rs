@@ -1,0 +1,91 @@
+//! Log devices leave a pool that is in use: clients write on, and what they were promised is kept.
+
+use std::sync::Arc;
+
+use block::{Asked, BlockVolume, Durability};
+use engine::{create::Removal, dsl::Properties, volume::LiveVolume};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::{
+    files,
+    support::{POOL, Running, World, content, data},
+};
+
+const FUA: Durability = Durability::Stable(Asked::Fua);
+
+async fn remove(running: &Running, word: &str) -> Result<(), String> {
+    let removal = Removal::find(&running.engine.view(), word).map_err(|error| error.to_string())?;
+    removal.vacate(&running.engine).await.map_err(|error| error.to_string())?;
+    let disks = removal.disks().to_vec();
+    let done = running.engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await })).await;
+    done.map_err(|error| error.to_string())?;
+    for disk in disks {
+        engine::write::labels::clear(&disk).await.unwrap();
+    }
+    Ok(())
+}
+
+/// Stable writes, one after the other.
+async fn write(volume: &LiveVolume, twin: &mut [u8], random: &mut StdRng, count: usize) {
+    for _ in 0..count {
+        let at = random.random_range(0..(1 << 20) / 4096) * 4096;
+        let bytes = vec![random.random_range(1..=255); random.random_range(1..4) * 4096];
+        let end = twin.len().min(at + bytes.len());
+        let bytes = bytes[..end - at].to_vec();
+        twin[at..end].copy_from_slice(&bytes);
+        volume.write(at as u64, data(bytes), FUA).await.unwrap();
+    }
+}
+
+fn logged_on(volume: &LiveVolume) -> Vec<u32> {
+    volume.log_report().devices.iter().map(|(vdev, _)| *vdev).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_devices_leave_while_clients_write() {
+    let mut random = StdRng::seed_from_u64(8);
+    let (mut world, running) = World::create("mirror d0 d1 log d2 mirror d3 d4", 12, 96 << 20, 31).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert_eq!(logged_on(&volume), [1, 2]);
+
+    let ((), gone) = tokio::join!(write(&volume, &mut twin, &mut random, 200), remove(&running, "d2"));
+    gone.unwrap();
+    let before = volume.log_report();
+    write(&volume, &mut twin, &mut random, 40).await;
+    let after = volume.log_report();
+    let of = |report: &engine::zil::Report, vdev| {
+        report.devices.iter().find(|(id, _)| *id == vdev).map_or(0, |(_, share)| share.blocks)
+    };
+    assert_eq!(of(&before, 1), of(&after, 1), "nothing goes there any more");
+    assert!(of(&after, 2) > of(&before, 2) && of(&after, 0) == 0);
+    assert!(remove(&running, "d2").await.is_err());
+    world.cut(running).await;
+    world.verify("without its first log device").await;
+
+    let running = world.open().await;
+    assert_eq!(running.engine.view().tree().tops.len(), 3);
+    let volume = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*volume).await == twin);
+    write(&volume, &mut twin, &mut random, 40).await;
+    remove(&running, "mirror-2").await.unwrap();
+    assert_eq!(running.engine.view().tree().tops.len(), 2, "the first left a hole, the last nothing");
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert!(logged_on(&volume).contains(&0), "among the data again");
+    world.cut(running).await;
+    world.verify("without log devices").await;
+
+    let running = world.open().await;
+    let volume: Arc<LiveVolume> = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*volume).await == twin);
+    running.export().await;
+    world.verify("at the end").await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    for gone in ["d2", "d3", "d4"] {
+        std::fs::remove_file(dir.path().join(format!("{gone}.img"))).unwrap();
+    }
+    files::judge(dir.path());
+}
