@@ -485,6 +485,39 @@ mod tests {
         assert!(text.ends_with("; 10 more were not made durable while sync was disabled"), "{text}");
     }
 
+    /// Who looks a sentence up in the documentation finds it there.
+    #[test]
+    fn the_documentation_quotes_what_is_said() {
+        let slow = VolumeLog {
+            total: took(5_000_000, 12_000),
+            queue: took(100_000, 12_000),
+            device: took(4_800_000, 3871),
+            ..busy()
+        };
+        let pool = vec![on("mirror-0", false, 3871)];
+        let log = vec![on("sdb", true, 3871)];
+        let throughput = VolumeLog { devices: pool.clone(), logbias: "throughput".into(), ..slow.clone() };
+        let said = [
+            sentence(&VolumeLog { writes: 41_200, ..volume() }, &facts(&["sdb"], true)),
+            sentence(&VolumeLog { devices: log.clone(), ..busy() }, &facts(&["sdb"], false)),
+            sentence(&VolumeLog { devices: pool, ..slow.clone() }, &facts(&[], true)),
+            sentence(&VolumeLog { devices: log, ..slow }, &facts(&["sdb"], false)),
+            sentence(&throughput, &facts(&["sdb"], true)),
+            sentence(
+                &VolumeLog { sync: "disabled".into(), flush: 1300, ignored: 1300, ..volume() },
+                &facts(&[], true),
+            ),
+        ];
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/intent-log.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let cells = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+        let quoted: Vec<&str> = cells.map(|(quoted, _)| quoted.trim_start_matches(['…', ','])).collect();
+        for sentence in said {
+            let found = quoted.iter().any(|quoted| quoted.contains(' ') && sentence.contains(quoted));
+            assert!(found, "{sentence:?} is none of {quoted:#?}");
+        }
+    }
+
     #[test]
     fn numbers_are_as_people_write_them() {
         let all = [0, 999, 1000, 41_200, 1_234_567].map(thousands);
