@@ -14,6 +14,7 @@ use super::{
     layout::{Sink, Top},
     leaves::Leaves,
     overlay::{Overlay, Place},
+    urgency::Urgencies,
 };
 use crate::EngineError;
 
@@ -46,8 +47,8 @@ impl Sink for Pushing<'_> {
 }
 
 impl Devices {
-    pub(crate) fn new(io: &PoolIo, overlay: Arc<Overlay>) -> Self {
-        let mut devices = Self { tops: Vec::new(), leaves: Leaves::new(overlay), txg: 0 };
+    pub(crate) fn new(io: &PoolIo, overlay: Arc<Overlay>, urgencies: Arc<Urgencies>) -> Self {
+        let mut devices = Self { tops: Vec::new(), leaves: Leaves::new(overlay, urgencies), txg: 0 };
         devices.rebuild(io);
         devices
     }

@@ -28,6 +28,7 @@ use smallvec::SmallVec;
 use super::{
     devices::lacking,
     layout::{Sink, Top},
+    urgency::{Urgencies, Urgency},
 };
 use crate::EngineError;
 
@@ -35,6 +36,7 @@ use crate::EngineError;
 #[derive(Debug, Default)]
 pub struct Direct {
     tree: ArcSwap<Targets>,
+    urgencies: Arc<Urgencies>,
 }
 
 /// A device tree to write to.
@@ -50,6 +52,7 @@ struct Leaf {
     disk: Option<Arc<dyn Disk>>,
     counters: Arc<Counters>,
     missed: Arc<Missed>,
+    urgency: Arc<Urgency>,
     failed: AtomicBool,
 }
 
@@ -72,12 +75,18 @@ impl Direct {
     /// Over the devices of `io`.
     #[must_use]
     pub fn new(io: &PoolIo) -> Arc<Self> {
-        Arc::new(Self { tree: ArcSwap::from_pointee(Targets::new(io)) })
+        let urgencies = Arc::default();
+        Arc::new(Self { tree: ArcSwap::from_pointee(Targets::new(io, &urgencies)), urgencies })
+    }
+
+    /// Which leaves it was used for lately.
+    pub(super) fn urgencies(&self) -> Arc<Urgencies> {
+        Arc::clone(&self.urgencies)
     }
 
     /// Over other devices from now on. Writes under way end where they began.
     pub fn set_io(&self, io: &PoolIo) {
-        self.tree.store(Arc::new(Targets::new(io)));
+        self.tree.store(Arc::new(Targets::new(io, &self.urgencies)));
     }
 
     /// Writes `data` at `dva` on all sides and columns. With `durable` it is on stable media when this returns; without,
@@ -156,10 +165,10 @@ impl Direct {
 }
 
 impl Targets {
-    fn new(io: &PoolIo) -> Self {
+    fn new(io: &PoolIo, urgencies: &Urgencies) -> Self {
         let mut leaves = Vec::new();
         let mut adopt = |vdev: &Vdev| {
-            leaves.push(Leaf::new(vdev)?);
+            leaves.push(Leaf::new(vdev, urgencies)?);
             Some(leaves.len() - 1)
         };
         let tops = io.tree().tops.iter().map(|vdev| Top::new(vdev, &mut adopt)).collect();
@@ -189,13 +198,14 @@ impl Targets {
 }
 
 impl Leaf {
-    fn new(vdev: &Vdev) -> Option<Self> {
+    fn new(vdev: &Vdev, urgencies: &Urgencies) -> Option<Self> {
         let leaf = vdev.leaf.as_ref()?;
         Some(Self {
             name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
             disk: leaf.disk.clone().filter(|_| vdev.is_readable()),
             counters: Arc::clone(&vdev.counters),
             missed: Arc::clone(&leaf.missed),
+            urgency: urgencies.of(vdev.guid),
             failed: AtomicBool::new(false),
         })
     }
@@ -208,6 +218,7 @@ impl Leaf {
     /// Whether it has the bytes now.
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> bool {
         let Some(disk) = self.usable() else { return false };
+        self.urgency.note();
         let start = LABEL_START + offset;
         let write =
             |data: Bytes| if durable { disk.write_through(start, data) } else { disk.write(start, data) };

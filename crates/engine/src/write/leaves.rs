@@ -25,7 +25,10 @@ use parking_lot::Mutex;
 use pool::vdev::{Counters, LABEL_START, Missed, Vdev};
 use tokio::sync::Semaphore;
 
-use super::overlay::{Overlay, Place};
+use super::{
+    overlay::{Overlay, Place},
+    urgency::{Urgencies, Urgency},
+};
 
 /// Longest transfer. Beyond 1 MiB no device gains, and readers wait behind it.
 const RUN_BYTES: usize = 1 << 20;
@@ -75,6 +78,7 @@ pub(crate) struct Leaf {
     counters: Arc<Counters>,
     missed: Arc<Missed>,
     gate: Arc<Semaphore>,
+    urgency: Arc<Urgency>,
     /// Why nothing is written to it any more.
     failed: Option<String>,
     runs: Vec<Run>,
@@ -101,13 +105,14 @@ pub(crate) struct Leaves {
     in_flight: Mutex<FuturesUnordered<Transfer>>,
     cost_in_flight: usize,
     overlay: Arc<Overlay>,
+    urgencies: Arc<Urgencies>,
     txg: u64,
     /// Bytes sent to devices.
     device_bytes: u64,
 }
 
 impl Leaf {
-    fn new(vdev: &Vdev) -> Option<Self> {
+    fn new(vdev: &Vdev, urgencies: &Urgencies) -> Option<Self> {
         let leaf = vdev.leaf.as_ref()?;
         Some(Self {
             guid: vdev.guid,
@@ -116,6 +121,7 @@ impl Leaf {
             counters: Arc::clone(&vdev.counters),
             missed: Arc::clone(&leaf.missed),
             gate: Arc::new(Semaphore::new(LEAF_WRITES)),
+            urgency: urgencies.of(vdev.guid),
             failed: None,
             runs: Vec::new(),
             dirty: false,
@@ -133,8 +139,9 @@ impl Leaf {
 }
 
 impl Leaves {
-    pub(crate) fn new(overlay: Arc<Overlay>) -> Self {
+    pub(super) fn new(overlay: Arc<Overlay>, urgencies: Arc<Urgencies>) -> Self {
         Self {
+            urgencies,
             leaves: Vec::new(),
             in_flight: Mutex::default(),
             cost_in_flight: 0,
@@ -151,11 +158,11 @@ impl Leaves {
             Some(leaf) if leaf.disk.is_some() => leaf,
             Some(_) => {
                 // One that was away may be back: without what was written so far.
-                let leaf = Leaf::new(vdev)?;
+                let leaf = Leaf::new(vdev, &self.urgencies)?;
                 leaf.missed.add(self.txg);
                 leaf
             }
-            None => Leaf::new(vdev)?,
+            None => Leaf::new(vdev, &self.urgencies)?,
         };
         self.leaves.push(leaf);
         Some(self.leaves.len() - 1)
@@ -289,13 +296,13 @@ impl Leaves {
         let (guid, start, places) = (leaf.guid, LABEL_START + run.start, run.places);
         let data = join(run.pieces, (run.needed - run.start) as usize);
         let cost = data.len().max(TRANSFER_COST);
-        let gate = Arc::clone(&leaf.gate);
+        let (gate, urgency) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.urgency));
         leaf.dirty = true;
         self.device_bytes += data.len() as u64;
         self.cost_in_flight += cost;
         self.in_flight.get_mut().push(Box::pin(async move {
             // The gate is never closed.
-            let _turn = gate.acquire().await;
+            let _turn = gate.acquire_many(urgency.weight()).await;
             let mut result = disk.write(start, data.clone()).await;
             if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
                 // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.

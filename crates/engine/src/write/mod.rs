@@ -38,6 +38,7 @@ mod layout;
 mod leaves;
 mod overlay;
 mod prepare;
+mod urgency;
 
 pub use leaves::FailedLeaf;
 
@@ -194,14 +195,15 @@ impl<S: Extents> BlockWriter<S> {
     pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
         let overlay = Arc::new(Overlay::new(Arc::clone(&io)));
         let rules = Arc::new(ArcSwap::from_pointee(rules(&alloc, &io, traits, 0)));
+        let direct = Direct::new(&io);
         Self {
             alloc,
             rules,
             traits,
             workers,
             txg: 0,
-            devices: Devices::new(&io, Arc::clone(&overlay)),
-            direct: Direct::new(&io),
+            devices: Devices::new(&io, Arc::clone(&overlay), direct.urgencies()),
+            direct,
             io,
             overlay,
             pending: BTreeMap::new(),
