@@ -17,10 +17,10 @@ use server::pool::{
         history::{self, HistoryPhys},
         nvlist::{NvList, Value as NvValue},
         uberblock::Uberblock,
-        zil,
+        zil::{Body, Header, WriteData},
     },
     time::utc,
-    traverse::LEVEL_LOG,
+    zil,
 };
 
 use crate::{
@@ -213,32 +213,11 @@ fn uberblock(ub: &Uberblock) -> Value {
 
 /// Intent logs of all live datasets.
 async fn intent_logs(out: &mut Out, pool: &Arc<Pool>) -> anyhow::Result<()> {
-    let (datasets, failed) = pool.datasets().await?;
-    for error in failed {
-        out.failure("datasets", &error)?;
-    }
-    for dataset in datasets.iter().filter(|dataset| dataset.kind() == server::pool::dsl::DatasetKind::Head) {
-        let set = match dataset.objset().await {
-            Ok(set) => set,
-            Err(_) if dataset.phys().is_some_and(|phys| phys.bp.is_hole()) => continue,
-            Err(error) => {
-                out.failure(dataset.name(), &error)?;
-                continue;
-            }
-        };
-        let header = match zil::Header::decode(&set.phys().zil_header, set.pointer().order()) {
-            Ok(header) => header,
-            Err(error) => {
-                out.failure(dataset.name(), &error)?;
-                continue;
-            }
-        };
-        if header.log.is_hole() {
-            continue;
-        }
+    for head in zil::heads(pool).await? {
+        let header = &head.header;
         out.section(
             "log",
-            &json!({ format!("intent log of {}", dataset.name()): {
+            &json!({ format!("intent log of {}", head.name): {
                 "claim_txg": header.claim_txg,
                 "claim_blk_seq": header.claim_block_seq,
                 "claim_lr_seq": header.claim_record_seq,
@@ -246,64 +225,122 @@ async fn intent_logs(out: &mut Out, pool: &Arc<Pool>) -> anyhow::Result<()> {
                 "flags": header.flags,
             }}),
         )?;
-        chain(out, pool, set.id(), &header).await?;
+        chain(out, pool, &head).await?;
     }
     Ok(())
 }
 
-async fn chain(out: &mut Out, pool: &Arc<Pool>, objset: u64, header: &zil::Header) -> anyhow::Result<()> {
-    let mut pointer = header.log;
-    let mut seen = std::collections::BTreeSet::new();
-    loop {
-        let words = zil::ChainWords::from_words(pointer.checksum());
-        let first = pointer.dvas().next().map(|dva| (dva.vdev, dva.offset));
-        if pointer.is_hole() || !header.admits_block(words.sequence) || !seen.insert(first) {
-            return Ok(());
-        }
-        let at = server::pool::Bookmark { objset, object: 0, level: LEVEL_LOG, blkid: words.sequence };
-        let raw = pool.io().read_raw(&pointer, at).await;
-        let mut block = json!({ "sequence": words.sequence, "pointer": pointer.to_string() });
-        let decoded = raw.as_ref().ok().and_then(|raw| {
-            let format = zil::Format::from_checksum_id(pointer.checksum_id())?;
-            zil::Block::decode(raw, format, pointer.order()).ok()
+async fn chain(out: &mut Out, pool: &Arc<Pool>, head: &zil::Head) -> anyhow::Result<()> {
+    let mut reader = zil::Reader::new(pool.io(), head.objset, &head.header);
+    while let Some(zil::Found { pointer, at, block }) = reader.next().await {
+        let mut document = json!({
+            "sequence": at.blkid,
+            "size": pointer.lsize(),
+            "birth": pointer.birth(),
+            "pointer": pointer.to_string(),
         });
-        let Some(decoded) = decoded else {
-            block["content"] = json!("never written: the log ends here");
-            out.section("log_block", &json!({ "    block": block }))?;
-            return Ok(());
-        };
-        let mut records = Vec::new();
-        for record in decoded.records() {
-            records.push(match record {
-                Ok(record) => {
-                    let mut object = json!({
-                        "type": format!("TX_{}", format!("{:?}", record.body.tx()).to_uppercase()),
-                        "txg": record.txg, "sequence": record.sequence,
-                    });
-                    if let zil::Body::Write { object: number, offset, length, data } = record.body {
-                        object["object"] = json!(number);
-                        object["offset"] = json!(offset);
-                        object["length"] = json!(length);
-                        if let zil::WriteData::Indirect(pointer) = data {
-                            object["pointer"] = json!(pointer.to_string());
-                        }
-                    } else if let zil::Body::Truncate { object: number, offset, length } = record.body {
-                        object["object"] = json!(number);
-                        object["offset"] = json!(offset);
-                        object["length"] = json!(length);
-                    }
-                    object
-                }
-                Err(error) => json!({ "malformed": error.to_string() }),
-            });
+        match block {
+            Ok(block) => {
+                let all = block.records().map(|found| record(&found, &head.header, pool));
+                let records: Vec<Value> = match out.json {
+                    true => all.collect(),
+                    false => all.map(|record| json!(in_a_line(&record))).collect(),
+                };
+                document["record"] = json!(records);
+            }
+            Err(zil::NoBlock::Unwritten) => document["content"] = json!("never written: the log ends here"),
+            Err(zil::NoBlock::Unreadable(error)) => {
+                document["content"] = json!(format!("unreadable: {error}"))
+            }
         }
-        block["record"] = json!(records);
-        out.section("log_block", &json!({ "    block": block }))?;
-        if !decoded.continues(words) {
-            return Ok(());
-        }
-        pointer = decoded.next;
+        out.section("log_block", &json!({ "    block": document }))?;
     }
+    let end = match reader.chain().end() {
+        Some(zil::End::Foreign) => "it is the log of another dataset, which this one is a copy of",
+        Some(zil::End::Loop) => "the log leads back to itself",
+        Some(zil::End::Broken) => "the last block names no successor of its own",
+        _ => return Ok(()),
+    };
+    Ok(out.section("log_end", &json!({ "    end": end }))?)
+}
+
+/// A record's fields in a line.
+fn in_a_line(record: &Value) -> String {
+    let mut text = String::new();
+    for (name, value) in record.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match name.as_str() {
+            "type" => text.push_str(&value),
+            _ => text.push_str(&format!(" {name} {value}")),
+        }
+    }
+    text
+}
+
+/// One record: what every record says, and of those that volumes have what was written where.
+fn record(found: &zil::LogRecord, header: &Header, pool: &Pool) -> Value {
+    let kind = match found.tx() {
+        Some(tx) => format!("TX_{}", format!("{tx:?}").to_uppercase()),
+        None => format!("unknown type {}", found.kind),
+    };
+    let mut object = json!({
+        "type": kind, "txg": found.txg, "sequence": found.sequence, "bytes": found.len(),
+        "waits": zil::is_pending(header, found, pool.uberblock().txg),
+    });
+    let mut range = |number: u64, offset: u64, length: u64| {
+        object["object"] = json!(number);
+        object["offset"] = json!(offset);
+        object["length"] = json!(length);
+    };
+    let decoded = match found.decode() {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            object["malformed"] = json!(error.to_string());
+            return object;
+        }
+    };
+    match decoded.body {
+        Body::Write { object: number, offset, length, data } => {
+            range(number, offset, length);
+            match data {
+                WriteData::Indirect(pointer) if pointer.is_hole() => object["data"] = json!("zeroes"),
+                WriteData::Indirect(pointer) => object["pointer"] = json!(pointer.to_string()),
+                WriteData::Inline(_) => object["data"] = json!("inline"),
+            }
+        }
+        Body::Write2 { object: number, offset, length }
+        | Body::Truncate { object: number, offset, length }
+        | Body::CloneRange { object: number, offset, length, .. } => range(number, offset, length),
+        Body::Create { node, .. } => {
+            object["dir"] = json!(node.dir);
+            object["object"] = json!(node.object);
+            if let Some((name, _)) = decoded.body.created_name(found.order()) {
+                object["name"] = json!(String::from_utf8_lossy(name));
+            }
+        }
+        Body::Remove { dir, name, .. } => {
+            object["dir"] = json!(dir);
+            object["name"] = json!(String::from_utf8_lossy(name));
+        }
+        Body::Link { dir, object: number, name } => {
+            object["dir"] = json!(dir);
+            object["object"] = json!(number);
+            object["name"] = json!(String::from_utf8_lossy(name));
+        }
+        Body::Rename { from, to, .. } | Body::RenameWhiteout { from, to, .. } => {
+            object["name"] = json!(String::from_utf8_lossy(from));
+            object["to"] = json!(String::from_utf8_lossy(to));
+        }
+        Body::SetAttr(set) => object["object"] = json!(set.object),
+        Body::AclV0 { object: number, .. } | Body::Acl { object: number, .. } => {
+            object["object"] = json!(number);
+        }
+        Body::SetSaXattr { object: number, name, .. } => {
+            object["object"] = json!(number);
+            object["name"] = json!(String::from_utf8_lossy(name));
+        }
+    }
+    object
 }
 
 /// Everything that was done to the pool.

@@ -29,11 +29,13 @@ pub(crate) async fn run(args: Verify, context: &Context) -> anyhow::Result<ExitC
     let progress = Arc::new(Progress::default());
     let amount = || Amount { done: progress.done.load(Relaxed), total: progress.total.load(Relaxed) };
     let report = watch(&format!("verify {}", pool.name()), amount, Box::pin(verify(&pool, &progress))).await;
-    print(&if args.json { in_json(&pool, &report) } else { in_words(&pool, &report) })?;
+    // What is verified is the last transaction group; what a crash left beside it is not.
+    let notes = server::logs::unreplayed(&pool).await;
+    print(&if args.json { in_json(&pool, &report, &notes) } else { in_words(&pool, &report, &notes) })?;
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn in_words(pool: &Pool, report: &Report) -> String {
+fn in_words(pool: &Pool, report: &Report, notes: &[String]) -> String {
     let total = report.counts.total();
     let row = |name: &str, count: &Count| {
         let percent = count.asize as f64 * 100.0 / total.asize.max(1) as f64;
@@ -58,6 +60,7 @@ fn in_words(pool: &Pool, report: &Report) -> String {
         0 => {}
         more => text.push_str(&format!("… and {more} more problems\n")),
     }
+    notes.iter().for_each(|note| text.push_str(&format!("log: {note}\n")));
     match &report.space {
         SpaceReport::Skipped(why) => text.push_str(&format!("space: not compared: {why}\n")),
         SpaceReport::Compared(tops) => {
@@ -131,7 +134,7 @@ fn count(count: &Count) -> Value {
     json!({ "blocks": count.blocks, "lsize": count.lsize, "psize": count.psize, "asize": count.asize })
 }
 
-fn in_json(pool: &Pool, report: &Report) -> String {
+fn in_json(pool: &Pool, report: &Report, notes: &[String]) -> String {
     let types: Vec<Value> = report
         .counts
         .levels()
@@ -190,6 +193,7 @@ fn in_json(pool: &Pool, report: &Report) -> String {
         "problems": problems,
         "space": space,
         "thin_blocks": report.thin,
+        "logs": notes,
     });
     format!("{all}\n")
 }

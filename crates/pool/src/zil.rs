@@ -32,6 +32,7 @@ use crate::{
         Bookmark, PoolIo,
         join::{BoxFuture, join_all},
     },
+    status::human,
     traverse::LEVEL_LOG,
 };
 
@@ -396,10 +397,30 @@ pub struct Waiting {
     pub name: String,
     /// What it is.
     pub kind: HeadKind,
+    /// Its content is ciphertext.
+    pub encrypted: bool,
     /// Records that would have to be replayed.
     pub records: u64,
     /// Bytes that they write.
     pub bytes: u64,
+}
+
+impl Waiting {
+    /// What that means for whoever looks at the dataset as of transaction group `txg`.
+    #[must_use]
+    pub fn sentence(&self, txg: u64) -> String {
+        let Self { name, kind, encrypted, records, bytes } = self;
+        let records = if *records == 1 { "1 record".to_owned() } else { format!("{records} records") };
+        let remedy = match kind {
+            _ if *encrypted => "OpenZFS replays them once the key is loaded",
+            HeadKind::Volume => "import the pool for writing to replay them",
+            _ => "OpenZFS replays them when it mounts the dataset",
+        };
+        format!(
+            "'{name}' is shown as of txg {txg}: its intent log holds {records} ({}) that are not in the pool yet; {remedy}",
+            human(*bytes)
+        )
+    }
 }
 
 /// The heads that name an intent log.
@@ -454,7 +475,8 @@ pub async fn waiting(pool: &Pool) -> Result<Vec<Waiting>, ReadError> {
     for head in heads(pool).await? {
         let (records, bytes) = pending(pool.io(), &head, pool.uberblock().txg).await;
         if records > 0 {
-            all.push(Waiting { name: head.name, kind: head.kind, records, bytes });
+            let Head { name, kind, encrypted, .. } = head;
+            all.push(Waiting { name, kind, encrypted, records, bytes });
         }
     }
     Ok(all)

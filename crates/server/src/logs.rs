@@ -14,6 +14,7 @@ use engine::{
 use pool::{
     Pool,
     vdev::{Class, Kind},
+    zil,
 };
 use tokio::time::Instant;
 
@@ -65,6 +66,16 @@ pub fn replayed_line(found: &Replayed) -> Option<String> {
     let (volumes, what) = (plural(*volumes, "volume"), plural(*records, "record"));
     let bytes = pool::props::value::bytes(*bytes);
     (*records > 0).then(|| format!("intent log of {volumes} replayed: {what}, {bytes}, in {ms} ms"))
+}
+
+/// What intent logs hold that a pool does not show, because it is only read: a sentence for each dataset.
+pub async fn unreplayed(pool: &Pool) -> Vec<String> {
+    match zil::waiting(pool).await {
+        Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg)).collect(),
+        Err(error) => {
+            vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
+        }
+    }
 }
 
 fn pool_log(engine: &Engine) -> PoolLog {

@@ -107,7 +107,9 @@ fn property(property: &props::Property) -> api::Property {
 /// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
 pub async fn held(held: &Held) -> api::Pool {
     let mut found = pool(&held.view(), held.engine().is_none()).await;
-    found.replayed = held.engine().and_then(|engine| logs::replayed(engine));
+    if let Some(engine) = held.engine() {
+        found.replayed = logs::replayed(engine);
+    }
     if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
         found.state = "SUSPENDED".to_owned();
         found.root.state = found.state.clone();
@@ -169,11 +171,15 @@ pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
             lost.push(line);
         }
     }
+    // What is written to was replayed, and its owner knows what of it could not be.
+    let notes = if read_only { logs::unreplayed(pool).await } else { Vec::new() };
+    let replayed = (!notes.is_empty()).then(|| api::log::Replayed { notes, ..Default::default() });
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()
     });
-    api::Pool { txg: pool.uberblock().txg, properties, lost, sync_disabled, problems, ..of_status(&found) }
+    let txg = pool.uberblock().txg;
+    api::Pool { txg, properties, lost, sync_disabled, replayed, problems, ..of_status(&found) }
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.

@@ -20,5 +20,6 @@ pub(super) fn is_log(top: &Vdev) -> bool {
 /// A head cannot be read: what its log has could be given to others.
 pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
     let devices_missing = pool.tree().tops.iter().any(|top| is_log(top) && !top.is_readable());
-    Ok(Crashed { unclaimed: zil::heads(pool).await?, devices_missing, ..Crashed::default() })
+    let (unclaimed, txg) = (zil::heads(pool).await?, pool.uberblock().txg);
+    Ok(Crashed { unclaimed, txg, devices_missing, ..Crashed::default() })
 }

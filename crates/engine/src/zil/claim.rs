@@ -45,6 +45,8 @@ pub struct Crashed {
     pub(crate) volumes: Vec<Head>,
     /// What only OpenZFS can replay.
     pub(crate) kept: Vec<Waiting>,
+    /// The last transaction group before.
+    pub(crate) txg: u64,
     /// Datasets of which writes are lost, with the reason.
     pub(crate) lost: Vec<(String, String)>,
 }
@@ -149,8 +151,9 @@ async fn settle(cx: &mut Syncer, mut head: Head, scan: Scan, first: u64) -> Resu
     if head.kind == HeadKind::Volume && !head.encrypted {
         cx.crashed.volumes.push(head);
     } else if scan.pending > 0 {
-        let Head { name, kind, .. } = head;
-        cx.crashed.kept.push(Waiting { name, kind, records: scan.pending, bytes: scan.bytes });
+        let Head { name, kind, encrypted, .. } = head;
+        let Scan { pending: records, bytes, .. } = scan;
+        cx.crashed.kept.push(Waiting { name, kind, encrypted, records, bytes });
     }
     Ok(())
 }

@@ -51,6 +51,8 @@ pub struct Replayed {
     pub records: u64,
     /// Bytes they changed.
     pub bytes: u64,
+    /// The transaction group that was the last before.
+    pub txg: u64,
     /// How long that took, until it was durable.
     pub took: Duration,
     /// Volumes that are not served because their logs cannot be replayed: by dataset object, the sentence.
@@ -69,14 +71,7 @@ impl Replayed {
             format!("the last writes to '{name}' that were acknowledged as stable are lost: {why}")
         });
         let failed = self.failed.values().cloned();
-        let kept = self.kept.iter().map(|waiting| {
-            let Waiting { name, records, .. } = waiting;
-            let records = if *records == 1 { "1 record".to_owned() } else { format!("{records} records") };
-            format!(
-                "the intent log of '{name}' holds {records} that OpenZFS will replay when it mounts it; until then it is as \
-                 of its last transaction group"
-            )
-        });
+        let kept = self.kept.iter().map(|waiting| waiting.sentence(self.txg));
         lost.chain(failed).chain(kept).collect()
     }
 }
@@ -94,8 +89,8 @@ struct Tally {
 /// The pool cannot be written to any more.
 pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed, EngineError> {
     let start = tokio::time::Instant::now();
-    let Crashed { volumes, kept, lost, devices_missing, .. } = crashed;
-    let mut replayed = Replayed { kept, lost, ..Replayed::default() };
+    let Crashed { volumes, kept, lost, devices_missing, txg, .. } = crashed;
+    let mut replayed = Replayed { kept, lost, txg, ..Replayed::default() };
     let mut done = Vec::new();
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
         let outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, devices_missing))).await;

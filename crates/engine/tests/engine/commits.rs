@@ -34,7 +34,7 @@ const SIZE: u64 = 64 << 20;
 
 /// What was done to disk number `.0`.
 #[derive(Clone, Debug)]
-enum Done {
+pub(crate) enum Done {
     Write(usize, u64, Bytes),
     /// Durable when it is over.
     Through(usize, u64, Bytes),
@@ -43,10 +43,10 @@ enum Done {
 
 /// A disk that tells what is done to it.
 #[derive(Debug)]
-struct Recorder {
-    inner: Arc<MemDisk>,
-    number: usize,
-    log: Arc<Mutex<Vec<Done>>>,
+pub(crate) struct Recorder {
+    pub(crate) inner: Arc<MemDisk>,
+    pub(crate) number: usize,
+    pub(crate) log: Arc<Mutex<Vec<Done>>>,
 }
 
 impl Disk for Recorder {
@@ -100,7 +100,7 @@ fn media(count: usize) -> Vec<Arc<MemDisk>> {
     (0..count).map(|n| Arc::new(MemDisk::new(SIZE).named(format!("/disks/{n}")))).collect()
 }
 
-fn as_disks<D: Disk>(disks: &[Arc<D>]) -> Vec<Arc<dyn Disk>> {
+pub(crate) fn as_disks<D: Disk>(disks: &[Arc<D>]) -> Vec<Arc<dyn Disk>> {
     disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect()
 }
 
@@ -123,7 +123,7 @@ fn going_on(rename: Option<&str>) -> open::OpenOptions {
 }
 
 /// The media after the first `count` things were done to `before`; of what was not flushed by then, `keep` decides.
-async fn replay(
+pub(crate) async fn replay(
     before: &[Arc<MemDisk>],
     log: &[Done],
     count: usize,

@@ -4,20 +4,30 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use crate::{
+    commits::{Done, Recorder, as_disks, replay},
     files::{check, judge_as},
-    support::{content, quiet},
+    support::{World, content, data, quiet},
 };
+use block::{Asked, BlockVolume as _, Durability};
+use bytes::Bytes;
+use codec::checksum::{Checksum, embedded};
+use disk::{Disk, MemDisk};
 use engine::{
+    dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     open,
+    sync::{Syncer, Task, TaskFuture, Work},
 };
 use fixtures::Fixture;
+use ondisk::zil::CHAIN_BYTES;
+use parking_lot::Mutex;
 use pool::{
     Pool,
     dsl::HeadKind,
     import::{self, Sources},
-    zil,
+    zil::{self, Chain},
 };
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use sha2::{Digest as _, Sha256};
 
 const CRASHED: [&str; 4] = ["crash-main", "crash-slog", "crash-raidz1x3", "crash-kill-slog"];
@@ -118,4 +128,379 @@ async fn what_was_acknowledged_before_a_crash_is_there_again() {
         exported(engine).await;
         check(dir).unwrap_or_else(|text| panic!("{name}: {text}"));
     }
+}
+
+/// The images of a fixture as disks in memory.
+fn in_memory(fixture: &Fixture) -> Vec<Arc<MemDisk>> {
+    let disk = |path: std::path::PathBuf| {
+        Arc::new(MemDisk::from_bytes(&std::fs::read(&path).unwrap()).named(path.display().to_string()))
+    };
+    fixture.images().into_iter().map(disk).collect()
+}
+
+async fn pool_on(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
+    let found = import::scan(&Sources::disks(disks)).await;
+    let candidate = found.pools.first().ok_or("no pool")?;
+    let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+    import::open(candidate, &options).await.map_err(|error| error.to_string())
+}
+
+async fn start_on(media: &[Arc<MemDisk>]) -> Arc<Engine> {
+    start(pool_on(as_disks(media)).await.unwrap()).await.unwrap()
+}
+
+/// What was done to the media while the pool on them was opened and its logs were replayed.
+async fn recorded(before: &[Arc<MemDisk>]) -> Vec<Done> {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let recorders = before.iter().enumerate().map(|(number, disk)| {
+        let (inner, log) = (Arc::new(disk.fork()), Arc::clone(&log));
+        Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
+    });
+    let pool = pool_on(recorders.collect()).await.unwrap();
+    let engine = start(pool).await.unwrap();
+    assert!(engine.replayed().records > 0, "there was something to replay");
+    let done = log.lock().clone();
+    drop(engine);
+    done
+}
+
+/// A pool that Millpond was writing to when the power was cut, and what its volumes must hold.
+async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) {
+    const SIZE: u64 = 256 << 10;
+    let mut random = StdRng::seed_from_u64(seed);
+    let (mut world, running) = World::create(layout, 12, 64 << 20, seed).await;
+    let mut twins = BTreeMap::new();
+    for (name, block) in [("tank/a", 8192), ("tank/b", 16384), ("tank/quiet", 8192)] {
+        let volume = running.volume(name, SIZE, block, Properties::new()).await;
+        // The log of a volume begins with a transaction group, so the first two are not in it.
+        for _ in 0..2 {
+            volume.write(0, data(vec![1; 4096]), Durability::Stable(Asked::Fua)).await.unwrap();
+        }
+        let mut twin = vec![0; SIZE as usize];
+        twin[..4096].fill(1);
+        let writes = if name.ends_with("quiet") { 0 } else { 12 };
+        for _ in 0..writes {
+            let at = random.random_range(0..SIZE / 512 - 64) * 512;
+            let len = [512, 4096, 16384, 32768][random.random_range(0..4)];
+            let bytes: Vec<u8> = (0..len).map(|_| random.random()).collect();
+            twin[at as usize..at as usize + len].copy_from_slice(&bytes);
+            volume.write(at, data(bytes), Durability::Stable(Asked::Fua)).await.unwrap();
+        }
+        if writes > 0 {
+            volume.write_zeroes(65536, 20000, false, Durability::Cached).await.unwrap();
+            twin[65536..85536].fill(0);
+            volume.flush().await.unwrap();
+        }
+        twins.insert(name.to_owned(), twin);
+    }
+    world.cut(running).await;
+    (world, twins)
+}
+
+async fn assert_holds(engine: &Engine, twins: &BTreeMap<String, Vec<u8>>, what: &str) {
+    for (name, twin) in twins {
+        let volume = engine.volume(name).await.unwrap();
+        assert!(content(&*volume).await == *twin, "{what}: '{name}' is not what was acknowledged");
+    }
+}
+
+/// Until the logs are given back, a power cut leaves them to be replayed again, whatever was done in between.
+async fn cut_everywhere(layout: &str, chances: &[u32]) {
+    let (world, twins) = cut_off(layout, 5).await;
+    let log = recorded(&world.media).await;
+    let mut random = StdRng::seed_from_u64(6);
+    let mut replayed = [0; 2];
+    for cut in 0..=log.len() {
+        for &chance in chances {
+            let what = format!("{layout}: cut after {cut} of {}, {chance} % kept", log.len());
+            let media = replay(&world.media, &log, cut, || random.random_range(0..100) < chance).await;
+            let engine = start_on(&media).await;
+            assert_holds(&engine, &twins, &what).await;
+            replayed[usize::from(engine.replayed().records > 0)] += 1;
+            engine.end(Ending::Export).await.unwrap();
+            if cut % 16 == 0 {
+                let pool = pool_on(as_disks(&media)).await.unwrap();
+                let report = pool::verify::verify(&pool, &Arc::default()).await;
+                assert!(report.is_clean(), "{what}: {report:#?}");
+                assert!(zil::heads(&pool).await.unwrap().is_empty(), "{what}: a log is left");
+            }
+        }
+    }
+    assert!(replayed.iter().all(|count| *count > 0), "{layout}: cut before and after: {replayed:?}");
+    println!("{layout}: {} cuts while logs were claimed and replayed", replayed[0] + replayed[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_while_logs_are_replayed_changes_nothing() {
+    cut_everywhere("d0", &[100, 50, 0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_while_logs_on_a_log_device_are_replayed_changes_nothing() {
+    cut_everywhere("mirror d0 d1 log d2", &[50]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_while_logs_on_raidz_are_replayed_changes_nothing() {
+    cut_everywhere("raidz d0 d1 d2", &[50]).await;
+}
+
+/// The same for a log that the real module left.
+#[tokio::test]
+async fn a_power_cut_while_a_foreign_log_is_replayed_changes_nothing() {
+    const CUTS: usize = 12;
+    let fixture = fixtures::pool("crash-main");
+    let expected = expected(&fixture);
+    let before = in_memory(&fixture);
+    let log = recorded(&before).await;
+    let mut random = StdRng::seed_from_u64(7);
+    for number in 0..=CUTS {
+        let cut = log.len() * number / CUTS;
+        let media = replay(&before, &log, cut, || random.random()).await;
+        let engine = start_on(&media).await;
+        assert_eq!(sums(&engine, expected.keys()).await, expected, "cut after {cut} of {}", log.len());
+        engine.end(Ending::Close).await.unwrap();
+    }
+}
+
+/// A volume that may not be written to, or has become smaller, is what its clients left it as far as it goes.
+#[tokio::test(start_paused = true)]
+async fn neither_readonly_nor_another_size_is_in_the_way() {
+    let (world, mut twins) = cut_off("d0", 8).await;
+    // Claimed and changed in one transaction group, and cut off before anything was replayed.
+    let mut cx = open::open(pool_on(as_disks(&world.media)).await.unwrap(), going_on()).await.unwrap();
+    let mut tasks = Vec::new();
+    for (name, property, value) in [("tank/a", "readonly", 1), ("tank/b", "volsize", 128 << 10)] {
+        let properties: Properties = [(property.to_owned(), Stored::Number(value))].into();
+        tasks.push(Task {
+            is_snapshot: false,
+            run: Box::new(move |cx| {
+                Box::pin(async move {
+                    dsl::set(cx, name, &properties).await.unwrap();
+                    Ok(())
+                })
+            }),
+            done: Box::new(|outcome| outcome.unwrap()),
+        });
+    }
+    let (txg, now) = (cx.txg, cx.now);
+    cx.sync_txg(txg, now, Work { tasks, ..Work::default() }).await.unwrap();
+    drop(cx);
+    twins.get_mut("tank/b").unwrap().truncate(128 << 10);
+
+    let engine = start_on(&world.media).await;
+    assert_eq!(engine.replayed().volumes, 2, "{:?}", engine.replayed());
+    let geometry = engine.volume("tank/a").await.unwrap().geometry();
+    assert!(geometry.read_only && geometry.size == 256 << 10);
+    assert_holds(&engine, &twins, "readonly=on, smaller").await;
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("replayed").await;
+}
+
+/// A log whose replay was not tried goes with its dataset, or with a rollback, and leaves nothing behind.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_was_not_replayed_goes_with_its_content() {
+    let (world, _) = cut_off("d0", 9).await;
+    let mut cx = open::open(pool_on(as_disks(&world.media)).await.unwrap(), going_on()).await.unwrap();
+    let (txg, now) = (cx.txg, cx.now);
+    cx.sync_txg(txg, now, Work::default()).await.unwrap();
+    let step = async |cx: &mut Syncer, is_snapshot: bool, name: &'static str| {
+        let run: Box<dyn for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send> = match is_snapshot {
+            true => Box::new(move |cx| {
+                Box::pin(async move {
+                    dsl::snapshot(cx, &[name.to_owned()], &Properties::new()).await.unwrap();
+                    Ok(())
+                })
+            }),
+            false => Box::new(move |cx| {
+                Box::pin(async move {
+                    match name.contains('@') {
+                        true => dsl::rollback(cx, name).await.unwrap(),
+                        false => dsl::destroy_head(cx, name).await.unwrap(),
+                    }
+                    Ok(())
+                })
+            }),
+        };
+        let task = Task { is_snapshot, run, done: Box::new(|outcome| outcome.unwrap()) };
+        let (txg, now) = (cx.txg + 1, cx.now);
+        cx.sync_txg(txg, now, Work { tasks: vec![task], ..Work::default() }).await.unwrap();
+    };
+    step(&mut cx, true, "tank/a@s").await;
+    step(&mut cx, false, "tank/a@s").await;
+    step(&mut cx, false, "tank/b").await;
+    drop(cx);
+    let engine = start_on(&world.media).await;
+    assert_eq!(engine.replayed().records, 0, "nothing is left to be replayed");
+    for _ in 0..3 {
+        engine.sync().await.unwrap();
+    }
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("given up").await;
+}
+
+/// Without its log device a pool is opened only if that is asked for, and then says what is lost.
+#[tokio::test(start_paused = true)]
+async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group() {
+    let (world, twins) = cut_off("mirror d0 d1 log d2", 10).await;
+    let rest: Vec<Arc<dyn Disk>> = as_disks(&world.media[..2]);
+    let error = pool_on(rest.clone()).await.unwrap_err();
+    assert!(error.contains("log"), "{error}");
+    let found = import::scan(&Sources::disks(rest)).await;
+    let options = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
+    let pool = import::open(&found.pools[0], &options).await.unwrap();
+    let engine = start(pool).await.unwrap();
+    let replayed = engine.replayed();
+    let lost: Vec<&str> = replayed.lost.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(lost.contains(&"tank/a") && lost.contains(&"tank/b"), "{replayed:?}");
+    assert!(replayed.notes().iter().any(|note| note.contains("tank/a") && note.contains("lost")));
+    let volume = engine.volume("tank/a").await.unwrap();
+    assert!(content(&*volume).await[..512] == twins["tank/quiet"][..512] || twins["tank/a"][..512] != [1; 512]);
+    volume.write(0, data(vec![9; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
+    volume.write(0, data(vec![8; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
+    drop(volume);
+    engine.end(Ending::Export).await.unwrap();
+    // The device is back.
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let report = pool::verify::verify(&pool, &Arc::default()).await;
+    assert!(report.is_clean(), "{report:#?}");
+    let engine = start(pool).await.unwrap();
+    let volume = engine.volume("tank/a").await.unwrap();
+    assert!(content(&*volume).await[..8192] == [8; 8192], "it went on without the device");
+}
+
+/// The blocks of a log, as they are on the devices, with the places they are in.
+async fn chain_of(pool: &Pool, name: &str) -> (zil::Head, Vec<(ondisk::blkptr::BlkPtr, Bytes)>) {
+    let heads = zil::heads(pool).await.unwrap();
+    let head = heads.into_iter().find(|head| head.name == name).unwrap();
+    let mut reader = zil::Reader::new(pool.io(), head.objset, &head.header);
+    let mut blocks = Vec::new();
+    while let Some(zil::Found { pointer, at, block: Ok(_) }) = reader.next().await {
+        blocks.push((pointer, pool.io().read_raw(&pointer, at).await.unwrap()));
+    }
+    (head, blocks)
+}
+
+/// A real log and what becomes of it when bytes in it change: it ends, earlier or later, and every record that is
+/// given out lies in its block.
+#[tokio::test]
+async fn a_log_of_any_bytes_ends() {
+    let fixture = fixtures::pool("crash-main");
+    let pool = pool_on(as_disks(&in_memory(&fixture))).await.unwrap();
+    let (head, blocks) = chain_of(&pool, "pcrashmain/v1").await;
+    assert!(blocks.len() > 3, "{} blocks", blocks.len());
+    let mut random = StdRng::seed_from_u64(12);
+    let mut lengths = std::collections::BTreeSet::new();
+    for _ in 0..4000 {
+        let mut mutated = blocks.clone();
+        for _ in 0..random.random_range(1..4) {
+            let number = random.random_range(0..mutated.len());
+            let mut bytes = mutated[number].1.to_vec();
+            mutate(&mut bytes, &mut random);
+            mutated[number].1 = bytes.into();
+        }
+        if random.random_ratio(1, 8) {
+            // Back to an earlier block, which has its own identity still.
+            let (to, pointer) = (random.random_range(1..mutated.len()), mutated[0].0);
+            let mut bytes = mutated[to].1.to_vec();
+            bytes[8..136].copy_from_slice(&pointer.encode(pointer.order()));
+            mutated[to].1 = bytes.into();
+        }
+        let mut header = head.header.clone();
+        if random.random_ratio(1, 4) {
+            header.claim_txg = random.random_range(0..50);
+            header.claim_block_seq = random.random_range(0..20);
+        }
+        let mut chain = Chain::new(head.objset, &header);
+        let mut length = 0;
+        while let Some((pointer, _)) = chain.next() {
+            let found = mutated.iter().find(|(known, _)| known.dvas().eq(pointer.dvas()));
+            length += 1;
+            assert!(length <= blocks.len() + 1, "it goes on and on");
+            let Some(block) = chain.follow(found.map(|(_, raw)| raw.clone())) else { continue };
+            let total: usize = block.records().map(|record| look(&record)).sum();
+            assert!(total <= block.record_bytes());
+        }
+        assert!(chain.end().is_some());
+        lengths.insert(length);
+    }
+    assert!(lengths.len() > 3, "changes end it at different places: {lengths:?}");
+}
+
+/// Everything that is done with a record, for its panics.
+fn look(record: &zil::LogRecord) -> usize {
+    let (_, _) = (record.tx(), record.indirect());
+    let _ = zil::written(record);
+    assert!(!record.is_empty() && record.len() % 8 == 0);
+    record.len()
+}
+
+fn mutate(bytes: &mut [u8], random: &mut StdRng) {
+    // Where it hurts: the chain, and the beginnings of records.
+    let at = match random.random_range(0..3) {
+        0 => random.random_range(0..CHAIN_BYTES),
+        1 => CHAIN_BYTES + random.random_range(0..64),
+        _ => random.random_range(0..bytes.len()),
+    };
+    match random.random_range(0..4) {
+        0 => bytes[at] ^= 1 << random.random_range(0..8),
+        1 => bytes[at] = random.random(),
+        _ => {
+            let at = at / 8 * 8;
+            let end = (at + 8).min(bytes.len());
+            let value = [0, 1, 31, 192, 1 << 20, u64::MAX, u64::MAX - 7, 1 << 63][random.random_range(0..8)];
+            bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
+        }
+    }
+}
+
+/// Records that make no sense, in blocks whose checksums are right: the pool is opened or refused, with a reason, and
+/// whatever happens it is consistent.
+#[tokio::test(start_paused = true)]
+async fn forged_logs_are_refused_or_end() {
+    let (world, _) = cut_off("d0", 13).await;
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (_, blocks) = chain_of(&pool, "tank/a").await;
+    drop(pool);
+    let mut random = StdRng::seed_from_u64(14);
+    let (mut opened, mut closed, mut refused) = (0, 0, 0);
+    for round in 0..80 {
+        let forged = world.fork();
+        for _ in 0..random.random_range(1..4) {
+            let (pointer, raw) = &blocks[random.random_range(0..blocks.len())];
+            let mut bytes = raw.to_vec();
+            mutate(&mut bytes, &mut random);
+            if round % 2 == 0 {
+                // Any record type there is.
+                bytes[CHAIN_BYTES..CHAIN_BYTES + 8]
+                    .copy_from_slice(&random.random_range(0_u64..26).to_le_bytes());
+            }
+            let verifier = Checksum(pointer.checksum());
+            // Some changes leave nothing that could be sealed; then it is a torn block.
+            let _ = embedded::seal(embedded::Kind::Zilog2, &mut bytes, verifier, codec::Order::Little);
+            let offset = pointer.dvas().next().unwrap().offset + (4 << 20);
+            forged.media[0].write(offset, bytes.into()).await.unwrap();
+        }
+        match start(pool_on(as_disks(&forged.media)).await.unwrap()).await {
+            Ok(engine) => {
+                let replayed = engine.replayed();
+                match replayed.failed.is_empty() {
+                    true => opened += 1,
+                    false => {
+                        closed += 1;
+                        let error = engine.volume("tank/a").await.unwrap_err().to_string();
+                        assert!(error.contains("tank/a"), "{error}");
+                    }
+                }
+                engine.end(Ending::Export).await.unwrap();
+                forged.verify("forged").await;
+            }
+            Err(error) => {
+                assert!(error.contains("tank/a"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    println!("forged logs: {opened} replayed as far as they go, {closed} volumes closed, {refused} pools refused");
+    assert!(opened > 0 && closed > 0, "{opened} {closed} {refused}");
 }

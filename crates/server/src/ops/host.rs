@@ -33,7 +33,7 @@ use super::Failure;
 use crate::{
     answers::Pools,
     host::{self, Foreign, HostError, Places, Settings, chain},
-    hostid,
+    hostid, logs,
     serving::Serving,
     state::{Remembered, StateError},
 };
@@ -407,7 +407,9 @@ impl Host {
         };
         let read = async |why: String| {
             let opened = host::open(candidate, remembered, settings).await.map_err(|error| chain(&error))?;
-            Ok((Held::reading(opened.pool, why), opened.notes))
+            let mut notes = opened.notes;
+            notes.extend(logs::unreplayed(&opened.pool).await);
+            Ok((Held::reading(opened.pool, why), notes))
         };
         if let Some(why) = must_not {
             return read(why.to_owned()).await;
@@ -464,7 +466,8 @@ impl Host {
                 // Opened anew: what was locked for writing is given back.
                 drop(opened.pool);
                 drop(locked);
-                let (held, _said_already) = read(why).await?;
+                let (held, more) = read(why).await?;
+                notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
                 Ok((held, notes))
             }
             Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
