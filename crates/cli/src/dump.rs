@@ -242,18 +242,22 @@ async fn chain(out: &mut Out, pool: &Arc<Pool>, head: &zil::Head) -> anyhow::Res
         match block {
             Ok(block) => {
                 let all = block.records().map(|found| record(&found, &head.header, pool));
-                let records: Vec<Value> = match out.json {
-                    true => all.collect(),
-                    false => all.map(|record| json!(in_a_line(&record))).collect(),
-                };
-                document["record"] = json!(records);
+                if out.json {
+                    document["record"] = all.collect();
+                } else {
+                    for (number, record) in all.enumerate() {
+                        document[format!("record[{number}]")] = json!(in_a_line(&record));
+                    }
+                }
             }
             Err(zil::NoBlock::Unwritten) => document["content"] = json!("never written: the log ends here"),
             Err(zil::NoBlock::Unreadable(error)) => {
                 document["content"] = json!(format!("unreadable: {error}"))
             }
         }
-        out.section("log_block", &json!({ "    block": document }))?;
+        let title =
+            if out.json { "block".to_owned() } else { format!("block {} of {}", at.blkid, head.name) };
+        out.section("log_block", &json!({ title: document }))?;
     }
     let end = match reader.chain().end() {
         Some(zil::End::Foreign) => "it is the log of another dataset, which this one is a copy of",
@@ -261,7 +265,7 @@ async fn chain(out: &mut Out, pool: &Arc<Pool>, head: &zil::Head) -> anyhow::Res
         Some(zil::End::Broken) => "the last block names no successor of its own",
         _ => return Ok(()),
     };
-    Ok(out.section("log_end", &json!({ "    end": end }))?)
+    Ok(out.section("log_end", &json!({ "end": end }))?)
 }
 
 /// A record's fields in a line.

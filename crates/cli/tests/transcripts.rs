@@ -209,6 +209,41 @@ fn layouts() {
     }
 }
 
+/// A pool that was cut off: what its intent logs hold is listed, and said wherever the pool is shown without it.
+#[test]
+fn unreplayed() {
+    transcript(
+        "unreplayed",
+        &fixture("crash-main"),
+        &["millpond dump -f -d . -i pcrashmain", "zpool -d . status"],
+    );
+    let lab = Lab::copy_of(&fixtures::pool("crash-main"));
+    support::transcript(
+        "replay",
+        &lab,
+        &[
+            "zpool import -f -d . -o readonly=on pcrashmain",
+            "zpool status",
+            "zpool export pcrashmain",
+            "zpool import -f -d . pcrashmain",
+            "zpool status",
+            "zpool export pcrashmain",
+            "zpool import -d . pcrashmain",
+            "zpool status",
+        ],
+        &hide_times,
+    );
+}
+
+/// How long something took differs from run to run.
+fn hide_times(text: &str) -> String {
+    let tame = |line: &str| match line.strip_suffix(" ms").and_then(|line| line.rsplit_once(' ')) {
+        Some((front, _)) if line.contains("replayed") => format!("{front} N ms\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(tame).collect()
+}
+
 #[test]
 fn a_pool_is_remembered_from_import_to_export() {
     let lab = Lab::copy_of(&fixtures::pool("mirror2"));

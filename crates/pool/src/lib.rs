@@ -14,6 +14,7 @@
 //!      disk::Disk                         one leaf device
 //! ```
 //!
+//! `zil` follows intent logs, for whoever claims, replays, verifies or shows them.
 //! `import` finds pools on devices and builds a [`Pool`]; `status` says how its devices are.
 //! Everything that reads a block takes an [`io::PoolIo`], which exists before the pool is fully open
 //! (import reads the pool's own configuration through it), so nothing below `dsl` needs a [`Pool`].

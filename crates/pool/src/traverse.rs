@@ -11,7 +11,7 @@
 //! lead back to themselves. The first pointers, and lists of blocks that are on their way to be freed, are
 //! found by [`Scopes::read`] and [`pending_frees`].
 //!
-//! Not here: reading blocks (`io`), the intent log's chains (`verify`). Facts: docs/format/dmu.md §1–§3,
+//! Not here: reading blocks (`io`), the intent log's chains (`zil`). Facts: docs/format/dmu.md §1–§3,
 //! docs/format/mos.md §6, §8.
 
 use std::collections::BTreeSet;

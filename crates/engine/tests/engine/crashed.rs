@@ -169,7 +169,7 @@ async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) 
     const SIZE: u64 = 256 << 10;
     let mut random = StdRng::seed_from_u64(seed);
     let (mut world, running) = World::create(layout, 12, 64 << 20, seed).await;
-    let mut twins = BTreeMap::new();
+    let (mut volumes, mut twins) = (Vec::new(), BTreeMap::new());
     for (name, block) in [("tank/a", 8192), ("tank/b", 16384), ("tank/quiet", 8192)] {
         let volume = running.volume(name, SIZE, block, Properties::new()).await;
         // The log of a volume begins with a transaction group, so the first two are not in it.
@@ -178,6 +178,11 @@ async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) 
         }
         let mut twin = vec![0; SIZE as usize];
         twin[..4096].fill(1);
+        volumes.push((name, volume, twin));
+    }
+    // From here on there is no transaction group.
+    running.engine.sync().await.unwrap();
+    for (name, volume, mut twin) in volumes {
         let writes = if name.ends_with("quiet") { 0 } else { 12 };
         for _ in 0..writes {
             let at = random.random_range(0..SIZE / 512 - 64) * 512;
@@ -345,7 +350,7 @@ async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group(
     let (world, twins) = cut_off("mirror d0 d1 log d2", 10).await;
     let rest: Vec<Arc<dyn Disk>> = as_disks(&world.media[..2]);
     let error = pool_on(rest.clone()).await.unwrap_err();
-    assert!(error.contains("log"), "{error}");
+    assert!(error.contains("'-m'"), "{error}");
     let found = import::scan(&Sources::disks(rest)).await;
     let options = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
     let pool = import::open(&found.pools[0], &options).await.unwrap();
@@ -355,7 +360,7 @@ async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group(
     assert!(lost.contains(&"tank/a") && lost.contains(&"tank/b"), "{replayed:?}");
     assert!(replayed.notes().iter().any(|note| note.contains("tank/a") && note.contains("lost")));
     let volume = engine.volume("tank/a").await.unwrap();
-    assert!(content(&*volume).await[..512] == twins["tank/quiet"][..512] || twins["tank/a"][..512] != [1; 512]);
+    assert!(content(&*volume).await != twins["tank/a"], "there was something to lose");
     volume.write(0, data(vec![9; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
     volume.write(0, data(vec![8; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
     drop(volume);
@@ -501,6 +506,8 @@ async fn forged_logs_are_refused_or_end() {
             }
         }
     }
-    println!("forged logs: {opened} replayed as far as they go, {closed} volumes closed, {refused} pools refused");
+    println!(
+        "forged logs: {opened} replayed as far as they go, {closed} volumes closed, {refused} pools refused"
+    );
     assert!(opened > 0 && closed > 0, "{opened} {closed} {refused}");
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A pool is held for writing if it can be: devices locked, an engine started. Where it cannot (features this
-//! version may only read, an intent log to be replayed first, devices without permission) or must not
+//! version may only read, an intent log that only OpenZFS can claim, devices without permission) or must not
 //! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
 //! every operation on it is refused with.
 
