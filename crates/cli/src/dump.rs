@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Dump, context: &Context) -> anyhow::Result<ExitCod
         space::show(&mut out, &pool, args.metaslabs).await?;
     }
     if args.intent_logs {
-        intent_logs(&mut out, &pool).await?;
+        intent_logs(&mut out, &pool, &args.target).await?;
     }
     if args.history {
         show_history(&mut out, &pool).await?;
@@ -211,9 +211,10 @@ fn uberblock(ub: &Uberblock) -> Value {
     object
 }
 
-/// Intent logs of all live datasets.
-async fn intent_logs(out: &mut Out, pool: &Arc<Pool>) -> anyhow::Result<()> {
-    for head in zil::heads(pool).await? {
+/// Intent logs of all live datasets, or of the one that was named.
+async fn intent_logs(out: &mut Out, pool: &Arc<Pool>, target: &str) -> anyhow::Result<()> {
+    let is_wanted = |head: &zil::Head| !target.contains('/') || head.name == target;
+    for head in zil::heads(pool).await?.into_iter().filter(is_wanted) {
         let header = &head.header;
         out.section(
             "log",

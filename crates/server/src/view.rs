@@ -106,10 +106,11 @@ fn property(property: &props::Property) -> api::Property {
 
 /// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
 pub async fn held(held: &Held) -> api::Pool {
-    let mut found = pool(&held.view(), held.engine().is_none()).await;
-    if let Some(engine) = held.engine() {
-        found.replayed = logs::replayed(engine);
-    }
+    let view = held.view();
+    let mut found = match held.engine() {
+        Some(engine) => api::Pool { replayed: logs::replayed(engine), ..shown(&view, false).await },
+        None => pool(&view, true).await,
+    };
     if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
         found.state = "SUSPENDED".to_owned();
         found.root.state = found.state.clone();
@@ -135,6 +136,14 @@ pub async fn held(held: &Held) -> api::Pool {
 /// A pool with its devices, problems and properties. What cannot be read is reported beside what can. `read_only`
 /// is what its property of that name says.
 pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
+    // Nobody replays logs of a pool that is only looked at.
+    let notes = logs::unreplayed(pool).await;
+    let replayed = (!notes.is_empty()).then(|| api::log::Replayed { notes, ..Default::default() });
+    api::Pool { replayed, ..shown(pool, read_only).await }
+}
+
+/// The same without its intent logs.
+async fn shown(pool: &Pool, read_only: bool) -> api::Pool {
     let mut problems = Vec::new();
     let mut note =
         |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
@@ -171,15 +180,12 @@ pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
             lost.push(line);
         }
     }
-    // What is written to was replayed, and its owner knows what of it could not be.
-    let notes = if read_only { logs::unreplayed(pool).await } else { Vec::new() };
-    let replayed = (!notes.is_empty()).then(|| api::log::Replayed { notes, ..Default::default() });
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()
     });
     let txg = pool.uberblock().txg;
-    api::Pool { txg, properties, lost, sync_disabled, replayed, problems, ..of_status(&found) }
+    api::Pool { txg, properties, lost, sync_disabled, problems, ..of_status(&found) }
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
