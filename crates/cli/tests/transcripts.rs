@@ -239,13 +239,19 @@ fn unreplayed() {
     );
 }
 
-/// How long something took, and where the images are, differs from run to run.
+/// How long something took, where the images are, and how many transaction groups there were: none of it is told.
 fn same_everywhere(text: &str) -> String {
     let tame = |line: &str| match line.strip_suffix(" ms").and_then(|line| line.rsplit_once(' ')) {
         Some((front, _)) if line.contains("replayed") => format!("{front} N ms\n"),
         _ => format!("{line}\n"),
     };
-    text.lines().filter(|line| !line.starts_with('\t')).map(tame).collect()
+    let number = |line: String| match line.split_once(" as of txg ") {
+        Some((front, rest)) => {
+            format!("{front} as of txg N{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        None => line,
+    };
+    text.lines().filter(|line| !line.starts_with('\t')).map(tame).map(number).collect()
 }
 
 #[test]

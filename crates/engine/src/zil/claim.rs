@@ -120,7 +120,8 @@ async fn settle(cx: &mut Syncer, mut head: Head, scan: Scan, first: u64) -> Resu
     }
     let is_gone = scan.is_foreign || (scan.lost.is_some() && scan.records == 0);
     if is_gone {
-        if !scan.is_foreign && (head.header.claim_txg != 0 || head.header.log.birth() < first) {
+        // Allocated before, or just now.
+        if !scan.is_foreign {
             cx.out.free(&head.header.log).await?;
         }
         return dsl::set_log(cx, head.objset, None).await;
