@@ -5,8 +5,12 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use disk::Disk;
-use engine::create::{Plan, SpecError, VdevSpec, device};
+use disk::{Disk, FileDisk, OpenOptions};
+use engine::{
+    EngineError,
+    create::{Plan, SpecError, VdevSpec, device},
+    write::labels,
+};
 
 use super::Failure;
 
@@ -33,6 +37,22 @@ pub(crate) fn refused(what: &str, error: &SpecError) -> Failure {
 pub(crate) fn full_path(word: &str) -> Option<String> {
     let path = device::resolve(word).ok()?;
     Some(path.canonicalize().unwrap_or(path).to_string_lossy().into_owned())
+}
+
+/// Clears the labels of a device that left its pool.
+///
+/// # Errors
+/// It cannot be written to.
+pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
+    let info = disk.info();
+    if !info.read_only {
+        return labels::clear(&disk).await;
+    }
+    // Cache and spare devices are only looked at while they wait.
+    let options = OpenOptions { lock: true, ..OpenOptions::default() };
+    let writable =
+        FileDisk::open(&info.path, options).map_err(|error| EngineError::Device(error.to_string()))?;
+    labels::clear(&(Arc::new(writable) as Arc<dyn Disk>)).await
 }
 
 /// Arranges what the user typed, without touching it.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use disk::Disk;
 use engine::{
     create::{self, CreateOptions, Plan, Removal},
     dsl::{self, Properties, Stored},
@@ -254,7 +255,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<
     let Some(engine) = held.engine() else {
         return Err(Failure::because(&format!("cannot remove from '{name}'"), "pool is read-only"));
     };
-    // All of them are known before the first is gone.
+    // All of them are known, and of no use any more, before the first is gone.
     let mut removals = Vec::with_capacity(words.len());
     for word in words {
         let what = format!("cannot remove {word}");
@@ -263,23 +264,29 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<
             let full = devices::full_path(word).filter(|full| full != word);
             full.map_or(Err(error), |full| Removal::find(&held.view(), &full))
         });
-        let removal = found.map_err(|error| refused(&what, &error))?;
-        removals.push((what, removal));
+        removals.push(found.map_err(|error| refused(&what, &error))?);
     }
-    let mut warnings = Vec::new();
-    for (what, removal) in removals {
-        removal.vacate(&engine).await.map_err(|error| refused(&what, &error))?;
-        let disks = removal.disks().to_vec();
-        cx.change(&held, &what, false, move |cx| Box::pin(async move { removal.finish(cx).await })).await?;
-        for disk in disks {
-            // The pool does not know it any more: what its labels say is only what they would confuse people with.
-            if let Err(error) = engine::write::labels::clear(&disk).await {
-                warnings.push(format!(
-                    "{}: its labels could not be cleared: {}",
-                    disk.info().path,
-                    chain(&error)
-                ));
+    for (removal, word) in removals.iter().zip(words) {
+        let vacated = removal.vacate(&engine).await;
+        vacated.map_err(|error| refused(&format!("cannot remove {word}"), &error))?;
+    }
+    let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks().to_vec()).collect();
+    let what = format!("cannot remove {}", words.join(", "));
+    let change = cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move {
+            for removal in &removals {
+                removal.finish(cx).await?;
             }
+            Ok(())
+        })
+    });
+    change.await?;
+    let mut warnings = Vec::new();
+    for disk in disks {
+        // The pool does not know it any more: its labels would only confuse people.
+        let path = disk.info().path;
+        if let Err(error) = devices::clear(disk).await {
+            warnings.push(format!("{path}: its labels could not be cleared: {}", chain(&error)));
         }
     }
     let kept = cx.host.remember(&held, &Settings::default(), None);
