@@ -156,13 +156,13 @@ pub(super) fn push_top(config: &mut NvList, top: NvList) {
     }
 }
 
-/// Takes a top-level device out: the last one is gone, another leaves a hole.
-pub(super) fn remove_top(config: &mut NvList, id: u64, is_last: bool, txg: u64) {
+/// Takes a top-level device out, which leaves a hole, or nothing if it is the last.
+pub(super) fn remove_top(config: &mut NvList, id: u64, leaves_nothing: bool, txg: u64) {
     let (mut count, mut holes) = (0, Vec::new());
     if let Some(Value::NvList(root)) = pair_mut(config, "vdev_tree")
         && let Some(Value::NvListArray(tops)) = pair_mut(root, "children")
     {
-        if is_last {
+        if leaves_nothing {
             tops.truncate(id as usize);
         } else if let Some(top) = tops.get_mut(id as usize) {
             *top = hole(id, txg);

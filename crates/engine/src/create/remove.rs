@@ -155,8 +155,9 @@ async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError>
     if !is_log || cx.out.alloc.retire(id).await? > 0 {
         return Err(OpError::Refused(format!("{name} is in use")));
     }
-    let tree = cx.io.tree().without_top(id);
-    let is_last = tree.tops.len() as u64 <= id;
+    // A log of space maps may still speak of it, and readers want to find something with its number.
+    let leaves_nothing = id + 1 == cx.io.tree().tops.len() as u64 && !cx.out.traits().log_spacemap;
+    let tree = if leaves_nothing { cx.io.tree().without_last() } else { cx.io.tree().with_hole(id) };
 
     // From here on only a failing pool can stop it.
     cx.out.alloc.remove(id, &mut cx.mos).await?;
@@ -180,7 +181,7 @@ async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError>
     for object in lists {
         cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await?;
     }
-    config::remove_top(&mut cx.config, id, is_last, cx.txg);
+    config::remove_top(&mut cx.config, id, leaves_nothing, cx.txg);
     cx.uberblock.guid_sum = tree.guid_sum();
     let io = Arc::new(cx.io.with_tree(tree));
     cx.out.set_io(Arc::clone(&io));

@@ -286,16 +286,21 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The same devices without one: a hole is in its place, or nothing if it was the last.
+    /// The same devices with a hole in the place of one.
     #[must_use]
-    pub fn without_top(&self, id: u64) -> Self {
+    pub fn with_hole(&self, id: u64) -> Self {
         let mut tree = self.clone();
-        let is_last = tree.tops.len() as u64 == id + 1;
-        if is_last {
-            tree.tops.pop();
-        } else if let Some(top) = usize::try_from(id).ok().and_then(|id| tree.tops.get_mut(id)) {
+        if let Some(top) = usize::try_from(id).ok().and_then(|id| tree.tops.get_mut(id)) {
             *top = Vdev::placeholder(Kind::Hole, id);
         }
+        tree
+    }
+
+    /// The same devices without the last.
+    #[must_use]
+    pub fn without_last(&self) -> Self {
+        let mut tree = self.clone();
+        tree.tops.pop();
         tree
     }
 

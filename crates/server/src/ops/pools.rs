@@ -176,7 +176,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
         history: cx.record.as_ref().map(Record::to_nvlist),
     };
     let syncer = Box::pin(create::create(&plan, &taken.disks(), options)).await;
-    let syncer = syncer.map_err(|error| super::host::refused(&what, &error))?;
+    let syncer = syncer.map_err(|error| refused(&what, &error))?;
     let engine = Box::pin(Engine::start(syncer, host.options())).await;
     let engine = engine.map_err(|error| Failure::because(&what, chain(&error)))?;
     taken.keep();
