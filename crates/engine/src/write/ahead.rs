@@ -121,16 +121,16 @@ impl Ahead {
         }
     }
 
-    /// As many places as there are copies; fewer, but one, if there are no more.
+    /// As many places as there are copies, or none: the transaction group finds room for all.
     fn places(&self, psize: u64, copies: u8) -> Result<[Dva; 3], EngineError> {
         let mut dvas = [Dva::default(); 3];
-        for (number, place) in dvas.iter_mut().take(copies.clamp(1, 3).into()).enumerate() {
+        for number in 0..usize::from(copies.clamp(1, 3)) {
             // Without waiting: whoever writes ahead holds the transaction group, for which the space's owner may wait.
-            match self.space.try_take(psize, Supply::Pool) {
-                Some(dva) => *place = dva,
-                None if number == 0 => return Err(EngineError::NoSpace { psize }),
-                None => break,
-            }
+            let Some(dva) = self.space.try_take(psize, Supply::Pool) else {
+                dvas[..number].iter().for_each(|dva| self.space.give_back(*dva));
+                return Err(EngineError::NoSpace { psize });
+            };
+            dvas[number] = dva;
         }
         Ok(dvas)
     }

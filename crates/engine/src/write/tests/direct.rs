@@ -275,12 +275,16 @@ async fn blocks_written_ahead_are_what_the_group_would_have_written() {
             };
             let algorithm = [compress::Algorithm::Off, compress::Algorithm::Lz4][random.random_range(0..2)];
             let policy = BlockPolicy { copies: random.random_range(1..3), ..policy(algorithm) };
-            let write = ahead.write(content.clone(), &policy, object_type, TXG, Bookmark::default());
-            // The syncing task comes by when it is asked to.
-            let bp = tokio::select! {
-                biased;
-                bp = write => bp.unwrap(),
-                () = restocking(&mut writer.alloc) => unreachable!(),
+            let bp = loop {
+                match ahead.write(content.clone(), &policy, object_type, TXG, Bookmark::default()).await {
+                    Ok(bp) => break bp,
+                    // The syncing task comes by: it was asked to.
+                    Err(EngineError::NoSpace { .. }) => {
+                        writer.alloc.log_space().asked().await;
+                        writer.alloc.restock().await.unwrap();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
             };
             made.push((content, policy, bp));
         }
@@ -322,14 +326,6 @@ async fn blocks_written_ahead_are_what_the_group_would_have_written() {
     }
 }
 
-async fn restocking(alloc: &mut Allocator) {
-    let space = Arc::clone(alloc.log_space());
-    loop {
-        space.asked().await;
-        alloc.restock().await.unwrap();
-    }
-}
-
 /// Bytes in use, as they lie on the devices.
 fn allocated_raw(alloc: &Allocator, tops: &[NewTop]) -> u64 {
     let totals = alloc.totals();
@@ -345,7 +341,7 @@ fn top_of(vdev: &pool::vdev::Vdev) -> NewTop {
     };
     NewTop {
         id: vdev.id,
-        ashift: u32::try_from(top.ashift).unwrap(),
+        ashift: top.ashift,
         asize: top.asize,
         metaslab_shift: 24,
         raidz,
