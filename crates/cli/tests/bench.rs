@@ -46,7 +46,8 @@ fn every_test_prints_its_numbers_and_the_pool_it_leaves_is_clean() {
         assert!(number("ops") > 0.0 && number("secs") > 0.0 && number("cpu_us_op") > 0.0, "{test}");
         assert!(number("p50_us") <= number("p99_us") && number("rss_mb") > 1.0, "{test}");
         let mbps = number("ops") * number("io") / number("secs") / 1e6;
-        assert!((mbps / number("mbps") - 1.0).abs() < 0.01, "{test}");
+        // Printed to a hundredth, which is much of it where the machine is busy.
+        assert!((mbps - number("mbps")).abs() < 0.01 * mbps + 0.006, "{test}");
         let written = number("written_per_payload");
         match test["test"].as_str().unwrap() {
             // All of it, half as large, with parity for half again; and a little metadata.
