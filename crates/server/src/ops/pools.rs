@@ -267,7 +267,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<
         removals.push(found.map_err(|error| refused(&what, &error))?);
     }
     for (removal, word) in removals.iter().zip(words) {
-        let vacated = removal.vacate(&engine).await;
+        let vacated = removal.vacate(engine).await;
         vacated.map_err(|error| refused(&format!("cannot remove {word}"), &error))?;
     }
     let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks().to_vec()).collect();
