@@ -12,6 +12,7 @@ mod buf;
 mod fault;
 mod file;
 mod mem;
+mod model;
 mod request;
 mod sys;
 mod uring;
@@ -20,6 +21,7 @@ pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
 pub use mem::MemDisk;
+pub use model::{ModelCounts, ModelDisk, Profile};
 pub use uring::{Plug, plug, plugged};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.

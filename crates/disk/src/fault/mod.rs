@@ -577,10 +577,10 @@ fn flip(bytes: &mut [u8], bits: &[u64]) {
 }
 
 /// Chance from a seed: SplitMix64 (Steele, Lea and Flood 2014, public domain), good enough to pick faults.
-struct Chance(u64);
+pub(crate) struct Chance(u64);
 
 impl Chance {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -592,7 +592,7 @@ impl Chance {
     }
 
     /// A number below `bound`, which is not 0.
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 

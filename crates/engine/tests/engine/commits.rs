@@ -9,11 +9,17 @@
     reason = "a test that cannot make its world fails, and does one thing at a time"
 )]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::files::{NOW, check, export, sync};
-use bytes::Bytes;
-use disk::{Disk, DiskFuture, DiskInfo, Effect, Fault, FaultDisk, IoBuf, MemDisk, On};
+use crate::{
+    cuts::recorder::{Event, Recording, Tape},
+    files::{NOW, check, export, sync},
+};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
     dsl::{self, Properties, Stored},
@@ -22,7 +28,6 @@ use engine::{
     sync::Syncer,
     txg::Limits,
 };
-use parking_lot::Mutex;
 use pool::{
     Pool,
     cache::BlockCache,
@@ -31,47 +36,6 @@ use pool::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const SIZE: u64 = 64 << 20;
-
-/// What was done to disk number `.0`.
-#[derive(Clone, Debug)]
-pub(crate) enum Done {
-    Write(usize, u64, Bytes),
-    /// Durable when it is over.
-    Through(usize, u64, Bytes),
-    Flush(usize),
-}
-
-/// A disk that tells what is done to it.
-#[derive(Debug)]
-pub(crate) struct Recorder {
-    pub(crate) inner: Arc<MemDisk>,
-    pub(crate) number: usize,
-    pub(crate) log: Arc<Mutex<Vec<Done>>>,
-}
-
-impl Disk for Recorder {
-    fn info(&self) -> DiskInfo {
-        self.inner.info()
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        self.inner.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
-        self.log.lock().push(Done::Write(self.number, offset, data.clone()));
-        self.inner.write(offset, data)
-    }
-    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
-        self.log.lock().push(Done::Through(self.number, offset, data.clone()));
-        self.inner.write_through(offset, data)
-    }
-    fn flush(&self) -> DiskFuture<'_, ()> {
-        self.log.lock().push(Done::Flush(self.number));
-        self.inner.flush()
-    }
-    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
-        self.inner.trim(offset, len)
-    }
-}
 
 fn options() -> CreateOptions {
     CreateOptions {
@@ -122,31 +86,45 @@ fn going_on(rename: Option<&str>) -> open::OpenOptions {
     }
 }
 
-/// The media after the first `count` things were done to `before`; of what was not flushed by then, `keep` decides.
+/// The media after the first `count` events; of what was not flushed by then, `keep` decides.
 pub(crate) async fn replay(
     before: &[Arc<MemDisk>],
-    log: &[Done],
+    recording: &Recording,
     count: usize,
     mut keep: impl FnMut() -> bool,
 ) -> Vec<Arc<MemDisk>> {
     let media: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
-    let flushed = |number: usize| {
-        let flush = |done: &Done| matches!(done, Done::Flush(other) if *other == number);
-        log[..count].iter().rposition(flush).unwrap_or(0)
-    };
-    let last_flush: Vec<usize> = (0..media.len()).map(flushed).collect();
-    for (i, done) in log[..count].iter().enumerate() {
-        match done {
-            Done::Write(number, offset, data) if i < last_flush[*number] || keep() => {
-                media[*number].write(*offset, data.clone()).await.unwrap();
+    let disk = |id: &usize| recording.writes[*id].disk;
+    let (mut finished, mut flushing, mut durable) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    for event in &recording.events[..count] {
+        match event {
+            Event::WriteEnd(id) if recording.writes[*id].through => drop(durable.insert(*id)),
+            Event::WriteEnd(id) => finished.push(*id),
+            Event::FlushBegin(flush) => {
+                let its = finished.iter().copied().filter(|id| disk(id) == recording.flushes[*flush]);
+                flushing.insert(*flush, its.collect::<Vec<usize>>());
             }
-            Done::Through(number, offset, data) => {
-                media[*number].write(*offset, data.clone()).await.unwrap();
-            }
-            Done::Write(..) | Done::Flush(_) => {}
+            Event::FlushEnd(flush) => durable.extend(flushing.remove(flush).unwrap_or_default()),
+            Event::WriteBegin(_) | Event::WriteFailed(_) | Event::FlushFailed(_) | Event::Mark => {}
+        }
+    }
+    for event in &recording.events[..count] {
+        if let Event::WriteBegin(id) = event
+            && (durable.contains(id) || keep())
+        {
+            let write = &recording.writes[*id];
+            media[write.disk].write(write.offset, write.data.clone()).await.unwrap();
         }
     }
     media
+}
+
+/// The moments after which something else may be on the media.
+pub(crate) fn cuts(recording: &Recording) -> impl Iterator<Item = usize> {
+    let changes =
+        |event: &Event| matches!(event, Event::WriteBegin(_) | Event::WriteEnd(_) | Event::FlushEnd(_));
+    let before = (0..).zip(&recording.events).filter(move |(_, event)| changes(event)).map(|(cut, _)| cut);
+    before.chain([recording.events.len()])
 }
 
 async fn cut_everywhere(layout: &str, count: usize) {
@@ -156,28 +134,24 @@ async fn cut_everywhere(layout: &str, count: usize) {
     export(cx).await;
     let start = import_from(as_disks(&before)).await.unwrap().uberblock().txg;
 
-    let log = Arc::new(Mutex::new(Vec::new()));
     let after: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
-    let recorders: Vec<Arc<dyn Disk>> = (0..count)
-        .map(|number| {
-            let (inner, log) = (Arc::clone(&after[number]), Arc::clone(&log));
-            Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
-        })
-        .collect();
-    let pool = import_from(recorders).await.unwrap();
+    let tape = Tape::new(count, None);
+    tape.start();
+    let pool = import_from(tape.disks(&after)).await.unwrap();
     let mut cx = open::open(pool, going_on(Some("new"))).await.unwrap();
     sync(&mut cx).await;
-    let dirty = log.lock().len();
+    let dirty = tape.mark();
     sync(&mut cx).await;
-    let log = log.lock().clone();
-    assert!(log.len() > dirty, "the second commit writes an uberblock");
+    let recording = tape.stop();
+    assert!(recording.events.len() > dirty, "the second commit writes an uberblock");
 
     let mut random = StdRng::seed_from_u64(3);
     let mut seen = [0; 3];
-    for cut in 0..=log.len() {
+    for cut in cuts(&recording) {
         for chance in [100, 0, 50, 50] {
-            let media = replay(&before, &log, cut, || random.random_range(0..100) < chance).await;
-            let what = format!("{layout}: cut after {cut} of {}, {chance} % kept", log.len());
+            let media = replay(&before, &recording, cut, || random.random_range(0..100) < chance).await;
+            let all = recording.events.len();
+            let what = format!("{layout}: cut after {cut} of {all}, {chance} % kept");
             let pool = import_from(as_disks(&media)).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             let committed = pool.uberblock().txg - start;
             seen[committed as usize] += 1;
@@ -185,7 +159,7 @@ async fn cut_everywhere(layout: &str, count: usize) {
             assert_eq!(pool.name(), name, "{what}: labels tell of another commit than the uberblock");
             assert_eq!(pool.config().str("name"), Some(name), "{what}");
             assert!(pool.tree().leaves().iter().all(|leaf| leaf.is_readable()), "{what}");
-            if chance == 100 && cut == log.len() {
+            if chance == 100 && cut == all {
                 assert_eq!(committed, 2, "{what}: all of it was done");
             }
             if cut == dirty {
@@ -215,28 +189,24 @@ async fn a_power_cut_leaves_one_commit_or_the_other_on_raidz_with_a_log() {
 #[tokio::test]
 async fn a_pool_is_created_wholly_or_not_at_all() {
     let before = media(2);
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let recorders: Vec<Arc<dyn Disk>> = (0..2)
-        .map(|number| {
-            let (inner, log) = (Arc::new(before[number].fork()), Arc::clone(&log));
-            Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
-        })
-        .collect();
-    let mut cx = create_on("mirror a b", &recorders).await;
+    let after: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
+    let tape = Tape::new(2, None);
+    tape.start();
+    let mut cx = create_on("mirror a b", &tape.disks(&after)).await;
     sync(&mut cx).await;
-    let log = log.lock().clone();
+    let recording = tape.stop();
     let mut random = StdRng::seed_from_u64(4);
     let mut seen = [0; 2];
-    for cut in 0..=log.len() {
+    for cut in cuts(&recording) {
         for chance in [100, 0, 50] {
-            let media = replay(&before, &log, cut, || random.random_range(0..100) < chance).await;
+            let media = replay(&before, &recording, cut, || random.random_range(0..100) < chance).await;
             match import_from(as_disks(&media)).await {
                 Ok(pool) => {
                     assert_eq!(pool.uberblock().txg, create::FIRST_TXG);
                     seen[1] += 1;
                 }
                 Err(error) => {
-                    assert_eq!(error, "no pool", "cut after {cut} of {}", log.len());
+                    assert_eq!(error, "no pool", "cut after {cut}");
                     seen[0] += 1;
                 }
             }

@@ -4,7 +4,8 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use crate::{
-    commits::{Done, Recorder, as_disks, replay},
+    commits::{as_disks, cuts, replay},
+    cuts::recorder::{Recording, Tape},
     files::{check, judge_as},
     support::{World, content, data, quiet},
 };
@@ -20,7 +21,6 @@ use engine::{
 };
 use fixtures::Fixture;
 use ondisk::zil::{CHAIN_BYTES, TxType};
-use parking_lot::Mutex;
 use pool::{
     Pool,
     dsl::HeadKind,
@@ -150,18 +150,14 @@ async fn start_on(media: &[Arc<MemDisk>]) -> Arc<Engine> {
 }
 
 /// What was done to the media while the pool on them was opened and its logs were replayed.
-async fn recorded(before: &[Arc<MemDisk>]) -> Vec<Done> {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let recorders = before.iter().enumerate().map(|(number, disk)| {
-        let (inner, log) = (Arc::new(disk.fork()), Arc::clone(&log));
-        Arc::new(Recorder { inner, number, log }) as Arc<dyn Disk>
-    });
-    let pool = pool_on(recorders.collect()).await.unwrap();
+async fn recorded(before: &[Arc<MemDisk>]) -> Recording {
+    let media: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
+    let tape = Tape::new(media.len(), None);
+    tape.start();
+    let pool = pool_on(tape.disks(&media)).await.unwrap();
     let engine = start(pool).await.unwrap();
     assert!(engine.replayed().records > 0, "there was something to replay");
-    let done = log.lock().clone();
-    drop(engine);
-    done
+    tape.stop()
 }
 
 /// A pool that Millpond was writing to when the power was cut, and what its volumes must hold.
@@ -212,18 +208,19 @@ async fn assert_holds(engine: &Engine, twins: &BTreeMap<String, Vec<u8>>, what: 
 /// Until the logs are given back, a power cut leaves them to be replayed again, whatever was done in between.
 async fn cut_everywhere(layout: &str, chances: &[u32]) {
     let (world, twins) = cut_off(layout, 5).await;
-    let log = recorded(&world.media).await;
+    let recording = recorded(&world.media).await;
     let mut random = StdRng::seed_from_u64(6);
     let mut replayed = [0; 2];
-    for cut in 0..=log.len() {
+    for (number, cut) in cuts(&recording).enumerate() {
         for &chance in chances {
-            let what = format!("{layout}: cut after {cut} of {}, {chance} % kept", log.len());
-            let media = replay(&world.media, &log, cut, || random.random_range(0..100) < chance).await;
+            let all = recording.events.len();
+            let what = format!("{layout}: cut after {cut} of {all}, {chance} % kept");
+            let media = replay(&world.media, &recording, cut, || random.random_range(0..100) < chance).await;
             let engine = start_on(&media).await;
             assert_holds(&engine, &twins, &what).await;
             replayed[usize::from(engine.replayed().records > 0)] += 1;
             engine.end(Ending::Export).await.unwrap();
-            if cut % 16 == 0 {
+            if number % 16 == 0 {
                 let pool = pool_on(as_disks(&media)).await.unwrap();
                 let report = pool::verify::verify(&pool, &Arc::default()).await;
                 assert!(report.is_clean(), "{what}: {report:#?}");
@@ -257,13 +254,13 @@ async fn a_power_cut_while_a_foreign_log_is_replayed_changes_nothing() {
     let fixture = fixtures::pool("crash-main");
     let expected = expected(&fixture);
     let before = in_memory(&fixture);
-    let log = recorded(&before).await;
+    let recording = recorded(&before).await;
     let mut random = StdRng::seed_from_u64(7);
     for number in 0..=CUTS {
-        let cut = log.len() * number / CUTS;
-        let media = replay(&before, &log, cut, || random.random()).await;
+        let cut = recording.events.len() * number / CUTS;
+        let media = replay(&before, &recording, cut, || random.random()).await;
         let engine = start_on(&media).await;
-        assert_eq!(sums(&engine, expected.keys()).await, expected, "cut after {cut} of {}", log.len());
+        assert_eq!(sums(&engine, expected.keys()).await, expected, "cut after {cut}");
         engine.end(Ending::Close).await.unwrap();
     }
 }

@@ -9,6 +9,7 @@
 
 mod commits;
 mod crashed;
+mod cuts;
 mod datasets;
 mod families;
 mod files;
@@ -16,6 +17,7 @@ mod foreign;
 mod histories;
 mod interleavings;
 mod log;
+mod log_speed;
 mod logged;
 mod model;
 mod pools;

@@ -93,6 +93,11 @@ impl World {
         (world, Running { engine, disks })
     }
 
+    /// A world that was there before.
+    pub fn on(media: Vec<Arc<MemDisk>>) -> Self {
+        Self { media, seed: 1, cuts: 0 }
+    }
+
     fn power_on(&self) -> Vec<Arc<FaultDisk>> {
         let disk = |(n, media): (usize, &Arc<MemDisk>)| {
             let seed = self.seed ^ self.cuts << 8 ^ n as u64;
@@ -129,17 +134,7 @@ impl World {
     }
 
     async fn start(&self, disks: Vec<Arc<dyn Disk>>, options: Options) -> Result<Arc<Engine>, String> {
-        let pool = import_from(disks).await?;
-        let how = open::OpenOptions {
-            rename: None,
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: 1_700_000_000,
-            seed: self.seed ^ 0xabcd,
-            workers: 0,
-        };
-        let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
-        Engine::start(syncer, options).await.map_err(|e| e.to_string())
+        start_on(disks, self.seed, options).await
     }
 
     /// The pool as a reader finds it on the media now.
@@ -180,6 +175,21 @@ impl World {
             }
         }
     }
+}
+
+/// Imports the pool on these disks for writing.
+pub async fn start_on(disks: Vec<Arc<dyn Disk>>, seed: u64, options: Options) -> Result<Arc<Engine>, String> {
+    let pool = import_from(disks).await?;
+    let how = open::OpenOptions {
+        rename: None,
+        hostid: 7,
+        hostname: "simulation".to_owned(),
+        now: 1_700_000_000,
+        seed: seed ^ 0xabcd,
+        workers: 0,
+    };
+    let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
+    Engine::start(syncer, options).await.map_err(|e| e.to_string())
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
