@@ -133,6 +133,8 @@ struct State {
     waiting: Vec<Waiter>,
     /// A round is taking blocks; others wait for that.
     is_forming: bool,
+    /// How many shared a round lately: halves with each that is smaller.
+    company: usize,
     /// Rounds that have what they write, and are not over.
     in_flight: usize,
     /// Whether the last formed round succeeded, once it is over.
@@ -196,6 +198,7 @@ impl Log {
             chain: Chain::none(dataset),
             waiting: Vec::new(),
             is_forming: false,
+            company: 0,
             in_flight: 0,
             last: None,
             record: 0,
@@ -301,7 +304,16 @@ impl Log {
     }
 
     async fn round(self: &Arc<Self>) {
-        let waiters = std::mem::take(&mut self.state.lock().waiting);
+        if self.state.lock().company > 1 {
+            // They were answered together, and come again together: let them, or each would have a round of its own.
+            tokio::task::yield_now().await;
+        }
+        let waiters = {
+            let mut state = self.state.lock();
+            let waiters = std::mem::take(&mut state.waiting);
+            state.company = waiters.len().max(state.company / 2);
+            waiters
+        };
         let formed = self.form(&waiters).await;
         let (over, is_over) = oneshot::channel();
         let before = {
