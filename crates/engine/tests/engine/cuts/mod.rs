@@ -254,9 +254,12 @@ async fn campaign(layout: Layout) {
     });
     let seeded = (first..first + long.unwrap_or(DOSE)).map(|seed| seeded(letters, seed));
     for (played, word) in short.chain(seeded).enumerate() {
-        // In the short dose a few moments, not a few per thousand of them.
-        campaign.bounds.kept_per_mille =
-            if long.is_none() && played % 16 == 15 { 5 } else { bounds.kept_per_mille };
+        // In the short dose a few moments of a few histories.
+        campaign.bounds.kept_per_mille = match long {
+            Some(_) => bounds.kept_per_mille,
+            None if played % 12 == 11 => 60,
+            None => 0,
+        };
         campaign.word(&word, None).await.unwrap_or_else(|violation| panic!("{violation}"));
     }
     campaign.total.print(layout.name);
