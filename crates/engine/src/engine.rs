@@ -168,6 +168,7 @@ impl Engine {
             };
             let txgs = Txgs::new(first + 1, options.limits);
             txgs.set_shared(done.shared_room);
+            syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let means = Means {
                 txgs: Arc::clone(&txgs),
                 space: Arc::clone(syncer.out.alloc.log_space()),

@@ -219,6 +219,10 @@ impl Syncer {
             missed::sync(self).await?;
             self.settle().await?;
             (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
+            // While the devices flush nothing is allocated, and so nothing set aside for logs.
+            if self.out.alloc.log_space().is_wanted() {
+                self.out.alloc.restock().await?;
+            }
             done.written = self.out.finish().await?;
             // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.
             while missed::sync(self).await? {
@@ -306,7 +310,9 @@ impl Syncer {
 
     /// What may be taken from now on: by anybody, and by the volumes asked for.
     async fn rooms(&mut self, datasets: &[u64]) -> Result<(u64, Vec<(u64, Room)>), EngineError> {
-        let shared = dsl::available_below(self, self.places.root_dir).await?;
+        let granted = dsl::available_below(self, self.places.root_dir).await?;
+        self.out.alloc.log_space().counted();
+        let shared = granted.min(dsl::promisable(self).await?);
         let mut rooms = Vec::with_capacity(datasets.len());
         for &dataset in datasets {
             if !self.mos.exists(dataset).await? {
@@ -317,7 +323,8 @@ impl Syncer {
                 DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
             // What is set aside for it by its own reservation is in this number.
             let limit = dsl::available(self, phys.dir).await?;
-            rooms.push((dataset, Room { limit, own: limit.saturating_sub(shared) }));
+            let own = limit.saturating_sub(granted);
+            rooms.push((dataset, Room { limit: limit.saturating_sub(granted - shared), own }));
         }
         Ok((shared, rooms))
     }

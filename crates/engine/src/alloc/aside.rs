@@ -130,7 +130,7 @@ impl Allocator {
         // Whole blocks of the longest kind: what is left over of a run is then still a legal size for other uses.
         let whole = |bytes: u64| (bytes / block).max(1) * block;
         let long = whole((RUN * top.breadth).min(wanted).min(most)).max(needed);
-        let (id, ashift, shift) = (top.id as u32, top.ashift, top.shift);
+        let (id, ashift, shift, class) = (top.id as u32, top.ashift, top.shift, top.class);
         let (footprint, lane) = (Arc::clone(&top.footprint), Purpose::Log.lane(0));
         let mut last = 0;
         for len in [long, whole(long / 4).max(needed), block.max(needed), needed] {
@@ -138,6 +138,9 @@ impl Allocator {
                 continue;
             }
             last = len;
+            if class != Class::Log && !self.log_space.lend(self.deflate.bytes(id.into(), len)) {
+                continue;
+            }
             let want = Want { top: index, lane, units: len >> ashift, excluded: &[], purpose: Use::Aside };
             if let Some((metaslab, unit)) = self.place_on(want).await? {
                 let offset = ((metaslab as u64) << shift) + (unit << ashift);

@@ -81,6 +81,8 @@ pub struct Totals {
     /// Allocatable now on them, raw: neither allocated nor waiting to be reusable. Space set aside for the intent
     /// log is: it is given up before anything fails.
     pub free_now: u64,
+    /// Set aside on them for intent logs, deflated.
+    pub aside: u64,
     /// Freed, and waiting for later transaction groups to be reusable, raw.
     pub deferred: u64,
 }
@@ -402,6 +404,7 @@ impl Allocator {
         for top in self.data_tops() {
             totals.capacity += self.deflate.bytes(top.id, top.capacity());
             totals.allocated += self.deflate.bytes(top.id, top.used);
+            totals.aside += self.deflate.bytes(top.id, top.aside);
             if top.allocatable {
                 totals.free_now += top.free() + top.aside;
                 totals.deferred += top.waiting;

@@ -43,7 +43,7 @@ pub use properties::{inherit, set, set_pool};
 pub use rename::rename;
 pub use rollback::rollback;
 pub use snapshot::snapshot;
-pub use space::{accounted_block, available, available_below, default_refreservation};
+pub use space::{accounted_block, available, available_below, default_refreservation, promisable};
 
 use std::collections::BTreeMap;
 

@@ -49,6 +49,14 @@ async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
     Ok(PoolSpace { devices: cx.out.alloc.totals().capacity, shared: 0, deferred }.usable())
 }
 
+/// Bytes that are free on the devices and may be promised, free of parity. Datasets do not know of log blocks, which
+/// take their space all the same; half of the slop is left for the metadata of what is promised.
+pub async fn promisable(cx: &mut Syncer) -> Result<u64, EngineError> {
+    let totals = cx.out.alloc.totals();
+    let slop = totals.capacity.saturating_sub(usable(cx).await?);
+    Ok(totals.capacity.saturating_sub(totals.allocated + totals.aside + slop / 2))
+}
+
 /// Bytes that the live dataset of `dir` may still write: what its directory may take, what is set aside for it,
 /// and what its own quota leaves.
 pub async fn available(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {

@@ -102,12 +102,23 @@ struct State {
     dirty: u64,
     /// As of the last commit: what anybody may take beyond what is reserved.
     shared_limit: u64,
+    /// Of that, what was set aside for intent logs since: beginning with the last time it was looked at how much
+    /// there is, and before, which is known to the next limit.
+    lent: u64,
+    lent_before: u64,
     /// Somebody waits for this group and all before it.
     wanted: u64,
     /// When the last delayed writer was let go.
     last_wake: Option<Instant>,
     refusing: Option<String>,
     rooms: slab::Rooms,
+}
+
+impl State {
+    /// Bytes that unsynced groups announced beyond what volumes have of their own.
+    fn announced(&self) -> u64 {
+        self.groups.iter().map(|group| group.shared_space).sum()
+    }
 }
 
 #[derive(Debug)]
@@ -151,6 +162,8 @@ impl Txgs {
             groups: [Group::default(); SLOTS],
             dirty: 0,
             shared_limit: u64::MAX,
+            lent: 0,
+            lent_before: 0,
             wanted: 0,
             last_wake: None,
             refusing: None,
@@ -243,19 +256,21 @@ impl Txgs {
         if cost.space == 0 {
             return true;
         }
-        let announced: u64 = state.groups.iter().map(|group| group.shared_space).sum();
+        let announced = state.announced();
+        let limit = state.shared_limit.saturating_sub(state.lent + state.lent_before);
         let Some(room) = self.volume.and_then(|volume| state.rooms.get(volume)) else {
-            return announced.saturating_add(cost.space) <= state.shared_limit;
+            return announced.saturating_add(cost.space) <= limit;
         };
         let pending: u64 = room.pending.iter().sum();
         pending.saturating_add(cost.space) <= room.limit
-            && announced.saturating_add(room.excess(cost.space)) <= state.shared_limit
+            && announced.saturating_add(room.excess(cost.space)) <= limit
     }
 
     /// Whether a sync could make room: something is announced and not yet synced.
     fn is_pending(&self, state: &State) -> bool {
         let own = self.volume.and_then(|volume| state.rooms.get(volume));
-        state.groups.iter().any(|group| group.shared_space > 0 || group.touched)
+        state.lent + state.lent_before > 0
+            || state.groups.iter().any(|group| group.shared_space > 0 || group.touched)
             || own.is_some_and(|room| room.pending.iter().any(|bytes| *bytes > 0))
     }
 
@@ -426,6 +441,7 @@ impl Txgs {
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty;
             state.shared_limit = shared_limit;
+            state.lent_before = 0;
             state.rooms.synced(slot(txg));
         }
         self.shared.synced.send_replace(txg);
@@ -441,6 +457,24 @@ impl Txgs {
     pub(crate) fn skipped(&self, txg: u64) {
         self.shared.state.lock().groups[slot(txg)] = Group::default();
         self.shared.synced.send_replace(txg);
+    }
+
+    /// Sets `bytes` aside for intent logs, of what anybody may take who has nothing reserved: not more than half of
+    /// what is left, so that logs neither starve writers nor take what they were promised.
+    pub(crate) fn lend(&self, bytes: u64) -> bool {
+        let mut state = self.shared.state.lock();
+        let taken = state.announced() + state.lent + state.lent_before;
+        let is_there = bytes <= state.shared_limit.saturating_sub(taken) / 2;
+        if is_there {
+            state.lent += bytes;
+        }
+        is_there
+    }
+
+    /// The next limit is being worked out: it knows of all that was lent up to now.
+    pub(crate) fn counted(&self) {
+        let mut state = self.shared.state.lock();
+        state.lent_before += std::mem::take(&mut state.lent);
     }
 
     /// What anybody may take from now on who has nothing reserved.

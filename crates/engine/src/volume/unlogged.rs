@@ -92,6 +92,7 @@ impl Unlogged {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, of which some are short")]
 mod tests {
     use super::*;
 

@@ -356,7 +356,7 @@ impl Log {
             drop(self.next_round(&mut state));
         }
         // Nobody waits for it if no other round was formed since.
-        let _ = over.send(done);
+        tell(over, done);
         self.answer(waiters, issued, done, &formed);
     }
 
@@ -374,8 +374,7 @@ impl Log {
             } else {
                 self.stats.fell_back(formed.as_ref().err().copied().unwrap_or(Fallback::Device));
             }
-            // It may have gone away.
-            let _ = answer.send(done);
+            tell(answer, done);
         }
     }
 
@@ -572,6 +571,13 @@ impl Drop for Driven {
     }
 }
 
+/// Answers somebody who may have gone away.
+fn tell(who: oneshot::Sender<bool>, done: bool) {
+    if who.send(done).is_err() {
+        tracing::trace!("nobody waits for a commit that is over");
+    }
+}
+
 /// The chain takes no more.
 fn give_up(state: &mut State, why: Fallback) {
     if state.phase == Phase::Ready {
@@ -677,7 +683,7 @@ impl Log {
         drop(busy.wait_for(|busy| *busy == 0).await);
         let waiters = std::mem::take(&mut self.state.lock().waiting);
         for waiter in waiters {
-            let _ = waiter.answer.send(false);
+            tell(waiter.answer, false);
         }
     }
 

@@ -19,7 +19,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
     },
 };
@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use crate::alloc::Footprint;
+use crate::{alloc::Footprint, txg::Txgs};
 
 /// Stored bytes of the longest block of a log.
 pub(crate) const BLOCK_MAX: u64 = 128 << 10;
@@ -248,6 +248,8 @@ pub struct LogSpace {
     state: Mutex<State>,
     /// The allocator's owner is wanted.
     wanted: AtomicBool,
+    /// Who knows what writers were promised; without one, all that is free may be set aside.
+    promises: OnceLock<Arc<Txgs>>,
     asked: Notify,
     stocked: Notify,
 }
@@ -347,6 +349,24 @@ impl LogSpace {
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.stocked.notify_waiters();
+    }
+
+    /// From now on what is set aside among the data comes out of what writers may be promised.
+    pub(crate) fn set_promises(&self, txgs: Arc<Txgs>) {
+        // There is one to a pool.
+        drop(self.promises.set(txgs));
+    }
+
+    /// Whether so many bytes, free of parity, may be set aside among the data.
+    pub(crate) fn lend(&self, bytes: u64) -> bool {
+        self.promises.get().is_none_or(|txgs| txgs.lend(bytes))
+    }
+
+    /// What may be promised is being worked out anew.
+    pub(crate) fn counted(&self) {
+        if let Some(txgs) = self.promises.get() {
+            txgs.counted();
+        }
     }
 
     fn look(&self, psize: u64, supply: Supply) -> Answer {

@@ -280,3 +280,24 @@ async fn large_blocks_go_to_their_places_once_and_the_log_points_there() {
         files::judge(dir.path());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_log_takes_no_space_that_writers_were_promised() {
+    // A pool so small that what is logged, and waits to be free again, does not fit in beside the data many times.
+    let (world, running) = World::create("d0", 12, 192 << 20, 12).await;
+    let properties = Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    let one = running.volume(&format!("{POOL}/one"), 40 << 20, BLOCK, properties).await;
+    let mut random = 1_u64;
+    for _ in 0..30_000 {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let block = (random >> 33) % (40 << 20) / u64::from(BLOCK);
+        let bytes =
+            (0..u64::from(BLOCK)).map(|i| ((i ^ random).wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        one.write(block * u64::from(BLOCK), data(bytes), FUA).await.unwrap();
+    }
+    assert!(running.engine.suspended().is_none());
+    let report = one.log_report();
+    assert!(report.commits > 20_000, "{report:?}");
+    running.export().await;
+    world.verify("at the end").await;
+}

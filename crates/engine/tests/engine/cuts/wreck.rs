@@ -196,7 +196,7 @@ fn survivors(id: usize, write: &Write, fate: u8, page: u64) -> u8 {
                 1 + (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) % (count - 1).max(1);
             let cut = write.offset + cut * SECTOR;
             // An ordinary write is torn in one way, which may be either.
-            let head = fate == Fate::HEAD && (write.through || id % 2 == 0);
+            let head = fate == Fate::HEAD && (write.through || id.is_multiple_of(2));
             let survives = |sector: &usize| (page * PAGE + *sector as u64 * SECTOR < cut) == head;
             (0..SECTORS).filter(survives).fold(0, |bits, sector| bits | 1 << sector)
         }
