@@ -94,3 +94,25 @@ fn nothing_is_left_behind_least_of_all_by_nonsense() {
         assert_eq!(files(), 0, "{rest}");
     }
 }
+
+/// The intent log once took so much of a small pool between two commits that the transaction group found no room, which
+/// suspended the pool. It now leaves room for what is dirty, and who asks for stability waits for the group instead.
+#[test]
+fn the_log_leaves_room_for_the_transaction_group() {
+    let lab = Lab::scratch();
+    let memory = std::path::Path::new("/dev/shm");
+    let files = match memory.is_dir() {
+        true => tempfile::tempdir_in(memory).unwrap(),
+        false => tempfile::tempdir_in(lab.cwd()).unwrap(),
+    };
+    let here = files.path().display().to_string();
+    for (layout, size) in [("single", "1g"), ("raidz1 --width 3", "400m")] {
+        let line = format!(
+            "bench engine --dir {here} --layout {layout} --vdev-size {size} --vol 320m --secs 3 --data random --keep \
+             --tests fill,sync:4"
+        );
+        let out = lab.run(&line).ok();
+        assert_eq!(out.lines().count(), 2, "{out}");
+        fixtures::zdb_check(&[], files.path(), "bench").unwrap();
+    }
+}

@@ -418,6 +418,9 @@ fn kill_again_and_again(name: &str, layout: &str) {
         daemon = scene.serve();
         longest = longest.max(start.elapsed());
         scene.verify(round, &format!("MILLPOND_SEED={seed:#x}"));
+        if round % 8 == 7 {
+            scene.destroy_snapshots();
+        }
         if round + 1 < rounds && random.below(4) == 0 {
             scene.kill(daemon);
             daemon = scene.serve();
@@ -439,6 +442,14 @@ fn kill_again_and_again(name: &str, layout: &str) {
 }
 
 impl Scene {
+    /// The pool is small: what snapshots keep would fill it.
+    fn destroy_snapshots(&self) {
+        let names = self.lab.run("zfs list -H -o name -t snapshot -r -d 1 tank").ok();
+        for name in names.lines().filter(|name| name.starts_with("tank@")) {
+            self.lab.run(&format!("zfs destroy -r {name}")).ok();
+        }
+    }
+
     fn kill_while_starting(&self, after: Duration) {
         let Ports { nbd, iscsi } = self.ports;
         let mut command = self.lab.command("millpond");
