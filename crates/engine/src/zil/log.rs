@@ -258,6 +258,11 @@ impl Log {
             let mut state = self.state.lock();
             match state.phase {
                 Phase::Ready => {}
+                // No round ever took anything, so what is not listed as lacking is in the pool.
+                Phase::None if !source.lacks(&want) => {
+                    self.stats.nothing.fetch_add(1, Relaxed);
+                    return true;
+                }
                 Phase::None => {
                     if let Some(means) = &self.means {
                         state.phase = Phase::Wanted;

@@ -159,6 +159,20 @@ async fn the_sync_property_takes_effect_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_flush_with_nothing_to_flush_costs_nothing() {
+    let (_world, running) = World::create("d0", 12, 96 << 20, 13).await;
+    let one = running.volume(&format!("{POOL}/one"), 1 << 20, BLOCK, Properties::new()).await;
+    running.engine.sync().await.unwrap();
+    let before = groups(&running);
+    one.flush().await.unwrap();
+    assert_eq!((groups(&running), one.log_report().nothing), (before, 1));
+    one.write(0, data(vec![1; 512]), Durability::Cached).await.unwrap();
+    one.flush().await.unwrap();
+    assert!(groups(&running) > before);
+    running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn commits_that_come_together_share_log_blocks() {
     let (_world, running) = World::create("d0 log d1", 12, 96 << 20, 9).await;
     let one = volume(&running, "one").await;
