@@ -54,6 +54,8 @@ pub struct Layout {
     pub words: &'static str,
     /// Number of the log device that fails.
     pub log: Option<usize>,
+    /// Devices without which it must do, one at a time.
+    pub spare: &'static [usize],
     /// How volume b treats what must be durable.
     pub sync: Sync,
 }
@@ -345,7 +347,6 @@ impl Player {
             let names = vec![name.clone()];
             let span = shared
                 .run(true, move |cx| {
-                    let names = names.clone();
                     Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
                 })
                 .await;
@@ -370,12 +371,7 @@ impl Player {
                 twin.roll_back(number, base, shared.tape.mark());
             }
             let name = snapshot;
-            shared
-                .run(false, move |cx| {
-                    let name = name.clone();
-                    Box::pin(async move { dsl::rollback(cx, &name).await })
-                })
-                .await;
+            shared.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &name).await })).await;
             shared.twin.lock().rolled_back(number, shared.tape.mark());
         })
         .await;
@@ -398,7 +394,6 @@ impl Player {
             let (from, to) = (snapshot.clone(), name.clone());
             let span = shared
                 .run(false, move |cx| {
-                    let (from, to) = (from.clone(), to.clone());
                     Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await })
                 })
                 .await;
@@ -427,7 +422,6 @@ impl Player {
             let victim = name.clone();
             let span = shared
                 .run(false, move |cx| {
-                    let victim = victim.clone();
                     Box::pin(async move {
                         match is_clone {
                             true => dsl::destroy_head(cx, &victim).await,
