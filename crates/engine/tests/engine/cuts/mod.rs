@@ -260,12 +260,14 @@ async fn campaign(layout: Layout) {
     let first = number("MILLPOND_SEED").unwrap_or(1);
     let depth = if long.is_some() { 2 } else { 1 };
     let short = (1..=depth).flat_map(|length| words(letters, length));
-    // Both with a new log and with one that has begun; the short dose takes turns, with another one in each layout.
+    // One letter both with a new log and with one that has begun; the short dose takes turns, with another one in each
+    // layout.
     let turn = layout.words.len();
     let short = short.enumerate().flat_map(|(number, word)| {
         let begun = [b"^", &word[..]].concat();
         match (long, (number + turn) % 2) {
-            (Some(_), _) => vec![word, begun],
+            (Some(_), _) if word.len() == 1 => vec![word, begun],
+            (Some(_), _) => vec![begun],
             (None, 0) => vec![word],
             (None, _) => vec![begun],
         }
