@@ -190,7 +190,15 @@ fn a_pool_that_another_host_has() {
     assert_eq!((looked.code, looked.stdout.as_str()), (Some(0), "pcrashmain\n"), "{}", looked.stderr);
     assert!(looked.stderr.contains("warning: pool 'pcrashmain' was last used by host"), "{}", looked.stderr);
     // Imported by force, it is everybody's.
-    lab.run("-d . zpool import -o readonly=on -f pcrashmain").ok();
+    let imported = lab.run("-d . zpool import -o readonly=on -f pcrashmain");
+    assert_eq!((imported.code, imported.stdout.as_str()), (Some(0), ""), "{}", imported.stderr);
+    // All it says is which logs hold more than what is shown.
+    let told = |line: &str| line.contains("is shown as of txg 33: its intent log holds");
+    assert!(
+        imported.stderr.lines().all(told) && imported.stderr.contains("'pcrashmain/v1'"),
+        "{}",
+        imported.stderr
+    );
     assert_eq!(lab.run("zfs list -H -o name pcrashmain").ok(), "pcrashmain\n");
 }
 
