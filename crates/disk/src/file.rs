@@ -225,6 +225,8 @@ impl FileDisk {
     /// Carries `request` out the best way there is.
     async fn run(&self, mut request: Request) -> io::Result<Finished> {
         if self.geometry.in_memory && request.transfer_len() <= COPY_MAX {
+            // A task that writes to memory only never waits; let others run now and then.
+            tokio::task::coop::consume_budget().await;
             return Ok(request.execute());
         }
         if self.backend.uring {
@@ -367,6 +369,15 @@ impl FileDisk {
         self.run(request).await?.result.map(|_| ())
     }
 
+    /// Whether a write has anything to do, once it may be done at all.
+    fn is_to_write(&self, offset: u64, len: usize) -> io::Result<bool> {
+        if self.read_only {
+            return Err(refuse_write(&self.path));
+        }
+        self.check(offset, len as u64)?;
+        Ok(len > 0)
+    }
+
     fn error(&self, what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> io::Error {
         |source| match source.kind() {
             // Already names the path.
@@ -410,11 +421,7 @@ impl Disk for FileDisk {
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let len = data.len();
-            if self.read_only {
-                return Err(refuse_write(&self.path));
-            }
-            self.check(offset, len as u64)?;
-            if len == 0 {
+            if !self.is_to_write(offset, len)? {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes at {offset}");
@@ -425,11 +432,7 @@ impl Disk for FileDisk {
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             let len = data.len();
-            if self.read_only {
-                return Err(refuse_write(&self.path));
-            }
-            self.check(offset, len as u64)?;
-            if len == 0 {
+            if !self.is_to_write(offset, len)? {
                 return Ok(());
             }
             let what = || format!("cannot write {len} bytes through to {offset}");
