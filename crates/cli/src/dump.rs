@@ -52,8 +52,8 @@ pub(crate) async fn run(args: Dump, context: &Context) -> anyhow::Result<ExitCod
     if args.uberblock > 0 || (nothing_asked && names_pool) {
         out.section("uberblock", &json!({ "uberblock": uberblock(pool.uberblock()) }))?;
         if args.uberblock > 1 {
-            for path in pool.tree().leaves().iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk.as_ref()) {
-                device::uberblocks(&mut out, path).await?;
+            for path in pool.tree().leaves().iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk()) {
+                device::uberblocks(&mut out, &path).await?;
             }
         }
     }

@@ -57,7 +57,8 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
 /// of one that is a file.
 fn refuse_members(pool: &Pool, output: &Path) -> anyhow::Result<()> {
     let Ok(target) = fs::metadata(output) else { return Ok(()) };
-    let members = pool.tree().leaves().into_iter().chain(pool.spares()).chain(pool.l2cache());
+    let tree = pool.tree();
+    let members = tree.leaves().into_iter().chain(pool.spares()).chain(pool.l2cache());
     for path in members.filter_map(|vdev| vdev.path.as_deref()) {
         let Ok(member) = fs::metadata(path) else { continue };
         let same_device = target.file_type().is_block_device()

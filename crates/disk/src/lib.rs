@@ -72,6 +72,14 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     }
     /// All writes that finished before this call are on stable media when it returns.
     fn flush(&self) -> DiskFuture<'_, ()>;
+    /// Whether it is still there and still what was opened: answers at once, from what the system knows and at most one
+    /// small read, never from a cache. `NotFound` if it is gone (a file that was moved away, a disk that was pulled).
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async {
+            let len = self.info().logical_sector as usize;
+            self.read(0, IoBuf::with_len(len)).await.map(drop)
+        })
+    }
     /// The range's content is no longer needed and reads as anything until written again. Advisory:
     /// `Unsupported` where the device cannot.
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;

@@ -30,6 +30,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use crate::{
     BoxFuture, EngineError,
     dsl::OpError,
+    events::Events,
     open::multihost::Heartbeats,
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
@@ -57,11 +58,13 @@ pub struct Options {
     pub limits: Limits,
     /// Wall clock, seconds since 1970.
     pub now: fn() -> u64,
+    /// The same, to the nanosecond: when events happen.
+    pub clock: fn() -> Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { limits: Limits::default(), now: wall_clock }
+        Self { limits: Limits::default(), now: || wall_clock().as_secs(), clock: wall_clock }
     }
 }
 
@@ -71,9 +74,8 @@ impl fmt::Debug for Options {
     }
 }
 
-fn wall_clock() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
+fn wall_clock() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// How the last transaction groups went.
@@ -107,6 +109,7 @@ struct Shared {
     suspended: Mutex<Option<EngineError>>,
     statistics: Mutex<Statistics>,
     replayed: Mutex<Replayed>,
+    events: Arc<Events>,
 }
 
 /// An open volume.
@@ -187,6 +190,7 @@ impl Engine {
                 suspended: Mutex::new(None),
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
+                events: Events::new(options.clock),
             });
             let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);
@@ -227,6 +231,12 @@ impl Engine {
     #[must_use]
     pub fn suspended(&self) -> Option<EngineError> {
         self.shared.suspended.lock().clone()
+    }
+
+    /// What happened to it and its devices.
+    #[must_use]
+    pub fn events(&self) -> &Arc<Events> {
+        &self.shared.events
     }
 
     /// How much may be dirty, and for how long.
@@ -630,7 +640,7 @@ async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service),
         block: u32::try_from(shape.block).unwrap_or(u32::MAX),
         read_only: number("readonly") == 1,
         sync,
-        block_space: pool::space::block_space(view.tree(), shape.block) * number("copies").clamp(1, 3),
+        block_space: pool::space::block_space(&view.tree(), shape.block) * number("copies").clamp(1, 3),
         throughput: number("logbias") == 1,
         punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
     };

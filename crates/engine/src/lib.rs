@@ -23,14 +23,17 @@
 
 pub mod alloc;
 pub mod create;
+pub mod devices;
 pub mod dmu;
 pub mod dsl;
 pub mod engine;
 pub mod error;
+pub mod events;
 pub mod missed;
 pub mod mos;
 pub mod open;
 pub mod policy;
+pub mod scan;
 pub mod space;
 pub mod sync;
 pub mod txg;

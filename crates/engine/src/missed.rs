@@ -52,7 +52,7 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<bool, EngineError> {
     let mut changed = Vec::new();
     for vdev in cx.io.tree().leaves() {
         let Some(leaf) = &vdev.leaf else { continue };
-        let absent = leaf.disk.is_none() || !vdev.is_readable() || failed.contains(&vdev.guid);
+        let absent = leaf.disk().is_none() || !vdev.is_readable() || failed.contains(&vdev.guid);
         if absent {
             let since = *cx.outages.since.entry(vdev.guid).or_insert(cx.txg);
             leaf.missed.add_all(&TxgSet::from_ranges(vec![(since, cx.txg + 1)]));

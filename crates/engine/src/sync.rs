@@ -19,7 +19,7 @@ use ondisk::{
     Order, blkptr::BlkPtr, bpobj::BpobjEntry, dsl::DatasetPhys, label::Multihost, nvlist::NvList,
     uberblock::Uberblock,
 };
-use pool::{Pool, PoolIo, dmu::Object};
+use pool::{Pool, PoolIo, dmu::Object, vdev::Tree};
 use rand::rngs::StdRng;
 
 use crate::{
@@ -235,6 +235,13 @@ impl Syncer {
         })
     }
 
+    /// The pool has other devices from now on: readers and writers follow at once, the configuration is the caller's.
+    pub fn devices_changed(&mut self, tree: Tree) {
+        self.uberblock.guid_sum = tree.guid_sum();
+        self.io.set_tree(tree);
+        self.out.devices_changed();
+    }
+
     /// Frees what another writer left in the list of deferred frees. We never put anything there.
     async fn free_deferred(&mut self) -> Result<(), EngineError> {
         let deflate = self.out.alloc.deflate().clone();
@@ -334,7 +341,7 @@ impl Syncer {
         let uberblock =
             Uberblock { txg: self.txg, timestamp: self.now, rootbp: *self.mos.root(), ..self.uberblock };
         let config = self.config_dirty.then_some(&self.config);
-        labels::commit(self.io.tree(), &uberblock, config, self.multihost()).await?;
+        labels::commit(&self.io.tree(), &uberblock, config, self.multihost()).await?;
         self.uberblock = uberblock;
         self.config_dirty = false;
         self.out.alloc.committed();

@@ -114,7 +114,7 @@ impl Pool {
             previous.map_or((&[][..], &[][..]), |pool| (pool.spares(), pool.l2cache()));
         let mut disks = io.auxiliaries();
         for vdev in old_spares.iter().chain(old_caches) {
-            if let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk.clone()) {
+            if let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) {
                 disks.entry(vdev.guid).or_insert(disk);
             }
         }
@@ -184,7 +184,7 @@ impl Pool {
 
     /// Its devices.
     #[must_use]
-    pub fn tree(&self) -> &Tree {
+    pub fn tree(&self) -> Arc<Tree> {
         self.parts.io.tree()
     }
 
@@ -250,7 +250,7 @@ impl Pool {
     /// The root of the datasets cannot be read.
     pub async fn dsl(&self) -> Result<&Dsl, ReadError> {
         let open = || async {
-            let devices = crate::space::deflated_size(self.tree());
+            let devices = crate::space::deflated_size(&self.tree());
             Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), devices).await
         };
         self.dsl.get_or_try_init(open).await

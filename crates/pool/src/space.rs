@@ -160,7 +160,7 @@ impl Space {
             unflushed.push(since);
         }
         if let Some(object) = pool.directory().get_u64("com.delphix:log_spacemap_zap").await? {
-            add_logs(mos, object, pool.tree(), &unflushed, &mut space.tops).await?;
+            add_logs(mos, object, &pool.tree(), &unflushed, &mut space.tops).await?;
         }
         let (mut weighted, mut known) = (0u64, 0u64);
         for (vdev, top) in pool.tree().tops.iter().zip(&space.tops) {

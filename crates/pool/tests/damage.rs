@@ -229,7 +229,8 @@ async fn a_device_that_refuses_is_counted_and_worked_around() {
     let pool = open_disks(devices).await.unwrap();
     let after = walk(&pool).await;
     assert_eq!((after.errors.len(), after.digest), (0, before.digest));
-    let leaves = pool.tree().leaves();
+    let tree = pool.tree();
+    let leaves = tree.leaves();
     let guilty: BTreeSet<usize> =
         leaves.iter().enumerate().filter(|(_, leaf)| leaf.counters.get().read > 0).map(|(i, _)| i).collect();
     assert_eq!(guilty, BTreeSet::from([3]));

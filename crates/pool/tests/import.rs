@@ -95,7 +95,8 @@ async fn an_offline_device_is_not_asked_and_its_log_is_known() {
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
     let status = PoolStatus::of(&pool, None, 0);
     assert_eq!(status.problem, Some(Problem::OfflineDevice));
-    let leaves = pool.tree().leaves();
+    let tree = pool.tree();
+    let leaves = tree.leaves();
     let (_, offline) =
         leaves.iter().enumerate().find(|(i, leaf)| *i == 3 && leaf.state().0 == State::Offline).unwrap();
     let missed = offline.leaf.as_ref().unwrap().missed.get();
@@ -270,7 +271,7 @@ async fn reads_beyond_a_device_are_refused_by_name() {
     let bp = ondisk::blkptr::BlkPtr::from_words(words).unwrap();
     let error = pool.io().read_block(&bp, pool::Bookmark::default()).await.unwrap_err();
     assert!(matches!(error.kind(), pool::BlockErrorKind::Malformed(_)), "{error}");
-    let disk = &pool.tree().leaves()[0].leaf.as_ref().unwrap().disk.clone().unwrap();
+    let disk = &pool.tree().leaves()[0].leaf.as_ref().unwrap().disk().unwrap();
     assert!(disk.write(0, bytes::Bytes::from_static(b"x")).await.is_err(), "opened read-only");
     assert!(disk.read(0, IoBuf::with_len(512)).await.is_ok());
 }

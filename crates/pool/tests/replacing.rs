@@ -29,7 +29,8 @@ impl Original {
     async fn of(name: &str) -> Option<Self> {
         let fixture = fixtures::try_pool(name)?;
         let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
-        let leaves = pool.tree().leaves();
+        let tree = pool.tree();
+        let leaves = tree.leaves();
         let images = leaves.iter().map(|leaf| (leaf.guid, fs::read(leaf.path.as_ref().unwrap()).unwrap()));
         Some(Self { images: images.collect(), walk: walk(&pool).await, pool })
     }

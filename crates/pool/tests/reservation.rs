@@ -35,7 +35,7 @@ async fn the_reservation_of_a_volume_is_what_openzfs_reserved() {
                 continue;
             }
             let (size, block) = (number("volsize"), number("volblocksize"));
-            let ours = volume_reservation(pool.tree(), size, block, number("copies"));
+            let ours = volume_reservation(&pool.tree(), size, block, number("copies"));
             assert_eq!(ours, reserved, "{}: {} of {size} in {block}", fixture.name, volume.name());
             compared += 1;
         }
@@ -56,7 +56,7 @@ async fn no_block_counts_more_than_the_most_a_block_may_count() {
         for volume in volumes {
             let Ok(open) = volume.open_volume().await else { continue };
             let data = open.data();
-            let most = block_space(pool.tree(), data.block_bytes());
+            let most = block_space(&pool.tree(), data.block_bytes());
             let mut runs = data.runs(0, 0..data.max_block_id() + 1);
             while let Ok(Some(run)) = runs.next().await {
                 let Run::Block { pointer, .. } = run else { continue };

@@ -159,7 +159,8 @@ async fn a_device_may_lack_what_no_metaslab_uses_but_no_more() {
     let Some(fixture) = fixtures::try_pool("single") else { return };
     let image = fs::read(&fixture.images()[0]).unwrap();
     let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
-    let top = pool.tree().tops[0].top.as_ref().unwrap();
+    let tree = pool.tree();
+    let top = tree.tops[0].top.as_ref().unwrap();
     let slack = (top.asize - (top.asize >> top.metaslab_shift << top.metaslab_shift)) as usize;
     assert!(slack >= LABEL);
     let short = &image[..image.len() - slack / LABEL * LABEL];

@@ -321,8 +321,9 @@ pub async fn open(
 #[must_use]
 pub fn devices(pool: &Pool) -> Vec<PathBuf> {
     let beside = pool.spares().iter().chain(pool.l2cache());
-    let all = pool.tree().leaves().into_iter().chain(beside);
-    let present = all.filter_map(|vdev| Some(vdev.leaf.as_ref()?.disk.as_ref()?.info().path));
+    let tree = pool.tree();
+    let all = tree.leaves().into_iter().chain(beside);
+    let present = all.filter_map(|vdev| Some(vdev.leaf.as_ref()?.disk()?.info().path));
     present.map(|path| std::path::absolute(&path).unwrap_or_else(|_| path.into())).collect()
 }
 

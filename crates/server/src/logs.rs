@@ -115,7 +115,8 @@ fn volume_log(volume: &Arc<LiveVolume>, view: &Pool) -> VolumeLog {
     use block::BlockVolume as _;
     let report: Report = volume.log_report();
     let service = volume.service();
-    let top = |id: u32| view.tree().tops.get(id as usize);
+    let tree = view.tree();
+    let top = |id: u32| tree.tops.get(id as usize);
     let devices = report.devices.iter().map(|(id, share)| Share {
         name: top(*id).map_or_else(|| format!("vdev {id}"), |top| top.display_name()),
         log: top(*id).is_some_and(|top| top.class() == Class::Log),

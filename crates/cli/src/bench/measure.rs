@@ -57,6 +57,10 @@ impl Disk for Counted {
         self.disk.flush()
     }
 
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        self.disk.probe()
+    }
+
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         self.disk.trim(offset, len)
     }

@@ -81,7 +81,8 @@ async fn words(object: &Object, limit: u64) -> Result<Vec<u64>, EngineError> {
 /// Reads arrays and headers of a device's metaslabs.
 pub(super) async fn read_top(view: &Pool, top: &mut Top) -> Result<(), EngineError> {
     let mos = view.mos();
-    let Some(config) = view.tree().top(top.id).and_then(|vdev| vdev.top.as_ref()) else { return Ok(()) };
+    let tree = view.tree();
+    let Some(config) = tree.top(top.id).and_then(|vdev| vdev.top.as_ref()) else { return Ok(()) };
     top.array = config.metaslab_array;
     if top.array != 0 {
         let array = mos.object(top.array).await?;

@@ -162,7 +162,7 @@ impl Allocator {
         } else {
             None
         };
-        let mut this = Self::build(traits, tops, Deflate::of(view.tree()));
+        let mut this = Self::build(traits, tops, Deflate::of(&view.tree()));
         this.logs = logs;
         this.committed = Some(view.mos().clone());
         Ok(this)

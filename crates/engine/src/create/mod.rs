@@ -154,7 +154,7 @@ pub fn create<'a>(
             raidz_reflow: RaidzReflow::default(),
         };
         for top in 0..io.tree().tops.len() {
-            labels::initialize(io.tree(), &config, top).await?;
+            labels::initialize(&io.tree(), &config, top).await?;
         }
         write_auxiliary_labels(&io, &numbered).await?;
 
@@ -250,7 +250,7 @@ pub fn add<'a>(
         }
         let first = cx.io.tree().tops.len();
         let numbered = number(plan, disks, &mut cx.random, first as u64, cx.txg)?;
-        let mut tree = cx.io.tree().clone();
+        let mut tree = Tree::clone(&cx.io.tree());
         let mut config = cx.config.clone();
         for list in &numbered.lists {
             tree = tree.with_top(list, &numbered.disks).map_err(bad_config)?;
@@ -260,17 +260,14 @@ pub fn add<'a>(
         for top in first..tree.tops.len() {
             labels::initialize(&tree, &config, top).await?;
         }
-        let io = Arc::new(cx.io.with_tree(tree));
-        write_auxiliary_labels(&io, &numbered).await?;
+        write_auxiliary_labels(&cx.io, &numbered).await?;
 
         // From here on only a failing pool can stop it.
-        cx.uberblock.guid_sum = io.tree().guid_sum();
-        cx.out.set_io(Arc::clone(&io));
+        cx.devices_changed(tree);
         for (top, id) in plan.tops.iter().zip(first as u64..) {
             cx.out.alloc.add(&new_top(top, id));
         }
-        cx.mos.set_source(cx.out.source());
-        (cx.io, cx.config, cx.config_dirty) = (io, config, true);
+        (cx.config, cx.config_dirty) = (config, true);
         if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
             add_zaps(cx, plan, first, map).await?;
         }

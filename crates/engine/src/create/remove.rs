@@ -69,7 +69,8 @@ impl Removal {
             }
             return Ok(Self::of(What::Auxiliary { list, guid: vdev.guid }, word, vdev));
         }
-        let tops = || view.tree().tops.iter().filter(|top| top.kind != Kind::Hole);
+        let tree = view.tree();
+        let tops = || tree.tops.iter().filter(|top| top.kind != Kind::Hole);
         match tops().find(|top| is_meant(top)) {
             Some(top) if top.class() == Class::Log => Ok(Self::of(What::Log(top.id), word, top)),
             Some(_) => Err(OpError::Refused(format!(
@@ -90,7 +91,7 @@ impl Removal {
 
     fn of(what: What, word: &str, vdev: &Vdev) -> Self {
         let leaves = vdev.leaves();
-        let disks = leaves.into_iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk.clone()).collect();
+        let disks = leaves.into_iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk()).collect();
         Self { what, name: word.to_owned(), disks }
     }
 
@@ -182,11 +183,8 @@ async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError>
         cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await?;
     }
     config::remove_top(&mut cx.config, id, leaves_nothing, cx.txg);
-    cx.uberblock.guid_sum = tree.guid_sum();
-    let io = Arc::new(cx.io.with_tree(tree));
-    cx.out.set_io(Arc::clone(&io));
-    cx.mos.set_source(cx.out.source());
-    (cx.io, cx.config_dirty) = (io, true);
+    cx.devices_changed(tree);
+    cx.config_dirty = true;
     Ok(())
 }
 

@@ -209,7 +209,7 @@ async fn check_resize(
         let before = dir::refreservation(&mut cx.mos, head.dir).await?;
         let copies = policy(cx, head.dir).await?.copies;
         let block = u32::try_from(block).unwrap_or(u32::MAX);
-        let stored = space::accounted_block(cx.io.tree(), block.into());
+        let stored = space::accounted_block(&cx.io.tree(), block.into());
         let of = |size| space::default_refreservation(size, block, copies, stored);
         if before != 0 && (before == of(from) || before == from) {
             let after = if before == from { to } else { of(to) };

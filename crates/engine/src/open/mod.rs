@@ -83,11 +83,11 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
         let in_label = in_label.map(|guid| (guid.to_owned(), Value::Boolean));
         config.set("features_for_read", in_label.collect::<ondisk::nvlist::NvList>());
         // Devices may have moved since; whoever imports next looks where they were last.
-        let paths: BTreeMap<u64, &str> = pool
-            .tree()
+        let tree = pool.tree();
+        let paths: BTreeMap<u64, &str> = tree
             .leaves()
             .into_iter()
-            .filter(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk.is_some()))
+            .filter(|leaf| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some()))
             .filter_map(|leaf| Some((leaf.guid, leaf.path.as_deref()?)))
             .collect();
         if let Some(Value::NvList(root)) = config::pair_mut(&mut config, "vdev_tree") {
@@ -121,7 +121,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             config_dirty: true,
             uberblock,
             io: Arc::clone(pool.io()),
-            outages: Outages::of(pool.tree()),
+            outages: Outages::of(&pool.tree()),
             view: Some(pool),
             multihost,
             changes: Vec::new(),
@@ -166,7 +166,7 @@ fn check_devices(pool: &Pool) -> Result<(), EngineError> {
         }
         check_shape(top)?;
         for leaf in top.leaves() {
-            let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk.as_ref());
+            let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk());
             if disk.is_some_and(|disk| disk.info().read_only) {
                 return Err(unsupported(format!("{leaf} was opened read-only")));
             }

@@ -110,7 +110,7 @@ pub async fn run(
     mut random: StdRng,
 ) -> Result<(), EngineError> {
     let patience = Duration::from_millis(INTERVAL_MS * u64::from(FAIL_INTERVALS));
-    let leaves = labels::writable(commits.borrow().io.tree()).max(1) as u64;
+    let leaves = labels::writable(&commits.borrow().io.tree()).max(1) as u64;
     let mut tick = interval(Duration::from_millis((INTERVAL_MS / leaves).max(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_success = Instant::now();
@@ -134,7 +134,7 @@ pub async fn run(
         });
         leaf = leaf.wrapping_add(1);
         let label = random.random_range(0..LABELS);
-        match labels::heartbeat(io.tree(), leaf, label, &uberblock).await {
+        match labels::heartbeat(&io.tree(), leaf, label, &uberblock).await {
             Ok(()) => last_success = Instant::now(),
             Err(error) if last_success.elapsed() > patience => return Err(error),
             Err(error) => tracing::warn!(%error, "heartbeat not written"),

@@ -57,8 +57,9 @@ impl Devices {
     pub(crate) fn rebuild(&mut self, io: &PoolIo) {
         let mut known = self.leaves.take();
         let leaves = &mut self.leaves;
-        let tops = io.tree().tops.iter();
-        self.tops = tops.map(|vdev| Top::new(vdev, &mut |leaf| leaves.adopt(leaf, &mut known))).collect();
+        let tree = io.tree();
+        self.tops =
+            tree.tops.iter().map(|vdev| Top::new(vdev, &mut |leaf| leaves.adopt(leaf, &mut known))).collect();
     }
 
     pub(crate) fn begin(&mut self, txg: u64) {

@@ -85,7 +85,7 @@ impl Direct {
     }
 
     /// Over other devices from now on. Writes under way end where they began.
-    pub fn set_io(&self, io: &PoolIo) {
+    pub fn devices_changed(&self, io: &PoolIo) {
         self.tree.store(Arc::new(Targets::new(io, &self.urgencies)));
     }
 
@@ -202,7 +202,7 @@ impl Leaf {
         let leaf = vdev.leaf.as_ref()?;
         Some(Self {
             name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
-            disk: leaf.disk.clone().filter(|_| vdev.is_readable()),
+            disk: leaf.disk().filter(|_| vdev.is_readable()),
             counters: Arc::clone(&vdev.counters),
             missed: Arc::clone(&leaf.missed),
             urgency: urgencies.of(vdev.guid),

@@ -60,7 +60,7 @@ struct Leaf<'a> {
     vdev: &'a Vdev,
     /// Index of its top-level device.
     top: usize,
-    disk: &'a Arc<dyn Disk>,
+    disk: Arc<dyn Disk>,
     labels: [u64; LABELS],
     ring: Ring,
 }
@@ -108,7 +108,7 @@ pub async fn initialize(tree: &Tree, config: &NvList, top: usize) -> Result<(), 
     let mut writes = Vec::new();
     for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
         let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
-        writes.push(write_whole(leaf.disk, config));
+        writes.push(write_whole(Arc::clone(&leaf.disk), config));
     }
     let all = tree.tops.get(top).map_or(0, |top| top.leaves().len());
     if writes.len() < all {
@@ -130,7 +130,7 @@ pub async fn initialize_auxiliary(
     config.set("version", ondisk::uberblock::VERSION_FEATURES);
     config.set("state", state.id());
     config.set("guid", guid);
-    write_whole(disk, config).await
+    write_whole(Arc::clone(disk), config).await
 }
 
 /// `zpool labelclear`: the four label areas become zeroes.
@@ -139,7 +139,7 @@ pub async fn initialize_auxiliary(
 /// The device fails, or is too small to have labels.
 pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), EngineError> {
     let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-    for start in geometry(disk)?.labels() {
+    for start in geometry(&disk)?.labels() {
         disk.write(start, zeroes.clone()).await.map_err(device_error)?;
     }
     disk.flush().await.map_err(device_error)
@@ -248,7 +248,7 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
     for (top, vdev) in tree.tops.iter().enumerate() {
         let Some(ashift) = vdev.top.as_ref().map(|top| top.ashift) else { continue };
         for vdev in vdev.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
-            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk.as_ref()) else { continue };
+            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
             let Some(geometry) = Geometry::new(disk.info().size) else { continue };
             let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
             found.push(Leaf { vdev, top, disk, labels, ring });
@@ -347,11 +347,11 @@ fn sealed(mut region: Vec<u8>, at: u64) -> Bytes {
 }
 
 /// All four labels of a device from pad to ring, with nothing in them but `config`.
-async fn write_whole(disk: &Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
+async fn write_whole(disk: Arc<dyn Disk>, config: NvList) -> Result<(), EngineError> {
     let region = config_region(&config)?;
     let ring = Bytes::from(vec![0; RING_BYTES as usize]);
     let pad = Bytes::from(vec![0; BOOT_ENV_OFFSET as usize]);
-    for start in geometry(disk)?.labels() {
+    for start in geometry(&disk)?.labels() {
         // What a former owner left there would still be taken for a file system by those who look for one.
         disk.write(start, pad.clone()).await.map_err(device_error)?;
         let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());

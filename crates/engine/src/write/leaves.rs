@@ -117,7 +117,7 @@ impl Leaf {
         Some(Self {
             guid: vdev.guid,
             name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
-            disk: leaf.disk.clone().filter(|_| vdev.is_readable()),
+            disk: leaf.disk().filter(|_| vdev.is_readable()),
             counters: Arc::clone(&vdev.counters),
             missed: Arc::clone(&leaf.missed),
             gate: Arc::new(Semaphore::new(LEAF_WRITES)),

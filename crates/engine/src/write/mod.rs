@@ -218,13 +218,11 @@ impl<S: Extents> BlockWriter<S> {
     pub fn on_data_written(&mut self, hear: OnData) {
         self.on_data = Some(hear);
     }
-    /// Uses another device tree from now on: one that was extended. What is known of leaves stays known.
-    pub fn set_io(&mut self, io: Arc<PoolIo>) {
-        self.devices.rebuild(&io);
-        self.direct.set_io(&io);
+    /// The pool's device tree is another one. What is known of leaves stays known.
+    pub fn devices_changed(&mut self) {
+        self.devices.rebuild(&self.io);
+        self.direct.devices_changed(&self.io);
         self.alloc.devices_changed();
-        self.overlay.set_io(Arc::clone(&io));
-        self.io = io;
         self.rules.store(Arc::new(self.rules()));
     }
     /// Features changed.
@@ -236,11 +234,11 @@ impl<S: Extents> BlockWriter<S> {
     pub fn traits(&self) -> Traits {
         self.traits
     }
-    /// Reads blocks, those included that wait to be written. Follows [`set_io`](Self::set_io).
+    /// Reads blocks, those included that wait to be written. Follows [`devices_changed`](Self::devices_changed).
     pub fn source(&self) -> Arc<dyn BlockSource> {
         Arc::clone(&self.overlay) as Arc<dyn BlockSource>
     }
-    /// Writes single blocks to the same devices, from any task. Follows [`set_io`](Self::set_io).
+    /// Writes single blocks to the same devices, from any task. Follows [`devices_changed`](Self::devices_changed).
     pub fn direct(&self) -> Arc<Direct> {
         Arc::clone(&self.direct)
     }

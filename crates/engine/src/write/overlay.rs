@@ -17,7 +17,6 @@ use std::{
     },
 };
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
@@ -48,7 +47,7 @@ struct Waiting {
 /// See the module. Shared by the writer and everybody who reads what it wrote.
 #[derive(Debug)]
 pub(crate) struct Overlay {
-    io: ArcSwap<PoolIo>,
+    io: Arc<PoolIo>,
     /// The transaction group being written: only its blocks can be here.
     txg: AtomicU64,
     waiting: Mutex<HashMap<Place, Waiting, BuildHasherDefault<PlaceHasher>>>,
@@ -56,11 +55,7 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     pub(crate) fn new(io: Arc<PoolIo>) -> Self {
-        Self { io: ArcSwap::new(io), txg: AtomicU64::new(0), waiting: Mutex::default() }
-    }
-
-    pub(crate) fn set_io(&self, io: Arc<PoolIo>) {
-        self.io.store(io);
+        Self { io, txg: AtomicU64::new(0), waiting: Mutex::default() }
     }
 
     pub(crate) fn begin(&self, txg: u64) {
@@ -106,14 +101,14 @@ impl Overlay {
 
 impl BlockSource for Overlay {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.get(bp).or_else(|| self.io.load().read_cached(bp))
+        self.get(bp).or_else(|| self.io.read_cached(bp))
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
         Box::pin(async move {
             match self.get(bp) {
                 Some(content) => Ok(content),
-                None => self.io.load_full().read_block(bp, at).await,
+                None => Arc::clone(&self.io).read_block(bp, at).await,
             }
         })
     }
@@ -123,7 +118,7 @@ impl BlockSource for Overlay {
         blocks: &'a [(BlkPtr, Bookmark)],
     ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
         Box::pin(async move {
-            let io = self.io.load_full();
+            let io = Arc::clone(&self.io);
             let here: Vec<Option<Bytes>> = blocks.iter().map(|(bp, _)| self.get(bp)).collect();
             if here.iter().all(Option::is_none) {
                 return io.read_blocks(blocks).await;

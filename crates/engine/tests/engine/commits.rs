@@ -241,7 +241,8 @@ async fn a_device_that_fails_is_known_to_have_missed_what_came_after() {
         drop(cx);
         let pool = import_from(as_disks(&media)).await.unwrap();
         assert_eq!(pool.uberblock().txg, last, "{layout}");
-        let leaves = pool.tree().leaves();
+        let tree = pool.tree();
+        let leaves = tree.leaves();
         let missed = leaves[1].leaf.as_ref().unwrap().missed.get();
         assert_eq!(missed.ranges(), [(whole + 1, last + 1)], "{layout}");
         assert!(leaves[0].leaf.as_ref().unwrap().missed.get().is_empty());
@@ -336,7 +337,7 @@ async fn a_running_pool_beats_while_multihost_is_on() {
     let media = media(1);
     let cx = create_on("a", &as_disks(&media)).await;
     let limits = Limits { timeout: Duration::from_secs(1 << 30), ..Limits::default() };
-    let engine = Engine::start(cx, Options { limits, now: || NOW + 9 }).await.unwrap();
+    let engine = Engine::start(cx, Options { limits, now: || NOW + 9, ..Options::default() }).await.unwrap();
     let set = |on: u64| {
         let properties: Properties = [("multihost".to_owned(), Stored::Number(on))].into();
         engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }))

@@ -102,8 +102,9 @@ pub(crate) async fn words(mos: &ObjectSet, number: u64, limit_bytes: u64) -> Res
 /// They are kept where they can be read without each other, or at least one after the other: whatever
 /// cannot be read yet is tried again after the others.
 pub(super) async fn before_mos(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<(), ReadError> {
+    let tree = io.tree();
     let mut open: Vec<&Vdev> =
-        io.tree().tops.iter().filter(|top| matches!(top.kind, Kind::Indirect { .. })).collect();
+        tree.tops.iter().filter(|top| matches!(top.kind, Kind::Indirect { .. })).collect();
     while !open.is_empty() {
         let mut failure = None;
         let mut left = Vec::new();

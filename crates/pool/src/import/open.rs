@@ -234,7 +234,7 @@ async fn open_at(
     let config = match read_config(&tentative, uberblock).await {
         Ok(config) => config,
         Err(source) => {
-            let missing = missing(tentative.tree(), false);
+            let missing = missing(&tentative.tree(), false);
             // With devices missing, that is the reason, and damage only its symptom.
             return Err(if missing.is_empty() {
                 damaged(source)
@@ -378,10 +378,10 @@ fn settle_leaves(tree: &mut Tree, candidate: &Candidate) {
 }
 
 fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
-    if let (Some(leaf), Some((size, path))) = (&mut vdev.leaf, found.get(&vdev.guid)) {
+    if let (Some(leaf), Some((size, path))) = (&vdev.leaf, found.get(&vdev.guid)) {
         vdev.path = Some((*path).to_owned());
         if *size < need {
-            (leaf.disk, leaf.refused) = (None, Aux::BadLabel);
+            leaf.condition.update(|now| (now.disk, now.refused) = (None, Aux::BadLabel));
         }
     }
     let need = match &vdev.kind {

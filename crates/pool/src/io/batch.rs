@@ -10,7 +10,7 @@ use codec::compress;
 use ondisk::blkptr::BlkPtr;
 
 use super::{
-    Bookmark, PoolIo, decompress,
+    Bookmark, Reader, decompress,
     device::Range,
     join::{BoxFuture, join_all},
     trail::Trail,
@@ -39,23 +39,16 @@ struct Transfer<'a> {
     blocks: Vec<(usize, u64)>,
 }
 
-impl PoolIo {
-    /// As [`read_block`](Self::read_block) for many blocks, with results in the order given: neighbours
-    /// on disk travel in one transfer of up to 1 MiB, and several transfers are under way at a time.
-    pub async fn read_blocks(&self, blocks: Blocks<'_>) -> Vec<Result<Bytes, BlockError>> {
-        self.read_batch(blocks, true).await
-    }
-
-    /// The same without the cache: for scans that touch each block once.
-    pub async fn read_blocks_uncached(&self, blocks: Blocks<'_>) -> Vec<Result<Bytes, BlockError>> {
-        self.read_batch(blocks, false).await
-    }
-
-    async fn read_batch(&self, blocks: Blocks<'_>, cached: bool) -> Vec<Result<Bytes, BlockError>> {
+impl Reader {
+    pub(super) async fn read_batch(
+        &self,
+        blocks: Blocks<'_>,
+        cached: bool,
+    ) -> Vec<Result<Bytes, BlockError>> {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
         let (mut single, mut mergeable) = (Vec::new(), Vec::new());
         for (index, (bp, _)) in blocks.iter().enumerate() {
-            if cached && let Some(found) = self.read_cached(bp) {
+            if cached && let Some(found) = self.key(bp).and_then(|key| self.cache.get(&key)) {
                 results[index] = Some(Ok(found));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));

@@ -9,7 +9,7 @@ use disk::IoBuf;
 use smallvec::SmallVec;
 
 use super::{
-    Check, IN_FLIGHT_UNIT, PoolIo,
+    Check, IN_FLIGHT_UNIT, Reader,
     join::{BoxFuture, join_all},
     trail::Trail,
 };
@@ -43,7 +43,7 @@ pub(super) struct Range {
     pub(super) scratch: bool,
 }
 
-impl PoolIo {
+impl Reader {
     /// `len` bytes at a DVA, verified by `check`.
     pub(super) async fn read_place(
         &self,
@@ -272,7 +272,7 @@ impl PoolIo {
     pub(super) async fn read_leaf(&self, vdev: &Vdev, range: Range, trail: &Trail) -> Option<Bytes> {
         let (state, aux) = vdev.state();
         let leaf = vdev.leaf.as_ref()?;
-        let Some(disk) = leaf.disk.as_ref().filter(|_| state.is_readable()) else {
+        let Some(disk) = leaf.disk().filter(|_| state.is_readable()) else {
             trail.fault(vdev, range.offset, aux.note().unwrap_or(state.word(aux)));
             return None;
         };
@@ -293,6 +293,7 @@ impl PoolIo {
                 trail.fault(vdev, range.offset, error.to_string());
                 if self.counts() {
                     vdev.counters.count_read();
+                    trail.refused(vdev.guid);
                 }
                 None
             }
@@ -303,6 +304,7 @@ impl PoolIo {
     pub(super) fn count_wrong(&self, device: &Vdev, birth: u64, trail: &Trail) {
         if self.counts() && trail.counts() && !device.missed(birth) {
             device.counters.count_checksum();
+            trail.corrupt(device.guid);
         }
     }
 }

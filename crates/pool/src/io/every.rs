@@ -27,7 +27,7 @@ use ondisk::{
 use smallvec::SmallVec;
 
 use super::{
-    Bookmark, PoolIo,
+    Bookmark, Reader,
     device::Range,
     form,
     join::{BoxFuture, join_all},
@@ -49,17 +49,17 @@ const GANG_DEPTH_MAX: usize = 12;
 
 /// What became of one block.
 #[derive(Debug, Default)]
-pub(crate) struct Examined {
+pub struct Examined {
     /// Its stored bytes, verified; kept only where asked for.
-    pub(crate) raw: Option<Bytes>,
+    pub raw: Option<Bytes>,
     /// No place had it: why.
-    pub(crate) lost: Option<BlockErrorKind>,
+    pub lost: Option<BlockErrorKind>,
     /// Places that did not give what was written there.
-    pub(crate) evidence: Vec<Evidence>,
+    pub evidence: Vec<Evidence>,
     /// Some copies are on devices that are missing or outdated.
-    pub(crate) thin: bool,
+    pub thin: bool,
     /// What a gang block takes on the devices: header and members.
-    pub(crate) gang: Vec<(u64, u64, u64)>,
+    pub gang: Vec<(u64, u64, u64)>,
 }
 
 /// How the bytes are recognised.
@@ -118,7 +118,7 @@ enum Got {
     Bytes(Bytes),
 }
 
-impl PoolIo {
+impl Reader {
     /// Reads all copies of `blocks` and verifies each. `want` says whose bytes are to be returned.
     pub(crate) async fn examine(
         &self,
@@ -163,7 +163,7 @@ impl PoolIo {
                         for one in evidence {
                             add(&mut outcome.evidence, one);
                         }
-                        self.tree().counters.count_checksum();
+                        self.tree.counters.count_checksum();
                     }
                 }
             }
@@ -249,7 +249,7 @@ impl PoolIo {
     /// All copies of a gang's header.
     async fn examine_gang_header(&self, bp: &BlkPtr) -> Option<(Examined, Bytes)> {
         let ashifts =
-            || bp.dvas().filter_map(|dva| Some(self.tree().top(dva.vdev.into())?.top.as_ref()?.ashift));
+            || bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift));
         let mut sizes = vec![512u64];
         if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
             sizes.extend(ashifts().min().map(|ashift| 1u64 << ashift).filter(|size| *size > 512));
@@ -301,7 +301,7 @@ impl PoolIo {
 
     /// Bytes that `size` bytes take on a top-level device.
     fn allocated(&self, vdev: u64, size: u64, birth: u64) -> u64 {
-        match self.tree().top(vdev).map(|vdev| (&vdev.kind, &vdev.top)) {
+        match self.tree.top(vdev).map(|vdev| (&vdev.kind, &vdev.top)) {
             Some((Kind::Raidz(geometry), _)) => geometry.allocated(size, geometry.logical_width(birth)),
             Some((_, Some(top))) => size.next_multiple_of(1 << top.ashift.min(24)),
             _ => size,
@@ -363,7 +363,7 @@ impl PoolIo {
             let mut sides: Vec<SmallVec<[&'v Vdev; 4]>> = Vec::with_capacity(pieces.len());
             for piece in &pieces {
                 let mut found = SmallVec::new();
-                if let Some(top) = self.tree().top(piece.vdev) {
+                if let Some(top) = self.tree.top(piece.vdev) {
                     collect_sides(top, job.birth, &mut found, &mut outcome.thin);
                 }
                 sides.push(found);

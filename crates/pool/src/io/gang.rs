@@ -12,7 +12,7 @@ use ondisk::{
 };
 
 use super::{
-    Check, PoolIo, form,
+    Check, Reader, form,
     join::{BoxFuture, join_all},
     trail::Trail,
 };
@@ -25,7 +25,7 @@ const TRAILER_BYTES: usize = 40;
 /// Gangs inside gangs. With 3 members each, 16 MiB in pieces of 512 bytes nests 10 deep.
 const DEPTH_MAX: usize = 12;
 
-impl PoolIo {
+impl Reader {
     /// The stored bytes of a gang block, verified by `check`.
     /// (Boxed, because members lead back here.)
     pub(super) fn read_gang<'a>(
@@ -78,7 +78,7 @@ impl PoolIo {
     ///
     /// # Errors
     /// A header cannot be read, or does not add up to the block.
-    pub async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
+    pub(super) async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
         let trail = Trail::default();
         let mut found = Vec::new();
         if self.collect_extents(bp, 0, &mut found, &trail).await.is_some() {

@@ -19,12 +19,14 @@
 
 use std::{
     fmt,
+    ops::Deref,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use codec::{
     checksum::{self, Checksum, Form, embedded},
@@ -33,7 +35,7 @@ use codec::{
 use disk::Disk;
 use ondisk::{
     Order,
-    blkptr::{BlkPtr, EmbeddedKind},
+    blkptr::{BlkPtr, Dva, EmbeddedKind},
     dnode::ObjectType,
 };
 use parking_lot::Mutex;
@@ -47,13 +49,15 @@ use crate::{
 
 mod batch;
 mod device;
+mod ear;
 mod every;
 mod gang;
 pub(crate) mod join;
 mod stripe;
 mod trail;
 
-pub(crate) use every::Examined;
+pub use ear::{Ear, Wrong};
+pub use every::Examined;
 use trail::Trail;
 
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
@@ -85,10 +89,17 @@ const IN_FLIGHT_BYTES: u32 = 64 << 20;
 /// The unit in which they are counted (a semaphore holds 32 bits).
 const IN_FLIGHT_UNIT: u32 = 4096;
 
-/// Reads the blocks of one pool. Shared as `Arc<PoolIo>`; all methods may run concurrently.
+/// Reads the blocks of one pool. Shared as `Arc<PoolIo>`; all methods may run concurrently. Its devices may come and
+/// go meanwhile ([`set_tree`](Self::set_tree)): a read ends on those it began with.
 #[derive(Debug)]
 pub struct PoolIo {
-    tree: Tree,
+    shared: Arc<Shared>,
+    reader: ArcSwap<Reader>,
+}
+
+/// What stays while devices come and go.
+#[derive(Debug)]
+pub(crate) struct Shared {
     cache: Arc<BlockCache>,
     /// Different for each opened pool of this process, so that pools may share a cache.
     opening: u64,
@@ -100,7 +111,23 @@ pub struct PoolIo {
     /// Bounds the memory of reads under way, in units of 4 KiB.
     gate: Arc<Semaphore>,
     /// Spares and cache devices that were added while the pool is open, by guid.
-    auxiliaries: Arc<Mutex<Disks>>,
+    auxiliaries: Mutex<Disks>,
+    /// Who wants to know what goes wrong.
+    ear: OnceLock<Arc<dyn Ear>>,
+}
+
+/// Reads blocks from one tree of devices.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    tree: Arc<Tree>,
+}
+
+impl Deref for Reader {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
 }
 
 impl PoolIo {
@@ -109,94 +136,87 @@ impl PoolIo {
     #[must_use]
     pub fn new(tree: Tree, cache: Arc<BlockCache>) -> Self {
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
-        Self {
-            tree,
+        let shared = Arc::new(Shared {
             cache,
             opening: mix(OPENINGS.fetch_add(1, Relaxed)),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
             gate: Arc::new(Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize)),
-            auxiliaries: Arc::default(),
-        }
+            auxiliaries: Mutex::default(),
+            ear: OnceLock::new(),
+        });
+        let reader = Reader { shared: Arc::clone(&shared), tree: Arc::new(tree) };
+        Self { shared, reader: ArcSwap::from_pointee(reader) }
     }
 
-    /// The same pool with another tree: one that got a device ([`Tree::with_top`]) or lost one. What is cached, counted and
-    /// under way is shared.
-    #[must_use]
-    pub fn with_tree(&self, tree: Tree) -> Self {
-        Self {
-            tree,
-            cache: Arc::clone(&self.cache),
-            opening: self.opening,
-            salt: self.salt.clone(),
-            large_gang_headers: AtomicBool::new(self.large_gang_headers.load(Relaxed)),
-            counting: AtomicBool::new(self.counts()),
-            gate: Arc::clone(&self.gate),
-            auxiliaries: Arc::clone(&self.auxiliaries),
-        }
+    /// Reads from other devices from now on: one came or left. Everything that is open on this pool follows.
+    pub fn set_tree(&self, tree: Tree) {
+        self.reader.store(Arc::new(Reader { shared: Arc::clone(&self.shared), tree: Arc::new(tree) }));
+    }
+
+    /// Tells `ear` what goes wrong from now on. Later calls change nothing.
+    pub fn listen(&self, ear: Arc<dyn Ear>) {
+        let _somebody_listens_already = self.shared.ear.set(ear);
     }
 
     /// Tells of a spare or cache device that the pool gets, for later views of it.
     pub fn add_auxiliary(&self, guid: u64, disk: Arc<dyn Disk>) {
-        self.auxiliaries.lock().insert(guid, disk);
+        self.shared.auxiliaries.lock().insert(guid, disk);
     }
 
     /// A spare or cache device left the pool.
     pub fn remove_auxiliary(&self, guid: u64) {
-        self.auxiliaries.lock().remove(&guid);
+        self.shared.auxiliaries.lock().remove(&guid);
     }
 
     /// What [`add_auxiliary`](Self::add_auxiliary) told of.
-    pub(crate) fn auxiliaries(&self) -> Disks {
-        self.auxiliaries.lock().clone()
+    #[must_use]
+    pub fn auxiliaries(&self) -> Disks {
+        self.shared.auxiliaries.lock().clone()
     }
 
     /// Puts the content of a block that was just written into the cache: it is as good as read. It may be a slice of
     /// larger memory, which is not held for long.
     pub fn remember(&self, bp: &BlkPtr, content: Bytes) {
-        if let Some(key) = self.key(bp) {
-            self.cache.insert_slice(key, content);
+        if let Some(key) = self.shared.key(bp) {
+            self.shared.cache.insert_slice(key, content);
         }
     }
 
     /// The pool's salt, if it is known.
     #[must_use]
     pub fn salt(&self) -> Option<&checksum::Salt> {
-        self.salt.get()
+        self.shared.salt.get()
     }
 
-    /// The devices.
+    /// The devices as they are now.
     #[must_use]
-    pub fn tree(&self) -> &Tree {
-        &self.tree
+    pub fn tree(&self) -> Arc<Tree> {
+        Arc::clone(&self.reader.load().tree)
     }
 
     /// The cache it fills.
     #[must_use]
     pub fn cache(&self) -> &Arc<BlockCache> {
-        &self.cache
+        &self.shared.cache
     }
 
     /// Sets the pool's salt, without which blocks with salted checksums cannot be verified. Later calls
     /// change nothing.
     pub fn set_salt(&self, salt: checksum::Salt) {
-        let _already_known = self.salt.set(salt);
+        let _already_known = self.shared.salt.set(salt);
     }
 
     /// Says whether gang headers may be larger than 512 bytes.
     pub fn set_large_gang_headers(&self, large: bool) {
-        self.large_gang_headers.store(large, Relaxed);
+        self.shared.large_gang_headers.store(large, Relaxed);
     }
 
     /// From here on errors are counted on the devices that cause them.
     pub fn start_counting(&self) {
-        self.tree.reset_errors();
-        self.counting.store(true, Relaxed);
-    }
-
-    fn counts(&self) -> bool {
-        self.counting.load(Relaxed)
+        self.tree().reset_errors();
+        self.shared.counting.store(true, Relaxed);
     }
 
     /// The block's content (lsize bytes): from the cache, or read, verified, repaired from redundancy
@@ -209,11 +229,7 @@ impl PoolIo {
         if let Some(found) = self.read_cached(bp) {
             return Ok(found);
         }
-        let content = self.read_block_uncached(bp, at).await?;
-        if let Some(key) = self.key(bp) {
-            self.cache.insert(key, content.clone());
-        }
-        Ok(content)
+        self.reader.load_full().read_block(bp, at).await
     }
 
     /// The same without the cache: for scans that touch each block once, and must touch the device.
@@ -221,12 +237,74 @@ impl PoolIo {
     /// # Errors
     /// As [`read_block`](Self::read_block).
     pub async fn read_block_uncached(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        if bp.is_hole() {
-            return Ok(zeroes(bp.lsize()));
-        }
-        self.readable(bp, at)?;
-        let raw = self.read_raw(bp, at).await?;
-        decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
+        self.reader.load_full().read_block_uncached(bp, at).await
+    }
+
+    /// The block's content if it is in memory already: no wait, no I/O. Not counted as a miss if the
+    /// pointer itself holds the content.
+    #[must_use]
+    pub fn read_cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        self.shared.cache.get(&self.shared.key(bp)?)
+    }
+
+    /// As [`read_block`](Self::read_block) for many blocks, with results in the order given: neighbours
+    /// on disk travel in one transfer of up to 1 MiB, and several transfers are under way at a time.
+    pub async fn read_blocks(&self, blocks: &[(BlkPtr, Bookmark)]) -> Vec<Result<Bytes, BlockError>> {
+        self.reader.load_full().read_batch(blocks, true).await
+    }
+
+    /// The same without the cache: for scans that touch each block once.
+    pub async fn read_blocks_uncached(
+        &self,
+        blocks: &[(BlkPtr, Bookmark)],
+    ) -> Vec<Result<Bytes, BlockError>> {
+        self.reader.load_full().read_batch(blocks, false).await
+    }
+
+    /// The stored bytes (psize): verified, not decompressed; of encrypted blocks the ciphertext. A hole
+    /// has none.
+    ///
+    /// # Errors
+    /// No copy could be read and verified, or the pointer lies.
+    pub async fn read_raw(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        self.reader.load_full().read_raw_along(bp, at, Trail::default()).await
+    }
+
+    /// The same for a block that may never have been written, the next one of an intent log: if it is not there
+    /// nobody is to blame, and no checksum error is counted.
+    ///
+    /// # Errors
+    /// As [`read_raw`](Self::read_raw).
+    pub async fn read_tentative(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        self.reader.load_full().read_raw_along(bp, at, Trail::tentative()).await
+    }
+
+    /// The space a gang block takes: every copy of its headers and members, as they were allocated.
+    ///
+    /// # Errors
+    /// A header cannot be read, or does not add up to the block.
+    pub async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
+        self.reader.load_full().gang_extents(bp).await
+    }
+
+    /// Reads all copies of `blocks` and verifies each. `want` says whose bytes are to be returned.
+    pub async fn examine(
+        &self,
+        blocks: &[(BlkPtr, Bookmark)],
+        want: impl Fn(usize) -> bool + Send + Sync,
+    ) -> Vec<Examined> {
+        self.reader.load_full().examine(blocks, want).await
+    }
+
+    /// What a gang block takes on the devices, as far as its headers can be read.
+    pub(crate) async fn gang_segments(&self, bp: &BlkPtr) -> Vec<(u64, u64, u64)> {
+        self.reader.load_full().gang_segments(bp, 0).await
+    }
+}
+
+impl Shared {
+    fn counts(&self) -> bool {
+        self.counting.load(Relaxed)
     }
 
     /// What the content is cached under; `None` for what needs no device.
@@ -238,34 +316,32 @@ impl PoolIo {
         let tag = [6, 12, 13, 14, 15].iter().fold(self.opening, |tag, &i| mix(tag ^ words[i]));
         Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
     }
+}
 
-    /// The block's content if it is in memory already: no wait, no I/O. Not counted as a miss if the
-    /// pointer itself holds the content.
-    #[must_use]
-    pub fn read_cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.cache.get(&self.key(bp)?)
+impl Reader {
+    async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        let content = self.read_block_uncached(bp, at).await?;
+        if let Some(key) = self.key(bp) {
+            self.cache.insert(key, content.clone());
+        }
+        Ok(content)
     }
 
-    /// The stored bytes (psize): verified, not decompressed; of encrypted blocks the ciphertext. A hole
-    /// has none.
-    ///
-    /// # Errors
-    /// No copy could be read and verified, or the pointer lies.
-    pub async fn read_raw(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        self.read_raw_along(bp, at, Trail::default()).await
-    }
-
-    /// The same for a block that may never have been written, the next one of an intent log: if it is not there
-    /// nobody is to blame, and no checksum error is counted.
-    ///
-    /// # Errors
-    /// As [`read_raw`](Self::read_raw).
-    pub async fn read_tentative(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        self.read_raw_along(bp, at, Trail::tentative()).await
+    async fn read_block_uncached(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        if bp.is_hole() {
+            return Ok(zeroes(bp.lsize()));
+        }
+        self.readable(bp, at)?;
+        let raw = self.read_raw_along(bp, at, Trail::default()).await?;
+        decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
     }
 
     async fn read_raw_along(&self, bp: &BlkPtr, at: Bookmark, trail: Trail) -> Result<Bytes, BlockError> {
-        if let Some(raw) = self.read_stored(bp, 0, &trail).await {
+        let found = self.read_stored(bp, 0, &trail).await;
+        if let (Some(ear), Some((corrupt, refused))) = (self.ear.get(), trail.guilty()) {
+            ear.wrong(Wrong { bp: *bp, at, corrupt, refused, is_lost: found.is_none() });
+        }
+        if let Some(raw) = found {
             return Ok(raw);
         }
         let counts = self.counts() && trail.counts();
@@ -325,7 +401,7 @@ impl PoolIo {
     }
 
     /// The copies, those on devices in good order first.
-    fn by_preference(&self, bp: &BlkPtr) -> smallvec::SmallVec<[ondisk::blkptr::Dva; 3]> {
+    fn by_preference(&self, bp: &BlkPtr) -> smallvec::SmallVec<[Dva; 3]> {
         let mut dvas: smallvec::SmallVec<[_; 3]> = bp.dvas().collect();
         if dvas.len() > 1 {
             let birth = bp.physical_birth();

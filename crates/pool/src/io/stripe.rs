@@ -16,7 +16,7 @@ use disk::IoBuf;
 use smallvec::SmallVec;
 
 use super::{
-    Check, PoolIo,
+    Check, Reader,
     device::{Copy, Range, alternatives},
     trail::Trail,
 };
@@ -56,7 +56,7 @@ struct Block<'a> {
 /// Which cells to treat as lost although there are bytes for them.
 type Suspects<'s> = dyn Fn(&Cell) -> bool + Send + Sync + 's;
 
-impl PoolIo {
+impl Reader {
     /// A block on a RAIDZ device, verified by `check`.
     pub(super) async fn read_stripe(
         &self,
@@ -88,7 +88,7 @@ impl PoolIo {
         if let Some(mut data) = block.assemble(&|_| false)
             && check(&data[..range.len])
         {
-            self.charge(&block, &data, false);
+            self.charge(&block, &data, false, trail);
             data.truncate(range.len);
             return Some(data.freeze());
         }
@@ -99,7 +99,7 @@ impl PoolIo {
             }
             self.fetch(&mut block, |_, _, _| true, other, trail).await;
             if let Some(mut data) = self.search(&block, geometry, range.len, check).await {
-                self.charge(&block, &data, true);
+                self.charge(&block, &data, true, trail);
                 data.truncate(range.len);
                 return Some(data.freeze());
             }
@@ -214,7 +214,7 @@ impl PoolIo {
 
     /// Compares what children returned with what is now known to be right, and counts the differences.
     /// `searched`: data cells may differ too, otherwise only parity can.
-    fn charge(&self, block: &Block<'_>, data: &[u8], searched: bool) {
+    fn charge(&self, block: &Block<'_>, data: &[u8], searched: bool, trail: &Trail) {
         if !self.counts() {
             return;
         }
@@ -255,7 +255,7 @@ impl PoolIo {
             }
         }
         for vdev in guilty.into_values() {
-            self.count_wrong(vdev, block.birth, &Trail::default());
+            self.count_wrong(vdev, block.birth, trail);
         }
     }
 

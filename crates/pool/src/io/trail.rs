@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::{
     error::{BlockErrorKind, Evidence},
@@ -24,6 +25,10 @@ pub(crate) struct Trail {
     unsupported: Mutex<Option<String>>,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
+    /// Leaves that answered wrongly and should not have.
+    corrupt: Mutex<SmallVec<[u64; 4]>>,
+    /// Leaves that refused just now.
+    refused: Mutex<SmallVec<[u64; 4]>>,
 }
 
 impl Trail {
@@ -35,6 +40,22 @@ impl Trail {
     /// Whether a wrong answer counts.
     pub(crate) fn counts(&self) -> bool {
         !self.tentative
+    }
+
+    /// This leaf gave other bytes than were written to it.
+    pub(crate) fn corrupt(&self, guid: u64) {
+        note(&self.corrupt, guid);
+    }
+
+    /// This leaf refused to answer.
+    pub(crate) fn refused(&self, guid: u64) {
+        note(&self.refused, guid);
+    }
+
+    /// Who did what: (wrong answers, none). `None` if all went well.
+    pub(crate) fn guilty(&self) -> Option<(Vec<u64>, Vec<u64>)> {
+        let (corrupt, refused) = (self.corrupt.lock().to_vec(), self.refused.lock().to_vec());
+        (!corrupt.is_empty() || !refused.is_empty()).then_some((corrupt, refused))
     }
 
     pub(crate) fn fault(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
@@ -67,5 +88,12 @@ impl Trail {
             (None, None) => BlockErrorKind::Device,
         };
         (kind, self.evidence.into_inner())
+    }
+}
+
+fn note(list: &Mutex<SmallVec<[u64; 4]>>, guid: u64) {
+    let mut list = list.lock();
+    if !list.contains(&guid) {
+        list.push(guid);
     }
 }

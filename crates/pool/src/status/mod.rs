@@ -94,7 +94,10 @@ impl VdevStatus {
     pub fn of(vdev: &Vdev, space: Option<&TopSpace>) -> Self {
         let (state, aux) = vdev.state();
         let leaf = vdev.leaf.as_ref();
-        let not_present = leaf.is_some_and(|leaf| leaf.disk.is_none() && !leaf.offline && !leaf.removed);
+        let not_present = leaf.is_some_and(|leaf| {
+            let now = leaf.condition.get();
+            now.disk.is_none() && !now.offline && !now.removed
+        });
         let mut status = Self {
             name: vdev.display_name(),
             type_word: vdev.type_word().to_owned(),
@@ -108,10 +111,13 @@ impl VdevStatus {
             errors: vdev.counters.get(),
             class: vdev.class(),
             space: space.copied(),
-            device_bytes: leaf.and_then(|leaf| leaf.disk.as_ref()).map(|disk| disk.info().size),
+            device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
             children: vdev.children.iter().map(|child| Self::of(child, None)).collect(),
         };
-        status.note = status.status_note(leaf.is_some_and(|leaf| leaf.resilvering && leaf.disk.is_some()));
+        status.note = status.status_note(leaf.is_some_and(|leaf| {
+            let now = leaf.condition.get();
+            now.resilvering && now.disk.is_some()
+        }));
         if not_present && status.path.is_some() {
             status.name = vdev.guid.to_string();
         }
@@ -148,10 +154,10 @@ impl PoolStatus {
     /// The status of an open pool. `space` adds sizes; see [`Pool::space`].
     #[must_use]
     pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
-        let mut status = Self::of_tree(pool.name(), pool.guid(), pool.tree(), space);
+        let mut status = Self::of_tree(pool.name(), pool.guid(), &pool.tree(), space);
         status.scan = pool.scan().and_then(scan_line);
         status.removal = progress::removal_line(pool);
-        status.expansion = progress::expansion_line(pool.tree());
+        status.expansion = progress::expansion_line(&pool.tree());
         status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
         status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
         status.error_count = error_count;

@@ -41,7 +41,8 @@ pub(super) fn removal_line(pool: &Pool) -> Option<String> {
         CANCELLED => format!("Removal of {} canceled on {}", name(), utc(removal.end)),
         _ => return None,
     };
-    let mappings = pool.tree().tops.iter().filter_map(|top| top.top.as_ref()?.mapping.get());
+    let tree = pool.tree();
+    let mappings = tree.tops.iter().filter_map(|top| top.top.as_ref()?.mapping.get());
     let bytes = mappings.map(|mapping| mapping.len() as u64 * RUN_BYTES).sum();
     if bytes > 0 {
         // A count in the eyes of OpenZFS: without the B.

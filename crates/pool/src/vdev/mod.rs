@@ -10,9 +10,10 @@
 //! ```
 //!
 //! The tree is built from a configuration (labels, or the pool's own) and a table of opened devices,
-//! and does not change afterwards, except for what is learnt later: error counters, dirty time logs,
-//! mappings and allocation classes. A clone of a device shares all that with its original, so a pool that gets
-//! another device goes on with a new tree of the same devices ([`Tree::with_top`]).
+//! and its shape does not change afterwards. What changes is how each leaf is ([`Condition`]), and what is learnt
+//! later: error counters, dirty time logs, mappings and allocation classes. A clone of a device shares all that with
+//! its original, so a pool that gets another device goes on with a new tree of the same devices
+//! ([`Tree::with_top`], `PoolIo::set_tree`).
 //!
 //! Not here: reading (`io`), where a RAIDZ block lies ([`raidz`]). Facts: docs/format/vdevs.md.
 
@@ -22,11 +23,13 @@ use disk::Disk;
 use ondisk::nvlist::NvList;
 use tokio::sync::Semaphore;
 
+mod condition;
 pub mod indirect;
 pub mod raidz;
 mod state;
 mod txgs;
 
+pub use condition::{Condition, Standing};
 pub use indirect::Mapping;
 pub use raidz::{Geometry, Reflow};
 pub use state::{Aux, Counters, Errors, State};
@@ -142,32 +145,16 @@ pub struct Expansion {
     pub copied: u64,
 }
 
-/// What only leaves have.
+/// What only leaves have. Shared by all trees it is in.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// The device, if it was found and is the one it should be.
-    pub disk: Option<Arc<dyn Disk>>,
-    /// Why it could not be used, where it is not simply absent.
-    pub refused: Aux,
-    /// Persisted: an administrator took it offline.
-    pub offline: bool,
-    /// Persisted: excluded for its faults.
-    pub faulted: bool,
-    /// Persisted: works with faults.
-    pub degraded: bool,
-    /// Persisted: went away while the pool was in use.
-    pub removed: bool,
-    /// Persisted: was not there when the configuration was written.
-    pub not_present: bool,
-    /// Persisted reason of `faulted` or `degraded`.
-    pub aux: Aux,
+    /// How it is now, and its device.
+    pub condition: Arc<Condition>,
     /// The administrator gave a whole disk; the pool lives on its first partition.
     pub whole_disk: bool,
     /// A hot spare in use.
     pub is_spare: bool,
-    /// A resilver of it was begun and has not ended.
-    pub resilvering: bool,
-    /// MOS object of its dirty time log.
+    /// MOS object of its dirty time log, as the configuration had it when the tree was made.
     pub dtl_object: Option<u64>,
     /// Txgs whose writes it missed: its dirty time log, once read, and writes that failed since.
     pub missed: Arc<Missed>,
@@ -527,7 +514,7 @@ impl Vdev {
         let id = self.id;
         match &self.kind {
             Kind::Disk | Kind::File | Kind::DistributedSpare => match (&self.path, &self.leaf) {
-                (Some(path), Some(leaf)) if !leaf.not_present || leaf.disk.is_some() => {
+                (Some(path), Some(leaf)) if leaf.condition.get().is_known_here() => {
                     short_path(path, leaf.whole_disk).to_owned()
                 }
                 _ => self.guid.to_string(),
@@ -599,37 +586,25 @@ impl Leaf {
     fn new(nv: &NvList, disk: Option<&Arc<dyn Disk>>) -> Self {
         let flag = |name| nv.u64(name).unwrap_or(0) != 0;
         Self {
-            disk: disk.cloned(),
-            refused: Aux::None,
-            offline: flag("offline"),
-            faulted: flag("faulted"),
-            degraded: flag("degraded"),
-            removed: flag("removed"),
-            not_present: flag("not_present"),
-            aux: match nv.str("aux_state") {
-                Some("external") => Aux::External,
-                Some(_) => Aux::ErrorsExceeded,
-                None => Aux::None,
-            },
+            condition: Arc::new(Condition::new(Standing::of(nv, disk.cloned()))),
             whole_disk: flag("whole_disk"),
             is_spare: flag("is_spare"),
-            resilvering: flag("resilver_txg") || flag("rebuild_txg"),
             dtl_object: nv.u64("DTL").filter(|&object| object != 0),
             missed: Arc::default(),
             gate: Arc::new(Semaphore::new(LEAF_READS)),
         }
     }
 
-    fn state(&self) -> (State, Aux) {
-        match self.disk {
-            _ if self.offline => (State::Offline, Aux::None),
-            _ if self.faulted => (State::Faulted, self.aux),
-            None if self.removed => (State::Removed, Aux::None),
-            None if self.refused != Aux::None => (State::CantOpen, self.refused),
-            None => (State::CantOpen, Aux::OpenFailed),
-            Some(_) if self.degraded => (State::Degraded, self.aux),
-            Some(_) => (State::Healthy, Aux::None),
-        }
+    /// The device, if it was found and is the one it should be.
+    #[must_use]
+    pub fn disk(&self) -> Option<Arc<dyn Disk>> {
+        self.condition.get().disk.clone()
+    }
+
+    /// Its state now, and why.
+    #[must_use]
+    pub fn state(&self) -> (State, Aux) {
+        self.condition.get().state()
     }
 }
 

@@ -151,10 +151,11 @@ impl Claims {
                 logs.extend(u64::from_str_radix(&txg, 16).ok().map(|txg| (txg, log)));
             }
             logs.sort_unstable();
+            let tree = pool.tree();
             for (txg, log) in logs {
                 for segment in segments(mos, log).await? {
                     let id = segment.vdev.map_or(usize::MAX, |vdev| vdev as usize);
-                    let Some(top) = pool.tree().tops.get(id).and_then(|vdev| vdev.top.as_ref()) else {
+                    let Some(top) = tree.tops.get(id).and_then(|vdev| vdev.top.as_ref()) else {
                         continue;
                     };
                     let Some(range) = segment.range(9) else { continue };

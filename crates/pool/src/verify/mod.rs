@@ -268,7 +268,7 @@ impl Job {
         }
         let tree = self.pool.tree();
         let mut claim = |vdev: u64, offset: u64, asize: u64| {
-            if let Some(conflict) = self.claims.claim(tree, vdev, offset, asize, pointer.is_dedup()) {
+            if let Some(conflict) = self.claims.claim(&tree, vdev, offset, asize, pointer.is_dedup()) {
                 let what = match conflict {
                     Conflict::Twice => "the space belongs to another block as well",
                     Conflict::Free => "the space maps say that the block's space is free",
@@ -303,7 +303,7 @@ impl Job {
                 for dva in pointer.dvas() {
                     // Freed twice or not allocated: would show as a difference of the totals.
                     let _shown_in_totals =
-                        self.claims.claim(tree, dva.vdev.into(), dva.offset, dva.asize, false);
+                        self.claims.claim(&tree, dva.vdev.into(), dva.offset, dva.asize, false);
                 }
             }
         })
@@ -314,8 +314,8 @@ impl Job {
                 .push(Finding::malformed(None, format!("what waits to be freed cannot be read: {error}")));
         }
         for pointer in gangs {
-            for (vdev, offset, asize) in self.pool.io().gang_segments(&pointer, 0).await {
-                let _shown_in_totals = self.claims.claim(tree, vdev, offset, asize, false);
+            for (vdev, offset, asize) in self.pool.io().gang_segments(&pointer).await {
+                let _shown_in_totals = self.claims.claim(&tree, vdev, offset, asize, false);
             }
         }
     }

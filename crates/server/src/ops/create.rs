@@ -83,7 +83,7 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
     };
     let thick = given.auto || !sparse && !given.values.contains_key("refreservation");
     if thick {
-        let needed = volume_reservation(view.tree(), size, block, copies);
+        let needed = volume_reservation(&view.tree(), size, block, copies);
         given.values.insert("refreservation".to_owned(), Value::Number(needed));
     }
     let sector =
@@ -167,7 +167,7 @@ pub(crate) async fn clone(
         let number = |name: &str| of_origin.number(name).unwrap_or(0);
         let block = held_block(&origin).await.unwrap_or(BLOCK_DEFAULT);
         let copies = given.number("copies").unwrap_or(1);
-        let needed = volume_reservation(held.view().tree(), number("volsize"), block, copies);
+        let needed = volume_reservation(&held.view().tree(), number("volsize"), block, copies);
         given.values.insert("refreservation".to_owned(), Value::Number(needed));
     }
     let (snapshot, name, properties) = (snapshot.to_owned(), name.to_owned(), given.stored());

@@ -231,7 +231,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
     let plan = devices::plan(&new.devices, &what, device_wish)?;
     if !new.force {
-        plan.check_like(held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
+        plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
     }
     if new.dry_run {
         let mut lines =

@@ -190,7 +190,7 @@ async fn volume(view: &Pool, dataset: &Dataset, given: &mut Given) -> Result<(),
     let number = |name: &str| current.number(name).unwrap_or(0);
     let (size, block) = (number("volsize"), number("volblocksize").max(1));
     let copies = given.number("copies").unwrap_or_else(|| number("copies")).max(1);
-    let needs = |size: u64| volume_reservation(view.tree(), size, block, copies);
+    let needs = |size: u64| volume_reservation(&view.tree(), size, block, copies);
     let new_size = given.number("volsize").unwrap_or(size);
     if !new_size.is_multiple_of(block) {
         let block = pool::props::value::bytes(block);

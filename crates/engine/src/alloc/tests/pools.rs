@@ -228,7 +228,7 @@ async fn pools_of_others_load_to_what_their_headers_say() {
             }
         }
         logged += u32::from(alloc.logs.is_some());
-        assert_eq!(alloc.totals().capacity, pool::space::deflated_size(view.tree()), "{name}");
+        assert_eq!(alloc.totals().capacity, pool::space::deflated_size(&view.tree()), "{name}");
     }
     assert!(logged > 0, "some of them have logs");
 }

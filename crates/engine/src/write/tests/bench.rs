@@ -193,7 +193,7 @@ impl Bench {
     }
 
     pub(super) fn writer_over(&self, io: Arc<PoolIo>, workers: usize) -> BlockWriter<Space> {
-        let space = Space::new(io.tree(), self.ashift);
+        let space = Space::new(&io.tree(), self.ashift);
         let mut writer = BlockWriter::new(io, space, TRAITS, workers);
         writer.begin(TXG);
         writer
@@ -357,4 +357,10 @@ pub(super) fn erasures(count: usize, most: usize) -> Vec<Vec<usize>> {
         .filter(|set| set.count_ones() as usize <= most)
         .map(|set| (0..count).filter(|leaf| set >> leaf & 1 == 1).collect())
         .collect()
+}
+
+/// The writer's pool has the devices of `io` from now on.
+pub(super) fn follow(writer: &mut BlockWriter<Space>, io: &PoolIo) {
+    writer.io.set_tree(Tree::clone(&io.tree()));
+    writer.devices_changed();
 }

@@ -157,7 +157,7 @@ async fn a_side_that_fails_is_left_alone_until_the_tree_is_replaced() {
 
     bench.faults[0].heal();
     let (dva, bp) = place();
-    writer.set_io(bench.io(&[], 0));
+    follow(&mut writer, &bench.io(&[], 0));
     direct.write(dva, data.clone(), TXG, true).await.unwrap();
     for without in [0, 1] {
         assert!(read(&bench.io(&[without], 0), &bp).await == data, "both are written to again");

@@ -41,7 +41,8 @@ async fn a_mirror_goes_on_with_the_side_that_works() {
     let failed = writer.failed_leaves();
     assert_eq!((failed.len(), failed[0].guid, &failed[0].name[..]), (1, 101, "disk-1"));
     assert!(failed[0].reason.starts_with("write failed"), "{failed:?}");
-    let leaves = io.tree().leaves();
+    let tree = io.tree();
+    let leaves = tree.leaves();
     assert!(leaves[1].counters.get().write >= 1);
     assert_eq!(leaves[0].counters.get(), Default::default());
     let missed = |txg| leaves[1].leaf.as_ref().unwrap().missed.contains(txg);
@@ -163,7 +164,7 @@ async fn a_new_tree_knows_the_leaves_of_the_old_one() {
     writer.write(jobs(2)).await.unwrap();
     writer.finish().await.unwrap();
     bench.faults[1].heal();
-    writer.set_io(bench.io(&[], 0));
+    follow(&mut writer, &bench.io(&[], 0));
     assert_eq!(writer.failed_leaves().len(), 1);
     let before = bench.tallies[1].writes.load(Relaxed);
     writer.begin(TXG + 1);
@@ -177,7 +178,7 @@ async fn a_leaf_that_was_away_is_written_when_a_new_tree_has_it_but_not_trusted_
     let bench = Bench::new(&[mirror(2)], 12);
     let mut writer = bench.writer_over(bench.io(&[1], 0), 0);
     writer.write(jobs(2)).await.unwrap();
-    writer.set_io(bench.io(&[], 0));
+    follow(&mut writer, &bench.io(&[], 0));
     let pointers = writer.write(jobs(4)).await.unwrap();
     writer.finish().await.unwrap();
     let io = bench.io(&[0], 0);
@@ -192,7 +193,7 @@ async fn a_leaf_that_was_away_is_written_when_a_new_tree_has_it_but_not_trusted_
     let bench = Bench::new(&[mirror(2)], 12);
     let mut writer = bench.writer_over(bench.io(&[1], 0), 0);
     writer.write(jobs(2)).await.unwrap();
-    writer.set_io(bench.io(&[], 0));
+    follow(&mut writer, &bench.io(&[], 0));
     bench.faults[0].inject(refuse());
     writer.write(jobs(2)).await.unwrap();
     assert!(matches!(writer.finish().await, Err(EngineError::Device(_))), "neither side has all");

@@ -1,0 +1,155 @@
+//! Devices of an open pool that come, go, fail and return: every change of the device tree and of how a leaf is.
+//!
+//! ```text
+//!   administrator ─▶ Engine::{offline, online, attach, replace, detach, …} ─▶ a command in the syncing task
+//!   failing I/O, probes ─▶ watch ─▶ faulted, removed, sits out; opened again; a spare stands in
+//!                                └▶ events
+//! ```
+//!
+//! What a leaf is like at this moment is its [`pool::vdev::Condition`]; what of it is persisted goes into the
+//! configuration in the transaction group that follows. Which transaction groups a leaf lacks is [`crate::missed`]'s
+//! business, and bringing it up to date [`crate::scan`]'s.
+//!
+//! Facts: docs/format/vdevs.md §6, §8, §9.
+
+use std::{fmt, io, sync::Arc};
+
+use disk::Disk;
+use pool::Pool;
+
+use crate::{BoxFuture, dsl::OpError, engine::Engine, events::DeviceName};
+
+/// A device that is to come into the pool: locked, not in use by another pool (`create::device::prepare`).
+#[derive(Clone, Debug)]
+pub struct NewLeaf {
+    /// Its path, absolute.
+    pub path: String,
+    /// Itself.
+    pub disk: Arc<dyn Disk>,
+    /// A regular file, not a block device.
+    pub is_file: bool,
+    /// Smallest write it is to be used with; none: as the devices it joins.
+    pub ashift: Option<u32>,
+}
+
+/// Opens devices of the pool: where to look is the server's knowledge, and a test's in simulation.
+pub trait Opener: fmt::Debug + Send + Sync + 'static {
+    /// Opens and locks the leaf `device` again, wherever it is now. Whether it really is that leaf is for the caller to
+    /// see, by its label.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there.
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>>;
+    /// A new, unused device in the very place of a leaf that is gone (`autoreplace`); none if there is none.
+    fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>>;
+}
+
+/// What `zpool online` came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onlined {
+    /// It works.
+    Healthy,
+    /// It was taken online, and is not usable: its state says why.
+    StillFaulted,
+}
+
+/// The guid of the device that `word` names in `view`: a leaf, a spare or an interior device, by its name in
+/// `zpool status`, its path or its guid.
+///
+/// # Errors
+/// `no such device in pool`, in OpenZFS's words.
+pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
+    let _ = view;
+    Err(OpError::Refused(format!("no such device in pool: {word}")))
+}
+
+impl Engine {
+    /// Takes a leaf offline: nothing is read from it or written to it. `temporary` is forgotten when the pool is
+    /// opened again.
+    ///
+    /// # Errors
+    /// Data would be unavailable (`no valid replicas`).
+    pub fn offline(&self, guid: u64, temporary: bool) -> BoxFuture<'_, Result<(), OpError>> {
+        let _ = (guid, temporary);
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Takes a leaf into use again, faulted and removed ones included; what it missed is brought up to date by a
+    /// resilver. `disk` is what it was opened as if it was away. With `expand` its top-level device grows to what its
+    /// leaves offer.
+    ///
+    /// # Errors
+    /// No such leaf.
+    pub fn online(
+        &self,
+        guid: u64,
+        disk: Option<Arc<dyn Disk>>,
+        expand: bool,
+    ) -> BoxFuture<'_, Result<Onlined, OpError>> {
+        let _ = (guid, disk, expand);
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Makes `new` another side of the leaf or mirror `guid`; returns its guid. A resilver fills it.
+    ///
+    /// # Errors
+    /// Too small, or `guid` is part of a RAIDZ device.
+    pub fn attach(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
+        let _ = (guid, new);
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Lets `new` take the place of leaf `guid`, which leaves the pool when a resilver has filled the new one; returns
+    /// the new one's guid.
+    ///
+    /// # Errors
+    /// Too small, or the leaf is being replaced already.
+    pub fn replace(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
+        let _ = (guid, new);
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Takes a side of a mirror, a replacement or a spare in use out of the tree for good; its labels are cleared.
+    ///
+    /// # Errors
+    /// `only applicable to mirror and replacing vdevs`, `no valid replicas`.
+    pub fn detach(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
+        let _ = guid;
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Lets the hot spare `spare` stand in for leaf `guid`.
+    ///
+    /// # Errors
+    /// It is in use, or too small.
+    pub fn activate_spare(&self, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
+        let _ = (guid, spare);
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Forgets the errors of one device or of all, opens again what failed, and lets a suspended pool go on
+    /// (`zpool clear`).
+    ///
+    /// # Errors
+    /// What suspended the pool is still in the way.
+    pub fn clear(&self, guid: Option<u64>) -> BoxFuture<'_, Result<(), OpError>> {
+        let _ = guid;
+        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+    }
+
+    /// Looks at every device now: those that are gone are noticed, those that are back are opened (`zpool reopen`, an
+    /// event of the system).
+    pub fn look(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    /// Begins to watch the devices, with `opener` for those that are away. Without it nothing comes back by itself.
+    pub fn watch(&self, opener: Arc<dyn Opener>) {
+        let _ = opener;
+    }
+
+    /// Gives a suspended pool up: everything that waits is told so, what was not written is lost, devices are let go.
+    pub fn abandon(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}

@@ -1,0 +1,113 @@
+//! How a leaf is at this moment: the one part of the device tree that changes while the pool is open, and that
+//! readers, writers and those who watch devices share.
+//!
+//! Facts: docs/format/vdevs.md §9.
+
+use std::{fmt, sync::Arc};
+
+use arc_swap::{ArcSwap, Guard};
+use disk::Disk;
+use ondisk::nvlist::NvList;
+
+use super::state::{Aux, State};
+
+/// See [`Standing`]. Shared by all trees the leaf is in.
+pub struct Condition(ArcSwap<Standing>);
+
+/// How a leaf is.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// The device, if it was found and is the one it should be.
+    pub disk: Option<Arc<dyn Disk>>,
+    /// Why it could not be used, where it is not simply absent.
+    pub refused: Aux,
+    /// An administrator took it offline; persisted unless `until_export`.
+    pub offline: bool,
+    /// `offline` is forgotten when the pool is opened again (`zpool offline -t`).
+    pub until_export: bool,
+    /// Persisted: excluded for its faults.
+    pub faulted: bool,
+    /// Persisted: works with faults.
+    pub degraded: bool,
+    /// Persisted: went away while the pool was in use.
+    pub removed: bool,
+    /// Persisted: was not there when the configuration was written.
+    pub not_present: bool,
+    /// Persisted reason of `faulted` or `degraded`.
+    pub aux: Aux,
+    /// A resilver of it was begun and has not ended.
+    pub resilvering: bool,
+    /// Much slower than its peers: not read from while others can answer. Never persisted.
+    pub sits_out: bool,
+}
+
+impl Standing {
+    /// As a configuration has it.
+    pub(super) fn of(nv: &NvList, disk: Option<Arc<dyn Disk>>) -> Self {
+        let flag = |name| nv.u64(name).unwrap_or(0) != 0;
+        Self {
+            disk,
+            offline: flag("offline"),
+            faulted: flag("faulted"),
+            degraded: flag("degraded"),
+            removed: flag("removed"),
+            not_present: flag("not_present"),
+            aux: match nv.str("aux_state") {
+                Some("external") => Aux::External,
+                Some(_) => Aux::ErrorsExceeded,
+                None => Aux::None,
+            },
+            resilvering: flag("resilver_txg") || flag("rebuild_txg"),
+            ..Self::default()
+        }
+    }
+
+    /// State, and why.
+    #[must_use]
+    pub fn state(&self) -> (State, Aux) {
+        match self.disk {
+            _ if self.offline => (State::Offline, Aux::None),
+            _ if self.faulted => (State::Faulted, self.aux),
+            None if self.removed => (State::Removed, Aux::None),
+            None if self.refused != Aux::None => (State::CantOpen, self.refused),
+            None => (State::CantOpen, Aux::OpenFailed),
+            Some(_) if self.degraded => (State::Degraded, self.aux),
+            Some(_) => (State::Healthy, Aux::None),
+        }
+    }
+
+    /// Whether its path means something on this host.
+    #[must_use]
+    pub fn is_known_here(&self) -> bool {
+        !self.not_present || self.disk.is_some()
+    }
+}
+
+impl Condition {
+    /// Of a leaf that is like this.
+    #[must_use]
+    pub fn new(standing: Standing) -> Self {
+        Self(ArcSwap::from_pointee(standing))
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn get(&self) -> Guard<Arc<Standing>> {
+        self.0.load()
+    }
+
+    /// Changes it. `change` may run more than once.
+    pub fn update(&self, change: impl Fn(&mut Standing)) {
+        self.0.rcu(|now| {
+            let mut next = Standing::clone(now);
+            change(&mut next);
+            next
+        });
+    }
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0.load(), f)
+    }
+}
