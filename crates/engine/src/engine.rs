@@ -164,6 +164,8 @@ impl Engine {
     /// It cannot be written to.
     pub fn start(mut syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
         Box::pin(async move {
+            let events = Events::new(options.clock);
+            syncer.events = Arc::clone(&events);
             let first = syncer.txg;
             let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
             let Some(view) = syncer.view.clone() else {
@@ -190,7 +192,7 @@ impl Engine {
                 suspended: Mutex::new(None),
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
-                events: Events::new(options.clock),
+                events,
             });
             let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);

