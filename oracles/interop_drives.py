@@ -1,0 +1,331 @@
+"""Cases of openzfs-interop about drives: pools that are degraded, in the middle of a resilver, or live on a spare are
+handed from Millpond to the module and from the module to Millpond, and must become whole in the other's hands."""
+import hashlib
+import os
+import re
+import shutil
+import signal
+import time
+
+from interop_lab import KIB, MIB, Wrong, content, note
+
+# what every script of these cases knows
+HEAD = r"""
+fail() { echo "@fail $*"; exit 1; }
+say() { zpool status -v $pool | sed "s/^/@$1 /"; }
+hashes() {
+	zfs set snapdev=visible $pool || fail snapdev
+	for v in $(zfs list -H -o name -t volume -r $pool); do
+		for n in $v $(zfs list -H -o name -t snapshot -d 1 $v); do echo "@hash $(hash $n)"; done
+	done
+}
+dmesg=$(dmesg | wc -l)
+end() { zpool export $pool || fail export; dmesg | tail -n +$((dmesg + 1)) | grep -E 'WARNING|PANIC|VERIFY|BUG' | sed 's/^/@kernel /'; echo @done; }
+"""
+
+
+class Module:
+    """The module's turn with some of a pool's images."""
+
+    def __init__(self, lab, guest, top):
+        self.lab, self.guest, self.top, self.put = lab, guest, top, []
+
+    def run(self, body, without=(), cut=False):
+        lab = self.lab
+        kept = lab.images
+        lab.images = [i for n, i in enumerate(kept) if n not in without]
+        try:
+            code, text = self.guest(HEAD + body, [lab], self.top, put=self.put, settings=["pool=" + lab.pool])
+        finally:
+            lab.images = kept
+        lines = text.splitlines()
+        bad = [l for l in lines if l.startswith(("@fail", "@kernel"))]
+        if code or bad or "@done" not in lines and not cut:
+            raise Wrong(f"the module (exit {code}): " + " | ".join(bad) + "\n" + "\n".join(lines[-40:]))
+        self.lines = lines
+        return self
+
+    def status(self, word="status"):
+        return "\n".join(l[len(word) + 2:] for l in self.lines if l.startswith(f"@{word} "))
+
+    def expect(self, word, *patterns):
+        for p in patterns:
+            if not re.search(p, self.status(word), re.M):
+                raise Wrong(f"the module's status has no /{p}/:\n{self.status(word)}")
+
+    def hashes(self):
+        got = {l.split()[2]: l.split()[1] for l in self.lines if l.startswith("@hash") and len(l.split()) == 3}
+        want = self.lab.want()
+        wrong = [n for n in want if got.get(n) != want[n]] + sorted(set(got) - set(want))
+        if wrong:
+            raise Wrong("the module reads differently: " + ", ".join(wrong))
+
+    def write(self, count=6):
+        """Commands that write to the pool's volumes, and the same to our twins."""
+        lab = self.lab
+        blob = os.path.join(lab.home, f"blob{len(self.put)}.bin")
+        data = content(lab.rng, 4 * MIB)
+        with open(blob, "wb") as f:
+            f.write(data)
+        self.put.append(blob)
+        sh = []
+        for v, twin in sorted(lab.volumes.items()):
+            for _ in range(count):
+                k = lab.rng.randrange(1, 256) * 4 * KIB
+                at = lab.rng.randrange((len(twin) - k) // (4 * KIB)) * 4 * KIB
+                src = lab.rng.randrange((len(data) - k) // (4 * KIB)) * 4 * KIB
+                twin[at:at + k] = data[src:src + k]
+                sh.append(f"dd if=/in/{os.path.basename(blob)} of=$(zvol {v}) bs=4k skip={src >> 12} seek={at >> 12} count={k >> 12} conv=notrunc,fsync status=none || fail dd")
+        return "\n".join(sh) + "\n"
+
+    def create(self):
+        """A pool of the module's own on the case's images."""
+        lab = self.lab
+        words = [f"$IMG/{os.path.basename(lab.image(w[1:]))}" if w.startswith("@") else w for w in lab.case.layout.split()]
+        sh = [f"zpool create -f -o ashift=12 {lab.pool} {' '.join(words)} || fail create"]
+        for name, size, opts in lab.case.volumes:
+            v = f"{lab.pool}/{name}"
+            lab.volumes[v] = bytearray(size)
+            sh.append(f"zfs create -s -V {size} {opts} {v} || fail create")
+        return "\n".join(sh) + "\n" + self.write(12)
+
+    def file(self, n):
+        return f"$IMG/{os.path.basename(self.lab.images[n])}"
+
+
+CLEAN = (r"scrub repaired 0B in .* with 0 errors", r"errors: No known data errors")
+
+
+# -- Millpond's side ----------------------------------------------------------------------
+def wait_for(lab, what, test, seconds=120):
+    """Until the pool's status passes `test`."""
+    end = time.monotonic() + seconds
+    while True:
+        text = lab.millpond("zpool", "status", lab.pool)
+        if test(text):
+            return text
+        if time.monotonic() > end:
+            raise Wrong(f"{what}: not within {seconds} s:\n{text}")
+        time.sleep(0.2)
+
+
+def rest(text):
+    """Nothing is being resilvered."""
+    return "in progress" not in text and "resilvering" not in text
+
+
+def whole(text):
+    return rest(text) and re.search(r"^ *state: ONLINE", text, re.M) is not None
+
+
+def away(lab, *numbers):
+    aside = os.path.join(lab.home, "away")
+    os.makedirs(aside, exist_ok=True)
+    for n in numbers:
+        os.rename(lab.images[n], os.path.join(aside, os.path.basename(lab.images[n])))
+
+
+def back(lab, *numbers):
+    for n in numbers:
+        os.rename(os.path.join(lab.home, "away", os.path.basename(lab.images[n])), lab.images[n])
+
+
+def fill(lab):
+    for name, _, _ in lab.case.volumes:
+        lab.fill(name, 0.7)
+    first = lab.case.volumes[0][0]
+    lab.snapshot(first, "a")
+    lab.scatter(first, 20)
+
+
+def scatter(lab, count=15):
+    for name, _, _ in lab.case.volumes:
+        lab.scatter(name, count)
+
+
+def take_over(lab):
+    """Like a host that has not seen the pool before; served."""
+    shutil.rmtree(os.path.join(lab.home, "state"), ignore_errors=True)
+    lab.millpond("zpool", "import", "-f", "-d", lab.dir, lab.pool)
+    lab.serve()
+
+
+def finish(lab):
+    """Everything is whole again and right: our scrub, our reader, zdb."""
+    lab.read_back_live()
+    lab.millpond("zpool", "scrub", "-w", lab.pool)
+    text = lab.millpond("zpool", "status", "-v", lab.pool)
+    for p in CLEAN:
+        if not re.search(p, text):
+            raise Wrong(f"our scrub is not clean:\n{text}")
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    lab.zdb()
+    lab.millpond("verify", "-d", lab.dir, lab.pool)
+    lab.read_back()
+
+
+# -- the cases ----------------------------------------------------------------------------
+def degraded(lab, module):
+    """Two of six are pulled under load; the module takes the degraded pool, writes; we get the two back."""
+    lab.create()
+    lab.serve()
+    fill(lab)
+    away(lab, 1, 4)
+    wait_for(lab, "two removed devices", lambda text: text.count("REMOVED") == 2 and "DEGRADED" in text)
+    scatter(lab)
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    work = module.write()
+    module.run(f"import $pool -f -N || fail import\nsay first\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend", without=(1, 4))
+    module.expect("first", r"state: DEGRADED")
+    module.expect("status", *CLEAN)
+    # the hashes were taken before the module's own writes, which are still to come
+    module.run(f"import $pool -f -N || fail import\n{work}\nhashes\nend", without=(1, 4))
+    module.hashes()
+    back(lab, 1, 4)
+    take_over(lab)
+    wait_for(lab, "whole again", whole)
+    finish(lab)
+
+
+def offline(lab, module):
+    """Taken offline by our administrator, put online by the module's: it must know what the device lacks."""
+    lab.create()
+    lab.serve()
+    fill(lab)
+    lab.millpond("zpool", "offline", lab.pool, lab.images[1])
+    scatter(lab)
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    lab.zdb()
+    module.run(f"import $pool -f -N || fail import\nsay first\nzpool online $pool {module.file(1)} || fail online\n"
+               "zpool wait -t resilver $pool\nsay second\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend")
+    module.expect("first", r"OFFLINE", r"state: DEGRADED")
+    module.expect("second", r"resilvered \S+ in .* with 0 errors")
+    module.expect("status", r"state: ONLINE", *CLEAN)
+    module.hashes()
+    take_over(lab)
+    scatter(lab)
+    finish(lab)
+
+
+def midresilver(lab, module):
+    """Killed when a replacement had only just begun: the module brings it to its end."""
+    new = lab.image(lab.case.more["new"])
+    lab.images.clear()
+    lab.create()
+    lab.images.append(new)
+    lab.serve()
+    fill(lab)
+    lab.millpond("zpool", "replace", lab.pool, lab.images[1], new)
+    lab.stop(signal.SIGKILL)
+    lab.zdb("--crashed", "--only", "blocks,spacemaps")
+    module.run("import $pool -f -N || fail import\nsay first\nzpool wait -t resilver $pool\nzpool wait -t replace $pool\nsay second\nhashes\n"
+               "zpool scrub -w $pool || fail scrub\nsay status\nend")
+    module.expect("first", r"replacing-1")
+    module.expect("status", r"state: ONLINE", *CLEAN)
+    if "replacing" in module.status():
+        raise Wrong("the replacement did not end:\n" + module.status())
+    module.hashes()
+    os.unlink(lab.images[1])
+    del lab.images[1]
+    take_over(lab)
+    scatter(lab)
+    finish(lab)
+
+
+def spare(lab, module):
+    """A spare stands in for a pulled device when the module gets the pool; then the device is back."""
+    lab.create()
+    lab.serve()
+    fill(lab)
+    away(lab, 1)
+    wait_for(lab, "the spare is in use", lambda text: "INUSE" in text and rest(text))
+    scatter(lab)
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    module.run("import $pool -f -N || fail import\nsay first\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend", without=(1,))
+    module.expect("first", r"state: DEGRADED", r"spare-\d", r"INUSE")
+    module.expect("status", *CLEAN)
+    module.hashes()
+    back(lab, 1)
+    take_over(lab)
+    wait_for(lab, "the spare is back", lambda text: whole(text) and "AVAIL" in text)
+    finish(lab)
+
+
+def module_offline(lab, module):
+    """Two devices offline by the module's administrator; ours puts them online."""
+    script = module.create() + f"zpool offline $pool {module.file(1)} && zpool offline $pool {module.file(3)} || fail offline\n" + module.write()
+    module.run(script + "hashes\nend")
+    module.hashes()
+    take_over(lab)
+    text = lab.millpond("zpool", "status", lab.pool)
+    if text.count("OFFLINE") != 2:
+        raise Wrong(f"not two offline:\n{text}")
+    scatter(lab)
+    lab.millpond("zpool", "online", lab.pool, lab.images[1], lab.images[3])
+    wait_for(lab, "whole again", whole)
+    finish(lab)
+
+
+def module_degraded(lab, module):
+    """The module used the pool without two of its devices; we get all of them."""
+    module.run(module.create() + "end")
+    module.run("import $pool -f -N || fail import\n" + module.write() + "hashes\nend", without=(0, 5))
+    module.hashes()
+    take_over(lab)
+    wait_for(lab, "whole again", whole)
+    finish(lab)
+
+
+def module_midresilver(lab, module):
+    """The module's machine is cut off in the middle of a replacement: we bring it to its end."""
+    script = module.create() + "echo 1 > $P/zfs_scan_suspend_progress\n"
+    new = lab.image(lab.case.more["new"])
+    script += f"zpool replace $pool {module.file(1)} $IMG/{os.path.basename(new)} || fail replace\n" + module.write()
+    module.run(script + "zpool sync $pool; say first; hashes; " + ("end" if lab.case.more.get("export") else "zpool sync $pool; cut"), cut=True)
+    module.expect("first", r"replacing-1", r"resilver in progress")
+    module.hashes()
+    take_over(lab)
+    text = wait_for(lab, "the replacement ends", whole)
+    if "replacing" in text:
+        raise Wrong(f"the replacement did not end:\n{text}")
+    os.unlink(lab.images[1])
+    del lab.images[1]
+    finish(lab)
+
+
+def module_spare(lab, module):
+    """A spare is in use; our administrator gives it back."""
+    script = module.create()
+    script += f"zpool replace $pool {module.file(1)} {module.file(2)} || fail spare\nzpool wait -t resilver $pool\n" + module.write() + "say first\nhashes\nend"
+    module.run(script)
+    module.expect("first", r"spare-\d", r"INUSE")
+    module.hashes()
+    take_over(lab)
+    if "INUSE" not in lab.millpond("zpool", "status", lab.pool):
+        raise Wrong("the spare is not in use here")
+    scatter(lab)
+    lab.millpond("zpool", "detach", lab.pool, lab.images[2])
+    wait_for(lab, "the spare is back", lambda text: whole(text) and "AVAIL" in text)
+    finish(lab)
+
+
+def cases(case, vols):
+    """The cases: (what to do is in `more`)."""
+    return [
+        case("drive-degraded", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=degraded),
+        case("drive-offline", "mirror @0 @1", vols("v 16 16K", "w 16 8K"), drives=offline),
+        case("drive-offline-raidz1", "raidz1 @0 @1 @2", vols("v 16 16K", "w 16 64K"), drives=offline),
+        case("drive-midresilver", "mirror @0 @1", vols("v 32 16K", "w 16 8K"), drives=midresilver, new=2),
+        case("drive-midresilver-raidz2", "raidz2 @0 @1 @2 @3", vols("v 32 16K", "w 16 8K"), drives=midresilver, new=4),
+        case("drive-spare", "mirror @0 @1 spare @2", vols("v 16 16K", "w 16 8K"), drives=spare),
+        case("drive-spare-raidz1", "raidz1 @0 @1 @2 spare @3", vols("v 16 16K", "w 16 8K"), drives=spare),
+        case("drive-module-offline", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_offline),
+        case("drive-module-degraded", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_degraded),
+        case("drive-module-midresilver", "mirror @0 @1", vols("v 32 16K"), drives=module_midresilver, new=2),
+        case("drive-module-midresilver-raidz1", "raidz1 @0 @1 @2", vols("v 32 16K"), drives=module_midresilver, new=3, export=True),
+        case("drive-module-spare", "mirror @0 @1 spare @2", vols("v 16 16K"), drives=module_spare),
+    ]
