@@ -30,6 +30,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use crate::{
     BoxFuture, EngineError,
     dsl::OpError,
+    ear::EngineEar,
     events::Events,
     open::multihost::Heartbeats,
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
@@ -110,6 +111,7 @@ struct Shared {
     statistics: Mutex<Statistics>,
     replayed: Mutex<Replayed>,
     events: Arc<Events>,
+    ear: Arc<EngineEar>,
 }
 
 /// An open volume.
@@ -180,6 +182,8 @@ impl Engine {
                 direct: syncer.out.direct(),
                 ahead: syncer.out.ahead(),
             };
+            let ear = EngineEar::new(syncer.out.reports());
+            syncer.io.listen(Arc::clone(&ear) as Arc<dyn pool::Ear>);
             let shared = Arc::new(Shared {
                 txgs,
                 logs: Arc::clone(&syncer.logs),
@@ -193,6 +197,7 @@ impl Engine {
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
                 events,
+                ear,
             });
             let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);
@@ -239,6 +244,12 @@ impl Engine {
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events
+    }
+
+    /// What is heard of reads that went wrong: blocks to be healed wait there.
+    #[must_use]
+    pub fn ear(&self) -> &Arc<EngineEar> {
+        &self.shared.ear
     }
 
     /// How much may be dirty, and for how long.

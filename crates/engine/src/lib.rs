@@ -26,6 +26,7 @@ pub mod create;
 pub mod devices;
 pub mod dmu;
 pub mod dsl;
+pub mod ear;
 pub mod engine;
 pub mod error;
 pub mod events;

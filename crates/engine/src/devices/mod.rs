@@ -12,6 +12,8 @@
 //!
 //! Facts: docs/format/vdevs.md §6, §8, §9.
 
+pub mod diagnose;
+
 use std::{fmt, io, sync::Arc};
 
 use disk::Disk;

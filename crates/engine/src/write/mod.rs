@@ -53,6 +53,7 @@ use self::{
 use crate::{
     EngineError,
     alloc::{Allocator, Purpose},
+    devices::diagnose::Reports,
     policy::{BlockPolicy, Traits},
 };
 
@@ -166,6 +167,7 @@ pub struct BlockWriter<S = Allocator> {
     txg: u64,
     devices: Devices,
     direct: Arc<Direct>,
+    reports: Arc<Reports>,
     overlay: Arc<Overlay>,
     pending: BTreeMap<Place, Pending>,
     /// Metadata of this transaction group whose place was given back when it was written anew.
@@ -204,6 +206,7 @@ impl<S: Extents> BlockWriter<S> {
             txg: 0,
             devices: Devices::new(&io, Arc::clone(&overlay), direct.urgencies()),
             direct,
+            reports: Arc::default(),
             io,
             overlay,
             pending: BTreeMap::new(),
@@ -241,6 +244,10 @@ impl<S: Extents> BlockWriter<S> {
     /// Writes single blocks to the same devices, from any task. Follows [`devices_changed`](Self::devices_changed).
     pub fn direct(&self) -> Arc<Direct> {
         Arc::clone(&self.direct)
+    }
+    /// What was noticed about devices while they were written to, and what others notice.
+    pub fn reports(&self) -> Arc<Reports> {
+        Arc::clone(&self.reports)
     }
     /// Leaves that refused a write since the pool was opened, and get none any more.
     pub fn failed_leaves(&self) -> Vec<FailedLeaf> {

@@ -94,7 +94,9 @@ impl Reader {
             Kind::Mirror => {
                 let turn = (dva.offset >> 21) as usize;
                 let sides = top.children.len();
-                (0..sides).map(|i| &top.children[(turn + i) % sides]).find(|side| usable(side))
+                (0..sides)
+                    .map(|i| &top.children[(turn + i) % sides])
+                    .find(|side| usable(side) && !side.sits_out())
             }
             _ => None,
         }?;

@@ -282,13 +282,17 @@ impl Reader {
         // Neither semaphore is ever closed.
         let _turn = leaf.gate.acquire().await.ok()?;
         let _memory = self.gate.acquire_many(units).await.ok()?;
+        let beat = leaf.pulse.begin(trail.demand());
         let mut answer = disk.read(start, IoBuf::with_len(range.len)).await;
         if answer.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::InvalidInput) {
             // Once more: a bus reset looks like a failed read, and giving up here costs redundancy.
             answer = disk.read(start, IoBuf::with_len(range.len)).await;
         }
         match answer {
-            Ok(data) => Some(data.freeze()),
+            Ok(data) => {
+                beat.end();
+                Some(data.freeze())
+            }
             Err(error) => {
                 trail.fault(vdev, range.offset, error.to_string());
                 if self.counts() {
@@ -317,19 +321,25 @@ pub(super) fn alternatives(vdev: &Vdev) -> usize {
     }
 }
 
-/// The sides of a mirror in the order to ask them: those that have the block for certain, then those
-/// that may have older bytes. Among equals the address decides, in units of 2 MiB, so that a
+/// The sides of a mirror in the order to ask them: those that have the block for certain, of those the slow ones
+/// that sit out last, then those that may have older bytes. Among equals the address decides, in units of 2 MiB, so that a
 /// sequential reader keeps all sides busy and each side still reads long runs.
 fn by_preference(vdev: &Vdev, range: Range) -> SmallVec<[&Vdev; 4]> {
     let (mut fresh, mut doubtful) = (SmallVec::<[&Vdev; 4]>::new(), SmallVec::<[&Vdev; 4]>::new());
+    let mut slow = SmallVec::<[&Vdev; 4]>::new();
     for child in &vdev.children {
-        if child.is_readable() && !child.missed(range.birth) { &mut fresh } else { &mut doubtful }
-            .push(child);
+        let list = match child.is_readable() && !child.missed(range.birth) {
+            false => &mut doubtful,
+            true if child.sits_out() => &mut slow,
+            true => &mut fresh,
+        };
+        list.push(child);
     }
     if fresh.len() > 1 {
         let turn = (range.offset >> 21) as usize % fresh.len();
         fresh.rotate_left(turn);
     }
+    fresh.extend(slow);
     fresh.extend(doubtful);
     fresh
 }

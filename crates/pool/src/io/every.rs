@@ -479,7 +479,7 @@ impl Reader {
             birth: 0,
             scratch: extent.scratch,
         };
-        let trail = Trail::default();
+        let trail = Trail::of_scan();
         let data = self.read_leaf(run.leaf, range(&run), &trail).await;
         let mut answers = Vec::with_capacity(inside.len());
         for &i in inside {

@@ -1,7 +1,7 @@
 //! Reading a RAIDZ block: columns, parity, and finding out who lied.
 //!
-//! 1. Read the data cells. If a child is away, or was away when the block was written, read parity too
-//!    and rebuild.
+//! 1. Read the data cells. If a child is away, or was away when the block was written, or sits out because
+//!    it is slow, read parity too and rebuild.
 //! 2. If the checksum does not match, read everything there is, doubtful children included.
 //! 3. Still wrong: some child returned other bytes than were written, silently. Assume each set of up
 //!    to `parity` children in turn, rebuild what they hold, and let the checksum decide.
@@ -72,7 +72,10 @@ impl Reader {
         };
         let got = layout.stripes.iter().map(|stripe| vec![Got::Nothing; stripe.cells.len()]).collect();
         let mut block = Block { vdev, layout, birth: range.birth, got };
-        let certain = |child: &Vdev| child.is_readable() && !child.missed(range.birth);
+        let fresh = |child: &Vdev| child.is_readable() && !child.missed(range.birth);
+        // One that is slow is left out as if it were away, unless that is one too many.
+        let out = vdev.children.iter().filter(|child| !fresh(child) || child.sits_out()).count();
+        let certain = |child: &Vdev| fresh(child) && (out > geometry.parity || !child.sits_out());
 
         let whole = vdev.children.iter().all(certain);
         self.fetch(

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{
     error::{BlockErrorKind, Evidence},
-    vdev::Vdev,
+    vdev::{Demand, Vdev},
 };
 
 /// Enough to tell every column of a wide stripe; more would only repeat itself.
@@ -23,6 +23,8 @@ pub(crate) struct Trail {
     malformed: Mutex<Option<String>>,
     /// Something that is not implemented stands in the way.
     unsupported: Mutex<Option<String>>,
+    /// It is a scan that reads.
+    scan: bool,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
     /// Leaves that answered wrongly and should not have.
@@ -35,6 +37,16 @@ impl Trail {
     /// Of a block that may never have been written: what answers otherwise has done nothing wrong.
     pub(crate) fn tentative() -> Self {
         Self { tentative: true, ..Self::default() }
+    }
+
+    /// Of a block that a scan reads.
+    pub(crate) fn of_scan() -> Self {
+        Self { scan: true, ..Self::default() }
+    }
+
+    /// For whom is read.
+    pub(crate) fn demand(&self) -> Demand {
+        if self.scan { Demand::Scan } else { Demand::Client }
     }
 
     /// Whether a wrong answer counts.

@@ -25,12 +25,14 @@ use tokio::sync::Semaphore;
 
 mod condition;
 pub mod indirect;
+mod pulse;
 pub mod raidz;
 mod state;
 mod txgs;
 
 pub use condition::{Condition, Standing};
 pub use indirect::Mapping;
+pub use pulse::{Beat, Demand, Pulse, SLOW};
 pub use raidz::{Geometry, Reflow};
 pub use state::{Aux, Counters, Errors, State};
 pub use txgs::{Missed, TxgSet};
@@ -158,6 +160,8 @@ pub struct Leaf {
     pub dtl_object: Option<u64>,
     /// Txgs whose writes it missed: its dirty time log, once read, and writes that failed since.
     pub missed: Arc<Missed>,
+    /// How busy and how fast it is.
+    pub pulse: Arc<Pulse>,
     /// Bounds the reads under way.
     pub(crate) gate: Arc<Semaphore>,
 }
@@ -454,6 +458,9 @@ impl Vdev {
 
     fn reset_errors(&self) {
         self.counters.reset();
+        if let Some(leaf) = &self.leaf {
+            leaf.pulse.reset();
+        }
         self.children.iter().for_each(Self::reset_errors);
     }
 
@@ -492,6 +499,20 @@ impl Vdev {
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.state().0.is_readable()
+    }
+
+    /// Whether it is so slow that others are to be asked before it.
+    #[must_use]
+    pub fn sits_out(&self) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.condition.get().sits_out,
+            None => {
+                let mut readable = self.children.iter().filter(|child| child.is_readable()).peekable();
+                !matches!(self.kind, Kind::Raidz(_))
+                    && readable.peek().is_some()
+                    && readable.all(Self::sits_out)
+            }
+        }
     }
 
     /// Whether it may hold older bytes than a block born in `birth` (physical birth) has: it was away
@@ -591,6 +612,7 @@ impl Leaf {
             is_spare: flag("is_spare"),
             dtl_object: nv.u64("DTL").filter(|&object| object != 0),
             missed: Arc::default(),
+            pulse: Arc::default(),
             gate: Arc::new(Semaphore::new(LEAF_READS)),
         }
     }
