@@ -450,6 +450,33 @@ impl Disk for FileDisk {
         })
     }
 
+    /// The path must still lead to what is open (a file that was moved or removed is as good as gone, although it can
+    /// be written to as long as it is open), and where the page cache is not in the way, a sector must be readable.
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let (file, path) = (Arc::clone(&self.file), self.path.clone());
+            // Looking up a path may wait for a device, or for a network.
+            let looked = match tokio::runtime::Handle::try_current() {
+                Ok(_) => tokio::task::spawn_blocking(move || sys::leads_to(&path, &file))
+                    .await
+                    .map_err(io::Error::other)?,
+                Err(_) => sys::leads_to(&path, &file),
+            };
+            if !looked.map_err(|source| gone(&self.path, source))? {
+                let source = io::Error::new(io::ErrorKind::NotFound, "another file is there now");
+                return Err(gone(&self.path, source));
+            }
+            if !self.backend.direct || self.geometry.in_memory || self.size.load(Relaxed) == 0 {
+                return Ok(());
+            }
+            let len = self.align as usize;
+            match self.read_into(0, IoBuf::with_len(len), len, len).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(gone(&self.path, error)),
+            }
+        })
+    }
+
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             if self.read_only {
@@ -472,6 +499,15 @@ impl Disk for FileDisk {
             self.command(verb, start, end - start).await.map_err(self.error(what))
         })
     }
+}
+
+/// What a probe says: `NotFound` where the system says in one of its ways that there is no such device.
+fn gone(path: &str, source: io::Error) -> io::Error {
+    let is_gone = matches!(source.raw_os_error(), Some(libc::ENXIO | libc::ENODEV | libc::ENOTDIR))
+        || source.kind() == io::ErrorKind::NotFound;
+    let kind = if is_gone { io::ErrorKind::NotFound } else { source.kind() };
+    let what = if is_gone { "no longer there" } else { "does not answer" };
+    io::Error::new(kind, FileError { path: path.to_owned(), what: what.to_owned(), source })
 }
 
 /// Whether asking the page cache first pays. A miss costs a system call for nothing, so after a run of misses

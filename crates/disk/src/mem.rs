@@ -170,6 +170,11 @@ impl Disk for MemDisk {
         Box::pin(async { Ok(()) })
     }
 
+    /// It is always there.
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         Box::pin(async move {
             self.check_writable()?;

@@ -264,6 +264,15 @@ impl Disk for ModelDisk {
         })
     }
 
+    /// As long as the smallest read.
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let sector = u64::from(self.inner.info().logical_sector);
+            sleep_until(self.schedule(0, sector, Kind::Read)).await;
+            self.inner.probe().await
+        })
+    }
+
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
         self.inner.trim(offset, len)
     }

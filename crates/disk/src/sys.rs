@@ -114,6 +114,15 @@ fn rotational(metadata: &Metadata) -> Option<bool> {
     Some(answer.ok()?.trim() == "1")
 }
 
+/// Whether `path` still leads to `file`: for a device node, to the same device.
+pub(crate) fn leads_to(path: &str, file: &File) -> io::Result<bool> {
+    let (there, open) = (fs::metadata(path)?, file.metadata()?);
+    if open.file_type().is_block_device() {
+        return Ok(there.file_type().is_block_device() && there.rdev() == open.rdev());
+    }
+    Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
+}
+
 /// Reads what the page cache has, without waiting for a disk: `WouldBlock` if it has not even the first byte,
 /// `Unsupported` where the file system cannot tell.
 pub(crate) fn read_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -336,3 +336,44 @@ async fn the_cache_writes_back_when_it_is_full() {
     assert!(inner.resident() >= 64 << 20);
     assert_eq!(read(&disk, 79 << 20, 1).await[0], 1);
 }
+
+#[tokio::test]
+async fn a_probe_tells_what_is_gone_from_what_fails_and_what_returns_may_be_something_else() {
+    let (inner, disk) = cached(3);
+    write(&disk, 0, 1, SECTOR).await;
+    disk.flush().await.unwrap();
+    disk.probe().await.unwrap();
+    let older = Arc::new(inner.fork());
+    write(&disk, 0, 2, SECTOR).await;
+    disk.vanish();
+    assert_eq!(disk.probe().await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(disk.read(0, IoBuf::with_len(1)).await.unwrap_err().kind(), ErrorKind::NotConnected);
+    disk.come_back();
+    assert_eq!(read(&disk, 0, 1).await[0], 2, "a cable loses nothing");
+    disk.vanish();
+    disk.come_back_as(older);
+    disk.probe().await.unwrap();
+    assert_eq!((read(&disk, 0, 1).await[0], disk.unflushed()), (1, 0));
+    disk.inject(Fault::anywhere(On::Read, Effect::Error(ErrorKind::Other)));
+    let reads = disk.counts().reads;
+    assert_eq!(disk.probe().await.unwrap_err().kind(), ErrorKind::Other);
+    assert_eq!(disk.counts().reads, reads);
+}
+
+#[tokio::test]
+async fn a_file_that_was_moved_away_is_gone_although_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, elsewhere) = (dir.path().join("d0"), dir.path().join("d1"));
+    std::fs::write(&path, vec![0; 1 << 16]).unwrap();
+    let disk = disk::FileDisk::open(&path, disk::OpenOptions::default()).unwrap();
+    disk.probe().await.unwrap();
+    std::fs::rename(&path, &elsewhere).unwrap();
+    let error = disk.probe().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("d0"), "{error}");
+    write(&disk, 0, 1, SECTOR).await;
+    std::fs::write(&path, vec![0; 1 << 16]).unwrap();
+    assert_eq!(disk.probe().await.unwrap_err().kind(), ErrorKind::NotFound, "another file");
+    std::fs::rename(&elsewhere, &path).unwrap();
+    disk.probe().await.unwrap();
+}

@@ -7,7 +7,8 @@
 //!
 //! * **Rules** ([`Fault`]) are scripted: which operations, which bytes, from which time on, how often, with what
 //!   chance. All matching rules apply; the first error ends the operation.
-//! * **Vanish and return** ([`FaultDisk::vanish`]): a cable. Nothing is lost but operations under way.
+//! * **Vanish and return** ([`FaultDisk::vanish`]): a cable. Nothing is lost but operations under way. What returns may
+//!   be another disk, or the same with older content ([`FaultDisk::come_back_as`]).
 //! * **Power cut** ([`FaultDisk::power_cut`]), with [`FaultDisk::with_write_cache`]: writes that were not
 //!   flushed are kept, lost or torn at sectors, in any order.
 //! * **Write-through** ([`Disk::write_through`]) is a write for rules and counts, and what strikes flushes strikes
@@ -126,7 +127,7 @@ pub struct FaultCounts {
 
 /// A [`Disk`] around another, that fails as told and from a seed.
 pub struct FaultDisk {
-    inner: Arc<dyn Disk>,
+    inner: Mutex<Arc<dyn Disk>>,
     state: Mutex<State>,
     /// One at a time moves changes from the cache to the inner disk.
     destaging: tokio::sync::Mutex<()>,
@@ -182,7 +183,7 @@ impl FaultDisk {
             cache,
             counts: FaultCounts::default(),
         };
-        Self { inner, state: Mutex::new(state), destaging: tokio::sync::Mutex::default() }
+        Self { inner: Mutex::new(inner), state: Mutex::new(state), destaging: tokio::sync::Mutex::default() }
     }
 
     /// Adds a rule. Rules apply in the order they came.
@@ -207,6 +208,22 @@ impl FaultDisk {
         self.state.lock().present = true;
     }
 
+    /// The same with other content in the same place: what was cached is gone.
+    pub fn come_back_as(&self, inner: Arc<dyn Disk>) {
+        let mut state = self.state.lock();
+        *self.inner.lock() = inner;
+        if let Some(cache) = &mut state.cache {
+            *cache = Volatile::default();
+        }
+        state.epoch += 1;
+        state.present = true;
+    }
+
+    /// Whether it is there: not [vanished](Self::vanish), not dark after a power cut.
+    pub fn is_present(&self) -> bool {
+        self.state.lock().present
+    }
+
     /// What was asked of it so far.
     pub fn counts(&self) -> FaultCounts {
         self.state.lock().counts
@@ -224,7 +241,7 @@ impl FaultDisk {
     /// # Errors
     /// Those of the inner disk.
     pub async fn power_cut(&self, seed: u64) -> io::Result<Cut> {
-        let sector = u64::from(self.inner.info().logical_sector);
+        let sector = u64::from(self.inner().info().logical_sector);
         let (landed, cut) = {
             let mut state = self.state.lock();
             state.present = false;
@@ -249,7 +266,7 @@ impl FaultDisk {
     /// Those of the inner disk; `InvalidInput` for a range outside it or with fewer bits.
     pub async fn rot(&self, range: Range<u64>, bits: u32) -> io::Result<()> {
         let len = range.end.saturating_sub(range.start);
-        let info = self.inner.info();
+        let info = self.inner().info();
         checked_range(&info.path, range.start, len, info.size)?;
         if len.saturating_mul(8) < u64::from(bits) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "fewer bits there than are to flip"));
@@ -257,14 +274,18 @@ impl FaultDisk {
         let chosen = self.state.lock().chance.distinct(u64::from(bits), len * 8);
         for bit in chosen {
             let (offset, mask) = (range.start + bit / 8, 1 << (bit % 8));
-            let mut byte = self.inner.read(offset, IoBuf::with_len(1)).await?;
+            let mut byte = self.inner().read(offset, IoBuf::with_len(1)).await?;
             byte[0] ^= mask;
-            self.inner.write(offset, byte.freeze()).await?;
+            self.inner().write(offset, byte.freeze()).await?;
             if let Some(cache) = &mut self.state.lock().cache {
                 cache.damage(offset, |byte| byte ^ mask);
             }
         }
         Ok(())
+    }
+
+    fn inner(&self) -> Arc<dyn Disk> {
+        Arc::clone(&self.inner.lock())
     }
 
     /// Counts the operation and lets the rules decide.
@@ -284,7 +305,7 @@ impl FaultDisk {
 
     /// Lets the rules decide.
     fn decide(&self, on: On, offset: u64, len: u64) -> io::Result<Plan> {
-        let sector = u64::from(self.inner.info().logical_sector);
+        let sector = u64::from(self.inner().info().logical_sector);
         let mut state = self.state.lock();
         let state = &mut *state;
         if !state.present {
@@ -359,7 +380,7 @@ impl FaultDisk {
     fn elsewhere(&self, offset: u64, len: u64, by: i64) -> Option<u64> {
         let offset = offset.checked_add_signed(by)?;
         let end = offset.checked_add(len)?;
-        (end <= self.inner.info().size).then_some(offset)
+        (end <= self.inner().info().size).then_some(offset)
     }
 
     /// What of a write is stored, and where, after the rules had their way.
@@ -374,7 +395,7 @@ impl FaultDisk {
             data = flipped.freeze();
         }
         if let Some((kept, _)) = plan.tear {
-            let sector = u64::from(self.inner.info().logical_sector);
+            let sector = u64::from(self.inner().info().logical_sector);
             let stored: usize =
                 sectors(target, &data, sector).take(kept as usize).map(|(_, piece)| piece.len()).sum();
             data.truncate(stored);
@@ -389,8 +410,8 @@ impl FaultDisk {
             state.cache.as_mut().map(|cache| (cache.write(offset, data.clone()), cache.bytes > CACHE_MAX))
         };
         match cached {
-            None if through => self.inner.write_through(offset, data).await?,
-            None => self.inner.write(offset, data).await?,
+            None if through => self.inner().write_through(offset, data).await?,
+            None => self.inner().write(offset, data).await?,
             Some((_, true)) => self.destage().await?,
             Some((_, false)) => {}
         }
@@ -433,8 +454,8 @@ impl FaultDisk {
 
     async fn carry_out(&self, change: Change) -> io::Result<()> {
         match change.what {
-            What::Write(data) => self.inner.write(change.offset, data).await,
-            What::Trim(len) => match self.inner.trim(change.offset, len).await {
+            What::Write(data) => self.inner().write(change.offset, data).await,
+            What::Trim(len) => match self.inner().trim(change.offset, len).await {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
                 other => other,
             },
@@ -443,7 +464,7 @@ impl FaultDisk {
 
     /// What any disk refuses before it does anything.
     fn check(&self, offset: u64, len: u64, writes: bool) -> io::Result<()> {
-        let info = self.inner.info();
+        let info = self.inner().info();
         if writes && info.read_only {
             return Err(crate::refuse_write(&info.path));
         }
@@ -451,17 +472,17 @@ impl FaultDisk {
     }
 
     fn absent(&self) -> io::Error {
-        io::Error::new(io::ErrorKind::NotConnected, format!("{}: the disk is gone", self.inner.info().path))
+        io::Error::new(io::ErrorKind::NotConnected, format!("{}: the disk is gone", self.inner().info().path))
     }
 
     fn injected(&self, kind: io::ErrorKind) -> io::Error {
-        io::Error::new(kind, format!("{}: injected {kind}", self.inner.info().path))
+        io::Error::new(kind, format!("{}: injected {kind}", self.inner().info().path))
     }
 }
 
 impl Disk for FaultDisk {
     fn info(&self) -> DiskInfo {
-        self.inner.info()
+        self.inner().info()
     }
 
     fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
@@ -473,7 +494,7 @@ impl Disk for FaultDisk {
             let from = self.elsewhere(offset, len, plan.misdirect).unwrap_or(offset);
             // Before the inner read: a flush in between takes bytes from the cache only when they are durable.
             let newest = self.state.lock().cache.as_ref().map(|cache| cache.newest(from..from + len));
-            let mut buf = self.inner.read(from, buf).await?;
+            let mut buf = self.inner().read(from, buf).await?;
             for (at, bytes) in newest.into_iter().flatten() {
                 let at = (at - from) as usize;
                 buf[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -521,7 +542,7 @@ impl Disk for FaultDisk {
             }
             if let Some(number) = number.filter(|_| through) {
                 self.destage_one(number).await?;
-                self.inner.flush().await?;
+                self.inner().flush().await?;
             }
             self.still(plan.epoch)
         })
@@ -533,9 +554,23 @@ impl Disk for FaultDisk {
             self.arrive(&plan).await?;
             if !plan.lose {
                 self.destage().await?;
-                self.inner.flush().await?;
+                self.inner().flush().await?;
             }
             self.still(plan.epoch)
+        })
+    }
+
+    /// `NotFound` while it is away; else what a read of the first sector comes to. Not counted as one.
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            if !self.is_present() {
+                let gone = format!("{}: the disk is gone", self.inner().info().path);
+                return Err(io::Error::new(io::ErrorKind::NotFound, gone));
+            }
+            let sector = u64::from(self.inner().info().logical_sector);
+            let plan = self.decide(On::Read, 0, sector)?;
+            self.arrive(&plan).await?;
+            self.inner().probe().await
         })
     }
 
@@ -557,14 +592,14 @@ impl Disk for FaultDisk {
                     None => false,
                 }
             };
-            if cached { Ok(()) } else { self.inner.trim(offset, len).await }
+            if cached { Ok(()) } else { self.inner().trim(offset, len).await }
         })
     }
 }
 
 impl fmt::Debug for FaultDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultDisk").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("FaultDisk").field("inner", &self.inner()).finish_non_exhaustive()
     }
 }
 
