@@ -12,6 +12,7 @@ mod crashed;
 mod cuts;
 mod datasets;
 mod families;
+mod faults;
 mod files;
 mod foreign;
 mod histories;
