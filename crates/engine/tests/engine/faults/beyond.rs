@@ -38,7 +38,9 @@ pub(crate) async fn campaign(player: &mut Player) {
             player.within("abandon", engine.abandon()).await;
         }
     }
-    player.power_cut_anyhow().await;
+    if player.engine.is_some() {
+        player.power_cut().await;
+    }
     player.check();
 }
 
@@ -70,11 +72,4 @@ async fn step(player: &mut Player) {
         }
     }
     player.check();
-}
-
-impl Player {
-    /// Whatever state the pool is in: the power goes, and what is found then is nothing wrong.
-    async fn power_cut_anyhow(&mut self) {
-        self.power_cut().await;
-    }
 }

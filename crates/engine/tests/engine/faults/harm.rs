@@ -39,6 +39,7 @@ impl Player {
         if self.limit == Limit::Redundancy && !allowed {
             return;
         }
+        self.is_lied_to |= place.is_log;
         let kind = if lonely_log { self.random.random_range(0..5) } else { self.random.random_range(0..14) };
         match kind {
             0 | 1 => {
@@ -102,6 +103,7 @@ impl Player {
 
     fn suspect(&mut self, bay: usize) {
         self.harm.entry(bay).or_default().suspect = true;
+        self.is_lied_to = true;
     }
 
     fn rule(&mut self, bay: usize, what: &str, on: On, effect: Effect) {

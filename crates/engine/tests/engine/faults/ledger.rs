@@ -22,6 +22,8 @@ pub(crate) struct Ledger {
 struct Book {
     units: Vec<Unit>,
     next: u32,
+    /// While a snapshot is taken: what each unit was since it was asked for.
+    recorded: Option<Frozen>,
 }
 
 /// Versions in the order in which they were written. Version 0 is zeroes.
@@ -39,7 +41,7 @@ pub(crate) type Frozen = Vec<Vec<u32>>;
 impl Ledger {
     pub(crate) fn new(volume: u32, units: usize) -> Self {
         let units = vec![Unit { candidates: vec![0], acknowledged: 0 }; units];
-        Self { volume, book: Mutex::new(Book { units, next: 1 }) }
+        Self { volume, book: Mutex::new(Book { units, next: 1, recorded: None }) }
     }
 
     /// The bytes of a new version of `count` units, which from now on may be found.
@@ -50,6 +52,9 @@ impl Ledger {
         let mut bytes = Vec::with_capacity(count * UNIT);
         for number in first..first + count {
             book.units[number].candidates.push(version);
+            if let Some(recorded) = &mut book.recorded {
+                recorded[number].push(version);
+            }
             bytes.extend(self.bytes(number, version));
         }
         (version, bytes)
@@ -67,7 +72,7 @@ impl Ledger {
         }
     }
 
-    /// What is acknowledged now, by unit: to be handed to [`durable`](Self::durable) or [`freeze`](Self::freeze).
+    /// What is acknowledged now, by unit: to be handed to [`durable`](Self::durable).
     pub(crate) fn marks(&self) -> Vec<u32> {
         self.book.lock().units.iter().map(|unit| unit.candidates[unit.acknowledged]).collect()
     }
@@ -82,14 +87,16 @@ impl Ledger {
         }
     }
 
-    /// What a snapshot may hold that was asked for at the marks and is there now.
-    pub(crate) fn freeze(&self, marks: &[u32]) -> Frozen {
-        let book = self.book.lock();
-        let since = |(unit, mark): (&Unit, &u32)| {
-            let at = unit.candidates.iter().position(|candidate| candidate == mark).unwrap_or(0);
-            unit.candidates[at..].to_vec()
-        };
-        book.units.iter().zip(marks).map(since).collect()
+    /// A snapshot is asked for: what is there now it may hold, and what is written until it is there.
+    pub(crate) fn begin_snapshot(&self) {
+        let mut book = self.book.lock();
+        let now = book.units.iter().map(|unit| unit.candidates[unit.acknowledged..].to_vec()).collect();
+        book.recorded = Some(now);
+    }
+
+    /// It is there, or will never be.
+    pub(crate) fn end_snapshot(&self) -> Frozen {
+        self.book.lock().recorded.take().expect("a snapshot that was begun")
     }
 
     /// The volume was rolled back while nobody used it.
@@ -111,16 +118,24 @@ impl Ledger {
     }
 
     /// Checks what is found after the power came back, and takes it for what is from now on. `readable` tells of
-    /// each unit whether its bytes could be had at all; what could not stays as uncertain as it was.
-    pub(crate) fn settle(&self, bytes: &[u8], readable: impl Fn(usize) -> bool) -> Result<(), String> {
+    /// each unit whether its bytes could be had at all; what could not stays as uncertain as it was. With
+    /// `any_version` devices have lied about what is durable: anything that was ever written may be found.
+    pub(crate) fn settle(
+        &self,
+        bytes: &[u8],
+        readable: impl Fn(usize) -> bool,
+        any_version: bool,
+    ) -> Result<(), String> {
         let mut book = self.book.lock();
         for (number, piece) in bytes.chunks(UNIT).enumerate() {
             if !readable(number) {
                 book.units[number].acknowledged = 0;
                 continue;
             }
-            self.compare(number, piece, |number| &book.units[number].candidates)?;
             let version = version_of(piece);
+            let ever = [version];
+            let is_known = any_version && version < book.next;
+            self.compare(number, piece, |number| if is_known { &ever } else { &book.units[number].candidates })?;
             book.units[number] = Unit { candidates: vec![version], acknowledged: 0 };
         }
         Ok(())
@@ -197,16 +212,16 @@ fn a_ledger_knows_what_may_be_found() {
     assert!(ledger.check(1, &[0; UNIT]).is_err(), "a read falls behind what was acknowledged");
     assert!(ledger.check(2, &bytes_one).is_err(), "another unit's bytes");
     let marks = ledger.marks();
+    ledger.begin_snapshot();
     let (two, bytes_two) = ledger.begin(1, 1);
     ledger.acknowledge(1, 1, two, false);
-    let frozen = ledger.freeze(&marks);
-    assert_eq!(frozen[1], [one, two]);
     ledger.durable(&marks);
+    assert_eq!(ledger.end_snapshot()[1], [one, two]);
     let mut torn = bytes_two.clone();
     torn[4000] ^= 1;
     assert!(ledger.check(1, &torn).is_err(), "a torn version");
     let all = |unit: &[u8]| [&[0; UNIT][..], unit, &[0; UNIT], &[0; UNIT]].concat();
-    assert!(ledger.settle(&all(&[0; UNIT]), |_| true).is_err(), "what was durable is lost");
-    ledger.settle(&all(&bytes_one), |_| true).unwrap();
+    assert!(ledger.settle(&all(&[0; UNIT]), |_| true, false).is_err(), "what was durable is lost");
+    ledger.settle(&all(&bytes_one), |_| true, false).unwrap();
     assert!(ledger.check(1, &bytes_two).is_err(), "what the power cut took does not come back");
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -37,6 +37,10 @@ pub(crate) struct Findings {
     /// Operations that were refused.
     pub(crate) refused: Mutex<Vec<String>>,
     pub(crate) operations: AtomicU64,
+    /// Clients end after what they are doing.
+    pub(crate) leaving: AtomicBool,
+    /// Clients take their time: something is waited for that takes hours.
+    pub(crate) leisure: AtomicBool,
 }
 
 impl Findings {
@@ -55,6 +59,19 @@ pub(crate) struct Seat {
 
 /// Clients at work; dropping ends them.
 pub(crate) struct Clients(Vec<JoinHandle<()>>);
+
+impl Clients {
+    /// They finish what they are about, and go.
+    pub(crate) async fn leave(mut self, findings: &Findings) {
+        findings.leaving.store(true, Relaxed);
+        for client in std::mem::take(&mut self.0) {
+            if timeout(HANG * 2, client).await.is_err() {
+                findings.wrong("a client does not come to an end".to_owned());
+            }
+        }
+        findings.leaving.store(false, Relaxed);
+    }
+}
 
 impl Drop for Clients {
     fn drop(&mut self) {
@@ -110,8 +127,9 @@ struct Client {
 
 impl Client {
     async fn work(mut self) {
-        loop {
-            sleep(Duration::from_micros(self.random.random_range(0..200_000))).await;
+        while !self.findings.leaving.load(Relaxed) {
+            let pause = Duration::from_micros(self.random.random_range(0..200_000));
+            sleep(pause * if self.findings.leisure.load(Relaxed) { 100 } else { 1 }).await;
             let seat = Arc::clone(&self.seat);
             let _gate = seat.gate.read().await;
             self.findings.operations.fetch_add(1, Relaxed);

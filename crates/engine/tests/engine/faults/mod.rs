@@ -76,9 +76,9 @@ fn play(seed: u64, limit: Limit, bug: Option<Bug>) -> Result<String, String> {
             said.unwrap_or_default()
         ));
     }
-    if limit == Limit::Redundancy && seed.is_multiple_of(JUDGED) && fixtures::tool("zdb").is_some() {
+    if !player.left.is_empty() && seed.is_multiple_of(JUDGED) && fixtures::tool("zdb").is_some() {
         let images = tempfile::tempdir().unwrap();
-        player.bays.save(images.path());
+        player.bays.save(&player.left, images.path());
         fixtures::zdb_check(&[], images.path(), POOL)
             .map_err(|complaint| format!("{replay}:\n  {}\nzdb:\n{complaint}", player.log.join("\n  ")))?;
     }

@@ -69,7 +69,7 @@ const BLOCKS: [u32; 4] = [4096, 8192, 16384, 65536];
 /// Units of a volume: 1 MiB.
 const UNITS: usize = 256;
 /// Virtual time in which a pool becomes whole again whose disks are all well.
-const PATIENCE: Duration = Duration::from_secs(6 * 3600);
+const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 
 pub(crate) struct Player {
     pub(crate) bays: Arc<Bays>,
@@ -86,6 +86,10 @@ pub(crate) struct Player {
     pub(crate) layout: &'static str,
     names: u32,
     pub(crate) log: Vec<String>,
+    /// A device may have said that something is durable which is not.
+    pub(crate) is_lied_to: bool,
+    /// Bays whose disks are an exported pool, to be judged.
+    pub(crate) left: Vec<usize>,
     began: Instant,
 }
 
@@ -111,6 +115,8 @@ impl Player {
             layout,
             names: 0,
             log: vec![format!("{layout} ashift {ashift}")],
+            is_lied_to: false,
+            left: Vec::new(),
             began: Instant::now(),
         };
         for _ in 0..player.random.random_range(2..=3) {
@@ -270,13 +276,15 @@ impl Player {
                 // Names in the order of age.
                 self.names += 1;
                 let name = format!("{}@s{:04}", seat.name, self.names);
-                let marks = seat.ledger.marks();
+                seat.ledger.begin_snapshot();
                 let names = vec![name.clone()];
                 let op = task(move |cx| {
                     Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
                 });
-                if self.run(format!("snapshot {name}"), true, op).await {
-                    self.snapshots.insert(name, (which, seat.ledger.freeze(&marks)));
+                let taken = self.run(format!("snapshot {name}"), true, op).await;
+                let frozen = seat.ledger.end_snapshot();
+                if taken {
+                    self.snapshots.insert(name, (which, frozen));
                 }
             }
             _ => {}
@@ -379,8 +387,11 @@ impl Player {
 
     pub(crate) async fn reopen(&mut self) {
         let ending = if self.random.random() { Ending::Export } else { Ending::Close };
-        self.note(format!("{ending:?}, import"));
-        self.clients = None;
+        let in_peace = std::env::var_os("PEACE").is_some();
+        self.note(format!("{ending:?}, import; clients leave in peace {in_peace}"));
+        if let Some(clients) = self.clients.take().filter(|_| in_peace) {
+            clients.leave(&self.findings).await;
+        }
         let marks: Vec<Vec<u32>> = self.seats.iter().map(|seat| seat.ledger.marks()).collect();
         let engine = self.engine.take().expect("the pool is open");
         let ended = self.within("the end", engine.end(ending)).await;
@@ -424,7 +435,8 @@ impl Player {
             };
             let (bytes, readable) = self.read_all(&*volume, &seat.name).await;
             let result = if settle {
-                seat.ledger.settle(&bytes, |unit| readable[unit])
+                let lied_to = self.limit == Limit::None && self.is_lied_to;
+                seat.ledger.settle(&bytes, |unit| readable[unit], lied_to)
             } else {
                 let piece = |unit: usize| &bytes[unit * UNIT..(unit + 1) * UNIT];
                 let found = (0..UNITS).filter(|unit| readable[*unit]);
@@ -475,6 +487,7 @@ impl Player {
 
     /// Everything is put right as a person would who has time, and after that nothing is wrong any more.
     pub(crate) async fn make_whole(&mut self) {
+        if self.is_lite().await { return; }
         self.note("everything is put right");
         for bay in 0..self.bays.0.len() {
             self.mend(bay).await;
@@ -502,7 +515,9 @@ impl Player {
         loop {
             let harm = nothing_hidden(&self.harm);
             let places = self.places();
+            self.findings.leisure.store(start.elapsed() > Duration::from_secs(60), Relaxed);
             if places.is_all_whole(&self.bays, &harm) {
+                self.findings.leisure.store(false, Relaxed);
                 self.note(format!("whole after {:?}", start.elapsed()));
                 return;
             }
@@ -553,6 +568,11 @@ impl Player {
 
     /// The end: all whole, a scrub that finds nothing, every byte there; the pool is left exported.
     pub(crate) async fn finish(&mut self) {
+        if self.is_lite().await { 
+            self.compare(false).await;
+            self.reopen().await;
+            return;
+        }
         self.make_whole().await;
         self.scrub().await;
         let engine = self.engine();
@@ -564,6 +584,7 @@ impl Player {
         self.check();
         self.clients = None;
         self.compare(false).await;
+        self.left = self.places().all.iter().map(|place| place.bay).collect();
         drop(engine);
         let engine = self.engine.take().expect("the pool is open");
         self.within("export", engine.end(Ending::Export)).await.unwrap();
@@ -572,6 +593,12 @@ impl Player {
         assert!(report.is_clean(), "at the end: {report:#?}");
         let operations = self.findings.operations.load(Relaxed);
         self.note(format!("{operations} operations of clients"));
+    }
+
+    /// Devices that come back cannot be used again, and nothing can be scrubbed.
+    async fn is_lite(&self) -> bool {
+        let answers = [said(&self.engine().scan(ScanCommand::Stop).await), said(&self.engine().clear(None).await)];
+        answers.iter().any(|answer| answer == "not supported")
     }
 
     pub(crate) fn stop_clients(&mut self) {

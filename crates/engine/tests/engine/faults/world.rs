@@ -176,7 +176,11 @@ impl Opener for Bays {
 impl Bays {
     /// A pool of `layout` on new disks.
     pub(crate) async fn create(layout: &str, ashift: u32, seed: u64) -> (Arc<Self>, Arc<Engine>) {
-        let words: Vec<String> = layout.split_whitespace().map(str::to_owned).collect();
+        let path = |word: &str| match word.strip_prefix('d') {
+            Some(number) => format!("/disks/d{number}"),
+            None => word.to_owned(),
+        };
+        let words: Vec<String> = layout.split_whitespace().map(path).collect();
         let spec = VdevSpec::parse(&words).unwrap();
         let count = spec.paths().len();
         let bay = |n: usize| Bay::new(format!("/disks/d{n}"), seed << 8 | n as u64);
@@ -247,9 +251,9 @@ impl Bays {
         self.0.iter().position(|bay| bay.path == path)
     }
 
-    /// Writes the media as image files.
-    pub(crate) fn save(&self, dir: &std::path::Path) {
-        let media: Vec<_> = self.0.iter().filter(|bay| bay.is_present()).map(Bay::media).collect();
+    /// Writes the media in these bays as image files.
+    pub(crate) fn save(&self, bays: &[usize], dir: &std::path::Path) {
+        let media = bays.iter().map(|bay| self.0[*bay].media()).collect();
         crate::support::World::on(media).save(dir);
     }
 }
