@@ -36,6 +36,7 @@ sim:
 	MILLPOND_DEPTH=$(or $(DEPTH),6) $(CARGO) test --release -p millpond-engine --test engine interleavings -- --nocapture
 	MILLPOND_CUTS=$(or $(CUTS),200) $(CARGO) test --release -p millpond-engine --test engine cuts -- --nocapture
 	MILLPOND_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release -p millpond-engine --test engine histories -- --nocapture
+	MILLPOND_FAULTS=$(or $(FAULTS),2000) $(CARGO) test --release -p millpond-engine --test engine faults -- --nocapture
 	MILLPOND_KILLS=$(or $(KILLS),200) $(CARGO) test --release -p millpond --test kill9 -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 

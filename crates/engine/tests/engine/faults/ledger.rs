@@ -135,7 +135,11 @@ impl Ledger {
             let version = version_of(piece);
             let ever = [version];
             let is_known = any_version && version < book.next;
-            self.compare(number, piece, |number| if is_known { &ever } else { &book.units[number].candidates })?;
+            self.compare(
+                number,
+                piece,
+                |number| if is_known { &ever } else { &book.units[number].candidates },
+            )?;
             book.units[number] = Unit { candidates: vec![version], acknowledged: 0 };
         }
         Ok(())

@@ -33,7 +33,7 @@ use self::player::{Bug, Limit, Player};
 use crate::support::POOL;
 
 /// Campaigns of the ordinary run.
-const SEEDS: u64 = 48;
+const SEEDS: u64 = 24;
 /// Steps of a campaign.
 const STEPS: u64 = 60;
 /// One in so many pools is shown to zdb.
@@ -68,7 +68,8 @@ fn play(seed: u64, limit: Limit, bug: Option<Bug>) -> Result<String, String> {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let events = player.engine.as_ref().map(|engine| engine.events().since(0)).unwrap_or_default();
-        let last: Vec<String> = events.iter().rev().take(12).rev().map(|r| format!("{:?}", r.event)).collect();
+        let last: Vec<String> =
+            events.iter().rev().take(12).rev().map(|r| format!("{:?}", r.event)).collect();
         return Err(format!(
             "{replay} ({limit:?}):\n  {}\nthe last events:\n  {}\n{}",
             player.log.join("\n  "),

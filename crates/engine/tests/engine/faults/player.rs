@@ -387,7 +387,7 @@ impl Player {
 
     pub(crate) async fn reopen(&mut self) {
         let ending = if self.random.random() { Ending::Export } else { Ending::Close };
-        let in_peace = std::env::var_os("PEACE").is_some();
+        let in_peace = self.chance(50);
         self.note(format!("{ending:?}, import; clients leave in peace {in_peace}"));
         if let Some(clients) = self.clients.take().filter(|_| in_peace) {
             clients.leave(&self.findings).await;
@@ -487,7 +487,9 @@ impl Player {
 
     /// Everything is put right as a person would who has time, and after that nothing is wrong any more.
     pub(crate) async fn make_whole(&mut self) {
-        if self.is_lite().await { return; }
+        if self.is_lite().await {
+            return;
+        }
         self.note("everything is put right");
         for bay in 0..self.bays.0.len() {
             self.mend(bay).await;
@@ -568,7 +570,7 @@ impl Player {
 
     /// The end: all whole, a scrub that finds nothing, every byte there; the pool is left exported.
     pub(crate) async fn finish(&mut self) {
-        if self.is_lite().await { 
+        if self.is_lite().await {
             self.compare(false).await;
             self.reopen().await;
             return;
@@ -597,7 +599,8 @@ impl Player {
 
     /// Devices that come back cannot be used again, and nothing can be scrubbed.
     async fn is_lite(&self) -> bool {
-        let answers = [said(&self.engine().scan(ScanCommand::Stop).await), said(&self.engine().clear(None).await)];
+        let answers =
+            [said(&self.engine().scan(ScanCommand::Stop).await), said(&self.engine().clear(None).await)];
         answers.iter().any(|answer| answer == "not supported")
     }
 

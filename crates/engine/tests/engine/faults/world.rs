@@ -1,11 +1,6 @@
 //! The machine: bays with disks that are pulled, swapped, come back empty or old, and the pool on them.
 
-use std::{
-    cell::Cell,
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, io, sync::Arc, time::Duration};
 
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
@@ -67,11 +62,7 @@ pub(crate) fn start_clock() {
 }
 
 fn options() -> Options {
-    Options {
-        limits: Limits { dirty_max: 16 << 20, ..Limits::default() },
-        now: || clock().as_secs(),
-        clock,
-    }
+    Options { limits: Limits { dirty_max: 16 << 20, ..Limits::default() }, now: || clock().as_secs(), clock }
 }
 
 impl Bay {
