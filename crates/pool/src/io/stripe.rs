@@ -192,7 +192,7 @@ impl Reader {
                         tokio::task::yield_now().await;
                     }
                     let suspected = |cell: &Cell| suspects.contains(&((cell.number % width as u64) as usize));
-                    if block.holds_data_of(&suspected)
+                    if block.depends_on(&suspected)
                         && let Some(data) = block.assemble(&suspected)
                     {
                         if check(&data[..len]) {
@@ -286,17 +286,15 @@ impl Block<'_> {
         self.got.iter_mut().flatten().for_each(|got| *got = Got::Nothing);
     }
 
-    /// Whether treating `suspects` as lost changes the data at all.
-    fn holds_data_of(&self, suspects: &Suspects<'_>) -> bool {
-        self.cells().any(|(index, cell, got)| {
-            index >= self.layout.parity && cell.len > 0 && matches!(got, Got::Data(_)) && suspects(cell)
-        })
-    }
-
-    fn cells(&self) -> impl Iterator<Item = (usize, &Cell, &Got<'_>)> {
-        let stripes = self.layout.stripes.iter().zip(&self.got);
-        stripes.flat_map(|(stripe, got)| {
-            stripe.cells.iter().zip(got).enumerate().map(|(i, (cell, got))| (i, cell, got))
+    /// Whether treating `suspects` as lost changes the data at all. Parity does where data is rebuilt from it.
+    fn depends_on(&self, suspects: &Suspects<'_>) -> bool {
+        self.layout.stripes.iter().zip(&self.got).any(|(stripe, got)| {
+            let parity = self.layout.parity;
+            let is_held = |got: &Got<'_>| matches!(got, Got::Data(_));
+            let cells = || stripe.cells.iter().zip(got).enumerate().filter(|(_, (cell, _))| cell.len > 0);
+            let rebuilds = cells().any(|(index, (_, got))| index >= parity && !is_held(got));
+            cells()
+                .any(|(index, (cell, got))| (index >= parity || rebuilds) && is_held(got) && suspects(cell))
         })
     }
 
