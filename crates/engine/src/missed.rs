@@ -5,19 +5,20 @@
 //! and OpenZFS copies what is missing. So each such leaf has a list of txgs in the MOS, which is brought up to date
 //! in the very transaction group that it misses.
 //!
-//! The list may name more txgs than were missed, never fewer: while a leaf is away it is one unbroken range.
+//! The list may name more txgs than were missed, never fewer. It is as long as the leaf lacks something: when a
+//! resilver has made up for it, it is freed.
 //! Facts: docs/format/spacemap.md §9, vdevs.md §6.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ondisk::{
     Order,
     dnode::ObjectType,
     spacemap::{Encoder, Encoding, Header, Kind},
 };
-use pool::vdev::{Tree, TxgSet};
+use pool::vdev::{Tree, TxgSet, Vdev};
 
-use crate::{EngineError, create::config, dmu::NewObject, mos::features, sync::Syncer};
+use crate::{EngineError, devices, dmu::NewObject, mos::features, sync::Syncer};
 
 /// Bytes of a block of such a list, as OpenZFS has them.
 const BLOCK_BYTES: u32 = 4096;
@@ -27,10 +28,10 @@ const BUCKETS: usize = 32;
 /// What is known about absent leaves, by guid.
 #[derive(Debug, Default)]
 pub struct Outages {
-    /// What their lists on disk say.
+    /// What their lists on disk say. None for leaves that have no list.
     logged: BTreeMap<u64, TxgSet>,
-    /// The first transaction group they were away in, of those this program wrote.
-    since: BTreeMap<u64, u64>,
+    /// Those that were away at some time in the transaction group that is being synced.
+    away: BTreeSet<u64>,
 }
 
 impl Outages {
@@ -41,46 +42,86 @@ impl Outages {
             let leaf = vdev.leaf.as_ref().filter(|leaf| leaf.dtl_object.is_some())?;
             Some((vdev.guid, leaf.missed.get()))
         });
-        Self { logged: lists.collect(), since: BTreeMap::new() }
+        Self { logged: lists.collect(), away: BTreeSet::new() }
     }
+
+    /// A leaf left the tree, and its list was freed.
+    pub(crate) fn forget(&mut self, guid: u64) {
+        self.logged.remove(&guid);
+        self.away.remove(&guid);
+    }
+
+    /// Adds those that are away now.
+    fn note(&mut self, tree: &Tree, failed: &[u64]) {
+        let is_away = |vdev: &&Vdev| {
+            let has_disk = vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
+            !has_disk || !vdev.is_readable() || failed.contains(&vdev.guid)
+        };
+        self.away.extend(tree.leaves().into_iter().filter(is_away).map(|vdev| vdev.guid));
+    }
+}
+
+/// A transaction group begins: who is away now misses it, even if it comes back before the end.
+pub(crate) fn begin(cx: &mut Syncer) {
+    cx.outages.away.clear();
+    cx.outages.note(&cx.io.tree(), &[]);
 }
 
 /// Notes which leaves miss the transaction group that is being synced, and writes the lists that changed. True if
 /// one did, so that the MOS is dirty.
 pub(crate) async fn sync(cx: &mut Syncer) -> Result<bool, EngineError> {
     let failed: Vec<u64> = cx.out.failed_leaves().into_iter().map(|leaf| leaf.guid).collect();
+    let tree = cx.io.tree();
+    cx.outages.note(&tree, &failed);
     let mut changed = Vec::new();
-    for vdev in cx.io.tree().leaves() {
+    for vdev in tree.leaves() {
         let Some(leaf) = &vdev.leaf else { continue };
-        let absent = leaf.disk().is_none() || !vdev.is_readable() || failed.contains(&vdev.guid);
-        if absent {
-            let since = *cx.outages.since.entry(vdev.guid).or_insert(cx.txg);
-            leaf.missed.add_all(&TxgSet::from_ranges(vec![(since, cx.txg + 1)]));
+        if cx.outages.away.contains(&vdev.guid) {
+            leaf.missed.add(cx.txg);
         }
         let missed = leaf.missed.get();
         let logged = cx.outages.logged.get(&vdev.guid);
-        if logged.map_or(!missed.is_empty(), |logged| *logged != missed) {
+        // A list that is empty is freed, whoever left it.
+        if logged.map_or(!missed.is_empty(), |logged| *logged != missed || missed.is_empty()) {
             changed.push((vdev.guid, missed));
         }
     }
     let any = !changed.is_empty();
     for (guid, missed) in changed {
-        write(cx, guid, &missed).await?;
-        cx.outages.logged.insert(guid, missed);
+        if missed.is_empty() {
+            remove(cx, guid).await?;
+            cx.outages.logged.remove(&guid);
+        } else {
+            write(cx, guid, &missed).await?;
+            cx.outages.logged.insert(guid, missed);
+        }
     }
     Ok(any)
 }
 
+/// The object with the list of one leaf, as the configuration has it.
+fn object_of(cx: &mut Syncer, guid: u64) -> Option<u64> {
+    let mut known = None;
+    devices::edit(&mut cx.config, guid, |list| known = list.u64("DTL").filter(|object| *object != 0));
+    known
+}
+
+/// A leaf that lacks nothing has no list.
+async fn remove(cx: &mut Syncer, guid: u64) -> Result<(), EngineError> {
+    let known = object_of(cx, guid);
+    devices::edit(&mut cx.config, guid, |list| drop(list.remove("DTL")));
+    cx.config_dirty = true;
+    // Also if it was written in this transaction group already.
+    cx.config.remove("txg");
+    match known {
+        Some(object) => cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await,
+        None => Ok(()),
+    }
+}
+
 /// Replaces the list of one leaf.
 async fn write(cx: &mut Syncer, guid: u64, missed: &TxgSet) -> Result<(), EngineError> {
-    let mut known = None;
-    for top in config::tops_mut(&mut cx.config) {
-        config::walk_mut(top, &mut |list| {
-            if list.u64("guid") == Some(guid) {
-                known = known.or(list.u64("DTL").filter(|object| *object != 0));
-            }
-        });
-    }
+    let known = object_of(cx, guid);
     let histogram = cx.out.traits().spacemap_histogram;
     let object = match known {
         Some(object) => object,
@@ -118,13 +159,8 @@ async fn create(cx: &mut Syncer, guid: u64, histogram: bool) -> Result<u64, Engi
     if histogram {
         features::add(&mut cx.mos, "com.delphix:spacemap_histogram", 1).await?;
     }
-    for top in config::tops_mut(&mut cx.config) {
-        config::walk_mut(top, &mut |list| {
-            if list.u64("guid") == Some(guid) && (list.contains("path") || !list.contains("children")) {
-                list.set("DTL", object);
-            }
-        });
-    }
+    devices::edit(&mut cx.config, guid, |list| list.set("DTL", object));
+    cx.config.remove("txg");
     cx.config_dirty = true;
     Ok(object)
 }

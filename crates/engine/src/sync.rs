@@ -24,6 +24,7 @@ use rand::rngs::StdRng;
 
 use crate::{
     BoxFuture, EngineError,
+    devices::{self, Afterwards},
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
     events::Events,
@@ -118,6 +119,8 @@ pub struct Syncer {
     pub crashed: Crashed,
     /// Told of what happens to devices; the engine's.
     pub events: Arc<Events>,
+    /// What is done for devices once the transaction group is durable.
+    pub(crate) afterwards: Afterwards,
 }
 
 /// What a [`Task`] returns.
@@ -208,6 +211,7 @@ impl Syncer {
                 let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
                 self.out.alloc.begin(txg, committed, &mut self.mos).await?;
             }
+            missed::begin(self);
             claim::claim(self).await?;
             self.free_deferred().await?;
             let mut done = Done::default();
@@ -219,7 +223,7 @@ impl Syncer {
                 (task.run)(self).await?;
             }
             done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
-            missed::sync(self).await?;
+            self.note_devices().await?;
             self.settle().await?;
             (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
             // While the devices flush nothing is allocated, and so nothing set aside for logs.
@@ -228,11 +232,12 @@ impl Syncer {
             }
             done.written = self.out.finish().await?;
             // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.
-            while missed::sync(self).await? {
+            while self.note_devices().await? {
                 self.settle().await?;
                 done.written = self.out.finish().await?;
             }
             self.commit().await?;
+            Afterwards::run(self).await;
             done.changes = std::mem::take(&mut self.changes);
             Ok(done)
         })
@@ -243,6 +248,12 @@ impl Syncer {
         self.uberblock.guid_sum = tree.guid_sum();
         self.io.set_tree(tree);
         self.out.devices_changed();
+    }
+
+    /// How devices are and what they lack, into the configuration and their lists. True if something changed.
+    async fn note_devices(&mut self) -> Result<bool, EngineError> {
+        let lists = missed::sync(self).await?;
+        Ok(devices::persist(self) || lists)
     }
 
     /// Frees what another writer left in the list of deferred frees. We never put anything there.

@@ -189,6 +189,18 @@ impl Allocator {
         self.regroup();
     }
 
+    /// A device has more bytes for blocks from now on, which become metaslabs. Nothing happens if there are not enough
+    /// for another one.
+    ///
+    /// # Errors
+    /// More metaslabs than can be managed.
+    pub fn grow(&mut self, vdev: u64, asize: u64) -> Result<(), EngineError> {
+        match self.tops.get_mut(vdev as usize).and_then(Option::as_mut) {
+            Some(top) => top.grow(asize),
+            None => Ok(()),
+        }
+    }
+
     /// Other features are enabled.
     pub fn set_traits(&mut self, traits: Traits) {
         self.traits = traits;

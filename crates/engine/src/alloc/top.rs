@@ -109,6 +109,22 @@ impl Top {
         }
     }
 
+    /// Adds the metaslabs that fit behind those it has.
+    pub(super) fn grow(&mut self, asize: u64) -> Result<(), EngineError> {
+        let count = asize >> self.shift;
+        if count > METASLABS_MAX {
+            return Err(EngineError::Unsupported(format!(
+                "top-level device {}: {count} metaslabs of 2^{} bytes cannot be managed",
+                self.id, self.shift
+            )));
+        }
+        let len = 1u64 << (self.shift - self.ashift);
+        while (self.metaslabs.len() as u64) < count {
+            self.metaslabs.push(Metaslab::new(len));
+        }
+        Ok(())
+    }
+
     /// Bytes its metaslabs hold.
     pub(super) fn capacity(&self) -> u64 {
         (self.metaslabs.len() as u64) << self.shift

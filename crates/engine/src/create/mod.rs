@@ -48,6 +48,7 @@ pub use self::{
 use crate::{
     BoxFuture, EngineError,
     alloc::{Allocator, NewTop},
+    devices::Afterwards,
     dmu::{MutSet, NewObject},
     dsl::{self, OpError, Properties, Stored},
     events::Events,
@@ -63,7 +64,7 @@ use crate::{
 /// The first transaction group of a pool, as in OpenZFS.
 pub const FIRST_TXG: u64 = 4;
 
-const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 const ALLOCATION_CLASSES: &str = "org.zfsonlinux:allocation_classes";
 
 /// What a pool is created with.
@@ -182,6 +183,7 @@ pub fn create<'a>(
             logs: Arc::default(),
             crashed: Crashed::default(),
             events: Events::new(|| std::time::Duration::ZERO),
+            afterwards: Afterwards::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

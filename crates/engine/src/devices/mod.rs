@@ -12,17 +12,36 @@
 //!
 //! Facts: docs/format/vdevs.md §6, §8, §9.
 
-pub mod diagnose;
-
-use std::{fmt, io, sync::Arc};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use disk::Disk;
-use pool::{
-    Pool,
-    vdev::{Tree, TxgSet},
+use ondisk::label::PoolState;
+use pool::vdev::{Tree, TxgSet};
+
+use crate::{
+    BoxFuture,
+    dsl::OpError,
+    engine::Engine,
+    events::{DeviceName, Event},
+    sync::Syncer,
+    write::labels,
 };
 
-use crate::{BoxFuture, dsl::OpError, engine::Engine, events::DeviceName, sync::Syncer};
+pub mod diagnose;
+mod find;
+mod grow;
+mod join;
+mod leave;
+mod replicas;
+mod shape;
+mod state;
+
+pub use find::{find, name};
+pub(crate) use shape::edit;
+pub(crate) use state::persist;
+
+/// Longest that labels of a device that left may take: it may be leaving because it hangs.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// A device that is to come into the pool: locked, not in use by another pool (`create::device::prepare`).
 #[derive(Clone, Debug)]
@@ -79,18 +98,55 @@ pub fn lacking(tree: &Tree) -> Vec<(u64, TxgSet)> {
 /// # Errors
 /// Only a failing pool.
 pub fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> {
-    let _ = cx;
-    Box::pin(async { Ok(()) })
+    leave::resilvered(cx)
 }
 
-/// The guid of the device that `word` names in `view`: a leaf, a spare or an interior device, by its name in
-/// `zpool status`, its path or its guid.
-///
-/// # Errors
-/// `no such device in pool`, in OpenZFS's words.
-pub fn find(view: &Pool, word: &str) -> Result<u64, OpError> {
-    let _ = view;
-    Err(OpError::Refused(format!("no such device in pool: {word}")))
+/// What a device that left gets instead of its labels.
+#[derive(Clone, Copy, Debug)]
+enum Farewell {
+    /// None: it is free.
+    Gone,
+    /// Those of a spare at rest.
+    Spare(u64),
+}
+
+/// What is done for devices once a transaction group is durable, before anybody is told of that.
+#[derive(Debug, Default)]
+pub(crate) struct Afterwards {
+    events: Vec<Event>,
+    labels: Vec<(Arc<dyn Disk>, Farewell)>,
+}
+
+impl Afterwards {
+    fn tell(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Does it. A device that does not take its labels keeps those of a member, which nobody believes.
+    pub(crate) async fn run(cx: &mut Syncer) {
+        let Self { events, labels } = std::mem::take(&mut cx.afterwards);
+        for (disk, farewell) in labels {
+            let write = async {
+                match farewell {
+                    Farewell::Gone => labels::clear(&disk).await,
+                    Farewell::Spare(guid) => {
+                        labels::initialize_auxiliary(&disk, guid, PoolState::Spare).await
+                    }
+                }
+            };
+            let path = disk.info().path;
+            match tokio::time::timeout(FAREWELL, write).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(path, %error, "labels not cleared"),
+                Err(_) => tracing::warn!(path, "labels not cleared: the device does not answer"),
+            }
+        }
+        events.into_iter().for_each(|event| cx.events.tell(event));
+    }
+}
+
+fn refused(why: impl Into<String>) -> OpError {
+    OpError::Refused(why.into())
 }
 
 impl Engine {
@@ -100,8 +156,7 @@ impl Engine {
     /// # Errors
     /// Data would be unavailable (`no valid replicas`).
     pub fn offline(&self, guid: u64, temporary: bool) -> BoxFuture<'_, Result<(), OpError>> {
-        let _ = (guid, temporary);
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| Box::pin(async move { state::offline(cx, guid, temporary) })))
     }
 
     /// Takes a leaf into use again, faulted and removed ones included; what it missed is brought up to date by a
@@ -116,8 +171,7 @@ impl Engine {
         disk: Option<Arc<dyn Disk>>,
         expand: bool,
     ) -> BoxFuture<'_, Result<Onlined, OpError>> {
-        let _ = (guid, disk, expand);
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| state::online(cx, guid, disk, expand)))
     }
 
     /// Makes `new` another side of the leaf or mirror `guid`; returns its guid. A resilver fills it.
@@ -125,8 +179,7 @@ impl Engine {
     /// # Errors
     /// Too small, or `guid` is part of a RAIDZ device.
     pub fn attach(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        let _ = (guid, new);
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| join::attach(cx, guid, new)))
     }
 
     /// Lets `new` take the place of leaf `guid`, which leaves the pool when a resilver has filled the new one; returns
@@ -135,8 +188,7 @@ impl Engine {
     /// # Errors
     /// Too small, or the leaf is being replaced already.
     pub fn replace(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        let _ = (guid, new);
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| join::replace(cx, guid, new)))
     }
 
     /// Takes a side of a mirror, a replacement or a spare in use out of the tree for good; its labels are cleared.
@@ -144,8 +196,7 @@ impl Engine {
     /// # Errors
     /// `only applicable to mirror and replacing vdevs`, `no valid replicas`.
     pub fn detach(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        let _ = guid;
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| leave::detach(cx, guid)))
     }
 
     /// Lets the hot spare `spare` stand in for leaf `guid`.
@@ -153,8 +204,7 @@ impl Engine {
     /// # Errors
     /// It is in use, or too small.
     pub fn activate_spare(&self, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        let _ = (guid, spare);
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(self.run(false, move |cx| join::activate_spare(cx, guid, spare)))
     }
 
     /// Forgets the errors of one device or of all, opens again what failed, and lets a suspended pool go on

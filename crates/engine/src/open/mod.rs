@@ -28,6 +28,7 @@ use crate::{
         Host,
         config::{self, set_host},
     },
+    devices::Afterwards,
     dmu::MutSet,
     events::Events,
     missed::Outages,
@@ -129,6 +130,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             logs: Arc::default(),
             crashed,
             events: Events::new(|| std::time::Duration::ZERO),
+            afterwards: Afterwards::default(),
         })
     })
 }

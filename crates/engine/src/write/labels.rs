@@ -117,6 +117,38 @@ pub async fn initialize(tree: &Tree, config: &NvList, top: usize) -> Result<(), 
     join_all(writes).await.into_iter().collect()
 }
 
+/// Writes all four labels of one leaf as [`initialize`] does: it is to come into a device that is there.
+///
+/// # Errors
+/// It is not in the tree or cannot be written to, or the configuration does not fit a label.
+pub async fn initialize_leaf(tree: &Tree, config: &NvList, guid: u64) -> Result<(), EngineError> {
+    let leaves = writable_leaves(tree);
+    let Some(leaf) = leaves.iter().find(|leaf| leaf.vdev.guid == guid) else {
+        return Err(EngineError::Device("the new device cannot be written to".to_owned()));
+    };
+    let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
+    write_whole(Arc::clone(&leaf.disk), config).await
+}
+
+/// Empties the last two labels of every leaf of top-level device `top`, which has grown: where they are now there may
+/// be anything. The next commit of a configuration fills them.
+///
+/// # Errors
+/// A leaf fails.
+pub async fn initialize_ends(tree: &Tree, top: usize) -> Result<(), EngineError> {
+    let leaves = writable_leaves(tree);
+    let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
+    for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
+        for start in leaf.labels.into_iter().skip(LABELS / 2) {
+            leaf.disk.write(start, zeroes.clone()).await.map_err(device_error)?;
+            let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
+            leaf.disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
+        }
+        leaf.disk.flush().await.map_err(device_error)?;
+    }
+    Ok(())
+}
+
 /// Writes the short labels of a spare or cache device at rest.
 ///
 /// # Errors

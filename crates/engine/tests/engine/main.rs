@@ -11,6 +11,7 @@ mod commits;
 mod crashed;
 mod cuts;
 mod datasets;
+mod devices;
 mod families;
 mod faults;
 mod files;

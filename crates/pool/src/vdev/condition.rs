@@ -37,6 +37,8 @@ pub struct Standing {
     pub aux: Aux,
     /// A resilver of it was begun and has not ended.
     pub resilvering: bool,
+    /// Persisted: it was away, a spare stands in for it, which is to go when this one is whole again.
+    pub unspare: bool,
     /// Much slower than its peers: not read from while others can answer. Never persisted.
     pub sits_out: bool,
 }
@@ -58,6 +60,7 @@ impl Standing {
                 None => Aux::None,
             },
             resilvering: flag("resilver_txg") || flag("rebuild_txg"),
+            unspare: flag("unspare"),
             ..Self::default()
         }
     }

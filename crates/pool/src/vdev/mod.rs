@@ -27,6 +27,7 @@ mod condition;
 pub mod indirect;
 mod pulse;
 pub mod raidz;
+mod reshape;
 mod state;
 mod txgs;
 

@@ -1,0 +1,229 @@
+//! How leaves are, by command: offline, online; and what of it the configuration remembers.
+//!
+//! A leaf's [`pool::vdev::Condition`] is changed at once by whoever learns something; in each transaction group
+//! [`persist`] compares all of them with the configuration, so that nobody has to think of both.
+//!
+//! Facts: docs/format/vdevs.md §9, §9.2.
+
+use std::{collections::BTreeMap, io, sync::Arc};
+
+use disk::Disk;
+use ondisk::{
+    label::Geometry,
+    nvlist::{NvList, Value},
+};
+use pool::{
+    import::Device,
+    vdev::{Aux, Disks, Kind, Standing, Tree, Vdev},
+};
+
+use super::{Onlined, find, grow, join, leave, refused, replicas, shape};
+use crate::{
+    BoxFuture,
+    create::config::{tops_mut, walk_mut},
+    dsl::OpError,
+    events::Event,
+    sync::Syncer,
+};
+
+/// Takes a leaf offline.
+pub(super) fn offline(cx: &mut Syncer, guid: u64, temporary: bool) -> Result<(), OpError> {
+    let tree = cx.io.tree();
+    refuse_resting_spare(cx, &tree, guid)?;
+    let place = find::leaf(&tree, guid)?;
+    let Some(leaf) = &place.vdev.leaf else { return Ok(()) };
+    let before = leaf.condition.get().offline;
+    if !before && replicas::is_required(&tree, guid) {
+        return Err(refused("no valid replicas"));
+    }
+    change(cx, &tree, place.vdev, "taken offline", |now| {
+        now.offline = true;
+        now.until_export = temporary && (now.until_export || !before);
+    });
+    Ok(())
+}
+
+/// Takes a leaf into use again. See [`crate::engine::Engine::online`].
+pub(super) fn online(
+    cx: &mut Syncer,
+    guid: u64,
+    disk: Option<Arc<dyn Disk>>,
+    expand: bool,
+) -> BoxFuture<'_, Result<Onlined, OpError>> {
+    Box::pin(async move {
+        let tree = cx.io.tree();
+        refuse_resting_spare(cx, &tree, guid)?;
+        let place = find::leaf(&tree, guid)?;
+        let (top, is_spared) = (place.top.id, place.parent.is_some_and(|p| p.kind == Kind::Spare));
+        let is_original = is_spared && place.vdev.id == 0;
+        let Some(leaf) = &place.vdev.leaf else { return Err(refused("no such device in pool")) };
+        let was_away = !place.vdev.is_readable();
+        let disk = disk.or_else(|| leaf.disk());
+        let verdict = match &disk {
+            Some(disk) if was_away => examine(cx, disk, guid, join::least(place.top, place.vdev)).await,
+            Some(_) => Ok(()),
+            None => Err(Aux::OpenFailed),
+        };
+        if was_away {
+            // Some of this transaction group went by already.
+            leaf.missed.add(cx.txg);
+        }
+        let usable = verdict.is_ok().then(|| disk.clone()).flatten();
+        change(cx, &tree, place.vdev, "taken online", |now| {
+            (now.offline, now.until_export) = (false, false);
+            if let Some(disk) = &usable {
+                now.disk = Some(Arc::clone(disk));
+                now.refused = Aux::None;
+                (now.faulted, now.degraded, now.removed, now.not_present) = (false, false, false, false);
+                (now.aux, now.sits_out) = (Aux::None, false);
+                now.unspare |= is_original && was_away;
+            } else if let Err(aux) = verdict {
+                now.disk = None;
+                now.refused = aux;
+            }
+        });
+        if let Some(disk) = usable {
+            moved(cx, guid, &disk.info().path)?;
+            // It gets a full, current label in this transaction group.
+            cx.config_dirty = true;
+        }
+        if expand {
+            grow::grow(cx, top).await?;
+        } else {
+            grow::automatically(cx, top).await?;
+        }
+        leave::resilvered(cx).await?;
+        let is_usable = find::locate(&cx.io.tree(), guid).is_some_and(|place| place.vdev.is_readable());
+        Ok(if is_usable { Onlined::Healthy } else { Onlined::StillFaulted })
+    })
+}
+
+fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpError> {
+    let listed = |list: &[Vdev]| list.iter().any(|vdev| vdev.guid == guid);
+    let Some(view) = cx.view.as_ref().filter(|_| find::locate(tree, guid).is_none()) else { return Ok(()) };
+    if listed(view.spares()) {
+        return Err(refused("device is reserved as a hot spare"));
+    }
+    if listed(view.l2cache()) {
+        return Err(refused("device is in use as a cache"));
+    }
+    Ok(())
+}
+
+/// Whether a device is the leaf `guid` of this pool, and has `need` bytes for blocks; if not, what to call that.
+async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, guid: u64, need: u64) -> Result<(), Aux> {
+    let open_failed = |_: io::Error| Aux::OpenFailed;
+    let Some(device) = Device::read(Arc::clone(disk)).await.map_err(open_failed)? else {
+        return Err(Aux::BadLabel);
+    };
+    if device.guids() != Some((guid, cx.guid)) {
+        return Err(Aux::CorruptData);
+    }
+    // Somebody else went on with the pool from this device alone.
+    if device.best().is_some_and(|best| best.txg > cx.txg) {
+        return Err(Aux::CorruptData);
+    }
+    match Geometry::new(disk.info().size) {
+        Some(geometry) if geometry.asize() >= need => Ok(()),
+        _ => Err(Aux::TooSmall),
+    }
+}
+
+/// Changes how a leaf is, lets writers follow and tells of it.
+fn change(cx: &mut Syncer, tree: &Tree, vdev: &Vdev, why: &str, change: impl Fn(&mut Standing)) {
+    let Some(leaf) = &vdev.leaf else { return };
+    let (from, _) = leaf.state();
+    leaf.condition.update(change);
+    cx.out.devices_changed();
+    let (to, aux) = leaf.state();
+    if from != to {
+        let device = find::name(tree, vdev.guid);
+        cx.afterwards.tell(Event::DeviceState { device, from, to, aux, why: why.to_owned() });
+    }
+}
+
+/// A leaf is at another path than before.
+fn moved(cx: &mut Syncer, guid: u64, path: &str) -> Result<(), OpError> {
+    let tree = cx.io.tree();
+    if find::locate(&tree, guid).is_none_or(|place| place.vdev.path.as_deref() == Some(path)) {
+        return Ok(());
+    }
+    let mut config = cx.config.clone();
+    shape::edit(&mut config, guid, |list| list.set("path", path));
+    let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
+    let tree = tree.reshaped(&shape::tops(&config), &Disks::new()).map_err(bad)?;
+    cx.devices_changed(tree);
+    (cx.config, cx.config_dirty) = (config, true);
+    Ok(())
+}
+
+/// Puts into the configuration how leaves are now. True if that changed it.
+pub(crate) fn persist(cx: &mut Syncer) -> bool {
+    let tree = cx.io.tree();
+    let leaves: BTreeMap<u64, &Vdev> = tree.leaves().into_iter().map(|leaf| (leaf.guid, leaf)).collect();
+    let (mut changed, txg) = (false, cx.txg);
+    for top in tops_mut(&mut cx.config) {
+        walk_mut(top, &mut |list| {
+            if let Some(vdev) = list.u64("guid").and_then(|guid| leaves.get(&guid))
+                && let Some(leaf) = &vdev.leaf
+            {
+                let lacks = !leaf.missed.get().is_empty();
+                let resilvering = lacks && vdev.is_readable();
+                if leaf.condition.get().resilvering != resilvering {
+                    leaf.condition.update(|now| now.resilvering = resilvering);
+                }
+                changed |= describe(list, &leaf.condition.get(), lacks, txg);
+            }
+        });
+    }
+    if changed {
+        cx.config_dirty = true;
+        // Also if it was written in this transaction group already.
+        cx.config.remove("txg");
+    }
+    changed
+}
+
+/// The part of a leaf's list that says how it is.
+fn describe(list: &mut NvList, now: &Standing, lacks: bool, txg: u64) -> bool {
+    let away = now.disk.is_none();
+    let aux = match now.aux {
+        _ if !now.faulted && !now.degraded => None,
+        Aux::External => Some("external"),
+        _ => Some("err_exceeded"),
+    };
+    let resilver_txg = list.u64("resilver_txg").filter(|txg| *txg != 0);
+    let flag = |on: bool| on.then_some(Value::Uint64(1));
+    let wanted = [
+        ("offline", flag(now.offline && !now.until_export)),
+        ("faulted", flag(now.faulted)),
+        ("degraded", flag(now.degraded)),
+        ("removed", flag(now.removed && away)),
+        ("not_present", flag(now.not_present && away)),
+        ("unspare", flag(now.unspare)),
+        ("aux_state", aux.map(|word| word.into())),
+        (
+            "resilver_txg",
+            match (lacks, now.resilvering) {
+                (false, _) => None,
+                (true, true) => Some(Value::Uint64(resilver_txg.unwrap_or(txg))),
+                (true, false) => resilver_txg.map(Value::Uint64),
+            },
+        ),
+        // Only a sequential rebuild has it, which ends with what is missing.
+        ("rebuild_txg", list.get("rebuild_txg").filter(|_| lacks).cloned()),
+    ];
+    let mut changed = false;
+    for (name, value) in wanted {
+        let is = list.get(name);
+        if is == value.as_ref() || (value.is_none() && list.u64(name) == Some(0)) {
+            continue;
+        }
+        changed = true;
+        match value {
+            Some(value) => list.set(name, value),
+            None => drop(list.remove(name)),
+        }
+    }
+    changed
+}
