@@ -3,13 +3,15 @@
 //! A pool that is to be created or imported goes to the daemon if one answers, so that it is served at once. With
 //! `-d` before the subcommand no daemon is asked: who says where is believed.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
 use server::{
+    api::Pool,
     client::{Client, ClientError},
     host::Settings,
     hostid,
     ops::{self, Answer, Failure, Host, Mode, Operation, Request},
+    view,
 };
 
 use crate::context::{Context, FAILED, USAGE};
@@ -17,7 +19,7 @@ use crate::context::{Context, FAILED, USAGE};
 /// A command at work.
 pub(crate) struct Act {
     daemon: Option<Client>,
-    host: Host,
+    host: Arc<Host>,
     /// What was typed, until it has been recorded once.
     command: Option<String>,
     failures: Vec<Failure>,
@@ -30,13 +32,34 @@ impl Act {
             [] => Client::find(&context.socket()).await?,
             _ => None,
         };
-        let host = Host::new(places, Mode::Command, Settings::default());
+        let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
         Ok(Self { daemon, host, command: Some(typed(std::env::args_os())), failures: Vec::new() })
     }
 
     /// The daemon that is asked, if any.
     pub(crate) fn daemon(&self) -> Option<&Client> {
         self.daemon.as_ref()
+    }
+
+    /// How a pool is now: as the daemon says, or as it is open here. None if nobody has it open.
+    pub(crate) async fn look(&self, pool: &str) -> Result<Option<Pool>, Failure> {
+        if let Some(held) = self.host.find(pool) {
+            return Ok(Some(view::held(&held).await));
+        }
+        let Some(daemon) = &self.daemon else { return Ok(None) };
+        match daemon.pool(pool).await {
+            Ok(pool) => Ok(Some(pool)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(Failure::new(error.to_string())),
+        }
+    }
+
+    /// Whether what goes on in this pool goes on without this command.
+    pub(crate) async fn daemon_has(&self, pool: &str) -> bool {
+        match &self.daemon {
+            Some(daemon) => daemon.pool(pool).await.is_ok(),
+            None => false,
+        }
     }
 
     /// Does it. What the user should know is said on standard error.

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod drives;
 mod zfs;
 mod zpool;
 
-pub(crate) use self::{zfs::*, zpool::*};
+pub(crate) use self::{drives::*, zfs::*, zpool::*};
 
 /// The hybrid storage pool in user space: OpenZFS pools, no kernel module, served over iSCSI and NBD
 #[derive(Debug, Parser)]
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     /// Datasets, volumes and snapshots: create, set, snapshot, list, …
     #[command(subcommand, arg_required_else_help = true)]
     Zfs(Zfs),
+    /// How pools and their devices are: `zpool status`
+    Status(ZpoolStatus),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
     /// Who asked for stable writes, what the intent log did, would a log device help

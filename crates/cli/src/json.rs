@@ -1,7 +1,11 @@
 //! JSON in the envelope of OpenZFS's `-j`: one object, `output_version` first, everything keyed by name.
 
 use serde_json::{Map, Value, json};
-use server::api::{self, Dataset, Device, Pool, Property, SourceKind};
+use server::{
+    api::{self, Dataset, Device, Pool, Property, ScanStats, SourceKind},
+    pool::status::human,
+    view,
+};
 
 /// The whole output of one command: one line.
 pub(crate) fn envelope(command: &str, key: &str, entries: Map<String, Value>) -> String {
@@ -99,6 +103,12 @@ pub(crate) fn device(
     object.insert("read_errors".to_owned(), json!(counter(device.read_errors)));
     object.insert("write_errors".to_owned(), json!(counter(device.write_errors)));
     object.insert("checksum_errors".to_owned(), json!(counter(device.checksum_errors)));
+    if let Some(slow) = device.slow_ios {
+        object.insert("slow_ios".to_owned(), json!(counter(slow)));
+    }
+    if device.sits_out {
+        object.insert("sit_out".to_owned(), json!("on"));
+    }
     if !device.children.is_empty() {
         let children = device.children.iter().filter(|child| !matches!(child.kind.as_str(), "hole"));
         object.insert(
@@ -107,6 +117,40 @@ pub(crate) fn device(
         );
     }
     Value::Object(object)
+}
+
+/// How far a scan is, under OpenZFS's names; with `-p` in bytes and seconds since 1970.
+pub(crate) fn scan(scan: &ScanStats, exact: bool) -> Value {
+    let number = |number: u64| if exact { number.to_string() } else { human(number) };
+    let time = |seconds: u64| match (seconds, exact) {
+        (0, _) => "-".to_owned(),
+        (seconds, true) => seconds.to_string(),
+        (seconds, false) => view::date(seconds),
+    };
+    let mut object = json!({
+        "function": scan.function,
+        "state": scan.state,
+        "start_time": time(scan.start_time),
+        "end_time": time(scan.end_time),
+        "to_examine": number(scan.to_examine),
+        "examined": number(scan.examined),
+        "skipped": number(scan.skipped),
+        "processed": number(scan.processed),
+        "errors": scan.errors.to_string(),
+        "bytes_per_scan": number(scan.examined),
+        "pass_start": scan.start_time.to_string(),
+        "scrub_pause": time(scan.paused),
+        "scrub_spent_paused": "0",
+        "issued_bytes_per_scan": number(scan.issued),
+        "issued": number(scan.issued),
+    });
+    if let (Value::Object(object), true) = (&mut object, scan.is_under_way()) {
+        object.insert("issued_rate".to_owned(), json!(number(scan.issued_rate)));
+        if let Some((least, most)) = scan.remaining {
+            object.insert("seconds_to_go".to_owned(), json!([least, most]));
+        }
+    }
+    object
 }
 
 /// Devices by name.

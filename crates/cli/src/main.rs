@@ -18,6 +18,7 @@ mod files;
 mod image;
 mod json;
 mod progress;
+mod repeat;
 mod serve;
 mod sparse;
 mod table;
@@ -98,6 +99,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
     match command {
         Command::Zpool(command) => zpool::run(command, context).await,
         Command::Zfs(command) => zfs::run(command, context).await,
+        Command::Status(args) => zpool::status::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
         Command::Zilstat(args) => zilstat::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,

@@ -46,6 +46,60 @@ pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl
     }
 }
 
+/// Shows work that somebody else does and estimates.
+pub(crate) struct Meter {
+    bar: Option<ProgressBar>,
+    said: Instant,
+}
+
+impl Meter {
+    pub(crate) fn new(what: &str) -> Self {
+        Self { bar: std::io::stderr().is_terminal().then(|| foreign_bar(what)), said: Instant::now() }
+    }
+
+    /// `rate` is bytes per second, `rest` how long it takes, in words.
+    pub(crate) fn show(&mut self, what: &str, amount: Amount, rate: u64, rest: &str) {
+        let Amount { done, total } = amount;
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(total.max(done));
+                bar.set_position(done);
+                bar.set_prefix(what.to_owned());
+                bar.set_message(format!("{}/s  {rest}", human(rate)));
+            }
+            None if self.said.elapsed() >= LINES => {
+                self.said = Instant::now();
+                let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
+                eprintln!(
+                    "{what}: {} of {} ({percent}%), {}/s, {rest}",
+                    human(done),
+                    human(total),
+                    human(rate)
+                );
+            }
+            None => {}
+        }
+    }
+
+    /// It is over: the bar goes.
+    pub(crate) fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn foreign_bar(what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) =
+        ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {msg}")
+    {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(what.to_owned());
+    bar
+}
+
 fn bar(what: &str) -> ProgressBar {
     let style = "{msg} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left";
     let bar = ProgressBar::new(0);

@@ -3,7 +3,7 @@
 //! The daemon counts ([`server::logs`]); this subtracts what it said before, and prints. The totals end with a
 //! sentence per volume, because "is my log device used, would one help?" is what people come for.
 
-use std::{fmt::Write as _, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use server::{
@@ -15,49 +15,15 @@ use server::{
 use crate::{
     args::Zilstat,
     context::{Context, FAILED, print},
-    json,
+    json, repeat,
     table::{Column, render},
     zpool::finish,
 };
 
 /// Reports between two headers, when they are one line each.
 const HEADER_EVERY: u64 = 20;
-/// Longest interval, seconds: a day.
-const INTERVAL_MAX: f64 = 86_400.0;
-
-/// What was typed.
-#[derive(Debug, PartialEq)]
-struct Asked<'a> {
-    names: &'a [String],
-    interval: Option<Duration>,
-    count: Option<u64>,
-}
-
-/// Names first, then seconds, then how often: a name never begins with a digit.
-fn parse(words: &[String]) -> Result<Asked<'_>, String> {
-    let is_number = |word: &String| word.starts_with(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
-    let at = words.iter().position(is_number).unwrap_or(words.len());
-    let (names, numbers) = words.split_at(at);
-    let seconds = |word: &String| match word.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= INTERVAL_MAX => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("invalid interval '{word}': give seconds, more than 0 and at most a day")),
-    };
-    let times = |word: &String| match word.parse::<u64>() {
-        Ok(times) if times > 0 => Ok(times),
-        _ => Err(format!("invalid count '{word}': give how often to report, at least 1")),
-    };
-    match numbers {
-        [] => Ok(Asked { names, interval: None, count: None }),
-        [interval] => Ok(Asked { names, interval: Some(seconds(interval)?), count: None }),
-        [interval, count] => {
-            Ok(Asked { names, interval: Some(seconds(interval)?), count: Some(times(count)?) })
-        }
-        [_, _, more, ..] => Err(format!("'{more}' is too much: the interval and the count come last")),
-    }
-}
-
 pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<ExitCode> {
-    let asked = parse(&args.words).map_err(|wrong| context.usage(&["zilstat"], &wrong))?;
+    let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zilstat"], &wrong))?;
     let Some(daemon) = Client::find(&context.socket()).await? else {
         eprintln!(
             "cannot show intent logs: no daemon answers on '{}'\nwhat is counted is counted by the process that serves \
@@ -352,20 +318,6 @@ fn object(volume: &VolumeLog, seconds: Option<f64>, args: &Zilstat) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_come_first_then_seconds_then_how_often() {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let all = words("tank lake/v 0.5 3");
-        let asked = parse(&all).unwrap();
-        assert_eq!(asked.names, words("tank lake/v"));
-        assert_eq!((asked.interval, asked.count), (Some(Duration::from_millis(500)), Some(3)));
-        assert_eq!(parse(&words("2")).unwrap().interval, Some(Duration::from_secs(2)));
-        assert_eq!(parse(&[]).unwrap(), Asked { names: &[], interval: None, count: None });
-        for wrong in ["0", "-1", "tank 1 0", "tank 1 2 3", "1 tank", "99999999", "1x", "1 1.5"] {
-            assert!(parse(&words(wrong)).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn times_are_short() {

@@ -120,7 +120,7 @@ pub struct Device {
     pub path: Option<String>,
     /// What a top-level device is for: `normal`, `dedup`, `special`, `log`; `spare` and `l2cache` beside the tree.
     pub class: String,
-    /// `ONLINE`, `DEGRADED`, `FAULTED`, `OFFLINE`, `REMOVED`, `UNAVAIL`.
+    /// `ONLINE`, `DEGRADED`, `FAULTED`, `OFFLINE`, `REMOVED`, `UNAVAIL`; of hot spares also `INUSE`.
     pub state: String,
     /// What stands behind the counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +133,15 @@ pub struct Device {
     pub write_errors: u64,
     /// Wrong bytes it gave.
     pub checksum_errors: u64,
+    /// I/O that took much longer than it should have, of leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_ios: Option<u64>,
+    /// A resilver brings it up to date, or a scrub has repaired something of it.
+    #[serde(default)]
+    pub repairing: bool,
+    /// Far slower than its peers, and not read from while they can answer.
+    #[serde(default)]
+    pub sits_out: bool,
     /// Size and use, of the root and top-level devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,
@@ -163,6 +172,60 @@ pub struct Problem {
     pub harmless: bool,
 }
 
+/// The scrub or resilver that runs, or the last one. Bytes are as allocated, parity included; times are seconds since
+/// 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanStats {
+    /// `SCRUB` or `RESILVER`.
+    pub function: String,
+    /// `SCANNING`, `FINISHED` or `CANCELED`.
+    pub state: String,
+    /// Begun.
+    pub start_time: u64,
+    /// Ended; 0 while it runs.
+    pub end_time: u64,
+    /// Halted since then; 0 if it is not.
+    pub paused: u64,
+    /// Bytes to be read in all.
+    pub to_examine: u64,
+    /// Bytes found so far.
+    pub examined: u64,
+    /// Bytes read so far.
+    pub issued: u64,
+    /// Bytes left out.
+    pub skipped: u64,
+    /// Bytes written again.
+    pub processed: u64,
+    /// Blocks that could not be repaired.
+    pub errors: u64,
+    /// Bytes found per second.
+    pub examined_rate: u64,
+    /// Bytes read per second lately.
+    pub issued_rate: u64,
+    /// Seconds it will take from now: not less and not more than these, if that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<(u64, u64)>,
+}
+
+impl ScanStats {
+    /// Whether it is not over, paused or not.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.state == "SCANNING"
+    }
+}
+
+/// Bytes of a volume that are lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostBytes {
+    /// As in [`Pool::lost`]: `tank/vm1:<0x1>`.
+    pub object: String,
+    /// Where they begin.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
@@ -170,7 +233,7 @@ pub struct Pool {
     pub name: String,
     /// Guid.
     pub guid: String,
-    /// State of the whole.
+    /// State of the whole; `SUSPENDED` while nothing can be written.
     pub state: String,
     /// The transaction group that is open.
     pub txg: u64,
@@ -179,9 +242,15 @@ pub struct Pool {
     /// What is wrong, if anything is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// The `scan:` line.
+    /// The `scan:` line; lines after the first begin with a tab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan: Option<String>,
+    /// The same as numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_stats: Option<ScanStats>,
+    /// Why nothing can be written, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<String>,
     /// The `remove:` line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<String>,
@@ -201,6 +270,9 @@ pub struct Pool {
     /// What is lost: `tank/vm1:<0x1>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+    /// Of volumes, which bytes that is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_bytes: Vec<LostBytes>,
     /// Volumes with `sync=disabled`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sync_disabled: Vec<String>,

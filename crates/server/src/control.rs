@@ -212,19 +212,15 @@ async fn operate(
         Ok(Json(request)) => request,
         Err(error) => return failure(StatusCode::BAD_REQUEST, &error.body_text()),
     };
-    let done = tokio::spawn(async move { Box::pin(ops::run(&shared.host, request)).await });
-    match done.await {
-        Ok(Ok(answer)) => Json(answer).into_response(),
-        Ok(Err(refused)) => {
+    match Box::pin(ops::run(&shared.host, request)).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(refused) => {
             let status = match refused {
                 ops::Failure { not_found: true, .. } => StatusCode::NOT_FOUND,
                 ops::Failure { code: 2, .. } => StatusCode::BAD_REQUEST,
                 _ => StatusCode::CONFLICT,
             };
             (status, Json(api::Failure { error: refused.message, code: Some(refused.code) })).into_response()
-        }
-        Err(error) => {
-            failure(StatusCode::INTERNAL_SERVER_ERROR, &format!("the operation ended abnormally: {error}"))
         }
     }
 }

@@ -209,7 +209,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
     drop(tasks);
     // An operation that has begun is finished first.
-    let turn = host.turn().await;
+    let turn = host.last_turn().await;
     let closed = host.close().await;
     drop(turn);
     drop(socket);

@@ -1,21 +1,33 @@
 //! Open pools as [`api`] values. The daemon and a command without one both come through here.
 
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+
+use engine::{
+    engine::Engine,
+    events::{Event, ScanKind},
+    scan::Progress,
+};
 use pool::{
     Pool,
     dmu::ReadError,
     dsl::{Dataset, DatasetKind, LookupError},
     import::Report,
     props::{self, Style},
-    status::{self, PoolStatus, VdevStatus},
+    status::{self, LoggedError, PoolStatus, Problem, VdevStatus},
     vdev::Class,
 };
 
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
     host::chain,
-    logs,
+    hostid, logs,
+    memory::{Known, PATIENCE},
     ops::Held,
+    scans,
 };
+
+/// The note of a leaf whose resilver has not begun.
+const AWAITING: &str = "(awaiting resilver)";
 
 /// Lost blocks that are listed by name at most.
 const LOST_MAX: usize = 1000;
@@ -104,33 +116,18 @@ fn property(property: &props::Property) -> api::Property {
     }
 }
 
-/// A pool that is open here, with what only its owner knows: whether it is written to, and still can be.
+/// A pool that is open here, with what only its owner knows: whether it is written to, and still can be; how far a scan
+/// is. From memory: what has to be read is as of the last time that it could be.
 pub async fn held(held: &Held) -> api::Pool {
     let view = held.view();
-    let mut found = match held.engine() {
-        Some(engine) => api::Pool { replayed: logs::replayed(engine), ..shown(&view, false).await },
-        None => pool(&view, true).await,
+    let suspended = held.suspended();
+    let known = held.memory().recall(&view, suspended.is_some()).await;
+    let Some(engine) = held.engine() else {
+        let notes = tokio::time::timeout(PATIENCE, logs::unreplayed(&view)).await.unwrap_or_default();
+        return api::Pool { replayed: unreplayed(notes), ..shown(&view, &known, true, None) };
     };
-    if let Some(why) = held.engine().and_then(|engine| engine.suspended()) {
-        found.state = "SUSPENDED".to_owned();
-        found.root.state = found.state.clone();
-        found.problem = Some(api::Problem {
-            status: format!("One or more devices are faulted in response to IO failures:\n\t{why}"),
-            action: Some(
-                "Make sure the affected devices are connected, then restart the daemon. What was\n\tflushed before \
-                 is on the devices."
-                    .to_owned(),
-            ),
-            see: Some(format!("{}ZFS-8000-HC", status::MESSAGE_URL)),
-            message_id: Some("ZFS-8000-HC".to_owned()),
-            harmless: false,
-        });
-        let health = found.properties.iter_mut().find(|property| property.name == "health");
-        if let Some(health) = health {
-            (health.value, health.exact) = (found.state.clone(), found.state.clone());
-        }
-    }
-    found
+    let live = Live::of(engine, suspended);
+    api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
 }
 
 /// A pool with its devices, problems and properties. What cannot be read is reported beside what can. `read_only`
@@ -138,12 +135,109 @@ pub async fn held(held: &Held) -> api::Pool {
 pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
     // Nobody replays logs of a pool that is only looked at.
     let notes = logs::unreplayed(pool).await;
-    let replayed = (!notes.is_empty()).then(|| api::log::Replayed { notes, ..Default::default() });
-    api::Pool { replayed, ..shown(pool, read_only).await }
+    api::Pool { replayed: unreplayed(notes), ..shown(pool, &read(pool).await, read_only, None) }
 }
 
-/// The same without its intent logs.
-async fn shown(pool: &Pool, read_only: bool) -> api::Pool {
+fn unreplayed(notes: Vec<String>) -> Option<api::log::Replayed> {
+    (!notes.is_empty()).then(|| api::log::Replayed { notes, ..Default::default() })
+}
+
+/// What only the one who writes to a pool knows.
+struct Live {
+    suspended: Option<String>,
+    scan: Option<Progress>,
+    /// Leaves that the running scan writes to.
+    repairing: BTreeSet<u64>,
+}
+
+impl Live {
+    fn of(engine: &Engine, suspended: Option<String>) -> Self {
+        let scan = engine.scan_progress();
+        let mut repairing = BTreeSet::new();
+        if let Some(scan) = scan.as_ref().filter(|scan| scan.ended.is_none()) {
+            repairing.extend(scan.targets.iter().copied());
+            if scan.kind == ScanKind::Scrub {
+                let since = engine.events().since(0);
+                repairing.extend(since.iter().filter(|record| record.time.0 >= scan.started).filter_map(
+                    |record| match &record.event {
+                        Event::Repaired { device, .. } => Some(device.guid),
+                        _ => None,
+                    },
+                ));
+            }
+        }
+        Self { suspended, scan, repairing }
+    }
+}
+
+/// What can be told at once, with what was read before.
+fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> api::Pool {
+    let mut found = PoolStatus::of(pool, known.space.as_ref(), known.log.len() as u64);
+    let suspended = live.and_then(|live| live.suspended.clone());
+    if suspended.is_some() {
+        let is_wait = known
+            .properties
+            .iter()
+            .find(|property| property.name == "failmode")
+            .is_none_or(|failmode| failmode.value != "continue");
+        found.problem = Some(if is_wait { Problem::SuspendedWaiting } else { Problem::SuspendedFailing });
+    }
+    let mut shown = of_status(&found);
+    if suspended.is_some() {
+        shown.state = "SUSPENDED".to_owned();
+        shown.root.state = shown.state.clone();
+    }
+    shown.scan_stats = match live.and_then(|live| live.scan.as_ref()) {
+        Some(progress) => Some(scans::of_engine(progress, hostid::now())),
+        None => pool.scan().and_then(scans::of_commit),
+    };
+    shown.scan = shown.scan_stats.as_ref().map(|scan| scans::text(scan, local_offset));
+    let function = shown.scan_stats.as_ref().map_or("", |scan| scan.function.as_str());
+    if let Some(live) = live {
+        decorate(&mut shown.root, &live.repairing, function);
+    }
+    let in_use: BTreeSet<u64> = pool.tree().leaves().iter().map(|leaf| leaf.guid).collect();
+    for spare in &mut shown.spares {
+        if spare.guid.parse().is_ok_and(|guid| in_use.contains(&guid)) {
+            spare.state = "INUSE".to_owned();
+            spare.note = Some("currently in use".to_owned());
+        }
+    }
+    shown.txg = pool.uberblock().txg;
+    shown.lost.clone_from(&known.lost);
+    shown.lost_bytes.clone_from(&known.lost_bytes);
+    shown.sync_disabled.clone_from(&known.sync_disabled);
+    shown.problems.clone_from(&known.problems);
+    shown.properties.clone_from(&known.properties);
+    for property in &mut shown.properties {
+        // These change without a commit.
+        let now = match property.name.as_str() {
+            "health" => shown.state.as_str(),
+            "readonly" if read_only => "on",
+            "readonly" => "off",
+            _ => continue,
+        };
+        (property.value, property.exact) = (now.to_owned(), now.to_owned());
+    }
+    shown.suspended = suspended;
+    shown
+}
+
+/// Says which leaves a running scan writes to.
+fn decorate(device: &mut api::Device, repairing: &BTreeSet<u64>, function: &str) {
+    if device.guid.parse().is_ok_and(|guid| repairing.contains(&guid)) && device.present {
+        device.repairing = true;
+        let word = if function == "RESILVER" { "(resilvering)" } else { "(repairing)" };
+        device.note = Some(match device.note.take().filter(|note| note != AWAITING) {
+            Some(note) => format!("{note}  {word}"),
+            None => word.to_owned(),
+        });
+    }
+    device.children.iter_mut().for_each(|child| decorate(child, repairing, function));
+}
+
+/// What of a pool has to be read.
+pub(crate) async fn read(pool: &Pool) -> Known {
     let mut problems = Vec::new();
     let mut note =
         |what: &str, error: &ReadError| problems.push(format!("cannot read {what}: {}", chain(error)));
@@ -151,41 +245,59 @@ async fn shown(pool: &Pool, read_only: bool) -> api::Pool {
     let log =
         status::error_log(pool).await.map_err(|error| note("the error log", &error)).unwrap_or_default();
     let properties = match pool.properties().await {
-        Ok(properties) => {
-            let mut all: Vec<_> = properties.list().iter().map(property).collect();
-            if let Some(property) = all.iter_mut().find(|property| property.name == "readonly") {
-                let word = if read_only { "on" } else { "off" };
-                (property.value, property.exact) = (word.to_owned(), word.to_owned());
-            }
-            all
-        }
+        Ok(properties) => properties.list().iter().map(property).collect(),
         Err(error) => {
             note("the properties", &error);
             Vec::new()
         }
     };
-    let found = PoolStatus::of(pool, space, log.len() as u64);
-    let mut lost = Vec::new();
-    for entry in log.iter().take(LOST_MAX) {
-        let at = entry.at;
-        let name = match at.objset {
-            0 => "<metadata>".to_owned(),
-            object => match dataset_name(pool, object).await {
-                Some(name) => name,
-                None => format!("<0x{object:x}>"),
-            },
-        };
-        let line = format!("{name}:<0x{:x}>", at.object);
-        if lost.last() != Some(&line) {
-            lost.push(line);
-        }
-    }
+    let (lost, lost_bytes) = lost(pool, &log).await;
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()
     });
-    let txg = pool.uberblock().txg;
-    api::Pool { txg, properties, lost, sync_disabled, problems, ..of_status(&found) }
+    let (txg, space) = (pool.uberblock().txg, space.cloned());
+    Known { txg, space, log, lost, lost_bytes, properties, sync_disabled, problems }
+}
+
+/// The names of lost blocks, and of volumes their bytes; neighbours are one.
+async fn lost(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec<api::LostBytes>) {
+    let (mut names, mut ranges) = (Vec::new(), Vec::<api::LostBytes>::new());
+    let mut datasets = BTreeMap::new();
+    for entry in log.iter().take(LOST_MAX) {
+        let at = entry.at;
+        if let Entry::Vacant(vacant) = datasets.entry(at.objset) {
+            let named = match at.objset {
+                0 => ("<metadata>".to_owned(), None),
+                object => match dataset_name(pool, object).await {
+                    Some(name) => {
+                        let block = block_of(pool, &name).await;
+                        (name, block)
+                    }
+                    None => (format!("<0x{object:x}>"), None),
+                },
+            };
+            vacant.insert(named);
+        }
+        let (name, block) = &datasets[&at.objset];
+        let line = format!("{name}:<0x{:x}>", at.object);
+        if names.last() != Some(&line) {
+            names.push(line.clone());
+        }
+        let Some(length) = block.filter(|_| at.object == 1 && at.level == 0) else { continue };
+        let Some(offset) = at.blkid.checked_mul(length) else { continue };
+        match ranges.last_mut() {
+            Some(last) if last.object == line && last.offset + last.length == offset => last.length += length,
+            _ => ranges.push(api::LostBytes { object: line, offset, length }),
+        }
+    }
+    (names, ranges)
+}
+
+/// The block size of a volume, if it is one.
+async fn block_of(pool: &Pool, name: &str) -> Option<u64> {
+    let dataset = pool.dsl().await.ok()?.lookup(name).await.ok()?;
+    dataset.properties().await.ok()?.number("volblocksize")
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
@@ -231,7 +343,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
             action: advice.action,
             see: advice.message_id.map(|id| format!("{}{id}", status::MESSAGE_URL)),
             message_id: advice.message_id.map(str::to_owned),
-            harmless: matches!(problem, status::Problem::FeaturesDisabled | status::Problem::OldVersion),
+            harmless: matches!(problem, Problem::FeaturesDisabled | Problem::OldVersion),
         }
     });
     api::Pool {
@@ -242,6 +354,8 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         properties: Vec::new(),
         problem,
         scan: found.scan.clone(),
+        scan_stats: None,
+        suspended: None,
         removal: found.removal.clone(),
         expansion: found.expansion.clone(),
         root: device(&found.root, None),
@@ -249,6 +363,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),
         errors: found.error_count,
         lost: Vec::new(),
+        lost_bytes: Vec::new(),
         sync_disabled: Vec::new(),
         replayed: None,
         problems: Vec::new(),
@@ -274,6 +389,9 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
         read_errors: vdev.errors.read,
         write_errors: vdev.errors.write,
         checksum_errors: vdev.errors.checksum,
+        slow_ios: vdev.slow,
+        repairing: false,
+        sits_out: vdev.sits_out,
         space: vdev.space.map(|space| api::Space {
             size: space.size,
             allocated: space.allocated,

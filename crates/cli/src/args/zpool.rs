@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Rewind, Search};
+use super::{
+    Rewind, Search, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen,
+    ZpoolReplace, ZpoolResilver, ZpoolScrub, ZpoolWait,
+};
 
 /// Subcommands of `zpool`.
 #[derive(Debug, Subcommand)]
@@ -21,6 +24,26 @@ pub(crate) enum Zpool {
     Import(ZpoolImport),
     /// Close a pool for good, so that any host may import it
     Export(ZpoolExport),
+    /// Take devices offline
+    Offline(ZpoolOffline),
+    /// Take devices into use again
+    Online(ZpoolOnline),
+    /// Make a device another side of a mirror
+    Attach(ZpoolAttach),
+    /// Take a side of a mirror out of the pool
+    Detach(ZpoolDetach),
+    /// Let a device take another's place
+    Replace(ZpoolReplace),
+    /// Forget errors of devices, and let a suspended pool go on
+    Clear(ZpoolClear),
+    /// Look at every device now
+    Reopen(ZpoolReopen),
+    /// Read everything, verify it, and repair what is wrong
+    Scrub(ZpoolScrub),
+    /// Begin anew to bring devices up to date
+    Resilver(ZpoolResilver),
+    /// Wait until something is over
+    Wait(ZpoolWait),
     /// Show the health of pools and their devices
     Status(ZpoolStatus),
     /// Show pools with their size, use and health
@@ -92,6 +115,9 @@ pub(crate) struct ZpoolExport {
     /// Although clients are connected: they are cut off
     #[arg(short = 'f')]
     pub(crate) force: bool,
+    /// Give up a pool whose devices are gone for good: what was not flushed is lost
+    #[arg(short = 'F', conflicts_with = "all")]
+    pub(crate) drop: bool,
     /// Pools
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub(crate) pools: Vec<String>,
@@ -120,16 +146,23 @@ pub(crate) struct ZpoolStatus {
     /// Only pools with a problem
     #[arg(short = 'x')]
     pub(crate) unhealthy: bool,
+    /// Only devices with a problem
+    #[arg(short = 'e')]
+    pub(crate) unhealthy_devices: bool,
+    /// How many I/Os of each device took too long
+    #[arg(short = 's')]
+    pub(crate) slow: bool,
     /// Exact numbers
     #[arg(short = 'p')]
     pub(crate) exact: bool,
     #[command(flatten)]
     pub(crate) names: DeviceNames,
-    /// JSON
+    /// JSON; with an interval, one object a line
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
-    /// Pools; all if none is named
-    pub(crate) pools: Vec<String>,
+    /// Pools; all if none is named. Then seconds, and how often
+    #[arg(value_name = "POOL… [INTERVAL [COUNT]]")]
+    pub(crate) words: Vec<String>,
 }
 
 /// `zpool list`

@@ -19,7 +19,11 @@ use crate::{
 };
 
 /// Properties from `-o`, or what is wrong with them as a usage error.
-fn options(words: &[String], context: &Context, command: &str) -> anyhow::Result<Vec<(String, String)>> {
+pub(super) fn options(
+    words: &[String],
+    context: &Context,
+    command: &str,
+) -> anyhow::Result<Vec<(String, String)>> {
     assignments(words).map_err(|failure| context.usage(&["zpool", command], &failure.message).into())
 }
 
@@ -86,7 +90,7 @@ pub(crate) async fn destroy(args: ZpoolDestroy, context: &Context) -> anyhow::Re
 }
 
 /// Names of all imported pools: the daemon's and those in the cache file.
-async fn imported(act: &Act, context: &Context) -> anyhow::Result<Vec<String>> {
+pub(super) async fn imported(act: &Act, context: &Context) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     if let Some(daemon) = act.daemon() {
         names.extend(daemon.pools().await?.into_iter().map(|pool| pool.name));
@@ -101,7 +105,11 @@ pub(crate) async fn export(args: ZpoolExport, context: &Context) -> anyhow::Resu
     let mut act = Act::new(context).await?;
     let pools = if args.all { imported(&act, context).await? } else { args.pools };
     for pool in pools {
-        act.attempt(Operation::PoolExport { pool, force: args.force }).await;
+        act.attempt(match args.drop {
+            true => Operation::PoolAbandon { pool },
+            false => Operation::PoolExport { pool, force: args.force },
+        })
+        .await;
     }
     Ok(act.finish().await)
 }

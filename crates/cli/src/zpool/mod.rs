@@ -1,12 +1,15 @@
 //! `zpool`: the words, columns and exit codes of OpenZFS.
 
 mod change;
+mod drives;
 pub(crate) mod get;
 mod history;
 mod import;
 mod list;
 mod names;
-mod status;
+mod scan;
+pub(crate) mod status;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -34,6 +37,16 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::History(args) => history::run(args, context).await,
         Zpool::Labelclear(args) => change::clear_label(args).await,
         Zpool::Checkpoint(args) => change::checkpoint(args, context).await,
+        Zpool::Offline(args) => drives::offline(args, context).await,
+        Zpool::Online(args) => drives::online(args, context).await,
+        Zpool::Attach(args) => drives::attach(args, context).await,
+        Zpool::Detach(args) => drives::detach(args, context).await,
+        Zpool::Replace(args) => drives::replace(args, context).await,
+        Zpool::Clear(args) => drives::clear(args, context).await,
+        Zpool::Reopen(args) => drives::reopen(args, context).await,
+        Zpool::Scrub(args) => scan::scrub(args, context).await,
+        Zpool::Resilver(args) => scan::resilver(args, context).await,
+        Zpool::Wait(args) => wait::run(args, context).await,
         Zpool::Status(args) => status::run(args, context).await,
         Zpool::List(args) => list::run(args, context).await,
         Zpool::Get(args) => get::run(args, context).await,

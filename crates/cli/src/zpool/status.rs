@@ -14,7 +14,7 @@ use crate::{
     args::ZpoolStatus,
     ask::Ask,
     context::{Context, print},
-    json,
+    json, repeat,
 };
 
 /// Narrowest name column.
@@ -23,7 +23,24 @@ const NAME_WIDTH_MIN: usize = 10;
 const HIDDEN: [&str; 2] = ["hole", "indirect"];
 
 pub(crate) async fn run(args: ZpoolStatus, context: &Context) -> anyhow::Result<ExitCode> {
-    let answer = Ask::new(context).await?.pools(&args.pools).await?;
+    let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zpool", "status"], &wrong))?;
+    let ask = Ask::new(context).await?;
+    let mut report = 0;
+    loop {
+        let code = once(&ask, asked.names, &args).await?;
+        report += 1;
+        let Some(interval) = asked.interval.filter(|_| asked.count.is_none_or(|count| report < count)) else {
+            return Ok(code);
+        };
+        tokio::time::sleep(interval).await;
+        if !args.json {
+            print("\n")?;
+        }
+    }
+}
+
+async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus) -> anyhow::Result<ExitCode> {
+    let answer = ask.pools(names).await?;
     let mut failures = answer.failures;
     let healthy = |pool: &Pool| pool.problem.as_ref().is_none_or(|problem| problem.harmless);
     let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !healthy(pool)).collect();
@@ -31,13 +48,13 @@ pub(crate) async fn run(args: ZpoolStatus, context: &Context) -> anyhow::Result<
         failures.extend(pool.problems.iter().cloned());
     }
     if args.json {
-        let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, &args))).collect();
+        let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, args))).collect();
         print(&json::envelope("zpool status", "pools", entries))?;
         return Ok(finish(&failures));
     }
-    let texts: Vec<String> = shown.iter().map(|pool| text(pool, &args)).collect();
+    let texts: Vec<String> = shown.iter().map(|pool| text(pool, args)).collect();
     print(&texts.join("\n"))?;
-    match (&args.pools[..], &answer.found[..]) {
+    match (names, &answer.found[..]) {
         ([], []) => eprintln!("no pools available"),
         ([], _) if args.unhealthy && shown.is_empty() => print("all pools are healthy\n")?,
         (_, found) if args.unhealthy => {
@@ -83,13 +100,14 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     everything
         .for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
     let width = widest.max(NAME_WIDTH_MIN);
+    let slow = if args.slow { format!(" {:>5}", "SLOW") } else { String::new() };
     line(
         &mut out,
-        format_args!("\t{:width$}  {:8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM"),
+        format_args!("\t{:width$}  {:8} {:>5} {:>5} {:>5}{slow}", "NAME", "STATE", "READ", "WRITE", "CKSUM"),
     );
     row(&mut out, &pool.root, 0, width, args);
     let tops = |class: &'static str| {
-        pool.root.children.iter().filter(move |top| is_shown(top) && top.class == class)
+        pool.root.children.iter().filter(move |top| is_wanted(top, args) && top.class == class)
     };
     tops("normal").for_each(|top| tree(&mut out, top, 2, width, args));
     for (class, title) in [("dedup", "dedup"), ("special", "special"), ("log", "logs")] {
@@ -108,7 +126,10 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     for spare in &pool.spares {
         let state = if spare.state == "ONLINE" { "AVAIL" } else { &spare.state };
         let name = args.names.of(spare);
-        line(&mut out, format_args!("\t  {name:0$}  {state:8}", width - 2));
+        match &spare.note {
+            Some(note) => line(&mut out, format_args!("\t  {name:0$}  {state:8}  {note}", width - 2)),
+            None => line(&mut out, format_args!("\t  {name:0$}  {state:8}", width - 2)),
+        }
     }
     out.push('\n');
     match pool.errors {
@@ -120,7 +141,13 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         }
         _ => {
             out.push_str("errors: Permanent errors have been detected in the following files:\n\n");
-            pool.lost.iter().for_each(|lost| line(&mut out, format_args!("        {lost}")));
+            for lost in &pool.lost {
+                line(&mut out, format_args!("        {lost}"));
+                for bytes in pool.lost_bytes.iter().filter(|bytes| bytes.object == *lost) {
+                    let last = bytes.offset.saturating_add(bytes.length.saturating_sub(1));
+                    line(&mut out, format_args!("            bytes {}-{last}", bytes.offset));
+                }
+            }
         }
     }
     out
@@ -147,16 +174,29 @@ fn is_shown(device: &Device) -> bool {
     !HIDDEN.contains(&device.kind.as_str())
 }
 
+/// Whether a device has its line: with `-e` only if it or one below it is not as it should be.
+fn is_wanted(device: &Device, args: &ZpoolStatus) -> bool {
+    is_shown(device) && (!args.unhealthy_devices || !is_well(device))
+}
+
+fn is_well(device: &Device) -> bool {
+    device.state == "ONLINE"
+        && device.read_errors + device.write_errors + device.checksum_errors == 0
+        && !device.repairing
+        && device.children.iter().all(is_well)
+}
+
 fn measure(device: &Device, depth: usize, args: &ZpoolStatus, widest: &mut usize) {
     *widest = (*widest).max(depth + args.names.of(device).chars().count());
-    for child in device.children.iter().filter(|child| is_shown(child)) {
+    for child in device.children.iter().filter(|child| is_wanted(child, args)) {
         measure(child, depth + 2, args, widest);
     }
 }
 
 fn tree(out: &mut String, device: &Device, depth: usize, width: usize, args: &ZpoolStatus) {
     row(out, device, depth, width, args);
-    device.children.iter().filter(|c| is_shown(c)).for_each(|child| tree(out, child, depth + 2, width, args));
+    let children = device.children.iter().filter(|child| is_wanted(child, args));
+    children.for_each(|child| tree(out, child, depth + 2, width, args));
 }
 
 fn row(out: &mut String, device: &Device, depth: usize, width: usize, args: &ZpoolStatus) {
@@ -171,7 +211,16 @@ fn row(out: &mut String, device: &Device, depth: usize, width: usize, args: &Zpo
         number(device.write_errors),
         number(device.checksum_errors),
     );
-    match &device.note {
+    let slow = match (device.slow_ios, args.slow) {
+        (_, false) => String::new(),
+        (Some(slow), true) => format!(" {:>5}", number(slow)),
+        (None, true) => format!(" {:>5}", "-"),
+    };
+    let text = text + &slow;
+    let sits_out = (device.sits_out && args.slow).then_some("(slow: not read from while others can answer)");
+    let note = [device.note.as_deref(), sits_out].into_iter().flatten().collect::<Vec<_>>().join("  ");
+    let note = Some(note).filter(|note| !note.is_empty());
+    match note {
         Some(note) => line(out, format_args!("{text}  {note}")),
         None => line(out, format_args!("{text}")),
     }
@@ -186,6 +235,12 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     if let Some(scan) = &pool.scan {
         object.insert("scan".to_owned(), json!(scan));
     }
+    if let Some(scan) = &pool.scan_stats {
+        object.insert("scan_stats".to_owned(), json::scan(scan, args.exact));
+    }
+    if let Some(why) = &pool.suspended {
+        object.insert("suspended".to_owned(), json!(why));
+    }
     let exact = args.exact;
     let number = move |number: u64| if exact { number.to_string() } else { bytes(number) };
     let counter = move |number: u64| if exact { number.to_string() } else { count(number) };
@@ -193,7 +248,7 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     let one = |device: &Device| json::device(device, &name, &number, &counter);
     // As in the text, only devices for data stand below the root; the others have a section each.
     let of_class = |class: &str| {
-        let children = pool.root.children.iter().filter(|top| is_shown(top) && top.class == class);
+        let children = pool.root.children.iter().filter(|top| is_wanted(top, args) && top.class == class);
         Device { children: children.cloned().collect(), ..pool.root.clone() }
     };
     let root = of_class("normal");
@@ -219,6 +274,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     }
     if args.verbose && !pool.lost.is_empty() {
         object.insert("errlist".to_owned(), json!(pool.lost));
+        if !pool.lost_bytes.is_empty() {
+            object.insert("lost_bytes".to_owned(), json!(pool.lost_bytes));
+        }
     }
     Value::Object(object)
 }

@@ -43,6 +43,10 @@ pub struct VdevStatus {
     pub note: Option<String>,
     /// Errors since the pool was opened.
     pub errors: Errors,
+    /// I/Os that took longer than [`crate::vdev::SLOW`], of a leaf.
+    pub slow: Option<u64>,
+    /// Much slower than its peers: not read from while others can answer.
+    pub sits_out: bool,
     /// Which allocations it is for; meaningful for top-level devices.
     pub class: Class,
     /// Size and use, for top-level devices whose space maps were read.
@@ -96,7 +100,7 @@ impl VdevStatus {
         let leaf = vdev.leaf.as_ref();
         let not_present = leaf.is_some_and(|leaf| {
             let now = leaf.condition.get();
-            now.disk.is_none() && !now.offline && !now.removed
+            now.disk.is_none() && !now.offline && !now.removed && !now.faulted
         });
         let mut status = Self {
             name: vdev.display_name(),
@@ -109,6 +113,8 @@ impl VdevStatus {
             not_present,
             note: None,
             errors: vdev.counters.get(),
+            slow: leaf.map(|leaf| leaf.pulse.slow()),
+            sits_out: leaf.is_some_and(|leaf| leaf.condition.get().sits_out),
             class: vdev.class(),
             space: space.copied(),
             device_bytes: leaf.and_then(|leaf| leaf.disk()).map(|disk| disk.info().size),
@@ -190,6 +196,8 @@ impl PoolStatus {
             not_present: false,
             note: aux.note().map(str::to_owned),
             errors: tree.counters.get(),
+            slow: None,
+            sits_out: false,
             class: Class::Normal,
             space: space.map(|space| space.total),
             device_bytes: None,

@@ -54,6 +54,10 @@ pub enum Problem {
     OfflineDevice,
     /// A device was removed from the running system.
     RemovedDevice,
+    /// Nothing can be written, and clients wait.
+    SuspendedWaiting,
+    /// Nothing can be written, and clients are told so.
+    SuspendedFailing,
     /// Features this implementation knows are not enabled.
     FeaturesDisabled,
     /// The metadata cannot be opened, with the reason.
@@ -77,12 +81,9 @@ pub const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/";
 /// What devices alone tell.
 pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
     let (mut faulted, mut missing, mut broken, mut failing, mut offline, mut removed) = Default::default();
-    status.root.walk(&mut |vdev: &VdevStatus| {
-        if !vdev.children.is_empty() || vdev.type_word == "root" {
-            return;
-        }
+    walk(&status.root, &mut |vdev: &VdevStatus| {
         let errors = vdev.errors;
-        failing |= errors.read + errors.write + errors.checksum > 0;
+        failing |= errors.read + errors.write + errors.checksum > 0 || vdev.state == State::Degraded;
         match (vdev.state, vdev.aux) {
             (State::Faulted, _) => faulted = true,
             (State::CantOpen, Aux::OpenFailed | Aux::BadGuidSum) => missing = true,
@@ -109,6 +110,16 @@ pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
         () if removed => Problem::RemovedDevice,
         () => return None,
     })
+}
+
+/// Leaves whose state matters: what happens to a device that is being replaced is being dealt with.
+fn walk(vdev: &VdevStatus, visit: &mut dyn FnMut(&VdevStatus)) {
+    match &vdev.children[..] {
+        _ if vdev.type_word == "replacing" => {}
+        [] if vdev.type_word == "root" => {}
+        [] => visit(vdev),
+        children => children.iter().for_each(|child| walk(child, visit)),
+    }
 }
 
 /// What an open pool tells besides.
@@ -143,6 +154,8 @@ impl Problem {
             Self::CorruptData => "ZFS-8000-8A",
             Self::FailingDevice => "ZFS-8000-9P",
             Self::HostMismatch | Self::HostActive { .. } => "ZFS-8000-EY",
+            Self::SuspendedWaiting => "ZFS-8000-HC",
+            Self::SuspendedFailing => "ZFS-8000-JQ",
             _ => return None,
         })
     }
@@ -211,6 +224,10 @@ impl Problem {
                 "One or more devices has been removed by the administrator.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
                 "Online the device using zpool online' or replace the device with\n\t'zpool replace'.",
             ),
+            Self::SuspendedWaiting | Self::SuspendedFailing => (
+                "One or more devices are faulted in response to IO failures.",
+                "Make sure the affected devices are connected, then run 'zpool clear'.",
+            ),
             Self::FeaturesDisabled => (
                 "Some supported and requested features are not enabled on the pool.\n\tThe pool can still be used, but some features are unavailable.",
                 "Enable all features using 'zpool upgrade'. Once this is done,\n\tthe pool may no longer be accessible by software that does not support\n\tthe features. See zpool-features(7) for details.",
@@ -247,6 +264,7 @@ impl Problem {
             Self::HostMismatch => "The pool was last accessed by another system.",
             Self::FaultedDevice | Self::FaultedDeviceUnreplicated => "One or more devices are faulted.",
             Self::Resilvering => "One or more devices were being resilvered.",
+            Self::SuspendedWaiting | Self::SuspendedFailing => "One or more devices are faulted.",
         };
         self.advice(status.to_owned(), Some(self.import_action(state)))
     }

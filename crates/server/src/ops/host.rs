@@ -34,6 +34,7 @@ use crate::{
     answers::Pools,
     host::{self, Foreign, HostError, Places, Settings, chain},
     hostid, logs,
+    memory::Memory,
     serving::Serving,
     state::{Remembered, StateError},
 };
@@ -55,6 +56,7 @@ pub struct Held {
     name: String,
     guid: u64,
     access: Access,
+    memory: Arc<Memory>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,13 +71,15 @@ impl Held {
     #[must_use]
     pub fn writing(engine: Arc<Engine>) -> Self {
         let view = engine.view();
-        Self { name: view.name().to_owned(), guid: view.guid(), access: Access::Writing(engine) }
+        let name = view.name().to_owned();
+        Self { name, guid: view.guid(), access: Access::Writing(engine), memory: Arc::default() }
     }
 
     /// A pool that is only read, and why.
     #[must_use]
     pub fn reading(pool: Arc<Pool>, why: impl Into<String>) -> Self {
-        Self { name: pool.name().to_owned(), guid: pool.guid(), access: Access::Reading(pool, why.into()) }
+        let (name, guid) = (pool.name().to_owned(), pool.guid());
+        Self { name, guid, access: Access::Reading(pool, why.into()), memory: Arc::default() }
     }
 
     /// Its name.
@@ -108,6 +112,18 @@ impl Held {
         }
     }
 
+    /// Why nothing can be written any more, if that is so.
+    #[must_use]
+    pub fn suspended(&self) -> Option<String> {
+        let why = chain(&self.engine()?.suspended()?);
+        Some(why.strip_prefix("the pool is suspended: ").unwrap_or(&why).to_owned())
+    }
+
+    /// What was found out about it so far.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// Why it is not written to, if that is so.
     #[must_use]
     pub fn read_only(&self) -> Option<&str> {
@@ -125,6 +141,8 @@ pub(crate) enum PoolError {
     Missing(String),
     /// It is open for reading only: the reason.
     ReadOnly(String),
+    /// Nothing can be written: which pool, and why.
+    Suspended(String, String),
     /// It is there and cannot be opened. The whole sentence.
     Failed(String),
 }
@@ -138,6 +156,9 @@ impl PoolError {
                 ..Failure::no_pool(name)
             },
             Self::ReadOnly(why) => Failure::new(format!("cannot open '{name}': pool is read-only: {why}")),
+            Self::Suspended(pool, why) => {
+                Failure::because(&format!("cannot open '{name}'"), suspended(&pool, &why))
+            }
             Self::Failed(sentence) => Failure::new(sentence),
         }
     }
@@ -150,6 +171,7 @@ impl PoolError {
                 ..Failure::no_dataset(name)
             },
             Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
+            Self::Suspended(pool, why) => Failure::because(what, suspended(&pool, &why)),
             Self::Failed(sentence) => Failure::new(sentence),
         }
     }
@@ -232,6 +254,13 @@ impl Cx<'_> {
     }
 }
 
+/// What is said of a pool that cannot be written to, and what helps.
+pub(crate) fn suspended(pool: &str, why: &str) -> String {
+    format!(
+        "pool I/O is currently suspended: {why}\nmake sure its devices are connected, then run 'zpool clear {pool}'"
+    )
+}
+
 /// A refusal of the engine, in words.
 pub(crate) fn refused(what: &str, error: &OpError) -> Failure {
     match error {
@@ -257,6 +286,9 @@ pub struct Host {
 /// busy machine within tenths of a second.
 const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// How often a pool that is being closed is asked whether it was suspended meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Block cache of a pool that a daemon opens later than at its start, in bytes.
 const LATER_CACHE: usize = 64 << 20;
@@ -296,6 +328,20 @@ impl Host {
         self.turn.lock().await
     }
 
+    /// The turn, unless the operation that has it waits for a pool that is suspended.
+    pub(crate) async fn last_turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        loop {
+            tokio::select! {
+                biased;
+                turn = self.turn.lock() => return Some(turn),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            if self.all().iter().any(|held| held.suspended().is_some()) {
+                return None;
+            }
+        }
+    }
+
     /// The pools that are open, each as of its last commit.
     #[must_use]
     pub fn views(&self) -> Pools {
@@ -323,6 +369,10 @@ impl Host {
     pub(crate) fn keep(&self, held: Held) -> Arc<Held> {
         let held = Arc::new(held);
         self.held.lock().insert(held.guid(), Arc::clone(&held));
+        if self.mode != Mode::Command {
+            // What is known can be told when the devices no longer answer.
+            held.memory().look(&held.view());
+        }
         held
     }
 
@@ -375,9 +425,10 @@ impl Host {
     /// The pool of this name or guid, for writing.
     pub(crate) async fn writable(&self, name: &str) -> Result<Arc<Held>, PoolError> {
         let held = self.pool(name).await?;
-        match held.read_only() {
-            None => Ok(held),
-            Some(why) => Err(PoolError::ReadOnly(why.to_owned())),
+        match (held.read_only(), held.suspended()) {
+            (None, None) => Ok(held),
+            (Some(why), _) => Err(PoolError::ReadOnly(why.to_owned())),
+            (None, Some(why)) => Err(PoolError::Suspended(held.name().to_owned(), why)),
         }
     }
 
@@ -528,6 +579,7 @@ impl Host {
     /// What was done last could not be written.
     pub(crate) async fn end(&self, held: &Held, ending: Ending) -> Result<(), EngineError> {
         let outcome = match held.engine() {
+            Some(engine) if ending == Ending::Close => close(held, engine).await,
             Some(engine) => engine.end(ending).await,
             None => Ok(()),
         };
@@ -547,6 +599,24 @@ impl Host {
             }
         }
         if failures.is_empty() { Ok(()) } else { Err(failures) }
+    }
+}
+
+/// Closes a pool. One that is suspended, or becomes so meanwhile, is given up: a process that is told to end must not
+/// wait for a disk that somebody may never bring back.
+async fn close(held: &Held, engine: &Engine) -> Result<(), EngineError> {
+    let mut closing = None;
+    loop {
+        if let Some(why) = held.suspended() {
+            drop(closing.take());
+            engine.abandon().await;
+            return Err(EngineError::Suspended(format!("{why}: what was not flushed is lost")));
+        }
+        tokio::select! {
+            biased;
+            closed = closing.get_or_insert_with(|| engine.end(Ending::Close)) => return closed,
+            () = tokio::time::sleep(LOOK) => {}
+        }
     }
 }
 

@@ -13,15 +13,19 @@
 //!
 //! Not here: words of the command line (`cli`), what datasets are on disk (`engine::dsl`).
 
+use std::{sync::Arc, time::Duration};
+
 use serde::{Deserialize, Serialize};
 
 mod create;
 mod destroy;
 mod devices;
+mod drives;
 mod host;
 mod names;
 mod pools;
 mod properties;
+mod scans;
 mod snapshots;
 
 pub use host::{Held, Host, Mode};
@@ -71,6 +75,65 @@ pub enum Operation {
     },
     /// `zpool sync`
     PoolSync {
+        /// Which pool.
+        pool: String,
+    },
+    /// `zpool offline`
+    DeviceOffline {
+        /// Which pool.
+        pool: String,
+        /// As `zpool status` shows it, its path, or its guid.
+        device: String,
+        /// Forgotten when the pool is opened again.
+        #[serde(default)]
+        temporary: bool,
+        /// As if it had failed.
+        #[serde(default)]
+        fault: bool,
+    },
+    /// `zpool online`
+    DeviceOnline {
+        /// Which pool.
+        pool: String,
+        /// Which device.
+        device: String,
+        /// Use all of it, if it has grown.
+        #[serde(default)]
+        expand: bool,
+    },
+    /// `zpool attach`
+    DeviceAttach(DeviceNew),
+    /// `zpool replace`
+    DeviceReplace(DeviceNew),
+    /// `zpool detach`
+    DeviceDetach {
+        /// Which pool.
+        pool: String,
+        /// Which device.
+        device: String,
+    },
+    /// `zpool clear`
+    PoolClear {
+        /// Which pool.
+        pool: String,
+        /// Only of this device.
+        #[serde(default)]
+        device: Option<String>,
+    },
+    /// `zpool reopen`
+    PoolReopen {
+        /// Which pool.
+        pool: String,
+    },
+    /// `zpool scrub`, `zpool resilver`
+    PoolScan {
+        /// Which pool.
+        pool: String,
+        /// What of it.
+        scan: ScanWish,
+    },
+    /// `zpool export -F`: what was not written is given up.
+    PoolAbandon {
         /// Which pool.
         pool: String,
     },
@@ -286,6 +349,40 @@ pub struct PoolAdd {
     pub dry_run: bool,
 }
 
+/// `zpool attach` and `zpool replace`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNew {
+    /// Which pool.
+    pub pool: String,
+    /// The device it joins, or whose place it takes.
+    pub device: String,
+    /// The new one: a path, a name below `/dev`, or a hot spare of the pool. None: what is in the old one's place now.
+    #[serde(default)]
+    pub new: Option<String>,
+    /// `-o ashift=`
+    #[serde(default)]
+    pub properties: Vec<Assignment>,
+    /// Whatever is on it.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What is wanted of scans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScanWish {
+    /// Begin a scrub, or let a paused one go on.
+    Scrub,
+    /// Only blocks in the error log.
+    ScrubErrors,
+    /// Halt the scrub.
+    Pause,
+    /// End the scrub.
+    Stop,
+    /// Begin a resilver anew.
+    Resilver,
+}
+
 /// `zfs create -V`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateVolume {
@@ -448,6 +545,15 @@ impl Operation {
             | Self::PoolRemove { pool, .. }
             | Self::PoolSet { pool, .. }
             | Self::PoolSync { pool }
+            | Self::DeviceOffline { pool, .. }
+            | Self::DeviceOnline { pool, .. }
+            | Self::DeviceAttach(DeviceNew { pool, .. })
+            | Self::DeviceReplace(DeviceNew { pool, .. })
+            | Self::DeviceDetach { pool, .. }
+            | Self::PoolClear { pool, .. }
+            | Self::PoolReopen { pool }
+            | Self::PoolScan { pool, .. }
+            | Self::PoolAbandon { pool }
             | Self::History { pool } => pool,
             Self::CreateVolume(CreateVolume { name, .. })
             | Self::CreateFilesystem { name, .. }
@@ -471,15 +577,72 @@ impl Operation {
     pub fn brings_a_pool(&self) -> bool {
         matches!(self, Self::PoolCreate(_) | Self::PoolImport(_))
     }
+
+    /// Whether it is there to end a suspension: it waits for no other operation, and is not refused.
+    #[must_use]
+    pub fn is_remedy(&self) -> bool {
+        matches!(
+            self,
+            Self::PoolClear { .. }
+                | Self::PoolReopen { .. }
+                | Self::DeviceOnline { .. }
+                | Self::PoolAbandon { .. }
+        )
+    }
+
+    /// Whether it may start a scan that goes on when it is answered.
+    #[must_use]
+    pub fn may_start_a_scan(&self) -> bool {
+        matches!(
+            self,
+            Self::DeviceOnline { .. }
+                | Self::DeviceAttach(_)
+                | Self::DeviceReplace(_)
+                | Self::PoolClear { .. }
+                | Self::PoolReopen { .. }
+                | Self::PoolScan { scan: ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::Resilver, .. }
+        )
+    }
 }
 
-/// Does it, on the pools of `host`.
+/// How often a running operation is asked whether its pool was suspended under it.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Does it, on the pools of `host`. Nobody waits for a suspended pool: if the pool is suspended before it is done, this
+/// is a refusal that says so, and the operation is finished when the pool goes on.
 ///
 /// # Errors
 /// It is refused, or a pool failed; what [`Failure`] says. Then nothing has changed, unless the text says what.
-pub async fn run(host: &Host, request: Request) -> Result<Answer, Failure> {
+pub async fn run(host: &Arc<Host>, request: Request) -> Result<Answer, Failure> {
+    let (pool, is_remedy) = (request.operation.pool().to_owned(), request.operation.is_remedy());
+    let mut done = tokio::spawn({
+        let host = Arc::clone(host);
+        async move { Box::pin(perform(&host, request)).await }
+    });
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut done => {
+                return ended.unwrap_or_else(|error| {
+                    Err(Failure::new(format!("the operation ended abnormally: {error}")))
+                });
+            }
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if let Some(why) = host.find(&pool).and_then(|held| held.suspended()).filter(|_| !is_remedy) {
+            let refusal = host::suspended(&pool, &why);
+            return Err(Failure::new(format!("{refusal}\nwhat was begun is finished when the pool goes on")));
+        }
+    }
+}
+
+async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
     let Request { operation, command, user } = request;
-    let _turn = host.turn().await;
+    // One at a time; but whoever has the turn may wait for the very pool that this one brings back.
+    let _turn = match operation.is_remedy() {
+        true => None,
+        false => Some(host.turn().await),
+    };
     let record = command.map(|command| host::Record { command, user });
     let cx = host::Cx { host, record };
     match operation {
@@ -491,6 +654,17 @@ pub async fn run(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolRemove { pool, devices } => pools::remove(&cx, &pool, &devices).await,
         Operation::PoolSet { pool, property } => pools::set(&cx, &pool, &property).await,
         Operation::PoolSync { pool } => pools::sync(&cx, &pool).await,
+        Operation::DeviceOffline { pool, device, temporary, fault } => {
+            drives::offline(&cx, &pool, &device, temporary, fault).await
+        }
+        Operation::DeviceOnline { pool, device, expand } => drives::online(&cx, &pool, &device, expand).await,
+        Operation::DeviceAttach(what) => drives::attach(&cx, what).await,
+        Operation::DeviceReplace(what) => drives::replace(&cx, what).await,
+        Operation::DeviceDetach { pool, device } => drives::detach(&cx, &pool, &device).await,
+        Operation::PoolClear { pool, device } => drives::clear(&cx, &pool, device.as_deref()).await,
+        Operation::PoolReopen { pool } => drives::reopen(&cx, &pool).await,
+        Operation::PoolScan { pool, scan } => scans::scan(&cx, &pool, scan).await,
+        Operation::PoolAbandon { pool } => pools::abandon(&cx, &pool).await,
         Operation::History { pool } => pools::history(&cx, &pool).await,
         Operation::CreateVolume(what) => create::volume(&cx, what).await,
         Operation::CreateFilesystem { name, properties, parents } => {

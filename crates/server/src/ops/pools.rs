@@ -22,7 +22,7 @@ use pool::{
 use super::{
     Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
     devices::{self, Wish},
-    host::{Cx, Held, Mode, PoolError, Record, refused, seed, workers},
+    host::{Cx, Held, Mode, PoolError, Record, refused, seed, suspended, workers},
     names, pool_of, properties,
 };
 use crate::{
@@ -41,15 +41,22 @@ const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
 
 /// What `-o` of `zpool create` and `zpool add` says.
 #[derive(Debug, Default)]
-struct PoolWish {
-    ashift: Option<u32>,
+pub(super) struct PoolWish {
+    pub(super) ashift: Option<u32>,
     compatibility: String,
     /// Short names, and whether they are to be enabled.
     features: Vec<(String, bool)>,
     properties: Properties,
 }
 
-fn understand(assignments: &[Assignment], moment: Moment) -> Result<PoolWish, String> {
+impl PoolWish {
+    /// Whether it is about devices only: what may be said of those that come into a pool.
+    pub(super) fn is_of_devices(&self) -> bool {
+        self.properties.is_empty() && self.features.is_empty()
+    }
+}
+
+pub(super) fn understand(assignments: &[Assignment], moment: Moment) -> Result<PoolWish, String> {
     let mut wish = PoolWish { compatibility: "off".to_owned(), ..PoolWish::default() };
     for (name, text) in assignments {
         if let Some(feature) = name.strip_prefix("feature@") {
@@ -220,7 +227,7 @@ fn root_properties(assignments: &[Assignment]) -> Result<Properties, String> {
 pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     let what = format!("cannot add to '{}'", new.pool);
     let wish = understand(&new.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
-    if !wish.properties.is_empty() || !wish.features.is_empty() {
+    if !wish.is_of_devices() {
         return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given when devices are added") });
     }
     let held = match new.dry_run {
@@ -315,11 +322,39 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
         }
         Err(error) => return Err(error.of_pool(name)),
     };
+    if let Some(why) = held.suspended() {
+        let give_up = format!("to give up what could not be written: 'zpool export -F {name}'");
+        return Err(Failure::new(format!("{what}: {}\n{give_up}", suspended(name, &why))));
+    }
     if held.engine().is_some() && cx.record.is_some() {
         // The last thing its history tells.
         cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
     }
     leave(cx, &held, force, &what, Ending::Export).await
+}
+
+/// `zpool export -F`: for a pool that cannot be written to any more, and will not be.
+pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
+    let Some(held) = cx.host.find(name) else {
+        // A command without a daemon has nothing that waits.
+        return Box::pin(export(cx, name, true)).await;
+    };
+    if let Some(serving) = &cx.host.serving {
+        serving.withdraw_pool(held.name());
+    }
+    let mut warnings = Vec::new();
+    if let Some(engine) = held.engine() {
+        let why = held.suspended();
+        engine.abandon().await;
+        warnings.push(match why {
+            Some(why) => format!("'{name}' was suspended ({why}): what was not flushed is lost"),
+            None => format!("'{name}' was dropped as it was: what was not flushed is lost"),
+        });
+    }
+    cx.host.release(held.guid());
+    let forgotten = cx.host.places().state().forget(&held.guid().to_string());
+    warnings.extend(forgotten.err().map(|error| chain(&error)));
+    Ok(Answer { warnings, ..Answer::default() })
 }
 
 /// Ends a pool's life here.

@@ -1,0 +1,63 @@
+//! `[NAME…] [INTERVAL [COUNT]]`: how commands that report again and again are told how often.
+
+use std::time::Duration;
+
+/// Longest interval, seconds: a day.
+const INTERVAL_MAX: f64 = 86_400.0;
+/// Digits from which on a number is a guid, and so a name.
+const GUID_DIGITS: usize = 10;
+
+/// What was typed.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Asked<'a> {
+    pub(crate) names: &'a [String],
+    pub(crate) interval: Option<Duration>,
+    pub(crate) count: Option<u64>,
+}
+
+/// Names first, then seconds, then how often: a name never begins with a digit, unless it is a guid.
+pub(crate) fn parse(words: &[String]) -> Result<Asked<'_>, String> {
+    let is_number = |word: &String| {
+        word.starts_with(|c: char| c.is_ascii_digit() || c == '.' || c == '-')
+            && !(word.len() >= GUID_DIGITS && word.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let at = words.iter().position(is_number).unwrap_or(words.len());
+    let (names, numbers) = words.split_at(at);
+    let seconds = |word: &String| match word.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= INTERVAL_MAX => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("invalid interval '{word}': give seconds, more than 0 and at most a day")),
+    };
+    let times = |word: &String| match word.parse::<u64>() {
+        Ok(times) if times > 0 => Ok(times),
+        _ => Err(format!("invalid count '{word}': give how often to report, at least 1")),
+    };
+    match numbers {
+        [] => Ok(Asked { names, interval: None, count: None }),
+        [interval] => Ok(Asked { names, interval: Some(seconds(interval)?), count: None }),
+        [interval, count] => {
+            Ok(Asked { names, interval: Some(seconds(interval)?), count: Some(times(count)?) })
+        }
+        [_, _, more, ..] => Err(format!("'{more}' is too much: the interval and the count come last")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_first_then_seconds_then_how_often() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let all = words("tank lake/v 0.5 3");
+        let asked = parse(&all).unwrap();
+        assert_eq!(asked.names, words("tank lake/v"));
+        assert_eq!((asked.interval, asked.count), (Some(Duration::from_millis(500)), Some(3)));
+        assert_eq!(parse(&words("2")).unwrap().interval, Some(Duration::from_secs(2)));
+        assert_eq!(parse(&[]).unwrap(), Asked { names: &[], interval: None, count: None });
+        for wrong in ["0", "-1", "tank 1 0", "tank 1 2 3", "1 tank", "99999999", "1x", "1 1.5"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+        let guid = words("4492862168055827273 2");
+        assert_eq!(parse(&guid).unwrap().names, &guid[..1]);
+    }
+}

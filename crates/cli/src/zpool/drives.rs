@@ -1,0 +1,108 @@
+//! `zpool offline`, `online`, `attach`, `detach`, `replace`, `clear`, `reopen`.
+
+use std::process::ExitCode;
+
+use server::ops::{DeviceNew, Operation};
+
+use super::{
+    change::{imported, options},
+    wait::{self, Until},
+};
+use crate::{
+    act::{Act, devices},
+    args::{
+        Activity, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen, ZpoolReplace,
+    },
+    context::Context,
+};
+
+/// One device as typed, absolute if it is a path.
+fn device(word: String) -> String {
+    devices(vec![word]).pop().unwrap_or_default()
+}
+
+pub(crate) async fn offline(args: ZpoolOffline, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    for device in devices(args.devices) {
+        let (pool, temporary, fault) = (args.pool.clone(), args.temporary, args.fault);
+        act.attempt(Operation::DeviceOffline { pool, device, temporary, fault }).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn online(args: ZpoolOnline, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    for device in devices(args.devices) {
+        act.attempt(Operation::DeviceOnline { pool: args.pool.clone(), device, expand: args.expand }).await;
+    }
+    wait::by_oneself(&mut act, &args.pool).await;
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn attach(args: ZpoolAttach, context: &Context) -> anyhow::Result<ExitCode> {
+    let asked = DeviceNew {
+        pool: args.pool.clone(),
+        device: device(args.device),
+        new: Some(device(args.new)),
+        properties: options(&args.options, context, "attach")?,
+        force: args.force,
+    };
+    let mut act = Act::new(context).await?;
+    if act.attempt(Operation::DeviceAttach(asked)).await.is_some() {
+        follow(&mut act, &args.pool, args.wait, Activity::Resilver).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn replace(args: ZpoolReplace, context: &Context) -> anyhow::Result<ExitCode> {
+    let asked = DeviceNew {
+        pool: args.pool.clone(),
+        device: device(args.device),
+        new: args.new.map(device),
+        properties: options(&args.options, context, "replace")?,
+        force: args.force,
+    };
+    let mut act = Act::new(context).await?;
+    if act.attempt(Operation::DeviceReplace(asked)).await.is_some() {
+        follow(&mut act, &args.pool, args.wait, Activity::Replace).await;
+    }
+    Ok(act.finish().await)
+}
+
+/// After a device came in: it is waited for if that was asked, or if nobody else would fill it.
+async fn follow(act: &mut Act, pool: &str, is_asked: bool, activity: Activity) {
+    match act.daemon_has(pool).await {
+        true if is_asked => wait::until(act, pool, Until::Over(&[activity])).await,
+        true => {}
+        false => wait::by_oneself(act, pool).await,
+    }
+}
+
+pub(crate) async fn detach(args: ZpoolDetach, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    act.attempt(Operation::DeviceDetach { pool: args.pool, device: device(args.device) }).await;
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn clear(args: ZpoolClear, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    let pool = args.pool;
+    if args.devices.is_empty() {
+        act.attempt(Operation::PoolClear { pool: pool.clone(), device: None }).await;
+    }
+    for device in devices(args.devices) {
+        act.attempt(Operation::PoolClear { pool: pool.clone(), device: Some(device) }).await;
+    }
+    wait::by_oneself(&mut act, &pool).await;
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn reopen(args: ZpoolReopen, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    let pools = if args.pools.is_empty() { imported(&act, context).await? } else { args.pools };
+    for pool in pools {
+        act.attempt(Operation::PoolReopen { pool: pool.clone() }).await;
+        wait::by_oneself(&mut act, &pool).await;
+    }
+    Ok(act.finish().await)
+}

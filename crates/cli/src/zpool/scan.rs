@@ -1,0 +1,56 @@
+//! `zpool scrub` and `zpool resilver`.
+
+use std::process::ExitCode;
+
+use server::ops::{Failure, Operation, ScanWish};
+
+use super::wait::{self, Until};
+use crate::{
+    act::Act,
+    args::{Activity, ZpoolResilver, ZpoolScrub},
+    context::Context,
+};
+
+pub(crate) async fn scrub(args: ZpoolScrub, context: &Context) -> anyhow::Result<ExitCode> {
+    let scan = match () {
+        () if args.stop => ScanWish::Stop,
+        () if args.pause => ScanWish::Pause,
+        () if args.errors => ScanWish::ScrubErrors,
+        () => ScanWish::Scrub,
+    };
+    let mut act = Act::new(context).await?;
+    let mut begun = Vec::new();
+    for pool in args.pools {
+        if args.continue_from_last {
+            act.refuse(Failure::new(format!(
+                "cannot scrub {pool}: scrubs from the last scrubbed transaction group on are not supported by this \
+                 version\nto scrub all of it: 'zpool scrub {pool}'"
+            )));
+            continue;
+        }
+        if act.attempt(Operation::PoolScan { pool: pool.clone(), scan }).await.is_some() {
+            begun.push(pool);
+        }
+    }
+    if matches!(scan, ScanWish::Scrub | ScanWish::ScrubErrors) {
+        for pool in begun {
+            match act.daemon_has(&pool).await {
+                true if args.wait => wait::until(&mut act, &pool, Until::Over(&[Activity::Scrub])).await,
+                true => {}
+                false => wait::by_oneself(&mut act, &pool).await,
+            }
+        }
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn resilver(args: ZpoolResilver, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut act = Act::new(context).await?;
+    for pool in args.pools {
+        let begun = act.attempt(Operation::PoolScan { pool: pool.clone(), scan: ScanWish::Resilver }).await;
+        if begun.is_some() {
+            wait::by_oneself(&mut act, &pool).await;
+        }
+    }
+    Ok(act.finish().await)
+}

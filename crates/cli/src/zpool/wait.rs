@@ -1,0 +1,220 @@
+//! Waiting for what goes on in a pool: `zpool wait`, and `-w` of the commands that begin something.
+//!
+//! With a daemon it goes on there, and is asked about. Without one it goes on in this very process, which has the pool
+//! open: it stays until the scan is over, because nobody else would finish it. Interrupted, it closes the pool properly;
+//! the scan goes on when the pool is opened next.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::ValueEnum as _;
+use server::{
+    api::{Device, Pool},
+    ops::Failure,
+    pool::{props::value::bytes, time::duration},
+};
+
+use crate::{
+    act::Act,
+    args::{Activity, ZpoolWait},
+    ask::Ask,
+    context::{Context, print},
+    progress::{Amount, Meter},
+    repeat,
+    table::{Column, render},
+};
+
+/// How often it is looked whether it is over.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a device that is being replaced may stay without a resilver, before waiting for it has no use any more.
+const STUCK: Duration = Duration::from_secs(10);
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until<'a> {
+    /// None of these is under way.
+    Over(&'a [Activity]),
+    /// No scan is under way, or a paused one.
+    NoScan,
+}
+
+/// Bytes left of something that is under way; `None` if it is not.
+fn left(pool: &Pool, activity: Activity) -> Option<u64> {
+    let scan = pool.scan_stats.as_ref().filter(|scan| scan.is_under_way() && scan.paused == 0);
+    let of_scan = |function: &str| {
+        let scan = scan.filter(|scan| scan.function == function)?;
+        Some(scan.to_examine.saturating_sub(scan.issued.max(scan.skipped)))
+    };
+    match activity {
+        Activity::Scrub => of_scan("SCRUB"),
+        Activity::Resilver => of_scan("RESILVER"),
+        Activity::Replace => is_replacing(&pool.root).then(|| of_scan("RESILVER").unwrap_or(0)),
+        Activity::Free => {
+            let freeing = pool.property("freeing").and_then(|property| property.exact.parse().ok());
+            freeing.filter(|bytes| *bytes > 0)
+        }
+        Activity::Remove => pool.removal.as_ref().filter(|line| line.contains("in progress")).map(|_| 0),
+        Activity::RaidzExpand => {
+            pool.expansion.as_ref().filter(|line| line.contains("in progress")).map(|_| 0)
+        }
+        // Checkpoints are not supported, so none is discarded.
+        Activity::Discard | Activity::Initialize | Activity::Trim => None,
+    }
+}
+
+fn is_replacing(device: &Device) -> bool {
+    device.kind == "replacing" || device.children.iter().any(is_replacing)
+}
+
+impl Until<'_> {
+    fn is_over(self, pool: &Pool) -> bool {
+        match self {
+            Self::Over(activities) => activities.iter().all(|activity| left(pool, *activity).is_none()),
+            Self::NoScan => {
+                pool.scan_stats.as_ref().is_none_or(|scan| !scan.is_under_way() || scan.paused > 0)
+            }
+        }
+    }
+}
+
+/// Waits, with a bar. What is wrong is remembered in `act`.
+pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
+    let mut meter = Meter::new(pool);
+    let mut stuck = Duration::ZERO;
+    loop {
+        let now = match act.look(pool).await {
+            Ok(Some(now)) => now,
+            Ok(None) => {
+                act.refuse(Failure::new(format!("cannot wait for '{pool}': it was exported")));
+                break;
+            }
+            Err(failure) => {
+                act.refuse(failure);
+                break;
+            }
+        };
+        if until.is_over(&now) {
+            break;
+        }
+        if let Some(why) = &now.suspended {
+            act.refuse(Failure::new(format!(
+                "cannot wait for '{pool}': pool I/O is currently suspended: {why}"
+            )));
+            break;
+        }
+        match now.scan_stats.as_ref().filter(|scan| scan.is_under_way()) {
+            Some(scan) => {
+                stuck = Duration::ZERO;
+                let rest = match scan.remaining {
+                    Some((least, most)) if least != most => {
+                        format!("{} to {} to go", duration(least), duration(most))
+                    }
+                    Some((rest, _)) => format!("{} to go", duration(rest)),
+                    None => "no estimated completion time".to_owned(),
+                };
+                let what = format!("{} {pool}", scan.function.to_lowercase());
+                meter.show(
+                    &what,
+                    Amount { done: scan.issued, total: scan.to_examine },
+                    scan.issued_rate,
+                    &rest,
+                );
+            }
+            None if is_replacing(&now.root) => {
+                stuck += LOOK;
+                if stuck >= STUCK {
+                    act.refuse(Failure::new(format!(
+                        "cannot wait for '{pool}': a device is still being replaced, and nothing fills it\n'zpool status \
+                         {pool}' says why; 'zpool resilver {pool}' begins anew"
+                    )));
+                    break;
+                }
+            }
+            None => {}
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    meter.end();
+}
+
+/// Without a daemon: stays until the scan that was begun is over, or somebody interrupts. With one: nothing.
+pub(crate) async fn by_oneself(act: &mut Act, pool: &str) {
+    if act.daemon_has(pool).await {
+        return;
+    }
+    let is_interrupted = tokio::select! {
+        () = until(act, pool, Until::NoScan) => false,
+        _ = tokio::signal::ctrl_c() => true,
+    };
+    if is_interrupted {
+        act.refuse(Failure::new(format!("interrupted: it goes on when '{pool}' is opened for writing next")));
+    }
+}
+
+pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<ExitCode> {
+    let asked: Vec<String> = args.interval.iter().cloned().collect();
+    let asked = repeat::parse(&asked).map_err(|wrong| context.usage(&["zpool", "wait"], &wrong))?;
+    if let Some(word) = asked.names.first() {
+        return Err(context.usage(&["zpool", "wait"], &format!("invalid interval '{word}'")).into());
+    }
+    let activities = match &args.activities[..] {
+        [] => Activity::value_variants(),
+        activities => activities,
+    };
+    let mut act = Act::new(context).await?;
+    if !act.daemon_has(&args.pool).await {
+        let answer = Ask::new(context).await?.pools(std::slice::from_ref(&args.pool)).await?;
+        answer.failures.into_iter().for_each(|failure| act.refuse(Failure::new(failure)));
+        for pool in answer.found.iter().filter(|pool| !Until::Over(activities).is_over(pool)) {
+            act.refuse(Failure::new(format!(
+                "cannot wait for '{name}': nobody has it open, so nothing goes on\nto go on: 'millpond serve {name}', or for \
+                 a scan 'zpool scrub {name}' or 'zpool resilver {name}'",
+                name = pool.name
+            )));
+        }
+        return Ok(act.finish().await);
+    }
+    let Some(interval) = asked.interval else {
+        until(&mut act, &args.pool, Until::Over(activities)).await;
+        return Ok(act.finish().await);
+    };
+    let mut is_first = true;
+    loop {
+        let now = match act.look(&args.pool).await {
+            Ok(Some(now)) => now,
+            Ok(None) => {
+                act.refuse(Failure::no_pool(&args.pool));
+                break;
+            }
+            Err(failure) => {
+                act.refuse(failure);
+                break;
+            }
+        };
+        print(&report(&now, activities, &args, is_first))?;
+        if Until::Over(activities).is_over(&now) {
+            break;
+        }
+        is_first = false;
+        tokio::time::sleep(interval).await;
+    }
+    Ok(act.finish().await)
+}
+
+/// One line with what is left of each activity.
+fn report(pool: &Pool, activities: &[Activity], args: &ZpoolWait, with_header: bool) -> String {
+    let name = |activity: &Activity| {
+        activity.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    let columns: Vec<Column> = activities.iter().map(|activity| Column::right(&name(activity), 6)).collect();
+    let cell = |activity: &Activity| match left(pool, *activity) {
+        None => "-".to_owned(),
+        Some(left) if args.exact => left.to_string(),
+        Some(left) => bytes(left),
+    };
+    let row: Vec<String> = activities.iter().map(cell).collect();
+    let text = render(&columns, &[row], args.scripted);
+    match with_header || args.scripted {
+        true => text,
+        false => text.lines().skip(1).map(|line| format!("{line}\n")).collect(),
+    }
+}

@@ -1,0 +1,257 @@
+//! `zpool offline`, `online`, `attach`, `replace`, `detach`, `clear`, `reopen`: what is done with the devices of a pool
+//! that is in use.
+//!
+//! The engine changes the tree and decides what may be; here are names, the devices that come in (locked, and nobody
+//! else's, as for `zpool create`), and OpenZFS's words. Those that bring a suspended pool back
+//! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
+//! noted in the history only if the pool can be written to afterwards.
+
+use std::{path::PathBuf, sync::Arc};
+
+use disk::{Disk, FileDisk, OpenOptions};
+use engine::{
+    create::device,
+    devices::{self, NewLeaf, Onlined},
+    dsl::OpError,
+    engine::Engine,
+};
+use pool::{Pool, props::parse::Moment, vdev::Vdev};
+
+use super::{
+    Answer, DeviceNew, Failure,
+    devices::{full_path, refused as not_a_device},
+    host::{Cx, Held, Mode, PoolError, refused},
+    pools::understand,
+};
+use crate::host::{Settings, chain};
+
+/// A pool with the engine that writes to it. `what` is what cannot be done without.
+fn engine(
+    held: Result<Arc<Held>, PoolError>,
+    pool: &str,
+    what: &str,
+) -> Result<(Arc<Held>, Arc<Engine>), Failure> {
+    let held = held.map_err(|error| error.of_pool(pool))?;
+    match held.engine().cloned() {
+        Some(engine) => Ok((held, engine)),
+        None => {
+            let why = held.read_only().unwrap_or("it is not open for writing");
+            Err(Failure::because(what, format_args!("pool is read-only: {why}")))
+        }
+    }
+}
+
+/// The guid of the device that a word means: as it is, or as the path that it leads to.
+fn find(held: &Held, what: &str, word: &str) -> Result<u64, Failure> {
+    let view = held.view();
+    let found = devices::find(&view, word).or_else(|error| {
+        let full = full_path(word).filter(|full| full != word);
+        full.map_or(Err(error), |full| devices::find(&view, &full))
+    });
+    found.map_err(|error| match &error {
+        OpError::Refused(why) if why.starts_with("no such device in pool") => {
+            Failure { not_found: true, ..Failure::because(what, "no such device in pool") }
+        }
+        other => refused(what, other),
+    })
+}
+
+/// The leaf of this guid, if it is one.
+fn leaf(view: &Pool, guid: u64) -> Option<Vdev> {
+    view.tree().leaves().into_iter().find(|leaf| leaf.guid == guid).cloned()
+}
+
+/// After a change: its history and the cache file follow. A pool that cannot be written to now keeps no record.
+async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if cx.record.is_some() && held.suspended().is_none() {
+        let noted = cx.change(held, what, false, |_| Box::pin(async { Ok(()) })).await;
+        warnings.extend(noted.err().map(|failure| format!("done, but not in the history: {failure}")));
+    }
+    if cx.host.places().state().pools().is_ok_and(|known| known.iter().any(|pool| pool.guid == held.guid())) {
+        let kept = cx.host.remember(held, &Settings::default(), None);
+        warnings.extend(kept.err().map(|error| chain(&error)));
+    }
+    warnings
+}
+
+/// `zpool offline`
+pub(crate) async fn offline(
+    cx: &Cx<'_>,
+    pool: &str,
+    word: &str,
+    temporary: bool,
+    fault: bool,
+) -> Result<Answer, Failure> {
+    let what = format!("cannot {} {word}", if fault { "fault" } else { "offline" });
+    let (held, engine) = engine(cx.host.writable(pool).await, pool, &what)?;
+    let guid = find(&held, &what, word)?;
+    if temporary && cx.host.mode() == Mode::Command {
+        return Err(Failure::new(format!(
+            "{what}: -t lasts until the pool is closed, and nobody has it open\nleave -t out, or serve the pool: 'millpond \
+             serve {pool}'"
+        )));
+    }
+    if fault {
+        return Err(Failure::new(format!(
+            "{what}: forcing faults is not supported by this version\nto keep a device out of use: 'zpool offline {pool} {word}'"
+        )));
+    }
+    engine.offline(guid, temporary).await.map_err(|error| refused(&what, &error))?;
+    Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
+}
+
+/// What a leaf that is away is now, if it is there again under its path. Whether it is really that leaf, the engine sees
+/// by its label.
+fn reopen_leaf(view: &Pool, guid: u64, what: &str) -> Result<Option<Arc<dyn Disk>>, Failure> {
+    let Some(leaf) = leaf(view, guid) else { return Ok(None) };
+    let is_open = leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().disk.is_some());
+    let Some(path) = leaf.path.filter(|_| !is_open) else { return Ok(None) };
+    let options = OpenOptions { lock: true, ..OpenOptions::default() };
+    match FileDisk::open(&path, options) {
+        Ok(disk) => Ok(Some(Arc::new(disk))),
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            Err(Failure::because(what, chain(&error)))
+        }
+        // It is not there, or the system refuses it: what state it is in is the engine's to say.
+        Err(_) => Ok(None),
+    }
+}
+
+/// `zpool online`
+pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) -> Result<Answer, Failure> {
+    let what = format!("cannot online {word}");
+    let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
+    let guid = find(&held, &what, word)?;
+    let disk = reopen_leaf(&held.view(), guid, &what)?;
+    let onlined = engine.online(guid, disk, expand).await.map_err(|error| refused(&what, &error))?;
+    let mut warnings = settle(cx, &held, &what).await;
+    if onlined == Onlined::StillFaulted {
+        let view = held.view();
+        let is_there = leaf(&view, guid)
+            .and_then(|leaf| leaf.leaf)
+            .is_some_and(|leaf| leaf.condition.get().disk.is_some());
+        let remedy = match is_there {
+            true => "use 'zpool clear' to restore a faulted device",
+            false => "use 'zpool replace' to replace devices that are no longer present",
+        };
+        warnings.insert(0, format!("device '{word}' onlined, but remains in faulted state\n{remedy}"));
+    }
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// What the user typed about a new device, understood.
+struct New {
+    what: String,
+    held: Arc<Held>,
+    engine: Arc<Engine>,
+    guid: u64,
+    /// Its path, resolved.
+    path: String,
+    ashift: Option<u32>,
+}
+
+async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> Result<New, Failure> {
+    let what = match &asked.new {
+        Some(new) => {
+            format!("cannot {verb} {} {joint} {}", first(verb, asked, new), second(verb, asked, new))
+        }
+        None => format!("cannot {verb} {}", asked.device),
+    };
+    let wish = understand(&asked.properties, Moment::Creating).map_err(|why| Failure::because(&what, why))?;
+    if !wish.is_of_devices() {
+        return Err(Failure { code: 2, ..Failure::new("only 'ashift' can be given for a new device") });
+    }
+    let (held, engine) = engine(cx.host.writable(&asked.pool).await, &asked.pool, &what)?;
+    let guid = find(&held, &what, &asked.device)?;
+    let path = match &asked.new {
+        Some(word) => {
+            let path = device::resolve(word).map_err(|error| not_a_device(&what, &error))?;
+            path.canonicalize().unwrap_or(path).to_string_lossy().into_owned()
+        }
+        None => {
+            let path = leaf(&held.view(), guid).and_then(|leaf| leaf.path);
+            path.ok_or_else(|| {
+                Failure::because(&what, "it has no path: say which device is to take its place")
+            })?
+        }
+    };
+    Ok(New { what, held, engine, guid, path, ashift: wish.ashift })
+}
+
+/// OpenZFS says `cannot attach NEW to OLD` and `cannot replace OLD with NEW`.
+fn first<'a>(verb: &str, asked: &'a DeviceNew, new: &'a str) -> &'a str {
+    if verb == "attach" { new } else { &asked.device }
+}
+
+fn second<'a>(verb: &str, asked: &'a DeviceNew, new: &'a str) -> &'a str {
+    if verb == "attach" { &asked.device } else { new }
+}
+
+/// Locks a device that is to come in, and makes sure that nobody else has it.
+async fn prepared(new: &New, force: bool) -> Result<NewLeaf, Failure> {
+    let prepared = device::prepare(&PathBuf::from(&new.path), None, force).await;
+    let prepared = prepared.map_err(|error| not_a_device(&new.what, &error))?;
+    Ok(NewLeaf {
+        path: new.path.clone(),
+        disk: prepared.disk,
+        is_file: !prepared.facts.block_device,
+        ashift: new.ashift,
+    })
+}
+
+/// `zpool attach`
+pub(crate) async fn attach(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Failure> {
+    let new = understood(cx, &asked, "attach", "to").await?;
+    let leaf = prepared(&new, asked.force).await?;
+    let attached = new.engine.attach(new.guid, leaf).await;
+    attached.map_err(|error| refused(&new.what, &error))?;
+    Ok(Answer { warnings: settle(cx, &new.held, &new.what).await, ..Answer::default() })
+}
+
+/// `zpool replace`
+pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Failure> {
+    let new = understood(cx, &asked, "replace", "with").await?;
+    let view = new.held.view();
+    let word = asked.new.as_deref();
+    let spare = view.spares().iter().find(|spare| {
+        spare.path.as_deref() == Some(&new.path) && word.is_some()
+            || word.is_some_and(|word| spare.guid.to_string() == word || spare.display_name() == word)
+    });
+    let replaced = match spare {
+        // A hot spare of the pool is locked already, and its label says whose it is.
+        Some(spare) => new.engine.activate_spare(new.guid, spare.guid).await,
+        None => {
+            let leaf = prepared(&new, asked.force).await?;
+            new.engine.replace(new.guid, leaf).await.map(drop)
+        }
+    };
+    replaced.map_err(|error| refused(&new.what, &error))?;
+    Ok(Answer { warnings: settle(cx, &new.held, &new.what).await, ..Answer::default() })
+}
+
+/// `zpool detach`
+pub(crate) async fn detach(cx: &Cx<'_>, pool: &str, word: &str) -> Result<Answer, Failure> {
+    let what = format!("cannot detach {word}");
+    let (held, engine) = engine(cx.host.writable(pool).await, pool, &what)?;
+    let guid = find(&held, &what, word)?;
+    engine.detach(guid).await.map_err(|error| refused(&what, &error))?;
+    Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
+}
+
+/// `zpool clear`
+pub(crate) async fn clear(cx: &Cx<'_>, pool: &str, word: Option<&str>) -> Result<Answer, Failure> {
+    let what = format!("cannot clear errors for {}", word.unwrap_or(pool));
+    let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
+    let guid = word.map(|word| find(&held, &what, word)).transpose()?;
+    engine.clear(guid).await.map_err(|error| refused(&what, &error))?;
+    Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
+}
+
+/// `zpool reopen`
+pub(crate) async fn reopen(cx: &Cx<'_>, pool: &str) -> Result<Answer, Failure> {
+    let what = format!("cannot reopen '{pool}'");
+    let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
+    engine.look().await;
+    Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
+}

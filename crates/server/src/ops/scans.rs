@@ -1,0 +1,44 @@
+//! `zpool scrub` and `zpool resilver`: what is wanted of scans, and OpenZFS's words if it cannot be.
+
+use engine::scan::ScanCommand;
+
+use super::{
+    Answer, Failure, ScanWish,
+    host::{Cx, refused},
+};
+
+impl ScanWish {
+    fn command(self) -> ScanCommand {
+        match self {
+            Self::Scrub => ScanCommand::Scrub,
+            Self::ScrubErrors => ScanCommand::ScrubErrors,
+            Self::Pause => ScanCommand::Pause,
+            Self::Stop => ScanCommand::Stop,
+            Self::Resilver => ScanCommand::Resilver,
+        }
+    }
+
+    /// What cannot be done if it is refused.
+    fn sentence(self, pool: &str) -> String {
+        match self {
+            Self::Scrub | Self::ScrubErrors => format!("cannot scrub {pool}"),
+            Self::Pause => format!("cannot pause scrubbing {pool}"),
+            Self::Stop => format!("cannot cancel scrubbing {pool}"),
+            Self::Resilver => format!("cannot restart resilver on {pool}"),
+        }
+    }
+}
+
+/// Begins, halts or ends a scan.
+pub(crate) async fn scan(cx: &Cx<'_>, pool: &str, wish: ScanWish) -> Result<Answer, Failure> {
+    let what = wish.sentence(pool);
+    let held = cx.host.writable(pool).await.map_err(|error| error.of_pool(pool))?;
+    let Some(engine) = held.engine() else {
+        return Err(Failure::because(&what, "pool is read-only"));
+    };
+    engine.scan(wish.command()).await.map_err(|error| refused(&what, &error))?;
+    if cx.record.is_some() {
+        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+    }
+    Ok(Answer::default())
+}

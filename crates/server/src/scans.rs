@@ -1,0 +1,223 @@
+//! Scrubs and resilvers as people read them: numbers for JSON, and the `scan:` lines of `zpool status`.
+//!
+//! The running one is told from memory ([`engine::scan::Progress`]); of a pool that nobody writes to, what its last
+//! commit says. The lines are OpenZFS's, with one addition: the time to go is an estimate, so its range stands behind it.
+//!
+//! Facts: docs/format/vdevs.md §7.1, §9.1.
+
+use engine::{events::ScanKind, scan::Progress};
+use pool::{
+    ondisk::scan::{ScanFunc, ScanPhys, ScanState},
+    status::human,
+    time::{duration, utc},
+};
+
+use crate::api::ScanStats;
+
+/// The flag of a scan that is halted.
+const PAUSED: u64 = 2;
+
+/// What the engine says of the scan that it runs or ran.
+pub(crate) fn of_engine(progress: &Progress, now: u64) -> ScanStats {
+    let state = match (progress.ended, progress.running || progress.paused.is_some()) {
+        (None, _) => "SCANNING",
+        // What was ended before everything was read was ended by somebody.
+        (Some(_), _) if progress.issued < progress.scanned => "CANCELED",
+        (Some(_), _) => "FINISHED",
+    };
+    let seconds = now.saturating_sub(progress.started).max(1);
+    let is_live = state == "SCANNING" && progress.running;
+    let whole = |seconds: f64| seconds.round() as u64;
+    ScanStats {
+        function: match progress.kind {
+            ScanKind::Scrub => "SCRUB".to_owned(),
+            ScanKind::Resilver => "RESILVER".to_owned(),
+        },
+        state: state.to_owned(),
+        start_time: progress.started,
+        end_time: progress.ended.unwrap_or(0),
+        paused: progress.paused.unwrap_or(0),
+        to_examine: progress.total,
+        examined: progress.scanned,
+        issued: progress.issued,
+        skipped: 0,
+        processed: progress.processed,
+        errors: progress.errors,
+        examined_rate: if is_live { progress.scanned / seconds } else { 0 },
+        issued_rate: if is_live { whole(progress.rate.max(0.0)) } else { 0 },
+        remaining: progress.remaining.as_ref().filter(|_| is_live).map(|range| {
+            (
+                whole(range.start.as_secs_f64()),
+                whole(range.end.as_secs_f64()).max(whole(range.start.as_secs_f64())),
+            )
+        }),
+    }
+}
+
+/// What a commit says of the last scan.
+pub(crate) fn of_commit(scan: &ScanPhys) -> Option<ScanStats> {
+    let function = match scan.func() {
+        ScanFunc::Scrub => "SCRUB",
+        ScanFunc::Resilver => "RESILVER",
+        _ => return None,
+    };
+    let state = match scan.state() {
+        ScanState::Scanning => "SCANNING",
+        ScanState::Finished => "FINISHED",
+        ScanState::Cancelled => "CANCELED",
+        _ => return None,
+    };
+    let (start_time, end_time) = scan.times();
+    let [to_examine, examined, skipped, processed] = scan.bytes();
+    let is_paused = state == "SCANNING" && scan.flags() & PAUSED != 0;
+    Some(ScanStats {
+        function: function.to_owned(),
+        state: state.to_owned(),
+        start_time,
+        end_time: if state == "SCANNING" { 0 } else { end_time },
+        // When it was halted is not written down.
+        paused: if is_paused { start_time } else { 0 },
+        to_examine,
+        examined,
+        issued: examined,
+        skipped,
+        processed,
+        errors: scan.errors(),
+        ..ScanStats::default()
+    })
+}
+
+/// The `scan:` line without its label; lines after the first begin with a tab. `offset` is how many seconds local time is
+/// ahead of UTC.
+pub(crate) fn text(scan: &ScanStats, offset: fn(i64) -> i64) -> String {
+    let date = |seconds: u64| {
+        let ahead = offset(i64::try_from(seconds).unwrap_or(0));
+        utc(seconds.saturating_add_signed(ahead))
+    };
+    let (word, done) = match scan.function.as_str() {
+        "RESILVER" => ("resilver", "resilvered"),
+        _ => ("scrub", "repaired"),
+    };
+    let processed = human(scan.processed);
+    let took = duration(scan.end_time.saturating_sub(scan.start_time));
+    match (scan.state.as_str(), word) {
+        ("FINISHED", "resilver") => {
+            format!("resilvered {processed} in {took} with {} errors on {}", scan.errors, date(scan.end_time))
+        }
+        ("FINISHED", _) => {
+            format!(
+                "scrub repaired {processed} in {took} with {} errors on {}",
+                scan.errors,
+                date(scan.end_time)
+            )
+        }
+        ("CANCELED", word) => format!("{word} canceled on {}", date(scan.end_time)),
+        (_, word) => {
+            let mut text = match scan.paused {
+                0 => format!("{word} in progress since {}", date(scan.start_time)),
+                since => format!(
+                    "{word} paused since {}\n\t{word} started on {}",
+                    date(since),
+                    date(scan.start_time)
+                ),
+            };
+            let at = |rate: u64| if rate > 0 { format!(" at {}/s", human(rate)) } else { String::new() };
+            text.push_str(&format!(
+                "\n\t{} / {total} scanned{}, {} / {total} issued{}",
+                human(scan.examined),
+                at(scan.examined_rate),
+                human(scan.issued),
+                at(scan.issued_rate),
+                total = human(scan.to_examine),
+            ));
+            text.push_str(&format!("\n\t{processed} {done}, {:.2}% done", percent(scan)));
+            if scan.paused == 0 {
+                text.push_str(&to_go(scan));
+            }
+            text
+        }
+    }
+}
+
+fn percent(scan: &ScanStats) -> f64 {
+    let total = scan.to_examine.saturating_sub(scan.skipped);
+    if total == 0 { 0.0 } else { 100.0 * scan.issued as f64 / total as f64 }
+}
+
+/// `, 00:00:09 to go (00:00:07 to 00:00:12)`: a range of one value is none.
+fn to_go(scan: &ScanStats) -> String {
+    match scan.remaining {
+        None => ", no estimated completion time".to_owned(),
+        Some((least, most)) if least == most => format!(", {} to go", duration(least)),
+        Some((least, most)) => {
+            let middle = least.midpoint(most);
+            format!(", {} to go ({} to {})", duration(middle), duration(least), duration(most))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn running() -> Progress {
+        Progress {
+            kind: ScanKind::Resilver,
+            running: true,
+            paused: None,
+            started: 1_795_226_743,
+            ended: None,
+            total: 3 << 30,
+            scanned: 1_288_490_189,
+            issued: 943_718_400,
+            processed: 471_859_200,
+            errors: 0,
+            rate: 235_929_600.0,
+            remaining: Some(Duration::from_secs(7)..Duration::from_secs(12)),
+            targets: vec![1],
+        }
+    }
+
+    fn lines(progress: &Progress) -> String {
+        text(&of_engine(progress, progress.started + 4), |_| 0)
+    }
+
+    #[test]
+    fn a_running_scan_reads_as_openzfs_prints_it() {
+        assert_eq!(
+            lines(&running()),
+            "resilver in progress since Sat Nov 21 02:05:43 2026\n\
+             \t1.20G / 3G scanned at 307M/s, 900M / 3G issued at 225M/s\n\
+             \t450M resilvered, 29.30% done, 00:00:09 to go (00:00:07 to 00:00:12)"
+        );
+        let unknown = Progress { kind: ScanKind::Scrub, remaining: None, rate: 0.0, ..running() };
+        assert!(lines(&unknown).ends_with("\n\t450M repaired, 29.30% done, no estimated completion time"));
+        assert!(lines(&unknown).contains("900M / 3G issued\n"), "{}", lines(&unknown));
+    }
+
+    #[test]
+    fn a_paused_scan_has_neither_rates_nor_an_end() {
+        let paused =
+            Progress { kind: ScanKind::Scrub, running: false, paused: Some(1_795_226_800), ..running() };
+        assert_eq!(
+            lines(&paused),
+            "scrub paused since Sat Nov 21 02:06:40 2026\n\tscrub started on Sat Nov 21 02:05:43 2026\n\
+             \t1.20G / 3G scanned, 900M / 3G issued\n\t450M repaired, 29.30% done"
+        );
+    }
+
+    #[test]
+    fn what_is_over_is_one_line_in_local_time() {
+        let over = Progress {
+            running: false,
+            ended: Some(1_795_226_748),
+            issued: 3 << 30,
+            scanned: 3 << 30,
+            ..running()
+        };
+        let berlin = text(&of_engine(&over, 0), |_| 3600);
+        assert_eq!(berlin, "resilvered 450M in 00:00:05 with 0 errors on Sat Nov 21 03:05:48 2026");
+    }
+}
