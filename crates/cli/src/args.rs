@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod alert;
 mod drives;
 mod zfs;
 mod zpool;
 
-pub(crate) use self::{drives::*, zfs::*, zpool::*};
+pub(crate) use self::{alert::*, drives::*, zfs::*, zpool::*};
 
 /// The hybrid storage pool in user space: OpenZFS pools, no kernel module, served over iSCSI and NBD
 #[derive(Debug, Parser)]
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Who asked for stable writes, what the intent log did, would a log device help
     Zilstat(Zilstat),
+    /// Who is told when something is wrong, and what is wrong now
+    Alert(Alert),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
     Verify(Verify),
     /// Write a volume or volume snapshot as a sparse raw image
@@ -139,6 +142,9 @@ pub(crate) struct Serve {
     /// Open although another host seems to have the pool
     #[arg(short = 'f')]
     pub(crate) force: bool,
+    /// Who is told of alerts (default: alerts.json in the state directory; see 'millpond alert')
+    #[arg(long, value_name = "FILE")]
+    pub(crate) alerts: Option<PathBuf>,
     /// Print what is served as JSON, one object a line
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,

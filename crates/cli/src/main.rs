@@ -9,6 +9,7 @@
 #![expect(clippy::print_stderr, reason = "this is the command line")]
 
 mod act;
+mod alert;
 mod args;
 mod ask;
 mod bench;
@@ -33,6 +34,9 @@ use args::{Command, Millpond, ZfsProgram, ZpoolProgram};
 use clap::{CommandFactory as _, Parser};
 
 use crate::context::{Context, FAILED, Usage};
+
+/// What is logged if `MILLPOND_LOG` does not say: errors, and every alert.
+const LOGGED: &str = "error,millpond::alert=info";
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -64,7 +68,7 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| "error".into()),
+            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| LOGGED.into()),
         )
         .with_writer(std::io::stderr)
         .init();
@@ -101,6 +105,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Zfs(command) => zfs::run(command, context).await,
         Command::Status(args) => zpool::status::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
+        Command::Alert(args) => alert::run(args, context).await,
         Command::Zilstat(args) => zilstat::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,

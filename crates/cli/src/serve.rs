@@ -27,6 +27,7 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
         nbd: args.nbd,
         iscsi: args.iscsi,
         socket: context.socket(),
+        alerts: args.alerts,
     };
     Box::pin(daemon::serve(config, |event| tell(&event, args.json))).await?;
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub mod alerts;
+pub mod events;
 pub mod log;
 
 /// The version of this API, in every path.

@@ -6,18 +6,30 @@ use std::{
 };
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::{
+    Method, Request, Response,
+    body::{Bytes, Incoming},
+    header,
+};
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
 use crate::{
-    api::{self, DatasetQuery},
+    alerts::config::{Config, SinkConfig},
+    api::{
+        self, DatasetQuery,
+        alerts::{AlertHistory, AlertStatus, Tested},
+        events::{EventList, EventsCleared, Zevent},
+    },
     ops,
 };
 
 /// Longest answer taken: about a million datasets with all their properties would be more.
 const ANSWER_MAX: usize = 1 << 30;
+
+/// Longest event taken, in bytes.
+const LINE_MAX: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -145,14 +157,127 @@ impl Client {
         self.get("/v1/log".to_owned()).await
     }
 
+    /// What happened since event number `since`, to all pools or one.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn events(&self, since: u64, pool: Option<&str>) -> Result<EventList, ClientError> {
+        self.get(events_path(since, pool, false)).await
+    }
+
+    /// The same, and what happens from now on: `each` gets every event, and says whether it wants more. Ends with the
+    /// daemon.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn follow_events(
+        &self,
+        since: u64,
+        pool: Option<&str>,
+        mut each: impl FnMut(Zevent) -> bool,
+    ) -> Result<(), ClientError> {
+        let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
+        let response = self.request(Method::GET, events_path(since, pool, true), Bytes::new()).await?;
+        let mut body = response.into_body();
+        let mut line = Vec::new();
+        // A daemon that ends breaks the stream off; there is nothing to add to that.
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            for byte in data {
+                if byte != b'\n' {
+                    line.push(byte);
+                    if line.len() > LINE_MAX {
+                        return Err(protocol("an event is too long".to_owned()));
+                    }
+                    continue;
+                }
+                let event = serde_json::from_slice(&line).map_err(|error| protocol(error.to_string()))?;
+                line.clear();
+                if !each(event) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets it forget the events so far; how many there were.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn clear_events(&self) -> Result<u64, ClientError> {
+        let cleared: EventsCleared = self.post("/v1/events/clear", &()).await?;
+        Ok(cleared.cleared)
+    }
+
+    /// Open alerts and how the sinks are.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn alerts(&self) -> Result<AlertStatus, ClientError> {
+        self.get("/v1/alerts".to_owned()).await
+    }
+
+    /// Alerts that are over.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn alert_history(&self) -> Result<AlertHistory, ClientError> {
+        self.get("/v1/alerts/history".to_owned()).await
+    }
+
+    /// Who is told of alerts, secrets hidden.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn alert_config(&self) -> Result<Config, ClientError> {
+        self.get("/v1/alerts/config".to_owned()).await
+    }
+
+    /// Somebody more is told.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn add_sink(&self, sink: &SinkConfig) -> Result<Config, ClientError> {
+        self.post("/v1/alerts/sinks", sink).await
+    }
+
+    /// Somebody is told no longer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn remove_sink(&self, name: &str) -> Result<Config, ClientError> {
+        self.send(Method::DELETE, format!("/v1/alerts/sinks/{}", escape(name, "")), Bytes::new()).await
+    }
+
+    /// Says where a disk sits, or no longer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn label_disk(&self, disk: &str, place: Option<&str>) -> Result<Config, ClientError> {
+        self.post("/v1/alerts/labels", &serde_json::json!({ "disk": disk, "place": place })).await
+    }
+
+    /// Sends a test through one sink or all.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn test_alerts(&self, sink: Option<&str>) -> Result<Vec<Tested>, ClientError> {
+        self.post("/v1/alerts/test", &serde_json::json!({ "sink": sink })).await
+    }
+
     /// Lets it do something.
     ///
     /// # Errors
     /// See [`ClientError`]; what is refused is [`ClientError::Refused`].
     pub async fn operate(&self, request: &ops::Request) -> Result<ops::Answer, ClientError> {
-        let body = serde_json::to_vec(request)
+        self.post("/v1/ops", request).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body)
             .map_err(|error| ClientError::Protocol { path: self.path.clone(), reason: error.to_string() })?;
-        self.send(Method::POST, "/v1/ops".to_owned(), Bytes::from(body)).await
+        self.send(Method::POST, path.to_owned(), Bytes::from(body)).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, ClientError> {
@@ -165,6 +290,20 @@ impl Client {
         path: String,
         body: Bytes,
     ) -> Result<T, ClientError> {
+        let response = self.request(method, path, body).await?;
+        let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()))
+    }
+
+    /// Asks; the answer is one of success.
+    async fn request(
+        &self,
+        method: Method,
+        path: String,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
         let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
         let stream = UnixStream::connect(&self.path)
             .await
@@ -183,11 +322,11 @@ impl Client {
             .map_err(|error| protocol(error.to_string()))?;
         let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
         let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
         let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
         let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
-        if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()));
-        }
         match serde_json::from_slice::<api::Failure>(&body) {
             Ok(api::Failure { error, code }) => {
                 Err(ClientError::Refused { status: status.as_u16(), error, code })
@@ -195,6 +334,11 @@ impl Client {
             Err(_) => Err(protocol(format!("HTTP {status}"))),
         }
     }
+}
+
+fn events_path(since: u64, pool: Option<&str>, follow: bool) -> String {
+    let pool = pool.map(|pool| format!("&pool={}", escape(pool, ""))).unwrap_or_default();
+    format!("/v1/events?since={since}&follow={follow}{pool}")
 }
 
 /// Percent-encodes everything but letters, digits, `-._~:` and the characters of `keep`.

@@ -18,12 +18,17 @@ use axum::{
     extract::{Query, State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use tokio::{net::UnixListener, sync::watch};
 
+mod alerts;
+mod events;
+
 use crate::{
+    alerts::Alerts,
     api::{self, DatasetQuery},
+    events::Journal,
     logs,
     ops::{self, Host, Request},
     serving::Serving,
@@ -36,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<Host>,
     /// What is served, with live connection counts.
     pub(crate) serving: Arc<Serving>,
+    /// What happened.
+    pub(crate) journal: Arc<Journal>,
+    /// Who is told.
+    pub(crate) alerts: Arc<Alerts>,
 }
 
 /// Why the control socket could not be made.
@@ -129,6 +138,15 @@ impl ControlSocket {
             .route("/v1/datasets", get(datasets))
             .route("/v1/served", get(served))
             .route("/v1/log", get(log))
+            .route("/v1/events", get(events::list))
+            .route("/v1/events/clear", post(events::clear))
+            .route("/v1/alerts", get(alerts::status))
+            .route("/v1/alerts/history", get(alerts::history))
+            .route("/v1/alerts/config", get(alerts::config))
+            .route("/v1/alerts/sinks", post(alerts::add))
+            .route("/v1/alerts/sinks/{name}", delete(alerts::remove))
+            .route("/v1/alerts/labels", post(alerts::label))
+            .route("/v1/alerts/test", post(alerts::test))
             .route("/v1/ops", post(operate))
             .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
             .with_state(shared);

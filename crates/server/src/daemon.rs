@@ -18,10 +18,17 @@ use std::{
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
+    alerts::{
+        Alerts, Files,
+        source::{Missing, Pools},
+    },
     api::Served,
     control::{ControlSocket, Shared, SocketError},
+    disks::Disks,
+    events::{Journal, observe::Observer},
     host::{HostError, Known, Places, Settings},
-    ops::{Host, Mode},
+    hotplug,
+    ops::{Host, Mode, Watching},
     serving::Serving,
 };
 
@@ -51,6 +58,8 @@ pub struct Config {
     pub iscsi: Vec<String>,
     /// Control socket.
     pub socket: PathBuf,
+    /// Who is told of alerts; in the state directory if it is not said.
+    pub alerts: Option<PathBuf>,
 }
 
 /// Why the daemon did not start, or ended.
@@ -156,21 +165,36 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         Arc::new(Serving::new(registry, nbd_server.clone(), Arc::clone(&targets), nbd_local, iscsi_local));
     let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
     let host = Host::new(config.places.clone(), mode, config.settings.clone());
-    let host = Arc::new(host.with_serving(Arc::clone(&serving)));
+    let journal = Arc::new(Journal::default());
+    let dir = config.places.state().dir().to_owned();
+    let disks = Disks::remembered(&dir);
+    let watching = Watching {
+        observer: Observer::new(Arc::clone(&journal)),
+        disks: Arc::clone(&disks),
+        changes: Arc::default(),
+    };
+    let host = Arc::new(host.with_serving(Arc::clone(&serving)).with_watching(watching));
+    let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));
     let opened = tokio::select! {
         opened = open_pools(&config, &host, &mut tell) => opened,
         () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
     };
-    if let Err(error) = opened {
-        // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
-        let _told_already = host.close().await;
-        return Err(error);
-    }
+    let missing = match opened {
+        Ok(missing) => missing,
+        Err(error) => {
+            // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
+            let _told_already = host.close().await;
+            return Err(error);
+        }
+    };
     for held in host.all() {
         serving.follow(&held).await.into_iter().for_each(|warning| tell(Event::Warning(warning)));
     }
     serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
 
+    alerts.start();
+    alerts.watch(Pools::new(Arc::downgrade(&host), missing), Arc::clone(&journal), disks);
+    let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
     let (stop, stopping) = watch::channel(false);
     let mut tasks = tokio::task::JoinSet::new();
     for listener in nbd_listeners {
@@ -188,7 +212,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             let _stopped = stopping.wait_for(|stop| *stop).await;
         }));
     }
-    let shared = Arc::new(Shared { host: Arc::clone(&host), serving });
+    let shared = Arc::new(Shared { host: Arc::clone(&host), serving, journal, alerts: Arc::clone(&alerts) });
     let control = async {
         if let Err(error) = socket.serve(shared, stopping).await {
             tracing::error!(%error, "control socket: no longer listening");
@@ -208,6 +232,9 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         () = stop_signal.wait() => {}
     }
     drop(tasks);
+    hotplug.abort();
+    // Before the pools: that they are closed now is no news to anybody.
+    alerts.stop().await;
     // An operation that has begun is finished first.
     let turn = host.last_turn().await;
     let closed = host.close().await;
@@ -247,7 +274,12 @@ async fn resolve(addresses: &[String]) -> Result<Vec<SocketAddr>, ServeError> {
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must.
-async fn open_pools(config: &Config, host: &Host, tell: &mut impl FnMut(Event)) -> Result<(), ServeError> {
+/// Those of everything that are not open in the end are answered.
+async fn open_pools(
+    config: &Config,
+    host: &Host,
+    tell: &mut impl FnMut(Event),
+) -> Result<Vec<Missing>, ServeError> {
     let mut chosen = Vec::new();
     if config.pools.is_empty() {
         let Known { pools, problems } = config.places.all().await.map_err(HostError::State)?;
@@ -266,7 +298,7 @@ async fn open_pools(config: &Config, host: &Host, tell: &mut impl FnMut(Event)) 
     }
     let cache_bytes = (config.settings.cache_bytes / chosen.len().max(1)).max(CACHE_BYTES_MIN);
     let settings = Settings { cache_bytes, ..config.settings.clone() };
-    let mut failures = String::new();
+    let (mut failures, mut missing) = (String::new(), Vec::new());
     for (candidate, remembered) in &chosen {
         let opened = if host.all().iter().any(|held| held.name() == candidate.name) {
             let guids =
@@ -283,6 +315,11 @@ async fn open_pools(config: &Config, host: &Host, tell: &mut impl FnMut(Event)) 
             Err(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
             Err(sentence) => {
                 failures.push_str(&format!("\n{sentence}"));
+                missing.push(Missing {
+                    name: candidate.name.clone(),
+                    guid: candidate.guid,
+                    why: sentence.clone(),
+                });
                 tell(Event::Warning(sentence));
             }
         }
@@ -290,7 +327,15 @@ async fn open_pools(config: &Config, host: &Host, tell: &mut impl FnMut(Event)) 
     if host.all().is_empty() {
         return Err(ServeError::NoPools(failures));
     }
-    Ok(())
+    if config.pools.is_empty() && config.places.named().is_empty() {
+        // Imported here, and on none of the devices they were on.
+        let remembered = config.places.state().pools().unwrap_or_default();
+        for pool in remembered.iter().filter(|pool| chosen.iter().all(|(found, _)| found.guid != pool.guid)) {
+            let why = format!("cannot open '{}': none of its devices is there", pool.name);
+            missing.push(Missing { name: pool.name.clone(), guid: pool.guid, why });
+        }
+    }
+    Ok(missing)
 }
 
 /// The control socket if none is named: root's in `/run`, a user's in the run-time directory, or beside the cache

@@ -404,7 +404,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Every block device that may hold a pool: whole disks and partitions, by the most lasting name.
-fn block_devices() -> Vec<PathBuf> {
+pub(crate) fn block_devices() -> Vec<PathBuf> {
     let names = |dir: &str| -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

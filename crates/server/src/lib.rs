@@ -5,6 +5,7 @@
 //!    └───────────── no daemon ──────────────▶ answers, view ──▶ api types, the same either way
 //!   ops:    every command that changes something, run by the daemon or by a command without one
 //!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
+//!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go
 //!   state:  which pools were imported, and on which devices
 //! ```
 //!
@@ -15,14 +16,18 @@
 //! The API is documented in `docs/api.md`.
 #![forbid(unsafe_code)]
 
+pub mod alerts;
 pub mod answers;
 pub mod api;
 pub mod client;
 pub mod control;
 pub mod daemon;
+pub mod disks;
+pub mod events;
 pub mod history;
 pub mod host;
 pub mod hostid;
+mod hotplug;
 pub mod labelclear;
 pub mod logs;
 mod memory;

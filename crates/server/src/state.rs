@@ -9,6 +9,7 @@
 use std::{
     env, fs,
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -174,7 +175,7 @@ impl State {
             let aside = self.dir.join(format!("{FILE}.new"));
             let text = serde_json::to_string_pretty(&Contents { version: 1, pools })
                 .map_err(|source| StateError::Malformed { path: path.clone(), source })?;
-            replace(&aside, &path, &self.dir, &text).map_err(failed("write", &path))?;
+            replace(&aside, &path, &self.dir, &text, 0o644).map_err(failed("write", &path))?;
         }
         // The lock goes with the file handle.
         drop(lock);
@@ -182,8 +183,32 @@ impl State {
     }
 }
 
-fn replace(aside: &Path, path: &Path, dir: &Path, text: &str) -> io::Result<()> {
-    let mut file = fs::File::create(aside)?;
+/// A JSON file; none if it is not there.
+///
+/// # Errors
+/// It is there and cannot be read, or is no such thing.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::File::open(path).and_then(|file| read_bounded(&file)) {
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(io::Error::from),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces the file `name` in `dir` as a whole; only its owner may read it.
+pub(crate) fn replace_json(dir: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let text = serde_json::to_string_pretty(content)?;
+    replace(&dir.join(format!("{name}.new")), &dir.join(name), dir, &text, 0o600)
+}
+
+fn replace(aside: &Path, path: &Path, dir: &Path, text: &str, mode: u32) -> io::Result<()> {
+    // Some of what is kept here are secrets, and one left behind may have been readable.
+    match fs::remove_file(aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::File::options().write(true).create_new(true).mode(mode).open(aside)?;
     file.write_all(text.as_bytes())?;
     file.write_all(b"\n")?;
     file.sync_all()?;

@@ -97,6 +97,16 @@ pub fn timestamp(seconds: u64) -> String {
     zoned.map_or_else(|| seconds.to_string(), |zoned| zoned.strftime("%Y-%m-%d.%H:%M:%S").to_string())
 }
 
+/// A time as `zpool events` shows it, in local time: `Nov 22 2026 02:05:09.000000001`.
+#[must_use]
+pub fn event_time((seconds, nanos): (u64, u32)) -> String {
+    let at = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    let zoned = at.map(|at| at.to_zoned(jiff::tz::TimeZone::system()));
+    let text =
+        zoned.map_or_else(|| seconds.to_string(), |zoned| zoned.strftime("%b %e %Y %H:%M:%S").to_string());
+    format!("{text}.{nanos:09}")
+}
+
 fn property(property: &props::Property) -> api::Property {
     let (source, inherited_from) = match &property.source {
         props::Source::None => (SourceKind::None, None),

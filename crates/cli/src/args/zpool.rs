@@ -54,6 +54,8 @@ pub(crate) enum Zpool {
     Set(ZpoolSet),
     /// Show what was done to pools
     History(ZpoolHistory),
+    /// Show what happened to pools and their devices, as far as the daemon saw it
+    Events(ZpoolEvents),
     /// Wait until everything written so far is on the devices
     Sync(ZpoolSync),
     /// Remove a pool's labels from a device
@@ -318,6 +320,28 @@ pub(crate) struct ZpoolHistory {
     pub(crate) long: bool,
     /// Pools; all if none is named
     pub(crate) pools: Vec<String>,
+}
+
+/// `zpool events`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolEvents {
+    /// All that is known of each event
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Go on with events as they happen
+    #[arg(short = 'f')]
+    pub(crate) follow: bool,
+    /// Forget all events so far
+    #[arg(short = 'c', conflicts_with_all = ["verbose", "follow", "pool"])]
+    pub(crate) clear: bool,
+    /// JSON, one object a line
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Only of this pool
+    pub(crate) pool: Option<String>,
 }
 
 /// `zpool sync`

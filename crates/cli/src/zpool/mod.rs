@@ -2,6 +2,7 @@
 
 mod change;
 mod drives;
+mod events;
 pub(crate) mod get;
 mod history;
 mod import;
@@ -35,6 +36,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Set(args) => change::set(args, context).await,
         Zpool::Sync(args) => change::sync(args, context).await,
         Zpool::History(args) => history::run(args, context).await,
+        Zpool::Events(args) => events::run(args, context).await,
         Zpool::Labelclear(args) => change::clear_label(args).await,
         Zpool::Checkpoint(args) => change::checkpoint(args, context).await,
         Zpool::Offline(args) => drives::offline(args, context).await,

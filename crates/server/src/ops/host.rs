@@ -32,8 +32,12 @@ use rand::{TryRngCore as _, rngs::OsRng};
 use super::Failure;
 use crate::{
     answers::Pools,
+    disks::Disks,
+    events::observe::Observer,
     host::{self, Foreign, HostError, Places, Settings, chain},
-    hostid, logs,
+    hostid,
+    hotplug::{Changes, DeviceOpener},
+    logs,
     memory::Memory,
     serving::Serving,
     state::{Remembered, StateError},
@@ -280,6 +284,18 @@ pub struct Host {
     held: Mutex<BTreeMap<u64, Arc<Held>>>,
     turn: tokio::sync::Mutex<()>,
     pub(crate) serving: Option<Arc<Serving>>,
+    watching: Option<Watching>,
+}
+
+/// What a daemon does for the pools it has open, besides serving them.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    /// Takes their events into the journal.
+    pub(crate) observer: Observer,
+    /// Knows their devices by other names than the pool does.
+    pub(crate) disks: Arc<Disks>,
+    /// Devices that came and went.
+    pub(crate) changes: Arc<Changes>,
 }
 
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
@@ -304,7 +320,18 @@ impl Host {
             held: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             serving: None,
+            watching: None,
         }
+    }
+
+    /// The same, and what it has is watched. Wants a tokio runtime.
+    pub(crate) fn with_watching(self, watching: Watching) -> Self {
+        Self { watching: Some(watching), ..self }
+    }
+
+    /// What watches its pools, in a daemon.
+    pub(crate) fn watching(&self) -> Option<&Watching> {
+        self.watching.as_ref()
     }
 
     /// The same, and what it has is served.
@@ -372,6 +399,17 @@ impl Host {
         if self.mode != Mode::Command {
             // What is known can be told when the devices no longer answer.
             held.memory().look(&held.view());
+        }
+        if let Some(Watching { observer, disks, changes }) = &self.watching {
+            observer.opened(&held);
+            if let Some(engine) = held.engine() {
+                engine.watch(Arc::new(DeviceOpener::new(
+                    self.places.named().to_vec(),
+                    Arc::clone(disks),
+                    Arc::clone(changes),
+                    Arc::downgrade(engine),
+                )));
+            }
         }
         held
     }
@@ -584,6 +622,9 @@ impl Host {
             None => Ok(()),
         };
         self.release(held.guid());
+        if let Some(watching) = &self.watching {
+            watching.observer.closed(held, ending);
+        }
         outcome
     }
 

@@ -28,6 +28,7 @@ mod properties;
 mod scans;
 mod snapshots;
 
+pub(crate) use host::Watching;
 pub use host::{Held, Host, Mode};
 
 /// A property and its value as typed.

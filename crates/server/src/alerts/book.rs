@@ -1,0 +1,276 @@
+//! Which alerts are open: the difference between what is wrong now and what was wrong before, as notices.
+//!
+//! ```text
+//!   finding, not open ──▶ open ──▶ Opened          finding gone ──(calm)──▶ history ──▶ Resolved
+//!   finding, worse    ──▶ Worse                    back within that time: still the same alert, nobody is told
+//! ```
+//!
+//! It asks what *is*, not what happened, so nothing can be missed: after a restart, or if events were lost, the next
+//! look opens what is open and resolves what is over. What comes and goes (a bad cable) stays one alert: each return
+//! within the hour doubles the calm that must follow before it is taken as over.
+//!
+//! Pure: time is an argument.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::alerts::{Alert, Finding, Kind, Notice, Occasion, Severity};
+
+/// How long a condition must be gone before it is over, in seconds.
+const CALM: u64 = 30;
+/// The longest such time, after many returns.
+const CALM_MAX: u64 = 3600;
+/// Returns are counted within this time.
+const RETURNS_WITHIN: u64 = 3600;
+/// Alerts that are over and kept.
+pub(crate) const HISTORY: usize = 500;
+
+/// What makes two findings the same alert.
+pub(crate) type Key = (Kind, String, String);
+
+/// See [`Key`].
+pub(crate) fn key(finding: &Finding) -> Key {
+    let part = finding.device.as_ref().map(|device| device.guid.clone()).or_else(|| finding.sink.clone());
+    (finding.kind, finding.pool_guid.clone(), part.unwrap_or_default())
+}
+
+/// An open alert.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Open {
+    alert: Alert,
+    /// Since when its condition has been gone.
+    #[serde(default)]
+    gone: Option<u64>,
+    /// When it came back, lately.
+    #[serde(default)]
+    returns: Vec<u64>,
+    /// When somebody was last told.
+    #[serde(default)]
+    told: u64,
+}
+
+impl Open {
+    fn calm(&self) -> u64 {
+        let doublings = u32::try_from(self.returns.len()).unwrap_or(u32::MAX).min(16);
+        (CALM << doublings).min(CALM_MAX)
+    }
+}
+
+/// All alerts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Book {
+    last_id: u64,
+    open: Vec<Open>,
+    history: VecDeque<Alert>,
+}
+
+impl Book {
+    /// Everything that is wrong at `now`. `remind` is after how many seconds an open critical alert is told again.
+    pub(crate) fn see(&mut self, now: u64, findings: Vec<Finding>, remind: Option<u64>) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let mut found: BTreeMap<Key, Finding> = BTreeMap::new();
+        for finding in findings {
+            // Of two about the same, the worse.
+            let slot = found.entry(key(&finding)).or_insert_with(|| finding.clone());
+            if finding.level > slot.level {
+                *slot = finding;
+            }
+        }
+        let mut over = Vec::new();
+        for (at, open) in self.open.iter_mut().enumerate() {
+            match found.remove(&key(&open.alert.finding)) {
+                Some(finding) => {
+                    if open.gone.take().is_some() {
+                        open.returns.retain(|time| time + RETURNS_WITHIN > now);
+                        open.returns.push(now);
+                        open.alert.returned += 1;
+                    }
+                    let before = std::mem::replace(&mut open.alert.finding, finding);
+                    let now_found = &open.alert.finding;
+                    let occasion = if now_found.level > before.level {
+                        open.alert.changed = now;
+                        Occasion::Worse
+                    } else if now_found.severity == Severity::Critical
+                        && remind.is_some_and(|after| open.told + after <= now)
+                    {
+                        Occasion::Reminder
+                    } else {
+                        continue;
+                    };
+                    open.told = now;
+                    notices.push(Notice { occasion, time: now, alert: open.alert.clone() });
+                }
+                None => {
+                    let gone = *open.gone.get_or_insert(now);
+                    // A clock that was set back must not keep it open.
+                    if now < gone || now - gone >= open.calm() {
+                        over.push(at);
+                    }
+                }
+            }
+        }
+        for at in over.into_iter().rev() {
+            let Open { mut alert, gone, .. } = self.open.remove(at);
+            alert.resolved = gone.or(Some(now));
+            notices.push(Notice { occasion: Occasion::Resolved, time: now, alert: alert.clone() });
+            self.keep(alert);
+        }
+        for finding in found.into_values() {
+            let alert = self.number(now, finding);
+            notices.push(Notice { occasion: Occasion::Opened, time: now, alert: alert.clone() });
+            self.open.push(Open { alert, gone: None, returns: Vec::new(), told: now });
+        }
+        notices
+    }
+
+    /// Something that happened and is over: told once, kept in the history.
+    pub(crate) fn note(&mut self, now: u64, finding: Finding) -> Notice {
+        let alert = self.number(now, finding);
+        self.keep(alert.clone());
+        Notice { occasion: Occasion::Notice, time: now, alert }
+    }
+
+    fn number(&mut self, now: u64, finding: Finding) -> Alert {
+        self.last_id += 1;
+        Alert { id: self.last_id, opened: now, changed: now, resolved: None, returned: 0, finding }
+    }
+
+    fn keep(&mut self, alert: Alert) {
+        self.history.push_back(alert);
+        while self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+    }
+
+    /// How bad the open alert of this key is.
+    pub(crate) fn level(&self, key: &Key) -> Option<u32> {
+        let open = self.open.iter().find(|open| self::key(&open.alert.finding) == *key)?;
+        Some(open.alert.finding.level)
+    }
+
+    /// Open alerts, the worst first.
+    pub(crate) fn open(&self) -> Vec<Alert> {
+        let mut open: Vec<Alert> = self.open.iter().map(|open| open.alert.clone()).collect();
+        open.sort_by_key(|alert| (std::cmp::Reverse(alert.finding.severity), alert.id));
+        open
+    }
+
+    /// Alerts that are over, oldest first.
+    pub(crate) fn history(&self) -> Vec<Alert> {
+        self.history.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::alerts::AlertDevice;
+
+    pub(crate) fn finding(kind: Kind, device: &str, level: u32) -> Finding {
+        Finding {
+            kind,
+            severity: Severity::Critical,
+            level,
+            pool: "tank".into(),
+            pool_guid: "7".into(),
+            device: Some(AlertDevice { guid: device.into(), ..AlertDevice::default() }),
+            sink: None,
+            title: format!("{device} is bad"),
+            meaning: String::new(),
+            action: Vec::new(),
+        }
+    }
+
+    fn told(notices: &[Notice]) -> Vec<(Occasion, u64)> {
+        notices.iter().map(|notice| (notice.occasion, notice.alert.id)).collect()
+    }
+
+    #[test]
+    fn a_condition_is_told_once_when_it_begins_and_once_when_it_is_over() {
+        let mut book = Book::default();
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        assert_eq!(told(&book.see(100, bad(), None)), [(Occasion::Opened, 1)]);
+        assert!(book.see(110, bad(), None).is_empty(), "no news");
+        assert!(book.see(120, Vec::new(), None).is_empty(), "not over yet");
+        assert_eq!(told(&book.see(150, Vec::new(), None)), [(Occasion::Resolved, 1)]);
+        assert!(book.open().is_empty());
+        assert_eq!(book.history()[0].resolved, Some(120), "when it ended, not when that was believed");
+        assert_eq!(told(&book.see(200, bad(), None)), [(Occasion::Opened, 2)]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_one_alert_until_it_has_been_calm_for_long() {
+        let mut book = Book::default();
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        let mut notices = book.see(1000, bad(), None);
+        // Every ten seconds for five minutes.
+        for turn in 1..=30 {
+            let now = 1000 + turn * 10;
+            notices.extend(book.see(now, if turn % 2 == 0 { bad() } else { Vec::new() }, None));
+        }
+        assert_eq!(told(&notices), [(Occasion::Opened, 1)]);
+        assert_eq!(book.open()[0].returned, 15);
+        assert!(book.see(1310, Vec::new(), None).is_empty());
+        assert!(book.see(1310 + CALM_MAX - 1, Vec::new(), None).is_empty());
+        assert_eq!(told(&book.see(1310 + CALM_MAX, Vec::new(), None)), [(Occasion::Resolved, 1)]);
+    }
+
+    #[test]
+    fn it_is_told_again_when_it_becomes_worse_and_not_when_it_becomes_better() {
+        let mut book = Book::default();
+        let space = |level| vec![Finding { device: None, ..finding(Kind::Space, "", level) }];
+        assert_eq!(told(&book.see(1, space(1), None)), [(Occasion::Opened, 1)]);
+        assert_eq!(told(&book.see(2, space(3), None)), [(Occasion::Worse, 1)]);
+        assert!(book.see(3, space(2), None).is_empty());
+        assert_eq!(book.level(&key(&space(0)[0])), Some(2));
+        assert_eq!(told(&book.see(4, space(3), None)), [(Occasion::Worse, 1)]);
+    }
+
+    #[test]
+    fn two_devices_are_two_alerts_and_one_that_fails_twice_is_one() {
+        let mut book = Book::default();
+        let both =
+            vec![finding(Kind::Device, "a", 1), finding(Kind::Device, "b", 1), finding(Kind::Device, "a", 4)];
+        assert_eq!(told(&book.see(1, both, None)).len(), 2);
+        assert_eq!(book.level(&(Kind::Device, "7".into(), "a".into())), Some(4));
+    }
+
+    #[test]
+    fn a_critical_alert_is_remembered_every_day() {
+        let mut book = Book::default();
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        book.see(0, bad(), Some(86_400));
+        assert!(book.see(86_399, bad(), Some(86_400)).is_empty());
+        assert_eq!(told(&book.see(86_400, bad(), Some(86_400))), [(Occasion::Reminder, 1)]);
+        assert!(book.see(86_410, bad(), Some(86_400)).is_empty());
+        let mild = vec![Finding { severity: Severity::Warning, ..finding(Kind::Errors, "b", 1) }];
+        book.see(90_000, mild.clone(), Some(86_400));
+        let later = book.see(300_000, mild, Some(86_400));
+        assert!(later.iter().all(|notice| notice.occasion != Occasion::Reminder));
+    }
+
+    #[test]
+    fn a_restart_changes_nothing() {
+        let mut book = Book::default();
+        book.see(5, vec![finding(Kind::Device, "a", 1), finding(Kind::Errors, "b", 2)], None);
+        let mut again: Book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
+        assert_eq!(again, book);
+        assert!(again.see(100, vec![finding(Kind::Device, "a", 1)], None).is_empty(), "told before");
+        assert_eq!(
+            told(&again.see(131, vec![finding(Kind::Device, "a", 1)], None)),
+            [(Occasion::Resolved, 2)]
+        );
+    }
+
+    #[test]
+    fn what_is_over_is_kept_within_bounds() {
+        let mut book = Book::default();
+        for now in 0..HISTORY as u64 + 20 {
+            book.note(now, finding(Kind::Scrub, "", 0));
+        }
+        let history = book.history();
+        assert_eq!((history.len(), history[0].id), (HISTORY, 21));
+    }
+}

@@ -1,0 +1,587 @@
+//! Alerts: from what happens to pools to somebody who knows.
+//!
+//! ```text
+//!   events::Journal ──▶ watch ──▶ survey: what is wrong now ──▶ book: what is new, worse, over
+//!                         │                                        │ notices
+//!                         └── every few seconds, without events    ├──▶ the daemon's own log, at once
+//!                                                                  └──▶ outbox of each sink ──▶ its task ──▶ sink
+//! ```
+//!
+//! The book asks what is, not what happened, so events may be lost without an alert being lost. Each sink has a queue, a
+//! task and pauses of its own: one that hangs holds up none of the others. Book and queues are kept in
+//! `alerts-state.json` of the state directory and outlive the daemon.
+//!
+//! Nothing here is waited for by the data path. `docs/alerts.md` says it all for administrators.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use engine::BoxFuture;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::Notify, task::JoinHandle};
+
+mod book;
+pub mod config;
+mod outbox;
+mod sinks;
+pub(crate) mod source;
+mod survey;
+mod watch;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use self::{
+    book::Book,
+    config::{Config, ConfigError, SinkConfig},
+    outbox::{Outbox, Pace},
+    sinks::{Message, Sink},
+};
+use crate::{
+    api::alerts::{
+        Alert, AlertHistory, AlertStatus, Finding, Kind, Notice, Occasion, Severity, SinkStatus, Tested,
+    },
+    hostid, state,
+};
+
+/// Name of the file with open alerts, history and queues.
+const STATE_FILE: &str = "alerts-state.json";
+/// How long changes are collected before they are written down.
+const WRITE_AFTER: Duration = Duration::from_millis(100);
+
+/// Seconds since 1970.
+pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// How sinks are made of their configuration.
+pub(crate) type Maker = Arc<dyn Fn(&SinkConfig, &str) -> Result<Arc<dyn Sink>, String> + Send + Sync>;
+
+/// Where alerts keep what they keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The state directory.
+    pub dir: PathBuf,
+}
+
+impl Files {
+    /// In a state directory; the configuration may be elsewhere.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>, config: Option<PathBuf>) -> Self {
+        let dir = dir.into();
+        Self { config: config.unwrap_or_else(|| dir.join(config::FILE)), dir }
+    }
+}
+
+/// What outlives the daemon.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Ledger {
+    book: Book,
+    outboxes: BTreeMap<String, Outbox>,
+}
+
+/// A sink at work.
+struct Running {
+    config: SinkConfig,
+    wake: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+/// A daemon's alerts.
+pub struct Alerts {
+    files: Files,
+    clock: Clock,
+    maker: Maker,
+    config: Mutex<(Config, Option<SystemTime>)>,
+    /// What is wrong with the configuration file now.
+    problem: Mutex<Option<String>>,
+    ledger: Mutex<Ledger>,
+    running: Mutex<BTreeMap<String, Running>>,
+    /// Something is to be written down.
+    dirty: Notify,
+    /// What was written last: nothing is written again that is there already. One writer at a time.
+    written: tokio::sync::Mutex<serde_json::Value>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Alerts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Alerts({} sinks)", self.running.lock().len())
+    }
+}
+
+impl Alerts {
+    /// With what was kept. A configuration that makes no sense is said and waited for: a daemon serves without.
+    #[must_use]
+    pub fn open(files: Files) -> Arc<Self> {
+        Self::with(files, Arc::new(hostid::now), Arc::new(sinks::build))
+    }
+
+    pub(crate) fn with(files: Files, clock: Clock, maker: Maker) -> Arc<Self> {
+        let (config, problem) = match Config::load(&files.config) {
+            Ok(loaded) => (loaded, None),
+            Err(error) => ((Config::default(), None), Some(crate::host::chain(&error))),
+        };
+        if let Some(problem) = &problem {
+            tracing::error!(target: "millpond::alert", "alerts reach nobody: {problem}");
+        }
+        let ledger = match state::read_json::<Ledger>(&files.dir.join(STATE_FILE)) {
+            Ok(ledger) => ledger.unwrap_or_default(),
+            Err(error) => {
+                tracing::error!(%error, "which alerts were open is forgotten: {STATE_FILE} cannot be read");
+                Ledger::default()
+            }
+        };
+        let written = serde_json::to_value(&ledger).unwrap_or_default();
+        Arc::new(Self {
+            files,
+            clock,
+            maker,
+            config: Mutex::new(config),
+            problem: Mutex::new(problem),
+            ledger: Mutex::new(ledger),
+            running: Mutex::default(),
+            dirty: Notify::new(),
+            written: tokio::sync::Mutex::new(written),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// Begins to send what waits, and to write down what changes. Wants a tokio runtime.
+    pub fn start(self: &Arc<Self>) {
+        self.follow_config();
+        let alerts = Arc::clone(self);
+        let writer = tokio::spawn(async move {
+            loop {
+                alerts.dirty.notified().await;
+                tokio::time::sleep(WRITE_AFTER).await;
+                alerts.write().await;
+            }
+        });
+        self.tasks.lock().push(writer);
+    }
+
+    /// Ends: what waits is sent after the next start.
+    pub async fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let running = std::mem::take(&mut *self.running.lock());
+        for task in tasks.into_iter().chain(running.into_values().map(|running| running.task)) {
+            task.abort();
+            let _aborted = task.await;
+        }
+        self.write().await;
+    }
+
+    async fn write(&self) {
+        let mut before = self.written.lock().await;
+        let now = serde_json::to_value(&*self.ledger.lock());
+        let written = match now {
+            Ok(now) if now == *before => return,
+            Ok(now) => {
+                let (dir, content) = (self.files.dir.clone(), now.clone());
+                *before = now;
+                tokio::task::spawn_blocking(move || state::replace_json(&dir, STATE_FILE, &content)).await
+            }
+            Err(error) => Ok(Err(error.into())),
+        };
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "open alerts and queues cannot be kept in {STATE_FILE}")
+            }
+            Err(error) => tracing::error!(%error, "open alerts and queues were not kept"),
+        }
+    }
+
+    fn host(&self) -> String {
+        self.config.lock().0.host.clone().unwrap_or_else(hostid::hostname)
+    }
+
+    /// Starts, changes and ends sinks as the configuration says.
+    fn follow_config(self: &Arc<Self>) {
+        let config = self.config.lock().0.clone();
+        let host = self.host();
+        let mut running = self.running.lock();
+        running.retain(|name, sink| {
+            let stays = config.sinks.iter().any(|wanted| wanted.name == *name && *wanted == sink.config);
+            if !stays {
+                sink.task.abort();
+            }
+            stays
+        });
+        {
+            let mut ledger = self.ledger.lock();
+            let names: BTreeSet<&str> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
+            ledger.outboxes.retain(|name, _| names.contains(name.as_str()));
+            for sink in &config.sinks {
+                let outbox = ledger.outboxes.entry(sink.name.clone()).or_default();
+                if !running.contains_key(&sink.name) {
+                    outbox.retry();
+                }
+            }
+        }
+        for config in config.sinks {
+            if running.contains_key(&config.name) {
+                continue;
+            }
+            match (self.maker)(&config, &host) {
+                Ok(sink) => {
+                    let wake = Arc::new(Notify::new());
+                    let task =
+                        tokio::spawn(Arc::clone(self).deliver(config.clone(), sink, Arc::clone(&wake)));
+                    running.insert(config.name.clone(), Running { config, wake, task });
+                }
+                Err(error) => *self.problem.lock() = Some(format!("sink '{}': {error}", config.name)),
+            }
+        }
+        drop(running);
+        self.dirty.notify_one();
+    }
+
+    /// Looks whether somebody changed the configuration by hand.
+    fn reread(self: &Arc<Self>) {
+        let changed = std::fs::metadata(&self.files.config).and_then(|metadata| metadata.modified()).ok();
+        if changed == self.config.lock().1 {
+            return;
+        }
+        match Config::load(&self.files.config) {
+            Ok(loaded) => {
+                *self.config.lock() = loaded;
+                *self.problem.lock() = None;
+                self.follow_config();
+            }
+            Err(error) => {
+                // As before, until it makes sense; said once for each change.
+                self.config.lock().1 = changed;
+                let problem = crate::host::chain(&error);
+                tracing::error!(target: "millpond::alert", "the alert settings stay as they were: {problem}");
+                *self.problem.lock() = Some(problem);
+            }
+        }
+    }
+
+    /// Changes the configuration and its file.
+    ///
+    /// # Errors
+    /// It would make no sense, or cannot be written; then nothing has changed.
+    pub fn change(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Config) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        // What somebody wrote by hand a moment ago is not overwritten unseen.
+        let mut config = Config::load(&self.files.config)?.0;
+        change(&mut config)?;
+        config.save(&self.files.config)?;
+        *self.config.lock() = Config::load(&self.files.config)?;
+        *self.problem.lock() = None;
+        self.follow_config();
+        Ok(())
+    }
+
+    /// The configuration, secrets hidden.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let mut config = self.config.lock().0.clone();
+        config.sinks = config.sinks.iter().map(SinkConfig::redacted).collect();
+        config
+    }
+
+    /// Everything that is wrong at this moment, in all pools that are open.
+    pub(crate) fn see(&self, findings: Vec<Finding>) {
+        let now = (self.clock)();
+        let hours = self.config.lock().0.remind_hours;
+        let remind = (hours > 0).then(|| hours.saturating_mul(3600));
+        let notices = self.ledger.lock().book.see(now, findings, remind);
+        self.tell(now, notices);
+    }
+
+    /// Something that happened and is over.
+    pub(crate) fn note(&self, finding: Finding) {
+        let now = (self.clock)();
+        let notice = self.ledger.lock().book.note(now, finding);
+        self.tell(now, vec![notice]);
+    }
+
+    /// Sinks that fail, as findings.
+    fn failing(&self) -> Vec<Finding> {
+        let ledger = self.ledger.lock();
+        let failing = ledger.outboxes.iter().filter(|(_, outbox)| outbox.failures >= outbox::FAILURES_TELL);
+        failing
+            .map(|(name, outbox)| {
+                let finding = Finding {
+                    kind: Kind::Delivery,
+                    severity: Severity::Warning,
+                    level: 1,
+                    pool: String::new(),
+                    pool_guid: String::new(),
+                    device: None,
+                    sink: Some(name.clone()),
+                    title: String::new(),
+                    meaning: String::new(),
+                    action: Vec::new(),
+                };
+                let error = outbox.last_error.as_deref().unwrap_or("it fails");
+                words::delivery(finding, outbox.failures, outbox.len(), error)
+            })
+            .collect()
+    }
+
+    /// Into the log, and into the queues of those who want it.
+    fn tell(&self, now: u64, notices: Vec<Notice>) {
+        if notices.is_empty() {
+            return;
+        }
+        for notice in &notices {
+            let line = words::headline(notice);
+            match (notice.occasion, notice.alert.finding.severity) {
+                (Occasion::Resolved, _) | (_, Severity::Info) => {
+                    tracing::info!(target: "millpond::alert", "{line}");
+                }
+                (_, Severity::Warning) => tracing::warn!(target: "millpond::alert", "{line}"),
+                (_, Severity::Critical) => tracing::error!(target: "millpond::alert", "{line}"),
+            }
+        }
+        let config = self.config.lock().0.clone();
+        {
+            let mut ledger = self.ledger.lock();
+            for sink in &config.sinks {
+                let outbox = ledger.outboxes.entry(sink.name.clone()).or_default();
+                for notice in notices.iter().filter(|notice| wants(sink, &notice.alert.finding)) {
+                    outbox.push(now, notice.clone());
+                }
+            }
+        }
+        self.running.lock().values().for_each(|sink| sink.wake.notify_one());
+        self.dirty.notify_one();
+    }
+
+    /// Sends what one sink's queue has, whenever it is due.
+    fn deliver(
+        self: Arc<Self>,
+        config: SinkConfig,
+        sink: Arc<dyn Sink>,
+        wake: Arc<Notify>,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let pace = Pace { digest: config.digest_seconds, per_hour: config.per_hour };
+            let with = |act: &mut dyn FnMut(&mut Outbox, u64)| {
+                let now = (self.clock)();
+                let mut ledger = self.ledger.lock();
+                act(ledger.outboxes.entry(config.name.clone()).or_default(), now);
+            };
+            loop {
+                let mut wait = None;
+                with(&mut |outbox, now| wait = outbox.due(now, pace).map(|due| due.saturating_sub(now)));
+                match wait {
+                    Some(0) => {}
+                    Some(seconds) => {
+                        tokio::select! {
+                            () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
+                            () = wake.notified() => {}
+                        }
+                        continue;
+                    }
+                    None => {
+                        wake.notified().await;
+                        continue;
+                    }
+                }
+                let mut batch = None;
+                with(&mut |outbox, now| batch = outbox.take(now));
+                let Some(batch) = batch else { continue };
+                let message = self.message(batch.notices.clone(), batch.dropped);
+                let outcome = sink.send(&message).await;
+                with(&mut |outbox, now| match &outcome {
+                    Ok(_) => outbox.succeeded(now, &batch),
+                    Err(error) => {
+                        outbox.failed(now, error.text.clone(), error.after.map(|after| after.as_secs()));
+                    }
+                });
+                match outcome {
+                    Ok(answer) => tracing::info!(sink = config.name, answer, "alerts delivered"),
+                    Err(error) => tracing::warn!(sink = config.name, %error, "alerts not delivered"),
+                }
+                self.dirty.notify_one();
+            }
+        })
+    }
+
+    fn message(&self, notices: Vec<Notice>, dropped: u64) -> Message {
+        let host = self.host();
+        let words::Text { subject, body } = words::message(&host, &notices, dropped);
+        Message { host, time: (self.clock)(), subject, body, notices, dropped }
+    }
+
+    /// Sends a test through one sink or all, now, and says what came of it.
+    ///
+    /// # Errors
+    /// There is no such sink.
+    pub async fn test(&self, name: Option<&str>) -> Result<Vec<Tested>, ConfigError> {
+        let config = self.config.lock().0.clone();
+        test(&config, name, &self.host(), (self.clock)(), &self.maker).await
+    }
+
+    /// What is open, and how the sinks are.
+    #[must_use]
+    pub fn status(&self) -> AlertStatus {
+        let config = self.config.lock().0.clone();
+        let status = status(&config, &self.ledger.lock(), (self.clock)());
+        AlertStatus { problem: self.problem.lock().clone(), ..status }
+    }
+
+    /// What is over.
+    #[must_use]
+    pub fn history(&self) -> Vec<Alert> {
+        self.ledger.lock().book.history()
+    }
+
+    fn level(&self, pool: u64, kind: Kind) -> Option<u32> {
+        self.ledger.lock().book.level(&(kind, pool.to_string(), String::new()))
+    }
+}
+
+/// Whether a sink is to be told of this.
+fn wants(sink: &SinkConfig, finding: &Finding) -> bool {
+    let is_own = finding.kind == Kind::Delivery && finding.sink.as_ref() == Some(&sink.name);
+    let in_pools = sink.pools.is_empty() || finding.pool.is_empty() || sink.pools.contains(&finding.pool);
+    finding.severity >= sink.min_severity && in_pools && !is_own
+}
+
+fn status(config: &Config, ledger: &Ledger, now: u64) -> AlertStatus {
+    let sinks = config.sinks.iter().map(|sink| {
+        let blank = Outbox::default();
+        let outbox = ledger.outboxes.get(&sink.name).unwrap_or(&blank);
+        let pace = Pace { digest: sink.digest_seconds, per_hour: sink.per_hour };
+        SinkStatus {
+            name: sink.name.clone(),
+            kind: sink.kind().to_owned(),
+            target: sink.destination(),
+            queued: outbox.len() as u64,
+            sent: outbox.sent,
+            dropped: outbox.dropped_total,
+            failures: outbox.failures,
+            last_error: outbox.last_error.clone(),
+            last_success: outbox.last_success,
+            next_try: outbox.due(now, pace),
+        }
+    });
+    AlertStatus { open: ledger.book.open(), sinks: sinks.collect(), problem: None }
+}
+
+async fn test(
+    config: &Config,
+    name: Option<&str>,
+    host: &str,
+    now: u64,
+    maker: &Maker,
+) -> Result<Vec<Tested>, ConfigError> {
+    let chosen: Vec<&SinkConfig> =
+        config.sinks.iter().filter(|sink| name.is_none_or(|name| sink.name == name)).collect();
+    if let (Some(name), true) = (name, chosen.is_empty()) {
+        return Err(ConfigError::NoSink(name.to_owned()));
+    }
+    let mut tested = Vec::new();
+    for sink in chosen {
+        let finding = Finding {
+            kind: Kind::Test,
+            severity: Severity::Info,
+            level: 0,
+            pool: String::new(),
+            pool_guid: String::new(),
+            device: None,
+            sink: Some(sink.name.clone()),
+            title: String::new(),
+            meaning: String::new(),
+            action: Vec::new(),
+        };
+        let finding = words::test(finding, &sink.name);
+        let alert = Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, finding };
+        let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
+        let words::Text { subject, body } = words::message(host, &notices, 0);
+        let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };
+        let outcome = match maker(sink, host) {
+            Ok(sink) => sink.send(&message).await.map_err(|error| error.text),
+            Err(error) => Err(error),
+        };
+        let (delivered, answer) = outcome.map_or_else(|error| (false, error), |answer| (true, answer));
+        tested.push(Tested { sink: sink.name.clone(), delivered, answer });
+    }
+    Ok(tested)
+}
+
+/// The same for a command without a daemon: what the last one left behind.
+#[derive(Debug)]
+pub struct Offline {
+    files: Files,
+}
+
+impl Offline {
+    /// On these files.
+    #[must_use]
+    pub fn new(files: Files) -> Self {
+        Self { files }
+    }
+
+    /// The configuration, secrets hidden.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load(&self.files.config)?.0;
+        config.sinks = config.sinks.iter().map(SinkConfig::redacted).collect();
+        Ok(config)
+    }
+
+    /// Changes the configuration.
+    ///
+    /// # Errors
+    /// It would make no sense, or cannot be written.
+    pub fn change(
+        &self,
+        change: impl FnOnce(&mut Config) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let mut config = Config::load(&self.files.config)?.0;
+        change(&mut config)?;
+        config.save(&self.files.config)
+    }
+
+    /// Sends a test through one sink or all, from this process.
+    ///
+    /// # Errors
+    /// There is no such sink, or the configuration cannot be read.
+    pub async fn test(&self, name: Option<&str>) -> Result<Vec<Tested>, ConfigError> {
+        let config = Config::load(&self.files.config)?.0;
+        let host = config.host.clone().unwrap_or_else(hostid::hostname);
+        test(&config, name, &host, hostid::now(), &(Arc::new(sinks::build) as Maker)).await
+    }
+
+    fn ledger(&self) -> Result<Ledger, ConfigError> {
+        let path = self.files.dir.join(STATE_FILE);
+        let read = state::read_json::<Ledger>(&path);
+        read.map(Option::unwrap_or_default).map_err(|source| ConfigError::Io { doing: "read", path, source })
+    }
+
+    /// What was open when the last daemon ended.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn status(&self) -> Result<AlertStatus, ConfigError> {
+        let config = Config::load(&self.files.config)?.0;
+        Ok(status(&config, &self.ledger()?, hostid::now()))
+    }
+
+    /// What is over.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn history(&self) -> Result<AlertHistory, ConfigError> {
+        Ok(AlertHistory { alerts: self.ledger()?.book.history() })
+    }
+}

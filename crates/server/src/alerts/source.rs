@@ -1,0 +1,136 @@
+//! The pools that are looked at, and what is known of them from memory; what needs a read of the devices (how full, how
+//! many blocks are lost) is asked for now and then, with a time limit.
+
+use std::{collections::BTreeMap, fmt, sync::Weak, time::Duration};
+
+use engine::BoxFuture;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use pool::{
+    status::{PoolStatus, VdevStatus, error_log},
+    vdev::Vdev,
+};
+use tokio::time::{Instant, timeout};
+
+use super::survey::Facts;
+use crate::ops::{Held, Host};
+
+/// How often a pool is read for what is not in memory. A scan that has just ended is a reason to look before.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// How long that may take.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where facts about pools come from.
+pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
+    /// Of all pools; `fresh` are guids of those to be read again. None: there is nothing to look at any more.
+    fn facts<'a>(&'a self, fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>>;
+    /// Pools that should be open and are not.
+    fn missing(&self) -> Vec<Missing> {
+        Vec::new()
+    }
+}
+
+/// A pool that should be open and is not.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    /// Why.
+    pub(crate) why: String,
+}
+
+/// What was read of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    at: Option<Instant>,
+    capacity: Option<u64>,
+    lost: Option<u64>,
+}
+
+/// The pools of a daemon.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    host: Weak<Host>,
+    /// Those that could not be opened when the daemon started.
+    missing: Mutex<Vec<Missing>>,
+    read: Mutex<BTreeMap<u64, Read>>,
+}
+
+impl Pools {
+    pub(crate) fn new(host: Weak<Host>, missing: Vec<Missing>) -> Self {
+        Self { host, missing: Mutex::new(missing), read: Mutex::default() }
+    }
+
+    async fn facts_of(&self, held: &Held, fresh: bool) -> Facts {
+        let view = held.view();
+        let tree = view.tree();
+        let suspended =
+            held.engine().and_then(|engine| engine.suspended()).map(|error| crate::host::chain(&error));
+        let mut read = self.read.lock().get(&held.guid()).copied().unwrap_or_default();
+        let is_old = read.at.is_none_or(|at| at.elapsed() >= READ_EVERY);
+        // A suspended pool's devices do not answer: what was known stays.
+        if suspended.is_none() && (is_old || fresh) {
+            let asked = async {
+                let space = view.space().await.map(|space| space.total.capacity()).ok();
+                let lost = error_log(&view).await.map(|log| log.len() as u64).ok();
+                (space, lost)
+            };
+            if let Ok((capacity, lost)) = timeout(READ_WITHIN, Box::pin(asked)).await {
+                (read.capacity, read.lost) = (capacity.or(read.capacity), lost.or(read.lost));
+            }
+            read.at = Some(Instant::now());
+            self.read.lock().insert(held.guid(), read);
+        }
+        let status = PoolStatus::of_tree(view.name(), view.guid(), &tree, None);
+        let beside = |vdevs: &[Vdev]| vdevs.iter().map(|vdev| VdevStatus::of(vdev, None)).collect();
+        let is_slow = |leaf: &&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().sits_out);
+        Facts {
+            name: view.name().to_owned(),
+            guid: view.guid(),
+            root: status.root,
+            spares: beside(view.spares()),
+            cache: beside(view.l2cache()),
+            suspended,
+            capacity: read.capacity,
+            lost: read.lost,
+            slow: tree.leaves().into_iter().filter(is_slow).map(|leaf| leaf.guid).collect(),
+        }
+    }
+}
+
+impl Source for Pools {
+    fn facts<'a>(&'a self, fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
+        Box::pin(async move {
+            let host = self.host.upgrade()?;
+            let all = host.all();
+            self.read.lock().retain(|guid, _| all.iter().any(|held| held.guid() == *guid));
+            // All at once: one that does not answer holds up the others no longer than its own time limit.
+            let facts =
+                join_all(all.iter().map(|held| self.facts_of(held, fresh.contains(&held.guid())))).await;
+            // Devices that are there are looked at, so that they can be named when they are not.
+            if let Some(watching) = host.watching() {
+                let disks = std::sync::Arc::clone(&watching.disks);
+                let views: Vec<_> = all.iter().map(|held| held.view()).collect();
+                let looked =
+                    tokio::task::spawn_blocking(move || views.iter().try_for_each(|view| disks.look(view)));
+                if let Ok(Err(error)) = looked.await {
+                    tracing::warn!(%error, "what is known about disks cannot be kept for the next start");
+                }
+            }
+            Some(facts)
+        })
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        let mut missing = self.missing.lock();
+        if let Some(host) = self.host.upgrade().filter(|_| !missing.is_empty()) {
+            // Opened meanwhile, or nobody wants it any more.
+            let wanted = host.places().state().pools().unwrap_or_default();
+            missing.retain(|pool| {
+                wanted.iter().any(|wanted| wanted.guid == pool.guid)
+                    && host.all().iter().all(|held| held.guid() != pool.guid)
+            });
+        }
+        missing.clone()
+    }
+}

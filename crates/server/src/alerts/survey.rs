@@ -1,0 +1,409 @@
+//! What is wrong with a pool at this moment, as findings: which device, how bad, what it means, what to do.
+//!
+//! It looks at how things are, not at what happened; what only events tell (a device that is slow, a log device that
+//! failed, blocks that were lost a moment ago) comes in as [`Memory`]. Pure: [`Facts`] in, findings out.
+
+use std::collections::BTreeMap;
+
+use pool::{
+    status::VdevStatus,
+    vdev::{Class, State},
+};
+
+use super::words::{self, Place};
+use crate::{
+    api::alerts::{AlertDevice, Finding, Kind, Severity},
+    disks::Identity,
+};
+
+/// Percentages of the pool allocated at which space is low.
+pub(crate) const SPACE: [u64; 3] = [80, 90, 95];
+/// Percent below a threshold at which it is no longer reached: a pool at the threshold must not come and go.
+const SPACE_SLACK: u64 = 2;
+/// How long an event about a device is taken for its state, in seconds.
+const RECENT: u64 = 600;
+
+/// A pool at one moment, from memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    /// Its devices.
+    pub(crate) root: VdevStatus,
+    pub(crate) spares: Vec<VdevStatus>,
+    pub(crate) cache: Vec<VdevStatus>,
+    /// Why nothing is written, if that is so.
+    pub(crate) suspended: Option<String>,
+    /// Percent allocated, if that is known.
+    pub(crate) capacity: Option<u64>,
+    /// Blocks in the error log, if that is known.
+    pub(crate) lost: Option<u64>,
+    /// Devices that sit out.
+    pub(crate) slow: Vec<u64>,
+}
+
+/// What events told, by device or pool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// Device → its latency and that of its peers, in milliseconds.
+    pub(crate) latency: BTreeMap<u64, (u64, u64)>,
+    /// Log device → when it last failed.
+    pub(crate) logs: BTreeMap<u64, u64>,
+    /// Pool → when blocks were last lost, and which.
+    pub(crate) lost: BTreeMap<u64, (u64, String)>,
+    /// Device → what led to its state.
+    pub(crate) why: BTreeMap<u64, String>,
+}
+
+/// A device and where it is in the tree.
+pub(crate) struct Part<'a> {
+    pub(crate) vdev: &'a VdevStatus,
+    pub(crate) place: Place<'a>,
+}
+
+/// All leaves of a pool with what is above them; spares and cache devices, too.
+pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
+    fn below<'a>(vdev: &'a VdevStatus, place: Place<'a>, found: &mut Vec<Part<'a>>) {
+        if vdev.children.is_empty() {
+            found.push(Part { vdev, place });
+            return;
+        }
+        for child in &vdev.children {
+            let inner = matches!(vdev.type_word.as_str(), "replacing" | "spare");
+            // A spare in use, and a disk being replaced, are part of what they are in for.
+            let parent = if inner { place.parent.or(Some(vdev)) } else { Some(vdev) };
+            let within = if inner { Some(vdev) } else { place.within };
+            below(child, Place { parent, within, ..place }, found);
+        }
+    }
+    let mut found = Vec::new();
+    for top in &facts.root.children {
+        let class = match top.class {
+            Class::Log => words::Role::Log,
+            Class::Special => words::Role::Special,
+            Class::Dedup => words::Role::Dedup,
+            _ => words::Role::Data,
+        };
+        below(top, Place { role: class, parent: None, within: None }, &mut found);
+    }
+    let beside = |role| move |vdev| Part { vdev, place: Place { role, parent: None, within: None } };
+    found.extend(facts.spares.iter().map(beside(words::Role::Spare)));
+    found.extend(facts.cache.iter().map(beside(words::Role::Cache)));
+    found
+}
+
+/// A device with what is known about the disk.
+pub(crate) fn device(
+    part: &Part<'_>,
+    identity: Option<&Identity>,
+    labels: &BTreeMap<String, String>,
+) -> AlertDevice {
+    let vdev = part.vdev;
+    let known = identity.cloned().unwrap_or_default();
+    let names = [known.serial.as_ref(), known.by_id.as_ref(), known.by_path.as_ref(), vdev.path.as_ref()];
+    let label = names.into_iter().flatten().chain([&vdev.name]).find_map(|name| labels.get(name));
+    AlertDevice {
+        name: vdev.name.clone(),
+        guid: vdev.guid.to_string(),
+        path: vdev.path.clone().or_else(|| (!known.path.is_empty()).then_some(known.path)),
+        by_id: known.by_id,
+        model: known.model,
+        serial: known.serial,
+        bytes: known.bytes.or(vdev.device_bytes),
+        bay: label.cloned().or(known.bay),
+        part_of: part.place.parent.map(|parent| parent.name.clone()),
+    }
+}
+
+/// Where descriptions of disks come from.
+pub(crate) trait Catalog {
+    /// The device of a part.
+    fn device(&self, part: &Part<'_>) -> AlertDevice;
+}
+
+/// Everything that is wrong. `level` is how bad the open alert of a kind is for this pool.
+pub(crate) fn findings(
+    facts: &Facts,
+    memory: &Memory,
+    catalog: &dyn Catalog,
+    now: u64,
+    level: &dyn Fn(Kind) -> Option<u32>,
+) -> Vec<Finding> {
+    let blank = |kind, severity, level: u32| Finding {
+        kind,
+        severity,
+        level,
+        pool: facts.name.clone(),
+        pool_guid: facts.guid.to_string(),
+        device: None,
+        sink: None,
+        title: String::new(),
+        meaning: String::new(),
+        action: Vec::new(),
+    };
+    let mut found = Vec::new();
+    let parts = parts(facts);
+    for part in &parts {
+        let vdev = part.vdev;
+        let about = |kind, severity, level: u32| Finding {
+            device: Some(catalog.device(part)),
+            ..blank(kind, severity, level)
+        };
+        // A spare that is in use is in the tree as well; there it is looked at.
+        let in_use = part.place.role == words::Role::Spare
+            && parts
+                .iter()
+                .any(|other| other.place.role != words::Role::Spare && other.vdev.guid == vdev.guid);
+        if in_use {
+            continue;
+        }
+        let state = match vdev.state {
+            State::Healthy | State::Offline | State::Closed => None,
+            State::Degraded => Some((1, Severity::Warning)),
+            State::Removed => Some((2, Severity::Critical)),
+            State::CantOpen => Some((3, Severity::Critical)),
+            State::Faulted => Some((4, Severity::Critical)),
+        };
+        if let Some((level, severity)) = state {
+            let severity = match part.place.role {
+                words::Role::Spare | words::Role::Cache => Severity::Warning,
+                _ => severity,
+            };
+            let why = memory.why.get(&vdev.guid).map(String::as_str);
+            let finding = about(Kind::Device, severity, level);
+            found.push(words::device(finding, part, why));
+        }
+        let errors = vdev.errors.read + vdev.errors.write + vdev.errors.checksum;
+        if errors > 0 && state.is_none() {
+            found.push(words::errors(about(Kind::Errors, Severity::Warning, 1 + errors.ilog10()), part));
+        }
+        if facts.slow.contains(&vdev.guid) {
+            let latency = memory.latency.get(&vdev.guid).copied();
+            found.push(words::slow(about(Kind::Slow, Severity::Warning, 1), part, latency));
+        }
+        if memory.logs.get(&vdev.guid).is_some_and(|failed| now < failed + RECENT) {
+            found.push(words::log_device(about(Kind::LogDevice, Severity::Warning, 1), part));
+        }
+        if let Some(within) = part.place.within
+            && within.type_word == "spare"
+            && within.children.first().is_some_and(|original| original.guid != vdev.guid)
+            // The original may itself be in the middle of being replaced.
+            && facts.spares.iter().any(|spare| spare.guid == vdev.guid)
+        {
+            let instead_of = within.children.first().map_or("", |original| original.name.as_str());
+            found.push(words::spare(about(Kind::Spare, Severity::Warning, 1), part, instead_of));
+        }
+    }
+    match facts.root.state {
+        State::Degraded => found.push(words::degraded(blank(Kind::Pool, Severity::Warning, 1), facts)),
+        State::Healthy => {}
+        _ => found.push(words::unavailable(blank(Kind::Pool, Severity::Critical, 2), facts)),
+    }
+    if let Some(why) = &facts.suspended {
+        found.push(words::suspended(blank(Kind::Suspended, Severity::Critical, 1), why));
+    }
+    if let Some(capacity) = facts.capacity {
+        let was = level(Kind::Space).unwrap_or(0) as usize;
+        let reached = |at: &usize| {
+            let slack = if was > *at { SPACE_SLACK } else { 0 };
+            capacity + slack >= SPACE[*at]
+        };
+        if let Some(at) = (0..SPACE.len()).rev().find(reached) {
+            let severity = if at + 1 == SPACE.len() { Severity::Critical } else { Severity::Warning };
+            found.push(words::space(blank(Kind::Space, severity, at as u32 + 1), capacity, SPACE[at]));
+        }
+    }
+    let lately = memory.lost.get(&facts.guid).filter(|(when, _)| now < when + RECENT);
+    if facts.lost.is_some_and(|lost| lost > 0) || lately.is_some() {
+        let lost = facts.lost.unwrap_or(0);
+        let finding = blank(Kind::DataLost, Severity::Critical, 1 + lost.checked_ilog10().unwrap_or(0));
+        found.push(words::data_lost(finding, lost, lately.map(|(_, what)| what.as_str())));
+    }
+    found
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use pool::vdev::{Aux, Errors};
+
+    use super::*;
+
+    pub(crate) fn leaf(name: &str, guid: u64) -> VdevStatus {
+        VdevStatus {
+            name: name.into(),
+            type_word: "disk".into(),
+            guid,
+            id: 0,
+            path: Some(format!("/dev/{name}")),
+            state: State::Healthy,
+            aux: Aux::None,
+            not_present: false,
+            note: None,
+            errors: Errors::default(),
+            class: Class::Normal,
+            space: None,
+            device_bytes: Some(8 << 40),
+            children: Vec::new(),
+        }
+    }
+
+    pub(crate) fn group(name: &str, word: &str, children: Vec<VdevStatus>) -> VdevStatus {
+        VdevStatus { type_word: word.into(), path: None, device_bytes: None, children, ..leaf(name, 1000) }
+    }
+
+    pub(crate) fn facts(tops: Vec<VdevStatus>) -> Facts {
+        Facts {
+            name: "tank".into(),
+            guid: 7,
+            root: group("tank", "root", tops),
+            spares: Vec::new(),
+            cache: Vec::new(),
+            suspended: None,
+            capacity: Some(10),
+            lost: Some(0),
+            slow: Vec::new(),
+        }
+    }
+
+    struct Names;
+
+    impl Catalog for Names {
+        fn device(&self, part: &Part<'_>) -> AlertDevice {
+            let identity = Identity { serial: Some("WSD1".into()), ..Identity::default() };
+            device(part, Some(&identity), &BTreeMap::from([("WSD1".into(), "bay 3".into())]))
+        }
+    }
+
+    fn look(facts: &Facts, memory: &Memory) -> Vec<Finding> {
+        findings(facts, memory, &Names, 1000, &|_| None)
+    }
+
+    fn kinds(found: &[Finding]) -> Vec<(Kind, u32)> {
+        found.iter().map(|finding| (finding.kind, finding.level)).collect()
+    }
+
+    fn raidz2(state: State, aux: Aux) -> Facts {
+        let mut leaves: Vec<_> = (1..=6).map(|guid| leaf(&format!("sd{guid}"), guid)).collect();
+        (leaves[2].state, leaves[2].aux) = (state, aux);
+        let mut top = group("raidz2-0", "raidz", leaves);
+        let mut all = facts(Vec::new());
+        if state != State::Healthy {
+            (top.state, all.root.state) = (State::Degraded, State::Degraded);
+        }
+        all.root.children = vec![top];
+        all
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_a_healthy_pool() {
+        assert_eq!(look(&raidz2(State::Healthy, Aux::None), &Memory::default()), []);
+    }
+
+    #[test]
+    fn a_failed_disk_is_named_with_what_is_left_and_what_to_do() {
+        let facts = raidz2(State::Faulted, Aux::ErrorsExceeded);
+        let memory = Memory {
+            why: BTreeMap::from([(3, "12 writes were refused: Input/output error".into())]),
+            ..Memory::default()
+        };
+        let found = look(&facts, &memory);
+        assert_eq!(kinds(&found), [(Kind::Device, 4), (Kind::Pool, 1)]);
+        let device = found[0].device.as_ref().unwrap();
+        assert_eq!((device.name.as_str(), device.bay.as_deref()), ("sd3", Some("bay 3")));
+        assert_eq!(device.part_of.as_deref(), Some("raidz2-0"));
+        assert_eq!(
+            found[0].title,
+            "disk sd3 is FAULTED (too many errors: 12 writes were refused: Input/output error)"
+        );
+        assert!(found[0].meaning.contains("one more disk of raidz2-0 may fail"), "{}", found[0].meaning);
+        assert!(found[0].action.iter().any(|line| line == "  zpool replace tank sd3 NEW-DEVICE"));
+        assert_eq!(found[1].title, "pool 'tank' is DEGRADED");
+    }
+
+    #[test]
+    fn an_administrator_who_takes_a_disk_offline_knows_it() {
+        let found = look(&raidz2(State::Offline, Aux::None), &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Pool, 1)], "but the pool is degraded all the same");
+    }
+
+    #[test]
+    fn errors_of_a_disk_in_use_grow_by_magnitudes() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        let errors = |facts: &mut Facts, checksum| {
+            facts.root.children[0].children[1].errors = Errors { read: 0, write: 0, checksum };
+            kinds(&look(facts, &Memory::default()))
+        };
+        assert_eq!(errors(&mut facts, 1), [(Kind::Errors, 1)]);
+        assert_eq!(errors(&mut facts, 9), [(Kind::Errors, 1)]);
+        assert_eq!(errors(&mut facts, 10), [(Kind::Errors, 2)]);
+        assert_eq!(errors(&mut facts, 0), []);
+    }
+
+    #[test]
+    fn space_has_thresholds_that_do_not_flap() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        let mut at = |capacity, was| {
+            facts.capacity = Some(capacity);
+            let found = findings(&facts, &Memory::default(), &Names, 0, &|_| was);
+            found.first().map(|finding| (finding.level, finding.severity))
+        };
+        assert_eq!(at(79, None), None);
+        assert_eq!(at(80, None), Some((1, Severity::Warning)));
+        assert_eq!(at(79, Some(1)), Some((1, Severity::Warning)), "still");
+        assert_eq!(at(77, Some(1)), None);
+        assert_eq!(at(90, Some(1)), Some((2, Severity::Warning)));
+        assert_eq!(at(95, Some(2)), Some((3, Severity::Critical)));
+        assert_eq!(at(93, Some(3)), Some((3, Severity::Critical)));
+        assert_eq!(at(92, Some(3)), Some((2, Severity::Warning)));
+    }
+
+    #[test]
+    fn a_spare_in_use_is_told_with_whom_it_stands_in_for() {
+        let mut facts = raidz2(State::Removed, Aux::None);
+        let original = facts.root.children[0].children[2].clone();
+        let spare = leaf("sdz", 99);
+        facts.root.children[0].children[2] = group("spare-2", "spare", vec![original, spare.clone()]);
+        facts.spares = vec![spare];
+        let found = look(&facts, &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::Spare, 1), (Kind::Pool, 1)]);
+        assert_eq!(found[1].title, "hot spare sdz is in use in place of sd3");
+        assert_eq!(found[0].device.as_ref().unwrap().part_of.as_deref(), Some("raidz2-0"));
+    }
+
+    #[test]
+    fn slow_disks_logs_and_lost_blocks_are_told_as_long_as_they_last() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        let mut log = leaf("nvme0n1", 50);
+        log.class = Class::Log;
+        facts.root.children.push(log);
+        facts.slow = vec![2];
+        let memory = Memory {
+            latency: BTreeMap::from([(2, (900, 12))]),
+            logs: BTreeMap::from([(50, 1000 - RECENT + 1)]),
+            lost: BTreeMap::from([(7, (990, "tank/vm1:<0x1>".into()))]),
+            ..Memory::default()
+        };
+        let found = look(&facts, &memory);
+        assert_eq!(kinds(&found), [(Kind::Slow, 1), (Kind::LogDevice, 1), (Kind::DataLost, 1)]);
+        assert!(found[0].title.contains("900 ms") && found[0].title.contains("12 ms"), "{}", found[0].title);
+        assert!(found[2].action.iter().any(|line| line == "  zpool status -v tank"));
+        let later = findings(&facts, &memory, &Names, 1000 + RECENT, &|_| None);
+        assert_eq!(kinds(&later), [(Kind::Slow, 1)]);
+        facts.lost = Some(12);
+        assert_eq!(
+            kinds(&findings(&facts, &memory, &Names, 9000, &|_| None)),
+            [(Kind::Slow, 1), (Kind::DataLost, 2)]
+        );
+    }
+
+    #[test]
+    fn a_suspended_pool_is_the_worst() {
+        let mut facts = raidz2(State::CantOpen, Aux::OpenFailed);
+        facts.root.state = State::CantOpen;
+        facts.suspended = Some("sd3: write refused".into());
+        let found = look(&facts, &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Device, 3), (Kind::Pool, 2), (Kind::Suspended, 1)]);
+        assert!(found[2].action.iter().any(|line| line == "  zpool clear tank"));
+        assert!(found[2].title.contains("sd3: write refused"));
+    }
+}

@@ -1,0 +1,423 @@
+//! The whole path from what happens to a message, in simulated time, with sinks that do as a test tells them.
+
+use std::collections::VecDeque;
+
+use engine::events::{DeviceName, Event, Record, ScanKind, ScanStep};
+use pool::vdev::{Aux, State};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    config::{Syslog, Target},
+    sinks::SendError,
+    source::{Missing, Source},
+    survey::{
+        Facts,
+        tests::{facts, group, leaf},
+    },
+    *,
+};
+use crate::{
+    disks::Disks,
+    events::{About, Journal, names},
+};
+
+/// What became of each message, oldest first.
+#[derive(Debug, Default)]
+struct Post {
+    /// Sink → what it got.
+    taken: BTreeMap<String, Vec<Message>>,
+    /// Sink → how its next messages end; when there are no more, they are taken.
+    next: BTreeMap<String, VecDeque<Fate>>,
+    tried: BTreeMap<String, Vec<u64>>,
+}
+
+#[derive(Clone, Debug)]
+enum Fate {
+    Fails(&'static str),
+    Hangs,
+}
+
+#[derive(Debug)]
+struct Fake {
+    name: String,
+    post: Arc<Mutex<Post>>,
+}
+
+impl Sink for Fake {
+    fn send<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Result<String, SendError>> {
+        Box::pin(async move {
+            let fate = {
+                let mut post = self.post.lock();
+                post.tried.entry(self.name.clone()).or_default().push(message.time);
+                post.next.get_mut(&self.name).and_then(VecDeque::pop_front)
+            };
+            match fate {
+                Some(Fate::Fails(why)) => Err(SendError::new(why)),
+                Some(Fate::Hangs) => std::future::pending().await,
+                None => {
+                    self.post.lock().taken.entry(self.name.clone()).or_default().push(message.clone());
+                    Ok("taken".to_owned())
+                }
+            }
+        })
+    }
+}
+
+/// A daemon's alerts in a directory of their own.
+struct Lab {
+    dir: tempfile::TempDir,
+    post: Arc<Mutex<Post>>,
+    began: Instant,
+}
+
+impl Lab {
+    fn new(sinks: &[SinkConfig]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config { host: Some("mill".into()), ..Config::default() };
+        sinks.iter().for_each(|sink| config.add(sink.clone()).unwrap());
+        config.save(&dir.path().join(config::FILE)).unwrap();
+        Self { dir, post: Arc::default(), began: Instant::now() }
+    }
+
+    /// Starts a daemon: the first, or the next.
+    fn start(&self) -> Arc<Alerts> {
+        let (post, began) = (Arc::clone(&self.post), self.began);
+        let clock: Clock = Arc::new(move || 1_000_000 + began.elapsed().as_secs());
+        let maker: Maker = Arc::new(move |config, _host| {
+            Ok(Arc::new(Fake { name: config.name.clone(), post: Arc::clone(&post) }) as Arc<dyn Sink>)
+        });
+        let alerts = Alerts::with(Files::new(self.dir.path(), None), clock, maker);
+        alerts.start();
+        alerts
+    }
+
+    fn let_fail(&self, sink: &str, fates: &[Fate]) {
+        self.post.lock().next.insert(sink.to_owned(), fates.iter().cloned().collect());
+    }
+
+    /// What a sink got: a list of notices per message.
+    fn got(&self, sink: &str) -> Vec<Vec<(Occasion, String)>> {
+        let post = self.post.lock();
+        let messages = post.taken.get(sink).map(Vec::as_slice).unwrap_or_default();
+        let told = |message: &Message| {
+            message.notices.iter().map(|n| (n.occasion, n.alert.finding.title.clone())).collect()
+        };
+        messages.iter().map(told).collect()
+    }
+}
+
+fn sink(name: &str) -> SinkConfig {
+    let syslog = Syslog { target: "unix:/dev/log".into(), facility: "daemon".into() };
+    SinkConfig::new(name, Target::Syslog(syslog))
+}
+
+fn finding(title: &str, severity: Severity) -> Finding {
+    Finding {
+        kind: Kind::Device,
+        severity,
+        level: 1,
+        pool: "tank".into(),
+        pool_guid: "7".into(),
+        device: Some(crate::api::alerts::AlertDevice { guid: title.into(), ..Default::default() }),
+        sink: None,
+        title: title.into(),
+        meaning: "it is broken".into(),
+        action: vec!["  zpool replace tank sdc NEW-DEVICE".into()],
+    }
+}
+
+async fn seconds(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+fn told(occasion: Occasion, title: &str) -> (Occasion, String) {
+    (occasion, title.to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_alerts_at_once_are_one_message_and_each_is_resolved() {
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(5).await;
+    alerts.see(vec![finding("a", Severity::Critical), finding("b", Severity::Warning)]);
+    seconds(9).await;
+    assert_eq!(lab.got("mail"), Vec::<Vec<_>>::new(), "the window is still open");
+    seconds(2).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a"), told(Occasion::Opened, "b")]]);
+    let subject = lab.post.lock().taken["mail"][0].subject.clone();
+    assert_eq!(subject, "[mill] CRITICAL: tank: a (and 1 more)");
+    for _ in 0..6 {
+        alerts.see(Vec::new());
+        seconds(10).await;
+    }
+    seconds(20).await;
+    assert_eq!(lab.got("mail")[1], [told(Occasion::Resolved, "b"), told(Occasion::Resolved, "a")]);
+    assert!(alerts.status().open.is_empty());
+    assert_eq!(alerts.history().len(), 2);
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_hangs_or_fails_holds_up_none_of_the_others() {
+    let lab = Lab::new(&[sink("hangs"), sink("fails"), sink("works")]);
+    lab.let_fail("hangs", &[Fate::Hangs]);
+    lab.let_fail("fails", &vec![Fate::Fails("connection refused"); 4]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(16).await;
+    assert_eq!(lab.got("works"), [vec![told(Occasion::Opened, "a")]]);
+    // After 10, 20, 40, 80 seconds it is tried again; from the third failure on, others are told of that.
+    for _ in 0..20 {
+        let open = vec![finding("a", Severity::Critical)].into_iter().chain(alerts.failing()).collect();
+        alerts.see(open);
+        seconds(10).await;
+    }
+    let began = 1_000_015;
+    assert_eq!(lab.post.lock().tried["fails"], [began, began + 10, began + 30, began + 70, began + 150]);
+    let title = "alerts cannot be delivered by 'fails': connection refused";
+    assert_eq!(lab.got("works")[1], [told(Occasion::Opened, title)]);
+    assert_eq!(lab.got("works")[2], [told(Occasion::Resolved, title)]);
+    assert_eq!(lab.got("fails"), [vec![told(Occasion::Opened, "a")]], "its own failure is no news to it");
+    assert!(lab.got("hangs").is_empty());
+    let status = alerts.status();
+    assert_eq!(status.sinks.iter().map(|sink| sink.queued).collect::<Vec<_>>(), [3, 0, 0]);
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_outlives_the_daemon_and_what_was_told_is_not_told_again() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 2]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(30).await;
+    assert_eq!(alerts.status().sinks[0].last_error.as_deref(), Some("no route to host"));
+    alerts.stop().await;
+    assert!(lab.got("mail").is_empty());
+
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a")]]);
+    alerts.stop().await;
+
+    // And after a crash: nothing was stopped, the file has it.
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical), finding("b", Severity::Critical)]);
+    seconds(1).await;
+    let crashed = std::fs::read(lab.dir.path().join(STATE_FILE)).unwrap();
+    alerts.stop().await;
+    std::fs::write(lab.dir.path().join(STATE_FILE), crashed).unwrap();
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical), finding("b", Severity::Critical)]);
+    seconds(60).await;
+    assert_eq!(lab.got("mail")[1..], [vec![told(Occasion::Opened, "b")]]);
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_hears_only_what_it_asked_for_and_not_too_often() {
+    let bad = SinkConfig { min_severity: Severity::Critical, ..sink("bad") };
+    let lake = SinkConfig { pools: vec!["lake".into()], ..sink("lake") };
+    let rare = SinkConfig { per_hour: 2, digest_seconds: 0, ..sink("rare") };
+    let lab = Lab::new(&[bad, lake, rare]);
+    let alerts = lab.start();
+    let mut all = Vec::new();
+    for number in 0..10 {
+        let severity = if number == 3 { Severity::Critical } else { Severity::Warning };
+        all.push(finding(&format!("disk{number}"), severity));
+        alerts.see(all.clone());
+        seconds(60).await;
+    }
+    assert_eq!(lab.got("bad"), [vec![told(Occasion::Opened, "disk3")]]);
+    assert!(lab.got("lake").is_empty());
+    assert_eq!(lab.got("rare").len(), 2);
+    seconds(3600).await;
+    let rare = lab.got("rare");
+    assert_eq!((rare.len(), rare[2].len()), (3, 8), "the rest in one");
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_that_change_take_effect_and_wrong_ones_change_nothing() {
+    let lab = Lab::new(&[sink("old")]);
+    let alerts = lab.start();
+    alerts.change(|config| config.add(sink("new"))).unwrap();
+    alerts.change(|config| config.remove("old")).unwrap();
+    assert!(alerts.change(|config| config.remove("old")).is_err());
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    assert_eq!((lab.got("old").len(), lab.got("new").len()), (0, 1));
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, "{nonsense").unwrap();
+    let later = std::time::UNIX_EPOCH + Duration::from_secs(5);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    alerts.reread();
+    assert!(alerts.status().problem.is_some_and(|problem| problem.contains("alerts.json")));
+    alerts.see(vec![finding("b", Severity::Critical), finding("a", Severity::Critical)]);
+    seconds(20).await;
+    assert_eq!(lab.got("new").len(), 2, "as before");
+    std::fs::write(&path, good).unwrap();
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_test_goes_the_real_way_and_says_what_came_of_it() {
+    let lab = Lab::new(&[sink("good"), sink("bad")]);
+    lab.let_fail("bad", &[Fate::Fails("mail.example.org:587 answered 535: no such user")]);
+    let alerts = lab.start();
+    let tested = alerts.test(None).await.unwrap();
+    assert_eq!((tested[0].delivered, tested[0].answer.as_str()), (true, "taken"));
+    assert!(!tested[1].delivered && tested[1].answer.contains("535"));
+    assert_eq!(lab.got("good")[0][0].0, Occasion::Test);
+    assert_eq!(alerts.test(Some("good")).await.unwrap().len(), 1);
+    assert!(alerts.test(Some("nobody")).await.unwrap_err().to_string().contains("millpond alert list"));
+    alerts.stop().await;
+}
+
+/// Pools that a test changes.
+#[derive(Debug, Default)]
+struct Pools(Arc<Mutex<Vec<Facts>>>);
+
+impl Source for Pools {
+    fn facts<'a>(&'a self, _fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
+        let facts = self.0.lock().clone();
+        Box::pin(async move { Some(facts) })
+    }
+}
+
+/// A disk is pulled, a spare takes over, the disk comes back; then a scrub finds something.
+#[tokio::test(start_paused = true)]
+async fn the_story_of_a_disk_that_was_pulled_is_told_from_beginning_to_end() {
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    let (journal, pools) = (Arc::new(Journal::default()), Arc::new(Mutex::new(Vec::new())));
+    let with = |state, word: &str| {
+        let mut disk = leaf("sdc", 3);
+        disk.state = state;
+        let mut all = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])]);
+        if state != State::Healthy {
+            (all.root.state, all.root.children[0].state) = (State::Degraded, State::Degraded);
+        }
+        assert_eq!(all.root.children[0].children[1].word(), word);
+        *pools.lock() = vec![all];
+    };
+    let number = std::cell::Cell::new(0);
+    let tell = |event: Event| {
+        number.set(number.get() + 1);
+        let record = Arc::new(Record { number: number.get(), time: (1_000_000, 0), event });
+        for (class, pairs) in names::name(&record.event, 7, None) {
+            let about = About { pool: "tank".into(), guid: 7 };
+            journal.add(&about, &class, record.time, pairs, Some(Arc::clone(&record)));
+        }
+    };
+    with(State::Healthy, "ONLINE");
+    let disks = Disks::remembered(lab.dir.path());
+    alerts.watch(Pools(Arc::clone(&pools)), Arc::clone(&journal), disks);
+    seconds(60).await;
+    assert!(lab.got("mail").is_empty(), "all is well");
+
+    let device = DeviceName {
+        guid: 3,
+        path: Some("/dev/sdc".into()),
+        name: "sdc".into(),
+        parent: Some("mirror-0".into()),
+    };
+    with(State::Removed, "REMOVED");
+    let why = "the disk was pulled out".to_owned();
+    tell(Event::DeviceState { device, from: State::Healthy, to: State::Removed, aux: Aux::None, why });
+    seconds(1).await;
+    assert_eq!(alerts.status().open.len(), 2, "at once, not at the next turn");
+    seconds(15).await;
+    let title = "disk sdc is REMOVED (the disk was pulled out)";
+    assert_eq!(
+        lab.got("mail"),
+        [vec![told(Occasion::Opened, title), told(Occasion::Opened, "pool 'tank' is DEGRADED")]]
+    );
+    let body = lab.post.lock().taken["mail"][0].body.clone();
+    for says in
+        ["no other disk of mirror-0 may fail", "zpool online tank sdc", "zpool replace tank sdc NEW-DEVICE"]
+    {
+        assert!(body.contains(says), "{says}: {body}");
+    }
+
+    with(State::Healthy, "ONLINE");
+    let done = |kind, processed, errors| Event::Scan { kind, step: ScanStep::Finished, processed, errors };
+    tell(done(ScanKind::Resilver, 5 << 20, 0));
+    seconds(90).await;
+    let told_next: Vec<_> = lab.got("mail")[1..].concat();
+    assert_eq!(
+        told_next,
+        [
+            told(Occasion::Notice, "resilver of 'tank' ended: 5M written"),
+            told(Occasion::Resolved, "pool 'tank' is DEGRADED"),
+            told(Occasion::Resolved, title)
+        ]
+    );
+
+    tell(done(ScanKind::Scrub, 0, 0));
+    seconds(60).await;
+    assert_eq!(lab.got("mail")[1..].concat().len(), 3, "a scrub that found nothing is no news");
+    tell(done(ScanKind::Scrub, 4096, 2));
+    seconds(60).await;
+    let last = lab.got("mail").concat().pop().unwrap();
+    assert_eq!(last.1, "scrub of 'tank' ended with 2 errors it could not repair (4K repaired)");
+    alerts.stop().await;
+}
+
+/// A pool that should be there, until it is.
+#[derive(Debug)]
+struct Gone(Arc<Mutex<Vec<Missing>>>);
+
+impl Source for Gone {
+    fn facts<'a>(&'a self, _fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
+        Box::pin(async { Some(Vec::new()) })
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        self.0.lock().clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    let why = "cannot open 'lake': none of its devices is there".to_owned();
+    let gone = Arc::new(Mutex::new(vec![Missing { name: "lake".into(), guid: 9, why: why.clone() }]));
+    alerts.watch(Gone(Arc::clone(&gone)), Arc::default(), Disks::remembered(lab.dir.path()));
+    seconds(30).await;
+    let title = format!("pool 'lake' could not be opened: {why}");
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, &title)]]);
+    gone.lock().clear();
+    seconds(90).await;
+    assert_eq!(lab.got("mail")[1], [told(Occasion::Resolved, &title)]);
+    alerts.stop().await;
+}
+
+/// `docs/alerts.md` has a section for each kind, so that nobody who gets an alert looks for it in vain.
+#[test]
+fn every_kind_of_alert_is_in_the_manual() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/alerts.md");
+    let manual = std::fs::read_to_string(path).unwrap();
+    for kind in [
+        Kind::Device,
+        Kind::Errors,
+        Kind::Slow,
+        Kind::LogDevice,
+        Kind::Spare,
+        Kind::Pool,
+        Kind::Suspended,
+        Kind::Space,
+        Kind::DataLost,
+        Kind::Scrub,
+        Kind::Resilver,
+        Kind::Delivery,
+    ] {
+        assert!(manual.contains(&format!("| `{}` |", kind.word())), "{}", kind.word());
+    }
+}

@@ -1,0 +1,187 @@
+//! The task that looks: whenever something happened, and every few seconds in any case.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use engine::events::{Event, ScanKind, ScanStep};
+use pool::vdev::State;
+
+use super::{
+    Alerts,
+    source::{Missing, Source},
+    survey::{self, Catalog, Facts, Memory, Part},
+    words,
+};
+use crate::{
+    api::alerts::{AlertDevice, Finding, Kind, Severity},
+    disks::Disks,
+    events::{Entry, Journal},
+};
+
+/// How often all is looked at without an event: this bounds how late an alert is resolved.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// After an event, how long others are waited for: a disk that fails tells of itself in several.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Pools of which something is remembered at most, against a pool that is imported and exported forever.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Names disks.
+struct Names<'a> {
+    disks: &'a Disks,
+    labels: BTreeMap<String, String>,
+}
+
+impl Catalog for Names<'_> {
+    fn device(&self, part: &Part<'_>) -> AlertDevice {
+        survey::device(part, self.disks.get(part.vdev.guid).as_ref(), &self.labels)
+    }
+}
+
+impl Alerts {
+    /// Begins to look. Ends when the source has nothing to look at any more, or with [`stop`](Self::stop).
+    pub(crate) fn watch(self: &Arc<Self>, source: impl Source, journal: Arc<Journal>, disks: Arc<Disks>) {
+        let alerts = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            let mut newest = journal.newest();
+            let mut seen = 0;
+            let mut memory = Memory::default();
+            let mut ended = Vec::new();
+            loop {
+                let entries = journal.since(seen, None);
+                seen = entries.last().map_or(seen, |last| last.zevent.eid);
+                entries.iter().for_each(|entry| remember(&mut memory, entry, (alerts.clock)()));
+                ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));
+                let fresh: Vec<u64> = ended.iter().map(|(guid, _)| *guid).collect();
+                let Some(facts) = source.facts(&fresh).await else { return };
+                alerts.look(&facts, &source.missing(), &memory, &disks);
+                for (guid, end) in ended.drain(..) {
+                    if let Some(facts) = facts.iter().find(|facts| facts.guid == guid) {
+                        alerts.scan_ended(facts, &end);
+                    }
+                }
+                alerts.reread();
+                tokio::select! {
+                    changed = newest.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        tokio::time::sleep(SETTLE).await;
+                        newest.mark_unchanged();
+                    }
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                }
+            }
+        });
+        self.tasks.lock().push(task);
+    }
+
+    fn look(&self, all: &[Facts], missing: &[Missing], memory: &Memory, disks: &Disks) {
+        let names = Names { disks, labels: self.config.lock().0.labels.clone() };
+        let now = (self.clock)();
+        let mut findings = self.failing();
+        findings.extend(missing.iter().map(words::missing));
+        for facts in all {
+            findings
+                .extend(survey::findings(facts, memory, &names, now, &|kind| self.level(facts.guid, kind)));
+        }
+        self.see(findings);
+    }
+
+    fn scan_ended(&self, facts: &Facts, end: &ScanEnd) {
+        let (kind, severity) = match end.kind {
+            // A scrub that found nothing is no news.
+            ScanKind::Scrub if end.errors == 0 && end.processed == 0 => return,
+            ScanKind::Scrub if end.errors == 0 => (Kind::Scrub, Severity::Warning),
+            ScanKind::Scrub => (Kind::Scrub, Severity::Critical),
+            ScanKind::Resilver if end.errors == 0 => (Kind::Resilver, Severity::Info),
+            ScanKind::Resilver => (Kind::Resilver, Severity::Critical),
+        };
+        let finding = Finding {
+            kind,
+            severity,
+            level: 0,
+            pool: facts.name.clone(),
+            pool_guid: facts.guid.to_string(),
+            device: None,
+            sink: None,
+            title: String::new(),
+            meaning: String::new(),
+            action: Vec::new(),
+        };
+        self.note(match end.kind {
+            ScanKind::Scrub => words::scrub(finding, end.processed, end.errors),
+            ScanKind::Resilver => words::resilver(finding, end.processed, end.errors, &remains(facts)),
+        });
+    }
+}
+
+/// Devices that are not as they should be.
+fn remains(facts: &Facts) -> Vec<String> {
+    let parts = survey::parts(facts);
+    let bad = parts.iter().filter(|part| {
+        let waits = part.vdev.note.as_deref().is_some_and(|note| note.contains("resilver"));
+        (part.vdev.state != State::Healthy || waits)
+            && !matches!(part.place.role, words::Role::Spare | words::Role::Cache)
+    });
+    bad.map(|part| {
+        let word = part.vdev.state.word(part.vdev.aux);
+        let note = part.vdev.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
+        format!("{} ({word}{note})", part.vdev.name)
+    })
+    .collect()
+}
+
+/// A scan that ended.
+struct ScanEnd {
+    kind: ScanKind,
+    processed: u64,
+    errors: u64,
+}
+
+fn scan_end(entry: &Entry) -> Option<(u64, ScanEnd)> {
+    match &entry.cause.as_ref()?.event {
+        Event::Scan { kind, step: ScanStep::Finished, processed, errors } => {
+            Some((entry.guid, ScanEnd { kind: *kind, processed: *processed, errors: *errors }))
+        }
+        _ => None,
+    }
+}
+
+/// What cannot be seen by looking.
+fn remember(memory: &mut Memory, entry: &Entry, now: u64) {
+    let Some(record) = &entry.cause else { return };
+    match &record.event {
+        Event::Slow { device, latency, peers, sits_out: true } => {
+            memory.latency.insert(device.guid, (latency.as_millis() as u64, peers.as_millis() as u64));
+        }
+        Event::Slow { device, .. } => {
+            memory.latency.remove(&device.guid);
+        }
+        Event::LogDeviceFailed { device } => {
+            memory.logs.insert(device.guid, now);
+        }
+        Event::DataLost { what, .. } => {
+            memory.lost.insert(entry.guid, (now, what.clone()));
+        }
+        Event::DeviceState { device, why, .. } => {
+            memory.why.insert(device.guid, why.clone());
+        }
+        // `zpool clear`: what was remembered is forgotten with the errors.
+        Event::Cleared { device: None } => {
+            memory.lost.remove(&entry.guid);
+        }
+        _ => {}
+    }
+    let Memory { latency, logs, lost, why } = memory;
+    while latency.len() > REMEMBERED_MAX {
+        latency.pop_first();
+    }
+    while logs.len() > REMEMBERED_MAX {
+        logs.pop_first();
+    }
+    while lost.len() > REMEMBERED_MAX {
+        lost.pop_first();
+    }
+    while why.len() > REMEMBERED_MAX {
+        why.pop_first();
+    }
+}

@@ -1,0 +1,561 @@
+//! What alerts say: one line that names the thing, what it means, what to do with the exact command. And how several
+//! are put into one message.
+//!
+//! `docs/alerts.md` lists them all; a test holds the two together.
+
+use std::fmt::Write as _;
+
+use pool::{
+    status::VdevStatus,
+    vdev::{Aux, State},
+};
+
+use super::{
+    source::Missing,
+    survey::{Facts, Part},
+};
+use crate::{
+    api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
+    view,
+};
+
+/// What a device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Data.
+    Data,
+    /// Metadata and small blocks.
+    Special,
+    /// Deduplication tables.
+    Dedup,
+    /// The intent log.
+    Log,
+    /// A hot spare.
+    Spare,
+    /// A read cache.
+    Cache,
+}
+
+/// Where a device is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) role: Role,
+    /// The mirror or RAIDZ device it is a part of.
+    pub(crate) parent: Option<&'a VdevStatus>,
+    /// The `replacing` or `spare` device it is in.
+    pub(crate) within: Option<&'a VdevStatus>,
+}
+
+impl Role {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Data => "disk",
+            Self::Special => "special device",
+            Self::Dedup => "dedup device",
+            Self::Log => "log device",
+            Self::Spare => "hot spare",
+            Self::Cache => "cache device",
+        }
+    }
+}
+
+fn lines(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(|line| (*line).to_owned()).collect()
+}
+
+fn small(number: usize) -> String {
+    ["no", "one", "two", "three"].get(number).map_or_else(|| number.to_string(), |word| (*word).to_owned())
+}
+
+/// What else may fail.
+fn left(part: &Part<'_>, pool: &str) -> String {
+    let name = match part.place.role {
+        Role::Spare => return "It would not stand in if a disk failed now.".to_owned(),
+        Role::Cache => return "Reads are slower; no data is on it that is not elsewhere.".to_owned(),
+        Role::Log if part.place.parent.is_none() => {
+            return format!(
+                "What clients want durable at once is written to the other devices of '{pool}', more slowly."
+            );
+        }
+        _ => part.place.parent,
+    };
+    let Some(parent) = name else {
+        return format!(
+            "It has no redundancy of its own: what lies on it alone cannot be read, and '{pool}' writes nothing."
+        );
+    };
+    let failed = parent.children.iter().filter(|child| !child.state.is_readable()).count();
+    let tolerated = match parent.type_word.as_str() {
+        "raidz" => parent
+            .name
+            .strip_prefix("raidz")
+            .and_then(|rest| rest.split('-').next()?.parse().ok())
+            .unwrap_or(1),
+        "draid" => parent
+            .name
+            .strip_prefix("draid")
+            .and_then(|rest| rest.split(':').next()?.parse().ok())
+            .unwrap_or(1),
+        _ => parent.children.len().saturating_sub(1),
+    };
+    match tolerated.checked_sub(failed) {
+        None => format!("More disks of {} failed than it can do without.", parent.name),
+        Some(0) => format!(
+            "'{pool}' works without it, but no other disk of {} may fail: the next one loses data.",
+            parent.name
+        ),
+        Some(more) => {
+            let disks = if more == 1 { "disk" } else { "disks" };
+            format!("'{pool}' works without it; {} more {disks} of {} may fail.", small(more), parent.name)
+        }
+    }
+}
+
+/// A device that is not what it should be.
+pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -> Finding {
+    let (vdev, pool) = (part.vdev, finding.pool.clone());
+    let (noun, name) = (part.place.role.noun(), &vdev.name);
+    let mut reason = vdev.aux.note().unwrap_or_default().to_owned();
+    if let Some(why) = why.filter(|why| !why.is_empty()) {
+        reason = if reason.is_empty() { why.to_owned() } else { format!("{reason}: {why}") };
+    }
+    let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+    finding.title = format!("{noun} {name} is {}{reason}", vdev.state.word(vdev.aux));
+    let left = left(part, &pool);
+    let replace = match part.place.role {
+        Role::Spare | Role::Cache => {
+            format!(
+                "  zpool remove {pool} {name}    and add another with 'zpool add {pool} {} NEW-DEVICE'",
+                match part.place.role {
+                    Role::Spare => "spare",
+                    _ => "cache",
+                }
+            )
+        }
+        _ => format!("  zpool replace {pool} {name} NEW-DEVICE"),
+    };
+    let (meaning, action) = match vdev.state {
+        State::Degraded => (
+            format!("It gave wrong answers more often than a good disk ever does, and stays in use because nothing else has what is on it. {left}"),
+            vec![
+                "Look whether it is the disk, or its cable, its controller, the memory of this machine. If it is the disk:".to_owned(),
+                replace,
+                "If the cause is removed, have everything read once, and forget the errors:".to_owned(),
+                format!("  zpool scrub {pool}"),
+                format!("  zpool clear {pool} {name}"),
+            ],
+        ),
+        State::Removed => (
+            format!("It went away while it was in use: it was pulled out, or lost its connection or its power. {left}"),
+            vec![
+                "Plug it in again: it is taken into use by itself, and gets only what it missed. If it is there and is not:".to_owned(),
+                format!("  zpool online {pool} {name}"),
+                "If it is broken, put another in:".to_owned(),
+                replace,
+            ],
+        ),
+        State::Faulted => (
+            format!("It failed too often and is not used any more. {left}"),
+            vec![
+                "Put another disk in, and let it take over:".to_owned(),
+                replace,
+                "If it was only the cable, the shelf or the power, it may go on:".to_owned(),
+                format!("  zpool clear {pool} {name}"),
+            ],
+        ),
+        _ => (
+            match vdev.aux {
+                Aux::BadLabel | Aux::CorruptData => {
+                    format!("Something is there, but it is not this disk: it has no label of it, or another's. {left}")
+                }
+                _ => format!("It could not be opened: it is not there, or does not answer. {left}"),
+            },
+            vec![
+                "Look whether it is plugged in and has power. When it is there:".to_owned(),
+                format!("  zpool online {pool} {name}"),
+                "If it is lost:".to_owned(),
+                replace,
+            ],
+        ),
+    };
+    (finding.meaning, finding.action) = (meaning, action);
+    finding
+}
+
+/// Errors of a device in use.
+pub(crate) fn errors(mut finding: Finding, part: &Part<'_>) -> Finding {
+    let (vdev, pool) = (part.vdev, finding.pool.clone());
+    let errors = vdev.errors;
+    let each = [(errors.read, "read"), (errors.write, "write"), (errors.checksum, "checksum")];
+    let told: Vec<String> =
+        each.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
+    let total: u64 = each.iter().map(|(n, _)| n).sum();
+    let word = if total == 1 { "error" } else { "errors" };
+    finding.title = format!("{} {} has {} {word}", part.place.role.noun(), vdev.name, told.join(", "));
+    finding.meaning = "Read and write errors: it refused. Checksum errors: it gave other bytes than were written. Wherever \
+        there is redundancy, right bytes were given to clients and written back. One error may be chance; many are a disk, \
+        a cable, a controller or memory that goes bad."
+        .to_owned();
+    finding.action = vec![
+        "Have everything read once, and see whether there are more:".to_owned(),
+        format!("  zpool scrub {pool}"),
+        "Then forget those that were counted; this alert is resolved by that:".to_owned(),
+        format!("  zpool clear {pool} {}", vdev.name),
+        "If they come back, replace cable or disk:".to_owned(),
+        format!("  zpool replace {pool} {} NEW-DEVICE", vdev.name),
+    ];
+    finding
+}
+
+/// A device that sits out.
+pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, u64)>) -> Finding {
+    let (name, pool) = (&part.vdev.name, finding.pool.clone());
+    let told = latency
+        .map_or_else(String::new, |(own, peers)| format!(": {own} ms where its peers take {peers} ms"));
+    finding.title = format!("{} {name} is slow{told}", part.place.role.noun());
+    finding.meaning = "It answers, but much later than the disks beside it. It is not read from for now, what it has is \
+        computed from the others; it is tried again every ten minutes. Disks often become slow before they fail."
+        .to_owned();
+    finding.action = vec![
+        "Look at what the disk says of itself (smartctl -a), at its cable and its temperature. If it stays slow:".to_owned(),
+        format!("  zpool replace {pool} {name} NEW-DEVICE"),
+    ];
+    finding
+}
+
+/// A log device that refuses.
+pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
+    let (name, pool) = (&part.vdev.name, finding.pool.clone());
+    finding.title = format!("log device {name} cannot be used");
+    finding.meaning = format!(
+        "The intent log could not write to it. Nothing is lost: what clients want durable at once is written to the other \
+         devices of '{pool}', more slowly."
+    );
+    finding.action = vec![
+        "See what the device has:".to_owned(),
+        format!("  zpool status {pool}"),
+        "Replace it, or do without:".to_owned(),
+        format!("  zpool replace {pool} {name} NEW-DEVICE"),
+        format!("  zpool remove {pool} {name}"),
+    ];
+    finding
+}
+
+/// A spare in use.
+pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, instead_of: &str) -> Finding {
+    let (name, pool) = (&part.vdev.name, finding.pool.clone());
+    finding.title = format!("hot spare {name} is in use in place of {instead_of}");
+    finding.meaning = format!(
+        "A resilver fills it, then redundancy is as before; but this spare cannot stand in for another disk of '{pool}'."
+    );
+    finding.action = vec![
+        "Replace the failed disk; the spare is free again when the new one is filled:".to_owned(),
+        format!("  zpool replace {pool} {instead_of} NEW-DEVICE"),
+        "Or let the spare stay for good, and add another spare:".to_owned(),
+        format!("  zpool detach {pool} {instead_of}"),
+    ];
+    finding
+}
+
+/// The pool works, with less than all of it.
+pub(crate) fn degraded(mut finding: Finding, facts: &Facts) -> Finding {
+    let pool = finding.pool.clone();
+    let bad: Vec<String> = super::survey::parts(facts)
+        .iter()
+        .filter(|part| {
+            part.vdev.state != State::Healthy && !matches!(part.place.role, Role::Spare | Role::Cache)
+        })
+        .map(|part| format!("{} {}", part.vdev.name, part.vdev.state.word(part.vdev.aux)))
+        .collect();
+    let bad = if bad.is_empty() { String::new() } else { format!(": {}", bad.join(", ")) };
+    finding.title = format!("pool '{pool}' is DEGRADED");
+    finding.meaning =
+        format!("All data can be read and written, with less redundancy than it should have{bad}.");
+    finding.action = vec!["See which devices, and what runs:".to_owned(), format!("  zpool status {pool}")];
+    finding
+}
+
+/// The pool does not work.
+pub(crate) fn unavailable(mut finding: Finding, facts: &Facts) -> Finding {
+    let pool = finding.pool.clone();
+    finding.title = format!("pool '{pool}' is {}", facts.root.state.word(facts.root.aux));
+    finding.meaning =
+        "More devices are missing than its redundancy can replace. What needs them cannot be read, nothing is written."
+            .to_owned();
+    finding.action = vec![
+        "Bring the missing disks back; nothing is lost as long as they are whole:".to_owned(),
+        format!("  zpool status {pool}"),
+        "When they are there:".to_owned(),
+        format!("  zpool clear {pool}"),
+    ];
+    finding
+}
+
+/// A pool that could not be opened when the daemon started.
+pub(crate) fn missing(missing: &Missing) -> Finding {
+    let name = &missing.name;
+    Finding {
+        kind: Kind::Pool,
+        severity: Severity::Critical,
+        level: 3,
+        pool: name.clone(),
+        pool_guid: missing.guid.to_string(),
+        device: None,
+        sink: None,
+        title: format!(
+            "pool '{name}' could not be opened: {}",
+            missing.why.lines().next().unwrap_or_default()
+        ),
+        meaning: "It was imported here, and nothing of it is served.".to_owned(),
+        action: vec![
+            "See what is in the way, bring missing disks back:".to_owned(),
+            "  zpool import".to_owned(),
+            "When they are there:".to_owned(),
+            format!("  zpool import {name}"),
+            "If it is not wanted here any more:".to_owned(),
+            format!("  zpool export {name}"),
+        ],
+    }
+}
+
+/// The pool waits.
+pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
+    let pool = finding.pool.clone();
+    finding.title = format!("pool '{pool}' is SUSPENDED: {}", why.lines().next().unwrap_or_default());
+    finding.meaning =
+        "Too many devices failed to write anything more. Clients' writes wait (failmode=wait) or fail \
+        (failmode=continue); what can be read is read. What was acknowledged as durable is not lost."
+            .to_owned();
+    finding.action = vec![
+        "Bring the devices back (cables, power, shelf), then let it go on:".to_owned(),
+        format!("  zpool status {pool}"),
+        format!("  zpool clear {pool}"),
+    ];
+    finding
+}
+
+/// Little space.
+pub(crate) fn space(mut finding: Finding, capacity: u64, threshold: u64) -> Finding {
+    let pool = finding.pool.clone();
+    finding.title = format!("pool '{pool}' is {capacity}% full (alert at {threshold}%)");
+    finding.meaning = match threshold {
+        ..=80 => "Plan for more space now: the fuller a pool, the more its free space is in small pieces, and the slower it writes.",
+        81..=90 => "Writing becomes slower. When the pool is full, clients' writes fail.",
+        _ => "The pool is nearly full. Soon clients' writes fail, and virtual machines stop.",
+    }
+    .to_owned();
+    finding.action = vec![
+        "See what holds the space; snapshots often do:".to_owned(),
+        format!("  zfs list -r -t all -o name,used,usedbysnapshots {pool}"),
+        "Destroy what is not needed, or add devices:".to_owned(),
+        format!("  zpool add {pool} …"),
+    ];
+    finding
+}
+
+/// Blocks that nothing gives back.
+pub(crate) fn data_lost(mut finding: Finding, lost: u64, lately: Option<&str>) -> Finding {
+    let pool = finding.pool.clone();
+    let blocks = match lost {
+        0 => "data is lost".to_owned(),
+        1 => "one block is lost".to_owned(),
+        many => format!("{many} blocks are lost"),
+    };
+    let what = lately.map(|what| format!(": {what}")).unwrap_or_default();
+    finding.title = format!("pool '{pool}': {blocks}{what}");
+    finding.meaning =
+        "No copy and no parity gives these bytes back. Reading them is an error, never wrong bytes; \
+        everything else is served."
+            .to_owned();
+    finding.action = vec![
+        "See what is affected, and restore it from a backup:".to_owned(),
+        format!("  zpool status -v {pool}"),
+        "If a disk that is away may still have them, bring it back and have everything read again:"
+            .to_owned(),
+        format!("  zpool scrub {pool}"),
+    ];
+    finding
+}
+
+/// A scrub that found something.
+pub(crate) fn scrub(mut finding: Finding, repaired: u64, errors: u64) -> Finding {
+    let pool = finding.pool.clone();
+    let repaired_text = pool::status::human(repaired);
+    finding.title = match errors {
+        0 => format!("scrub of '{pool}' repaired {repaired_text}"),
+        many => format!(
+            "scrub of '{pool}' ended with {many} errors it could not repair ({repaired_text} repaired)"
+        ),
+    };
+    (finding.meaning, finding.action) = match errors {
+        0 => (
+            "Some disk had other bytes than were written; they were rebuilt from the others and written again. Nothing is lost."
+                .to_owned(),
+            vec!["See which disk it was, by its CKSUM column:".to_owned(), format!("  zpool status {pool}")],
+        ),
+        _ => (
+            "No copy and no parity gives these blocks back.".to_owned(),
+            vec![
+                "See what is affected, and restore it from a backup:".to_owned(),
+                format!("  zpool status -v {pool}"),
+            ],
+        ),
+    };
+    finding
+}
+
+/// A resilver that ended. `remains` are devices that are still not whole.
+pub(crate) fn resilver(mut finding: Finding, copied: u64, errors: u64, remains: &[String]) -> Finding {
+    let pool = finding.pool.clone();
+    let errors_text = if errors == 0 { String::new() } else { format!(", with {errors} errors") };
+    finding.title =
+        format!("resilver of '{pool}' ended{errors_text}: {} written", pool::status::human(copied));
+    finding.meaning = match remains {
+        [] => "All devices have all data again; redundancy is as it should be.".to_owned(),
+        some => format!("What it was for is up to date. Still not as it should be: {}.", some.join(", ")),
+    };
+    finding.action = match (remains, errors) {
+        ([], 0) => Vec::new(),
+        _ => vec!["See what is left to do:".to_owned(), format!("  zpool status -v {pool}")],
+    };
+    finding
+}
+
+/// A sink that does not work.
+pub(crate) fn delivery(mut finding: Finding, failures: u64, waiting: usize, error: &str) -> Finding {
+    let sink = finding.sink.clone().unwrap_or_default();
+    finding.title = format!("alerts cannot be delivered by '{sink}': {error}");
+    finding.meaning = format!(
+        "{failures} attempts in a row failed; {waiting} notices wait. They are tried again for three days, then dropped."
+    );
+    finding.action = vec![
+        "Put the cause right, then try:".to_owned(),
+        format!("  millpond alert test {sink}"),
+        "If its settings are wrong, remove it and add it again:".to_owned(),
+        format!("  millpond alert remove {sink}"),
+    ];
+    finding
+}
+
+/// What a test says.
+pub(crate) fn test(mut finding: Finding, sink: &str) -> Finding {
+    finding.title = format!("test of '{sink}': alerts arrive here");
+    finding.meaning = "Somebody ran 'millpond alert test'. Nothing is wrong.".to_owned();
+    finding.action = lines(&[]);
+    finding
+}
+
+/// One line about a device: what it is called, and what stands on it.
+pub(crate) fn short(device: &AlertDevice) -> String {
+    let mut about = Vec::new();
+    about.extend(device.model.clone());
+    about.extend(device.serial.as_ref().map(|serial| format!("serial {serial}")));
+    about.extend(device.bay.clone());
+    if about.is_empty() { String::new() } else { format!(" [{}]", about.join(", ")) }
+}
+
+/// The first line of a notice: what a list of subjects shows.
+pub(crate) fn headline(notice: &Notice) -> String {
+    let Alert { finding, .. } = &notice.alert;
+    let device = finding.device.as_ref().map(short).unwrap_or_default();
+    let pool = match finding.pool.as_str() {
+        "" => String::new(),
+        // Some titles name the pool themselves.
+        pool if finding.title.contains(&format!("'{pool}'")) => String::new(),
+        pool => format!("{pool}: "),
+    };
+    let prefix = match notice.occasion {
+        Occasion::Resolved => "RESOLVED: ",
+        Occasion::Worse => "WORSE: ",
+        Occasion::Reminder => "STILL: ",
+        _ => "",
+    };
+    format!("{prefix}{pool}{}{device}", finding.title)
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) subject: String,
+    pub(crate) body: String,
+}
+
+/// Puts notices into one message. `dropped` came before them and are lost.
+pub(crate) fn message(host: &str, notices: &[Notice], dropped: u64) -> Text {
+    let worst = notices
+        .iter()
+        .filter(|notice| notice.occasion != Occasion::Resolved)
+        .max_by_key(|notice| notice.alert.finding.severity)
+        .or_else(|| notices.first());
+    let head = worst.map(headline).unwrap_or_default();
+    let more = match notices.len() {
+        0 | 1 => String::new(),
+        many => format!(" (and {} more)", many - 1),
+    };
+    let severity = match worst {
+        Some(notice) if notice.occasion != Occasion::Resolved => notice.alert.finding.severity,
+        _ => Severity::Info,
+    };
+    let mark = if severity == Severity::Critical { "CRITICAL: " } else { "" };
+    let mut body = String::new();
+    if dropped > 0 {
+        let _infallible = writeln!(
+            body,
+            "{dropped} older notices were dropped: more came than could be delivered. 'millpond alert history' may have them.\n"
+        );
+    }
+    for (at, notice) in notices.iter().enumerate() {
+        if at > 0 {
+            body.push_str("\n----------------------------------------\n\n");
+        }
+        body.push_str(&one(notice));
+    }
+    let _infallible = write!(body, "\n-- \nMillpond on {host}. Open alerts: 'millpond alert status'.\n");
+    Text { subject: format!("[{host}] {mark}{head}{more}"), body }
+}
+
+fn one(notice: &Notice) -> String {
+    let Alert { finding, opened, resolved, returned, .. } = &notice.alert;
+    let mut text = format!("{}\n\n", headline(notice));
+    let when = match (notice.occasion, resolved) {
+        (Occasion::Resolved, Some(resolved)) => {
+            format!("resolved {}, opened {}", view::timestamp(*resolved), view::timestamp(*opened))
+        }
+        (Occasion::Worse | Occasion::Reminder, _) => {
+            format!("{}, opened {}", view::timestamp(notice.time), view::timestamp(*opened))
+        }
+        _ => view::timestamp(notice.time),
+    };
+    let mut fields = vec![("When", when), ("Severity", finding.severity.word().to_owned())];
+    if !finding.pool.is_empty() {
+        fields.push(("Pool", finding.pool.clone()));
+    }
+    if let Some(device) = &finding.device {
+        let given = [
+            ("Device", device.path.clone().or_else(|| Some(device.name.clone()))),
+            ("By id", device.by_id.clone()),
+            ("Model", device.model.clone()),
+            ("Serial", device.serial.clone()),
+            ("Bay", device.bay.clone()),
+            ("Size", device.bytes.map(pool::status::human)),
+            ("Part of", device.part_of.clone()),
+        ];
+        fields.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    }
+    if *returned > 0 {
+        fields.push(("Note", format!("it came and went {returned} times")));
+    }
+    for (name, value) in fields {
+        let _infallible = writeln!(text, "  {:<10}{value}", format!("{name}:"));
+    }
+    if notice.occasion != Occasion::Resolved {
+        let _infallible = writeln!(text, "\nWhat it means: {}", finding.meaning);
+        if !finding.action.is_empty() {
+            text.push_str("\nWhat to do:\n");
+            for line in &finding.action {
+                let _infallible = writeln!(text, "  {line}");
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,227 @@
+//! What the system knows about a block device: the names it has below `/dev/disk`, model, serial number, size, the
+//! slot of its enclosure. Read from `/sys`, `/dev/disk` and udev's notes in `/run/udev`, never from the device: a
+//! disk that hangs must not hold up the message that says so.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::Identity;
+
+/// Longest file of `/sys` that is read, in bytes: a vital product data page has 256.
+const FILE_MAX: u64 = 64 << 10;
+
+/// The directories of this system; another root in tests.
+#[derive(Clone, Debug)]
+pub(crate) struct Sysfs {
+    root: PathBuf,
+}
+
+impl Default for Sysfs {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+}
+
+impl Sysfs {
+    /// Below another root.
+    #[cfg(test)]
+    pub(crate) fn below(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// What is known about the device at `path` (absolute): a block device or partition. None if it is neither, or not
+    /// there.
+    pub(crate) fn identify(&self, path: &str) -> Option<Identity> {
+        let device = fs::canonicalize(self.at(path)).ok()?;
+        let name = device.file_name()?.to_str()?.to_owned();
+        let block = fs::canonicalize(self.at("/sys/class/block").join(&name)).ok()?;
+        // A partition's directory is in that of its disk.
+        let disk = match block.join("partition").exists() {
+            true => block.parent()?.to_owned(),
+            false => block.clone(),
+        };
+        let bytes = text(&block.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
+        let udev = |key: &str| self.udev(&disk, key);
+        let model = text(&disk.join("device/model")).or_else(|| udev("ID_MODEL"));
+        let serial = serial(&disk).or_else(|| udev("ID_SERIAL_SHORT")).or_else(|| udev("ID_SERIAL"));
+        let link = |dir: &str| self.link(dir, &device);
+        Some(Identity {
+            path: path.to_owned(),
+            by_id: link("/dev/disk/by-id"),
+            by_path: link("/dev/disk/by-path"),
+            by_partuuid: link("/dev/disk/by-partuuid"),
+            model,
+            serial,
+            bytes: bytes.and_then(|sectors| sectors.checked_mul(512)),
+            bay: bay(&disk),
+        })
+    }
+
+    /// The name in a directory of `/dev/disk` that leads to `device`; of several the most telling: one with the model
+    /// (`ata-…`, `nvme-MODEL`) rather than a bare number (`wwn-…`, `nvme-eui.…`).
+    fn link(&self, dir: &str, device: &Path) -> Option<String> {
+        let entries = fs::read_dir(self.at(dir)).ok()?;
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter(|entry| fs::canonicalize(entry.path()).is_ok_and(|target| target == device))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        let is_number = |name: &String| {
+            ["wwn-", "nvme-eui.", "nvme-uuid.", "nvme-nvme.", "scsi-", "dm-", "lvm-"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        };
+        names.sort_by(|a, b| (is_number(a), a).cmp(&(is_number(b), b)));
+        names.into_iter().next().map(|name| format!("{dir}/{name}"))
+    }
+
+    /// A property udev found out: lines `E:KEY=value`.
+    fn udev(&self, disk: &Path, key: &str) -> Option<String> {
+        let number = text(&disk.join("dev"))?;
+        let notes = bounded(&self.at("/run/udev/data").join(format!("b{number}")))?;
+        let notes = String::from_utf8_lossy(&notes);
+        let value =
+            notes.lines().find_map(|line| line.strip_prefix("E:")?.strip_prefix(key)?.strip_prefix('='))?;
+        Some(value.replace('_', " ").trim().to_owned()).filter(|value| !value.is_empty())
+    }
+}
+
+/// NVMe says it in a file, SCSI and SATA in page 0x80 (four bytes, then the number), virtio beside the disk.
+fn serial(disk: &Path) -> Option<String> {
+    if let Some(serial) = text(&disk.join("device/serial")).or_else(|| text(&disk.join("serial"))) {
+        return Some(serial);
+    }
+    let page = bounded(&disk.join("device/vpd_pg80"))?;
+    printable(page.get(4..)?)
+}
+
+/// The slot in an enclosure that has told the kernel which disk sits where.
+fn bay(disk: &Path) -> Option<String> {
+    let entries = fs::read_dir(disk.join("device")).ok()?;
+    entries.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let slot = name.strip_prefix("enclosure_device:")?.trim().to_owned();
+        (!slot.is_empty()).then_some(slot)
+    })
+}
+
+fn bounded(path: &Path) -> Option<Vec<u8>> {
+    use std::io::Read as _;
+    let mut content = Vec::new();
+    fs::File::open(path).ok()?.take(FILE_MAX).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+fn text(path: &Path) -> Option<String> {
+    printable(&bounded(path)?)
+}
+
+/// What a device says about itself is anybody's guess: only what can be printed on one line.
+fn printable(bytes: &[u8]) -> Option<String> {
+    let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A system with a SATA disk `sdc` in slot 3 with one partition, an NVMe disk, and a loop device.
+    fn system() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let make = |path: &str| fs::create_dir_all(root.join(path)).unwrap();
+        let write = |path: &str, content: &[u8]| fs::write(root.join(path), content).unwrap();
+        for path in [
+            "dev/disk/by-id",
+            "dev/disk/by-path",
+            "dev/disk/by-partuuid",
+            "sys/class/block",
+            "run/udev/data",
+            "sys/devices/ata1/block/sdc/device",
+            "sys/devices/ata1/block/sdc/sdc1",
+            "sys/devices/nvme/nvme0n1/device",
+            "sys/devices/loop0",
+        ] {
+            make(path);
+        }
+        let sdc = "sys/devices/ata1/block/sdc";
+        write(&format!("{sdc}/size"), b"15628053168\n");
+        write(&format!("{sdc}/dev"), b"8:32\n");
+        write(&format!("{sdc}/device/model"), b"ST8000NM000A-2KE\n");
+        write(&format!("{sdc}/device/vpd_pg80"), b"\0\x80\0\x14            WSD1ABCD");
+        make(&format!("{sdc}/device/enclosure_device:Slot 03"));
+        write(&format!("{sdc}/sdc1/partition"), b"1\n");
+        write(&format!("{sdc}/sdc1/size"), b"15628034048\n");
+        write("sys/devices/nvme/nvme0n1/size", b"1000\n");
+        write("sys/devices/nvme/nvme0n1/dev", b"259:0\n");
+        write("sys/devices/nvme/nvme0n1/device/serial", b"S4EVNX0M      \n");
+        write("run/udev/data/b259:0", b"S:disk/by-id/x\nE:ID_MODELS=no\nE:ID_MODEL=Samsung_SSD_970\n");
+        write("sys/devices/loop0/size", b"8\n");
+        for (name, target) in [
+            ("sdc", "../../devices/ata1/block/sdc"),
+            ("sdc1", "../../devices/ata1/block/sdc/sdc1"),
+            ("nvme0n1", "../../devices/nvme/nvme0n1"),
+            ("loop0", "../../devices/loop0"),
+        ] {
+            symlink(target, root.join("sys/class/block").join(name)).unwrap();
+            write(&format!("dev/{name}"), b"");
+        }
+        for (link, target) in [
+            ("by-id/ata-ST8000NM000A-2KE_WSD1ABCD-part1", "../../sdc1"),
+            ("by-id/ata-ST8000NM000A-2KE_WSD1ABCD", "../../sdc"),
+            ("by-id/wwn-0x5000c500c1-part1", "../../sdc1"),
+            ("by-path/pci-0000:00:1f.2-ata-3-part1", "../../sdc1"),
+            ("by-partuuid/0e5d-12", "../../sdc1"),
+        ] {
+            symlink(target, root.join("dev/disk").join(link)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_disk_is_named_so_that_a_person_finds_it() {
+        let dir = system();
+        let found = Sysfs::below(dir.path()).identify("/dev/sdc1").unwrap();
+        assert_eq!(
+            found,
+            Identity {
+                path: "/dev/sdc1".into(),
+                by_id: Some("/dev/disk/by-id/ata-ST8000NM000A-2KE_WSD1ABCD-part1".into()),
+                by_path: Some("/dev/disk/by-path/pci-0000:00:1f.2-ata-3-part1".into()),
+                by_partuuid: Some("/dev/disk/by-partuuid/0e5d-12".into()),
+                model: Some("ST8000NM000A-2KE".into()),
+                serial: Some("WSD1ABCD".into()),
+                bytes: Some(15_628_034_048 * 512),
+                bay: Some("Slot 03".into()),
+            }
+        );
+        let by_link = Sysfs::below(dir.path()).identify("/dev/disk/by-id/wwn-0x5000c500c1-part1").unwrap();
+        assert_eq!((by_link.serial, by_link.by_id), (found.serial, found.by_id));
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let dir = system();
+        let sysfs = Sysfs::below(dir.path());
+        let nvme = sysfs.identify("/dev/nvme0n1").unwrap();
+        assert_eq!(
+            (nvme.model.as_deref(), nvme.serial.as_deref()),
+            (Some("Samsung SSD 970"), Some("S4EVNX0M"))
+        );
+        let bare = sysfs.identify("/dev/loop0").unwrap();
+        assert_eq!(bare, Identity { path: "/dev/loop0".into(), bytes: Some(4096), ..Identity::default() });
+        assert_eq!(sysfs.identify("/dev/sdz"), None);
+        fs::write(dir.path().join("image"), b"").unwrap();
+        assert_eq!(sysfs.identify("/image"), None);
+    }
+}

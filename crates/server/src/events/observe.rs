@@ -1,0 +1,129 @@
+//! Carries what the engines of open pools tell into the journal: a task for each pool, that ends with it.
+//!
+//! The last events of a pool are told while it is being closed, so closing takes over what the task has not yet
+//! carried, before the word that the pool is gone.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Weak},
+};
+
+use engine::{
+    engine::{Ending, Engine},
+    events::Events,
+};
+use parking_lot::Mutex;
+use serde_json::{Map, json};
+use tokio::task::JoinHandle;
+
+use super::{About, Journal, names};
+use crate::{hostid, ops::Held};
+
+/// Follows the pools that are open.
+pub struct Observer {
+    journal: Arc<Journal>,
+    pools: Mutex<BTreeMap<u64, (Arc<Follower>, JoinHandle<()>)>>,
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Observer({} pools)", self.pools.lock().len())
+    }
+}
+
+/// What one pool's task does.
+struct Follower {
+    about: About,
+    journal: Arc<Journal>,
+    events: Arc<Events>,
+    /// Only to look at its devices; a pool that is being closed is not kept open for that.
+    engine: Weak<Engine>,
+    /// Number of the last event that is in the journal.
+    carried: Mutex<u64>,
+}
+
+impl Follower {
+    fn carry(&self) {
+        let mut carried = self.carried.lock();
+        let tree = self.engine.upgrade().map(|engine| engine.view().tree());
+        for record in self.events.since(*carried) {
+            let lost = record.number - *carried - 1;
+            if lost > 0 && *carried > 0 {
+                let mut pairs = Map::new();
+                pairs.insert("io_millpond_count".to_owned(), json!(lost));
+                let (class, pairs) = names::millpond("sysevent", "events_lost", pairs);
+                self.journal.add(&self.about, &class, record.time, pairs, None);
+            }
+            *carried = record.number;
+            let named = names::name(&record.event, self.about.guid, tree.as_deref());
+            for (class, pairs) in named {
+                self.journal.add(&self.about, &class, record.time, pairs, Some(Arc::clone(&record)));
+            }
+        }
+    }
+}
+
+impl Observer {
+    /// Follows none yet; writes into `journal`. Its methods want a tokio runtime.
+    #[must_use]
+    pub fn new(journal: Arc<Journal>) -> Self {
+        Self { journal, pools: Mutex::default() }
+    }
+
+    /// Where it writes.
+    #[must_use]
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// A pool was opened here.
+    pub(crate) fn opened(&self, held: &Held) {
+        let about = About { pool: held.name().to_owned(), guid: held.guid() };
+        self.say(&about, "pool_import");
+        let Some(engine) = held.engine() else { return };
+        let follower = Arc::new(Follower {
+            about,
+            journal: Arc::clone(&self.journal),
+            events: Arc::clone(engine.events()),
+            engine: Arc::downgrade(engine),
+            carried: Mutex::new(0),
+        });
+        let mut newest = follower.events.newest();
+        let task = tokio::spawn({
+            let follower = Arc::clone(&follower);
+            async move {
+                loop {
+                    follower.carry();
+                    if newest.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        if let Some((_, before)) = self.pools.lock().insert(held.guid(), (follower, task)) {
+            before.abort();
+        }
+    }
+
+    /// A pool is closed; it stays imported, or not, as `ending` says.
+    pub(crate) fn closed(&self, held: &Held, ending: Ending) {
+        let followed = self.pools.lock().remove(&held.guid());
+        if let Some((follower, task)) = followed {
+            task.abort();
+            follower.carry();
+        }
+        let about = About { pool: held.name().to_owned(), guid: held.guid() };
+        match ending {
+            // Imported as before: the daemon only ends.
+            Ending::Close => {}
+            Ending::Export => self.say(&about, "pool_export"),
+            Ending::Destroy => self.say(&about, "pool_destroy"),
+        }
+    }
+
+    fn say(&self, about: &About, name: &str) {
+        let (class, pairs) = names::sysevent(name, Map::new());
+        self.journal.add(about, &class, (hostid::now(), 0), pairs, None);
+    }
+}

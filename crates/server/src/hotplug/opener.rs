@@ -1,0 +1,331 @@
+//! Opens devices of a pool that were away: by the path they had, by the names under which they were known
+//! (`/dev/disk/by-id`, …), or wherever a disk with the right label is now.
+//!
+//! Labels are read before a device is locked: a name may lead to another pool's disk by now, and that one must not be
+//! disturbed. Looking at every disk costs a read of each, so it is done when the system said that something changed,
+//! and else every [`SEARCH_EVERY`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use disk::{Disk, FileDisk, OpenOptions};
+use engine::{
+    BoxFuture, create,
+    devices::{NewLeaf, Opener},
+    engine::Engine,
+    events::DeviceName,
+};
+use parking_lot::Mutex;
+use pool::import::Device;
+use tokio::time::Instant;
+
+use crate::{disks::Disks, host::block_devices};
+
+/// How often all devices are searched for one that is away, without a word from the system.
+const SEARCH_EVERY: Duration = Duration::from_secs(30);
+/// Devices looked at in one directory at most: somebody's home is no place for disks.
+const ENTRIES_MAX: usize = 1000;
+
+/// How often devices came or went, as far as the system said.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(AtomicU64);
+
+impl Changes {
+    pub(crate) fn one_more(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// The openers' knowledge about this machine.
+#[derive(Debug)]
+pub(crate) struct DeviceOpener {
+    /// What the user named (`-d`), where devices are looked for first.
+    pub(crate) named: Vec<PathBuf>,
+    /// Names under which devices were known.
+    pub(crate) disks: Arc<Disks>,
+    /// When searching is worth while again.
+    pub(crate) changes: Arc<Changes>,
+    /// The pool, for where its other devices are.
+    pub(crate) engine: Weak<Engine>,
+    /// Device → number of changes, and when it was last searched for everywhere.
+    searched: Mutex<BTreeMap<u64, (u64, Instant)>>,
+}
+
+impl DeviceOpener {
+    pub(crate) fn new(
+        named: Vec<PathBuf>,
+        disks: Arc<Disks>,
+        changes: Arc<Changes>,
+        engine: Weak<Engine>,
+    ) -> Self {
+        Self { named, disks, changes, engine, searched: Mutex::default() }
+    }
+
+    /// Names this device had, the pool's own first.
+    fn names(&self, device: &DeviceName) -> Vec<PathBuf> {
+        let mut names: Vec<PathBuf> = device.path.iter().map(PathBuf::from).collect();
+        if let Some(known) = self.disks.get(device.guid) {
+            names.extend(known.paths().map(PathBuf::from));
+        }
+        let mut seen = BTreeSet::new();
+        names.retain(|name| name.is_absolute() && seen.insert(name.clone()));
+        names
+    }
+
+    /// Everywhere else it may be: where the user said, beside the pool's other files, block devices.
+    fn elsewhere(&self, device: &DeviceName) -> Vec<PathBuf> {
+        let now = (self.changes.0.load(Relaxed), Instant::now());
+        {
+            let mut searched = self.searched.lock();
+            let last = searched.get(&device.guid);
+            if last.is_some_and(|last| last.0 == now.0 && now.1.duration_since(last.1) < SEARCH_EVERY) {
+                return Vec::new();
+            }
+            searched.insert(device.guid, now);
+        }
+        let mut directories = BTreeSet::new();
+        let mut found = Vec::new();
+        for named in &self.named {
+            match fs::metadata(named) {
+                Ok(metadata) if metadata.is_dir() => {
+                    directories.insert(named.clone());
+                }
+                _ => found.push(named.clone()),
+            }
+        }
+        for path in self.paths_of_pool().iter().map(Path::new).chain(device.path.as_deref().map(Path::new)) {
+            // Block devices are searched below, by what `/sys` knows of them.
+            if !path.starts_with("/dev")
+                && let Some(directory) = path.parent()
+            {
+                directories.insert(directory.to_owned());
+            }
+        }
+        for directory in &directories {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(ENTRIES_MAX);
+            let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+            files.retain(|path| fs::metadata(path).is_ok_and(|metadata| is_device(&metadata)));
+            files.sort();
+            found.extend(files);
+        }
+        if self.named.is_empty() {
+            found.extend(block_devices());
+        }
+        found
+    }
+
+    fn paths_of_pool(&self) -> Vec<String> {
+        let Some(engine) = self.engine.upgrade() else { return Vec::new() };
+        engine.view().tree().leaves().into_iter().filter_map(|leaf| leaf.path.clone()).collect()
+    }
+
+    async fn find(&self, device: &DeviceName) -> io::Result<Arc<dyn Disk>> {
+        let mut tried = BTreeSet::new();
+        let mut first_error = None;
+        let mut other = None;
+        for name in self.names(device) {
+            let canonical = fs::canonicalize(&name).unwrap_or_else(|_| name.clone());
+            if !tried.insert(canonical) {
+                continue;
+            }
+            match label(&name).await {
+                Ok(Some(guid)) if guid == device.guid => return lock(&name),
+                // Something is there, and it is not this device; who asked may want to say so.
+                Ok(_) => other = other.or(Some(name)),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        for path in self.elsewhere(device) {
+            let canonical = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+            if !tried.insert(canonical) {
+                continue;
+            }
+            if matches!(label(&path).await, Ok(Some(guid)) if guid == device.guid) {
+                tracing::info!(device = device.name, path = %path.display(), "found under another name");
+                return lock(&path);
+            }
+        }
+        match (other, first_error) {
+            // Its own path only: a stranger under an old name says nothing about this device.
+            (Some(path), _) if device.path.as_deref().map(Path::new) == Some(&path) => lock(&path),
+            (_, Some(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", device.name))),
+        }
+    }
+
+    /// The place of a device that is gone: a port, or a file's path. Names like `/dev/sdc` are no places: the next disk
+    /// gets them wherever it is plugged in.
+    fn place(&self, device: &DeviceName) -> Vec<PathBuf> {
+        let path = device.path.clone().map(PathBuf::from);
+        let is_place = |path: &PathBuf| {
+            ["/dev/disk/by-path", "/dev/disk/by-vdev"].iter().any(|dir| path.starts_with(dir))
+                || (!path.starts_with("/dev") && path.is_absolute())
+        };
+        let known = self.disks.get(device.guid).and_then(|known| known.by_path).map(PathBuf::from);
+        let mut places = Vec::new();
+        for place in path.into_iter().filter(is_place).chain(known) {
+            // A new disk has no partition yet.
+            let whole = place.to_str().and_then(|text| text.strip_suffix("-part1")).map(PathBuf::from);
+            places.push(place);
+            places.extend(whole);
+        }
+        places
+    }
+}
+
+fn is_device(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    // Less than this holds no pool.
+    (metadata.is_file() && metadata.len() >= 64 << 20) || metadata.file_type().is_block_device()
+}
+
+/// The guid a device's label claims, without locking it.
+async fn label(path: &Path) -> io::Result<Option<u64>> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(path, options)?);
+    let device = Device::read(disk).await?;
+    Ok(device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")))
+}
+
+fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
+    let options = OpenOptions { lock: true, ..OpenOptions::default() };
+    Ok(Arc::new(FileDisk::open(path, options)?))
+}
+
+impl Opener for DeviceOpener {
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        Box::pin(self.find(device))
+    }
+
+    fn replacement<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        Box::pin(async move {
+            for place in self.place(device) {
+                if !place.exists() {
+                    continue;
+                }
+                // Nothing of anybody's on it, or it is not taken.
+                match create::device::prepare(&place, None, false).await {
+                    Ok(prepared) => {
+                        return Some(NewLeaf {
+                            path: place.to_str()?.to_owned(),
+                            is_file: !prepared.facts.block_device,
+                            disk: prepared.disk,
+                            ashift: None,
+                        });
+                    }
+                    Err(error) => {
+                        tracing::info!(place = %place.display(), %error, "not taken as a replacement");
+                    }
+                }
+            }
+            None
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opener(dir: &Path, named: Vec<PathBuf>) -> DeviceOpener {
+        let disks = Disks::remembered(dir.join("state"));
+        DeviceOpener::new(named, disks, Arc::default(), Weak::new())
+    }
+
+    fn device(guid: u64, path: &Path) -> DeviceName {
+        DeviceName { guid, path: Some(path.to_str().unwrap().into()), name: "a".into(), parent: None }
+    }
+
+    /// The leaf guid of a fixture's image.
+    async fn guid(path: &Path) -> u64 {
+        label(path).await.unwrap().unwrap()
+    }
+
+    fn mirror() -> tempfile::TempDir {
+        fixtures::pool("mirror2").copy()
+    }
+
+    fn images(dir: &Path) -> Vec<PathBuf> {
+        let mut images: Vec<PathBuf> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| fs::metadata(path).is_ok_and(|metadata| is_device(&metadata)))
+            .collect();
+        images.sort();
+        images
+    }
+
+    #[tokio::test]
+    async fn a_device_that_moved_is_found_by_its_label_and_locked() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), Vec::new());
+        let here = opener.open(&wanted).await.unwrap();
+        assert_eq!(here.info().path, paths[0].to_str().unwrap());
+        let busy = opener.open(&wanted).await.unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy, "it is locked");
+        drop(here);
+
+        // Beside where it was, under another name.
+        let moved = dir.path().join("elsewhere.img");
+        fs::rename(&paths[0], &moved).unwrap();
+        let found = opener.open(&wanted).await.unwrap();
+        assert_eq!(found.info().path, moved.to_str().unwrap());
+        drop(found);
+
+        // Nowhere: searched for once, then only when the system said something, or half a minute later.
+        let away = dir.path().join("state/away");
+        fs::create_dir_all(away.parent().unwrap()).unwrap();
+        fs::rename(&moved, &away).unwrap();
+        opener.changes.one_more();
+        assert_eq!(opener.open(&wanted).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::rename(&away, &moved).unwrap();
+        assert_eq!(opener.open(&wanted).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        opener.changes.one_more();
+        opener.open(&wanted).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn another_disk_under_the_same_name_is_not_mistaken() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), vec![dir.path().to_owned()]);
+        let aside = dir.path().join("aside");
+        fs::rename(&paths[0], &aside).unwrap();
+        fs::rename(&paths[1], &paths[0]).unwrap();
+        fs::rename(&aside, &paths[1]).unwrap();
+        let found = opener.open(&wanted).await.unwrap();
+        assert_eq!(found.info().path, paths[1].to_str().unwrap(), "swapped cables");
+    }
+
+    #[tokio::test]
+    async fn only_an_unused_device_in_the_same_place_is_a_replacement() {
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), Vec::new());
+        assert!(opener.replacement(&wanted).await.is_none(), "it is still the old one");
+        fs::remove_file(&paths[0]).unwrap();
+        assert!(opener.replacement(&wanted).await.is_none(), "nothing is there");
+        fs::File::create(&paths[0]).unwrap().set_len(64 << 20).unwrap();
+        let new = opener.replacement(&wanted).await.unwrap();
+        assert_eq!((new.path.as_str(), new.is_file), (paths[0].to_str().unwrap(), true));
+        drop(new);
+        // A name that the next disk gets wherever it is plugged in is no place.
+        let floating = DeviceName { path: Some("/dev/sdzz".into()), ..wanted };
+        assert!(opener.place(&floating).is_empty());
+        let port = DeviceName { path: Some("/dev/disk/by-path/pci-1-ata-3-part1".into()), ..floating };
+        let places = ["/dev/disk/by-path/pci-1-ata-3-part1", "/dev/disk/by-path/pci-1-ata-3"];
+        assert_eq!(opener.place(&port), places.map(PathBuf::from));
+    }
+}
