@@ -110,6 +110,7 @@ impl Pool {
         let directory = Zap::open_in(&mos, 1).await.map_err(damaged)?;
         let known = previous.map_or(&[][..], Self::features);
         let features = import::features(&mos, &directory, known).await.map_err(damaged)?;
+        let scan = import::last_scan(&directory).await.map_err(damaged)?;
         let (old_spares, old_caches) =
             previous.map_or((&[][..], &[][..]), |pool| (pool.spares(), pool.l2cache()));
         let mut disks = io.auxiliaries();
@@ -133,7 +134,7 @@ impl Pool {
             mos,
             directory,
             features,
-            scan: previous.and_then(|pool| pool.parts.scan),
+            scan,
             removal: previous.and_then(|pool| pool.parts.removal),
             spares,
             l2cache,

@@ -170,10 +170,7 @@ pub(super) async fn from_mos(
     for top in &io.tree().tops {
         load_class(mos, top).await;
     }
-    let scan = match directory.get("scan").await? {
-        Some(value) => ScanPhys::from_words(&value.integers().collect::<Vec<_>>()).ok(),
-        None => None,
-    };
+    let scan = scan(directory).await?;
     let removal = match directory.get("com.delphix:removing").await? {
         Some(value) => Removal::from_words(&value.integers().collect::<Vec<_>>()),
         None => None,
@@ -185,6 +182,12 @@ pub(super) async fn from_mos(
         l2cache: device_list(mos, directory, "l2cache").await?,
         features,
     })
+}
+
+/// The last scrub or resilver.
+pub(crate) async fn scan(directory: &Zap) -> Result<Option<ScanPhys>, ReadError> {
+    let value = directory.get("scan").await?;
+    Ok(value.and_then(|value| ScanPhys::from_words(&value.integers().collect::<Vec<_>>()).ok()))
 }
 
 /// The features of the pool. Descriptions of those in `known` are not read again: they never change.

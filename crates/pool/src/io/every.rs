@@ -11,15 +11,13 @@
 //! the truth and comparing each device's answer with it.
 //!
 //! Devices that are missing, or that missed the block's txg, are not asked; the outcome says that the block
-//! is thinner than it should be. Not here: which blocks there are (`verify`). Facts: docs/format/vdevs.md §2–§5,
-//! docs/format/blkptr.md §6.
+//! is thinner than it should be, and what has to be written where to make it whole ([`Repair`]). Not here: which
+//! blocks there are (`verify`, the engine's scans). Facts: docs/format/vdevs.md §2–§5, docs/format/blkptr.md §6.
+
+mod judge;
 
 use bytes::Bytes;
-use codec::{
-    checksum::{self, Checksum, embedded},
-    parity,
-};
-use disk::IoBuf;
+use codec::checksum::{self, Checksum, embedded};
 use ondisk::{
     blkptr::{BlkPtr, Dva},
     gang::GangHeader,
@@ -31,6 +29,7 @@ use super::{
     device::Range,
     form,
     join::{BoxFuture, join_all},
+    repair::{How, Repair},
     trail::Trail,
 };
 use crate::{
@@ -42,6 +41,8 @@ use crate::{
 const TRANSFER_BYTES: u64 = 512 << 10;
 /// A gap this small between two extents is read along.
 const GAP_BYTES: u64 = 16 << 10;
+/// The same for a scan of a disk that turns: it passes over the gap anyway, or loses more time by moving its arm.
+const TURNING_GAP_BYTES: u64 = 256 << 10;
 /// Transfers of one call under way at a time.
 const TRANSFERS: usize = 16;
 /// Gangs inside gangs.
@@ -60,6 +61,25 @@ pub struct Examined {
     pub thin: bool,
     /// What a gang block takes on the devices: header and members.
     pub gang: Vec<(u64, u64, u64)>,
+    /// What to write where to make it whole again; only where its bytes were asked for.
+    pub repairs: Vec<Repair>,
+    /// Leaves (guids) that answered with other bytes than were written there.
+    pub corrupt: SmallVec<[u64; 2]>,
+    /// Leaves (guids) that refused to answer.
+    pub refused: SmallVec<[u64; 2]>,
+    places: Vec<Place>,
+}
+
+/// One of the places a block is in.
+#[derive(Debug)]
+struct Place {
+    vdev: u64,
+    offset: u64,
+    birth: u64,
+    /// Bytes with what pads them, where that is known to be something else than zeroes.
+    padded: Option<Bytes>,
+    wrong: SmallVec<[u64; 2]>,
+    lacking: SmallVec<[u64; 2]>,
 }
 
 /// How the bytes are recognised.
@@ -107,7 +127,8 @@ struct Plan<'v> {
     extents: Vec<Extent<'v>>,
     /// Per extent: job, and whether the extent is a whole copy, to be judged as soon as it is read.
     owners: Vec<(usize, bool)>,
-    copies: Vec<(usize, Copy<'v>)>,
+    /// Job, index of the place among its outcome's, and how it is laid out.
+    copies: Vec<(usize, usize, Copy<'v>)>,
 }
 
 /// What an extent gave.
@@ -123,13 +144,14 @@ impl Reader {
     pub(crate) async fn examine(
         &self,
         blocks: &[(BlkPtr, Bookmark)],
-        want: impl Fn(usize) -> bool + Send + Sync,
+        want: &(dyn Fn(usize) -> bool + Send + Sync),
+        how: How<'_>,
     ) -> Vec<Examined> {
         let mut outcomes: Vec<Examined> = blocks.iter().map(|_| Examined::default()).collect();
         let (mut jobs, mut places) = (Vec::with_capacity(blocks.len()), Vec::with_capacity(blocks.len()));
         for (index, (bp, at)) in blocks.iter().enumerate() {
             if bp.is_hole() || bp.is_embedded() || bp.is_gang() {
-                outcomes[index] = self.examine_special(bp, *at, 0).await;
+                outcomes[index] = self.examine_special(bp, *at, 0, how).await;
                 continue;
             }
             let trail = Trail::default();
@@ -150,11 +172,11 @@ impl Reader {
                 }
             }
         }
-        for (index, mut outcome) in places.into_iter().zip(self.run(&jobs).await) {
+        for (index, mut outcome) in places.into_iter().zip(self.run(&jobs, how).await) {
             if outcome.lost.is_some() {
                 // Once more the ordinary way, which also asks the devices that are in doubt.
                 let (bp, _) = &blocks[index];
-                let trail = Trail::default();
+                let trail = Trail::of_scan();
                 match self.read_stored(bp, 0, &trail).await {
                     Some(raw) => (outcome.raw, outcome.lost) = (Some(raw), None),
                     None => {
@@ -167,16 +189,23 @@ impl Reader {
                     }
                 }
             }
+            outcome.conclude();
             outcomes[index] = outcome;
         }
         outcomes
     }
 
     /// Holes, embedded blocks, gangs.
-    fn examine_special<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark, depth: usize) -> BoxFuture<'a, Examined> {
+    fn examine_special<'a>(
+        &'a self,
+        bp: &'a BlkPtr,
+        at: Bookmark,
+        depth: usize,
+        how: How<'a>,
+    ) -> BoxFuture<'a, Examined> {
         Box::pin(async move {
             if bp.is_gang() {
-                return self.examine_gang(bp, at, depth).await;
+                return self.examine_gang(bp, at, depth, how).await;
             }
             let trail = Trail::default();
             match self.read_stored(bp, 0, &trail).await {
@@ -189,7 +218,7 @@ impl Reader {
         })
     }
 
-    async fn examine_gang(&self, bp: &BlkPtr, at: Bookmark, depth: usize) -> Examined {
+    async fn examine_gang(&self, bp: &BlkPtr, at: Bookmark, depth: usize, how: How<'_>) -> Examined {
         let malformed = |what: &str| Examined {
             lost: Some(BlockErrorKind::Malformed(what.to_owned())),
             ..Examined::default()
@@ -197,7 +226,7 @@ impl Reader {
         if depth >= GANG_DEPTH_MAX {
             return malformed("gang blocks nested too deep");
         }
-        let Some((mut total, header)) = self.examine_gang_header(bp).await else {
+        let Some((mut total, header)) = self.examine_gang_header(bp, how).await else {
             // The ordinary read path says why.
             let trail = Trail::default();
             let raw = self.read_stored(bp, depth, &trail).await;
@@ -214,16 +243,19 @@ impl Reader {
         let mut data = Vec::with_capacity(bp.psize() as usize);
         for member in &members {
             let one = if member.is_gang() {
-                self.examine_special(member, at, depth + 1).await
+                self.examine_special(member, at, depth + 1, how).await
             } else {
                 for dva in member.dvas() {
                     total.gang.push((dva.vdev.into(), dva.offset, dva.asize));
                 }
-                let mut one: Vec<Examined> = Box::pin(self.examine(&[(*member, at)], |_| true)).await;
+                let mut one: Vec<Examined> = Box::pin(self.examine(&[(*member, at)], &|_| true, how)).await;
                 one.pop().unwrap_or_default()
             };
             total.thin |= one.thin;
             total.gang.extend(one.gang);
+            total.repairs.extend(one.repairs);
+            one.corrupt.iter().for_each(|&guid| note(&mut total.corrupt, guid));
+            one.refused.iter().for_each(|&guid| note(&mut total.refused, guid));
             for evidence in one.evidence {
                 add(&mut total.evidence, evidence);
             }
@@ -247,7 +279,7 @@ impl Reader {
     }
 
     /// All copies of a gang's header.
-    async fn examine_gang_header(&self, bp: &BlkPtr) -> Option<(Examined, Bytes)> {
+    async fn examine_gang_header(&self, bp: &BlkPtr, how: How<'_>) -> Option<(Examined, Bytes)> {
         let ashifts =
             || bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift));
         let mut sizes = vec![512u64];
@@ -262,7 +294,8 @@ impl Reader {
                 proof: Proof::GangHeader(bp),
                 want: true,
             };
-            let mut outcome = self.run(&[job]).await.pop()?;
+            let mut outcome = self.run(&[job], how).await.pop()?;
+            outcome.conclude();
             if let Some(raw) = outcome.raw.take() {
                 for dva in bp.dvas() {
                     let asize = self.allocated(dva.vdev.into(), size, bp.physical_birth());
@@ -281,7 +314,9 @@ impl Reader {
         depth: usize,
     ) -> BoxFuture<'a, Vec<(u64, u64, u64)>> {
         Box::pin(async move {
-            let Some((outcome, header)) = self.examine_gang_header(bp).await else { return Vec::new() };
+            let Some((outcome, header)) = self.examine_gang_header(bp, How::default()).await else {
+                return Vec::new();
+            };
             let mut segments = outcome.gang;
             // As long as the block together: otherwise a header could name itself many times over.
             let members = GangHeader::decode(&header).and_then(|header| {
@@ -309,27 +344,27 @@ impl Reader {
     }
 
     /// Reads every copy of every job.
-    async fn run(&self, jobs: &[Job<'_>]) -> Vec<Examined> {
+    async fn run(&self, jobs: &[Job<'_>], how: How<'_>) -> Vec<Examined> {
         let mut outcomes: Vec<Examined> = jobs.iter().map(|_| Examined::default()).collect();
         let mut plan = Plan::default();
         for (index, job) in jobs.iter().enumerate() {
-            self.plan(index, job, &mut plan, &mut outcomes[index]);
+            self.plan(index, job, how, &mut plan, &mut outcomes[index]);
         }
-        let mut got = self.fetch_all(&plan, jobs).await;
+        let mut got = self.fetch_all(&plan, jobs, how).await;
         let mut good = vec![false; jobs.len()];
-        for (index, copy) in &plan.copies {
+        for (index, place, copy) in &plan.copies {
             let (job, outcome) = (&jobs[*index], &mut outcomes[*index]);
             let right = match copy {
-                Copy::Run(extents) => self.judge_run(job, extents, &plan, &mut got, outcome),
+                Copy::Run(extents) => self.judge_run(job, extents, &plan, &mut got, *place, outcome),
                 Copy::Stripe { vdev, geometry, offset, layout, cells } => {
-                    let whole = self.judge_stripe(job, layout, cells, &got, outcome);
+                    let whole = self.judge_stripe(job, (layout, cells), &plan, &got, *place, outcome);
                     match whole {
                         true => true,
                         false => {
                             let range =
                                 Range { offset: *offset, len: job.len, birth: job.birth, scratch: false };
-                            self.compare(job, (vdev, geometry, range), (layout, cells), &plan, &got, outcome)
-                                .await
+                            let stripe = (*vdev, *geometry, range);
+                            self.compare(job, stripe, (layout, cells), &plan, &got, *place, outcome).await
                         }
                     }
                 }
@@ -344,8 +379,15 @@ impl Reader {
         outcomes
     }
 
-    fn plan<'v>(&'v self, index: usize, job: &Job<'_>, plan: &mut Plan<'v>, outcome: &mut Examined) {
-        for dva in &job.dvas {
+    fn plan<'v>(
+        &'v self,
+        index: usize,
+        job: &Job<'_>,
+        how: How<'_>,
+        plan: &mut Plan<'v>,
+        outcome: &mut Examined,
+    ) {
+        for dva in job.dvas.iter().take(if how.one_copy { 1 } else { job.dvas.len() }) {
             let trail = Trail::default();
             let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
             let whole = Piece { vdev: dva.vdev.into(), offset: dva.offset, len: job.len as u64 };
@@ -360,11 +402,26 @@ impl Reader {
                 evidence.into_iter().for_each(|one| add(&mut outcome.evidence, one));
                 continue;
             }
+            let place = outcome.places.len();
+            outcome.places.push(Place {
+                vdev: dva.vdev.into(),
+                offset: dva.offset,
+                birth: job.birth,
+                padded: None,
+                wrong: SmallVec::new(),
+                lacking: SmallVec::new(),
+            });
             let mut sides: Vec<SmallVec<[&'v Vdev; 4]>> = Vec::with_capacity(pieces.len());
             for piece in &pieces {
                 let mut found = SmallVec::new();
                 if let Some(top) = self.tree.top(piece.vdev) {
-                    collect_sides(top, job.birth, &mut found, &mut outcome.thin);
+                    collect_sides(top, job.birth, &mut found, outcome, place);
+                }
+                if how.one_copy && found.len() > 1 {
+                    // Each side its share, in long runs.
+                    let turn = (piece.offset >> 21) as usize % found.len();
+                    found.swap(0, turn);
+                    found.truncate(1);
                 }
                 sides.push(found);
             }
@@ -374,7 +431,7 @@ impl Reader {
             }
             for copy in 0..copies {
                 if let [piece] = pieces[..] {
-                    self.plan_side(index, job, sides[0][copy], piece.offset, plan, outcome);
+                    self.plan_side((index, place), job, sides[0][copy], piece.offset, plan, outcome);
                     continue;
                 }
                 let mut run = SmallVec::new();
@@ -385,14 +442,14 @@ impl Reader {
                         Extent { leaf, offset: piece.offset, len: piece.len as usize, scratch: false };
                     plan.push(extent, (index, false));
                 }
-                plan.copies.push((index, Copy::Run(run)));
+                plan.copies.push((index, place, Copy::Run(run)));
             }
         }
     }
 
     fn plan_side<'v>(
         &'v self,
-        index: usize,
+        (index, place): (usize, usize),
         job: &Job<'_>,
         side: &'v Vdev,
         offset: u64,
@@ -402,7 +459,7 @@ impl Reader {
         let Kind::Raidz(geometry) = &side.kind else {
             let number = plan.extents.len();
             plan.push(Extent { leaf: side, offset, len: job.len, scratch: false }, (index, true));
-            plan.copies.push((index, Copy::Run(SmallVec::from_elem(number, 1))));
+            plan.copies.push((index, place, Copy::Run(SmallVec::from_elem(number, 1))));
             return;
         };
         let Some(layout) = geometry.layout(offset, job.len as u64, job.birth) else {
@@ -415,7 +472,7 @@ impl Reader {
             let mut numbers = SmallVec::new();
             if cell.len > 0 {
                 let mut leaves = SmallVec::new();
-                collect_sides(&side.children[cell.child], job.birth, &mut leaves, &mut outcome.thin);
+                collect_sides(&side.children[cell.child], job.birth, &mut leaves, outcome, place);
                 for leaf in leaves {
                     numbers.push(plan.extents.len());
                     plan.push(
@@ -426,11 +483,11 @@ impl Reader {
             }
             cells.push(numbers);
         }
-        plan.copies.push((index, Copy::Stripe { vdev: side, geometry, offset, layout, cells }));
+        plan.copies.push((index, place, Copy::Stripe { vdev: side, geometry, offset, layout, cells }));
     }
 
     /// Reads all extents; those that are a whole copy are verified on the spot.
-    async fn fetch_all(&self, plan: &Plan<'_>, jobs: &[Job<'_>]) -> Vec<Got> {
+    async fn fetch_all(&self, plan: &Plan<'_>, jobs: &[Job<'_>], how: How<'_>) -> Vec<Got> {
         let mut order: Vec<usize> = (0..plan.extents.len()).collect();
         order.sort_unstable_by_key(|&i| {
             let extent = &plan.extents[i];
@@ -438,14 +495,25 @@ impl Reader {
         });
         let mut transfers: Vec<(Extent<'_>, &[usize])> = Vec::new();
         let (mut first, mut open): (usize, Option<Extent<'_>>) = (0, None);
+        let mut gap = GAP_BYTES;
         for (position, &i) in order.iter().enumerate() {
             let next = plan.extents[i];
             let end = next.offset + next.len as u64;
+            if open.is_none_or(|run| run.leaf.guid != next.leaf.guid) {
+                let turns = how.turns.is_some()
+                    && next
+                        .leaf
+                        .leaf
+                        .as_ref()
+                        .and_then(|leaf| leaf.disk())
+                        .is_some_and(|disk| disk.info().rotational);
+                gap = if turns { TURNING_GAP_BYTES } else { GAP_BYTES };
+            }
             if let Some(run) = &mut open {
                 let run_end = run.offset + run.len as u64;
                 let joins = run.leaf.guid == next.leaf.guid
                     && run.scratch == next.scratch
-                    && next.offset <= run_end.saturating_add(GAP_BYTES)
+                    && next.offset <= run_end.saturating_add(gap)
                     && end.max(run_end) - run.offset <= TRANSFER_BYTES;
                 if joins {
                     run.len = (end.max(run_end) - run.offset) as usize;
@@ -457,10 +525,12 @@ impl Reader {
         }
         transfers.extend(open.map(|run| (run, &order[first..])));
         let reads = transfers.into_iter().map(|(run, inside)| {
-            Box::pin(self.transfer(run, inside, plan, jobs)) as BoxFuture<'_, Vec<(usize, Got)>>
+            Box::pin(self.transfer(run, inside, plan, jobs, how)) as BoxFuture<'_, Vec<(usize, Got)>>
         });
+        // Whoever gives out turns bounds what is under way, and must know of all to keep them in order.
+        let limit = if how.turns.is_some() { usize::MAX } else { TRANSFERS };
         let mut got: Vec<Got> = plan.extents.iter().map(|_| Got::Failed).collect();
-        for (i, answer) in join_all(reads.collect(), TRANSFERS).await.into_iter().flatten() {
+        for (i, answer) in join_all(reads.collect(), limit).await.into_iter().flatten() {
             got[i] = answer;
         }
         got
@@ -472,6 +542,7 @@ impl Reader {
         inside: &[usize],
         plan: &Plan<'_>,
         jobs: &[Job<'_>],
+        how: How<'_>,
     ) -> Vec<(usize, Got)> {
         let range = |extent: &Extent<'_>| Range {
             offset: extent.offset,
@@ -480,7 +551,12 @@ impl Reader {
             scratch: extent.scratch,
         };
         let trail = Trail::of_scan();
+        let turn = match how.turns {
+            Some(turns) => Some(turns.turn(run.leaf, run.len).await),
+            None => None,
+        };
         let data = self.read_leaf(run.leaf, range(&run), &trail).await;
+        drop(turn);
         let mut answers = Vec::with_capacity(inside.len());
         for &i in inside {
             let extent = &plan.extents[i];
@@ -515,139 +591,25 @@ impl Reader {
             }
         }
     }
+}
 
-    fn judge_run(
-        &self,
-        job: &Job<'_>,
-        extents: &[usize],
-        plan: &Plan<'_>,
-        got: &mut [Got],
-        outcome: &mut Examined,
-    ) -> bool {
-        let mut wrong = |extent: &Extent<'_>| {
-            add(&mut outcome.evidence, evidence(extent, "checksum mismatch"));
-            self.count_wrong(extent.leaf, job.birth, &Trail::default());
-        };
-        if let [i] = *extents {
-            match std::mem::replace(&mut got[i], Got::Failed) {
-                Got::Right(raw) => {
-                    if outcome.raw.is_none() {
-                        outcome.raw = raw;
-                    }
-                    return true;
-                }
-                Got::Wrong | Got::Bytes(_) => wrong(&plan.extents[i]),
-                Got::Failed => add(&mut outcome.evidence, evidence(&plan.extents[i], "read error")),
+impl Examined {
+    /// Says what to write where, now that it is known what is right.
+    fn conclude(&mut self) {
+        let Some(raw) = &self.raw else { return self.places.clear() };
+        for place in self.places.drain(..) {
+            if place.wrong.is_empty() && place.lacking.is_empty() {
+                continue;
             }
-            return false;
+            self.repairs.push(Repair {
+                vdev: place.vdev,
+                offset: place.offset,
+                birth: place.birth,
+                data: place.padded.unwrap_or_else(|| raw.clone()),
+                wrong: place.wrong,
+                lacking: place.lacking,
+            });
         }
-        let mut block = Vec::with_capacity(job.len);
-        for &i in extents {
-            match &got[i] {
-                Got::Bytes(data) => block.extend_from_slice(data),
-                _ => {
-                    add(&mut outcome.evidence, evidence(&plan.extents[i], "read error"));
-                    return false;
-                }
-            }
-        }
-        if self.proves(job, &block) {
-            if outcome.raw.is_none() && job.want {
-                outcome.raw = Some(Bytes::from(block));
-            }
-            return true;
-        }
-        extents.iter().for_each(|&i| wrong(&plan.extents[i]));
-        false
-    }
-
-    /// Whether all cells are there, the data is right and the parity fits it.
-    fn judge_stripe(
-        &self,
-        job: &Job<'_>,
-        layout: &Layout,
-        cells: &[SmallVec<[usize; 1]>],
-        got: &[Got],
-        outcome: &mut Examined,
-    ) -> bool {
-        let Some(block) = assemble(layout, cells, got) else { return false };
-        if !self.proves(job, &block[..job.len]) {
-            return false;
-        }
-        let Some(right) = parity_of(layout, &block) else { return false };
-        let mut number = 0;
-        for (stripe, right) in layout.stripes.iter().zip(&right) {
-            for (c, cell) in stripe.cells.iter().enumerate() {
-                let expected =
-                    right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
-                let same = |i: &usize| matches!(&got[*i], Got::Bytes(data) if data[..] == *expected);
-                // Data cells of one side were compared by the checksum already.
-                let checked = c >= layout.parity && cells[number].len() == 1;
-                if cell.len > 0 && !checked && !cells[number].iter().all(same) {
-                    return false;
-                }
-                number += 1;
-            }
-        }
-        if outcome.raw.is_none() && job.want {
-            outcome.raw = Some(Bytes::copy_from_slice(&block[..job.len]));
-        }
-        true
-    }
-
-    /// Gets the truth from the ordinary read path and compares every cell with it.
-    async fn compare(
-        &self,
-        job: &Job<'_>,
-        (vdev, geometry, range): (&Vdev, &Geometry, Range),
-        (layout, cells): (&Layout, &[SmallVec<[usize; 1]>]),
-        plan: &Plan<'_>,
-        got: &[Got],
-        outcome: &mut Examined,
-    ) -> bool {
-        let trail = Trail::default();
-        let check = |data: &[u8]| self.proves(job, data);
-        let Some(truth) = self.read_stripe(vdev, geometry, range, &check, &trail).await else {
-            let (_, evidence) = trail.conclude();
-            evidence.into_iter().for_each(|one| add(&mut outcome.evidence, one));
-            return false;
-        };
-        let mut block = vec![0; layout.padded];
-        block[..truth.len()].copy_from_slice(&truth);
-        // What pads the last sector is covered by parity and not by the checksum: zeroes, unless the sector is
-        // otherwise right and holds something else.
-        for (number, cell) in layout.stripes.iter().flat_map(|stripe| &stripe.cells).enumerate() {
-            let (end, inside) = (cell.start + cell.len, truth.len().saturating_sub(cell.start));
-            let is_last = cell.start < truth.len() && end > truth.len() && number_is_data(layout, number);
-            if let (true, Some(Got::Bytes(data))) = (is_last, first(&cells[number], got))
-                && data[..inside] == truth[cell.start..]
-            {
-                block[truth.len()..end].copy_from_slice(&data[inside..]);
-            }
-        }
-        let Some(right) = parity_of(layout, &block) else { return true };
-        let mut number = 0;
-        for (stripe, right) in layout.stripes.iter().zip(&right) {
-            for (c, cell) in stripe.cells.iter().enumerate() {
-                let expected =
-                    right.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
-                for &i in &cells[number] {
-                    match &got[i] {
-                        Got::Bytes(data) if data[..] == *expected => {}
-                        Got::Bytes(_) => {
-                            let fault = if c < layout.parity { "wrong parity" } else { "checksum mismatch" };
-                            add(&mut outcome.evidence, evidence(&plan.extents[i], fault));
-                        }
-                        _ => add(&mut outcome.evidence, evidence(&plan.extents[i], "read error")),
-                    }
-                }
-                number += 1;
-            }
-        }
-        if outcome.raw.is_none() && job.want {
-            outcome.raw = Some(truth);
-        }
-        true
     }
 }
 
@@ -658,67 +620,35 @@ impl<'v> Plan<'v> {
     }
 }
 
-/// The leaves and RAIDZ devices below `vdev` that should each have the bytes.
-fn collect_sides<'v>(vdev: &'v Vdev, birth: u64, found: &mut SmallVec<[&'v Vdev; 4]>, thin: &mut bool) {
+/// The leaves and RAIDZ devices below `vdev` that should each have the bytes; who could have them and does not is noted.
+fn collect_sides<'v>(
+    vdev: &'v Vdev,
+    birth: u64,
+    found: &mut SmallVec<[&'v Vdev; 4]>,
+    outcome: &mut Examined,
+    place: usize,
+) {
     match &vdev.kind {
         Kind::Mirror | Kind::Replacing | Kind::Spare => {
-            vdev.children.iter().for_each(|child| collect_sides(child, birth, found, thin));
+            vdev.children.iter().for_each(|child| collect_sides(child, birth, found, outcome, place));
         }
-        Kind::Disk | Kind::File | Kind::Raidz(_) if vdev.is_readable() && !vdev.missed(birth) => {
-            found.push(vdev)
-        }
-        _ => *thin = true,
-    }
-}
-
-/// The data cells as one block, if all of them were read.
-fn assemble(layout: &Layout, cells: &[SmallVec<[usize; 1]>], got: &[Got]) -> Option<IoBuf> {
-    let mut block = IoBuf::with_len(layout.padded);
-    let mut number = 0;
-    for stripe in &layout.stripes {
-        for (c, cell) in stripe.cells.iter().enumerate() {
-            if c >= layout.parity && cell.len > 0 {
-                let Some(Got::Bytes(data)) = first(&cells[number], got) else { return None };
-                block[cell.start..cell.start + cell.len].copy_from_slice(data);
+        Kind::Disk | Kind::File | Kind::Raidz(_) if vdev.is_readable() => {
+            if !vdev.missed(birth) {
+                return found.push(vdev);
             }
-            number += 1;
+            outcome.thin = true;
+            if vdev.leaf.is_some() {
+                note(&mut outcome.places[place].lacking, vdev.guid);
+            }
         }
+        _ => outcome.thin = true,
     }
-    Some(block)
 }
 
-fn first<'g>(cell: &[usize], got: &'g [Got]) -> Option<&'g Got> {
-    cell.first().map(|&i| &got[i])
-}
-
-fn number_is_data(layout: &Layout, number: usize) -> bool {
-    let mut before = 0;
-    for stripe in &layout.stripes {
-        if number < before + stripe.cells.len() {
-            return number - before >= layout.parity;
-        }
-        before += stripe.cells.len();
+fn note(list: &mut SmallVec<[u64; 2]>, guid: u64) {
+    if !list.contains(&guid) {
+        list.push(guid);
     }
-    false
-}
-
-/// The parity cells of each stripe that belong to `block`.
-fn parity_of(layout: &Layout, block: &[u8]) -> Option<Vec<Vec<Vec<u8>>>> {
-    let mut all = Vec::with_capacity(layout.stripes.len());
-    for stripe in &layout.stripes {
-        let (parity_cells, data_cells) = stripe.cells.split_at(layout.parity);
-        let data: SmallVec<[&[u8]; 12]> = data_cells
-            .iter()
-            .map(|cell| if cell.len == 0 { &[][..] } else { &block[cell.start..cell.start + cell.len] })
-            .collect();
-        let mut right: Vec<Vec<u8>> = parity_cells.iter().map(|cell| vec![0; cell.len]).collect();
-        {
-            let mut slices: SmallVec<[&mut [u8]; 3]> = right.iter_mut().map(|cell| &mut cell[..]).collect();
-            parity::generate(&data, &mut slices).ok()?;
-        }
-        all.push(right);
-    }
-    Some(all)
 }
 
 fn evidence(extent: &Extent<'_>, fault: &str) -> Evidence {

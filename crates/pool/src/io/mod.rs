@@ -53,11 +53,13 @@ mod ear;
 mod every;
 mod gang;
 pub(crate) mod join;
+mod repair;
 mod stripe;
 mod trail;
 
 pub use ear::{Ear, Wrong};
 pub use every::Examined;
+pub use repair::{How, Repair, Turn, Turns};
 use trail::Trail;
 
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
@@ -293,7 +295,19 @@ impl PoolIo {
         blocks: &[(BlkPtr, Bookmark)],
         want: impl Fn(usize) -> bool + Send + Sync,
     ) -> Vec<Examined> {
-        self.reader.load_full().examine(blocks, want).await
+        self.reader.load_full().examine(blocks, &want, How::default()).await
+    }
+
+    /// The same for a scan: `how` says when it may use a leaf, and all bytes and repairs are returned.
+    pub async fn examine_for_scan(&self, blocks: &[(BlkPtr, Bookmark)], how: How<'_>) -> Vec<Examined> {
+        self.reader.load_full().examine(blocks, &|_| true, how).await
+    }
+
+    /// Whether a leaf that can be used now should have a part of this block and missed its transaction group: whether a
+    /// resilver has to look at it.
+    #[must_use]
+    pub fn is_lacking(&self, bp: &BlkPtr) -> bool {
+        self.reader.load().is_lacking(bp)
     }
 
     /// What a gang block takes on the devices, as far as its headers can be read.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// An I/O that took longer is counted: `zpool status -s`.
@@ -39,6 +40,8 @@ struct Beats {
     samples: AtomicU64,
     /// Nanoseconds.
     typical: AtomicU64,
+    /// When the last one ended.
+    ended: Mutex<Option<Instant>>,
 }
 
 /// A read that is under way.
@@ -61,6 +64,15 @@ impl Pulse {
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.clients.in_flight.load(Relaxed)
+    }
+
+    /// For how long no client has wanted anything: zero while one does, none if none ever did.
+    #[must_use]
+    pub fn idle(&self) -> Option<Duration> {
+        if self.in_flight() > 0 {
+            return Some(Duration::ZERO);
+        }
+        self.clients.ended.lock().map(|ended| ended.elapsed())
     }
 
     /// What clients' reads took lately; none if there was none yet.
@@ -142,7 +154,11 @@ impl Beat<'_> {
 
 impl Drop for Beat<'_> {
     fn drop(&mut self) {
-        self.pulse.of(self.demand).in_flight.fetch_sub(1, Relaxed);
+        let beats = self.pulse.of(self.demand);
+        if self.demand == Demand::Client {
+            *beats.ended.lock() = Some(Instant::now());
+        }
+        beats.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
@@ -170,7 +186,10 @@ mod tests {
         assert_eq!((pulse.samples(), pulse.slow(), pulse.in_flight()), (150, 0, 0));
         let beat = pulse.begin(Demand::Client);
         tokio::time::sleep(SLOW * 2).await;
+        assert_eq!(pulse.idle(), Some(Duration::ZERO));
         beat.end();
+        tokio::time::sleep(Duration::from_millis(7)).await;
+        assert_eq!(pulse.idle(), Some(Duration::from_millis(7)));
         assert_eq!(pulse.slow(), 1);
         pulse.reset();
         assert_eq!((pulse.slow(), pulse.typical()), (0, None));
