@@ -25,6 +25,7 @@ use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, zil::LogSp
 
 mod aside;
 mod footprint;
+mod horizon;
 mod leave;
 mod load;
 mod logs;
@@ -39,6 +40,7 @@ mod units;
 mod tests;
 
 pub use footprint::Footprint;
+pub use horizon::{Horizon, Pin, Releases};
 
 /// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
 const BUDGET: u64 = 256 << 20;
@@ -111,6 +113,7 @@ pub struct Allocator {
     /// Present on pools with log space maps.
     logs: Option<logs::Logs>,
     log_space: Arc<LogSpace>,
+    horizon: Arc<Horizon>,
 }
 
 impl Drop for Allocator {
@@ -136,6 +139,7 @@ impl Allocator {
             poison: None,
             logs: None,
             log_space: Arc::default(),
+            horizon: Arc::default(),
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -296,7 +300,7 @@ impl Allocator {
         if found.len() < copies && self.take_back() {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
-        if found.len() < copies && self.hurry() {
+        if found.len() < copies && self.hurry().await {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
         if found.is_empty() { Err(EngineError::NoSpace { psize }) } else { Ok(found) }
@@ -353,6 +357,7 @@ impl Allocator {
             self.fail(EngineError::SpaceMap { vdev: dva.vdev.into(), metaslab: index as u64, detail });
             return;
         }
+        self.horizon.released(&dva);
         metaslab.last_use = self.txg;
         top.used -= dva.asize;
         top.waiting += dva.asize;
@@ -364,12 +369,15 @@ impl Allocator {
     /// The transaction group is durable: deferred frees age.
     pub fn committed(&mut self) {
         self.commits += 1;
+        self.horizon.committed(self.txg, self.commits);
         self.mature((self.commits + 1).saturating_sub(metaslab::DEFER));
         self.log_space.committed();
     }
 
-    /// Makes usable what was released before there had been `before` commits. True if there was any.
+    /// Makes usable what was released before there had been `before` commits, as far as nobody may still read it. True
+    /// if there was any.
     fn mature(&mut self, before: u64) -> bool {
+        let before = self.horizon.grant(before);
         let mut wrong = None;
         let mut any = false;
         for top in self.tops.iter_mut().flatten() {
@@ -397,8 +405,25 @@ impl Allocator {
 
     /// Space is short: what was released in transaction groups that are durable can be used, at the price
     /// of uberblocks to go back to. True if there was any.
-    fn hurry(&mut self) -> bool {
-        self.tops.iter().flatten().any(|top| top.waiting > 0) && self.mature(self.commits)
+    async fn hurry(&mut self) -> bool {
+        if !self.tops.iter().flatten().any(|top| top.waiting > 0) {
+            return false;
+        }
+        self.horizon.give_way();
+        self.horizon.unpinned().await;
+        self.mature(self.commits)
+    }
+
+    /// Who holds released space back.
+    #[must_use]
+    pub fn horizon(&self) -> &Arc<Horizon> {
+        &self.horizon
+    }
+
+    /// Bytes in use on all devices, parity included.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.tops.iter().flatten().map(|top| top.used).sum()
     }
 
     /// Remembers that nothing may be written any more.

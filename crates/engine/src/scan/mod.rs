@@ -1,11 +1,37 @@
 //! Scrub and resilver: every block of the pool is read from all its places, in the order of the devices, and what is
 //! wrong or missing is written again.
 //!
+//! ```text
+//!   record  begins, ends, is written down: in the syncing task        state    what is known, in memory
+//!   run     the task that scans                                       waiting  blocks found and not yet read
+//!   walk    the metadata of a committed state                         pace     when a leaf may be used
+//!   errors  the log of lost blocks                                    estimate how long it will take
+//! ```
+//!
+//! Nothing that was freed is ever read as if it were still there, and nothing that belongs to others is overwritten:
+//! blocks that are freed leave the waiting list at once, and what is under way is pinned ([`crate::alloc::Horizon`]).
+//!
 //! Facts: docs/format/vdevs.md §6, §7, mos.md §10.
 
-use std::{ops::Range, time::Duration};
+mod errors;
+mod estimate;
+mod pace;
+mod record;
+mod run;
+mod state;
+mod waiting;
+mod walk;
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use pool::{Bookmark, Pool, verify::Location};
 
 use crate::{BoxFuture, dsl::OpError, engine::Engine, events::ScanKind};
+
+pub(crate) use pace::Pace;
+pub(crate) use record::{open, sync};
+pub(crate) use run::{Ground, device, run};
+pub use state::Scans;
 
 /// What an administrator wants of scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +85,30 @@ impl Engine {
     /// # Errors
     /// In OpenZFS's words: `currently scrubbing; use 'zpool scrub -s' to cancel scrub`, `there is no active scrub`, …
     pub fn scan(&self, command: ScanCommand) -> BoxFuture<'_, Result<(), OpError>> {
-        let _ = command;
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
+        Box::pin(async move { self.run(false, move |cx| Box::pin(record::command(cx, command))).await })
     }
 
     /// The scan that runs, or the last one; from memory.
     #[must_use]
     pub fn scan_progress(&self) -> Option<Progress> {
-        None
+        self.scans().progress()
     }
+}
+
+/// Which block, in words: dataset, object or path, offset.
+pub(crate) async fn describe(view: &Arc<Pool>, at: Bookmark, block_bytes: u64) -> String {
+    let Location { dataset, path, offset } = pool::verify::locate(view, at, block_bytes).await;
+    let mut what = match (&dataset, at.objset) {
+        (Some(dataset), _) => dataset.clone(),
+        (None, 0) => "<metadata>".to_owned(),
+        (None, objset) => format!("<{objset:#x}>"),
+    };
+    match path {
+        Some(path) => what.push_str(&format!(":{path}")),
+        None => what.push_str(&format!(":<{:#x}>", at.object)),
+    }
+    if let Some(offset) = offset {
+        what.push_str(&format!(" offset {offset}"));
+    }
+    what
 }

@@ -38,6 +38,7 @@ mod layout;
 mod leaves;
 mod overlay;
 mod prepare;
+pub(crate) mod repair;
 mod urgency;
 
 pub use leaves::FailedLeaf;

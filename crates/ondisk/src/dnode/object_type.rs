@@ -221,6 +221,8 @@ impl ObjectType {
     pub const HISTORY_OFFSETS: Self = Self(30);
     /// Snapshots cloned from.
     pub const NEXT_CLONES: Self = Self(37);
+    /// Datasets a scan has still to visit.
+    pub const SCAN_QUEUE: Self = Self(38);
     /// System attributes: bonus and spill of files.
     pub const SA: Self = Self(44);
     /// Deadlist.

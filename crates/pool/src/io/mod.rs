@@ -303,6 +303,14 @@ impl PoolIo {
         self.reader.load_full().examine(blocks, &|_| true, how).await
     }
 
+    /// The content of stored bytes that were verified.
+    ///
+    /// # Errors
+    /// They cannot be decompressed.
+    pub fn content(&self, bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKind> {
+        decompress(bp, raw)
+    }
+
     /// Whether a leaf that can be used now should have a part of this block and missed its transaction group: whether a
     /// resilver has to look at it.
     #[must_use]

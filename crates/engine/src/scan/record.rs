@@ -1,0 +1,388 @@
+//! Scans as transaction groups see them: they begin and end here, and what is known of them is written down here.
+//!
+//! ```text
+//!   directory of the MOS:  scan                     24 words, as OpenZFS has them; its bookmark stays zero, so that
+//!                                                   OpenZFS begins again
+//!                          io.millpond:scan_cursor  how far we are, tied to the scan by the time it began
+//! ```
+//!
+//! Facts: docs/format/vdevs.md §6, §7, mos.md §10.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ondisk::{
+    dnode::ObjectType,
+    scan::{ScanFunc, ScanPhys, ScanState},
+    zap::Value,
+};
+use pool::{
+    Pool,
+    vdev::TxgSet,
+};
+
+use super::{
+    ScanCommand, errors,
+    state::{Counts, FLAG_PAUSED, Position, Run, Scans, Target, Words, word},
+    waiting::Waiting,
+};
+use crate::{
+    EngineError, devices,
+    dsl::OpError,
+    events::{Event, ScanKind, ScanStep},
+    mos::{DIRECTORY, zap},
+    sync::Syncer,
+};
+
+/// Our own entry beside `scan`.
+const CURSOR: &str = "io.millpond:scan_cursor";
+/// Its form.
+const CURSOR_VERSION: u64 = 1;
+/// Memory for blocks that wait to be read, in bytes.
+const MEMORY: usize = 192 << 20;
+/// A resilver that is less far than this share of a hundred begins again for a leaf that comes late.
+const EARLY_PERCENT: u64 = 10;
+
+/// Takes up what a pool that was just opened or created has.
+pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
+    let scans = Arc::clone(&cx.scans);
+    let waiting = Arc::new(Waiting::new(Arc::clone(cx.out.alloc.horizon()), MEMORY));
+    cx.out.alloc.horizon().watch(Arc::clone(&waiting) as Arc<dyn crate::alloc::Releases>);
+    let _opened_once = scans.waiting.set(waiting);
+    let Some(view) = cx.view.clone() else { return Ok(()) };
+    let Some(phys) = view.scan().copied() else { return Ok(()) };
+    let mut words: Words = *phys.words();
+    let is_ours = matches!(phys.func(), ScanFunc::Scrub | ScanFunc::Resilver);
+    if phys.state() != ScanState::Scanning || !is_ours {
+        scans.state.lock().words = Some(words);
+        return Ok(());
+    }
+    let cursor = cursor(&view, &phys).await;
+    let lacking = devices::lacking(&view.tree());
+    let kind = if phys.func() == ScanFunc::Resilver { ScanKind::Resilver } else { ScanKind::Scrub };
+    let known = |guid: u64| cursor.as_ref().is_some_and(|(_, guids)| guids.contains(&guid));
+    let in_range = |missed: &TxgSet| missed.span().is_none_or(|(_, end)| end <= words[word::MAX] + 1);
+    // A leaf the scan knew nothing of, or that lacks more than it had in mind, needs all of it.
+    let goes_on = lacking.iter().all(|(guid, missed)| known(*guid) && in_range(missed));
+    let position = cursor.as_ref().filter(|_| goes_on).map_or(Position::default(), |(position, _)| *position);
+    let mut run = Run {
+        kind,
+        min: words[word::MIN],
+        max: words[word::MAX],
+        started: words[word::START],
+        paused: (words[word::FLAGS] & FLAG_PAUSED != 0).then_some(words[word::START]),
+        targets: targets(&lacking),
+        position,
+        total: words[word::TO_EXAMINE],
+        known: None,
+        counts: Counts::default(),
+        settled: Counts::default(),
+        whole: position == Position::default(),
+        meter: super::estimate::Meter::default(),
+    };
+    if position == Position::default() {
+        (words[word::EXAMINED], words[word::SKIPPED], words[word::PROCESSED], words[word::ERRORS]) = (0, 0, 0, 0);
+    }
+    let issued = words[word::EXAMINED];
+    run.counts =
+        Counts { scanned: issued, issued, processed: words[word::PROCESSED], errors: words[word::ERRORS] };
+    run.settled = run.counts;
+    if kind == ScanKind::Resilver
+        && let Some((min, max)) = range(&lacking)
+    {
+        (run.min, run.max) = if goes_on { (run.min.min(min), run.max) } else { (min, max) };
+        (words[word::MIN], words[word::MAX]) = (run.min, run.max);
+    }
+    cx.events.tell(event(&run, ScanStep::Continued));
+    let mut state = scans.state.lock();
+    (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
+    state.foreign_queue = cursor.is_none();
+    scans.wake(&mut state);
+    Ok(())
+}
+
+/// How far our own entry says the scan is, and which leaves it is for.
+async fn cursor(view: &Pool, phys: &ScanPhys) -> Option<(Position, Vec<u64>)> {
+    let value = view.directory().get(CURSOR).await.ok()??;
+    let words: Vec<u64> = value.integers().collect();
+    let (&[version, started, metadata, offset, vdev], guids) = words.split_first_chunk::<5>()? else { return None };
+    let is_this = version == CURSOR_VERSION && started == phys.times().0;
+    let position = Position { metadata: metadata != 0, key: (offset, u32::try_from(vdev).ok()?) };
+    is_this.then(|| (position, guids.to_vec()))
+}
+
+fn targets(lacking: &[(u64, TxgSet)]) -> BTreeMap<u64, Target> {
+    lacking
+        .iter()
+        .map(|(guid, missed)| (*guid, Target { missed: missed.clone(), ..Target::default() }))
+        .collect()
+}
+
+/// Births that a resilver of these leaves is about: greater than the first, up to the second.
+fn range(lacking: &[(u64, TxgSet)]) -> Option<(u64, u64)> {
+    let spans = lacking.iter().filter_map(|(_, missed)| missed.span());
+    let span = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+    Some((span.0.saturating_sub(1), span.1.saturating_sub(1)))
+}
+
+fn event(run: &Run, step: ScanStep) -> Event {
+    Event::Scan { kind: run.kind, step, processed: run.counts.processed, errors: run.counts.errors }
+}
+
+/// What there is to do about scans in this transaction group. Before [`crate::missed::sync`].
+pub(crate) async fn sync(cx: &mut Syncer) -> Result<(), EngineError> {
+    let scans = Arc::clone(&cx.scans);
+    if !scans.is_open() {
+        return Ok(());
+    }
+    let tree = cx.io.tree();
+    scans.look_at(&tree);
+    let is_finished = {
+        let state = scans.state.lock();
+        state.run.is_some() && state.finished == Some(state.generation)
+    };
+    if is_finished {
+        finish(cx, &scans).await?;
+    }
+    if let Some(lacking) = wanted(&scans, &devices::lacking(&cx.io.tree())) {
+        end(cx, &scans, ScanStep::Cancelled).await?;
+        begin(cx, &scans, ScanKind::Resilver, &lacking).await?;
+    }
+    errors::sync(cx, &scans.found).await?;
+    write(cx, &scans).await
+}
+
+/// Whether a resilver has to begin now, and for whom.
+fn wanted(scans: &Scans, lacking: &[(u64, TxgSet)]) -> Option<Vec<(u64, TxgSet)>> {
+    let state = scans.state.lock();
+    if state.halted {
+        return None;
+    }
+    let has_hope =
+        |(guid, missed): &&(u64, TxgSet)| !state.given_up.get(guid).is_some_and(|known| missed.is_within(known));
+    let hopeful: Vec<_> = lacking.iter().filter(has_hope).cloned().collect();
+    if hopeful.is_empty() {
+        return None;
+    }
+    let Some(run) = &state.run else { return Some(hopeful) };
+    if run.kind == ScanKind::Scrub {
+        return Some(hopeful);
+    }
+    // What a leaf misses while it is brought up to date comes afterwards.
+    let is_late = |(guid, _): &(u64, TxgSet)| run.targets.get(guid).is_none_or(|target| target.broken);
+    let is_early = run.counts.issued * 100 < run.known.unwrap_or(run.total) * EARLY_PERCENT;
+    (is_early && hopeful.iter().any(is_late)).then_some(hopeful)
+}
+
+/// A scan begins.
+async fn begin(
+    cx: &mut Syncer,
+    scans: &Scans,
+    kind: ScanKind,
+    lacking: &[(u64, TxgSet)],
+) -> Result<(), EngineError> {
+    let (min, max) = match kind {
+        ScanKind::Scrub => (0, cx.txg),
+        ScanKind::Resilver => range(lacking).unwrap_or((cx.txg, cx.txg)),
+    };
+    let queue = zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?;
+    let total = cx.out.alloc.used();
+    let mut words: Words = [0; ScanPhys::WORDS];
+    words[word::FUNC] = if kind == ScanKind::Scrub { 1 } else { 2 };
+    words[word::STATE] = 1;
+    words[word::QUEUE] = queue;
+    (words[word::MIN], words[word::MAX]) = (min, max);
+    words[word::START] = cx.now;
+    words[word::TO_EXAMINE] = total;
+    words[word::DDT_CLASS_MAX] = 1;
+    let run = Run {
+        kind,
+        min,
+        max,
+        started: cx.now,
+        paused: None,
+        targets: targets(lacking),
+        position: Position::default(),
+        total,
+        known: None,
+        counts: Counts::default(),
+        settled: Counts::default(),
+        whole: true,
+        meter: super::estimate::Meter::default(),
+    };
+    cx.events.tell(event(&run, ScanStep::Started));
+    if kind == ScanKind::Scrub {
+        scans.found.scrub_begins();
+    }
+    let mut state = scans.state.lock();
+    (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
+    state.finished = None;
+    scans.wake(&mut state);
+    Ok(())
+}
+
+/// The scan that runs, if one does, has read everything.
+async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
+    let run = scans.state.lock().run.clone();
+    let Some(run) = run else { return Ok(()) };
+    if run.whole || run.counts.errors == 0 {
+        settle_targets(cx, scans, &run);
+    }
+    if run.kind == ScanKind::Scrub {
+        scans.found.scrub_ended();
+    }
+    end(cx, scans, ScanStep::Finished).await?;
+    match devices::resilvered(cx).await {
+        Ok(()) => Ok(()),
+        Err(OpError::Engine(error)) => Err(error),
+        Err(error) => {
+            tracing::warn!(pool = cx.name, %error, "what was resilvered does not take its place");
+            Ok(())
+        }
+    }
+}
+
+/// Leaves that were there all the time have everything the scan was about, but what they refused.
+fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
+    let tree = cx.io.tree();
+    let range = TxgSet::from_ranges(vec![(0, run.max + 1)]);
+    for vdev in tree.leaves() {
+        let Some((target, leaf)) = run.targets.get(&vdev.guid).zip(vdev.leaf.as_ref()) else { continue };
+        if target.broken || !vdev.is_readable() {
+            continue;
+        }
+        let failed = target.failed.iter().map(|&txg| (txg, txg + 1)).collect();
+        let failed = TxgSet::from_ranges(failed);
+        leaf.missed.subtract(&range.without(&failed));
+        leaf.missed.add_all(&failed);
+        if !failed.is_empty() {
+            scans.state.lock().given_up.insert(vdev.guid, failed);
+        }
+    }
+}
+
+/// The scan that runs, if one does, is over.
+async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), EngineError> {
+    let (queue, run) = {
+        let mut state = scans.state.lock();
+        let Some(run) = state.run.take() else { return Ok(()) };
+        let queue = state.words.as_mut().map_or(0, |words| {
+            words[word::STATE] = if step == ScanStep::Finished { 2 } else { 3 };
+            words[word::END] = cx.now.max(run.started);
+            words[word::EXAMINED] = run.counts.issued;
+            words[word::PROCESSED] = run.counts.processed;
+            words[word::ERRORS] = run.counts.errors;
+            words[word::FLAGS] = 0;
+            std::mem::take(&mut words[word::QUEUE])
+        });
+        (state.dirty, state.foreign_queue, state.finished) = (true, false, None);
+        scans.wake(&mut state);
+        (queue, run)
+    };
+    if let Some(waiting) = scans.waiting.get() {
+        waiting.clear();
+    }
+    if queue != 0 && cx.mos.exists(queue).await? {
+        cx.mos.free(queue).await?;
+    }
+    if step != ScanStep::Finished && run.kind == ScanKind::Scrub {
+        scans.found.scrub_cancelled();
+    }
+    cx.events.tell(event(&run, step));
+    Ok(())
+}
+
+/// Writes down how far the scan is.
+async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
+    let foreign = {
+        let mut state = scans.state.lock();
+        std::mem::take(&mut state.foreign_queue).then(|| state.words.map_or(0, |words| words[word::QUEUE]))
+    };
+    if let Some(queue) = foreign {
+        // Another program's list of datasets, of a walk that we do not continue: an empty one in its place.
+        if queue != 0 && cx.mos.exists(queue).await? {
+            cx.mos.free(queue).await?;
+        }
+        let queue = zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?;
+        if let Some(words) = &mut scans.state.lock().words {
+            words[word::QUEUE] = queue;
+        }
+    }
+    let (words, cursor) = {
+        let mut state = scans.state.lock();
+        if !std::mem::take(&mut state.dirty) {
+            return Ok(());
+        }
+        let state = &mut *state;
+        let Some(words) = &mut state.words else { return Ok(()) };
+        let cursor = state.run.as_ref().map(|run| {
+            words[word::EXAMINED] = run.settled.issued;
+            words[word::PROCESSED] = run.settled.processed;
+            words[word::ERRORS] = run.settled.errors;
+            // Where OpenZFS would go on: at the beginning.
+            words[15..23].fill(0);
+            words[word::FLAGS] = if run.paused.is_some() { FLAG_PAUSED } else { 0 };
+            let Position { metadata, key } = run.position;
+            let mut cursor = vec![CURSOR_VERSION, run.started, u64::from(metadata), key.0, key.1.into()];
+            cursor.extend(run.targets.iter().filter(|(_, target)| !target.broken).map(|(guid, _)| *guid));
+            cursor
+        });
+        (*words, cursor)
+    };
+    zap::set(&mut cx.mos, DIRECTORY, "scan".into(), Value::from_u64s(&words)).await?;
+    match cursor {
+        Some(cursor) => zap::set(&mut cx.mos, DIRECTORY, CURSOR.into(), Value::from_u64s(&cursor)).await,
+        None => zap::remove(&mut cx.mos, DIRECTORY, CURSOR.into()).await.map(|_was_there| ()),
+    }
+}
+
+/// What an administrator wants, within a transaction group.
+pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(), OpError> {
+    let scans = Arc::clone(&cx.scans);
+    let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
+    let running = scans.state.lock().run.as_ref().map(|run| (run.kind, run.paused.is_some()));
+    match (command, running) {
+        (ScanCommand::Scrub | ScanCommand::ScrubErrors, None) => {
+            let lacking = devices::lacking(&cx.io.tree());
+            begin(cx, &scans, ScanKind::Scrub, &lacking).await?;
+        }
+        (ScanCommand::Scrub, Some((ScanKind::Scrub, true))) => pause(cx, &scans, false),
+        (ScanCommand::Scrub, Some((ScanKind::Scrub, false))) => {
+            return refused("currently scrubbing; use 'zpool scrub -s' to cancel scrub");
+        }
+        (ScanCommand::ScrubErrors, Some((ScanKind::Scrub, paused))) => {
+            return refused(if paused {
+                "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub"
+            } else {
+                "currently scrubbing; use 'zpool scrub -s' to cancel scrub"
+            });
+        }
+        (ScanCommand::Pause, Some((ScanKind::Scrub, true))) => {
+            return refused("scrub is paused; use 'zpool scrub' to resume scrub");
+        }
+        (ScanCommand::Pause, Some((ScanKind::Scrub, false))) => pause(cx, &scans, true),
+        (ScanCommand::Stop, Some((ScanKind::Scrub, _))) => end(cx, &scans, ScanStep::Cancelled).await?,
+        (ScanCommand::Pause | ScanCommand::Stop, None) => return refused("there is no active scrub"),
+        (
+            ScanCommand::Scrub | ScanCommand::ScrubErrors | ScanCommand::Pause | ScanCommand::Stop,
+            Some((ScanKind::Resilver, _)),
+        ) => return refused("currently resilvering"),
+        (ScanCommand::Resilver, _) => {
+            scans.state.lock().given_up.clear();
+            let lacking = devices::lacking(&cx.io.tree());
+            end(cx, &scans, ScanStep::Cancelled).await?;
+            begin(cx, &scans, ScanKind::Resilver, &lacking).await?;
+        }
+    }
+    Ok(())
+}
+
+fn pause(cx: &Syncer, scans: &Scans, paused: bool) {
+    let mut state = scans.state.lock();
+    let Some(run) = &mut state.run else { return };
+    run.paused = paused.then_some(cx.now);
+    cx.events.tell(event(run, if paused { ScanStep::Paused } else { ScanStep::Resumed }));
+    // What is under way is read again when it goes on.
+    run.counts = run.settled;
+    state.dirty = true;
+    scans.wake(&mut state);
+}

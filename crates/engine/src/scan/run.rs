@@ -1,0 +1,385 @@
+//! The task that scans, beside the one that syncs.
+//!
+//! ```text
+//!   wait for work ▶ walk the metadata of a committed state ▶ sweep what was found, in the order of the devices
+//!                        ▲                                        │ batches, each pinned: read, repair
+//!                        └──── more than had room ────────────────┴─▶ flush, then say how far it is
+//! ```
+//!
+//! Nothing here changes the pool's structures: what is to be remembered is left in [`Scans`] for the next transaction
+//! group. A scan that is halted, replaced or interrupted stops between two batches.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ondisk::blkptr::BlkPtr;
+use parking_lot::Mutex;
+use pool::{
+    Bookmark, Pool,
+    io::{Examined, How, Repair, Turns},
+};
+use tokio::{
+    sync::oneshot,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{
+    state::{Position, Run, Scans},
+    waiting::{Batch, Key},
+    walk,
+};
+use crate::{
+    alloc::Horizon,
+    devices::diagnose::Reports,
+    events::{DeviceName, Event, Events, IoError, ScanKind},
+    txg::Txgs,
+    write::repair::{self, Repaired},
+};
+
+/// Stored bytes of a batch.
+const BATCH_BYTES: u64 = 8 << 20;
+/// Blocks of a batch.
+const BATCH_BLOCKS: usize = 2048;
+/// Batches under way: enough that every leaf has the next one queued.
+const BATCHES: usize = 4;
+/// How often is said how far the scan is.
+const CHECKPOINT: Duration = Duration::from_secs(20);
+/// Pause before something is tried again that cannot be done now.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Lost blocks whose names are looked up in one import: the rest is in the log.
+const NAMED_MAX: u64 = 100;
+
+/// What the task works with.
+pub(crate) struct Ground {
+    /// The last committed state; none when the pool is closed.
+    pub(crate) view: Box<dyn Fn() -> Option<Arc<Pool>> + Send + Sync>,
+    pub(crate) is_suspended: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) txgs: Arc<Txgs>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) scans: Arc<Scans>,
+    pub(crate) horizon: Arc<Horizon>,
+    pub(crate) reports: Arc<Reports>,
+}
+
+/// How a pass ended.
+pub(super) enum Ended {
+    /// Everything was read.
+    Done,
+    /// Somebody wants something else.
+    Interrupted,
+    /// It could not go on just now.
+    Later,
+    /// The pool is gone.
+    Gone,
+}
+
+/// A pass over the pool.
+pub(super) struct Pass {
+    pub(super) ground: Arc<Ground>,
+    pub(super) generation: u64,
+    pub(super) run: Run,
+    /// Leaves that were written to since the last flush.
+    written: Mutex<BTreeSet<u64>>,
+    named: Mutex<u64>,
+}
+
+/// Runs until the pool is closed.
+pub(crate) async fn run(ground: Arc<Ground>) {
+    let mut changed = ground.scans.changed.subscribe();
+    loop {
+        changed.mark_unchanged();
+        let Some((generation, run)) = ground.scans.current() else {
+            if ground.scans.state.lock().halted || changed.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let pass = Arc::new(Pass {
+            ground: Arc::clone(&ground),
+            generation,
+            run,
+            written: Mutex::default(),
+            named: Mutex::default(),
+        });
+        match pass.carry_out().await {
+            Ended::Done => {
+                let mut state = ground.scans.state.lock();
+                if state.generation == generation {
+                    state.finished = Some(generation);
+                }
+                drop(state);
+                ground.txgs.wake();
+            }
+            Ended::Interrupted => {}
+            Ended::Later => {
+                tokio::select! {
+                    () = sleep(AGAIN) => {}
+                    _ = changed.changed() => {}
+                }
+            }
+            Ended::Gone => return,
+        }
+    }
+}
+
+impl Pass {
+    pub(super) fn goes_on(&self) -> bool {
+        self.ground.scans.goes_on(self.generation)
+    }
+
+    pub(super) fn update<T>(&self, change: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        self.ground.scans.update(self.generation, change)
+    }
+
+    pub(super) fn how(&self, one_copy: bool) -> How<'_> {
+        How { turns: Some(&*self.ground.scans.pace as &dyn Turns), one_copy }
+    }
+
+    async fn carry_out(self: &Arc<Self>) -> Ended {
+        let Some(waiting) = self.ground.scans.waiting.get() else { return Ended::Gone };
+        loop {
+            if !self.goes_on() {
+                return Ended::Interrupted;
+            }
+            if (self.ground.is_suspended)() {
+                return Ended::Later;
+            }
+            waiting.begin();
+            let view = match self.fresh_view().await {
+                Ok(view) => view,
+                Err(ended) => return ended,
+            };
+            if !view.tree().state().0.is_readable() {
+                // Too many devices are away: what cannot be read now is not lost.
+                return Ended::Later;
+            }
+            let Some(pin) = self.ground.horizon.pin_view(view.uberblock().txg) else { return Ended::Later };
+            self.update(|run| run.meter.start());
+            let position = self.update(|run| run.position).unwrap_or_default();
+            if let Err(ended) = walk::walk(self, &view, &pin, position).await {
+                waiting.clear();
+                return ended;
+            }
+            let limit = waiting.end();
+            drop(pin);
+            let bytes = waiting.bytes();
+            self.update(|run| run.known = limit.is_none().then_some(run.counts.issued + bytes));
+            if !self.checkpoint(Position { metadata: true, ..position }).await {
+                return Ended::Later;
+            }
+            if let Err(ended) = self.sweep().await {
+                waiting.clear();
+                return ended;
+            }
+            let Some(limit) = limit else { return Ended::Done };
+            if !self.checkpoint(Position { metadata: true, key: limit }).await {
+                return Ended::Later;
+            }
+        }
+    }
+
+    /// A state that was committed after now, and after everything the scan is about.
+    async fn fresh_view(&self) -> Result<Arc<Pool>, Ended> {
+        let before = self.ground.horizon.commits();
+        loop {
+            if self.ground.txgs.sync_open().await.is_err() {
+                return Err(Ended::Later);
+            }
+            if !self.goes_on() {
+                return Err(Ended::Interrupted);
+            }
+            let Some(view) = (self.ground.view)() else { return Err(Ended::Gone) };
+            let txg = view.uberblock().txg;
+            if self.ground.horizon.commits_of(txg).is_some_and(|commits| commits > before) && txg >= self.run.max {
+                return Ok(view);
+            }
+        }
+    }
+
+    /// Reads everything that waits, in the order of the devices.
+    async fn sweep(self: &Arc<Self>) -> Result<(), Ended> {
+        let Some(waiting) = self.ground.scans.waiting.get() else { return Err(Ended::Gone) };
+        let mut running: JoinSet<u64> = JoinSet::new();
+        // First blocks of batches that are not over, by number.
+        let mut open: BTreeMap<u64, Key> = BTreeMap::new();
+        let (mut number, mut behind) = (0, self.update(|run| run.position.key).unwrap_or_default());
+        let mut said = Instant::now();
+        loop {
+            while running.len() < BATCHES && self.goes_on() {
+                let Some(batch) = waiting.take(BATCH_BYTES, BATCH_BLOCKS) else { break };
+                number += 1;
+                open.insert(number, batch.first);
+                behind = batch.first;
+                let (queued, is_queued) = oneshot::channel();
+                let (this, own) = (Arc::clone(self), number);
+                running.spawn(async move {
+                    this.batch(batch, queued).await;
+                    own
+                });
+                // The next one must not get ahead of this one on any leaf.
+                let _over_already = is_queued.await;
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok(number)) => {
+                    open.remove(&number);
+                }
+                // Not cancelled by anybody, so a bug: pass it on instead of reporting a pool as scanned.
+                Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Some(Err(_)) => return Err(Ended::Gone),
+            }
+            if said.elapsed() >= CHECKPOINT {
+                said = Instant::now();
+                let key = open.values().min().copied().unwrap_or(behind);
+                if !self.checkpoint(Position { metadata: true, key }).await {
+                    return Err(Ended::Later);
+                }
+            }
+        }
+        if self.goes_on() {
+            return Ok(());
+        }
+        // All that was begun is over: the rest begins behind it.
+        let next = waiting.take(1, 1).map_or(behind, |batch| batch.first);
+        self.settle(Position { metadata: true, key: next }).await;
+        Err(Ended::Interrupted)
+    }
+
+    /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines.
+    async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) {
+        let Some(view) = (self.ground.view)() else { return };
+        let io = view.io();
+        let mut examine = std::pin::pin!(io.examine_for_scan(&batch.blocks, self.how(false)));
+        let mut queued = Some(queued);
+        let examined = std::future::poll_fn(|context| {
+            let answer = examine.as_mut().poll(context);
+            if let Some(queued) = queued.take() {
+                // Nobody waits any more if the scan was interrupted.
+                let _nobody_waits = queued.send(());
+            }
+            answer
+        })
+        .await;
+        let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
+        self.conclude(&view, &batch.blocks, examined).await;
+        self.update(|run| {
+            run.counts.issued += bytes;
+            run.meter.add(bytes);
+        });
+    }
+
+    /// Counts what was wrong with some blocks and writes what has to be written; their space is pinned.
+    pub(super) async fn conclude(&self, view: &Arc<Pool>, blocks: &[(BlkPtr, Bookmark)], examined: Vec<Examined>) {
+        let mut repairs: Vec<Repair> = Vec::new();
+        for ((bp, at), outcome) in blocks.iter().zip(examined) {
+            for &guid in &outcome.corrupt {
+                self.ground.reports.note(guid, IoError::Checksum, Some(*at), "checksum mismatch");
+            }
+            for &guid in &outcome.refused {
+                self.ground.reports.note(guid, IoError::Read, Some(*at), "a read was refused");
+            }
+            if outcome.lost.is_some() {
+                self.lost(view, bp, *at).await;
+            }
+            repairs.extend(outcome.repairs);
+        }
+        if repairs.is_empty() {
+            return;
+        }
+        let repaired = repair::write(view.io(), &repairs, &*self.ground.scans.pace).await;
+        self.repaired(view, &repairs, &repaired);
+    }
+
+    fn repaired(&self, view: &Pool, repairs: &[Repair], repaired: &Repaired) {
+        self.written.lock().extend(repaired.bytes.keys().copied());
+        let sum: u64 = repaired.bytes.values().sum();
+        self.update(|run| {
+            run.counts.processed += sum;
+            for &(guid, birth) in &repaired.failed {
+                if let Some(target) = run.targets.get_mut(&guid) {
+                    target.failed.insert(birth);
+                }
+            }
+        });
+        for (&guid, &bytes) in &repaired.bytes {
+            if repairs.iter().any(|repair| repair.wrong.contains(&guid)) {
+                let device = device(view, guid);
+                self.ground.events.tell(Event::Repaired { device, bytes });
+            }
+        }
+    }
+
+    /// No place has this block.
+    pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark) {
+        self.update(|run| run.counts.errors += 1);
+        let by_scrub = self.run.kind == ScanKind::Scrub;
+        if !self.ground.scans.found.note(at, bp.birth(), by_scrub) {
+            return;
+        }
+        let is_named = {
+            let mut named = self.named.lock();
+            *named += 1;
+            *named <= NAMED_MAX
+        };
+        let what = if is_named { super::describe(view, at, bp.lsize()).await } else { at.to_string() };
+        self.ground.events.tell(Event::DataLost { at, what });
+    }
+
+    /// Makes durable what was written, and then says how far the scan is. False if it cannot be said.
+    async fn checkpoint(&self, position: Position) -> bool {
+        let settled = self.settle(position).await;
+        self.ground.txgs.wake();
+        settled
+    }
+
+    /// The same without asking for a transaction group to write it down.
+    async fn settle(&self, position: Position) -> bool {
+        let counts = self.ground.scans.state.lock().run.as_ref().map(|run| run.counts);
+        let written = std::mem::take(&mut *self.written.lock());
+        if !written.is_empty() {
+            let Some(view) = (self.ground.view)() else { return false };
+            let failed = repair::flush(view.io(), &written).await;
+            if !failed.is_empty() {
+                // Nobody knows what of it is there: they lack all of it.
+                self.update(|run| {
+                    for guid in failed {
+                        if let Some(target) = run.targets.get_mut(&guid) {
+                            target.broken = true;
+                        }
+                    }
+                });
+            }
+        }
+        let mut state = self.ground.scans.state.lock();
+        // Whoever interrupted it wants to know as well, as long as it is the same scan.
+        if let Some(run) = state.run.as_mut().filter(|run| run.started == self.run.started && run.kind == self.run.kind) {
+            run.position = position;
+            run.settled = counts.unwrap_or(run.counts);
+            state.dirty = true;
+        }
+        true
+    }
+}
+
+/// A device as a person finds it.
+pub(crate) fn device(view: &Pool, guid: u64) -> DeviceName {
+    fn find<'a>(vdev: &'a pool::vdev::Vdev, parent: Option<&'a pool::vdev::Vdev>, guid: u64) -> Option<DeviceName> {
+        if vdev.guid == guid {
+            return Some(DeviceName {
+                guid,
+                path: vdev.path.clone(),
+                name: vdev.display_name(),
+                parent: parent.map(ToString::to_string),
+            });
+        }
+        vdev.children.iter().find_map(|child| find(child, Some(vdev), guid))
+    }
+    let tree = view.tree();
+    let found = tree.tops.iter().find_map(|top| find(top, None, guid));
+    found.unwrap_or_else(|| DeviceName { guid, name: guid.to_string(), ..DeviceName::default() })
+}
+

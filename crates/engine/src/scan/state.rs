@@ -1,0 +1,231 @@
+//! The scan that runs, in memory: what it is for, how far it is, and what of that is safe to write down.
+//!
+//! The task that scans moves it on ([`super::run`]); the syncing task begins and ends it, and writes it down
+//! ([`super::record`]); everybody else looks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
+
+use ondisk::scan::{ScanPhys, ScanState};
+use parking_lot::Mutex;
+use pool::vdev::{Tree, TxgSet};
+use tokio::sync::watch;
+
+use super::{
+    Progress,
+    errors::Found,
+    estimate::Meter,
+    pace::Pace,
+    waiting::{Key, Waiting},
+};
+use crate::events::ScanKind;
+
+/// Words of the `scan` entry.
+pub(super) mod word {
+    pub(crate) const FUNC: usize = 0;
+    pub(crate) const STATE: usize = 1;
+    pub(crate) const QUEUE: usize = 2;
+    pub(crate) const MIN: usize = 3;
+    pub(crate) const MAX: usize = 4;
+    pub(crate) const START: usize = 7;
+    pub(crate) const END: usize = 8;
+    pub(crate) const TO_EXAMINE: usize = 9;
+    pub(crate) const EXAMINED: usize = 10;
+    pub(crate) const SKIPPED: usize = 11;
+    pub(crate) const PROCESSED: usize = 12;
+    pub(crate) const ERRORS: usize = 13;
+    pub(crate) const DDT_CLASS_MAX: usize = 14;
+    pub(crate) const FLAGS: usize = 23;
+}
+
+/// The scan waits until it is told to go on.
+pub(super) const FLAG_PAUSED: u64 = 2;
+
+/// The 24 words.
+pub(super) type Words = [u64; ScanPhys::WORDS];
+
+/// Bytes and errors of a scan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) scanned: u64,
+    pub(super) issued: u64,
+    pub(super) processed: u64,
+    pub(super) errors: u64,
+}
+
+/// How far a scan is: everything before it is read, repaired and durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    /// All metadata is.
+    pub(super) metadata: bool,
+    /// Data before this is.
+    pub(super) key: Key,
+}
+
+/// A leaf that is brought up to date.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    /// What it lacked when the scan began.
+    pub(super) missed: TxgSet,
+    /// What could not be made up for.
+    pub(super) failed: BTreeSet<u64>,
+    /// It was away in between, so some blocks may be missing on it.
+    pub(super) broken: bool,
+}
+
+/// A scan.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) kind: ScanKind,
+    /// Births: greater than this …
+    pub(super) min: u64,
+    /// … and at most this.
+    pub(super) max: u64,
+    pub(super) started: u64,
+    pub(super) paused: Option<u64>,
+    pub(super) targets: BTreeMap<u64, Target>,
+    pub(super) position: Position,
+    /// Allocated in the pool when it began.
+    pub(super) total: u64,
+    /// What there is to read, once that is known.
+    pub(super) known: Option<u64>,
+    pub(super) counts: Counts,
+    /// Counts as of `position`.
+    pub(super) settled: Counts,
+    /// From start to end in this import.
+    pub(super) whole: bool,
+    pub(super) meter: Meter,
+}
+
+/// Scans of one pool.
+#[derive(Debug, Default)]
+pub struct Scans {
+    pub(super) state: Mutex<State>,
+    /// Changes when the task that scans has to look again.
+    pub(super) changed: watch::Sender<u64>,
+    pub(super) waiting: OnceLock<Arc<Waiting>>,
+    pub(super) pace: Arc<Pace>,
+    pub(super) found: Found,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// As it is in the pool, or will be.
+    pub(super) words: Option<Words>,
+    /// To be written.
+    pub(super) dirty: bool,
+    /// Its queue of datasets is another program's.
+    pub(super) foreign_queue: bool,
+    pub(super) run: Option<Run>,
+    /// Another number for each scan, and after each interruption of one.
+    pub(super) generation: u64,
+    /// The scan of this generation has read everything.
+    pub(super) finished: Option<u64>,
+    /// What could not be made up for lately: trying again would not help.
+    pub(super) given_up: BTreeMap<u64, TxgSet>,
+    /// The pool is being closed.
+    pub(super) halted: bool,
+}
+
+impl Scans {
+    /// Whether there is a pool to scan.
+    pub(super) fn is_open(&self) -> bool {
+        self.waiting.get().is_some()
+    }
+
+    /// The task that scans has to look again.
+    pub(super) fn wake(&self, state: &mut State) {
+        state.generation += 1;
+        self.changed.send_replace(state.generation);
+    }
+
+    /// The scan that is to be carried out now.
+    pub(super) fn current(&self) -> Option<(u64, Run)> {
+        let state = self.state.lock();
+        let run = state.run.as_ref().filter(|run| run.paused.is_none() && !state.halted)?;
+        (state.finished != Some(state.generation)).then(|| (state.generation, run.clone()))
+    }
+
+    /// Whether the scan of this generation is still to be carried out.
+    pub(super) fn goes_on(&self, generation: u64) -> bool {
+        let state = self.state.lock();
+        state.generation == generation && !state.halted
+    }
+
+    /// Changes the scan of this generation, if it is still the one.
+    pub(super) fn update<T>(&self, generation: u64, change: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            return None;
+        }
+        state.run.as_mut().map(change)
+    }
+
+    /// No more of this: the pool is being closed.
+    pub(crate) fn halt(&self) {
+        let mut state = self.state.lock();
+        state.halted = true;
+        self.wake(&mut state);
+    }
+
+    /// Notes which leaves are away: they will lack something when they are back.
+    pub(super) fn look_at(&self, tree: &Tree) {
+        let mut state = self.state.lock();
+        let State { run, given_up, .. } = &mut *state;
+        let leaves = tree.leaves();
+        let is_there = |guid: u64| leaves.iter().any(|leaf| leaf.guid == guid && leaf.is_readable());
+        given_up.retain(|guid, _| is_there(*guid));
+        if let Some(run) = run {
+            for (guid, target) in &mut run.targets {
+                target.broken |= !is_there(*guid);
+            }
+        }
+    }
+
+    /// See [`crate::engine::Engine::scan_progress`].
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        let state = self.state.lock();
+        let words = state.words?;
+        let phys = ScanPhys::from_words(&words).ok()?;
+        let kind = if words[word::FUNC] == 2 { ScanKind::Resilver } else { ScanKind::Scrub };
+        if let Some(run) = &state.run {
+            let known = run.known.unwrap_or(run.total).max(run.counts.issued);
+            let total = if run.kind == ScanKind::Resilver { known } else { run.total.max(run.counts.issued) };
+            let left = known.saturating_sub(run.counts.issued);
+            let is_moving = run.paused.is_none();
+            return Some(Progress {
+                kind: run.kind,
+                running: is_moving,
+                paused: run.paused,
+                started: run.started,
+                ended: None,
+                total,
+                scanned: run.counts.scanned.min(total),
+                issued: run.counts.issued,
+                processed: run.counts.processed,
+                errors: run.counts.errors,
+                rate: run.meter.rate().unwrap_or(0.0),
+                remaining: run.meter.remaining(left, run.known.is_some()).filter(|_| is_moving),
+                targets: run.targets.keys().copied().collect(),
+            });
+        }
+        let [total, scanned, _, processed] = phys.bytes();
+        matches!(phys.state(), ScanState::Finished | ScanState::Cancelled).then(|| Progress {
+            kind,
+            running: false,
+            paused: None,
+            started: phys.times().0,
+            ended: Some(phys.times().1),
+            total,
+            scanned,
+            issued: scanned,
+            processed,
+            errors: phys.errors(),
+            rate: 0.0,
+            remaining: None,
+            targets: Vec::new(),
+        })
+    }
+}

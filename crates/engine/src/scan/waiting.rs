@@ -1,0 +1,184 @@
+//! Blocks that a scan has found and not yet read: the lowest ones, in the order of the devices, and never one that was
+//! freed since.
+//!
+//! ```text
+//!   walk of the metadata ─ offer ─▶ ┌ lowest … highest ┐ ─ too many ─▶ for the next pass
+//!                                   └──┬───────────────┘
+//!          released by the pool ─ out ─┘     └─ take ─▶ a batch, pinned
+//! ```
+//!
+//! The order is by offset first, so that all top-level devices are swept at the same time. A block of several copies is
+//! where its first is.
+//!
+//! During a walk the trees of one committed state are read while later transaction groups free blocks of it; what is
+//! freed then is remembered until the walk is over, or a block could be offered after it was freed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use ondisk::blkptr::{BlkPtr, Dva};
+use parking_lot::Mutex;
+use pool::Bookmark;
+
+use crate::alloc::{Horizon, Pin, Releases};
+
+/// Where a block is, in the order of a scan: offset, top-level device.
+pub(super) type Key = (u64, u32);
+
+/// Memory one waiting block takes, roughly.
+const COST: usize = 224;
+
+/// A batch: its blocks, and what keeps their space from being used again.
+pub(super) struct Batch {
+    pub(super) first: Key,
+    pub(super) blocks: Vec<(BlkPtr, Bookmark)>,
+    pub(super) _pin: Pin,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    horizon: Arc<Horizon>,
+    state: Mutex<State>,
+    /// Blocks at most.
+    room: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    blocks: BTreeMap<Key, (BlkPtr, Bookmark)>,
+    /// The lowest that had no room.
+    limit: Option<Key>,
+    /// Allocated bytes of those in `blocks`.
+    bytes: u64,
+    /// During a walk: what was released since it began.
+    released: Option<BTreeSet<Key>>,
+}
+
+impl Releases for Waiting {
+    fn released(&self, dva: &Dva) {
+        let key = (dva.offset, dva.vdev);
+        let mut state = self.state.lock();
+        if let Some((bp, _)) = state.blocks.remove(&key) {
+            state.bytes -= bp.asize();
+        }
+        if let Some(released) = &mut state.released {
+            released.insert(key);
+        }
+    }
+}
+
+impl Waiting {
+    /// Takes up to `memory` bytes.
+    pub(super) fn new(horizon: Arc<Horizon>, memory: usize) -> Self {
+        Self { horizon, state: Mutex::default(), room: (memory / COST).max(16) }
+    }
+
+    /// A walk begins: of a state that is committed after this returns.
+    pub(super) fn begin(&self) {
+        *self.state.lock() = State { released: Some(BTreeSet::new()), ..State::default() };
+    }
+
+    /// The walk is over. Returns where the next one has to begin, if not all had room.
+    pub(super) fn end(&self) -> Option<Key> {
+        let mut state = self.state.lock();
+        state.released = None;
+        state.limit
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        *self.state.lock() = State::default();
+    }
+
+    /// A block that is to be read.
+    pub(super) fn offer(&self, bp: &BlkPtr, at: Bookmark) {
+        let Some(first) = bp.dvas().next() else { return };
+        let key = (first.offset, first.vdev);
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.limit.is_some_and(|limit| key >= limit)
+            || state.released.as_ref().is_some_and(|released| released.contains(&key))
+        {
+            return;
+        }
+        // Several pointers may lead to one block: cloned, deduplicated.
+        if state.blocks.insert(key, (*bp, at)).is_none() {
+            state.bytes += bp.asize();
+        }
+        if state.blocks.len() > self.room
+            && let Some((last, (bp, _))) = state.blocks.pop_last()
+        {
+            state.bytes -= bp.asize();
+            state.limit = Some(last);
+        }
+    }
+
+    /// The lowest blocks, up to `bytes` stored ones and `most` of them; none if there are none.
+    pub(super) fn take(&self, bytes: u64, most: usize) -> Option<Batch> {
+        let mut state = self.state.lock();
+        let (mut blocks, mut sum, mut first) = (Vec::new(), 0, None);
+        while sum < bytes && blocks.len() < most {
+            let Some((key, block)) = state.blocks.pop_first() else { break };
+            first.get_or_insert(key);
+            state.bytes -= block.0.asize();
+            sum += block.0.psize();
+            blocks.push(block);
+        }
+        // Within the lock: what is released after this is held back, what was released before is not in the batch.
+        first.map(|first| Batch { first, blocks, _pin: self.horizon.pin() })
+    }
+
+    /// Allocated bytes of those that wait.
+    pub(super) fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ondisk::{Order, blkptr::Stored, dnode::ObjectType};
+
+    use super::*;
+
+    fn block(offset: u64) -> BlkPtr {
+        let dva = Dva { vdev: 0, offset, asize: 512, gang: false };
+        BlkPtr::stored(&Stored {
+            dvas: [dva, Dva::default(), Dva::default()],
+            lsize: 512,
+            psize: 512,
+            compression_id: 2,
+            checksum_id: 7,
+            object_type: ObjectType::ZVOL,
+            level: 0,
+            dedup: false,
+            order: Order::Little,
+            birth: 9,
+            physical_birth: 9,
+            fill: 1,
+            checksum: [1; 4],
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_lowest_stay_and_what_was_freed_is_never_given_out() {
+        let waiting = Waiting::new(Arc::default(), 16 * COST);
+        waiting.begin();
+        waiting.released(&Dva { vdev: 0, offset: 3 * 512, asize: 512, gang: false });
+        for number in (0..40).rev() {
+            waiting.offer(&block(number * 512), Bookmark::default());
+        }
+        let limit = waiting.end().unwrap();
+        waiting.released(&Dva { vdev: 0, offset: 5 * 512, asize: 512, gang: false });
+        let mut seen = Vec::new();
+        while let Some(batch) = waiting.take(1024, 100) {
+            assert!(batch.blocks.len() <= 2 && batch.first.0 < limit.0);
+            seen.extend(batch.blocks.iter().map(|(bp, _)| bp.dvas().next().unwrap().offset / 512));
+        }
+        let expected: Vec<u64> = (0..limit.0 / 512).filter(|number| ![3, 5].contains(number)).collect();
+        assert_eq!((seen, waiting.bytes()), (expected, 0));
+    }
+}
