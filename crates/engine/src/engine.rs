@@ -32,7 +32,9 @@ use crate::{
     dsl::OpError,
     ear::EngineEar,
     events::Events,
+    heal,
     open::multihost::Heartbeats,
+    scan::{self, Ground, Scans},
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
     volume::{LiveVolume, Service, SyncMode},
@@ -48,6 +50,9 @@ use crate::{
 const DATA: u64 = 1;
 /// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
 const FREE_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a scan may take to stop between two batches.
+const HELPER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a command's future looks like.
 pub type OpFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T, OpError>> + Send + 'a>>;
@@ -96,6 +101,17 @@ pub struct Statistics {
 pub struct Engine {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<Box<Syncer>>>>,
+    /// Scans and heals.
+    helpers: Mutex<Vec<Helper>>,
+}
+
+/// A task that goes on beside the syncing one, and ends with the engine at the latest.
+struct Helper(JoinHandle<()>);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 struct Shared {
@@ -112,6 +128,7 @@ struct Shared {
     replayed: Mutex<Replayed>,
     events: Arc<Events>,
     ear: Arc<EngineEar>,
+    scans: Arc<Scans>,
 }
 
 /// An open volume.
@@ -168,6 +185,7 @@ impl Engine {
         Box::pin(async move {
             let events = Events::new(options.clock);
             syncer.events = Arc::clone(&events);
+            scan::open(&mut syncer).await?;
             let first = syncer.txg;
             let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
             let Some(view) = syncer.view.clone() else {
@@ -198,7 +216,9 @@ impl Engine {
                 replayed: Mutex::default(),
                 events,
                 ear,
+                scans: Arc::clone(&syncer.scans),
             });
+            let ground = Arc::new(ground(&shared, &syncer));
             let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);
             syncer.out.on_data_written(Arc::new(move |txg, bytes| {
@@ -210,7 +230,12 @@ impl Engine {
                 shared.txgs.wake();
             }
             let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
-            let engine = Arc::new(Self { shared, task: Mutex::new(Some(task)) });
+            let helpers = vec![
+                Helper(tokio::spawn(scan::run(Arc::clone(&ground)))),
+                Helper(tokio::spawn(heal::run(ground, Arc::clone(&shared.ear)))),
+            ];
+            let engine =
+                Arc::new(Self { shared, task: Mutex::new(Some(task)), helpers: Mutex::new(helpers) });
             match replay::replay(&engine, crashed).await {
                 Ok(replayed) => *engine.shared.replayed.lock() = replayed,
                 Err(error) => {
@@ -244,6 +269,11 @@ impl Engine {
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events
+    }
+
+    /// Scrubs and resilvers.
+    pub(crate) fn scans(&self) -> &Arc<Scans> {
+        &self.shared.scans
     }
 
     /// What is heard of reads that went wrong: blocks to be healed wait there.
@@ -398,6 +428,13 @@ impl Engine {
     /// The last transaction groups could not be written; the pool is as of the last one that could.
     pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
+            // First, so that the last transaction group says how far a scan is.
+            self.shared.scans.halt();
+            let helpers = std::mem::take(&mut *self.helpers.lock());
+            for mut helper in helpers {
+                // A device that does not answer must not keep the pool from being closed.
+                let _over = tokio::time::timeout(HELPER_PATIENCE, &mut helper.0).await;
+            }
             *self.shared.ending.lock() = Some(ending);
             self.shared.txgs.wake();
             let task = self.task.lock().take();
@@ -412,6 +449,22 @@ impl Engine {
                 None => Ok(()),
             }
         })
+    }
+}
+
+/// What scans and heals work with.
+fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
+    let (view, suspended) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    Ground {
+        view: Box::new(move || view.upgrade().map(|shared| shared.view.load_full())),
+        is_suspended: Box::new(move || {
+            suspended.upgrade().is_none_or(|shared| shared.suspended.lock().is_some())
+        }),
+        txgs: Arc::clone(&shared.txgs),
+        events: Arc::clone(&shared.events),
+        scans: Arc::clone(&shared.scans),
+        horizon: Arc::clone(syncer.out.alloc.horizon()),
+        reports: syncer.out.reports(),
     }
 }
 

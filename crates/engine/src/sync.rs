@@ -31,6 +31,7 @@ use crate::{
     missed::{self, Outages},
     mos::{bpobj, packed},
     policy::SetPolicy,
+    scan::{self, Scans},
     space::{Deflate, Space},
     write::{BlockWriter, Written, labels},
     zil::{
@@ -121,6 +122,8 @@ pub struct Syncer {
     pub events: Arc<Events>,
     /// What is done for devices once the transaction group is durable.
     pub(crate) afterwards: Afterwards,
+    /// Scrubs and resilvers.
+    pub scans: Arc<Scans>,
 }
 
 /// What a [`Task`] returns.
@@ -223,6 +226,7 @@ impl Syncer {
                 (task.run)(self).await?;
             }
             done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
+            scan::sync(self).await?;
             self.note_devices().await?;
             self.settle().await?;
             (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;

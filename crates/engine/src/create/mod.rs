@@ -184,6 +184,7 @@ pub fn create<'a>(
             crashed: Crashed::default(),
             events: Events::new(|| std::time::Duration::ZERO),
             afterwards: Afterwards::default(),
+            scans: Arc::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

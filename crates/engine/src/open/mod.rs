@@ -131,6 +131,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             crashed,
             events: Events::new(|| std::time::Duration::ZERO),
             afterwards: Afterwards::default(),
+            scans: Arc::default(),
         })
     })
 }

@@ -57,8 +57,6 @@ enum Then {
     Rotate,
     /// The scrub's list is of no use.
     DropScrub,
-    /// Both go.
-    Clear,
 }
 
 impl Found {
@@ -71,12 +69,6 @@ impl Found {
             list.insert((at, birth));
         }
         waiting.known.len() < WAITING_MAX && waiting.known.insert((at, birth))
-    }
-
-    /// Whether there is something to write down.
-    pub(crate) fn is_dirty(&self) -> bool {
-        let waiting = self.0.lock();
-        !waiting.last.is_empty() || !waiting.scrub.is_empty() || waiting.then.is_some()
     }
 
     pub(super) fn scrub_begins(&self) {
@@ -103,13 +95,6 @@ impl Found {
         waiting.last.extend(found);
         waiting.scrubbing = false;
     }
-
-    /// Forgets everything (`zpool clear`).
-    pub(crate) fn clear(&self) {
-        let mut waiting = self.0.lock();
-        let scrubbing = waiting.scrubbing;
-        *waiting = Waiting { scrubbing, then: Some(Then::Clear), ..Waiting::default() };
-    }
 }
 
 /// Writes down what was found.
@@ -120,10 +105,6 @@ pub(super) async fn sync(cx: &mut Syncer, found: &Found) -> Result<(), EngineErr
         (waiting.then.take(), std::mem::take(&mut waiting.last), std::mem::take(&mut waiting.scrub))
     };
     match then {
-        Some(Then::Clear) => {
-            drop_log(cx, LAST).await?;
-            drop_log(cx, SCRUB).await?;
-        }
         Some(Then::DropScrub) => drop_log(cx, SCRUB).await?,
         Some(Then::Rotate) => {
             add(cx, SCRUB, scrub).await?;

@@ -115,11 +115,14 @@ mod tests {
             tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
             meter.add(1 << 20);
             if piece % 20 == 19 {
-                said.extend(meter.remaining((PIECES - 1 - piece) << 20, true).map(|range| (begin.elapsed(), range)));
+                said.extend(
+                    meter.remaining((PIECES - 1 - piece) << 20, true).map(|range| (begin.elapsed(), range)),
+                );
             }
         }
         let all = begin.elapsed();
-        let right = said.iter().filter(|(at, range)| range.start <= all - *at && all - *at <= range.end).count();
+        let right =
+            said.iter().filter(|(at, range)| range.start <= all - *at && all - *at <= range.end).count();
         let widths = said.iter().map(|(_, range)| (range.end - range.start).as_secs_f64()).collect();
         (right, said.len(), widths)
     }

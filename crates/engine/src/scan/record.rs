@@ -15,10 +15,7 @@ use ondisk::{
     scan::{ScanFunc, ScanPhys, ScanState},
     zap::Value,
 };
-use pool::{
-    Pool,
-    vdev::TxgSet,
-};
+use pool::{Pool, vdev::TxgSet};
 
 use super::{
     ScanCommand, errors,
@@ -65,6 +62,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     let goes_on = lacking.iter().all(|(guid, missed)| known(*guid) && in_range(missed));
     let position = cursor.as_ref().filter(|_| goes_on).map_or(Position::default(), |(position, _)| *position);
     let mut run = Run {
+        id: 0,
         kind,
         min: words[word::MIN],
         max: words[word::MAX],
@@ -80,7 +78,8 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         meter: super::estimate::Meter::default(),
     };
     if position == Position::default() {
-        (words[word::EXAMINED], words[word::SKIPPED], words[word::PROCESSED], words[word::ERRORS]) = (0, 0, 0, 0);
+        (words[word::EXAMINED], words[word::SKIPPED], words[word::PROCESSED], words[word::ERRORS]) =
+            (0, 0, 0, 0);
     }
     let issued = words[word::EXAMINED];
     run.counts =
@@ -93,7 +92,11 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         (words[word::MIN], words[word::MAX]) = (run.min, run.max);
     }
     cx.events.tell(event(&run, ScanStep::Continued));
+    if kind == ScanKind::Scrub {
+        scans.found.scrub_goes_on();
+    }
     let mut state = scans.state.lock();
+    run.id = state.generation + 1;
     (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
     state.foreign_queue = cursor.is_none();
     scans.wake(&mut state);
@@ -104,7 +107,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
 async fn cursor(view: &Pool, phys: &ScanPhys) -> Option<(Position, Vec<u64>)> {
     let value = view.directory().get(CURSOR).await.ok()??;
     let words: Vec<u64> = value.integers().collect();
-    let (&[version, started, metadata, offset, vdev], guids) = words.split_first_chunk::<5>()? else { return None };
+    let (&[version, started, metadata, offset, vdev], guids) = words.split_first_chunk::<5>()?;
     let is_this = version == CURSOR_VERSION && started == phys.times().0;
     let position = Position { metadata: metadata != 0, key: (offset, u32::try_from(vdev).ok()?) };
     is_this.then(|| (position, guids.to_vec()))
@@ -157,8 +160,9 @@ fn wanted(scans: &Scans, lacking: &[(u64, TxgSet)]) -> Option<Vec<(u64, TxgSet)>
     if state.halted {
         return None;
     }
-    let has_hope =
-        |(guid, missed): &&(u64, TxgSet)| !state.given_up.get(guid).is_some_and(|known| missed.is_within(known));
+    let has_hope = |(guid, missed): &&(u64, TxgSet)| {
+        !state.given_up.get(guid).is_some_and(|known| missed.without(known).is_empty())
+    };
     let hopeful: Vec<_> = lacking.iter().filter(has_hope).cloned().collect();
     if hopeful.is_empty() {
         return None;
@@ -194,7 +198,8 @@ async fn begin(
     words[word::START] = cx.now;
     words[word::TO_EXAMINE] = total;
     words[word::DDT_CLASS_MAX] = 1;
-    let run = Run {
+    let mut run = Run {
+        id: 0,
         kind,
         min,
         max,
@@ -214,6 +219,7 @@ async fn begin(
         scans.found.scrub_begins();
     }
     let mut state = scans.state.lock();
+    run.id = state.generation + 1;
     (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
     state.finished = None;
     scans.wake(&mut state);

@@ -194,7 +194,9 @@ impl Pass {
             }
             let Some(view) = (self.ground.view)() else { return Err(Ended::Gone) };
             let txg = view.uberblock().txg;
-            if self.ground.horizon.commits_of(txg).is_some_and(|commits| commits > before) && txg >= self.run.max {
+            if self.ground.horizon.commits_of(txg).is_some_and(|commits| commits > before)
+                && txg >= self.run.max
+            {
                 return Ok(view);
             }
         }
@@ -273,7 +275,12 @@ impl Pass {
     }
 
     /// Counts what was wrong with some blocks and writes what has to be written; their space is pinned.
-    pub(super) async fn conclude(&self, view: &Arc<Pool>, blocks: &[(BlkPtr, Bookmark)], examined: Vec<Examined>) {
+    pub(super) async fn conclude(
+        &self,
+        view: &Arc<Pool>,
+        blocks: &[(BlkPtr, Bookmark)],
+        examined: Vec<Examined>,
+    ) {
         let mut repairs: Vec<Repair> = Vec::new();
         for ((bp, at), outcome) in blocks.iter().zip(examined) {
             for &guid in &outcome.corrupt {
@@ -356,7 +363,7 @@ impl Pass {
         }
         let mut state = self.ground.scans.state.lock();
         // Whoever interrupted it wants to know as well, as long as it is the same scan.
-        if let Some(run) = state.run.as_mut().filter(|run| run.started == self.run.started && run.kind == self.run.kind) {
+        if let Some(run) = state.run.as_mut().filter(|run| run.id == self.run.id) {
             run.position = position;
             run.settled = counts.unwrap_or(run.counts);
             state.dirty = true;
@@ -367,7 +374,11 @@ impl Pass {
 
 /// A device as a person finds it.
 pub(crate) fn device(view: &Pool, guid: u64) -> DeviceName {
-    fn find<'a>(vdev: &'a pool::vdev::Vdev, parent: Option<&'a pool::vdev::Vdev>, guid: u64) -> Option<DeviceName> {
+    fn find<'a>(
+        vdev: &'a pool::vdev::Vdev,
+        parent: Option<&'a pool::vdev::Vdev>,
+        guid: u64,
+    ) -> Option<DeviceName> {
         if vdev.guid == guid {
             return Some(DeviceName {
                 guid,
@@ -382,4 +393,3 @@ pub(crate) fn device(view: &Pool, guid: u64) -> DeviceName {
     let found = tree.tops.iter().find_map(|top| find(top, None, guid));
     found.unwrap_or_else(|| DeviceName { guid, name: guid.to_string(), ..DeviceName::default() })
 }
-

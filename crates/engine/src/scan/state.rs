@@ -10,7 +10,10 @@ use std::{
 
 use ondisk::scan::{ScanPhys, ScanState};
 use parking_lot::Mutex;
-use pool::vdev::{Tree, TxgSet};
+use pool::{
+    Bookmark,
+    vdev::{Tree, TxgSet},
+};
 use tokio::sync::watch;
 
 use super::{
@@ -78,6 +81,8 @@ pub(super) struct Target {
 /// A scan.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
+    /// Another one for each scan.
+    pub(super) id: u64,
     pub(super) kind: ScanKind,
     /// Births: greater than this …
     pub(super) min: u64,
@@ -168,6 +173,26 @@ impl Scans {
         let mut state = self.state.lock();
         state.halted = true;
         self.wake(&mut state);
+    }
+
+    /// Changes when there is something new to look at.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Whether the pool is being closed.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.state.lock().halted
+    }
+
+    /// When devices may be used by what can wait.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// A reader met a block that is lost; true if that is news.
+    pub(crate) fn note_lost(&self, at: Bookmark, birth: u64) -> bool {
+        self.found.note(at, birth, false)
     }
 
     /// Notes which leaves are away: they will lack something when they are back.

@@ -54,7 +54,11 @@ struct Picking<'a> {
 impl Sink for Picking<'_> {
     fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
         if self.wanted.contains(&self.guids[leaf]) {
-            self.pieces.entry(leaf).or_default().push(Piece { offset, data: data.clone(), birth: self.birth });
+            self.pieces.entry(leaf).or_default().push(Piece {
+                offset,
+                data: data.clone(),
+                birth: self.birth,
+            });
         }
     }
     /// Free space belongs to the writer of transaction groups.
@@ -108,7 +112,6 @@ pub(crate) async fn write(io: &PoolIo, repairs: &[Repair], turns: &dyn Turns) ->
     }
     repaired
 }
-
 
 /// Pieces that touch, together.
 fn runs(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {

@@ -25,4 +25,6 @@ mod model;
 mod pools;
 mod removal;
 mod running;
+mod scan_speed;
+mod scans;
 mod support;

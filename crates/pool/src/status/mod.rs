@@ -7,8 +7,10 @@
 mod errlog;
 mod problem;
 mod progress;
+mod scan;
 
 pub use errlog::{LoggedError, error_log};
+pub use scan::LiveScan;
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
 
 use ondisk::scan::{ScanFunc, ScanPhys, ScanState};

@@ -61,6 +61,11 @@ const BATCHES: usize = 8;
 /// Problems kept; the rest is only counted.
 const PROBLEMS_MAX: usize = 10_000;
 
+/// Where a block is, in words, as far as that can be read. `block_bytes` tells the offset in its object.
+pub async fn locate(pool: &Arc<Pool>, at: Bookmark, block_bytes: u64) -> Location {
+    names::Names::new(pool).locate(at, block_bytes).await
+}
+
 /// How far a verification is, for whoever watches.
 #[derive(Debug, Default)]
 pub struct Progress {

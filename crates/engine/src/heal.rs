@@ -1,0 +1,152 @@
+//! Self-heal: a block that a reader met in a bad state is read once more and written where it is wrong, at once.
+//!
+//! ```text
+//!   readers ─▶ EngineEar ─▶ wounds ─▶ is the block still there? ─▶ examine all places ─▶ repair ─▶ Event::Repaired
+//!                                        └─ no: nobody needs it        └─ lost: the error log, Event::DataLost
+//! ```
+//!
+//! The reader may have held an old state, so the block is looked up in the last committed one, by its name; that state
+//! is pinned, so that its space belongs to it until it is repaired. What only a snapshot still has under another name is
+//! left to a scrub.
+//!
+//! Facts: docs/format/vdevs.md §7.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use ondisk::{blkptr::BlkPtr, dsl::DatasetPhys};
+use pool::{
+    Bookmark, Pool, Wrong,
+    io::{How, Turns},
+    traverse::{LEVEL_LOG, LEVEL_OBJSET, SPILL, Scope, Visit, expand},
+};
+use tokio::time::sleep;
+
+use crate::{
+    ear::EngineEar,
+    events::Event,
+    scan::{self, Ground},
+    write::repair,
+};
+
+/// Wounds healed together.
+const BATCH: usize = 64;
+/// Pause after a batch: clients come first, and neighbours of a bad block are often bad too.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Levels below an object set, dnodes included: more than any tree has.
+const DEPTH_MAX: usize = 32;
+/// Slots in a block of dnodes.
+const SLOT_BYTES: u64 = 512;
+
+/// Runs until the pool is closed.
+pub(crate) async fn run(ground: Arc<Ground>, ear: Arc<EngineEar>) {
+    let mut changed = ground.scans.subscribe();
+    loop {
+        tokio::select! {
+            () = ear.wounded() => {}
+            _ = changed.changed() => {}
+        }
+        if ground.scans.is_halted() {
+            return;
+        }
+        let wounds = ear.take_wounds(BATCH);
+        if wounds.is_empty() {
+            continue;
+        }
+        let Some(view) = (ground.view)() else { return };
+        for wound in &wounds {
+            heal(&ground, &view, wound).await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
+    if wound.at.level == LEVEL_LOG || !view.tree().state().0.is_readable() {
+        return;
+    }
+    let Some(pin) = ground.horizon.pin_view(view.uberblock().txg) else { return };
+    if find(view, wound.at).await.is_none_or(|found| !found.same_block(&wound.bp)) {
+        return;
+    }
+    // From here on it must stay what it is until it is written.
+    let Some(_firm) = pin.firm() else { return };
+    let how = How { turns: None, one_copy: false };
+    let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else { return };
+    if outcome.lost.is_some() {
+        if ground.scans.note_lost(wound.at, wound.bp.birth()) {
+            let what = scan::describe(view, wound.at, wound.bp.lsize()).await;
+            ground.events.tell(Event::DataLost { at: wound.at, what });
+            ground.txgs.wake();
+        }
+        return;
+    }
+    // Leaves that missed the block's transaction group are a resilver's business.
+    let mut repairs = outcome.repairs;
+    repairs.retain_mut(|repair| {
+        repair.lacking.clear();
+        !repair.wrong.is_empty()
+    });
+    let repaired = repair::write(view.io(), &repairs, ground.scans.pace() as &dyn Turns).await;
+    let guids: BTreeSet<u64> = repaired.bytes.keys().copied().collect();
+    let failed = repair::flush(view.io(), &guids).await;
+    for (guid, bytes) in repaired.bytes {
+        if !failed.contains(&guid) {
+            tracing::info!(device = guid, at = %wound.at, bytes, "repaired");
+            ground.events.tell(Event::Repaired { device: scan::device(view, guid), bytes });
+        }
+    }
+}
+
+/// The pointer to block `at` in a committed state, if there is such a block and the way to it can be read.
+pub(crate) async fn find(view: &Arc<Pool>, at: Bookmark) -> Option<BlkPtr> {
+    let root = match at.objset {
+        0 => view.uberblock().rootbp,
+        objset => {
+            let found = view.mos().dnode(objset).await.ok()?;
+            DatasetPhys::decode(&found.dnode.bonus, found.order).ok()?.bp
+        }
+    };
+    let scope =
+        Scope { objset: at.objset, root, after: 0, is_snapshot: true, is_destroyed: false, resume: None };
+    let set = Bookmark { objset: at.objset, object: 0, level: LEVEL_OBJSET, blkid: 0 };
+    let mut visit = Visit { pointer: root, at: set, scope: 0 };
+    for _ in 0..DEPTH_MAX {
+        if visit.at == at {
+            return Some(visit.pointer);
+        }
+        let content = view.io().read_block(&visit.pointer, visit.at).await.ok()?;
+        let children = expand(&visit, &scope, &content).visits;
+        visit = children.into_iter().find(|child| leads_to(child, at))?;
+    }
+    None
+}
+
+/// Whether block `at` is this one or below it.
+fn leads_to(visit: &Visit, at: Bookmark) -> bool {
+    let here = visit.at;
+    if here == at {
+        return true;
+    }
+    // Blocks of dnodes lead to the blocks of the objects in them.
+    let (level, blkid, is_meta) = match (here.object, at.object) {
+        (0, 0) => (at.level, at.blkid, true),
+        (0, object) => (0, object, false),
+        (a, b) if a == b => (at.level, at.blkid, true),
+        _ => return false,
+    };
+    if (at.blkid == SPILL && at.object == here.object) || here.level < level || here.level < 0 {
+        return false;
+    }
+    let fanout = match visit.pointer.level() {
+        0 => 1,
+        _ => visit.pointer.lsize() / BlkPtr::BYTES as u64,
+    };
+    let height = u32::try_from(here.level - level).unwrap_or(0);
+    let Some(span) = fanout.checked_pow(height) else { return false };
+    if is_meta {
+        return here.level > level && blkid / span.max(1) == here.blkid;
+    }
+    // The object's number in units of blocks of dnodes, 16 KiB unless they say otherwise.
+    let per_block = if here.level == 0 { visit.pointer.lsize() } else { 16 << 10 } / SLOT_BYTES;
+    (blkid / per_block.max(1)) / span.max(1) == here.blkid
+}
