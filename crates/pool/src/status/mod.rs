@@ -10,8 +10,8 @@ mod progress;
 mod scan;
 
 pub use errlog::{LoggedError, error_log};
-pub use scan::LiveScan;
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
+pub use scan::LiveScan;
 
 use ondisk::scan::{ScanFunc, ScanPhys, ScanState};
 
