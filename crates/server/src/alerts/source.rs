@@ -1,5 +1,5 @@
 //! The pools that are looked at, and what is known of them from memory; what needs a read of the devices (how full, how
-//! many blocks are lost) is asked for now and then, with a time limit.
+//! many blocks are lost) is asked for now and then, and not waited for.
 
 use std::{collections::BTreeMap, fmt, sync::Weak, time::Duration};
 
@@ -7,18 +7,16 @@ use engine::BoxFuture;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use pool::{
-    status::{PoolStatus, VdevStatus, error_log},
+    status::{PoolStatus, VdevStatus},
     vdev::Vdev,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::survey::Facts;
 use crate::ops::{Held, Host};
 
 /// How often a pool is read for what is not in memory. A scan that has just ended is a reason to look before.
 const READ_EVERY: Duration = Duration::from_secs(60);
-/// How long that may take.
-const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where facts about pools come from.
 pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
@@ -70,20 +68,17 @@ impl Pools {
         let is_old = read.at.is_none_or(|at| at.elapsed() >= READ_EVERY);
         // A suspended pool's devices do not answer: what was known stays.
         if suspended.is_none() && (is_old || fresh) {
-            let asked = async {
-                let space = view.space().await.map(|space| space.total.capacity()).ok();
-                let lost = error_log(&view).await.map(|log| log.len() as u64).ok();
-                (space, lost)
-            };
-            if let Ok((capacity, lost)) = timeout(READ_WITHIN, Box::pin(asked)).await {
-                (read.capacity, read.lost) = (capacity.or(read.capacity), lost.or(read.lost));
+            // Waits a moment only; what cannot be read leaves what was known.
+            let known = held.memory().recall(&view, false).await;
+            read.capacity = known.space.as_ref().map(|space| space.total.capacity()).or(read.capacity);
+            if known.problems.is_empty() {
+                read.lost = Some(known.log.len() as u64);
             }
             read.at = Some(Instant::now());
             self.read.lock().insert(held.guid(), read);
         }
         let status = PoolStatus::of_tree(view.name(), view.guid(), &tree, None);
         let beside = |vdevs: &[Vdev]| vdevs.iter().map(|vdev| VdevStatus::of(vdev, None)).collect();
-        let is_slow = |leaf: &&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().sits_out);
         Facts {
             name: view.name().to_owned(),
             guid: view.guid(),
@@ -93,7 +88,6 @@ impl Pools {
             suspended,
             capacity: read.capacity,
             lost: read.lost,
-            slow: tree.leaves().into_iter().filter(is_slow).map(|leaf| leaf.guid).collect(),
         }
     }
 }
@@ -104,7 +98,7 @@ impl Source for Pools {
             let host = self.host.upgrade()?;
             let all = host.all();
             self.read.lock().retain(|guid, _| all.iter().any(|held| held.guid() == *guid));
-            // All at once: one that does not answer holds up the others no longer than its own time limit.
+            // All at once: one that does not answer holds up the others no longer than a moment.
             let facts =
                 join_all(all.iter().map(|held| self.facts_of(held, fresh.contains(&held.guid())))).await;
             // Devices that are there are looked at, so that they can be named when they are not.

@@ -38,8 +38,6 @@ pub(crate) struct Facts {
     pub(crate) capacity: Option<u64>,
     /// Blocks in the error log, if that is known.
     pub(crate) lost: Option<u64>,
-    /// Devices that sit out.
-    pub(crate) slow: Vec<u64>,
 }
 
 /// What events told, by device or pool.
@@ -177,7 +175,7 @@ pub(crate) fn findings(
         if errors > 0 && state.is_none() {
             found.push(words::errors(about(Kind::Errors, Severity::Warning, 1 + errors.ilog10()), part));
         }
-        if facts.slow.contains(&vdev.guid) {
+        if vdev.sits_out {
             let latency = memory.latency.get(&vdev.guid).copied();
             found.push(words::slow(about(Kind::Slow, Severity::Warning, 1), part, latency));
         }
@@ -240,6 +238,8 @@ pub(crate) mod tests {
             not_present: false,
             note: None,
             errors: Errors::default(),
+            slow: None,
+            sits_out: false,
             class: Class::Normal,
             space: None,
             device_bytes: Some(8 << 40),
@@ -261,7 +261,6 @@ pub(crate) mod tests {
             suspended: None,
             capacity: Some(10),
             lost: Some(0),
-            slow: Vec::new(),
         }
     }
 
@@ -376,7 +375,7 @@ pub(crate) mod tests {
         let mut log = leaf("nvme0n1", 50);
         log.class = Class::Log;
         facts.root.children.push(log);
-        facts.slow = vec![2];
+        facts.root.children[0].children[1].sits_out = true;
         let memory = Memory {
             latency: BTreeMap::from([(2, (900, 12))]),
             logs: BTreeMap::from([(50, 1000 - RECENT + 1)]),
