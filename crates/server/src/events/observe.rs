@@ -23,7 +23,7 @@ use crate::{hostid, ops::Held};
 /// Follows the pools that are open.
 pub struct Observer {
     journal: Arc<Journal>,
-    pools: Mutex<BTreeMap<u64, (Arc<Follower>, JoinHandle<()>)>>,
+    pools: Mutex<BTreeMap<u64, Followed>>,
 }
 
 impl fmt::Debug for Observer {
@@ -31,6 +31,9 @@ impl fmt::Debug for Observer {
         write!(f, "Observer({} pools)", self.pools.lock().len())
     }
 }
+
+/// What follows a pool, and the task it does so in.
+type Followed = (Arc<Follower>, JoinHandle<()>);
 
 /// What one pool's task does.
 struct Follower {

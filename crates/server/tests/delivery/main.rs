@@ -10,11 +10,10 @@
 )]
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::Read as _,
     net::{TcpListener, UdpSocket},
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
 };
 

@@ -1,6 +1,12 @@
 //! Those who receive in these tests: certificates and servers that end with the test.
 
-use super::{BufRead as _, BufReader, Child, ChildStdout, Command, Path, PathBuf, Read as _, Stdio, Value};
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use serde_json::Value;
 
 /// An authority, and a certificate for `localhost` from it.
 pub(crate) struct Certificates {

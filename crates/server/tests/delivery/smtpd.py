@@ -29,7 +29,7 @@ class Handler:
             "from": envelope.mail_from,
             "to": envelope.rcpt_tos,
             "content": envelope.content.decode("ascii"),
-            "tls": session.ssl is not None,
+            "tls": server.transport.get_extra_info("ssl_object") is not None,
             "user": session.auth_data.decode() if session.authenticated else None,
             "hello": session.host_name,
         }

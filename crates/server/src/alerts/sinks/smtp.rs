@@ -12,7 +12,7 @@ use lettre::{
     address::Envelope,
     message::{
         Mailbox,
-        header::{ContentType, HeaderName, HeaderValue},
+        header::{ContentType, HeaderName, HeaderValue, MIME_VERSION_1_0},
     },
     transport::smtp::{
         authentication::{Credentials, Mechanism},
@@ -111,6 +111,7 @@ impl SmtpSink {
             .from(self.from.clone())
             .subject(message.subject.clone())
             .message_id(Some(id))
+            .header(MIME_VERSION_1_0)
             .header(ContentType::TEXT_PLAIN);
         for to in &self.to {
             builder = builder.to(to.clone());
