@@ -102,6 +102,8 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Measure how fast the engine is on this machine
     Bench(crate::bench::Bench),
+    /// Rehearse failures on a simulated machine or a copy of a pool, and print a report card
+    Drill(crate::drill::DrillArgs),
 }
 
 /// Going back to an earlier state of the pool.

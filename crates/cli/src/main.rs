@@ -14,6 +14,7 @@ mod args;
 mod ask;
 mod bench;
 mod context;
+mod drill;
 mod dump;
 mod files;
 mod image;
@@ -114,6 +115,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Get(args) => files::get(args, context).await,
         Command::Dump(args) => dump::run(args, context).await,
         Command::Bench(args) => bench::run(args).await,
+        Command::Drill(args) => drill::run(args, context).await,
     }
 }
 

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "millpond-engine",
         &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk", "millpond-pool"],
     ),
+    ("millpond-lab", &["millpond-block", "millpond-disk", "millpond-engine", "millpond-pool"]),
     ("millpond-scsi", &["millpond-block"]),
     ("millpond-iscsi", &["millpond-block", "millpond-scsi"]),
     ("millpond-nbd", &["millpond-block"]),
@@ -28,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "millpond-pool",
         ],
     ),
-    ("millpond", &["millpond-server"]),
+    ("millpond", &["millpond-lab", "millpond-server"]),
 ];
 
 #[test]

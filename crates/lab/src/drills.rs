@@ -111,10 +111,7 @@ static DRILLS: [Drill; 8] = [
             Act::Scrub(LONG),
             Act::UntilWhole(LONG),
         ],
-        what_if: Some((
-            "if every disk lied",
-            &[CALM, Act::AllLie, Act::Wait(secs(60)), Act::PowerCut],
-        )),
+        what_if: Some(("if every disk lied", &[CALM, Act::AllLie, Act::Wait(secs(60)), Act::PowerCut])),
         ..BASE
     },
     Drill {

@@ -119,7 +119,8 @@ impl FromStr for Layout {
             "raidz3" => (Some("raidz3"), 4),
             _ => return Err(wrong()),
         };
-        let fits = (1..=DISKS_MAX).contains(&tops) && width >= least && width.saturating_mul(tops) <= DISKS_MAX;
+        let fits =
+            (1..=DISKS_MAX).contains(&tops) && width >= least && width.saturating_mul(tops) <= DISKS_MAX;
         // Each disk of a stripe is a top-level device.
         let (width, tops) = if shape.is_none() { (1, width.saturating_mul(tops)) } else { (width, tops) };
         if fits { Ok(Self { shape, width, tops }) } else { Err(wrong()) }
@@ -143,16 +144,32 @@ mod tests {
 
     #[test]
     fn layouts_are_words() {
-        for (text, disks, parity) in
-            [("raidz2:6", 6, 2), ("mirror:2x3", 6, 1), ("mirror:3", 3, 2), ("raidz3:8", 8, 3), ("stripe:2", 2, 0)]
-        {
+        for (text, disks, parity) in [
+            ("raidz2:6", 6, 2),
+            ("mirror:2x3", 6, 1),
+            ("mirror:3", 3, 2),
+            ("raidz3:8", 8, 3),
+            ("stripe:2", 2, 0),
+        ] {
             let layout: Layout = text.parse().unwrap();
-            assert_eq!((layout.disks(), layout.parity(), layout.to_string()), (disks, parity, text.to_owned()));
+            assert_eq!(
+                (layout.disks(), layout.parity(), layout.to_string()),
+                (disks, parity, text.to_owned())
+            );
         }
         let layout: Layout = "mirror:2x2".parse().unwrap();
         let paths: Vec<String> = ["a", "b", "c", "d", "l", "m"].map(str::to_owned).into();
         assert_eq!(layout.words(&paths[..4], &paths[4..]).join(" "), "mirror a b mirror c d log mirror l m");
-        for wrong in ["raidz2", "raidz2:2", "mirror:1", "draid:9", "mirror:2x0", "raidz2:61", "mirror:x", "mirror:99999999999x99999999999"] {
+        for wrong in [
+            "raidz2",
+            "raidz2:2",
+            "mirror:1",
+            "draid:9",
+            "mirror:2x0",
+            "raidz2:61",
+            "mirror:x",
+            "mirror:99999999999x99999999999",
+        ] {
             assert!(wrong.parse::<Layout>().is_err(), "{wrong}");
         }
     }

@@ -137,12 +137,15 @@ impl Load {
     /// what was acknowledged as stable, wrong or unreadable, and how many are older than what was acknowledged at all.
     pub(crate) async fn settle(&self, volume: &LiveVolume) -> (u64, u64) {
         let (mut lost, mut undone) = (0, 0);
-        for number in 0..self.blocks.lock().len() {
+        let count = self.blocks.lock().len();
+        for number in 0..count {
             let found = read(volume, number).await;
             let mut blocks = self.blocks.lock();
             let versions = &mut blocks[number];
             let version = found.ok().and_then(|bytes| version_of(number, &bytes));
-            let Some(version) = version.filter(|version| (versions.stable..=versions.begun).contains(version)) else {
+            let Some(version) =
+                version.filter(|version| (versions.stable..=versions.begun).contains(version))
+            else {
                 lost += 1;
                 continue;
             };
@@ -155,11 +158,13 @@ impl Load {
     /// Reads everything and compares; how many blocks are wrong or missing.
     pub(crate) async fn check(&self, volume: &LiveVolume) -> u64 {
         let mut lost = 0;
-        for number in 0..self.blocks.lock().len() {
+        let count = self.blocks.lock().len();
+        for number in 0..count {
             let found = read(volume, number).await;
             let versions = self.blocks.lock()[number];
             let fits = |bytes: &[u8]| {
-                version_of(number, bytes).is_some_and(|v| (versions.acknowledged..=versions.begun).contains(&v))
+                version_of(number, bytes)
+                    .is_some_and(|v| (versions.acknowledged..=versions.begun).contains(&v))
             };
             if !found.as_ref().is_ok_and(|bytes| fits(bytes)) {
                 lost += 1;
@@ -302,7 +307,8 @@ fn bytes_of(number: usize, version: u32) -> Bytes {
 
 /// The version of block `number` that these bytes are, if they are one. Version 0 is zeroes.
 fn version_of(number: usize, bytes: &[u8]) -> Option<u32> {
-    let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?)) };
+    let word =
+        |at: usize| -> Option<u64> { Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?)) };
     if bytes.iter().all(|byte| *byte == 0) {
         return Some(0);
     }

@@ -139,7 +139,9 @@ impl Bay {
 fn wire(media: &Arc<dyn Disk>, profile: Option<Profile>, seed: u64) -> (Arc<FaultDisk>, Arc<dyn Disk>) {
     let fault = Arc::new(FaultDisk::with_write_cache(Arc::clone(media), seed));
     let device: Arc<dyn Disk> = match profile {
-        Some(profile) => Arc::new(ModelDisk::new(Arc::clone(&fault) as Arc<dyn Disk>, profile, seed ^ 0x5eed)),
+        Some(profile) => {
+            Arc::new(ModelDisk::new(Arc::clone(&fault) as Arc<dyn Disk>, profile, seed ^ 0x5eed))
+        }
         None => Arc::clone(&fault) as Arc<dyn Disk>,
     };
     (fault, device)

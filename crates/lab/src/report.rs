@@ -64,7 +64,12 @@ impl ReportCard {
     /// The worst grade of its lines.
     #[must_use]
     pub fn grade(&self) -> Grade {
-        self.lines.iter().map(|line| line.grade).filter(|grade| *grade != Grade::Note).max().unwrap_or(Grade::Good)
+        self.lines
+            .iter()
+            .map(|line| line.grade)
+            .filter(|grade| *grade != Grade::Note)
+            .max()
+            .unwrap_or(Grade::Good)
     }
 }
 

@@ -184,13 +184,15 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set(drill: &Drill, place: &Place, seed: u64, progress: &Arc<Progress>) -> Result<Self, LabError> {
+    async fn set(
+        drill: &Drill,
+        place: &Place,
+        seed: u64,
+        progress: &Arc<Progress>,
+    ) -> Result<Self, LabError> {
         let simulated = matches!(place, Place::Simulated { .. });
         let mut options = Options {
-            limits: Limits {
-                dirty_max: drill.dirty_max.unwrap_or(256 << 20),
-                ..Limits::default()
-            },
+            limits: Limits { dirty_max: drill.dirty_max.unwrap_or(256 << 20), ..Limits::default() },
             ..Options::default()
         };
         if simulated {
@@ -328,9 +330,12 @@ impl Stage {
         }
         // One of each top-level device before a second of any.
         let deepest = borne.iter().map(Vec::len).max().unwrap_or(0);
-        self.victims = (0..deepest).flat_map(|n| borne.iter().filter_map(move |top| top.get(n)).cloned()).collect();
+        self.victims =
+            (0..deepest).flat_map(|n| borne.iter().filter_map(move |top| top.get(n)).cloned()).collect();
         if self.victims.is_empty() {
-            return Err(LabError::Unfit("the pool has no redundancy: any failure of a disk loses it".to_owned()));
+            return Err(LabError::Unfit(
+                "the pool has no redundancy: any failure of a disk loses it".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -401,7 +406,9 @@ impl Stage {
                 self.bounded(self.engine()?.look()).await;
             }
             Act::Slow(n, by) => {
-                self.on_victim(n, &format!("takes {} longer for every command", time(by)), |bay| bay.slow(by));
+                self.on_victim(n, &format!("takes {} longer for every command", time(by)), |bay| {
+                    bay.slow(by)
+                });
             }
             Act::Corrupt(n, every) => {
                 let text = format!("gives wrong bytes in one of {every} reads, and rots in {every} places");
@@ -560,7 +567,9 @@ impl Stage {
         loop {
             match self.bounded(engine.scan(ScanCommand::Scrub)).await {
                 Some(Ok(())) => break,
-                Some(Err(error)) if start.elapsed() > patience / 4 || error.to_string() == "not supported" => {
+                Some(Err(error))
+                    if start.elapsed() > patience / 4 || error.to_string() == "not supported" =>
+                {
                     self.tell(format!("no scrub: {error}"));
                     return Ok(());
                 }
@@ -587,7 +596,8 @@ impl Stage {
         self.tell("the pool is being filled");
         let name = self.ballast();
         self.create_volume(&name, 1 << 40).await?;
-        let ballast = self.engine()?.volume(&name).await.map_err(|error| LabError::Open(error.to_string()))?;
+        let ballast =
+            self.engine()?.volume(&name).await.map_err(|error| LabError::Open(error.to_string()))?;
         let mut piece = vec![0; PIECE];
         for offset in (0..1_u64 << 40).step_by(PIECE) {
             self.random.fill(&mut piece[..]);
@@ -625,7 +635,11 @@ impl Stage {
         self.judge_clients(drill, &mut lines);
         self.judge_pool(drill, &mut lines);
         let (value, grade, sentence) = match clean {
-            Ok(()) => ("clean".to_owned(), Grade::Good, "every block, every checksum and every space map is right".to_owned()),
+            Ok(()) => (
+                "clean".to_owned(),
+                Grade::Good,
+                "every block, every checksum and every space map is right".to_owned(),
+            ),
             Err(what) => ("not clean".to_owned(), Grade::Bad, what),
         };
         lines.push(Line { what: "check of the whole pool".to_owned(), value, grade, sentence });
@@ -667,7 +681,10 @@ impl Stage {
         let complaints = account.complaints.join("; ");
         let lost = self.lost + account.wrong;
         let (grade, sentence) = match lost {
-            0 => (Grade::Good, format!("all of {} acknowledged writes are there, byte for byte", account.writes)),
+            0 => (
+                Grade::Good,
+                format!("all of {} acknowledged writes are there, byte for byte", account.writes),
+            ),
             _ => (Grade::Bad, format!("acknowledged data is gone or wrong: {complaints}")),
         };
         add("lost", format!("{lost} blocks"), grade, sentence);
@@ -687,18 +704,22 @@ impl Stage {
         if let Some((longest, _)) = account.longest {
             let (grade, sentence) = match longest {
                 pause if pause <= PAUSES.0 => (Grade::Good, "no guest would complain"),
-                pause if pause <= PAUSES.1 => (Grade::Fair, "users notice, guests bear it: they wait for 30 seconds"),
+                pause if pause <= PAUSES.1 => {
+                    (Grade::Fair, "users notice, guests bear it: they wait for 30 seconds")
+                }
                 _ => (Grade::Bad, "guests give up a disk that does not answer for 30 seconds"),
             };
             add("longest pause of a client", time(longest), grade, sentence.to_owned());
         }
         let (before, after) = (percentile(&mut account.before), percentile(&mut account.after));
         if let (Some(before), Some(after)) = (before, after) {
-            let sentence = format!("of 100 requests 99 were faster; {} before anything went wrong", time(before));
+            let sentence =
+                format!("of 100 requests 99 were faster; {} before anything went wrong", time(before));
             add("p99 in trouble", time(after), Grade::Note, sentence);
         }
         if let Some(undone) = self.undone {
-            let sentence = "writes nobody had asked to be stable: a power cut may take them, as from any disk";
+            let sentence =
+                "writes nobody had asked to be stable: a power cut may take them, as from any disk";
             add("rolled back by the power cut", format!("{undone} blocks"), Grade::Note, sentence.to_owned());
         }
     }
@@ -712,13 +733,20 @@ impl Stage {
             let sentence = "nothing could be written meanwhile".to_owned();
             add("suspended", time(seen.suspended), Grade::Bad, sentence);
         }
-        add("degraded", time(seen.degraded), Grade::Note, "with less redundancy than it should have".to_owned());
+        add(
+            "degraded",
+            time(seen.degraded),
+            Grade::Note,
+            "with less redundancy than it should have".to_owned(),
+        );
         if self.waited_for_whole {
             let (value, grade, sentence) = match self.whole_after {
                 Some(after) if self.by_hand => {
                     (time(after), Grade::Fair, "after zpool clear and zpool online".to_owned())
                 }
-                Some(after) => (time(after), Grade::Good, "by itself, counted from the last repair".to_owned()),
+                Some(after) => {
+                    (time(after), Grade::Good, "by itself, counted from the last repair".to_owned())
+                }
                 None => ("not".to_owned(), Grade::Bad, "it did not get its redundancy back".to_owned()),
             };
             add("whole again", value, grade, sentence);
@@ -741,7 +769,9 @@ impl Stage {
         if let Some(trouble) = seen.trouble {
             let (value, grade, sentence) = match &seen.noticed {
                 Some((at, text)) => (format!("after {}", time(*at - trouble)), Grade::Good, text.clone()),
-                None if drill.caveat.is_some() => ("-".to_owned(), Grade::Note, "no alert was due".to_owned()),
+                None if drill.caveat.is_some() => {
+                    ("-".to_owned(), Grade::Note, "no alert was due".to_owned())
+                }
                 None => ("never".to_owned(), Grade::Fair, "nobody would have been told".to_owned()),
             };
             add("noticed", value, grade, sentence);
@@ -771,6 +801,9 @@ impl Stage {
         let report = pool::verify::verify(&pool, &Arc::new(pool::verify::Progress::default())).await;
         match report.problems.first() {
             None if report.is_clean() => Ok(()),
+            None if report.thin > 0 => {
+                Err(format!("{} blocks have less redundancy than they should", report.thin))
+            }
             None => Err("space is accounted wrongly".to_owned()),
             Some(first) => Err(format!("{} problems, the first: {first:?}", report.problems_total)),
         }

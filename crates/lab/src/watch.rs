@@ -120,7 +120,9 @@ fn describe(event: &Event) -> Option<(String, bool)> {
             let why = if why.is_empty() { String::new() } else { format!(": {why}") };
             (format!("{} is {}{why}", device.name, to.word(*aux)), *to != State::Healthy)
         }
-        Event::PoolState { to, .. } => (format!("the pool is {}", to.word(pool::vdev::Aux::None)), *to != State::Healthy),
+        Event::PoolState { to, .. } => {
+            (format!("the pool is {}", to.word(pool::vdev::Aux::None)), *to != State::Healthy)
+        }
         Event::IoFailed { device: Some(device), error, count, .. } => {
             let what = match error {
                 IoError::Read => "read error",
@@ -132,7 +134,9 @@ fn describe(event: &Event) -> Option<(String, bool)> {
         }
         Event::IoFailed { device: None, .. } => return None,
         Event::DataLost { what, .. } => (format!("lost: {what}"), true),
-        Event::Repaired { device, .. } => (format!("{}: wrong bytes are replaced by right ones", device.name), false),
+        Event::Repaired { device, .. } => {
+            (format!("{}: wrong bytes are replaced by right ones", device.name), false)
+        }
         Event::Scan { kind, step, processed, errors } => {
             let kind = match kind {
                 ScanKind::Scrub => "scrub",
@@ -146,7 +150,10 @@ fn describe(event: &Event) -> Option<(String, bool)> {
                 ScanStep::Cancelled => "is cancelled",
                 ScanStep::Finished => {
                     let bytes = pool::status::human(*processed);
-                    return Some((format!("a {kind} is done: {bytes} written, {errors} errors"), *errors > 0));
+                    return Some((
+                        format!("a {kind} is done: {bytes} written, {errors} errors"),
+                        *errors > 0,
+                    ));
                 }
             };
             (format!("a {kind} {step}"), false)
