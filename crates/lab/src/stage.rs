@@ -522,6 +522,7 @@ impl Stage {
     }
 
     async fn until_whole(&mut self, patience: Duration) -> Result<(), LabError> {
+        let patience = patience.mul_f64(self.pace);
         self.waited_for_whole = true;
         let engine = self.engine()?;
         let start = Instant::now();
@@ -534,7 +535,9 @@ impl Stage {
                 self.tell(format!("the pool is whole, {} after the last repair", time(took)));
                 return Ok(());
             }
-            if helped.elapsed() > HELP_AFTER && engine.scan_progress().is_none_or(|scan| !scan.running) {
+            if helped.elapsed() > HELP_AFTER.mul_f64(self.pace)
+                && engine.scan_progress().is_none_or(|scan| !scan.running)
+            {
                 helped = Instant::now();
                 if !std::mem::replace(&mut self.by_hand, true) {
                     self.tell("a person types zpool clear and zpool online");
@@ -560,6 +563,7 @@ impl Stage {
     }
 
     async fn scrub(&mut self, patience: Duration) -> Result<(), LabError> {
+        let patience = patience.mul_f64(self.pace);
         let engine = self.engine()?;
         self.tell("a scrub is asked for");
         let start = Instant::now();

@@ -367,7 +367,10 @@ impl Player {
         self.note("power cut");
         self.clients = None;
         self.bays.power_cut(seed).await;
-        self.engine = None;
+        if let Some(engine) = self.engine.take() {
+            // Its disks are gone for good.
+            self.within("abandon", engine.abandon()).await;
+        }
         // What was under way notices that its disks are gone.
         for _ in 0..4 {
             tokio::task::yield_now().await;

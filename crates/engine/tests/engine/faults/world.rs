@@ -1,6 +1,14 @@
 //! The machine: bays with disks that are pulled, swapped, come back empty or old, and the pool on them.
 
-use std::{cell::Cell, io, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
@@ -42,9 +50,16 @@ struct BayState {
     seed: u64,
 }
 
-/// All of them. What the engine asks when a device is to be opened again.
+/// All of them, and how often the power was cut.
 #[derive(Debug)]
-pub(crate) struct Bays(pub(crate) Vec<Bay>);
+pub(crate) struct Bays(pub(crate) Vec<Bay>, AtomicU64);
+
+/// What a pool asks when a device is to be opened again. One that was open before a power cut is given nothing.
+#[derive(Debug)]
+struct Controller {
+    bays: Arc<Bays>,
+    cuts: u64,
+}
 
 thread_local! {
     /// Where the simulated clock of this thread began.
@@ -151,10 +166,11 @@ fn calm(disk: &FaultDisk) {
     }
 }
 
-impl Opener for Bays {
+impl Opener for Controller {
     fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
         Box::pin(async move {
-            let bay = self.0.iter().find(|bay| Some(&bay.path) == device.path.as_ref());
+            let is_now = self.cuts == self.bays.1.load(Relaxed);
+            let bay = self.bays.0.iter().find(|bay| is_now && Some(&bay.path) == device.path.as_ref());
             bay.and_then(Bay::opened).ok_or_else(|| io::ErrorKind::NotFound.into())
         })
     }
@@ -175,7 +191,7 @@ impl Bays {
         let spec = VdevSpec::parse(&words).unwrap();
         let count = spec.paths().len();
         let bay = |n: usize| Bay::new(format!("/disks/d{n}"), seed << 8 | n as u64);
-        let bays = Arc::new(Self((0..count + EXTRA).map(bay).collect()));
+        let bays = Arc::new(Self((0..count + EXTRA).map(bay).collect(), AtomicU64::new(0)));
         let facts =
             DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
         let plan = Plan::new(&spec, &vec![facts; count], Some(ashift), true).unwrap();
@@ -195,7 +211,7 @@ impl Bays {
         let disks: Vec<Arc<dyn Disk>> = bays.0.iter().take(count).filter_map(Bay::opened).collect();
         let syncer = engine::create::create(&plan, &disks, how).await.unwrap();
         let engine = Engine::start(syncer, options()).await.unwrap();
-        engine.watch(Arc::clone(&bays) as Arc<dyn Opener>);
+        engine.watch(bays.controller());
         (bays, engine)
     }
 
@@ -212,8 +228,12 @@ impl Bays {
         };
         let syncer = open::open(pool, how).await.map_err(|error| error.to_string())?;
         let engine = Engine::start(syncer, options()).await.map_err(|error| error.to_string())?;
-        engine.watch(Arc::clone(self) as Arc<dyn Opener>);
+        engine.watch(self.controller());
         Ok(engine)
+    }
+
+    fn controller(self: &Arc<Self>) -> Arc<dyn Opener> {
+        Arc::new(Controller { bays: Arc::clone(self), cuts: self.1.load(Relaxed) })
     }
 
     /// The pool as a reader finds it. A small cache, so that reads reach the disks.
@@ -232,6 +252,7 @@ impl Bays {
 
     /// The power goes and comes back: of what was not flushed each disk keeps what `seed` chooses.
     pub(crate) async fn power_cut(&self, seed: u64) {
+        self.1.fetch_add(1, Relaxed);
         for (n, bay) in (0_u64..).zip(&self.0) {
             bay.disk().power_cut(seed ^ n << 32).await.unwrap();
             bay.restart();
