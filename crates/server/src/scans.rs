@@ -17,25 +17,19 @@ use crate::api::ScanStats;
 /// The flag of a scan that is halted.
 const PAUSED: u64 = 2;
 
-/// What the engine says of the scan that it runs or ran.
+/// What the engine says of the scan that it runs.
 pub(crate) fn of_engine(progress: &Progress, now: u64) -> ScanStats {
-    let state = match (progress.ended, progress.running || progress.paused.is_some()) {
-        (None, _) => "SCANNING",
-        // What was ended before everything was read was ended by somebody.
-        (Some(_), _) if progress.issued < progress.scanned => "CANCELED",
-        (Some(_), _) => "FINISHED",
-    };
     let seconds = now.saturating_sub(progress.started).max(1);
-    let is_live = state == "SCANNING" && progress.running;
-    let whole = |seconds: f64| seconds.round() as u64;
+    let is_live = progress.running;
+    let whole = |seconds: f64| seconds.max(0.0).round() as u64;
     ScanStats {
         function: match progress.kind {
             ScanKind::Scrub => "SCRUB".to_owned(),
             ScanKind::Resilver => "RESILVER".to_owned(),
         },
-        state: state.to_owned(),
+        state: "SCANNING".to_owned(),
         start_time: progress.started,
-        end_time: progress.ended.unwrap_or(0),
+        end_time: 0,
         paused: progress.paused.unwrap_or(0),
         to_examine: progress.total,
         examined: progress.scanned,
@@ -44,12 +38,10 @@ pub(crate) fn of_engine(progress: &Progress, now: u64) -> ScanStats {
         processed: progress.processed,
         errors: progress.errors,
         examined_rate: if is_live { progress.scanned / seconds } else { 0 },
-        issued_rate: if is_live { whole(progress.rate.max(0.0)) } else { 0 },
+        issued_rate: if is_live { whole(progress.rate) } else { 0 },
         remaining: progress.remaining.as_ref().filter(|_| is_live).map(|range| {
-            (
-                whole(range.start.as_secs_f64()),
-                whole(range.end.as_secs_f64()).max(whole(range.start.as_secs_f64())),
-            )
+            let least = whole(range.start.as_secs_f64());
+            (least, whole(range.end.as_secs_f64()).max(least))
         }),
     }
 }
@@ -210,14 +202,14 @@ mod tests {
 
     #[test]
     fn what_is_over_is_one_line_in_local_time() {
-        let over = Progress {
-            running: false,
-            ended: Some(1_795_226_748),
-            issued: 3 << 30,
-            scanned: 3 << 30,
-            ..running()
-        };
-        let berlin = text(&of_engine(&over, 0), |_| 3600);
+        let mut words = [0; ScanPhys::WORDS];
+        (words[0], words[1], words[7], words[8], words[12]) =
+            (2, 2, 1_795_226_743, 1_795_226_748, 471_859_200);
+        let over = of_commit(&ScanPhys::from_words(&words).unwrap()).unwrap();
+        let berlin = text(&over, |_| 3600);
         assert_eq!(berlin, "resilvered 450M in 00:00:05 with 0 errors on Sat Nov 21 03:05:48 2026");
+        words[1] = 3;
+        let stopped = of_commit(&ScanPhys::from_words(&words).unwrap()).unwrap();
+        assert_eq!(text(&stopped, |_| 0), "resilver canceled on Sat Nov 21 02:05:48 2026");
     }
 }

@@ -197,7 +197,8 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
         shown.state = "SUSPENDED".to_owned();
         shown.root.state = shown.state.clone();
     }
-    shown.scan_stats = match live.and_then(|live| live.scan.as_ref()) {
+    // What is over is in the commit that ended it, and how it ended.
+    shown.scan_stats = match live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none()) {
         Some(progress) => Some(scans::of_engine(progress, hostid::now())),
         None => pool.scan().and_then(scans::of_commit),
     };

@@ -9,7 +9,7 @@ pub(crate) struct ZpoolOffline {
     #[arg(short = 't')]
     pub(crate) temporary: bool,
     /// As if it had failed: FAULTED, until `zpool clear`
-    #[arg(short = 'f')]
+    #[arg(short = 'f', conflicts_with = "temporary")]
     pub(crate) fault: bool,
     /// Pool
     pub(crate) pool: String,

@@ -159,6 +159,14 @@ impl Engine {
         Box::pin(self.run(false, move |cx| Box::pin(async move { state::offline(cx, guid, temporary) })))
     }
 
+    /// Excludes a leaf as if it had failed, until it is cleared or taken online (`zpool offline -f`).
+    ///
+    /// # Errors
+    /// Data would be unavailable (`no valid replicas`).
+    pub fn fault(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
+        Box::pin(self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) })))
+    }
+
     /// Takes a leaf into use again, faulted and removed ones included; what it missed is brought up to date by a
     /// resilver. `disk` is what it was opened as if it was away. With `expand` its top-level device grows to what its
     /// leaves offer.

@@ -43,6 +43,20 @@ pub(super) fn offline(cx: &mut Syncer, guid: u64, temporary: bool) -> Result<(),
     Ok(())
 }
 
+/// Excludes a leaf as if it had failed (`zpool offline -f`).
+pub(super) fn fault(cx: &mut Syncer, guid: u64) -> Result<(), OpError> {
+    let tree = cx.io.tree();
+    refuse_resting_spare(cx, &tree, guid)?;
+    let place = find::leaf(&tree, guid)?;
+    if place.vdev.is_readable() && replicas::is_required(&tree, guid) {
+        return Err(refused("no valid replicas"));
+    }
+    change(cx, &tree, place.vdev, "faulted by an administrator", |now| {
+        (now.faulted, now.aux) = (true, Aux::External);
+    });
+    Ok(())
+}
+
 /// Takes a leaf into use again. See [`crate::engine::Engine::online`].
 pub(super) fn online(
     cx: &mut Syncer,

@@ -92,12 +92,11 @@ pub(crate) async fn offline(
              serve {pool}'"
         )));
     }
-    if fault {
-        return Err(Failure::new(format!(
-            "{what}: forcing faults is not supported by this version\nto keep a device out of use: 'zpool offline {pool} {word}'"
-        )));
-    }
-    engine.offline(guid, temporary).await.map_err(|error| refused(&what, &error))?;
+    let done = match fault {
+        true => engine.fault(guid).await,
+        false => engine.offline(guid, temporary).await,
+    };
+    done.map_err(|error| refused(&what, &error))?;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
 }
 
