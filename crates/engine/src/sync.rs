@@ -13,7 +13,7 @@
 //!
 //! Facts: docs/format/overview.md §6.
 
-use std::{pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use ondisk::{
     Order, blkptr::BlkPtr, bpobj::BpobjEntry, dsl::DatasetPhys, label::Multihost, nvlist::NvList,
@@ -124,6 +124,8 @@ pub struct Syncer {
     pub(crate) afterwards: Afterwards,
     /// Scrubs and resilvers.
     pub scans: Arc<Scans>,
+    /// How large the devices of leaves were, by guid.
+    pub(crate) sizes: BTreeMap<u64, u64>,
 }
 
 /// What a [`Task`] returns.
@@ -257,7 +259,8 @@ impl Syncer {
     /// How devices are and what they lack, into the configuration and their lists. True if something changed.
     async fn note_devices(&mut self) -> Result<bool, EngineError> {
         let lists = missed::sync(self).await?;
-        Ok(devices::persist(self) || lists)
+        let sizes = devices::note_sizes(self).await;
+        Ok(devices::persist(self) || lists || sizes)
     }
 
     /// Frees what another writer left in the list of deferred frees. We never put anything there.

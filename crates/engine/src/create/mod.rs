@@ -185,6 +185,7 @@ pub fn create<'a>(
             events: Events::new(|| std::time::Duration::ZERO),
             afterwards: Afterwards::default(),
             scans: Arc::default(),
+            sizes: std::collections::BTreeMap::new(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

@@ -33,9 +33,6 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
     if !more {
         return Ok(());
     }
-    // Where labels are now there may be anything.
-    let emptied = labels::initialize_ends(&tree, id as usize).await;
-    emptied.map_err(|error| OpError::Refused(error.to_string()))?;
     let mut config = cx.config.clone();
     shape::edit(&mut config, vdev.guid, |list| list.set("asize", offered));
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
@@ -45,6 +42,29 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
     (cx.config, cx.config_dirty) = (config, true);
     tracing::info!(pool = cx.name, device = %vdev, bytes = offered, "grown");
     Ok(())
+}
+
+/// Notes how large devices are. One that has become larger has its last two labels elsewhere from now on, whether its
+/// top-level device grows or not: they are written anew. True if there was one.
+pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
+    let tree = cx.io.tree();
+    let mut any = false;
+    for vdev in tree.leaves().into_iter().filter(|vdev| vdev.is_readable()) {
+        let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
+        let size = disk.info().size;
+        if cx.sizes.insert(vdev.guid, size).is_none_or(|before| before >= size) {
+            continue;
+        }
+        if let Err(error) = labels::initialize_ends(&tree, vdev.guid).await {
+            tracing::warn!(device = %vdev, %error, "labels behind the new end not written");
+        }
+        any = true;
+    }
+    if any {
+        cx.config_dirty = true;
+        cx.config.remove("txg");
+    }
+    any
 }
 
 /// Bytes for blocks that the leaves of a device offer together; none if one of them cannot be asked.

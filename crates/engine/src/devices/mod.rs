@@ -37,6 +37,7 @@ mod shape;
 mod state;
 
 pub use find::{find, name};
+pub(crate) use grow::note_sizes;
 pub(crate) use shape::edit;
 pub(crate) use state::persist;
 

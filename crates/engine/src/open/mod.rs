@@ -132,6 +132,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             events: Events::new(|| std::time::Duration::ZERO),
             afterwards: Afterwards::default(),
             scans: Arc::default(),
+            sizes: BTreeMap::new(),
         })
     })
 }

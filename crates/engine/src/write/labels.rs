@@ -130,15 +130,15 @@ pub async fn initialize_leaf(tree: &Tree, config: &NvList, guid: u64) -> Result<
     write_whole(Arc::clone(&leaf.disk), config).await
 }
 
-/// Empties the last two labels of every leaf of top-level device `top`, which has grown: where they are now there may
-/// be anything. The next commit of a configuration fills them.
+/// Empties the last two labels of leaf `guid`, whose device has grown: where they are now there may be anything, a label
+/// of another pool too. The next commit of a configuration fills them.
 ///
 /// # Errors
-/// A leaf fails.
-pub async fn initialize_ends(tree: &Tree, top: usize) -> Result<(), EngineError> {
+/// The device fails.
+pub async fn initialize_ends(tree: &Tree, guid: u64) -> Result<(), EngineError> {
     let leaves = writable_leaves(tree);
     let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-    for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
+    for leaf in leaves.iter().filter(|leaf| leaf.vdev.guid == guid) {
         for start in leaf.labels.into_iter().skip(LABELS / 2) {
             leaf.disk.write(start, zeroes.clone()).await.map_err(device_error)?;
             let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());

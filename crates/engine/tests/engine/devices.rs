@@ -16,8 +16,10 @@ use pool::vdev::{State, TxgSet, Vdev};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
+    commits::{cuts, replay},
+    cuts::recorder::Tape,
     files,
-    support::{DISK, POOL, Running, World, content, data},
+    support::{DISK, POOL, Running, World, content, data, quiet, start_on},
 };
 
 const VOLUME: u64 = 4 << 20;
@@ -362,61 +364,266 @@ async fn a_replacement_that_is_whole_takes_the_place() {
 
 #[tokio::test(start_paused = true)]
 async fn a_spare_stands_in_and_goes_back() {
-    let mut case = Case::new("raidz d0 d1 d2 spare d3 d4", 5).await;
-    let (original, spare, other) = (case.guid("d0"), case.guid("d3"), case.guid("d4"));
+    let mut case = Case::new("mirror d0 d1 spare d2 d3", 5).await;
+    let (original, spare, other) = (case.guid("d0"), case.guid("d2"), case.guid("d3"));
     assert_eq!(refused(case.engine().offline(spare, false).await), "device is reserved as a hot spare");
     case.engine().offline(original, false).await.unwrap();
     case.write(20).await;
     case.engine().activate_spare(original, spare).await.unwrap();
-    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d3) d1 d2)");
+    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)");
     assert!(refused(case.engine().activate_spare(case.guid("d1"), spare).await).contains("is busy"));
     assert!(refused(case.engine().activate_spare(original, other).await).contains("spare config"));
     case.write(20).await;
     case.judge("a spare stands in").await;
-    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d3) d1 d2)");
+    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)");
     assert_eq!(case.engine().view().spares().len(), 2);
     assert!(case.leaf(spare, |vdev| vdev.leaf.as_ref().unwrap().is_spare));
 
     // The original is back, and gets what it lacks.
     case.engine().online(original, None, false).await.unwrap();
+    case.copy("d1", spare).await;
     case.resilvered(spare).await;
-    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d3) d1 d2)", "not before it is whole");
+    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)", "not before it is whole");
     assert_eq!(case.config(original).u64("unspare"), Some(1));
-    rebuild(&case, original).await;
+    case.copy("d1", original).await;
     case.resilvered(original).await;
-    assert_eq!(case.draw(), "raidz1-0(d0 d1 d2)");
+    assert_eq!(case.draw(), "mirror-0(d0 d1)");
     assert!(!case.config(original).contains("unspare"));
     case.judge("the spare went back").await;
     assert_eq!(case.engine().view().spares().len(), 2);
+    assert!(case.events().len() < 3, "events are of one opening of the pool");
 
     // Another time it stays for good.
     case.engine().activate_spare(original, spare).await.unwrap();
-    rebuild(&case, spare).await;
+    case.copy("d1", spare).await;
     case.resilvered(spare).await;
-    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d3) d1 d2)", "nobody asked it to go back");
+    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)", "nobody asked it to go back");
     case.engine().detach(original).await.unwrap();
-    assert_eq!(case.draw(), "raidz1-0(d3 d1 d2)");
+    assert_eq!(case.draw(), "mirror-0(d2 d1)");
     assert_eq!(case.engine().view().spares().len(), 1);
     case.write(20).await;
     case.judge("the spare is a member").await;
     assert_eq!(case.engine().view().spares()[0].guid, other);
 }
 
-/// Column 0 of a three-way RAIDZ1 as a resilver would write it: the sum of the other two, wherever a block may lie.
-async fn rebuild(case: &Case, target: u64) {
-    let disk = |word: &str| {
-        let guid = case.guid(word);
-        case.leaf(guid, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap())
-    };
-    let (a, b) = (disk("d1"), disk("d2"));
-    let to = case.leaf(target, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap());
-    let end = a.info().size - (512 << 10);
-    for start in (FRONT..end).step_by(1 << 20) {
-        let len = (1 << 20).min(end - start) as usize;
-        let one = a.read(start, disk::IoBuf::with_len(len)).await.unwrap();
-        let other = b.read(start, disk::IoBuf::with_len(len)).await.unwrap();
-        let sum: Vec<u8> = one.iter().zip(other.iter()).map(|(a, b)| a ^ b).collect();
-        to.write(start, sum.into()).await.unwrap();
+/// A device that was spared is replaced for good: its successor takes its place, and the spare goes back.
+#[tokio::test(start_paused = true)]
+async fn a_spared_device_is_replaced() {
+    let mut case = Case::new("raidz d0 d1 d2 spare d3", 6).await;
+    let (old, spare) = (case.guid("d0"), case.guid("d3"));
+    case.engine().offline(old, false).await.unwrap();
+    case.engine().activate_spare(old, spare).await.unwrap();
+    let new = case.disk(DISK);
+    let second = case.disk(DISK);
+    let new = case.engine().replace(old, new).await.unwrap();
+    assert_eq!(case.draw(), "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)");
+    assert!(refused(case.engine().replace(spare, second).await).contains("spare config"));
+    case.write(20).await;
+    case.judge("a spared device is being replaced").await;
+    assert_eq!(case.draw(), "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)");
+    case.engine().detach(old).await.unwrap();
+    assert_eq!(case.draw(), "raidz1-0(spare-0(d4 d3) d1 d2)");
+    case.engine().detach(spare).await.unwrap();
+    assert_eq!(case.draw(), "raidz1-0(d4 d1 d2)");
+    case.judge("the spare was sent back").await;
+    assert_eq!((case.missed(new).span().unwrap().0, case.engine().view().spares().len()), (4, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_changes_nothing() {
+    let mut case = Case::new("raidz d0 d1 d2 mirror d3 d4 spare d5 d6 log d7", 7).await;
+    let before = (case.draw(), case.engine().view().config().clone());
+    let (raidz, leaf, side) = (case.guid("raidz1-0"), case.guid("d0"), case.guid("d3"));
+    let good = case.disk(DISK);
+    let small = case.disk(64 << 20);
+    let engine = case.engine();
+    let too_small = "device is too small";
+    assert_eq!(refused(engine.attach(side, small.clone()).await), too_small);
+    assert_eq!(refused(engine.replace(side, small.clone()).await), too_small);
+    let only = "can only attach to mirrors and top-level disks";
+    assert_eq!(refused(engine.attach(leaf, good.clone()).await), only);
+    assert_eq!(refused(engine.attach(raidz, good.clone()).await), only);
+    let coarse = NewLeaf { ashift: Some(13), ..good.clone() };
+    assert!(
+        refused(engine.replace(leaf, coarse).await)
+            .starts_with("new device has a different optimal sector size")
+    );
+    assert_eq!(refused(engine.detach(leaf).await), "only applicable to mirror and replacing vdevs");
+    assert_eq!(refused(engine.detach(77).await), "no such device in pool");
+    assert_eq!(refused(engine.online(77, None, false).await), "no such device in pool");
+    let member =
+        NewLeaf { disk: case.leaf(side, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap()), ..good.clone() };
+    assert!(refused(engine.replace(leaf, member).await).contains("is busy"));
+    assert_eq!(
+        refused(engine.activate_spare(case.guid("d7"), case.guid("d5")).await),
+        "cannot replace a log with a spare"
+    );
+    assert_eq!(refused(engine.activate_spare(leaf, side).await), "no such device in pool");
+    assert!(devices::find(&engine.view(), "nobody").is_err());
+    assert_eq!((case.draw(), case.engine().view().config().clone()), before);
+    // A new device that fails is not the pool's misfortune.
+    case.running.as_ref().unwrap().disks.last().unwrap().vanish();
+    let gone = case.disk(DISK);
+    case.running.as_ref().unwrap().disks.last().unwrap().vanish();
+    case.engine().attach(side, gone).await.unwrap_err();
+    assert_eq!(case.draw(), before.0);
+    case.write(5).await;
+    case.judge("after all that was refused").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_of_larger_devices_grows() {
+    let mut case = Case::new("mirror d0 d1", 8).await;
+    let size = |case: &Case| case.engine().view().tree().tops[0].top.as_ref().unwrap().asize;
+    let small = size(&case);
+    for (word, from) in [("d0", "d1"), ("d1", "d2")] {
+        let new = case.disk(2 * DISK + (3 << 20));
+        let new = case.engine().replace(case.guid(word), new).await.unwrap();
+        case.copy(from, new).await;
+        case.resilvered(new).await;
     }
-    to.flush().await.unwrap();
+    assert_eq!((case.draw(), size(&case)), ("mirror-0(d2 d3)".to_owned(), small));
+    let leaf = case.guid("d3");
+    assert_eq!(case.engine().online(leaf, None, true).await.unwrap(), Onlined::Healthy);
+    assert!(size(&case) > 2 * small, "{} {small}", size(&case));
+    let mut pieces = Vec::new();
+    let volume = case.running.as_ref().unwrap();
+    let big = volume.volume(&format!("{POOL}/big"), 160 << 20, 128 << 10, Properties::new()).await;
+    for at in (0..120_u64 << 20).step_by(1 << 20) {
+        let bytes: Vec<u8> = (0..1 << 20).map(|_| case.random.random()).collect();
+        pieces.push((at, bytes.clone()));
+        big.write(at, data(bytes), Durability::Cached).await.unwrap();
+    }
+    case.engine().sync().await.unwrap();
+    case.judge("grown and filled").await;
+    let big = case.engine().volume(&format!("{POOL}/big")).await.unwrap();
+    for (at, bytes) in pieces {
+        let found = big.read(at, bytes.len()).await.unwrap();
+        let found: Vec<u8> = found
+            .iter()
+            .flat_map(|segment| match segment {
+                block::Segment::Data(bytes) => bytes.to_vec(),
+                block::Segment::Zero(len) => vec![0; *len],
+            })
+            .collect();
+        assert!(found == bytes, "at {at}");
+    }
+    let before = size(&case);
+    case.engine().online(case.guid("d2"), None, true).await.unwrap();
+    assert_eq!(size(&case), before, "nothing more to be had");
+}
+
+/// The power goes at any moment while devices come and go: the pool is that before or that after, whole.
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_leaves_one_tree_or_the_other() {
+    for (layout, what) in [("d0", "attach"), ("mirror d0 d1", "detach"), ("raidz d0 d1 d2", "replace")] {
+        let mut case = Case::new(layout, 9).await;
+        let new = case.disk(DISK);
+        drop(new);
+        case.running.take().unwrap().export().await;
+        let before: Vec<_> = case.world.media.clone();
+        let after: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
+        let tape = Tape::new(before.len(), None);
+        let disks = tape.disks(&after);
+        let engine = start_on(disks[..before.len() - 1].to_vec(), 3, quiet()).await.unwrap();
+        tape.start();
+        let path = format!("/disks/d{}", before.len() - 1);
+        let new = NewLeaf { path, disk: Arc::clone(&disks[before.len() - 1]), is_file: true, ashift: None };
+        let of = |n: usize| engine.view().tree().leaves()[n].guid;
+        match what {
+            "attach" => drop(engine.attach(of(0), new).await.unwrap()),
+            "replace" => drop(engine.replace(of(1), new).await.unwrap()),
+            _ => engine.detach(of(0)).await.unwrap(),
+        }
+        let answered = tape.mark();
+        engine.sync().await.unwrap();
+        let recording = tape.stop();
+        let leaves_after = engine.view().tree().leaves().len();
+        drop(engine);
+        let (mut random, mut seen) = (StdRng::seed_from_u64(5), [0; 2]);
+        let leaves_before = before.len() - 1;
+        for cut in cuts(&recording) {
+            for chance in [100, 0, 50] {
+                let media = replay(&before, &recording, cut, || random.random_range(0..100) < chance).await;
+                let world = World::on(media);
+                let what = format!("{layout}: {what}: cut after {cut}, {chance} % kept");
+                let pool = world.look().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let leaves = pool.tree().leaves().len();
+                let is_new = leaves == leaves_after;
+                assert!(is_new || leaves == leaves_before, "{what}: {leaves} leaves");
+                assert!(is_new || cut < answered, "{what}: the change was answered");
+                assert!(pool.tree().leaves().iter().all(|leaf| leaf.is_readable()), "{what}");
+                seen[usize::from(is_new)] += 1;
+                if chance == 50 && random.random_range(0..4) == 0 {
+                    let report = pool::verify::verify(&pool, &Arc::default()).await;
+                    assert!(report.problems.is_empty(), "{what}: {:#?}", report.problems);
+                    let running = world.open().await;
+                    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+                    assert!(content(&*volume).await == case.twin, "{what}");
+                    running.export().await;
+                }
+            }
+        }
+        assert!(seen[0] > 0 && seen[1] > 0, "{layout}: {seen:?}");
+    }
+}
+
+/// Pools that OpenZFS left with leaves offline or missing are continued here, and given back.
+#[tokio::test]
+async fn degraded_pools_of_openzfs_go_on() {
+    for name in ["degraded-raidz2x6", "missing-raidz2x6", "missing-mirror2"] {
+        let Some(fixture) = fixtures::try_pool(name) else { continue };
+        let copy = fixture.copy();
+        let dir = copy.path();
+        let syncer = files::reopen(dir, 3).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let pool_name = syncer.name.clone();
+        let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+        let all: Vec<(u64, State, bool)> = engine
+            .view()
+            .tree()
+            .leaves()
+            .iter()
+            .map(|leaf| (leaf.guid, leaf.state().0, leaf.leaf.as_ref().unwrap().missed.get().is_empty()))
+            .collect();
+        let away: Vec<u64> =
+            all.iter().filter(|(_, state, _)| !state.is_readable()).map(|(guid, ..)| *guid).collect();
+        assert!(!away.is_empty(), "{name}: {all:?}");
+        if name.starts_with("degraded") {
+            assert!(
+                all.iter().any(|(_, state, whole)| *state == State::Offline && !whole),
+                "{name}: {all:?}"
+            );
+            assert_eq!(engine.online(away[0], None, false).await.unwrap(), Onlined::Healthy);
+            assert_eq!(devices::lacking(&engine.view().tree()).len(), 1);
+        } else {
+            let path = dir.join("new.img");
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(192 << 20).unwrap();
+            let disk = disk::FileDisk::open(&path, disk::OpenOptions::default()).unwrap();
+            let path = path.display().to_string();
+            let new = NewLeaf { path, disk: Arc::new(disk), is_file: true, ashift: None };
+            engine.replace(away[0], new).await.unwrap();
+            assert_eq!(engine.online(away[0], None, false).await.unwrap(), Onlined::StillFaulted);
+        }
+        for zvol in &fixture.manifest.zvols {
+            if zvol.name.contains('@') {
+                continue;
+            }
+            let volume = engine.volume(&zvol.name).await.unwrap();
+            let sum = <sha2::Sha256 as sha2::Digest>::digest(content(&*volume).await);
+            assert_eq!(hex(&sum), zvol.sha256, "{name}: {}", zvol.name);
+        }
+        engine.end(engine::engine::Ending::Export).await.unwrap();
+        if fixtures::tool("zdb").is_some() {
+            fixtures::zdb_check(&["--degraded"], dir, &pool_name)
+                .unwrap_or_else(|why| panic!("{name}: zdb: {why}"));
+        }
+        let syncer = files::reopen(dir, 4).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let back = syncer.io.tree().leaves().iter().filter(|leaf| leaf.is_readable()).count();
+        assert_eq!(back, all.len() - away.len() + 1, "{name}");
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
