@@ -29,6 +29,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     BoxFuture, EngineError,
+    devices::Sweeps,
     dsl::OpError,
     ear::EngineEar,
     events::Events,
@@ -127,6 +128,7 @@ struct Shared {
     statistics: Mutex<Statistics>,
     replayed: Mutex<Replayed>,
     events: Arc<Events>,
+    sweeps: Sweeps,
     ear: Arc<EngineEar>,
     scans: Arc<Scans>,
 }
@@ -215,6 +217,7 @@ impl Engine {
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
                 events,
+                sweeps: Sweeps::default(),
                 ear,
                 scans: Arc::clone(&syncer.scans),
             });
@@ -263,6 +266,10 @@ impl Engine {
     #[must_use]
     pub fn suspended(&self) -> Option<EngineError> {
         self.shared.suspended.lock().clone()
+    }
+
+    pub(crate) fn sweeps(&self) -> &Sweeps {
+        &self.shared.sweeps
     }
 
     /// What happened to it and its devices.

@@ -193,7 +193,7 @@ impl Allocator {
         self.unreserve_range(run.vdev, run.offset, run.len);
     }
 
-    fn unreserve_range(&mut self, vdev: u32, offset: u64, len: u64) {
+    pub(super) fn unreserve_range(&mut self, vdev: u32, offset: u64, len: u64) {
         // A device that was removed has taken its runs along.
         let Some(top) = self.tops.get_mut(vdev as usize).and_then(Option::as_mut) else { return };
         let located = top.locate(offset, len);

@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, zil::LogSpace};
 
 mod aside;
+mod borrow;
 mod footprint;
 mod horizon;
 mod leave;
@@ -39,6 +40,7 @@ mod units;
 #[cfg(test)]
 mod tests;
 
+pub use borrow::Borrowed;
 pub use footprint::Footprint;
 pub use horizon::{Horizon, Pin, Releases};
 

@@ -35,11 +35,14 @@ mod leave;
 mod replicas;
 mod shape;
 mod state;
+mod sweep;
 
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
 pub(crate) use shape::edit;
 pub(crate) use state::persist;
+pub(crate) use sweep::Sweeps;
+pub use sweep::{SweepCommand, SweepKind, SweepState, SweepStatus};
 
 /// Longest that labels of a device that left may take: it may be leaving because it hangs.
 const FAREWELL: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use block::{BlockVolume, Durability};
 use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
-    devices::{self, NewLeaf, Onlined},
+    devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind, SweepState, SweepStatus},
     dsl::{OpError, Properties},
     events::Event,
     volume::LiveVolume,
@@ -488,8 +488,8 @@ async fn a_mirror_of_larger_devices_grows() {
     assert!(size(&case) > 2 * small, "{} {small}", size(&case));
     let mut pieces = Vec::new();
     let volume = case.running.as_ref().unwrap();
-    let big = volume.volume(&format!("{POOL}/big"), 160 << 20, 128 << 10, Properties::new()).await;
-    for at in (0..120_u64 << 20).step_by(1 << 20) {
+    let big = volume.volume(&format!("{POOL}/big"), 100 << 20, 128 << 10, Properties::new()).await;
+    for at in (0..96_u64 << 20).step_by(1 << 20) {
         let bytes: Vec<u8> = (0..1 << 20).map(|_| case.random.random()).collect();
         pieces.push((at, bytes.clone()));
         big.write(at, data(bytes), Durability::Cached).await.unwrap();
@@ -525,8 +525,8 @@ async fn a_power_cut_leaves_one_tree_or_the_other() {
         let after: Vec<_> = before.iter().map(|disk| Arc::new(disk.fork())).collect();
         let tape = Tape::new(before.len(), None);
         let disks = tape.disks(&after);
-        let engine = start_on(disks[..before.len() - 1].to_vec(), 3, quiet()).await.unwrap();
         tape.start();
+        let engine = start_on(disks[..before.len() - 1].to_vec(), 3, quiet()).await.unwrap();
         let path = format!("/disks/d{}", before.len() - 1);
         let new = NewLeaf { path, disk: Arc::clone(&disks[before.len() - 1]), is_file: true, ashift: None };
         let of = |n: usize| engine.view().tree().leaves()[n].guid;
@@ -614,6 +614,7 @@ async fn degraded_pools_of_openzfs_go_on() {
             assert_eq!(hex(&sum), zvol.sha256, "{name}: {}", zvol.name);
         }
         engine.end(engine::engine::Ending::Export).await.unwrap();
+        drop(engine);
         if fixtures::tool("zdb").is_some() {
             fixtures::zdb_check(&["--degraded"], dir, &pool_name)
                 .unwrap_or_else(|why| panic!("{name}: zdb: {why}"));
@@ -626,4 +627,65 @@ async fn degraded_pools_of_openzfs_go_on() {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn swept(case: &Case, guid: u64, kind: SweepKind) -> SweepStatus {
+    loop {
+        let all = case.engine().sweep_status();
+        let status =
+            all.into_iter().find(|status| (status.guid, status.kind) == (guid, kind)).expect("a sweep");
+        if status.state != SweepState::Active {
+            return status;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+/// Free space is written over and trimmed while the pool is in use: nothing else is.
+#[tokio::test(start_paused = true)]
+async fn free_space_is_initialized_and_trimmed() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let mut case = Case::new(layout, 10).await;
+        let leaf = case.guid("d1");
+        let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+        let (start, kind) = (SweepCommand::Start { rate: None }, SweepKind::Initialize);
+        assert_eq!(
+            refused(engine.sweep(kind, leaf, SweepCommand::Suspend).await),
+            "there is no active initialization"
+        );
+        engine.sweep(kind, leaf, start).await.unwrap();
+        assert_eq!(refused(engine.sweep(kind, leaf, start).await), "currently initializing");
+        engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let half = swept(&case, leaf, kind).await;
+        assert_eq!(half.state, SweepState::Suspended);
+        assert!(half.done < half.total, "{half:?}");
+        engine.sweep(kind, leaf, start).await.unwrap();
+        case.write(20).await;
+        let done = swept(&case, leaf, kind).await;
+        assert_eq!((done.state, done.done), (SweepState::Complete, done.total), "{layout}: {done:?}");
+        assert!(done.error.is_none() && done.total > 100 << 20);
+        let free = case.world.media[1].snapshot(100 << 20..100 << 20 | 8);
+        assert_eq!(free, 0xdead_beef_dead_beee_u64.to_le_bytes(), "{layout}");
+        assert_eq!(engine.view().tree().leaves()[1].counters.get(), pool::vdev::Errors::default());
+        drop(engine);
+        case.judge(&format!("{layout}, initialized")).await;
+
+        let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+        assert!(engine.sweep_status().is_empty());
+        engine.resume_sweeps().await;
+        assert_eq!(swept(&case, leaf, kind).await.state, SweepState::Complete, "the pool knows");
+        engine.sweep(kind, leaf, SweepCommand::Forget).await.unwrap();
+        assert!(engine.sweep_status().is_empty());
+        for word in ["d0", "d1"] {
+            engine.sweep(SweepKind::Trim, case.guid(word), start).await.unwrap();
+        }
+        case.write(20).await;
+        assert_eq!(swept(&case, leaf, SweepKind::Trim).await.state, SweepState::Complete);
+        swept(&case, case.guid("d0"), SweepKind::Trim).await;
+        let free = case.world.media[1].snapshot(100 << 20..100 << 20 | 8);
+        assert_ne!(free, 0xdead_beef_dead_beee_u64.to_le_bytes(), "{layout}: trimmed");
+        drop(engine);
+        case.judge(&format!("{layout}, trimmed")).await;
+    }
 }

@@ -1,0 +1,473 @@
+//! All free space of a leaf, once: written over, so that a device that is thin or new has it (`zpool initialize`), or
+//! trimmed, so that it knows what it need not keep (`zpool trim`).
+//!
+//! ```text
+//!   a command in the syncing task: give back the last portion, note how far that was, borrow the next ─┐
+//!      ▲                                                                                               ▼
+//!      └───────────────────────────────── write or trim it, beside everything else ◀───────────────────┘
+//! ```
+//! What is worked on is nobody's meanwhile ([`crate::alloc::Borrowed`]). How far it is stands in the leaf's ZAP, in
+//! OpenZFS's words, so that either goes on where the other was.
+//!
+//! Facts: docs/format/mos.md §5 (ZAPs of leaves), vdevs.md §3.2.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::Range,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use disk::Disk;
+use ondisk::nvlist::NvList;
+use parking_lot::Mutex;
+use pool::{
+    vdev::{Kind, LABEL_START, Tree, Vdev},
+    zap::Zap,
+};
+
+use super::{find, refused, shape};
+use crate::{BoxFuture, EngineError, alloc::Borrowed, dsl::OpError, engine::Engine, mos::zap, sync::Syncer};
+
+/// Free bytes that are borrowed at a time.
+const PORTION: u64 = 64 << 20;
+/// Longest single write.
+const WRITE: u64 = 1 << 20;
+/// What free space is written over with: OpenZFS's word.
+const PATTERN: u64 = 0xdead_beef_dead_beee;
+
+/// What is done with free space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SweepKind {
+    /// `zpool initialize`
+    Initialize,
+    /// `zpool trim`
+    Trim,
+}
+
+/// What an administrator wants of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepCommand {
+    /// Begin, or go on where it was suspended. `rate` is bytes per second at most.
+    Start {
+        /// Of each leaf.
+        rate: Option<u64>,
+    },
+    /// `-s`
+    Suspend,
+    /// `-c`
+    Cancel,
+    /// `zpool initialize -u`: forget that it ever was.
+    Forget,
+}
+
+/// How a sweep stands, with the number it has on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepState {
+    /// Running.
+    Active = 1,
+    /// Stopped for good.
+    Cancelled = 2,
+    /// To go on later.
+    Suspended = 3,
+    /// Done.
+    Complete = 4,
+}
+
+/// The sweep of one leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweepStatus {
+    /// The leaf.
+    pub guid: u64,
+    /// Which.
+    pub kind: SweepKind,
+    /// How it stands.
+    pub state: SweepState,
+    /// Bytes of the leaf that are behind it, used ones included.
+    pub done: u64,
+    /// Bytes of the leaf for blocks.
+    pub total: u64,
+    /// When it came into this state, seconds since 1970.
+    pub when: u64,
+    /// What stopped it.
+    pub error: Option<String>,
+}
+
+/// All sweeps of an opened pool.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeps(Mutex<BTreeMap<(u64, SweepKind), Arc<Job>>>);
+
+#[derive(Debug)]
+struct Job {
+    guid: u64,
+    kind: SweepKind,
+    status: Mutex<SweepStatus>,
+    /// Offset of the top-level device up to which it is done.
+    next: AtomicU64,
+}
+
+impl SweepKind {
+    /// Names in a leaf's ZAP: state, time, offset.
+    fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Initialize => [
+                "com.delphix:vdev_initialize_state",
+                "com.delphix:vdev_initialize_action_time",
+                "com.delphix:next_offset_to_initialize",
+            ],
+            Self::Trim => [
+                "org.zfsonlinux:vdev_trim_state",
+                "org.zfsonlinux:vdev_trim_action_time",
+                "org.zfsonlinux:next_offset_to_trim",
+            ],
+        }
+    }
+
+    fn busy(self) -> &'static str {
+        match self {
+            Self::Initialize => "currently initializing",
+            Self::Trim => "currently trimming",
+        }
+    }
+
+    fn idle(self) -> &'static str {
+        match self {
+            Self::Initialize => "there is no active initialization",
+            Self::Trim => "there is no active trim",
+        }
+    }
+}
+
+impl SweepState {
+    fn from_number(number: u64) -> Option<Self> {
+        [Self::Active, Self::Cancelled, Self::Suspended, Self::Complete]
+            .into_iter()
+            .find(|state| *state as u64 == number)
+    }
+}
+
+impl Engine {
+    /// Sweeps the free space of leaf `guid`, in the background, or changes how that stands.
+    ///
+    /// # Errors
+    /// It is running already, or is not; the device cannot trim.
+    pub fn sweep<'a>(
+        self: &'a Arc<Self>,
+        kind: SweepKind,
+        guid: u64,
+        command: SweepCommand,
+    ) -> BoxFuture<'a, Result<(), OpError>> {
+        Box::pin(async move {
+            let view = self.view();
+            if find::locate(&view.tree(), guid).is_none()
+                && view.spares().iter().any(|spare| spare.guid == guid)
+            {
+                return Err(refused("device is reserved as a hot spare"));
+            }
+            let disk = disk(&view.tree(), guid)?;
+            let known = self.sweeps().0.lock().get(&(guid, kind)).cloned();
+            let state = known.as_ref().map(|job| job.status.lock().state);
+            match (command, known, state) {
+                (SweepCommand::Start { .. }, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
+                (SweepCommand::Start { rate }, known, state) => {
+                    let from = known
+                        .filter(|_| state == Some(SweepState::Suspended))
+                        .map_or(0, |job| job.next.load(Relaxed));
+                    if kind == SweepKind::Trim {
+                        can_trim(self, guid, &disk).await?;
+                    }
+                    self.begin_sweep(kind, guid, from, rate).await
+                }
+                (SweepCommand::Suspend, Some(job), Some(SweepState::Active)) => {
+                    self.settle_sweep(&job, SweepState::Suspended).await
+                }
+                (SweepCommand::Cancel, Some(job), Some(SweepState::Active | SweepState::Suspended)) => {
+                    self.settle_sweep(&job, SweepState::Cancelled).await
+                }
+                (SweepCommand::Forget, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
+                (SweepCommand::Forget, Some(job), _) => {
+                    self.run(false, move |cx| Box::pin(async move { forget(cx, guid, kind).await })).await?;
+                    self.sweeps().0.lock().retain(|_, other| !Arc::ptr_eq(other, &job));
+                    Ok(())
+                }
+                (SweepCommand::Forget, None, _) => Ok(()),
+                (SweepCommand::Suspend | SweepCommand::Cancel, ..) => Err(refused(kind.idle())),
+            }
+        })
+    }
+
+    /// The sweeps that run or ran, by leaf; from memory.
+    #[must_use]
+    pub fn sweep_status(&self) -> Vec<SweepStatus> {
+        self.sweeps().0.lock().values().map(|job| job.status.lock().clone()).collect()
+    }
+
+    /// Lets sweeps that were running when the pool was left go on, and learns of those that ended. Once, when the pool
+    /// has been opened.
+    pub fn resume_sweeps(self: &Arc<Self>) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let view = self.view();
+            let tree = view.tree();
+            for leaf in tree.leaves() {
+                let Some(object) = zap_of(&mut view.config().clone(), leaf.guid) else { continue };
+                let Ok(zap) = Zap::open_in(view.mos(), object).await else { continue };
+                for kind in [SweepKind::Initialize, SweepKind::Trim] {
+                    let [state, when, offset] = kind.names();
+                    let number = async |name: &str| zap.get_u64(name).await.ok().flatten();
+                    let Some(state) = number(state).await.and_then(SweepState::from_number) else { continue };
+                    let when = number(when).await.unwrap_or(0);
+                    let next = number(offset).await.map_or(0, |offset| of_top(&tree, leaf.guid, offset));
+                    let job = self.sweeps().job(&tree, leaf.guid, kind, next, when);
+                    job.status.lock().state = state;
+                    if state == SweepState::Active && leaf.is_readable() {
+                        job.status.lock().state = SweepState::Suspended;
+                        if let Err(error) = self.begin_sweep(kind, leaf.guid, next, None).await {
+                            job.status.lock().error = Some(error.to_string());
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    /// Notes that it runs, and lets it.
+    async fn begin_sweep(
+        self: &Arc<Self>,
+        kind: SweepKind,
+        guid: u64,
+        from: u64,
+        rate: Option<u64>,
+    ) -> Result<(), OpError> {
+        let job = self.sweeps().job(&self.view().tree(), guid, kind, from, 0);
+        self.settle_sweep(&job, SweepState::Active).await?;
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let outcome = run(&engine, &job, rate).await;
+            let Some(engine) = engine.upgrade() else { return };
+            // Whoever stopped it has said so.
+            let is_mine = job.status.lock().state == SweepState::Active;
+            let settled = match outcome {
+                Ok(()) if is_mine => engine.settle_sweep(&job, SweepState::Complete).await,
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let mut status = job.status.lock();
+                    (status.state, status.error) = (SweepState::Suspended, Some(error.to_string()));
+                    Err(error)
+                }
+            };
+            if let Err(error) = settled {
+                tracing::warn!(device = job.guid, %error, ?kind, "stopped");
+            }
+        });
+        Ok(())
+    }
+
+    /// Puts a state on record, in memory at once.
+    async fn settle_sweep(&self, job: &Job, state: SweepState) -> Result<(), OpError> {
+        let (guid, kind) = (job.guid, job.kind);
+        job.status.lock().state = state;
+        let next = job.next.load(Relaxed);
+        let recorded = self.run(false, move |cx| {
+            Box::pin(async move { Ok(record(cx, guid, kind, Some(state), next).await?) })
+        });
+        job.status.lock().when = recorded.await?;
+        Ok(())
+    }
+}
+
+impl Sweeps {
+    /// A new job in the place of any other of its kind on that leaf.
+    fn job(&self, tree: &Tree, guid: u64, kind: SweepKind, next: u64, when: u64) -> Arc<Job> {
+        let (done, total) = progress(tree, guid, next);
+        let state = SweepState::Active;
+        let status = SweepStatus { guid, kind, state, done, total, when, error: None };
+        let job = Arc::new(Job { guid, kind, status: Mutex::new(status), next: AtomicU64::new(next) });
+        self.0.lock().insert((guid, kind), Arc::clone(&job));
+        job
+    }
+}
+
+/// The sweep itself; ends early when it is told to.
+async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), OpError> {
+    let (guid, kind) = (job.guid, job.kind);
+    let most = rate.map_or(PORTION, |rate| PORTION.min(rate.max(WRITE)));
+    let mut last = None;
+    loop {
+        let Some(engine) = engine.upgrade() else { return Ok(()) };
+        let goes_on = job.status.lock().state == SweepState::Active;
+        let from = last.as_ref().map_or(job.next.load(Relaxed), |last: &Borrowed| last.next);
+        let is_over = last.as_ref().is_some_and(|last| last.is_last);
+        let before = last.take();
+        let borrowed: Option<Borrowed> = engine
+            .run(false, move |cx| {
+                Box::pin(async move {
+                    if let Some(before) = &before {
+                        cx.out.alloc.give_back(before);
+                        record(cx, guid, kind, None, before.next).await?;
+                    }
+                    if !goes_on || is_over {
+                        return Ok(None);
+                    }
+                    let tree = cx.io.tree();
+                    let Some(place) = find::locate(&tree, guid) else { return Ok(None) };
+                    Ok(Some(cx.out.alloc.borrow_free(place.top.id, from, most).await?))
+                })
+            })
+            .await?;
+        let view = engine.view();
+        drop(engine);
+        job.next.store(from, Relaxed);
+        {
+            let mut status = job.status.lock();
+            (status.done, status.total) = progress(&view.tree(), guid, from);
+        }
+        let Some(borrowed) = borrowed else { return Ok(()) };
+        let disk = disk(&view.tree(), guid)?;
+        let begun = tokio::time::Instant::now();
+        let mut bytes = 0;
+        for run in &borrowed.runs {
+            let Some(range) = of_leaf(&view.tree(), guid, run) else { continue };
+            bytes += range.end - range.start;
+            treat(&*disk, kind, range).await.map_err(|error| refused(error.to_string()))?;
+        }
+        if let Some(rate) = rate.filter(|rate| *rate > 0) {
+            let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            tokio::time::sleep_until(begun + due).await;
+        }
+        last = Some(borrowed);
+    }
+}
+
+/// Writes over or trims a range of a device.
+async fn treat(disk: &dyn Disk, kind: SweepKind, range: Range<u64>) -> io::Result<()> {
+    if kind == SweepKind::Trim {
+        return disk.trim(range.start, range.end - range.start).await;
+    }
+    let pattern: Bytes = PATTERN.to_le_bytes().repeat((WRITE / 8) as usize).into();
+    let mut at = range.start;
+    while at < range.end {
+        let len = WRITE.min(range.end - at);
+        disk.write(at, pattern.slice(..len as usize)).await?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// Tries it on a little free space, before anything is promised.
+async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<(), OpError> {
+    let borrow = engine.run(false, move |cx| {
+        Box::pin(async move {
+            let tree = cx.io.tree();
+            let Some(place) = find::locate(&tree, guid) else {
+                return Err(refused("no such device in pool"));
+            };
+            Ok(cx.out.alloc.borrow_free(place.top.id, 0, WRITE).await?)
+        })
+    });
+    let borrowed = borrow.await?;
+    let range = borrowed.runs.first().and_then(|run| of_leaf(&engine.view().tree(), guid, run));
+    let outcome = match range {
+        Some(range) => treat(&**disk, SweepKind::Trim, range).await,
+        None => Ok(()),
+    };
+    let give_back = engine.run(false, move |cx| {
+        Box::pin(async move {
+            cx.out.alloc.give_back(&borrowed);
+            Ok(())
+        })
+    });
+    give_back.await?;
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            Err(refused("trim operations are not supported by this device"))
+        }
+        Err(error) => Err(refused(error.to_string())),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// How far a sweep is, and how it stands if that changed, into the leaf's ZAP; the time that was noted.
+async fn record(
+    cx: &mut Syncer,
+    guid: u64,
+    kind: SweepKind,
+    state: Option<SweepState>,
+    next: u64,
+) -> Result<u64, EngineError> {
+    let now = cx.now;
+    let Some(object) = zap_of(&mut cx.config, guid) else { return Ok(now) };
+    let [state_name, time_name, offset_name] = kind.names();
+    let offset = of_leaf(&cx.io.tree(), guid, &(next..next)).map_or(0, |range| range.start - LABEL_START);
+    zap::set_u64(&mut cx.mos, object, offset_name, offset).await?;
+    if let Some(state) = state {
+        zap::set_u64(&mut cx.mos, object, state_name, state as u64).await?;
+        zap::set_u64(&mut cx.mos, object, time_name, now).await?;
+    }
+    Ok(now)
+}
+
+async fn forget(cx: &mut Syncer, guid: u64, kind: SweepKind) -> Result<(), OpError> {
+    if let Some(object) = zap_of(&mut cx.config, guid) {
+        for name in kind.names() {
+            zap::remove(&mut cx.mos, object, name.into()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The ZAP of a leaf, if it has one.
+fn zap_of(config: &mut NvList, guid: u64) -> Option<u64> {
+    let mut object = None;
+    shape::edit(config, guid, |list| {
+        object = list.u64("com.delphix:vdev_zap_leaf").filter(|object| *object != 0);
+    });
+    object
+}
+
+/// The device of a leaf that is in use.
+fn disk(tree: &Tree, guid: u64) -> Result<Arc<dyn Disk>, OpError> {
+    let place = find::leaf(tree, guid)?;
+    let disk = place.vdev.leaf.as_ref().and_then(|leaf| leaf.disk()).filter(|_| place.vdev.is_readable());
+    disk.ok_or_else(|| refused("device is unavailable"))
+}
+
+/// Bytes done and in all, of a leaf.
+fn progress(tree: &Tree, guid: u64, next: u64) -> (u64, u64) {
+    let Some(place) = find::locate(tree, guid) else { return (0, 0) };
+    let asize = place.top.top.as_ref().map_or(0, pool::space::metaslab_bytes);
+    let of =
+        |offset: u64| of_leaf(tree, guid, &(offset..offset)).map_or(0, |range| range.start - LABEL_START);
+    (of(next.min(asize)), of(asize))
+}
+
+/// The bytes of a leaf's device that hold a range of its top-level device.
+fn of_leaf(tree: &Tree, guid: u64, range: &Range<u64>) -> Option<Range<u64>> {
+    let place = find::locate(tree, guid)?;
+    let Kind::Raidz(geometry) = &place.top.kind else {
+        return Some(LABEL_START + range.start..LABEL_START + range.end);
+    };
+    let holds = |child: &Vdev| child.leaves().iter().any(|leaf| leaf.guid == guid);
+    let column = place.top.children.iter().position(holds)? as u64;
+    let width = geometry.children as u64;
+    // Sectors are dealt out in turn: the first at or behind an offset that falls to this column.
+    let row =
+        |offset: u64| (offset >> geometry.ashift).saturating_sub(column).div_ceil(width) << geometry.ashift;
+    Some(LABEL_START + row(range.start)..LABEL_START + row(range.end))
+}
+
+/// The offset of the top-level device up to which all is done if a leaf is done up to `offset`.
+fn of_top(tree: &Tree, guid: u64, offset: u64) -> u64 {
+    match find::locate(tree, guid).map(|place| &place.top.kind) {
+        Some(Kind::Raidz(geometry)) => {
+            let width = geometry.children as u64;
+            // A row less, as columns do not begin in the same.
+            offset.saturating_sub(1 << geometry.ashift).saturating_mul(width)
+        }
+        _ => offset,
+    }
+}
