@@ -12,7 +12,10 @@ use engine::{
     volume::LiveVolume,
 };
 use ondisk::nvlist::NvList;
-use pool::vdev::{State, TxgSet, Vdev};
+use pool::{
+    Pool,
+    vdev::{State, TxgSet, Vdev},
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
@@ -23,8 +26,6 @@ use crate::{
 };
 
 const VOLUME: u64 = 4 << 20;
-/// Where blocks begin on a leaf.
-const FRONT: u64 = 4 << 20;
 
 /// A pool in use: what its volume must hold.
 struct Case {
@@ -102,21 +103,11 @@ impl Case {
     }
 
     fn missed(&self, guid: u64) -> TxgSet {
-        self.leaf(guid, |vdev| vdev.leaf.as_ref().unwrap().missed.get())
+        missed(&self.engine().view(), guid)
     }
 
-    /// The tree in words.
     fn draw(&self) -> String {
-        fn draw(vdev: &Vdev) -> String {
-            let children: Vec<String> = vdev.children.iter().map(draw).collect();
-            let name = match &vdev.path {
-                Some(path) => path.trim_start_matches("/disks/").to_owned(),
-                None => vdev.display_name(),
-            };
-            if children.is_empty() { name } else { format!("{name}({})", children.join(" ")) }
-        }
-        let tree = self.engine().view().tree();
-        tree.tops.iter().map(draw).collect::<Vec<_>>().join(" ")
+        draw(&self.engine().view())
     }
 
     /// What the pool's configuration says of a device.
@@ -133,10 +124,9 @@ impl Case {
         tops.iter().find_map(|top| find(top, guid)).expect("a device of the configuration")
     }
 
-    /// Exports, lets everybody judge, opens again, compares.
-    async fn judge(&mut self, what: &str) {
+    /// Exports at once, lets everybody judge, opens again, compares; the pool as it was found in between.
+    async fn judge(&mut self, what: &str) -> Arc<Pool> {
         what.clone_into(&mut self.what);
-        self.check().await;
         self.running.take().unwrap().export().await;
         let pool = self.world.look().await.unwrap_or_else(|error| panic!("{what}: {error}"));
         let mut report = pool::verify::verify(&pool, &Arc::default()).await;
@@ -162,38 +152,44 @@ impl Case {
         }
         self.running = Some(self.world.open().await);
         self.check().await;
+        pool
     }
 
-    /// A resilver by hand, of devices that hold the same bytes: everything behind the labels.
-    async fn copy(&self, from: &str, to: u64) {
-        let disk = |guid| self.leaf(guid, |vdev| vdev.leaf.as_ref().unwrap().disk().unwrap());
-        let (source, target) = (disk(self.guid(from)), disk(to));
-        let end = source.info().size.min(target.info().size) - (512 << 10);
-        for start in (FRONT..end).step_by(1 << 20) {
-            let len = (1 << 20).min(end - start) as usize;
-            let bytes = source.read(start, disk::IoBuf::with_len(len)).await.unwrap();
-            target.write(start, bytes.freeze()).await.unwrap();
+    /// Waits until everything is resilvered that can be.
+    async fn settled(&self) {
+        for _ in 0..1000 {
+            let is_running = self.engine().scan_progress().is_some_and(|progress| progress.running);
+            if devices::lacking(&self.engine().view().tree()).is_empty() && !is_running {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-        target.flush().await.unwrap();
-    }
-
-    /// What a resilver does at its end.
-    async fn resilvered(&self, guid: u64) {
-        let run = self.engine().run(false, move |cx| {
-            Box::pin(async move {
-                for leaf in cx.io.tree().leaves().into_iter().filter(|leaf| leaf.guid == guid) {
-                    let missed = &leaf.leaf.as_ref().unwrap().missed;
-                    missed.subtract(&missed.get());
-                }
-                devices::resilvered(cx).await
-            })
-        });
-        run.await.unwrap();
+        panic!("{}: not resilvered: {:?}", self.what, self.engine().scan_progress());
     }
 
     fn events(&self) -> Vec<Event> {
         self.engine().events().since(0).into_iter().map(|record| record.event.clone()).collect()
     }
+}
+
+/// The tree in words.
+fn draw(pool: &Pool) -> String {
+    pool.tree().tops.iter().map(vdev).collect::<Vec<_>>().join(" ")
+}
+
+fn vdev(vdev: &Vdev) -> String {
+    let children: Vec<String> = vdev.children.iter().map(self::vdev).collect();
+    let name = match &vdev.path {
+        Some(path) => path.trim_start_matches("/disks/").to_owned(),
+        None => vdev.display_name(),
+    };
+    if children.is_empty() { name } else { format!("{name}({})", children.join(" ")) }
+}
+
+fn missed(pool: &Pool, guid: u64) -> TxgSet {
+    let tree = pool.tree();
+    let leaf = tree.leaves().into_iter().find(|leaf| leaf.guid == guid).expect("a leaf");
+    leaf.leaf.as_ref().unwrap().missed.get()
 }
 
 /// Images without a label are no part of the pool.
@@ -226,36 +222,33 @@ async fn a_side_goes_offline_and_comes_back() {
         assert_eq!(case.state(one), State::Offline, "{layout}: also after an import");
         assert!(lacks.without(&case.missed(one)).is_empty());
         case.write(20).await;
+        let lacks = case.missed(one);
 
         assert_eq!(case.engine().online(one, None, false).await.unwrap(), Onlined::Healthy);
         assert_eq!(case.state(one), State::Healthy);
         assert!(!case.config(one).contains("offline"));
         assert!(case.config(one).u64("resilver_txg").is_some(), "it lacks something");
+        let lacking = devices::lacking(&case.engine().view().tree());
+        assert_eq!(lacking.iter().map(|(guid, _)| *guid).collect::<Vec<_>>(), [one]);
         assert_eq!(
             refused(case.engine().offline(other, false).await),
             "no valid replicas",
             "{layout}: until it has what it lacks"
         );
-        let lacking = devices::lacking(&case.engine().view().tree());
-        assert_eq!(lacking.iter().map(|(guid, _)| *guid).collect::<Vec<_>>(), [one]);
-        let before = case.missed(one);
-        case.write(20).await;
-        assert_eq!(case.missed(one), before, "it misses no more");
-        case.judge(&format!("{layout}, back")).await;
-        assert_eq!(case.missed(one), before);
+        let found = case.judge(&format!("{layout}, just back")).await;
+        assert!(lacks.without(&missed(&found, one)).is_empty(), "{layout}");
+        case.settled().await;
+        assert!(case.missed(one).is_empty());
+        assert!(!case.config(one).contains("DTL") && !case.config(one).contains("resilver_txg"));
+        case.judge(&format!("{layout}, whole")).await;
 
-        case.engine().online(one, None, false).await.unwrap();
-        if layout.starts_with("mirror") {
-            case.copy("d1", one).await;
-            case.resilvered(one).await;
-            assert!(!case.config(one).contains("DTL") && !case.config(one).contains("resilver_txg"));
-            case.engine().offline(other, true).await.unwrap();
-            case.write(5).await;
-            assert!(!case.config(other).contains("offline"));
-            case.judge(&format!("{layout}, the other side, for a while")).await;
-            assert_eq!(case.state(other), State::Healthy, "{layout}: forgotten");
-            assert!(!case.missed(other).is_empty(), "{layout}: but not what it missed");
-        }
+        case.engine().offline(other, true).await.unwrap();
+        case.write(5).await;
+        assert!(!case.config(other).contains("offline"));
+        let found = case.judge(&format!("{layout}, the other side, for a while")).await;
+        let tree = found.tree();
+        assert!(tree.leaves().iter().all(|leaf| leaf.is_readable()), "{layout}: forgotten");
+        assert!(!missed(&found, other).is_empty(), "{layout}: but not what it missed");
     }
 }
 
@@ -266,13 +259,10 @@ async fn devices_are_attached_and_detached() {
     let new = case.disk(DISK);
     let second = case.engine().attach(first, new).await.unwrap();
     assert_eq!(case.draw(), "mirror-0(d0 d1)");
-    case.write(10).await;
     assert_eq!(refused(case.engine().detach(first).await), "no valid replicas");
-    assert_eq!(refused(case.engine().offline(first, false).await), "no valid replicas");
-    case.judge("a second side that lacks nearly everything").await;
-    assert!(!case.missed(second).is_empty());
-    case.copy("d0", second).await;
-    case.resilvered(second).await;
+    let found = case.judge("a second side that lacks nearly everything").await;
+    assert_eq!(missed(&found, second).span().unwrap().0, 4);
+    case.settled().await;
     case.judge("two sides").await;
 
     let new = case.disk(DISK);
@@ -300,29 +290,34 @@ async fn a_raidz_leaf_is_replaced() {
     let old = case.guid("d1");
     let new = case.disk(DISK);
     let new = case.engine().replace(old, new).await.unwrap();
-    assert_eq!(case.draw(), "raidz2-0(d0 replacing-1(d1 d5) d2 d3 d4)");
-    case.write(20).await;
-    case.judge("a replacement has begun").await;
-    assert_eq!(case.draw(), "raidz2-0(d0 replacing-1(d1 d5) d2 d3 d4)");
-    assert_eq!(case.missed(new).span().unwrap().0, 4);
-    case.write(20).await;
-
-    // Another leaf fails meanwhile, and the old one goes.
+    let replacing = "raidz2-0(d0 replacing-1(d1 d5) d2 d3 d4)";
+    assert_eq!(case.draw(), replacing);
+    // The new one, another one and the old one go away, one after the other.
     let other = case.guid("d3");
-    case.engine().offline(other, false).await.unwrap();
-    case.engine().offline(old, false).await.unwrap();
-    case.write(20).await;
+    for leaf in [new, other, old] {
+        case.engine().offline(leaf, false).await.unwrap();
+        case.write(10).await;
+    }
     assert_eq!(refused(case.engine().offline(case.guid("d0"), false).await), "no valid replicas");
-    case.judge("a replacement of an absent leaf, another away").await;
+    let found = case.judge("a replacement of an absent leaf, and another away").await;
+    assert_eq!((draw(&found).as_str(), missed(&found, new).span().unwrap().0), (replacing, 4));
     assert!(case.engine().online(old, None, false).await.unwrap() == Onlined::Healthy);
     case.judge("the old one is back").await;
-
-    let new = case.guid("d5");
-    // What the old one lacks is in the others only; so it must not be detached before the new one has all.
-    case.copy("d1", new).await;
+    case.settled().await;
     case.engine().detach(new).await.unwrap();
     assert_eq!(case.draw(), "raidz2-0(d0 d1 d2 d3 d4)");
+    case.engine().online(other, None, false).await.unwrap();
+    case.settled().await;
     case.judge("a replacement was given up").await;
+
+    let new = case.disk(DISK);
+    let new = case.engine().replace(old, new).await.unwrap();
+    let found = case.judge("another has begun").await;
+    assert_eq!(draw(&found), "raidz2-0(d0 replacing-1(d1 d6) d2 d3 d4)");
+    assert!(!missed(&found, new).is_empty());
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz2-0(d0 d6 d2 d3 d4)");
+    case.judge("replaced").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,8 +328,7 @@ async fn a_replacement_that_is_whole_takes_the_place() {
     let new = case.engine().replace(old, new).await.unwrap();
     assert_eq!(case.draw(), "mirror-0(d0 replacing-1(d1 d5)) mirror-1(d2 d3) d4");
     case.write(20).await;
-    case.copy("d0", new).await;
-    case.resilvered(new).await;
+    case.settled().await;
     assert_eq!(case.draw(), "mirror-0(d0 d5) mirror-1(d2 d3) d4");
     assert!(case.missed(new).is_empty());
     let is_gone = |event: &Event| matches!(event, Event::DeviceDetached { device } if device.guid == old);
@@ -347,11 +341,12 @@ async fn a_replacement_that_is_whole_takes_the_place() {
     let (one, two) = (case.disk(DISK), case.disk(DISK));
     let old = case.guid("d0");
     let one = case.engine().replace(old, one).await.unwrap();
+    case.engine().offline(one, false).await.unwrap();
     let two = case.engine().replace(one, two).await.unwrap();
-    assert_eq!(case.draw(), "mirror-0(replacing-0(d0 d6 d7) d5) mirror-1(d2 d3) d4");
-    case.judge("replaced twice").await;
-    case.copy("d5", two).await;
-    case.resilvered(two).await;
+    case.engine().offline(two, true).await.unwrap();
+    let found = case.judge("replaced twice").await;
+    assert_eq!(draw(&found), "mirror-0(replacing-0(d0 d6 d7) d5) mirror-1(d2 d3) d4");
+    case.settled().await;
     assert_eq!(case.draw(), "mirror-0(d7 d5) mirror-1(d2 d3) d4");
     // The log gets a side.
     let side = case.disk(DISK);
@@ -359,47 +354,47 @@ async fn a_replacement_that_is_whole_takes_the_place() {
     case.engine().attach(log, side).await.unwrap();
     assert_eq!(case.draw(), "mirror-0(d7 d5) mirror-1(d2 d3) mirror-2(d4 d8)");
     case.write(10).await;
+    case.settled().await;
     case.judge("a mirrored log").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_spare_stands_in_and_goes_back() {
-    let mut case = Case::new("mirror d0 d1 spare d2 d3", 5).await;
-    let (original, spare, other) = (case.guid("d0"), case.guid("d2"), case.guid("d3"));
+    let mut case = Case::new("raidz d0 d1 d2 spare d3 d4", 5).await;
+    let (original, spare, other) = (case.guid("d0"), case.guid("d3"), case.guid("d4"));
     assert_eq!(refused(case.engine().offline(spare, false).await), "device is reserved as a hot spare");
     case.engine().offline(original, false).await.unwrap();
     case.write(20).await;
     case.engine().activate_spare(original, spare).await.unwrap();
-    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)");
+    let spared = "raidz1-0(spare-0(d0 d3) d1 d2)";
+    assert_eq!(case.draw(), spared);
     assert!(refused(case.engine().activate_spare(case.guid("d1"), spare).await).contains("is busy"));
     assert!(refused(case.engine().activate_spare(original, other).await).contains("spare config"));
-    case.write(20).await;
-    case.judge("a spare stands in").await;
-    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)");
-    assert_eq!(case.engine().view().spares().len(), 2);
+    let found = case.judge("a spare stands in").await;
+    assert_eq!((draw(&found).as_str(), found.spares().len()), (spared, 2));
     assert!(case.leaf(spare, |vdev| vdev.leaf.as_ref().unwrap().is_spare));
+    case.settled().await;
+    case.write(20).await;
+    case.judge("a spare is whole").await;
+    assert_eq!(case.draw(), spared, "its device is away");
 
     // The original is back, and gets what it lacks.
     case.engine().online(original, None, false).await.unwrap();
-    case.copy("d1", spare).await;
-    case.resilvered(spare).await;
-    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)", "not before it is whole");
-    assert_eq!(case.config(original).u64("unspare"), Some(1));
-    case.copy("d1", original).await;
-    case.resilvered(original).await;
-    assert_eq!(case.draw(), "mirror-0(d0 d1)");
+    assert_eq!((case.draw().as_str(), case.config(original).u64("unspare")), (spared, Some(1)));
+    case.settled().await;
+    assert_eq!(case.draw(), "raidz1-0(d0 d1 d2)");
     assert!(!case.config(original).contains("unspare"));
+    let is_back = |event: &Event| matches!(event, Event::SpareReturned { spare: of } if of.guid == spare);
+    assert!(case.events().iter().any(is_back));
     case.judge("the spare went back").await;
     assert_eq!(case.engine().view().spares().len(), 2);
-    assert!(case.events().len() < 3, "events are of one opening of the pool");
 
     // Another time it stays for good.
     case.engine().activate_spare(original, spare).await.unwrap();
-    case.copy("d1", spare).await;
-    case.resilvered(spare).await;
-    assert_eq!(case.draw(), "mirror-0(spare-0(d0 d2) d1)", "nobody asked it to go back");
+    case.settled().await;
+    assert_eq!(case.draw(), spared, "nobody asked it to go back");
     case.engine().detach(original).await.unwrap();
-    assert_eq!(case.draw(), "mirror-0(d2 d1)");
+    assert_eq!(case.draw(), "raidz1-0(d3 d1 d2)");
     assert_eq!(case.engine().view().spares().len(), 1);
     case.write(20).await;
     case.judge("the spare is a member").await;
@@ -416,17 +411,15 @@ async fn a_spared_device_is_replaced() {
     let new = case.disk(DISK);
     let second = case.disk(DISK);
     let new = case.engine().replace(old, new).await.unwrap();
-    assert_eq!(case.draw(), "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)");
+    let both = "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)";
+    assert_eq!(case.draw(), both);
     assert!(refused(case.engine().replace(spare, second).await).contains("spare config"));
-    case.write(20).await;
-    case.judge("a spared device is being replaced").await;
-    assert_eq!(case.draw(), "raidz1-0(spare-0(replacing-0(d0 d4) d3) d1 d2)");
-    case.engine().detach(old).await.unwrap();
-    assert_eq!(case.draw(), "raidz1-0(spare-0(d4 d3) d1 d2)");
-    case.engine().detach(spare).await.unwrap();
+    let found = case.judge("a spared device is being replaced").await;
+    assert_eq!((draw(&found).as_str(), missed(&found, new).span().unwrap().0), (both, 4));
+    case.settled().await;
     assert_eq!(case.draw(), "raidz1-0(d4 d1 d2)");
-    case.judge("the spare was sent back").await;
-    assert_eq!((case.missed(new).span().unwrap().0, case.engine().view().spares().len()), (4, 1));
+    case.judge("replaced, and the spare was sent back").await;
+    assert_eq!(case.engine().view().spares().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,11 +469,10 @@ async fn a_mirror_of_larger_devices_grows() {
     let mut case = Case::new("mirror d0 d1", 8).await;
     let size = |case: &Case| case.engine().view().tree().tops[0].top.as_ref().unwrap().asize;
     let small = size(&case);
-    for (word, from) in [("d0", "d1"), ("d1", "d2")] {
+    for word in ["d0", "d1"] {
         let new = case.disk(2 * DISK + (3 << 20));
-        let new = case.engine().replace(case.guid(word), new).await.unwrap();
-        case.copy(from, new).await;
-        case.resilvered(new).await;
+        case.engine().replace(case.guid(word), new).await.unwrap();
+        case.settled().await;
     }
     assert_eq!((case.draw(), size(&case)), ("mirror-0(d2 d3)".to_owned(), small));
     let leaf = case.guid("d3");
@@ -613,11 +605,15 @@ async fn degraded_pools_of_openzfs_go_on() {
             let sum = <sha2::Sha256 as sha2::Digest>::digest(content(&*volume).await);
             assert_eq!(hex(&sum), zvol.sha256, "{name}: {}", zvol.name);
         }
+        while !devices::lacking(&engine.view().tree()).is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
         engine.end(engine::engine::Ending::Export).await.unwrap();
         drop(engine);
         if fixtures::tool("zdb").is_some() {
-            fixtures::zdb_check(&["--degraded"], dir, &pool_name)
-                .unwrap_or_else(|why| panic!("{name}: zdb: {why}"));
+            // What was stale is as good as new; what is missing is missing.
+            let options: &[&str] = if away.len() > 1 { &["--degraded"] } else { &[] };
+            fixtures::zdb_check(options, dir, &pool_name).unwrap_or_else(|why| panic!("{name}: zdb: {why}"));
         }
         let syncer = files::reopen(dir, 4).await.unwrap_or_else(|error| panic!("{name}: {error}"));
         let back = syncer.io.tree().leaves().iter().filter(|leaf| leaf.is_readable()).count();
