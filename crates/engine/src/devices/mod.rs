@@ -20,6 +20,7 @@ use pool::vdev::{Tree, TxgSet};
 
 use crate::{
     BoxFuture,
+    create::Removal,
     dsl::OpError,
     engine::Engine,
     events::{DeviceName, Event},
@@ -160,7 +161,13 @@ impl Engine {
     /// # Errors
     /// Data would be unavailable (`no valid replicas`).
     pub fn offline(&self, guid: u64, temporary: bool) -> BoxFuture<'_, Result<(), OpError>> {
-        Box::pin(self.run(false, move |cx| Box::pin(async move { state::offline(cx, guid, temporary) })))
+        Box::pin(async move {
+            let view = self.view();
+            if let Some(top) = state::log_of(&view.tree(), guid) {
+                Removal::find(&view, &top.to_string())?.vacate(self).await?;
+            }
+            self.run(false, move |cx| state::offline(cx, guid, temporary)).await
+        })
     }
 
     /// Excludes a leaf as if it had failed, until it is cleared or taken online (`zpool offline -f`).

@@ -14,7 +14,7 @@ use ondisk::{
 };
 use pool::{
     import::Device,
-    vdev::{Aux, Disks, Kind, Standing, Tree, Vdev},
+    vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev},
 };
 
 use super::{Onlined, find, grow, join, leave, refused, replicas, shape};
@@ -26,21 +26,34 @@ use crate::{
     sync::Syncer,
 };
 
+/// The top-level log device that would be gone without leaf `guid`: intent logs have to leave it first.
+pub(super) fn log_of(tree: &Tree, guid: u64) -> Option<u64> {
+    let place = find::locate(tree, guid).filter(|place| place.top.class() == Class::Log)?;
+    let is_away = place.vdev.leaf.as_ref().is_none_or(|leaf| leaf.condition.get().offline);
+    (!is_away && replicas::is_required(tree, guid)).then_some(place.top.guid)
+}
+
 /// Takes a leaf offline.
-pub(super) fn offline(cx: &mut Syncer, guid: u64, temporary: bool) -> Result<(), OpError> {
-    let tree = cx.io.tree();
-    refuse_resting_spare(cx, &tree, guid)?;
-    let place = find::leaf(&tree, guid)?;
-    let Some(leaf) = &place.vdev.leaf else { return Ok(()) };
-    let before = leaf.condition.get().offline;
-    if !before && replicas::is_required(&tree, guid) {
-        return Err(refused("no valid replicas"));
-    }
-    change(cx, &tree, place.vdev, "taken offline", |now| {
-        now.offline = true;
-        now.until_export = temporary && (now.until_export || !before);
-    });
-    Ok(())
+pub(super) fn offline(cx: &mut Syncer, guid: u64, temporary: bool) -> BoxFuture<'_, Result<(), OpError>> {
+    Box::pin(async move {
+        let tree = cx.io.tree();
+        refuse_resting_spare(cx, &tree, guid)?;
+        let place = find::leaf(&tree, guid)?;
+        let Some(leaf) = &place.vdev.leaf else { return Ok(()) };
+        let before = leaf.condition.get().offline;
+        if !before && replicas::is_required(&tree, guid) {
+            // A log on which nothing lies can be spared.
+            let is_log = place.top.class() == Class::Log;
+            if !is_log || cx.out.alloc.retire(place.top.id).await? > 0 {
+                return Err(refused("no valid replicas"));
+            }
+        }
+        change(cx, &tree, place.vdev, "taken offline", |now| {
+            now.offline = true;
+            now.until_export = temporary && (now.until_export || !before);
+        });
+        Ok(())
+    })
 }
 
 /// Excludes a leaf as if it had failed (`zpool offline -f`).
@@ -100,6 +113,9 @@ pub(super) fn online(
             moved(cx, guid, &disk.info().path)?;
             // It gets a full, current label in this transaction group.
             cx.config_dirty = true;
+            if place.top.class() == Class::Log && place.top.is_readable() {
+                cx.out.alloc.reinstate(top);
+            }
         }
         if expand {
             grow::grow(cx, top).await?;
