@@ -27,7 +27,7 @@ use crate::{
     create::{FIRST_TXG, VDEV_ZAP_MAP},
     dsl::OpError,
     events::Event,
-    mos::{DIRECTORY, zap},
+    mos::{DIRECTORY, packed, zap},
     sync::Syncer,
     write::labels,
 };
@@ -130,6 +130,10 @@ pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFutur
         let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else {
             return Err(refused(format!("{name} cannot be opened")));
         };
+        if disk.info().read_only {
+            // It could not be taken when the pool was opened.
+            return Err(refused(format!("{name} is busy, or device removal is in progress")));
+        }
         let new = NewLeaf { path: name, disk, is_file: vdev.kind == Kind::File, ashift: None };
         check(&tree, place, &new)?;
         let is_spare = place.vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare);
@@ -241,7 +245,6 @@ async fn take_in(cx: &mut Syncer, mut config: NvList, guid: u64, disk: Arc<dyn D
 
 /// Takes spare `guid` out of the pool's list of spares: it is an ordinary device from now on.
 pub(super) async fn no_longer_spare(cx: &mut Syncer, guid: u64) -> Result<(), OpError> {
-    use crate::mos::packed;
     let object = zap::get_u64(&mut cx.mos, DIRECTORY, "spares").await?.filter(|object| *object != 0);
     let Some(object) = object else { return Ok(()) };
     let mut list = packed::read(&mut cx.mos, object).await?;

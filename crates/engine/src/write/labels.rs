@@ -171,7 +171,7 @@ pub async fn initialize_auxiliary(
 /// The device fails, or is too small to have labels.
 pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), EngineError> {
     let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-    for start in geometry(&disk)?.labels() {
+    for start in geometry(disk)?.labels() {
         disk.write(start, zeroes.clone()).await.map_err(device_error)?;
     }
     disk.flush().await.map_err(device_error)

@@ -163,6 +163,8 @@ impl Case {
         for _ in 0..1000 {
             let is_running = self.engine().scan_progress().is_some_and(|progress| progress.running);
             if devices::lacking(&self.engine().view().tree()).is_empty() && !is_running {
+                // The devices change before the transaction group that says so is durable.
+                self.engine().sync().await.unwrap();
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -701,17 +703,19 @@ async fn a_log_device_goes_offline() {
     let log = case.guid("d2");
     let stable = Durability::Stable(block::Asked::Fua);
     let volume = case.volume().await;
-    let mut write = async |case: &mut Case, at: usize| {
+    let write = async |case: &mut Case, fill: u8| {
         let volume = case.volume().await;
-        case.twin[at..at + 4096].fill(7);
-        volume.write(at as u64, data(vec![7; 4096]), stable).await.unwrap();
+        for at in (0..40 * 8192).step_by(8192) {
+            case.twin[at..at + 4096].fill(fill);
+            volume.write(at as u64, data(vec![fill; 4096]), stable).await.unwrap();
+        }
     };
-    write(&mut case, 0).await;
+    write(&mut case, 1).await;
     assert_eq!(volume.log_report().devices.iter().map(|(vdev, _)| *vdev).collect::<Vec<_>>(), [1]);
     drop(volume);
     case.engine().offline(log, false).await.unwrap();
     assert_eq!(case.state(log), State::Offline);
-    write(&mut case, 8192).await;
+    write(&mut case, 2).await;
     case.check().await;
     // Not exported: the power goes.
     let running = case.running.take().unwrap();
@@ -721,8 +725,29 @@ async fn a_log_device_goes_offline() {
     case.check().await;
     case.engine().online(log, None, false).await.unwrap();
     case.settled().await;
-    write(&mut case, 16384).await;
+    write(&mut case, 3).await;
     let report = case.volume().await.log_report();
     assert_eq!(report.devices.iter().map(|(vdev, _)| *vdev).collect::<Vec<_>>(), [1], "in use again");
     case.judge("the log is back").await;
+}
+
+/// Spares at rest are taken when a pool is imported for writing, as its members are: locked, and fit to stand in.
+#[tokio::test]
+async fn spares_of_an_imported_pool_can_stand_in() {
+    let (world, running) = World::create("mirror d0 d1 spare d2", 12, DISK, 12).await;
+    running.export().await;
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let syncer = files::reopen(dir.path(), 1).await.unwrap();
+    let engine = engine::engine::Engine::start(syncer, quiet()).await.unwrap();
+    let spare = engine.view().spares()[0].guid;
+    let original = engine.view().tree().leaves()[1].guid;
+    let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    let taken = disk::FileDisk::open(&dir.path().join("d2.img"), lock);
+    assert!(taken.is_err(), "nobody else can take it");
+    engine.activate_spare(original, spare).await.unwrap();
+    engine.end(engine::engine::Ending::Export).await.unwrap();
+    drop(engine);
+    let syncer = files::reopen(dir.path(), 2).await.unwrap();
+    assert_eq!(syncer.io.tree().leaves().len(), 3);
 }

@@ -1,6 +1,6 @@
 //! Opening a candidate: uberblock, MOS, the pool's own configuration, and back to the devices with it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use disk::Disk;
 use ondisk::{
@@ -9,7 +9,7 @@ use ondisk::{
     uberblock::{ScratchState, Uberblock},
 };
 
-use super::{Candidate, ImportError, UnsupportedFeature, learn, scan::newest};
+use super::{Candidate, Device, ImportError, UnsupportedFeature, learn, scan::newest};
 use crate::{
     cache::BlockCache,
     dmu::{ObjectSet, ReadError},
@@ -153,7 +153,7 @@ async fn is_alive(candidate: &Candidate, best: &Uberblock) -> bool {
     };
     tokio::time::sleep(wait.min(HEARTBEAT_WAIT_MAX)).await;
     for device in &candidate.devices {
-        if let Ok(Some(now)) = super::Device::read(Arc::clone(&device.disk)).await
+        if let Ok(Some(now)) = Device::read(Arc::clone(&device.disk)).await
             && now.best() > Some(best.rank())
         {
             return true;
@@ -194,6 +194,33 @@ pub(super) fn tentative_tree(candidate: &Candidate, uberblock: &Uberblock) -> Re
 fn disks(candidate: &Candidate) -> BTreeMap<u64, Arc<dyn Disk>> {
     let devices = candidate.devices.iter().chain(&candidate.auxiliaries);
     devices.filter_map(|device| Some((device.guids()?.0, Arc::clone(&device.disk)))).collect()
+}
+
+/// Opens the pool's spares at rest as its members were: so that they can stand in, and so that nobody else takes them. One
+/// that another pool has in use stays as it is.
+async fn take_spares(
+    candidate: &Candidate,
+    spares: &[NvList],
+    tree: &Tree,
+    disks: &mut BTreeMap<u64, Arc<dyn Disk>>,
+) {
+    let Some(opener) = &candidate.again.0 else { return };
+    let guids: Vec<u64> = spares.iter().filter_map(|spare| spare.u64("guid")).collect();
+    for device in &candidate.auxiliaries {
+        let Some((guid, _)) = device.guids().filter(|(guid, _)| guids.contains(guid)) else { continue };
+        if tree.leaves().iter().any(|leaf| leaf.guid == guid) {
+            continue;
+        }
+        let again = match opener(Path::new(&device.path)) {
+            Ok(disk) => Device::read(disk).await,
+            Err(error) => Err(error),
+        };
+        match again {
+            Ok(Some(again)) if again.guids() == device.guids() => drop(disks.insert(guid, again.disk)),
+            Ok(_) => tracing::warn!(path = device.path, "no longer a spare"),
+            Err(error) => tracing::warn!(path = device.path, %error, "a spare that cannot be used"),
+        }
+    }
 }
 
 fn reflow(uberblock: &Uberblock) -> Option<Reflow> {
@@ -276,7 +303,8 @@ async fn open_at(
     if !unsupported.is_empty() {
         return Err(ImportError::Unsupported { features: unsupported });
     }
-    let all_disks = disks(candidate);
+    let mut all_disks = disks(candidate);
+    take_spares(candidate, &learnt.spares, &io.tree(), &mut all_disks).await;
     let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
         list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
     };

@@ -128,12 +128,24 @@ pub struct Candidate {
     pub auxiliaries: Vec<Device>,
     /// All its uberblocks, best first. Never empty.
     pub uberblocks: Vec<Uberblock>,
+    /// Opens its spares for writing, once it is known which they are.
+    pub(super) again: Again,
+}
+
+/// How to open devices again, if there is a way.
+#[derive(Clone, Default)]
+pub(super) struct Again(pub(super) Option<Opener>);
+
+impl fmt::Debug for Again {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Again" } else { "Never" })
+    }
 }
 
 impl Candidate {
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
-    /// and its labels are read again: another process may have written to it since the scan. Spares and cache
-    /// devices at rest stay as they are.
+    /// and its labels are read again: another process may have written to it since the scan. Its spares follow when the
+    /// pool is opened, for only the pool says which they are; cache devices at rest stay as they are.
     ///
     /// # Errors
     /// A device cannot be opened, or is no longer of this pool: the error names it.
@@ -147,9 +159,11 @@ impl Candidate {
             })?;
             devices.push(again);
         }
-        candidate(self.guid, devices, &self.auxiliaries).ok_or_else(|| {
+        let mut again = candidate(self.guid, devices, &self.auxiliaries).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, format!("pool '{}' has no valid uberblock", self.name))
-        })
+        })?;
+        again.again = Again(Some(Arc::clone(opener)));
+        Ok(again)
     }
 }
 
@@ -312,6 +326,7 @@ fn candidate(guid: u64, devices: Vec<Device>, auxiliaries: &[Device]) -> Option<
         auxiliaries: auxiliaries.to_vec(),
         uberblocks,
         devices,
+        again: Again::default(),
     })
 }
 
