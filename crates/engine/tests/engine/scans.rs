@@ -1,9 +1,16 @@
 //! Scrub, resilver, self-heal: what is wrong on some device is found, made right and counted, and nothing else changes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use block::{BlockVolume, Durability};
-use disk::{Disk, MemDisk};
+use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk, ModelDisk, Profile};
 use engine::{
     dsl::{Properties, Stored},
     engine::{Engine, Options},
@@ -198,4 +205,397 @@ async fn a_leaf_that_was_away_gets_what_it_missed_and_no_more() {
         assert!(content(&*volume).await == expected, "{layout}");
         close(engine).await;
     }
+}
+
+/// A disk whose reads are counted.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn Disk>,
+    read: Arc<AtomicU64>,
+}
+
+impl Disk for Counting {
+    fn info(&self) -> DiskInfo {
+        self.inner.info()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        self.read.fetch_add(buf.len() as u64, Relaxed);
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        self.inner.write(offset, data)
+    }
+    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        self.inner.write_through(offset, data)
+    }
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        self.inner.trim(offset, len)
+    }
+}
+
+/// The pool on disks that turn slowly, and how much is read from each.
+async fn slowly(world: &World, stretch: u32) -> (Arc<Engine>, Vec<Arc<AtomicU64>>) {
+    let mut counts = Vec::new();
+    let disks = world.media.iter().zip(1..).map(|(media, seed)| {
+        let read = Arc::new(AtomicU64::new(0));
+        counts.push(Arc::clone(&read));
+        let profile = Profile::hdd_7200().stretched(stretch);
+        let inner = Arc::new(ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed));
+        Arc::new(Counting { inner, read }) as Arc<dyn Disk>
+    });
+    (support::start_on(disks.collect(), 1, quiet()).await.unwrap(), counts)
+}
+
+/// zdb's opinion of what is on the media.
+fn judge(world: &World) {
+    let dir = tempfile::tempdir_in(fixtures::scratch()).unwrap();
+    world.save(dir.path());
+    if fixtures::tool("zdb").is_some() {
+        fixtures::zdb_check(&[], dir.path(), POOL).unwrap_or_else(|text| panic!("zdb: {text}"));
+    }
+}
+
+/// A pool whose second disk missed everything: as large as `size`.
+async fn half(size: u64) -> (World, Vec<u8>) {
+    let (world, running) = World::create("mirror d0 d1", 12, 128 << 20, 9).await;
+    running.export().await;
+    let engine = open_without(&world, &[1], quiet()).await;
+    let running = Running { engine: Arc::clone(&engine), disks: Vec::new() };
+    let volume = running.volume(&format!("{POOL}/v"), size, 16384, plain()).await;
+    for number in 0..size / 16384 {
+        let bytes = noise(number, 16384);
+        volume.write(number * 16384, data(bytes), Durability::Cached).await.unwrap();
+    }
+    engine.sync().await.unwrap();
+    let expected = content(&*volume).await;
+    drop((volume, running));
+    close(engine).await;
+    (world, expected)
+}
+
+async fn until(engine: &Engine, share: f64) -> Progress {
+    loop {
+        let progress = engine.scan_progress().unwrap();
+        assert!(progress.ended.is_none(), "it ended before: {progress:?}");
+        if progress.issued as f64 >= share * progress.total as f64 && progress.issued > 2 * MIB {
+            return progress;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resilver_goes_on_where_it_was_when_the_pool_was_closed() {
+    let (world, expected) = half(48 * MIB).await;
+    let (engine, first) = slowly(&world, 4).await;
+    let progress = until(&engine, 0.5).await;
+    assert_eq!(progress.kind, ScanKind::Resilver);
+    close(engine).await;
+    let (engine, second) = slowly(&world, 4).await;
+    let continued = engine.scan_progress().unwrap();
+    assert!(continued.issued >= progress.issued, "{continued:?} after {progress:?}");
+    let done = over(&engine).await;
+    assert_eq!((done.errors, done.started), (0, progress.started));
+    let (first, second) = (first[0].load(Relaxed), second[0].load(Relaxed));
+    assert!(first >= 24 * MIB && second < 32 * MIB, "{first} bytes read before, {second} after");
+    assert!(first + second < 66 * MIB, "{first} and {second}");
+    close(engine).await;
+    world.verify("in two parts").await;
+    judge(&world);
+    let engine = open_without(&world, &[0], quiet()).await;
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(content(&*volume).await == expected);
+    close(engine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_in_the_middle_of_a_resilver_costs_nothing() {
+    let (mut world, expected) = half(24 * MIB).await;
+    for round in 0..6u64 {
+        let running = world.open().await;
+        for _ in 0..round * 3 {
+            tokio::task::yield_now().await;
+        }
+        if round % 2 == 1 {
+            running.engine.sync().await.unwrap();
+        }
+        world.cut(running).await;
+    }
+    let running = world.open().await;
+    let done = over(&running.engine).await;
+    assert_eq!(done.errors, 0);
+    running.export().await;
+    world.verify("after power cuts").await;
+    let engine = open_without(&world, &[0], quiet()).await;
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(content(&*volume).await == expected);
+    close(engine).await;
+}
+
+/// Space of blocks that the resilver has found and not yet copied is freed and given to other blocks all the time. A
+/// repair that came late would destroy these, and a read that came late would be taken for damage.
+#[tokio::test(start_paused = true)]
+async fn blocks_freed_and_replaced_under_a_resilver_are_neither_harmed_nor_missed() {
+    for (layout, away) in [("mirror d0 d1", 1), ("raidz d0 d1 d2", 2)] {
+        let (world, running) = World::create(layout, 12, 72 << 20, 9).await;
+        running.export().await;
+        let engine = open_without(&world, &[away], quiet()).await;
+        let running = Running { engine: Arc::clone(&engine), disks: Vec::new() };
+        let volume = running.volume(&format!("{POOL}/v"), 20 * MIB, 8192, plain()).await;
+        scribble(&volume, 1, 3000, 8192).await;
+        drop((volume, running));
+        close(engine).await;
+        let (engine, _) = slowly(&world, 2).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let mut rounds = 0;
+        while engine.scan_progress().is_none_or(|progress| progress.ended.is_none()) {
+            scribble(&volume, 100 + rounds, 300, 8192).await;
+            engine.sync().await.unwrap();
+            rounds += 1;
+            assert!(rounds < 2000, "{layout}: it does not end");
+        }
+        assert!(rounds > 5, "{layout}: {rounds}");
+        let done = over(&engine).await;
+        assert_eq!((done.kind, done.errors), (ScanKind::Resilver, 0), "{layout}");
+        assert!(checksum_errors(&engine).values().all(|count| *count == 0), "{layout}");
+        let expected = content(&*volume).await;
+        let lost = engine.events().since(0).iter().any(|r| matches!(r.event, Event::DataLost { .. }));
+        assert!(!lost, "{layout}");
+        drop(volume);
+        close(engine).await;
+        world.verify(layout).await;
+        judge(&world);
+        let engine = open_without(&world, &[0], quiet()).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert!(content(&*volume).await == expected, "{layout}");
+        assert!(checksum_errors(&engine).values().all(|count| *count == 0), "{layout}");
+        close(engine).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_clones_copies_and_small_blocks_are_resilvered_too() {
+    let (world, running) = World::create("raidz d0 d1 d2", 12, 128 << 20, 4).await;
+    running.export().await;
+    let engine = open_without(&world, &[0], quiet()).await;
+    let running = Running { engine: Arc::clone(&engine), disks: Vec::new() };
+    let mut expected = BTreeMap::new();
+    for (name, block, properties) in [
+        ("a", 4096, plain()),
+        ("b", 65536, Properties::from([("copies".to_owned(), Stored::Number(2))])),
+        ("c", 16384, Properties::from([("checksum".to_owned(), Stored::Number(8))])),
+    ] {
+        let name = format!("{POOL}/{name}");
+        let volume = running.volume(&name, 4 * MIB, block, properties).await;
+        scribble(&volume, 1, 60, block as usize).await;
+        take_snapshot(&engine, format!("{name}@one")).await;
+        scribble(&volume, 2, 30, block as usize).await;
+        engine.sync().await.unwrap();
+        let (of, clone) = (format!("{name}@one"), format!("{name}-clone"));
+        let as_clone = clone.clone();
+        engine
+            .run(false, move |cx| {
+                Box::pin(async move { engine::dsl::clone(cx, &of, &as_clone, &Properties::new(), false).await })
+            })
+            .await
+            .unwrap();
+        let copy = engine.volume(&clone).await.unwrap();
+        scribble(&copy, 3, 20, block as usize).await;
+        engine.sync().await.unwrap();
+        expected.insert(name, content(&*volume).await);
+        expected.insert(clone, content(&*copy).await);
+    }
+    drop(running);
+    close(engine).await;
+    let running = world.open().await;
+    assert_eq!(over(&running.engine).await.errors, 0);
+    running.export().await;
+    world.verify("all kinds").await;
+    judge(&world);
+    let engine = open_without(&world, &[1], quiet()).await;
+    for (name, expected) in expected {
+        let volume = engine.volume(&name).await.unwrap();
+        assert!(content(&*volume).await == expected, "{name}");
+    }
+    close(engine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_is_listed_and_everything_else_is_right() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    // A few of the volume's blocks, on both sides.
+    let mut lost = Vec::new();
+    for media in &world.media {
+        let all = media.snapshot(0..media.info().size);
+        for block in [3usize, 77, 200] {
+            let bytes = &expected[block * 16384..(block + 1) * 16384];
+            if bytes.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let places: Vec<usize> =
+                (0..all.len() / 4096 - 4).map(|n| n * 4096).filter(|at| all[*at..*at + 16384] == *bytes).collect();
+            for at in places {
+                media.write(at as u64 + 512, vec![0xee; 512].into()).await.unwrap();
+                lost.push(block as u64);
+            }
+        }
+    }
+    lost.sort_unstable();
+    lost.dedup();
+    assert!(!lost.is_empty());
+    let running = world.open().await;
+    let done = scrub(&running.engine).await;
+    assert_eq!(done.errors, lost.len() as u64);
+    running.engine.sync().await.unwrap();
+    let log = pool::status::error_log(&running.engine.view()).await.unwrap();
+    let blocks: Vec<u64> = log.iter().map(|entry| entry.at.blkid).collect();
+    assert_eq!(blocks, lost, "{log:?}");
+    let told: Vec<String> = running
+        .engine
+        .events()
+        .since(0)
+        .iter()
+        .filter_map(|record| match &record.event {
+            Event::DataLost { what, .. } => Some(what.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told.len(), lost.len());
+    assert!(told[0].starts_with(&format!("{POOL}/v:<0x1> offset ")), "{told:?}");
+    // It is remembered, and forgotten when the blocks were written anew and a scrub finds nothing.
+    running.export().await;
+    let running = world.open().await;
+    assert_eq!(pool::status::error_log(&running.engine.view()).await.unwrap().len(), lost.len());
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    for (number, bytes) in expected.chunks(16384).enumerate() {
+        let at = number as u64 * 16384;
+        if lost.contains(&(number as u64)) {
+            assert!(volume.read(at, 16384).await.is_err(), "block {number} is lost");
+            volume.write(at, data(bytes.to_vec()), Durability::Cached).await.unwrap();
+        }
+    }
+    running.engine.sync().await.unwrap();
+    assert_eq!(content(&*volume).await, expected);
+    assert_eq!(scrub(&running.engine).await.errors, 0);
+    running.engine.sync().await.unwrap();
+    assert!(pool::status::error_log(&running.engine.view()).await.unwrap().is_empty());
+    drop(volume);
+    running.export().await;
+    world.verify("written anew").await;
+    judge(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_block_that_is_read_is_healed_at_once() {
+    for (layout, bad) in [("mirror d0 d1", 0), ("raidz2 d0 d1 d2 d3", 2)] {
+        let (world, running, volume) = filled(layout, 8 * MIB).await;
+        let expected = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        corrupt(&world.media[bad], 2, 1).await;
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert_eq!(content(&*volume).await, expected, "{layout}");
+        for _ in 0..200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let events = running.engine.events().since(0);
+        let repaired: u64 = events
+            .iter()
+            .map(|record| match &record.event {
+                Event::Repaired { device, bytes } => {
+                    assert_eq!(device.path.as_deref(), Some(&*format!("/disks/d{bad}")), "{layout}");
+                    *bytes
+                }
+                _ => 0,
+            })
+            .sum();
+        assert!(repaired > 0, "{layout}");
+        drop(volume);
+        running.export().await;
+        // What was read once is right now, also without the others.
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert_eq!(content(&*volume).await, expected, "{layout}");
+        let left = checksum_errors(&running.engine).values().sum::<u64>();
+        // One side of a mirror is asked for its share only.
+        assert!(left == 0, "{layout}: {left} wrong answers after all was read and healed");
+        drop(volume);
+        running.export().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
+    let (world, running, volume) = filled("mirror d0 d1", 32 * MIB).await;
+    scribble(&volume, 8, 1500, 16384).await;
+    running.engine.sync().await.unwrap();
+    drop(volume);
+    running.export().await;
+    let (engine, _) = slowly(&world, 20).await;
+    let refused = |answer: Result<(), engine::dsl::OpError>| answer.unwrap_err().to_string();
+    assert_eq!(refused(engine.scan(ScanCommand::Stop).await), "there is no active scrub");
+    assert_eq!(refused(engine.scan(ScanCommand::Pause).await), "there is no active scrub");
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    assert_eq!(
+        refused(engine.scan(ScanCommand::Scrub).await),
+        "currently scrubbing; use 'zpool scrub -s' to cancel scrub"
+    );
+    until(&engine, 0.2).await;
+    engine.scan(ScanCommand::Pause).await.unwrap();
+    assert_eq!(
+        refused(engine.scan(ScanCommand::Pause).await),
+        "scrub is paused; use 'zpool scrub' to resume scrub"
+    );
+    close(engine).await;
+    // Paused it stays, in the eyes of OpenZFS too.
+    let (engine, _) = slowly(&world, 20).await;
+    let progress = engine.scan_progress().unwrap();
+    assert!(!progress.running && progress.paused.is_some(), "{progress:?}");
+    assert_eq!(engine.view().scan().unwrap().flags() & 2, 2);
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    until(&engine, 0.5).await;
+    engine.scan(ScanCommand::Stop).await.unwrap();
+    let progress = engine.scan_progress().unwrap();
+    assert!(progress.ended.is_some() && !progress.running);
+    assert_eq!(engine.view().scan().unwrap().state(), ondisk::scan::ScanState::Cancelled);
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    assert_eq!(over(&engine).await.errors, 0);
+    close(engine).await;
+    world.verify("begun and halted").await;
+    judge(&world);
+}
+
+/// The pool's own disks are nearly full, and the view that a walk pinned gives way to writers.
+#[tokio::test(start_paused = true)]
+async fn writers_of_a_full_pool_do_not_wait_for_scans() {
+    let (world, running) = World::create("mirror d0 d1", 12, 72 << 20, 2).await;
+    let volume = running.volume(&format!("{POOL}/v"), 40 * MIB, 8192, plain()).await;
+    let mut random = StdRng::seed_from_u64(1);
+    let mut full = 0;
+    running.engine.scan(ScanCommand::Scrub).await.unwrap();
+    for round in 0..400u64 {
+        for number in 0..60u64 {
+            let at = random.random_range(0..40 * MIB / 8192) * 8192;
+            let bytes = noise(round << 20 | number, 8192);
+            full += u32::from(volume.write(at, data(bytes), Durability::Cached).await.is_err());
+        }
+        running.engine.sync().await.unwrap();
+        if round % 40 == 39 {
+            // Refused while one runs: then that one is enough.
+            drop(running.engine.scan(ScanCommand::Scrub).await);
+        }
+    }
+    println!("{full} writes found no room");
+    assert!(running.engine.suspended().is_none());
+    assert_eq!(over(&running.engine).await.errors, 0);
+    drop(volume);
+    running.export().await;
+    world.verify("full").await;
 }
