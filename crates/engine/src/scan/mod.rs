@@ -24,7 +24,7 @@ mod walk;
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use pool::{Bookmark, Pool, status::LiveScan, verify::Location};
+use pool::{Bookmark, Pool, verify::Location};
 
 use crate::{BoxFuture, dsl::OpError, engine::Engine, events::ScanKind};
 
@@ -76,25 +76,6 @@ pub struct Progress {
     pub remaining: Option<Range<Duration>>,
     /// Leaves (guids) that are brought up to date.
     pub targets: Vec<u64>,
-}
-
-impl Progress {
-    /// As `zpool status` shows it, if it runs or waits to go on; `now` in seconds since 1970.
-    #[must_use]
-    pub fn live(&self, now: u64) -> Option<LiveScan> {
-        let elapsed = now.saturating_sub(self.started).max(1) as f64;
-        let overall = |bytes: u64| bytes as f64 / elapsed;
-        self.ended.is_none().then(|| LiveScan {
-            is_resilver: self.kind == ScanKind::Resilver,
-            started: self.started,
-            paused: self.paused,
-            total: self.total,
-            scanned: (self.scanned, overall(self.scanned).max(self.rate)),
-            issued: (self.issued, if self.rate > 0.0 { self.rate } else { overall(self.issued) }),
-            processed: self.processed,
-            remaining: self.remaining.clone(),
-        })
-    }
 }
 
 impl Engine {

@@ -64,6 +64,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     let mut run = Run {
         id: 0,
         kind,
+        logged_only: false,
         min: words[word::MIN],
         max: words[word::MAX],
         started: words[word::START],
@@ -148,7 +149,7 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<(), EngineError> {
     }
     if let Some(lacking) = wanted(&scans, &devices::lacking(&cx.io.tree())) {
         end(cx, &scans, ScanStep::Cancelled).await?;
-        begin(cx, &scans, ScanKind::Resilver, &lacking).await?;
+        begin(cx, &scans, (ScanKind::Resilver, false), &lacking).await?;
     }
     errors::sync(cx, &scans.found).await?;
     write(cx, &scans).await
@@ -181,15 +182,18 @@ fn wanted(scans: &Scans, lacking: &[(u64, TxgSet)]) -> Option<Vec<(u64, TxgSet)>
 async fn begin(
     cx: &mut Syncer,
     scans: &Scans,
-    kind: ScanKind,
+    (kind, logged_only): (ScanKind, bool),
     lacking: &[(u64, TxgSet)],
 ) -> Result<(), EngineError> {
     let (min, max) = match kind {
         ScanKind::Scrub => (0, cx.txg),
         ScanKind::Resilver => range(lacking).unwrap_or((cx.txg, cx.txg)),
     };
-    let queue = zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?;
-    let total = cx.out.alloc.used();
+    let queue = match logged_only {
+        true => 0,
+        false => zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?,
+    };
+    let total = if logged_only { 0 } else { cx.out.alloc.used() };
     let mut words: Words = [0; ScanPhys::WORDS];
     words[word::FUNC] = if kind == ScanKind::Scrub { 1 } else { 2 };
     words[word::STATE] = 1;
@@ -201,6 +205,7 @@ async fn begin(
     let mut run = Run {
         id: 0,
         kind,
+        logged_only,
         min,
         max,
         started: cx.now,
@@ -220,7 +225,10 @@ async fn begin(
     }
     let mut state = scans.state.lock();
     run.id = state.generation + 1;
-    (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
+    (state.run, state.dirty) = (Some(run), !logged_only);
+    if !logged_only {
+        state.words = Some(words);
+    }
     state.finished = None;
     scans.wake(&mut state);
     Ok(())
@@ -230,7 +238,7 @@ async fn begin(
 async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     let run = scans.state.lock().run.clone();
     let Some(run) = run else { return Ok(()) };
-    if run.whole || run.counts.errors == 0 {
+    if !run.logged_only && (run.whole || run.counts.errors == 0) {
         settle_targets(cx, scans, &run);
     }
     if run.kind == ScanKind::Scrub {
@@ -271,7 +279,8 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
     let (queue, run) = {
         let mut state = scans.state.lock();
         let Some(run) = state.run.take() else { return Ok(()) };
-        let queue = state.words.as_mut().map_or(0, |words| {
+        let is_written = !run.logged_only;
+        let queue = state.words.as_mut().filter(|_| is_written).map_or(0, |words| {
             words[word::STATE] = if step == ScanStep::Finished { 2 } else { 3 };
             words[word::END] = cx.now.max(run.started);
             words[word::EXAMINED] = run.counts.issued;
@@ -280,7 +289,7 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
             words[word::FLAGS] = 0;
             std::mem::take(&mut words[word::QUEUE])
         });
-        (state.dirty, state.foreign_queue, state.finished) = (true, false, None);
+        (state.dirty, state.foreign_queue, state.finished) = (is_written, false, None);
         scans.wake(&mut state);
         (queue, run)
     };
@@ -315,7 +324,7 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     }
     let (words, cursor) = {
         let mut state = scans.state.lock();
-        if !std::mem::take(&mut state.dirty) {
+        if !std::mem::take(&mut state.dirty) || state.run.as_ref().is_some_and(|run| run.logged_only) {
             return Ok(());
         }
         let state = &mut *state;
@@ -349,7 +358,8 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
     match (command, running) {
         (ScanCommand::Scrub | ScanCommand::ScrubErrors, None) => {
             let lacking = devices::lacking(&cx.io.tree());
-            begin(cx, &scans, ScanKind::Scrub, &lacking).await?;
+            let logged_only = command == ScanCommand::ScrubErrors;
+            begin(cx, &scans, (ScanKind::Scrub, logged_only), &lacking).await?;
         }
         (ScanCommand::Scrub, Some((ScanKind::Scrub, true))) => pause(cx, &scans, false),
         (ScanCommand::Scrub, Some((ScanKind::Scrub, false))) => {
@@ -376,7 +386,7 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
             scans.state.lock().given_up.clear();
             let lacking = devices::lacking(&cx.io.tree());
             end(cx, &scans, ScanStep::Cancelled).await?;
-            begin(cx, &scans, ScanKind::Resilver, &lacking).await?;
+            begin(cx, &scans, (ScanKind::Resilver, false), &lacking).await?;
         }
     }
     Ok(())
@@ -387,8 +397,6 @@ fn pause(cx: &Syncer, scans: &Scans, paused: bool) {
     let Some(run) = &mut state.run else { return };
     run.paused = paused.then_some(cx.now);
     cx.events.tell(event(run, if paused { ScanStep::Paused } else { ScanStep::Resumed }));
-    // What is under way is read again when it goes on.
-    run.counts = run.settled;
     state.dirty = true;
     scans.wake(&mut state);
 }

@@ -132,7 +132,7 @@ impl Pass {
     }
 
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut Run) -> T) -> Option<T> {
-        self.ground.scans.update(self.generation, change)
+        self.ground.scans.update(self.run.id, change)
     }
 
     pub(super) fn how(&self, one_copy: bool) -> How<'_> {
@@ -158,16 +158,25 @@ impl Pass {
                 return Ended::Later;
             }
             let Some(pin) = self.ground.horizon.pin_view(view.uberblock().txg) else { return Ended::Later };
-            self.update(|run| run.meter.start());
             let position = self.update(|run| run.position).unwrap_or_default();
-            if let Err(ended) = walk::walk(self, &view, &pin, position).await {
+            let walked = match self.run.logged_only {
+                true => walk::logged(self, &view, &pin).await,
+                false => walk::walk(self, &view, &pin, position).await,
+            };
+            if let Err(ended) = walked {
                 waiting.clear();
+                // All of it will be met again.
+                self.update(|run| run.counts = run.settled);
                 return ended;
             }
             let limit = waiting.end();
             drop(pin);
             let bytes = waiting.bytes();
-            self.update(|run| run.known = limit.is_none().then_some(run.counts.issued + bytes));
+            self.update(|run| {
+                run.known = limit.is_none().then_some(run.counts.issued + bytes);
+                // Finding the way says nothing about how fast it is gone.
+                run.meter.start();
+            });
             if !self.checkpoint(Position { metadata: true, ..position }).await {
                 return Ended::Later;
             }
@@ -255,6 +264,8 @@ impl Pass {
     async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) {
         let Some(view) = (self.ground.view)() else { return };
         let io = view.io();
+        // Before and after: a leaf that is away for a moment lacks what is read in that moment.
+        self.ground.scans.look_at(&io.tree());
         let mut examine = std::pin::pin!(io.examine_for_scan(&batch.blocks, self.how(false)));
         let mut queued = Some(queued);
         let examined = std::future::poll_fn(|context| {
@@ -266,6 +277,7 @@ impl Pass {
             answer
         })
         .await;
+        self.ground.scans.look_at(&io.tree());
         let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
         self.conclude(&view, &batch.blocks, examined).await;
         self.update(|run| {

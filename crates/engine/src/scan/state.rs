@@ -84,6 +84,8 @@ pub(super) struct Run {
     /// Another one for each scan.
     pub(super) id: u64,
     pub(super) kind: ScanKind,
+    /// Only blocks of the error log; nothing of it is written down but what became of them.
+    pub(super) logged_only: bool,
     /// Births: greater than this …
     pub(super) min: u64,
     /// … and at most this.
@@ -159,13 +161,9 @@ impl Scans {
         state.generation == generation && !state.halted
     }
 
-    /// Changes the scan of this generation, if it is still the one.
-    pub(super) fn update<T>(&self, generation: u64, change: impl FnOnce(&mut Run) -> T) -> Option<T> {
-        let mut state = self.state.lock();
-        if state.generation != generation {
-            return None;
-        }
-        state.run.as_mut().map(change)
+    /// Changes this scan, if it is still the one: what was begun before an interruption counts all the same.
+    pub(super) fn update<T>(&self, id: u64, change: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        self.state.lock().run.as_mut().filter(|run| run.id == id).map(change)
     }
 
     /// No more of this: the pool is being closed.
@@ -212,9 +210,6 @@ impl Scans {
     /// See [`crate::engine::Engine::scan_progress`].
     pub(crate) fn progress(&self) -> Option<Progress> {
         let state = self.state.lock();
-        let words = state.words?;
-        let phys = ScanPhys::from_words(&words).ok()?;
-        let kind = if words[word::FUNC] == 2 { ScanKind::Resilver } else { ScanKind::Scrub };
         if let Some(run) = &state.run {
             let known = run.known.unwrap_or(run.total).max(run.counts.issued);
             let total = if run.kind == ScanKind::Resilver { known } else { run.total.max(run.counts.issued) };
@@ -236,6 +231,9 @@ impl Scans {
                 targets: run.targets.keys().copied().collect(),
             });
         }
+        let words = state.words?;
+        let phys = ScanPhys::from_words(&words).ok()?;
+        let kind = if words[word::FUNC] == 2 { ScanKind::Resilver } else { ScanKind::Scrub };
         let [total, scanned, _, processed] = phys.bytes();
         matches!(phys.state(), ScanState::Finished | ScanState::Cancelled).then(|| Progress {
             kind,

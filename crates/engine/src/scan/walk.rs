@@ -91,6 +91,29 @@ pub(super) async fn walk(
     }
 }
 
+/// Only what the error log names, if it is still there.
+pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Result<(), Ended> {
+    let Ok(log) = pool::status::error_log(view).await else { return Err(Ended::Later) };
+    for entry in log {
+        if let Some(pointer) = crate::heal::find(view, entry.at).await
+            && let Some(waiting) = pass.ground.scans.waiting.get()
+        {
+            waiting.offer(&pointer, entry.at);
+            pass.update(|run| {
+                run.counts.scanned += pointer.asize();
+                run.total += pointer.asize();
+            });
+        }
+        if !pass.goes_on() {
+            return Err(Ended::Interrupted);
+        }
+        if pin.is_broken() {
+            return Err(Ended::Later);
+        }
+    }
+    Ok(())
+}
+
 /// First address.
 fn place(pointer: &BlkPtr) -> (u64, u32) {
     pointer.dvas().next().map_or((0, 0), |dva| (dva.offset, dva.vdev))
@@ -199,6 +222,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let mut answers = self.view.io().examine_for_scan(&blocks, self.pass.how(false)).await;
+        self.pass.ground.scans.look_at(&self.view.tree());
         // Only now is it known that what was read is what was to be read; and so it stays until it is repaired.
         let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
         for (visit, outcome) in visits.into_iter().zip(&mut answers) {
@@ -209,7 +233,6 @@ impl Walk<'_> {
         self.pass.update(|run| {
             run.counts.scanned += bytes;
             run.counts.issued += bytes;
-            run.meter.add(bytes);
         });
         Ok(())
     }

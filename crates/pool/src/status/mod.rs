@@ -7,11 +7,9 @@
 mod errlog;
 mod problem;
 mod progress;
-mod scan;
 
 pub use errlog::{LoggedError, error_log};
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
-pub use scan::LiveScan;
 
 use ondisk::scan::{ScanFunc, ScanPhys, ScanState};
 
