@@ -604,3 +604,120 @@ async fn writers_of_a_full_pool_do_not_wait_for_scans() {
     running.export().await;
     world.verify("full").await;
 }
+
+/// Waits until no scan runs that began by itself.
+async fn at_rest(engine: &Engine) {
+    while engine.scan_progress().is_some_and(|progress| progress.ended.is_none()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pools_that_openzfs_left_damaged_or_degraded_are_scrubbed_here() {
+    for (name, options) in [
+        ("corrupt-mirror2", &[][..]),
+        ("corrupt-raidz2x6", &[]),
+        ("degraded-raidz2x6", &["--degraded"]),
+        ("missing-mirror2", &["--degraded"]),
+        ("missing-raidz2x6", &["--degraded"]),
+        ("missing-raidz3x8", &["--degraded"]),
+    ] {
+        let Some(fixture) = fixtures::try_pool(name) else { continue };
+        let copy = fixture.copy();
+        let syncer = crate::files::reopen(copy.path(), 1).await.unwrap();
+        let pool = syncer.name.clone();
+        let engine = Engine::start(syncer, Options::default()).await.unwrap();
+        at_rest(&engine).await;
+        let done = scrub(&engine).await;
+        assert_eq!(done.errors, 0, "{name}");
+        assert_eq!(done.processed > 0, name.starts_with("corrupt"), "{name}: {done:?}");
+        let again = scrub(&engine).await;
+        assert_eq!((again.errors, again.processed), (0, 0), "{name}");
+        close(engine).await;
+        if fixtures::tool("zdb").is_some() {
+            fixtures::zdb_check(options, copy.path(), &pool).unwrap_or_else(|text| panic!("{name}: {text}"));
+        }
+    }
+}
+
+/// OpenZFS remembers which datasets it has still to visit, and where it is in one: we begin again.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_that_another_program_left_goes_on_here_from_the_start() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    drop(volume);
+    running
+        .engine
+        .run(false, |cx| {
+            Box::pin(async move {
+                use engine::mos::{DIRECTORY, zap};
+                let queue = zap::create(&mut cx.mos, ondisk::dnode::ObjectType::SCAN_QUEUE, 0).await?;
+                zap::set_u64(&mut cx.mos, queue, "36", 5).await?;
+                let mut words = [0u64; 24];
+                words[..10].copy_from_slice(&[1, 1, queue, 0, cx.txg, 0, cx.txg, 1_600_000_000, 0, 9 << 20]);
+                words[10] = 3 << 20;
+                words[14..24].copy_from_slice(&[1, 2, 0, 8, 0, 0x36, 1, 0, 77, 0]);
+                zap::set(&mut cx.mos, DIRECTORY, "scan".into(), ondisk::zap::Value::from_u64s(&words))
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    running.export().await;
+    corrupt(&world.media[1], 5, 3).await;
+    let (engine, _) = slowly(&world, 3).await;
+    let progress = engine.scan_progress().unwrap();
+    assert_eq!((progress.started, progress.issued, progress.ended), (1_600_000_000, 0, None));
+    close(engine).await;
+    // In the middle, and as OpenZFS would take it over: a queue of its own kind, and a bookmark at the start.
+    let dir = tempfile::tempdir_in(fixtures::scratch()).unwrap();
+    world.save(dir.path());
+    if fixtures::tool("zdb").is_some() {
+        fixtures::zdb_check(&["--degraded"], dir.path(), POOL).unwrap_or_else(|text| panic!("zdb: {text}"));
+    }
+    let view = world.look().await.unwrap();
+    let scan = *view.scan().unwrap();
+    assert!(scan.queue_object() != 0 && scan.words()[15..23].iter().all(|word| *word == 0), "{scan:?}");
+    let running = world.open().await;
+    let done = over(&running.engine).await;
+    assert_eq!((done.kind, done.started, done.errors), (ScanKind::Scrub, 1_600_000_000, 0));
+    assert!(done.processed > 0);
+    running.export().await;
+    world.verify("taken over").await;
+    judge(&world);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_is_filled_and_takes_its_place_while_clients_write() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (mut world, running, volume) = filled(layout, 8 * MIB).await;
+        let path = format!("/disks/d{}", world.media.len());
+        let media = Arc::new(MemDisk::new(128 << 20).named(path.clone()));
+        world.media.push(Arc::clone(&media));
+        let view = running.engine.view();
+        let find = |word| engine::devices::find(&view, word);
+        let old = find("/disks/d1").or_else(|_| find("d1")).unwrap();
+        let new = engine::devices::NewLeaf { path, disk: media, is_file: true, ashift: None };
+        running.engine.replace(old, new).await.unwrap();
+        let mut rounds = 0;
+        while engine::devices::find(&running.engine.view(), &old.to_string()).is_ok() {
+            scribble(&volume, 50 + rounds, 40, 16384).await;
+            running.engine.sync().await.unwrap();
+            rounds += 1;
+            assert!(rounds < 500, "{layout}: the old one does not go: {:?}", running.engine.scan_progress());
+        }
+        at_rest(&running.engine).await;
+        assert_eq!(scrub(&running.engine).await.processed, 0, "{layout}");
+        let expected = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        world.media.remove(1);
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert!(content(&*volume).await == expected, "{layout}");
+        drop(volume);
+        running.export().await;
+        world.verify(layout).await;
+        judge(&world);
+    }
+}
