@@ -23,20 +23,20 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::support::{self, POOL, Running, World, content, data, quiet};
 
-pub const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
     bytes
 }
 
-pub fn plain() -> Properties {
+pub(crate) fn plain() -> Properties {
     Properties::from([("compression".to_owned(), Stored::Number(2))])
 }
 
 /// Random writes of whole blocks.
-pub async fn scribble(volume: &Arc<LiveVolume>, seed: u64, count: u64, block: usize) {
+pub(crate) async fn scribble(volume: &Arc<LiveVolume>, seed: u64, count: u64, block: usize) {
     let size = volume.geometry().size;
     let mut random = StdRng::seed_from_u64(seed);
     for number in 0..count {
@@ -46,7 +46,7 @@ pub async fn scribble(volume: &Arc<LiveVolume>, seed: u64, count: u64, block: us
 }
 
 /// Waits until no scan runs, and says what the last one did.
-pub async fn over(engine: &Engine) -> Progress {
+pub(crate) async fn over(engine: &Engine) -> Progress {
     for _ in 0..100_000 {
         if let Some(progress) = engine.scan_progress().filter(|progress| progress.ended.is_some()) {
             return progress;
@@ -56,13 +56,13 @@ pub async fn over(engine: &Engine) -> Progress {
     panic!("the scan does not end: {:?}", engine.scan_progress());
 }
 
-pub async fn scrub(engine: &Engine) -> Progress {
+pub(crate) async fn scrub(engine: &Engine) -> Progress {
     engine.scan(ScanCommand::Scrub).await.unwrap();
     over(engine).await
 }
 
 /// Garbage in every `every`th 64 KiB of the allocatable part of a disk.
-pub async fn corrupt(media: &MemDisk, every: u64, seed: u64) {
+pub(crate) async fn corrupt(media: &MemDisk, every: u64, seed: u64) {
     let size = media.info().size;
     let mut at = LABEL_START + seed % every * 65536;
     while at + 65536 + (1 << 20) < size {
@@ -72,17 +72,17 @@ pub async fn corrupt(media: &MemDisk, every: u64, seed: u64) {
 }
 
 /// Opens the pool with some of its disks only.
-pub async fn open_without(world: &World, away: &[usize], options: Options) -> Arc<Engine> {
+pub(crate) async fn open_without(world: &World, away: &[usize], options: Options) -> Arc<Engine> {
     let disks = world.media.iter().enumerate().filter(|(n, _)| !away.contains(n));
     let disks = disks.map(|(_, media)| Arc::clone(media) as Arc<dyn Disk>).collect();
     support::start_on(disks, 3, options).await.unwrap()
 }
 
-pub async fn close(engine: Arc<Engine>) {
+pub(crate) async fn close(engine: Arc<Engine>) {
     engine.end(engine::engine::Ending::Export).await.unwrap();
 }
 
-pub async fn take_snapshot(engine: &Engine, name: String) {
+pub(crate) async fn take_snapshot(engine: &Engine, name: String) {
     let names = vec![name];
     engine
         .run(true, move |cx| {
@@ -92,7 +92,7 @@ pub async fn take_snapshot(engine: &Engine, name: String) {
         .unwrap();
 }
 
-pub async fn drop_snapshot(engine: &Engine, name: String) {
+pub(crate) async fn drop_snapshot(engine: &Engine, name: String) {
     let names = vec![name];
     engine
         .run(false, move |cx| {
