@@ -130,6 +130,10 @@ pub enum VolumeError {
         /// Which block on which devices, and what was wrong.
         detail: String,
     },
+    /// It was refused and nothing was changed: the pool is suspended, and is to fail writes then instead of keeping them
+    /// waiting.
+    #[error("input/output error: {0}")]
+    Failed(String),
     /// The pool is suspended or closing: try again later.
     #[error("the volume is not ready: {0}")]
     NotReady(String),

@@ -6,13 +6,20 @@
 //!   status, list, get ─▶ Engine::view ─▶ Pool of the last commit ◀── published by it
 //! ```
 //!
-//! If a transaction group cannot be synced the pool is suspended: what is on the devices is the last
-//! committed state, nothing further is acknowledged, and every operation says why instead of waiting.
+//! If too few devices take a transaction group the pool is suspended ([`crate::suspend`]): the group waits in memory,
+//! nothing further is acknowledged as durable, reads go on, and every command says why instead of waiting. A command that
+//! was being run then is carried out when the pool is cleared; one that still waited for its turn is not.
+//!
+//! If a transaction group cannot be synced for another reason, or the pool is given up, that is the end until it is opened
+//! again: what is on the devices is the last committed state, and every operation says so.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -24,22 +31,27 @@ use pool::{
     Pool,
     dmu::{Object, ObjectSet, ReadError},
     dsl::{Dataset, DatasetKind, HeadKind},
+    zap::Zap,
 };
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 use crate::{
     BoxFuture, EngineError,
-    devices::Sweeps,
+    devices::{
+        Sweeps,
+        watch::{self, Asks},
+    },
     dsl::OpError,
     ear::EngineEar,
-    events::Events,
+    events::{Event, Events},
     heal,
     open::multihost::Heartbeats,
     scan::{self, Ground, Scans},
+    suspend::{OnChange, Suspension},
     sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
     volume::{LiveVolume, Service, SyncMode},
-    write::Written,
+    write::{Targets, Written},
     zil::{
         Log, Logs,
         log::Means,
@@ -102,6 +114,8 @@ pub struct Statistics {
 pub struct Engine {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<Box<Syncer>>>>,
+    /// To whoever watches the devices, who ends when this is gone.
+    asks: Asks,
     /// Scans and heals.
     helpers: Mutex<Vec<Helper>>,
 }
@@ -120,11 +134,17 @@ struct Shared {
     logs: Arc<Logs>,
     means: Means,
     options: Options,
-    tasks: Mutex<VecDeque<Task>>,
+    /// Commands that wait for their turn, numbered.
+    tasks: Mutex<VecDeque<(u64, Task)>>,
     volumes: Mutex<BTreeMap<u64, Entry>>,
     view: ArcSwap<Pool>,
     ending: Mutex<Option<Ending>>,
-    suspended: Mutex<Option<EngineError>>,
+    /// Why nothing is written any more, for good.
+    failed: Mutex<Option<EngineError>>,
+    suspension: Arc<Suspension>,
+    targets: Arc<Targets>,
+    conduct: ArcSwap<Conduct>,
+    numbers: AtomicU64,
     statistics: Mutex<Statistics>,
     replayed: Mutex<Replayed>,
     events: Arc<Events>,
@@ -196,11 +216,14 @@ impl Engine {
             let txgs = Txgs::new(first + 1, options.limits);
             txgs.set_shared(done.shared_room);
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
+            let conduct = Conduct::of(&view).await.unwrap_or_default();
+            let suspension = syncer.out.suspension();
             let means = Means {
                 txgs: Arc::clone(&txgs),
                 space: Arc::clone(syncer.out.alloc.log_space()),
                 direct: syncer.out.direct(),
                 ahead: syncer.out.ahead(),
+                suspension: Arc::clone(&suspension),
             };
             let ear = EngineEar::new(syncer.out.reports());
             syncer.io.listen(Arc::clone(&ear) as Arc<dyn pool::Ear>);
@@ -213,7 +236,11 @@ impl Engine {
                 volumes: Mutex::default(),
                 view: ArcSwap::new(view),
                 ending: Mutex::new(None),
-                suspended: Mutex::new(None),
+                failed: Mutex::new(None),
+                suspension: Arc::clone(&suspension),
+                targets: syncer.out.targets(),
+                conduct: ArcSwap::from_pointee(conduct),
+                numbers: AtomicU64::new(0),
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
                 events,
@@ -232,13 +259,19 @@ impl Engine {
             if done.more_to_free {
                 shared.txgs.wake();
             }
-            let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer)));
+            let mut heartbeats = Heartbeats::default();
+            heartbeats.committed(&syncer, options.now);
+            suspension.begin(on_suspension(&shared, &syncer.name), heartbeats.failures());
+            let (asks, asked) = watch::asks();
+            let reports = syncer.out.reports();
+            let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer), heartbeats));
             let helpers = vec![
                 Helper(tokio::spawn(scan::run(Arc::clone(&ground)))),
                 Helper(tokio::spawn(heal::run(ground, Arc::clone(&shared.ear)))),
             ];
             let engine =
-                Arc::new(Self { shared, task: Mutex::new(Some(task)), helpers: Mutex::new(helpers) });
+                Arc::new(Self { shared, task: Mutex::new(Some(task)), helpers: Mutex::new(helpers), asks });
+            tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports));
             match replay::replay(&engine, crashed).await {
                 Ok(replayed) => *engine.shared.replayed.lock() = replayed,
                 Err(error) => {
@@ -262,10 +295,38 @@ impl Engine {
         &self.shared.txgs
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// Why nothing is written: until the pool is cleared, or until it is opened again.
     #[must_use]
     pub fn suspended(&self) -> Option<EngineError> {
-        self.shared.suspended.lock().clone()
+        let failed = self.shared.failed.lock().clone();
+        failed.or_else(|| self.shared.suspension.why())
+    }
+
+    /// Who waits when too few devices are there.
+    #[must_use]
+    pub fn suspension(&self) -> &Arc<Suspension> {
+        &self.shared.suspension
+    }
+
+    /// What all writers know of the leaves.
+    pub(crate) fn targets(&self) -> &Arc<Targets> {
+        &self.shared.targets
+    }
+
+    /// To whoever watches the devices.
+    pub(crate) fn asks(&self) -> &Asks {
+        &self.asks
+    }
+
+    /// What the pool's properties say about failing devices.
+    #[must_use]
+    pub fn conduct(&self) -> Conduct {
+        **self.shared.conduct.load()
+    }
+
+    /// Whether it is being left, or has been.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.shared.ending.lock().is_some() || self.shared.failed.lock().is_some()
     }
 
     pub(crate) fn sweeps(&self) -> &Sweeps {
@@ -361,12 +422,24 @@ impl Engine {
             // Whoever asked may have gone away; the command is done all the same.
             drop(answer.send(result));
         });
-        self.shared.tasks.lock().push_back(Task { is_snapshot, run, done });
+        let number = self.shared.numbers.fetch_add(1, Relaxed);
+        self.shared.tasks.lock().push_back((number, Task { is_snapshot, run, done }));
         self.shared.txgs.wake();
-        match answered.await {
-            Ok(result) => result,
-            Err(_) => Err(EngineError::Suspended("the pool was closed".into()).into()),
-        }
+        let why = tokio::select! {
+            biased;
+            result = answered => {
+                return result
+                    .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
+            }
+            why = self.shared.suspension.suspended() => why,
+        };
+        let mut queue = self.shared.tasks.lock();
+        let waiting = queue.iter().position(|(task, _)| *task == number);
+        let text = match waiting.map(|position| drop(queue.remove(position))) {
+            Some(()) => format!("{why}; the command was not carried out"),
+            None => format!("{why}; the command is carried out when the pool is cleared"),
+        };
+        Err(EngineError::Suspended(text).into())
     }
 
     /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).
@@ -374,7 +447,15 @@ impl Engine {
     /// # Errors
     /// The pool is suspended.
     pub async fn sync(&self) -> Result<(), VolumeError> {
-        self.shared.txgs.sync_open().await
+        let refuse = |why| Err(VolumeError::NotReady(format!("the pool is suspended: {why}")));
+        if let Some(why) = self.shared.suspension.why() {
+            return refuse(why);
+        }
+        tokio::select! {
+            biased;
+            result = self.shared.txgs.sync_open() => result,
+            why = self.shared.suspension.suspended() => refuse(why),
+        }
     }
 
     /// Opens a volume for writing; the same one for everybody.
@@ -432,28 +513,81 @@ impl Engine {
     /// Syncs what is dirty, stops, and leaves the pool as `ending` says. Volumes answer `NotReady` afterwards.
     ///
     /// # Errors
-    /// The last transaction groups could not be written; the pool is as of the last one that could.
+    /// The last transaction groups could not be written; the pool is as of the last one that could. A suspended pool
+    /// stays open: it can be cleared and left then, or [given up](Self::abandon). If it is suspended while it is being
+    /// left, it is left as soon as it is cleared, and to call this again waits for that.
     pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
+            let task = self.task.lock().take();
+            let Some(mut task) = task else {
+                return self.shared.failed.lock().clone().map_or(Ok(()), Err);
+            };
+            if let Some(why) = self.shared.suspension.why() {
+                *self.task.lock() = Some(task);
+                return Err(EngineError::Suspended(why.to_string()));
+            }
             // First, so that the last transaction group says how far a scan is.
             self.shared.scans.halt();
             let helpers = std::mem::take(&mut *self.helpers.lock());
             for mut helper in helpers {
                 // A device that does not answer must not keep the pool from being closed.
-                let _over = tokio::time::timeout(HELPER_PATIENCE, &mut helper.0).await;
+                let _over = timeout(HELPER_PATIENCE, &mut helper.0).await;
             }
             *self.shared.ending.lock() = Some(ending);
             self.shared.txgs.wake();
+            let ended = tokio::select! {
+                biased;
+                ended = &mut task => ended,
+                why = self.shared.suspension.suspended() => {
+                    *self.task.lock() = Some(task);
+                    return Err(EngineError::Suspended(format!("{why}; it is left when it is cleared")));
+                }
+            };
+            self.asks.close();
+            if let Err(error) = ended {
+                return Err(EngineError::Suspended(error.to_string()));
+            }
+            self.shared.failed.lock().clone().map_or(Ok(()), Err)
+        })
+    }
+
+    /// Gives a suspended pool up: everything that waits is told so, what was not written is lost, devices are let go.
+    /// On the devices is the last committed state.
+    pub fn abandon(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            self.asks.close();
+            shared.suspension.give_up();
+            let why = EngineError::Suspended("the pool was given up".to_owned());
+            shared.txgs.refuse(&why.to_string());
+            shared.means.space.close();
+            shared.scans.halt();
+            drop(std::mem::take(&mut *self.helpers.lock()));
+            for volume in self.open_volumes() {
+                volume.close();
+            }
             let task = self.task.lock().take();
-            if let Some(task) = task {
-                match task.await {
-                    Ok(syncer) => drop(syncer),
-                    Err(error) => return Err(EngineError::Suspended(error.to_string())),
+            if let Some(mut task) = task
+                && timeout(PATIENCE, &mut task).await.is_err()
+            {
+                // A device that never answers holds it up.
+                task.abort();
+                drop(task.await);
+            }
+            shared.failed.lock().get_or_insert(why.clone());
+            let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
+            left.into_iter().for_each(|task| (task.done)(Err(why.clone())));
+            for log in shared.logs.all() {
+                drop(timeout(PATIENCE, log.end()).await);
+            }
+            let view = self.view();
+            for vdev in view.tree().leaves().into_iter().chain(view.spares()).chain(view.l2cache()) {
+                if let Some(leaf) = &vdev.leaf {
+                    leaf.condition.update(|now| now.disk = None);
                 }
             }
-            match self.suspended() {
-                Some(error) => Err(error),
-                None => Ok(()),
+            for guid in view.io().auxiliaries().into_keys() {
+                view.io().remove_auxiliary(guid);
             }
         })
     }
@@ -465,7 +599,9 @@ fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
     Ground {
         view: Box::new(move || view.upgrade().map(|shared| shared.view.load_full())),
         is_suspended: Box::new(move || {
-            suspended.upgrade().is_none_or(|shared| shared.suspended.lock().is_some())
+            suspended
+                .upgrade()
+                .is_none_or(|shared| shared.failed.lock().is_some() || shared.suspension.is_on())
         }),
         txgs: Arc::clone(&shared.txgs),
         events: Arc::clone(&shared.events),
@@ -473,6 +609,60 @@ fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
         horizon: Arc::clone(syncer.out.alloc.horizon()),
         reports: syncer.out.reports(),
     }
+}
+
+/// How long whoever is told that the pool is given up may take to let go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the pool's properties say about failing devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conduct {
+    /// While the pool is suspended new writes fail instead of waiting (`failmode=continue`).
+    pub fails_writes: bool,
+    /// The system is to stop instead (`failmode=panic`), which a program does not do.
+    pub panics: bool,
+    /// A new device in the place of one that is gone takes its place in the pool (`autoreplace`).
+    pub autoreplace: bool,
+    /// The pool grows with its devices (`autoexpand`).
+    pub autoexpand: bool,
+}
+
+impl Conduct {
+    /// As the pool has it.
+    async fn of(view: &Pool) -> Result<Self, ReadError> {
+        let Some(object) = view.directory().get_u64("pool_props").await? else { return Ok(Self::default()) };
+        let properties = Zap::open_in(view.mos(), object).await?;
+        let number = async |name| Ok::<u64, ReadError>(properties.get_u64(name).await?.unwrap_or(0));
+        let failmode = number("failmode").await?;
+        Ok(Self {
+            fails_writes: failmode == 1,
+            panics: failmode == 2,
+            autoreplace: number("autoreplace").await? == 1,
+            autoexpand: number("autoexpand").await? == 1,
+        })
+    }
+}
+
+/// What a suspension means for clients, and for those who read events.
+fn on_suspension(shared: &Arc<Shared>, name: &str) -> OnChange {
+    let (shared, name) = (Arc::downgrade(shared), name.to_owned());
+    Box::new(move |why| {
+        let Some(shared) = shared.upgrade() else { return };
+        let Some(why) = why else {
+            tracing::warn!(pool = name, "the pool goes on");
+            shared.txgs.fail_changes(None);
+            return shared.events.tell(Event::Resumed);
+        };
+        tracing::error!(pool = name, %why, "the pool is suspended");
+        let conduct = **shared.conduct.load();
+        if conduct.panics {
+            tracing::error!(pool = name, "failmode=panic: only this pool stops, as with failmode=wait");
+        }
+        if conduct.fails_writes {
+            shared.txgs.fail_changes(Some(format!("pool '{name}' is suspended: {why}")));
+        }
+        shared.events.tell(Event::Suspended { why: why.to_string() });
+    })
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.
@@ -484,11 +674,12 @@ where
 }
 
 /// The syncing task.
-async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
-    let mut heartbeats = Heartbeats::default();
-    heartbeats.committed(&syncer, shared.options.now);
+async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Heartbeats) -> Box<Syncer> {
     loop {
         next(&shared, &mut syncer).await;
+        if shared.suspension.is_given_up() {
+            return syncer;
+        }
         let ending = *shared.ending.lock();
         if ending.is_some() {
             shared.txgs.refuse("the pool is being closed");
@@ -553,10 +744,13 @@ async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>) -> Box<Syncer> {
             }
             Err(error) => {
                 tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
-                *shared.suspended.lock() = Some(error.clone());
+                *shared.failed.lock() = Some(error.clone());
+                // Nobody is to wait for it to be cleared.
+                shared.suspension.give_up();
+                shared.events.tell(Event::Suspended { why: error.to_string() });
                 shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
                 answers.into_iter().for_each(|answer| answer(Err(error.clone())));
-                let left: Vec<Task> = shared.tasks.lock().drain(..).collect();
+                let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
                 left.into_iter().for_each(|task| (task.done)(Err(error.clone())));
                 return syncer;
             }
@@ -603,11 +797,11 @@ impl Ending {
 fn take_tasks(shared: &Shared) -> Vec<Task> {
     let mut queue = shared.tasks.lock();
     let mut taken: Vec<Task> = Vec::new();
-    while let Some(next) = queue.front() {
+    while let Some((_, next)) = queue.front() {
         if taken.last().is_some_and(|last| last.is_snapshot) && !next.is_snapshot {
             break;
         }
-        taken.extend(queue.pop_front());
+        taken.extend(queue.pop_front().map(|(_, task)| task));
     }
     taken
 }
@@ -632,12 +826,20 @@ async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, el
     }
     if let Some(view) = &syncer.view {
         shared.view.store(Arc::clone(view));
+        if let Ok(conduct) = Conduct::of(view).await {
+            shared.conduct.store(Arc::new(conduct));
+        }
         for change in done.changes {
             tell(shared, view, change).await;
         }
     }
     for log in shared.logs.all() {
         log.committed(txg);
+    }
+    for vdev in shared.means.space.barred() {
+        if shared.means.direct.takes_writes(vdev) {
+            shared.means.space.readmit_device(vdev);
+        }
     }
     for (dataset, Room { limit, own }) in done.rooms {
         if let Some(entry) = shared.volumes.lock().get(&dataset) {

@@ -37,6 +37,7 @@ pub mod open;
 pub mod policy;
 pub mod scan;
 pub mod space;
+pub mod suspend;
 pub mod sync;
 pub mod txg;
 pub mod volume;

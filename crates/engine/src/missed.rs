@@ -73,6 +73,9 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<bool, EngineError> {
     let failed: Vec<u64> = cx.out.failed_leaves().into_iter().map(|leaf| leaf.guid).collect();
     let tree = cx.io.tree();
     cx.outages.note(&tree, &failed);
+    // One that was away, and was given all it lacked before anybody went on.
+    let outages = &mut cx.outages;
+    outages.away.retain(|guid| !cx.out.has_caught_up(*guid));
     let mut changed = Vec::new();
     for vdev in tree.leaves() {
         let Some(leaf) = &vdev.leaf else { continue };

@@ -19,7 +19,11 @@ use ondisk::{
     Order, blkptr::BlkPtr, bpobj::BpobjEntry, dsl::DatasetPhys, label::Multihost, nvlist::NvList,
     uberblock::Uberblock,
 };
-use pool::{Pool, PoolIo, dmu::Object, vdev::Tree};
+use pool::{
+    Pool, PoolIo,
+    dmu::Object,
+    vdev::{Class, Kind, Tree, Vdev},
+};
 use rand::rngs::StdRng;
 
 use crate::{
@@ -362,7 +366,23 @@ impl Syncer {
         let uberblock =
             Uberblock { txg: self.txg, timestamp: self.now, rootbp: *self.mos.root(), ..self.uberblock };
         let config = self.config_dirty.then_some(&self.config);
-        labels::commit(&self.io.tree(), &uberblock, config, self.multihost()).await?;
+        let (suspension, reports) = (self.out.suspension(), self.out.reports());
+        loop {
+            let before = suspension.before();
+            if let Some(top) = self.io.tree().tops.iter().find(|top| is_cut_off(top)) {
+                let why = EngineError::Device(format!("too few devices of {top} are there"));
+                suspension.wait(before, why).await?;
+                continue;
+            }
+            // A second time it writes the same again: whatever of it is there already agrees with it.
+            let written =
+                labels::commit(&self.io.tree(), &uberblock, config, self.multihost(), &reports).await;
+            match written {
+                Err(error @ EngineError::Device(_)) => suspension.wait(before, error).await?,
+                result => break result?,
+            }
+        }
+        suspension.over();
         self.uberblock = uberblock;
         self.config_dirty = false;
         self.out.alloc.committed();
@@ -373,6 +393,12 @@ impl Syncer {
         self.view = Some(view.map_err(|error| EngineError::Unsupported(error.to_string()))?);
         Ok(())
     }
+}
+
+/// Whether a part of the pool is away as a whole: what is committed without it could not be opened again. Logs can be
+/// done without.
+fn is_cut_off(top: &Vdev) -> bool {
+    top.class() != Class::Log && !matches!(top.kind, Kind::Hole | Kind::Indirect { .. }) && !top.is_readable()
 }
 
 /// Notes the metaslab arrays of top-level devices, (id, object), in the configuration. True if that changed it.

@@ -35,8 +35,10 @@ mod join;
 mod leave;
 mod replicas;
 mod shape;
+mod slow;
 mod state;
 mod sweep;
+pub(crate) mod watch;
 
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
@@ -224,31 +226,5 @@ impl Engine {
     /// It is in use, or too small.
     pub fn activate_spare(&self, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
         Box::pin(self.run(false, move |cx| join::activate_spare(cx, guid, spare)))
-    }
-
-    /// Forgets the errors of one device or of all, opens again what failed, and lets a suspended pool go on
-    /// (`zpool clear`).
-    ///
-    /// # Errors
-    /// What suspended the pool is still in the way.
-    pub fn clear(&self, guid: Option<u64>) -> BoxFuture<'_, Result<(), OpError>> {
-        let _ = guid;
-        Box::pin(async { Err(OpError::Refused("not supported".into())) })
-    }
-
-    /// Looks at every device now: those that are gone are noticed, those that are back are opened (`zpool reopen`, an
-    /// event of the system).
-    pub fn look(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-
-    /// Begins to watch the devices, with `opener` for those that are away. Without it nothing comes back by itself.
-    pub fn watch(&self, opener: Arc<dyn Opener>) {
-        let _ = opener;
-    }
-
-    /// Gives a suspended pool up: everything that waits is told so, what was not written is lost, devices are let go.
-    pub fn abandon(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }

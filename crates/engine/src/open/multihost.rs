@@ -88,6 +88,11 @@ impl Heartbeats {
         }
     }
 
+    /// Where [`failure`](Self::failure) looks.
+    pub(crate) fn failures(&self) -> Arc<Mutex<Option<EngineError>>> {
+        Arc::clone(&self.failure)
+    }
+
     /// Ends them.
     pub fn stop(&mut self) {
         self.commits = None;

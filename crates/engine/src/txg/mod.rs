@@ -111,6 +111,8 @@ struct State {
     /// When the last delayed writer was let go.
     last_wake: Option<Instant>,
     refusing: Option<String>,
+    /// What changes fail with while the pool is suspended, if they are not to wait.
+    failing: Option<String>,
     rooms: slab::Rooms,
 }
 
@@ -167,6 +169,7 @@ impl Txgs {
             wanted: 0,
             last_wake: None,
             refusing: None,
+            failing: None,
             rooms: slab::Rooms::default(),
         };
         let shared = Arc::new(Shared {
@@ -217,7 +220,8 @@ impl Txgs {
     pub fn try_assign(&self, cost: Cost) -> Option<Tx> {
         let mut state = self.shared.state.lock();
         let dirty = state.dirty + cost.dirty;
-        let free = state.refusing.is_none() && dirty <= self.shared.limits.delay_from();
+        let free =
+            state.refusing.is_none() && state.failing.is_none() && dirty <= self.shared.limits.delay_from();
         (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
 
@@ -226,6 +230,9 @@ impl Txgs {
         let mut state = self.shared.state.lock();
         if let Some(reason) = &state.refusing {
             return Err(VolumeError::NotReady(reason.clone()));
+        }
+        if let Some(reason) = &state.failing {
+            return Err(VolumeError::Failed(reason.clone()));
         }
         if !self.fits(&state, cost) {
             // What was announced is more than what will be taken: after a sync the truth is known.
@@ -488,6 +495,13 @@ impl Txgs {
         if let Some(room) = self.volume.and_then(|volume| state.rooms.get_mut(volume)) {
             (room.limit, room.own) = (limit, own);
         }
+    }
+
+    /// Changes fail from now on, those that wait included, or no longer. What was acknowledged stays, and can be waited
+    /// for.
+    pub(crate) fn fail_changes(&self, reason: Option<String>) {
+        self.shared.state.lock().failing = reason;
+        self.shared.room.notify_waiters();
     }
 
     /// Refuses everything from now on: the pool failed, or closes.

@@ -14,7 +14,7 @@ use super::{
     layout::{Sink, Top},
     leaves::Leaves,
     overlay::{Overlay, Place},
-    urgency::Urgencies,
+    target::Targets,
 };
 use crate::EngineError;
 
@@ -37,6 +37,16 @@ struct Pushing<'a> {
     pieces: u32,
 }
 
+/// Takes the pieces of a block that was written ahead to what the leaves are to have.
+struct Recalling<'a>(&'a mut Leaves);
+
+impl Sink for Recalling<'_> {
+    fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
+        self.0.recall(leaf, offset, data);
+    }
+    fn padding(&mut self, _: usize, _: u64, _: usize) {}
+}
+
 impl Sink for Pushing<'_> {
     fn piece(&mut self, leaf: usize, offset: u64, data: &Bytes) {
         self.pieces += self.leaves.push(leaf, offset, data, self.place);
@@ -47,8 +57,8 @@ impl Sink for Pushing<'_> {
 }
 
 impl Devices {
-    pub(crate) fn new(io: &PoolIo, overlay: Arc<Overlay>, urgencies: Arc<Urgencies>) -> Self {
-        let mut devices = Self { tops: Vec::new(), leaves: Leaves::new(overlay, urgencies), txg: 0 };
+    pub(crate) fn new(io: &PoolIo, overlay: Arc<Overlay>, targets: Arc<Targets>) -> Self {
+        let mut devices = Self { tops: Vec::new(), leaves: Leaves::new(overlay, targets), txg: 0 };
         devices.rebuild(io);
         devices
     }
@@ -77,6 +87,21 @@ impl Devices {
         Ok(pushing.pieces)
     }
 
+    /// The stored bytes of a block that was written ahead, should a leaf have to be given them again.
+    pub(crate) fn recall(&mut self, dva: &Dva, data: &Bytes) -> Result<(), EngineError> {
+        let Some(top) = top(&self.tops, dva.vdev) else { return Ok(()) };
+        top.put(dva.offset, data, self.txg, &mut Recalling(&mut self.leaves))
+    }
+
+    /// Whether what was written there ahead is on the leaves that were said to have it, once they are flushed.
+    pub(crate) fn is_sure(&self, id: u32) -> bool {
+        let mut sure = true;
+        if let Some(top) = top(&self.tops, id) {
+            top.node.leaves(&mut |leaf| sure &= self.leaves.is_sure(leaf));
+        }
+        sure
+    }
+
     /// Something was written there by others: the next flush is for it too.
     pub(crate) fn flush_too(&mut self, id: u32) {
         if let Some(top) = top(&self.tops, id) {
@@ -90,10 +115,7 @@ impl Devices {
             top(&self.tops, id).is_some_and(|top| top.node.is_whole(&|leaf| self.leaves.is_whole(leaf)))
         };
         let Some(lost) = written.iter().find(|tops| !tops.iter().any(is_whole)) else { return Ok(()) };
-        let describe = |leaf: usize| {
-            let leaf = self.leaves.leaf(leaf);
-            (!leaf.is_writable()).then(|| leaf.describe())
-        };
+        let describe = |leaf: usize| self.leaves.leaf(leaf).describe();
         Err(EngineError::Device(lacking(lost.iter().filter_map(|&id| top(&self.tops, id)), &describe)))
     }
 }

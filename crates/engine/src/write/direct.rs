@@ -2,41 +2,38 @@
 //! that log records point to.
 //!
 //! Each call sends the pieces of one block and waits for them; nothing is merged or put off, and nobody waits for
-//! anybody else. A leaf that refuses a piece gets no more of them until the device tree is replaced. If the block can
-//! be read back from the others, the leaf lacks that block's transaction group and no more; if not, the call fails,
-//! nothing will refer to the block, and so nothing is missing.
+//! anybody else. A leaf that refuses a piece gets no more of them until it was looked at, or has another device. If the
+//! block can be read back from the others, the leaf lacks that block's transaction group and no more; if not, the call
+//! fails, nothing will refer to the block, and so nothing is missing.
+//!
+//! What was written without being durable may be gone if its leaf was away before the flush: [`Direct::epoch`] tells.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::{io, sync::Arc};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use disk::{Disk, IoBuf};
+use disk::IoBuf;
 use futures_util::future::join_all;
 use ondisk::blkptr::Dva;
 use pool::{
     PoolIo,
-    vdev::{Counters, LABEL_START, Missed, Vdev},
+    vdev::{LABEL_START, Vdev},
 };
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::{
     devices::lacking,
     layout::{Sink, Top},
-    urgency::{Urgencies, Urgency},
+    target::{self, Target},
 };
 use crate::EngineError;
 
 /// Writes blocks outside of transaction groups.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Direct {
     tree: ArcSwap<Targets>,
-    urgencies: Arc<Urgencies>,
+    known: Arc<target::Targets>,
 }
 
 /// A device tree to write to.
@@ -44,17 +41,12 @@ pub struct Direct {
 struct Targets {
     tops: Vec<Top>,
     leaves: Vec<Leaf>,
+    /// Trees there were before.
+    number: u64,
 }
 
 #[derive(Debug)]
-struct Leaf {
-    name: String,
-    disk: Option<Arc<dyn Disk>>,
-    counters: Arc<Counters>,
-    missed: Arc<Missed>,
-    urgency: Arc<Urgency>,
-    failed: AtomicBool,
-}
+struct Leaf(Target);
 
 /// The pieces of one block: leaf, offset behind the labels, bytes.
 #[derive(Default)]
@@ -72,21 +64,30 @@ impl Sink for Pieces {
 type Lacking = SmallVec<[usize; 4]>;
 
 impl Direct {
-    /// Over the devices of `io`.
+    /// Over the devices of `io`. `known` is what all writers know of the leaves.
     #[must_use]
-    pub fn new(io: &PoolIo) -> Arc<Self> {
-        let urgencies = Arc::default();
-        Arc::new(Self { tree: ArcSwap::from_pointee(Targets::new(io, &urgencies)), urgencies })
-    }
-
-    /// Which leaves it was used for lately.
-    pub(super) fn urgencies(&self) -> Arc<Urgencies> {
-        Arc::clone(&self.urgencies)
+    pub(crate) fn new(io: &PoolIo, known: Arc<target::Targets>) -> Arc<Self> {
+        Arc::new(Self { tree: ArcSwap::from_pointee(Targets::new(io, &known, 0)), known })
     }
 
     /// Over other devices from now on. Writes under way end where they began.
     pub fn devices_changed(&self, io: &PoolIo) {
-        self.tree.store(Arc::new(Targets::new(io, &self.urgencies)));
+        let number = self.tree.load().number + 1;
+        self.tree.store(Arc::new(Targets::new(io, &self.known, number)));
+    }
+
+    /// Another one than before: what was written meanwhile and not flushed may be gone.
+    #[must_use]
+    pub fn epoch(&self) -> (u64, u64) {
+        let targets = self.tree.load();
+        (targets.number, targets.leaves.iter().map(|leaf| leaf.0.epoch()).sum())
+    }
+
+    /// Whether a block at top-level device `id` could be written now.
+    #[must_use]
+    pub fn takes_writes(&self, id: u32) -> bool {
+        let targets = self.tree.load();
+        targets.top(id).is_some_and(|top| top.node.is_whole(&|leaf| targets.leaves[leaf].0.is_usable()))
     }
 
     /// Writes `data` at `dva` on all sides and columns. With `durable` it is on stable media when this returns; without,
@@ -165,14 +166,14 @@ impl Direct {
 }
 
 impl Targets {
-    fn new(io: &PoolIo, urgencies: &Urgencies) -> Self {
+    fn new(io: &PoolIo, known: &target::Targets, number: u64) -> Self {
         let mut leaves = Vec::new();
         let mut adopt = |vdev: &Vdev| {
-            leaves.push(Leaf::new(vdev, urgencies)?);
+            leaves.push(Leaf(known.of(vdev)?));
             Some(leaves.len() - 1)
         };
         let tops = io.tree().tops.iter().map(|vdev| Top::new(vdev, &mut adopt)).collect();
-        Self { tops, leaves }
+        Self { tops, leaves, number }
     }
 
     fn top(&self, id: u32) -> Option<&Top> {
@@ -183,13 +184,13 @@ impl Targets {
     fn judge(&self, top: &Top, lacking_leaves: &[usize], txg: u64) -> Result<(), EngineError> {
         let has = |leaf: usize| !lacking_leaves.contains(&leaf);
         if !top.node.is_whole(&has) {
-            let describe = |leaf: usize| (!has(leaf)).then(|| self.leaves[leaf].name.clone());
+            let describe = |leaf: usize| (!has(leaf)).then(|| self.leaves[leaf].0.describe());
             return Err(EngineError::Device(lacking(std::iter::once(top), &describe)));
         }
         if !lacking_leaves.is_empty() {
             top.node.leaves(&mut |leaf| {
                 if !has(leaf) {
-                    self.leaves[leaf].missed.add(txg);
+                    self.leaves[leaf].0.note_missed(txg);
                 }
             });
         }
@@ -198,51 +199,37 @@ impl Targets {
 }
 
 impl Leaf {
-    fn new(vdev: &Vdev, urgencies: &Urgencies) -> Option<Self> {
-        let leaf = vdev.leaf.as_ref()?;
-        Some(Self {
-            name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
-            disk: leaf.disk().filter(|_| vdev.is_readable()),
-            counters: Arc::clone(&vdev.counters),
-            missed: Arc::clone(&leaf.missed),
-            urgency: urgencies.of(vdev.guid),
-            failed: AtomicBool::new(false),
-        })
-    }
-
-    /// The device, while it takes writes.
-    fn usable(&self) -> Option<&Arc<dyn Disk>> {
-        self.disk.as_ref().filter(|_| !self.failed.load(Relaxed))
-    }
-
     /// Whether it has the bytes now.
     async fn write(&self, offset: u64, data: Bytes, durable: bool) -> bool {
-        let Some(disk) = self.usable() else { return false };
-        self.urgency.note();
+        let Some((disk, _)) = self.0.usable() else { return false };
+        self.0.urgency.note();
         let start = LABEL_START + offset;
         let write =
             |data: Bytes| if durable { disk.write_through(start, data) } else { disk.write(start, data) };
+        let begun = Instant::now();
         let mut result = write(data.clone()).await;
         if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
             // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
             result = write(data).await;
         }
+        self.0.took(begun.elapsed());
         self.settle(result, "write")
     }
 
     /// Whether what it was given is durable.
     async fn flush(&self) -> bool {
-        let Some(disk) = self.usable() else { return false };
+        let Some((disk, _)) = self.0.usable() else { return false };
         let result = disk.flush().await;
         self.settle(result, "flush")
     }
 
     fn settle(&self, result: io::Result<()>, what: &str) -> bool {
-        let Err(error) = result else { return true };
-        self.counters.count_write();
-        if !self.failed.swap(true, Relaxed) {
-            tracing::warn!(device = self.name, %error, what, "no more log blocks to this device");
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.0.refused(what, &error);
+                false
+            }
         }
-        false
     }
 }

@@ -34,7 +34,7 @@ use ondisk::{
 };
 use pool::vdev::{Class, Kind, Tree, Vdev};
 
-use crate::EngineError;
+use crate::{EngineError, devices::diagnose::Reports, events::IoError};
 
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
 /// of all three at once would cost the last transaction groups, and with them the pool.
@@ -76,26 +76,27 @@ pub async fn commit(
     uberblock: &Uberblock,
     config: Option<&NvList>,
     multihost: Multihost,
+    reports: &Reports,
 ) -> Result<(), EngineError> {
     let leaves = writable_leaves(tree);
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
-        if write_uberblock(&some, uberblock, multihost).await {
+        if write_uberblock(&some, uberblock, multihost, reports).await {
             return Ok(());
         }
         tracing::warn!(txg = uberblock.txg, "no uberblock on the devices chosen: trying all of them");
         let rest: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| !chosen.contains(&leaf.top)).collect();
-        return settled(write_uberblock(&rest, uberblock, multihost).await, uberblock);
+        return settled(write_uberblock(&rest, uberblock, multihost, reports).await, uberblock);
     };
     let mut regions = Vec::with_capacity(leaves.len());
     for leaf in &leaves {
         regions.push(config_region(&leaf_config(config, tree, leaf.vdev, leaf.top, uberblock.txg)?)?);
     }
-    write_labels(tree, &leaves, &regions, EVEN, uberblock.txg).await?;
+    write_labels(tree, &leaves, &regions, EVEN, uberblock.txg, reports).await?;
     let all: Vec<&Leaf<'_>> = leaves.iter().collect();
-    settled(write_uberblock(&all, uberblock, multihost).await, uberblock)?;
-    write_labels(tree, &leaves, &regions, ODD, uberblock.txg).await
+    settled(write_uberblock(&all, uberblock, multihost, reports).await, uberblock)?;
+    write_labels(tree, &leaves, &regions, ODD, uberblock.txg, reports).await
 }
 
 /// Writes all four labels of every leaf of top-level device `top` as OpenZFS wants them before the first sync of
@@ -312,15 +313,16 @@ async fn write_labels(
     regions: &[Vec<u8>],
     which: [usize; 2],
     txg: u64,
+    reports: &Reports,
 ) -> Result<(), EngineError> {
     let writes = leaves.iter().zip(regions).map(async |(leaf, region)| {
         let mut written = false;
         for number in which {
             let start = leaf.labels[number];
             let bytes = sealed(region.clone(), start + CONFIG_OFFSET);
-            written |= done(leaf, leaf.disk.write(start + CONFIG_OFFSET, bytes).await);
+            written |= done(reports, leaf, leaf.disk.write(start + CONFIG_OFFSET, bytes).await);
         }
-        written && done(leaf, leaf.disk.flush().await)
+        written && done(reports, leaf, leaf.disk.flush().await)
     });
     let written = join_all(writes).await;
     for (top, vdev) in tree.tops.iter().enumerate() {
@@ -334,15 +336,20 @@ async fn write_labels(
 }
 
 /// Writes an uberblock to all labels of some leaves and flushes; true if at least one copy is safe.
-async fn write_uberblock(leaves: &[&Leaf<'_>], uberblock: &Uberblock, multihost: Multihost) -> bool {
+async fn write_uberblock(
+    leaves: &[&Leaf<'_>],
+    uberblock: &Uberblock,
+    multihost: Multihost,
+    reports: &Reports,
+) -> bool {
     let writes = leaves.iter().map(async |leaf| {
         let slot = leaf.ring.slot_for(uberblock.txg, multihost);
         let mut written = false;
         for start in leaf.labels {
             let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
-            written |= done(leaf, leaf.disk.write(at, bytes).await);
+            written |= done(reports, leaf, leaf.disk.write(at, bytes).await);
         }
-        written && done(leaf, leaf.disk.flush().await)
+        written && done(reports, leaf, leaf.disk.flush().await)
     });
     join_all(writes).await.contains(&true)
 }
@@ -362,11 +369,12 @@ fn settled(written: bool, uberblock: &Uberblock) -> Result<(), EngineError> {
     Err(EngineError::Device(format!("no device took the uberblock of txg {}", uberblock.txg)))
 }
 
-/// Whether an operation worked; a failure is counted on the leaf.
-fn done(leaf: &Leaf<'_>, result: std::io::Result<()>) -> bool {
+/// Whether an operation worked; a failure is counted on the leaf, and told.
+fn done(reports: &Reports, leaf: &Leaf<'_>, result: std::io::Result<()>) -> bool {
     if let Err(error) = &result {
         tracing::warn!(device = %leaf.vdev, %error, "label not written");
         leaf.vdev.counters.count_write();
+        reports.note(leaf.vdev.guid, IoError::Write, None, &format!("label not written: {error}"));
     }
     result.is_ok()
 }

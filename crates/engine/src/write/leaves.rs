@@ -1,16 +1,22 @@
-//! The leaves as targets of writes: neighbours are merged into long transfers, many of which are under way at once,
-//! and a leaf that refuses one is left alone from then on.
+//! The leaves as targets of writes: neighbours are merged into long transfers, many of which are under way at once.
 //!
 //! ```text
-//!   pieces of blocks ──▶ open runs (a few per leaf) ──▶ transfers under way ──▶ flush
-//!                        grow while pieces touch        bounded in bytes        every leaf written to
+//!   pieces of blocks ──▶ open runs (a few per leaf) ──▶ transfers under way ──▶ flush ──▶ secured: forgotten
+//!          │             grow while pieces touch        bounded in bytes                        ▲
+//!          └──▶ history: what was given to the leaf since it was last secured ─── catch up ─────┘
 //! ```
 //! Nobody waits for a single transfer. Where two writes of the same bytes could meet in flight (space that was
 //! written and freed in one transaction group and is given out again) the writer waits for all of them first.
 //!
-//! Facts: docs/format/txg-and-throttle.md §3, docs/format/vdevs.md §2.
+//! A leaf that refuses something, is away, or is another device than it was when something was written to it, is
+//! *behind*: it gets nothing more of this transaction group, which is noted among those it missed. If the others hold
+//! everything, it stays so. If not, everything since the last flush is still in its history, and can be given to it again
+//! when it is back ([`Leaves::catch_up`]): a required leaf does not fail, it waits.
+//!
+//! Facts: docs/format/txg-and-throttle.md §3, docs/format/vdevs.md §2, §6.
 
 use std::{
+    collections::BTreeMap,
     future::{Future, poll_fn},
     io,
     pin::{Pin, pin},
@@ -19,15 +25,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use disk::{Disk, IoBuf};
+use disk::IoBuf;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use pool::vdev::{Counters, LABEL_START, Missed, Vdev};
-use tokio::sync::Semaphore;
+use pool::vdev::{LABEL_START, Vdev};
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    overlay::{Overlay, Place},
-    urgency::{Urgencies, Urgency},
+    overlay::{NOWHERE, Overlay, Place},
+    target::{Target, Targets},
 };
 
 /// Longest transfer. Beyond 1 MiB no device gains, and readers wait behind it.
@@ -46,7 +52,11 @@ const TRANSFER_COST: usize = 16 << 10;
 /// Zeroes for padding; the largest sector.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A leaf to which nothing is written any more.
+/// Bytes in histories beyond which everything is flushed and they begin anew: seconds of what devices take, so that the
+/// flushes cost little, and a bound for the memory (what is not compressed is in memory anyway).
+pub(crate) const HISTORY_BYTES: usize = 256 << 20;
+
+/// A leaf that lacks a part of the transaction group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLeaf {
     /// Its guid.
@@ -72,16 +82,23 @@ struct Run {
 /// One leaf.
 #[derive(Debug)]
 pub(crate) struct Leaf {
-    guid: u64,
-    name: String,
-    disk: Option<Arc<dyn Disk>>,
-    counters: Arc<Counters>,
-    missed: Arc<Missed>,
+    target: Arc<Target>,
     gate: Arc<Semaphore>,
-    urgency: Arc<Urgency>,
-    /// Why nothing is written to it any more.
-    failed: Option<String>,
     runs: Vec<Run>,
+    /// What it was given since it was last secured: offset behind the labels, bytes. In order.
+    history: Vec<(u64, Bytes)>,
+    /// The epoch of the target in which its history began.
+    since: Option<u64>,
+    /// Epochs when the last transaction groups began: (group, epoch).
+    epochs: [(u64, u64); 3],
+    /// Why it lacks something that is in its history.
+    behind: Option<String>,
+    /// It was noted that it misses this transaction group, for that.
+    noted: bool,
+    /// It lacks something of this transaction group that is in no history.
+    lacks: bool,
+    /// It was behind, and was given everything.
+    has_caught_up: bool,
     /// Something was written since the last flush.
     dirty: bool,
 }
@@ -105,65 +122,89 @@ pub(crate) struct Leaves {
     in_flight: Mutex<FuturesUnordered<Transfer>>,
     cost_in_flight: usize,
     overlay: Arc<Overlay>,
-    urgencies: Arc<Urgencies>,
+    targets: Arc<Targets>,
     txg: u64,
     /// Bytes sent to devices.
     device_bytes: u64,
+    /// Bytes in all histories.
+    history_bytes: usize,
 }
 
 impl Leaf {
-    fn new(vdev: &Vdev, urgencies: &Urgencies) -> Option<Self> {
-        let leaf = vdev.leaf.as_ref()?;
+    fn new(vdev: &Vdev, targets: &Targets, txg: u64) -> Option<Self> {
+        let target = targets.of(vdev)?;
+        let lacks = target.missed.contains(txg);
+        let epoch = target.epoch();
         Some(Self {
-            guid: vdev.guid,
-            name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
-            disk: leaf.disk().filter(|_| vdev.is_readable()),
-            counters: Arc::clone(&vdev.counters),
-            missed: Arc::clone(&leaf.missed),
+            target: Arc::new(target),
             gate: Arc::new(Semaphore::new(LEAF_WRITES)),
-            urgency: urgencies.of(vdev.guid),
-            failed: None,
             runs: Vec::new(),
+            history: Vec::new(),
+            since: None,
+            epochs: [(txg, epoch); 3],
+            behind: None,
+            noted: false,
+            lacks,
+            has_caught_up: false,
             dirty: false,
         })
     }
 
-    /// What it is called, and why it does not take writes.
-    pub(crate) fn describe(&self) -> String {
-        format!("{} ({})", self.name, self.failed.as_deref().unwrap_or("unavailable"))
+    /// What it is called, and why it lacks something; none if it lacks nothing.
+    pub(crate) fn describe(&self) -> Option<String> {
+        match &self.behind {
+            Some(why) => Some(format!("{} ({why})", self.target.name)),
+            None if self.lacks => {
+                Some(format!("{} (it lacks a part of this transaction group)", self.target.name))
+            }
+            None if !self.target.is_usable() => Some(self.target.describe()),
+            None => None,
+        }
     }
 
-    pub(crate) fn is_writable(&self) -> bool {
-        self.disk.is_some() && self.failed.is_none()
+    /// Whether it has everything that was given to it in this transaction group, as far as is known.
+    fn is_whole(&self) -> bool {
+        self.behind.is_none() && !self.lacks && self.target.is_usable() && self.is_same()
+    }
+
+    /// Whether nothing happened to it since its history began.
+    fn is_same(&self) -> bool {
+        self.since.is_none_or(|since| since == self.target.epoch())
     }
 }
 
 impl Leaves {
-    pub(super) fn new(overlay: Arc<Overlay>, urgencies: Arc<Urgencies>) -> Self {
+    pub(super) fn new(overlay: Arc<Overlay>, targets: Arc<Targets>) -> Self {
         Self {
-            urgencies,
+            targets,
             leaves: Vec::new(),
             in_flight: Mutex::default(),
             cost_in_flight: 0,
             overlay,
             txg: 0,
             device_bytes: 0,
+            history_bytes: 0,
         }
     }
 
     /// Takes a leaf in, with all that is known of it if it was here before; its index.
     pub(crate) fn adopt(&mut self, vdev: &Vdev, known: &mut Vec<Leaf>) -> Option<usize> {
-        let before = known.iter().position(|leaf| leaf.guid == vdev.guid);
-        let leaf = match before.map(|index| known.swap_remove(index)) {
-            Some(leaf) if leaf.disk.is_some() => leaf,
-            Some(_) => {
-                // One that was away may be back: without what was written so far.
-                let leaf = Leaf::new(vdev, &self.urgencies)?;
-                leaf.missed.add(self.txg);
-                leaf
+        let mut leaf = Leaf::new(vdev, &self.targets, self.txg)?;
+        if let Some(before) = known.iter().position(|leaf| leaf.target.guid == vdev.guid) {
+            let before = known.swap_remove(before);
+            // Where others look whether it may be read is another place now.
+            let is_followed = before.target.follows(&leaf.target);
+            let lacks = leaf.lacks && before.behind.is_none();
+            leaf = Leaf { target: leaf.target, lacks: before.lacks || lacks, ..before };
+            self.leaves.push(leaf);
+            let index = self.leaves.len() - 1;
+            if !is_followed && !self.leaves[index].history.is_empty() {
+                self.fall_behind(index, "it is another device now");
+            } else if self.leaves[index].behind.is_some() {
+                self.leaves[index].target.missed.add(self.txg);
             }
-            None => Leaf::new(vdev, &self.urgencies)?,
-        };
+            return Some(index);
+        }
         self.leaves.push(leaf);
         Some(self.leaves.len() - 1)
     }
@@ -179,31 +220,54 @@ impl Leaves {
 
     /// Whether it has everything that was written to it in this transaction group.
     pub(crate) fn is_whole(&self, index: usize) -> bool {
+        self.leaves[index].is_whole()
+    }
+
+    /// Whether nothing happened to it since this transaction group was opened: what others wrote to it ahead is there,
+    /// once it is flushed, and what they could not write they noted.
+    pub(crate) fn is_sure(&self, index: usize) -> bool {
         let leaf = &self.leaves[index];
-        leaf.is_writable() && !leaf.missed.contains(self.txg)
+        // A group opens when the one before the last is committed.
+        let oldest = leaf.epochs.iter().find(|(txg, _)| *txg + 2 >= self.txg).map(|(_, epoch)| *epoch);
+        oldest == Some(leaf.target.epoch())
     }
 
     /// Something was written to it by others: the next flush is for it too.
     pub(crate) fn flush_too(&mut self, index: usize) {
-        self.leaves[index].dirty = true;
+        let leaf = &mut self.leaves[index];
+        leaf.dirty = true;
+        leaf.since = leaf.since.or_else(|| Some(leaf.target.epoch()));
     }
 
+    /// Leaves that lack a part of this transaction group.
     pub(crate) fn failed(&self) -> Vec<FailedLeaf> {
-        let failed = self.leaves.iter().filter_map(|leaf| Some((leaf, leaf.failed.as_ref()?)));
+        let failed = self.leaves.iter().filter_map(|leaf| Some((leaf, leaf.behind.as_ref()?)));
         failed
             .map(|(leaf, reason)| FailedLeaf {
-                guid: leaf.guid,
-                name: leaf.name.clone(),
+                guid: leaf.target.guid,
+                name: leaf.target.name.clone(),
                 reason: reason.clone(),
             })
             .collect()
     }
 
+    /// Whether it was away in this transaction group, and has all of it nevertheless.
+    pub(crate) fn has_caught_up(&self, guid: u64) -> bool {
+        self.leaves.iter().any(|leaf| leaf.target.guid == guid && leaf.has_caught_up)
+    }
+
     pub(crate) fn begin(&mut self, txg: u64) {
         self.txg = txg;
         self.device_bytes = 0;
-        for leaf in self.leaves.iter().filter(|leaf| leaf.failed.is_some()) {
-            leaf.missed.add(txg);
+        self.history_bytes = 0;
+        for leaf in &mut self.leaves {
+            leaf.target.begin(txg);
+            leaf.history.clear();
+            leaf.since = None;
+            (leaf.behind, leaf.noted, leaf.has_caught_up) = (None, false, false);
+            leaf.lacks = leaf.target.missed.contains(txg);
+            leaf.epochs.rotate_left(1);
+            leaf.epochs[2] = (txg, leaf.target.epoch());
         }
     }
 
@@ -211,12 +275,58 @@ impl Leaves {
         self.device_bytes
     }
 
+    /// Whether histories are so long that they should be secured.
+    pub(crate) fn is_history_long(&self) -> bool {
+        self.history_bytes >= HISTORY_BYTES
+    }
+
+    /// It lacks something from now on.
+    fn fall_behind(&mut self, index: usize, why: &str) {
+        let leaf = &mut self.leaves[index];
+        if leaf.behind.is_none() {
+            leaf.behind = Some(why.to_owned());
+            (leaf.noted, leaf.has_caught_up) = (true, false);
+            leaf.target.missed.add(self.txg);
+        }
+        for run in std::mem::take(&mut leaf.runs) {
+            self.overlay.written(&run.places);
+        }
+    }
+
     /// Puts `data` at `offset` of a leaf (labels not counted); `place` is told when it is there. Returns the number
-    /// of pieces it was cut into, none if the leaf takes no writes.
+    /// of pieces it was cut into, none if the leaf takes no writes now.
     pub(crate) fn push(&mut self, index: usize, offset: u64, data: &Bytes, place: Place) -> u32 {
-        if !self.leaves[index].is_writable() {
+        let leaf = &mut self.leaves[index];
+        if !leaf.lacks {
+            leaf.history.push((offset, data.clone()));
+            self.history_bytes += data.len();
+        }
+        if leaf.behind.is_some() {
             return 0;
         }
+        let Some((_, epoch)) = leaf.target.usable() else {
+            let why = leaf.target.state();
+            self.fall_behind(index, &why);
+            return 0;
+        };
+        if *leaf.since.get_or_insert(epoch) != epoch {
+            self.fall_behind(index, "it was away");
+            return 0;
+        }
+        self.send_pieces(index, offset, data, place)
+    }
+
+    /// What was written ahead by others belongs to what a leaf is to have.
+    pub(crate) fn recall(&mut self, index: usize, offset: u64, data: &Bytes) {
+        let leaf = &mut self.leaves[index];
+        if !leaf.lacks {
+            // Before all else: its place may have been freed and given out again since.
+            leaf.history.insert(0, (offset, data.clone()));
+            self.history_bytes += data.len();
+        }
+    }
+
+    fn send_pieces(&mut self, index: usize, offset: u64, data: &Bytes, place: Place) -> u32 {
         if data.len() <= RUN_BYTES {
             self.push_piece(index, offset, data.clone(), place);
             return 1;
@@ -290,25 +400,33 @@ impl Leaves {
 
     fn send(&mut self, index: usize, run: Run) {
         let leaf = &mut self.leaves[index];
-        let Some(disk) = leaf.disk.clone().filter(|_| leaf.failed.is_none()) else {
-            return self.overlay.written(&run.places);
+        let Some((disk, epoch)) = leaf.target.usable().filter(|_| leaf.behind.is_none()) else {
+            self.overlay.written(&run.places);
+            let why = self.leaves[index].target.state();
+            return self.fall_behind(index, &why);
         };
-        let (guid, start, places) = (leaf.guid, LABEL_START + run.start, run.places);
+        if leaf.since != Some(epoch) {
+            self.overlay.written(&run.places);
+            return self.fall_behind(index, "it was away");
+        }
+        let (start, places) = (LABEL_START + run.start, run.places);
         let data = join(run.pieces, (run.needed - run.start) as usize);
         let cost = data.len().max(TRANSFER_COST);
-        let (gate, urgency) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.urgency));
+        let (gate, target) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.target));
         leaf.dirty = true;
         self.device_bytes += data.len() as u64;
         self.cost_in_flight += cost;
         self.in_flight.get_mut().push(Box::pin(async move {
             // The gate is never closed.
-            let _turn = gate.acquire_many(urgency.weight()).await;
+            let _turn = gate.acquire_many(target.urgency.weight()).await;
+            let begun = Instant::now();
             let mut result = disk.write(start, data.clone()).await;
             if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
                 // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
                 result = disk.write(start, data).await;
             }
-            Done { guid, cost, result, places }
+            target.took(begun.elapsed());
+            Done { guid: target.guid, cost, result, places }
         }));
     }
 
@@ -329,24 +447,10 @@ impl Leaves {
         self.cost_in_flight -= done.cost;
         self.overlay.written(&done.places);
         if let Err(error) = done.result
-            && let Some(index) = self.leaves.iter().position(|leaf| leaf.guid == done.guid)
+            && let Some(index) = self.leaves.iter().position(|leaf| leaf.target.guid == done.guid)
         {
-            self.fail(index, &format!("write failed: {error}"));
-        }
-    }
-
-    /// Nothing is written to this leaf any more: one that lacks a block is as good as one that lacks many, and
-    /// waiting for each of its errors would cost the pool its pace.
-    fn fail(&mut self, index: usize, reason: &str) {
-        let leaf = &mut self.leaves[index];
-        leaf.counters.count_write();
-        leaf.missed.add(self.txg);
-        if leaf.failed.is_none() {
-            tracing::warn!(device = leaf.name, txg = self.txg, reason, "no more writes to this device");
-            leaf.failed = Some(reason.to_owned());
-        }
-        for run in std::mem::take(&mut leaf.runs) {
-            self.overlay.written(&run.places);
+            self.leaves[index].target.refused("write", &error);
+            self.fall_behind(index, &format!("write failed: {error}"));
         }
     }
 
@@ -374,15 +478,16 @@ impl Leaves {
         poll_fn(|context| if self.advance(context) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Makes durable what was written; a leaf that cannot say so has failed.
+    /// Makes durable what was written; a leaf that cannot say so is behind.
     pub(crate) async fn flush(&mut self) {
         let mut asked = Vec::new();
         let mut flushes = Vec::new();
         for (index, leaf) in self.leaves.iter_mut().enumerate() {
-            if std::mem::take(&mut leaf.dirty)
-                && leaf.failed.is_none()
-                && let Some(disk) = leaf.disk.clone()
+            if leaf.dirty
+                && leaf.behind.is_none()
+                && let Some((disk, _)) = leaf.target.usable()
             {
+                leaf.dirty = false;
                 asked.push(index);
                 flushes.push(async move { disk.flush().await });
             }
@@ -390,10 +495,100 @@ impl Leaves {
         let answers = disk::plugged(join_all(flushes)).await;
         for (index, answer) in asked.into_iter().zip(answers) {
             if let Err(error) = answer {
-                self.fail(index, &format!("flush failed: {error}"));
+                self.leaves[index].target.refused("flush", &error);
+                self.fall_behind(index, &format!("flush failed: {error}"));
+            }
+        }
+        // One that went away meanwhile, and one that is back as if nothing had happened.
+        for index in 0..self.leaves.len() {
+            let leaf = &self.leaves[index];
+            if leaf.behind.is_none() && leaf.since.is_some() && !leaf.is_whole() && !leaf.lacks {
+                let why =
+                    if leaf.target.is_usable() { "it was away".to_owned() } else { leaf.target.state() };
+                self.fall_behind(index, &why);
             }
         }
     }
+
+    /// Whether any leaf is behind that could be given what it lacks now.
+    pub(crate) fn can_catch_up(&self) -> bool {
+        self.leaves.iter().any(|leaf| leaf.behind.is_some() && !leaf.lacks && leaf.target.is_usable())
+    }
+
+    /// Gives leaves that are back what they lack, and waits for that. To be followed by a [`flush`](Self::flush).
+    pub(crate) async fn catch_up(&mut self) {
+        for index in 0..self.leaves.len() {
+            let leaf = &mut self.leaves[index];
+            let Some((_, epoch)) = leaf.target.usable().filter(|_| leaf.behind.is_some() && !leaf.lacks)
+            else {
+                continue;
+            };
+            let pieces = newest(&leaf.history);
+            tracing::info!(
+                device = leaf.target.name,
+                txg = self.txg,
+                pieces = pieces.len(),
+                "is given what it lacks"
+            );
+            (leaf.behind, leaf.since, leaf.dirty) = (None, Some(epoch), true);
+            for (offset, data) in pieces {
+                if self.leaves[index].behind.is_some() {
+                    break;
+                }
+                self.send_pieces(index, offset, &data, NOWHERE);
+                self.keep_below(IN_FLIGHT_BYTES).await;
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Everything is on stable media, on as many leaves as are needed: histories are over. Leaves that are behind stay
+    /// so for the rest of the transaction group, those that are not have all of it.
+    pub(crate) fn secured(&mut self) {
+        let txg = self.txg;
+        self.history_bytes = 0;
+        for leaf in &mut self.leaves {
+            leaf.history.clear();
+            match &leaf.behind {
+                Some(_) => leaf.lacks = true,
+                None if !leaf.lacks => {
+                    leaf.since = None;
+                    if std::mem::take(&mut leaf.noted) {
+                        leaf.target.has_all_of(txg);
+                        leaf.has_caught_up = true;
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// What of a history is still to be seen at its end, by offset: later pieces cover earlier ones.
+fn newest(history: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
+    // Start of what is covered already ▶ its bytes; these do not overlap.
+    let mut covered: BTreeMap<u64, Bytes> = BTreeMap::new();
+    for (offset, data) in history.iter().rev() {
+        let end = offset + data.len() as u64;
+        let mut at = *offset;
+        let mut free: Vec<(u64, u64)> = Vec::new();
+        let before = covered.range(..=at).next_back().map(|(start, bytes)| start + bytes.len() as u64);
+        at = at.max(before.unwrap_or(0)).min(end);
+        for (start, bytes) in covered.range(*offset + 1..end) {
+            if at < *start {
+                free.push((at, *start));
+            }
+            at = at.max(start + bytes.len() as u64);
+        }
+        if at < end {
+            free.push((at, end));
+        }
+        for (start, end) in free {
+            let part = data.slice((start - offset) as usize..(end - offset) as usize);
+            covered.insert(start, part);
+        }
+    }
+    covered.into_iter().collect()
 }
 
 /// The first `len` bytes of the pieces as one: without a copy if it is one aligned piece.
@@ -412,4 +607,35 @@ fn join(mut pieces: Vec<Bytes>, len: usize) -> Bytes {
         at += part.len();
     }
     joined.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_last_is_what_remains() {
+        let mut random = 7_u64;
+        let mut below = |bound: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        for _ in 0..2000 {
+            let mut image = [0_u8; 64];
+            let mut history = Vec::new();
+            for number in 1..=below(12) + 1 {
+                let start = below(60);
+                let len = 1 + below(64 - start);
+                image[start as usize..(start + len) as usize].fill(number as u8);
+                history.push((start, Bytes::from(vec![number as u8; len as usize])));
+            }
+            let (mut played, mut end) = ([0_u8; 64], 0);
+            for (start, data) in newest(&history) {
+                assert!(start >= end, "no byte twice");
+                end = start + data.len() as u64;
+                played[start as usize..end as usize].copy_from_slice(&data);
+            }
+            assert_eq!(played, image, "{history:?}");
+        }
+    }
 }

@@ -26,7 +26,7 @@ use ondisk::{
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
 };
-use pool::{Bookmark, PoolIo, dmu::BlockSource};
+use pool::{Bookmark, PoolIo, dmu::BlockSource, vdev::Vdev};
 use smallvec::SmallVec;
 
 pub mod ahead;
@@ -39,9 +39,11 @@ mod leaves;
 mod overlay;
 mod prepare;
 pub(crate) mod repair;
+mod target;
 mod urgency;
 
 pub use leaves::FailedLeaf;
+pub(crate) use target::Targets;
 
 use self::{
     devices::{Devices, Tops},
@@ -56,6 +58,7 @@ use crate::{
     alloc::{Allocator, Purpose},
     devices::diagnose::Reports,
     policy::{BlockPolicy, Traits},
+    suspend::{Suspension, may_pass},
 };
 
 /// Largest content that is kept in the read cache when it is written. Larger blocks are streams, which are
@@ -65,6 +68,8 @@ const CACHED_MAX: usize = 128 << 10;
 const COMPRESS_CHUNK: usize = 256 << 10;
 /// The same if there is only a checksum to compute, which is ten times as fast.
 const SUM_CHUNK: usize = 1 << 20;
+/// Attempts to write to a device that refuses, before copies elsewhere have to do.
+const ROUNDS_TO_LOOK: u32 = 3;
 /// Blocks stored between two looks at what is under way, when there are no workers.
 const LOOK_EVERY: usize = 32;
 
@@ -168,13 +173,16 @@ pub struct BlockWriter<S = Allocator> {
     txg: u64,
     devices: Devices,
     direct: Arc<Direct>,
-    reports: Arc<Reports>,
+    targets: Arc<Targets>,
+    suspension: Arc<Suspension>,
     overlay: Arc<Overlay>,
     pending: BTreeMap<Place, Pending>,
     /// Metadata of this transaction group whose place was given back when it was written anew.
     moved: BTreeMap<Place, SmallVec<[BlkPtr; 1]>>,
     /// Data of this transaction group that lies in pieces.
     gangs: BTreeMap<Place, Shape>,
+    /// Blocks that were written ahead, since everything was last secured.
+    entered: Vec<Job>,
     /// Which sets of top-level devices hold the copies of something written in this transaction group.
     touched: BTreeSet<Tops>,
     written: Written,
@@ -196,23 +204,27 @@ impl<S: Extents> BlockWriter<S> {
     /// A writer over the devices of `io`. `workers` bounds the blocks being compressed at once on other
     /// threads; 0 does all in the caller's task (simulation).
     pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
-        let overlay = Arc::new(Overlay::new(Arc::clone(&io)));
+        let suspension = Arc::<Suspension>::default();
+        let targets = Targets::new(Arc::default());
+        let overlay = Arc::new(Overlay::new(Arc::clone(&io), Arc::clone(&suspension)));
         let rules = Arc::new(ArcSwap::from_pointee(rules(&alloc, &io, traits, 0)));
-        let direct = Direct::new(&io);
+        let direct = Direct::new(&io, Arc::clone(&targets));
         Self {
             alloc,
             rules,
             traits,
             workers,
             txg: 0,
-            devices: Devices::new(&io, Arc::clone(&overlay), direct.urgencies()),
+            devices: Devices::new(&io, Arc::clone(&overlay), Arc::clone(&targets)),
             direct,
-            reports: Arc::default(),
+            targets,
+            suspension,
             io,
             overlay,
             pending: BTreeMap::new(),
             moved: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            entered: Vec::new(),
             touched: BTreeSet::new(),
             written: Written::default(),
             on_data: None,
@@ -248,11 +260,23 @@ impl<S: Extents> BlockWriter<S> {
     }
     /// What was noticed about devices while they were written to, and what others notice.
     pub fn reports(&self) -> Arc<Reports> {
-        Arc::clone(&self.reports)
+        Arc::clone(self.targets.reports())
     }
-    /// Leaves that refused a write since the pool was opened, and get none any more.
+    /// Who waits when too few devices take what is to be written, or give what is to be read.
+    pub fn suspension(&self) -> Arc<Suspension> {
+        Arc::clone(&self.suspension)
+    }
+    /// What all writers know of the leaves.
+    pub(crate) fn targets(&self) -> Arc<Targets> {
+        Arc::clone(&self.targets)
+    }
+    /// Leaves that lack a part of this transaction group.
     pub fn failed_leaves(&self) -> Vec<FailedLeaf> {
         self.devices.leaves.failed()
+    }
+    /// Whether the leaf was away in this transaction group, and has all of it nevertheless.
+    pub(crate) fn has_caught_up(&self, guid: u64) -> bool {
+        self.devices.leaves.has_caught_up(guid)
     }
     /// Begins transaction group `txg`. What an earlier one left behind without a [`finish`](Self::finish) is
     /// forgotten.
@@ -263,6 +287,7 @@ impl<S: Extents> BlockWriter<S> {
         self.pending.clear();
         self.moved.clear();
         self.gangs.clear();
+        self.entered.clear();
         self.touched.clear();
         self.written = Written::default();
         self.rules.store(Arc::new(self.rules()));
@@ -278,6 +303,10 @@ impl<S: Extents> BlockWriter<S> {
     /// last transfer of each device, which may still grow.
     pub async fn write(&mut self, jobs: Vec<Job>) -> Result<Vec<BlkPtr>, EngineError> {
         let rules = self.rules();
+        let mut jobs = jobs;
+        for job in &mut jobs {
+            self.doubt(job)?;
+        }
         let data: usize = jobs.iter().filter(|job| !job.policy.metadata).map(|job| job.content.len()).sum();
         let pointers = self.write_all(jobs, rules).await?;
         if let Some(hear) = self.on_data.as_ref().filter(|_| data > 0) {
@@ -299,9 +328,11 @@ impl<S: Extents> BlockWriter<S> {
             pointers.push(self.store(job, prepared).await?);
             if number % LOOK_EVERY == LOOK_EVERY - 1 {
                 self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+                self.secure_some().await?;
             }
         }
         self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+        self.secure_some().await?;
         Ok(pointers)
     }
 
@@ -353,7 +384,16 @@ impl<S: Extents> BlockWriter<S> {
             }
         }
         if bp.is_gang() {
-            for extent in self.io.gang_extents(bp).await? {
+            let extents = loop {
+                let before = self.suspension.before();
+                match self.io.gang_extents(bp).await {
+                    Err(error) if may_pass(&error) && self.overlay.is_cut_off(bp).await => {
+                        self.suspension.wait(before, error.into()).await?;
+                    }
+                    result => break result?,
+                }
+            };
+            for extent in extents {
                 self.alloc.release(extent);
             }
         } else {
@@ -384,10 +424,7 @@ impl<S: Extents> BlockWriter<S> {
                 self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
             }
         }
-        self.devices.leaves.drain().await;
-        self.devices.check(&self.touched)?;
-        self.devices.leaves.flush().await;
-        self.devices.check(&self.touched)?;
+        self.secure().await?;
         for block in pending.into_values() {
             remember(&self.io, &block.bp, block.content);
         }
@@ -396,6 +433,89 @@ impl<S: Extents> BlockWriter<S> {
         self.gangs.clear();
         self.written.device_bytes = self.devices.leaves.device_bytes();
         Ok(self.written)
+    }
+
+    /// Waits until everything that was written is on stable media, on as many leaves as are needed to read it back. A
+    /// top-level device that is away as a whole is waited for even if all its blocks have copies elsewhere: without it
+    /// the pool could not be opened again.
+    async fn secure(&mut self) -> Result<(), EngineError> {
+        for round in 0_u32.. {
+            let before = self.suspension.before();
+            self.devices.leaves.drain().await;
+            self.devices.leaves.flush().await;
+            let Some(_) = self.stands_in_the_way(false) else { break };
+            self.recall()?;
+            if self.devices.leaves.can_catch_up() {
+                self.devices.leaves.catch_up().await;
+                self.devices.leaves.flush().await;
+            }
+            let Some(why) = self.stands_in_the_way(round >= ROUNDS_TO_LOOK) else { break };
+            self.suspension.wait(before, why).await?;
+        }
+        self.entered.clear();
+        self.devices.leaves.secured();
+        Ok(())
+    }
+
+    /// Why what was written is not safe yet. `have_tried`: devices that are there and refuse may be done without.
+    fn stands_in_the_way(&self, have_tried: bool) -> Option<EngineError> {
+        if let Err(lost) = self.devices.check(&self.touched) {
+            return Some(lost);
+        }
+        if !self.suspension.is_patient() {
+            return None;
+        }
+        let tree = self.io.tree();
+        let is_missed = |id: u32| {
+            // Whether it is away is known only after somebody has looked.
+            !have_tried || !tree.top(id.into()).is_some_and(Vdev::is_readable)
+        };
+        let tops: BTreeSet<u32> = self.touched.iter().flatten().copied().collect();
+        let one = |id: u32| BTreeSet::from([Tops::from_slice(&[id])]);
+        tops.into_iter().find_map(|id| self.devices.check(&one(id)).err().filter(|_| is_missed(id)))
+    }
+
+    /// Secures what was written so far if it has become much.
+    async fn secure_some(&mut self) -> Result<(), EngineError> {
+        if self.devices.leaves.is_history_long() { self.secure().await } else { Ok(()) }
+    }
+
+    /// Adds what was written ahead to what leaves can be given again.
+    fn recall(&mut self) -> Result<(), EngineError> {
+        let rules = self.rules();
+        for job in std::mem::take(&mut self.entered) {
+            let Some(bp) = job.written else { continue };
+            let Prepared::Stored { data, checksum, .. } =
+                prepare(&Job { written: None, ..job }, None, &rules)?
+            else {
+                return Err(EngineError::Encode {
+                    what: "block",
+                    detail: format!("{bp} is another one now"),
+                });
+            };
+            if checksum != bp.checksum() {
+                return Err(EngineError::Encode {
+                    what: "block",
+                    detail: format!("{bp} is another one now"),
+                });
+            }
+            for dva in bp.dvas() {
+                self.devices.recall(&dva, &data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A block that was written ahead to leaves to which something happened since may not be there: it is written anew.
+    fn doubt(&mut self, job: &mut Job) -> Result<(), EngineError> {
+        let doubtful = job
+            .written
+            .filter(|bp| bp.birth() == self.txg && bp.dvas().any(|dva| !self.devices.is_sure(dva.vdev)));
+        if let Some(bp) = doubtful {
+            job.written = None;
+            self.discard(&bp)?;
+        }
+        Ok(())
     }
 
     fn rules(&self) -> Rules {
@@ -452,6 +572,7 @@ impl<S: Extents> BlockWriter<S> {
                 pointers.push(self.store(job, prepared?).await?);
             }
             self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
+            self.secure_some().await?;
         }
     }
 
@@ -550,6 +671,7 @@ impl<S: Extents> BlockWriter<S> {
         tops.sort_unstable();
         tops.dedup();
         self.touched.insert(tops);
+        self.entered.push(Job { written: Some(bp), ..job.clone() });
         self.written.blocks += 1;
         self.written.bytes += bp.psize();
         remember(&self.io, &bp, job.content.clone());

@@ -3,6 +3,9 @@
 //! Metadata of the transaction group being written waits in memory until its end, and data is on its way for a
 //! moment. Both are here, found by their first address; everything else is read from the pool.
 //!
+//! Reading for a transaction group does not fail because devices are away: it waits ([`crate::suspend`]). What healthy
+//! devices refuse, or give wrongly, is an error at once.
+//!
 //! A reader shows the whole pointer it follows, so the old pointer of a block that was written again in its place
 //! does not get the new content.
 
@@ -15,6 +18,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -24,6 +28,12 @@ use pool::{
     BlockError, Bookmark, PoolIo,
     dmu::{BlockSource, SourceFuture},
 };
+use tokio::time::timeout;
+
+use crate::suspend::{Suspension, may_pass};
+
+/// How long a device may take to say that it is there.
+const PROBE: Duration = Duration::from_secs(10);
 
 /// The first address of a block: device and byte offset.
 pub(crate) type Place = (u32, u64);
@@ -48,14 +58,47 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Overlay {
     io: Arc<PoolIo>,
+    suspension: Arc<Suspension>,
     /// The transaction group being written: only its blocks can be here.
     txg: AtomicU64,
     waiting: Mutex<HashMap<Place, Waiting, BuildHasherDefault<PlaceHasher>>>,
 }
 
 impl Overlay {
-    pub(crate) fn new(io: Arc<PoolIo>) -> Self {
-        Self { io, txg: AtomicU64::new(0), waiting: Mutex::default() }
+    pub(crate) fn new(io: Arc<PoolIo>, suspension: Arc<Suspension>) -> Self {
+        Self { io, suspension, txg: AtomicU64::new(0), waiting: Mutex::default() }
+    }
+
+    /// Whether too few devices are there for the block to be read, just now.
+    pub(crate) async fn is_cut_off(&self, bp: &BlkPtr) -> bool {
+        let tree = self.io.tree();
+        for top in bp.dvas().filter_map(|dva| tree.top(dva.vdev.into())) {
+            if !top.is_readable() {
+                return true;
+            }
+            // Its state may not have been noticed yet.
+            for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
+                let Some(disk) = leaf.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
+                if !matches!(timeout(PROBE, disk.probe()).await, Ok(Ok(()))) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Reads from the pool; waits while too few devices are there.
+    async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        loop {
+            let before = self.suspension.before();
+            let error = match Arc::clone(&self.io).read_block(bp, at).await {
+                Err(error) if may_pass(&error) && self.is_cut_off(bp).await => error,
+                result => return result,
+            };
+            if self.suspension.wait(before, error.clone().into()).await.is_err() {
+                return Err(error);
+            }
+        }
     }
 
     pub(crate) fn begin(&self, txg: u64) {
@@ -108,7 +151,7 @@ impl BlockSource for Overlay {
         Box::pin(async move {
             match self.get(bp) {
                 Some(content) => Ok(content),
-                None => Arc::clone(&self.io).read_block(bp, at).await,
+                None => self.read_patiently(bp, at).await,
             }
         })
     }
@@ -120,16 +163,19 @@ impl BlockSource for Overlay {
         Box::pin(async move {
             let io = Arc::clone(&self.io);
             let here: Vec<Option<Bytes>> = blocks.iter().map(|(bp, _)| self.get(bp)).collect();
-            if here.iter().all(Option::is_none) {
-                return io.read_blocks(blocks).await;
-            }
             let elsewhere: Vec<(BlkPtr, Bookmark)> = blocks
                 .iter()
                 .zip(&here)
                 .filter(|(_, here)| here.is_none())
                 .map(|(block, _)| *block)
                 .collect();
-            let mut read = io.read_blocks(&elsewhere).await.into_iter();
+            let mut read = io.read_blocks(&elsewhere).await;
+            for (answer, (bp, at)) in read.iter_mut().zip(&elsewhere) {
+                if answer.as_ref().is_err_and(may_pass) {
+                    *answer = self.read_patiently(bp, *at).await;
+                }
+            }
+            let mut read = read.into_iter();
             here.into_iter()
                 .map(|here| match here {
                     Some(content) => Ok(content),

@@ -5,7 +5,6 @@
 //! two transfers under way there instead of sixteen.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long a log block is remembered: who commits again and again does so within this time.
@@ -30,6 +28,10 @@ pub(super) struct Urgency {
 }
 
 impl Urgency {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { base: Instant::now(), until: AtomicU64::new(0) })
+    }
+
     /// A log block goes there.
     pub(super) fn note(&self) {
         let until = (self.base.elapsed() + MEMORY).as_millis();
@@ -43,28 +45,16 @@ impl Urgency {
     }
 }
 
-/// Those of all leaves, by guid.
-#[derive(Debug, Default)]
-pub(super) struct Urgencies(Mutex<BTreeMap<u64, Arc<Urgency>>>);
-
-impl Urgencies {
-    pub(super) fn of(&self, guid: u64) -> Arc<Urgency> {
-        let new = || Arc::new(Urgency { base: Instant::now(), until: AtomicU64::new(0) });
-        Arc::clone(self.0.lock().entry(guid).or_insert_with(new))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_leaf_is_urgent_for_a_moment_after_each_log_block() {
-        let all = Urgencies::default();
-        let (one, other) = (all.of(1), all.of(2));
+        let (one, other) = (Urgency::new(), Urgency::new());
         assert_eq!(one.weight(), 1);
         one.note();
-        assert_eq!((all.of(1).weight(), other.weight()), (8, 1));
+        assert_eq!((one.weight(), other.weight()), (8, 1));
         tokio::time::sleep(MEMORY).await;
         assert_eq!(one.weight(), 1);
     }

@@ -55,6 +55,7 @@ use crate::{
     EngineError,
     alloc::Allocator,
     policy::{BlockPolicy, SetPolicy},
+    suspend::Suspension,
     txg::{Cost, Tx, Txgs},
     write::{ahead::Ahead, direct::Direct},
 };
@@ -102,6 +103,7 @@ pub(crate) struct Means {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) direct: Arc<Direct>,
     pub(crate) ahead: Ahead,
+    pub(crate) suspension: Arc<Suspension>,
 }
 
 /// Where the chain is in its life.
@@ -253,6 +255,11 @@ impl Log {
     /// transaction group has to be waited for.
     pub(crate) async fn commit(self: &Arc<Self>, want: Want) -> bool {
         let Some(source) = self.source.get().and_then(Weak::upgrade) else { return false };
+        // What the log says is of no use before the pool can be written to again: the group is waited for.
+        if self.means.as_ref().is_some_and(|means| means.suspension.is_on()) {
+            self.stats.fell_back(Fallback::Device);
+            return false;
+        }
         let (answer, answered) = oneshot::channel();
         let round = {
             let mut state = self.state.lock();
@@ -319,6 +326,7 @@ impl Log {
             state.company = waiters.len().max(state.company / 2);
             waiters
         };
+        let epoch = self.means.as_ref().map(|means| means.direct.epoch());
         let formed = self.form(&waiters).await;
         let (over, is_over) = oneshot::channel();
         let before = {
@@ -337,7 +345,12 @@ impl Log {
         };
         let issued = Instant::now();
         let written = match &formed {
-            Ok(formed) => self.write(formed).await,
+            // A device that was away meanwhile may have lost what was written before, and flushed nothing.
+            Ok(formed) => {
+                self.write(formed).await
+                    && (formed.blocks.is_empty()
+                        || epoch == self.means.as_ref().map(|means| means.direct.epoch()))
+            }
             Err(_) => false,
         };
         // A block counts only if the whole chain up to it does.

@@ -331,6 +331,18 @@ impl LogSpace {
         self.want();
     }
 
+    /// Devices that get no more log blocks.
+    #[must_use]
+    pub fn barred(&self) -> BTreeSet<u32> {
+        self.state.lock().barred.clone()
+    }
+
+    /// A device that failed works again.
+    pub fn readmit_device(&self, vdev: u32) {
+        self.state.lock().barred.remove(&vdev);
+        self.want();
+    }
+
     /// The device tree was replaced: all devices are tried again.
     pub fn readmit(&self) {
         self.state.lock().barred.clear();

@@ -41,6 +41,9 @@ pub struct Standing {
     pub unspare: bool,
     /// Much slower than its peers: not read from while others can answer. Never persisted.
     pub sits_out: bool,
+    /// Goes up when the leaf gets or loses its device, or may be used no longer, or again: what was written before and
+    /// not flushed may be gone then. Kept up by [`Condition::update`].
+    pub generation: u64,
 }
 
 impl Standing {
@@ -104,6 +107,13 @@ impl Condition {
         self.0.rcu(|now| {
             let mut next = Standing::clone(now);
             change(&mut next);
+            let same = match (&now.disk, &next.disk) {
+                (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+                (None, None) => true,
+                _ => false,
+            };
+            let changed = !same || now.state().0.is_readable() != next.state().0.is_readable();
+            next.generation = now.generation + u64::from(changed);
             next
         });
     }

@@ -121,7 +121,7 @@ fn missed(io: &PoolIo, leaf: usize) -> bool {
 }
 
 #[tokio::test]
-async fn a_side_that_fails_is_left_alone_until_the_tree_is_replaced() {
+async fn a_side_that_fails_is_left_alone_until_it_was_looked_at() {
     let bench = Bench::new(&[mirror(2)], 12);
     let io = bench.io(&[], 0);
     let mut writer = bench.writer_over(Arc::clone(&io), 0);
@@ -157,7 +157,10 @@ async fn a_side_that_fails_is_left_alone_until_the_tree_is_replaced() {
 
     bench.faults[0].heal();
     let (dva, bp) = place();
-    follow(&mut writer, &bench.io(&[], 0));
+    direct.write(place().0, data.clone(), TXG, true).await.unwrap_err();
+    for guid in [100, 101] {
+        writer.targets().trust(guid);
+    }
     direct.write(dva, data.clone(), TXG, true).await.unwrap();
     for without in [0, 1] {
         assert!(read(&bench.io(&[without], 0), &bp).await == data, "both are written to again");

@@ -1,0 +1,131 @@
+//! Devices that are far slower than their peers sit out: others answer for them, as long as there are enough.
+//!
+//! A disk that takes a second for what its neighbours do in ten milliseconds (it retries, or it is about to fail) makes
+//! the whole device as slow as itself, for nothing: parity, or the other side, has the same bytes. So it is not read from
+//! for ten minutes, and for another ten as long as it does not answer quickly. It is written to as before.
+//!
+//! What is compared is what reads typically took ([`pool::vdev::Pulse`]), among the leaves of one device: they get the
+//! same work. Nothing of it is on disk; there is no property for it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use pool::vdev::{Kind, Tree, Vdev};
+use tokio::time::{Instant, timeout};
+
+use super::find;
+use crate::{engine::Engine, events::Event};
+
+/// How long a slow leaf is not read from.
+const SITS_OUT: Duration = Duration::from_secs(600);
+/// Reads without which nothing is concluded: the average knows about as many. One must be new.
+const SAMPLES: u64 = 16;
+/// So many times as slow as its peers is too slow,
+const TIMES: u32 = 8;
+/// and what is faster than this is never.
+const HARMLESS: Duration = Duration::from_millis(50);
+/// Reads that must be quick before a leaf is used again.
+const TRIALS: usize = 3;
+
+/// What is remembered between two looks.
+#[derive(Debug, Default)]
+pub(super) struct Slow {
+    /// Reads of each leaf at the last look.
+    samples: BTreeMap<u64, u64>,
+    /// Leaves that sit out: until when, and what their peers took.
+    out: BTreeMap<u64, (Instant, Duration)>,
+}
+
+impl Slow {
+    /// Compares, lets leaves sit out, and lets them come back.
+    pub(super) async fn look(&mut self, engine: &Engine) {
+        let tree = engine.view().tree();
+        self.come_back(engine, &tree).await;
+        for top in &tree.tops {
+            self.compare(engine, &tree, top);
+        }
+        self.samples = tree
+            .leaves()
+            .into_iter()
+            .filter_map(|vdev| Some((vdev.guid, vdev.leaf.as_ref()?.pulse.samples())))
+            .collect();
+    }
+
+    /// Looks for an outlier among the leaves below `vdev`.
+    fn compare(&mut self, engine: &Engine, tree: &Tree, vdev: &Vdev) {
+        let spare = match &vdev.kind {
+            Kind::Mirror => vdev.children.len().saturating_sub(1),
+            Kind::Raidz(geometry) => geometry.parity,
+            _ => return,
+        };
+        let unusable = vdev.children.iter().filter(|child| !child.is_readable() || child.sits_out()).count();
+        if unusable >= spare {
+            return;
+        }
+        let mut latencies: Vec<(Duration, u64)> = vdev
+            .children
+            .iter()
+            .filter(|child| child.is_readable() && !child.sits_out())
+            .filter_map(|child| {
+                let pulse = &child.leaf.as_ref()?.pulse;
+                let before = self.samples.get(&child.guid).copied().unwrap_or(0);
+                let enough = pulse.samples() > before.max(SAMPLES);
+                let typical = pulse.typical().max(pulse.typical_of_scans())?;
+                enough.then_some((typical, child.guid))
+            })
+            .collect();
+        latencies.sort_unstable();
+        let Some((latency, guid)) = latencies.pop() else { return };
+        let Some((peers, _)) = latencies.get(latencies.len() / 2).copied() else { return };
+        if latency < HARMLESS || latency < peers * TIMES {
+            return;
+        }
+        self.out.insert(guid, (Instant::now() + SITS_OUT, peers));
+        set(tree, guid, true);
+        let device = find::name(tree, guid);
+        tracing::warn!(device = device.name, ?latency, ?peers, "a slow device sits out");
+        engine.events().tell(Event::Slow { device, latency, peers, sits_out: true });
+    }
+
+    /// Those whose time is over are tried.
+    async fn come_back(&mut self, engine: &Engine, tree: &Tree) {
+        let now = Instant::now();
+        let over: Vec<(u64, Duration)> = self
+            .out
+            .iter()
+            .filter(|(_, (until, _))| *until <= now)
+            .map(|(guid, (_, peers))| (*guid, *peers))
+            .collect();
+        for (guid, peers) in over {
+            let leaf = find::locate(tree, guid).and_then(|place| place.vdev.leaf.clone());
+            let Some((leaf, disk)) = leaf.and_then(|leaf| leaf.disk().map(|disk| (leaf, disk))) else {
+                self.out.remove(&guid);
+                continue;
+            };
+            let limit = (peers * TIMES).max(HARMLESS);
+            let begun = Instant::now();
+            let trials = async {
+                for _ in 0..TRIALS {
+                    disk.probe().await?;
+                }
+                Ok::<(), std::io::Error>(())
+            };
+            let is_quick = matches!(timeout(limit * TRIALS as u32, trials).await, Ok(Ok(())));
+            if !is_quick {
+                self.out.insert(guid, (Instant::now() + SITS_OUT, peers));
+                continue;
+            }
+            self.out.remove(&guid);
+            leaf.pulse.forget();
+            set(tree, guid, false);
+            let latency = begun.elapsed() / TRIALS as u32;
+            let device = find::name(tree, guid);
+            engine.events().tell(Event::Slow { device, latency, peers, sits_out: false });
+        }
+    }
+}
+
+fn set(tree: &Tree, guid: u64, sits_out: bool) {
+    if let Some(leaf) = find::locate(tree, guid).and_then(|place| place.vdev.leaf.as_ref()) {
+        leaf.condition.update(|now| now.sits_out = sits_out);
+    }
+}

@@ -1,0 +1,659 @@
+//! Who watches the devices of an open pool: notices what fails, what is gone and what is back, and acts on it.
+//!
+//! ```text
+//!   readers, writers ─▶ Reports ─┐                 ┌▶ answers: used again       │ too many errors: FAULTED, DEGRADED
+//!   every few seconds, look() ───┼─▶ probe a leaf ─┼▶ NotFound: REMOVED         │ never one the pool cannot do without
+//!   clear() ─────────────────────┘                 └▶ errors: FAULTED
+//!   one that is away ─▶ its old disk, Opener ─▶ its label? ─▶ online, or put in place of a suspended pool's ─▶ kick
+//!   one that failed ─▶ a spare stands in · autoreplace · autoexpand · slow ones sit out ([`slow`])
+//! ```
+//!
+//! One task for each pool; it reacts to errors always, and looks by itself only when somebody can open devices
+//! ([`Engine::watch`]). It holds the engine weakly, and only while it does something.
+//!
+//! Facts: docs/format/vdevs.md §9, §9.2.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use disk::Disk;
+use pool::{
+    import::Device,
+    vdev::{Aux, Class, Kind, State, Tree, Vdev},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    Opener,
+    diagnose::{Diagnosis, Report, Reports, Verdict},
+    find, replicas,
+    slow::Slow,
+};
+use crate::{
+    BoxFuture,
+    dsl::OpError,
+    engine::Engine,
+    events::{DeviceName, Event, IoError},
+};
+
+/// Between two looks at all devices.
+const EVERY: Duration = Duration::from_secs(5);
+/// Between two looks at what went wrong: so many events a second there are at most, of one kind and device.
+const BREATH: Duration = Duration::from_millis(250);
+/// How long a device may take to say that it is there.
+const PROBE: Duration = Duration::from_secs(10);
+/// Probes in a row that must fail before a device that is there counts as failed.
+const PROBES_FAILED: u32 = 3;
+/// How long a suspended pool is given to find out whether it can go on.
+const ATTEMPT: Duration = Duration::from_secs(60);
+/// Pause before a pool that could not go on tries again because a device answers, at first and at last.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Pause before a spare that could not be taken is tried again.
+const SPARE_PAUSE: Duration = Duration::from_secs(60);
+
+/// What the watch is asked for.
+pub(crate) enum Ask {
+    Look(oneshot::Sender<()>),
+    Clear(Option<u64>, oneshot::Sender<Result<(), OpError>>),
+    Watch(Arc<dyn Opener>),
+    Close,
+}
+
+/// To the watch of one pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks(mpsc::UnboundedSender<Ask>);
+
+/// A channel to a watch, and its end.
+pub(crate) fn asks() -> (Asks, mpsc::UnboundedReceiver<Ask>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (Asks(sender), receiver)
+}
+
+impl Asks {
+    /// The pool is left: devices are let alone.
+    pub(crate) fn close(&self) {
+        self.tell(Ask::Close);
+    }
+
+    fn tell(&self, ask: Ask) {
+        if self.0.send(ask).is_err() {
+            tracing::trace!("nobody watches any more");
+        }
+    }
+}
+
+impl Engine {
+    /// Forgets the errors of one device or of all, opens again what failed, and lets a suspended pool go on
+    /// (`zpool clear`).
+    ///
+    /// # Errors
+    /// What suspended the pool is still in the way.
+    pub fn clear(&self, guid: Option<u64>) -> BoxFuture<'_, Result<(), OpError>> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            self.asks().tell(Ask::Clear(guid, answer));
+            let closed = || OpError::Refused("the pool is being closed".to_owned());
+            answered.await.map_err(|_| closed())??;
+            if let Some(why) = self.suspension().why()
+                && self.suspension().retry(ATTEMPT).await.is_some()
+            {
+                let why = self.suspended().unwrap_or(why);
+                return Err(OpError::Refused(format!("I/O error: {why}")));
+            }
+            match self.suspended() {
+                Some(why) => Err(OpError::Refused(format!("I/O error: {why}"))),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Looks at every device now: those that are gone are noticed, those that are back are opened (`zpool reopen`, an
+    /// event of the system).
+    pub fn look(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            self.asks().tell(Ask::Look(answer));
+            // A watch that has ended has nothing to look at.
+            drop(answered.await);
+        })
+    }
+
+    /// Begins to watch the devices, with `opener` for those that are away. Without it nothing comes back by itself.
+    pub fn watch(&self, opener: Arc<dyn Opener>) {
+        self.asks().tell(Ask::Watch(opener));
+    }
+}
+
+/// The task: until the pool is left, or its engine is gone.
+pub(crate) async fn run(
+    engine: Weak<Engine>,
+    mut asked: mpsc::UnboundedReceiver<Ask>,
+    reports: Arc<Reports>,
+) {
+    let mut watch = Watch::new(Arc::clone(&reports));
+    let mut breath = Instant::now();
+    loop {
+        let ask = tokio::select! {
+            biased;
+            ask = asked.recv() => match ask {
+                Some(Ask::Close) | None => return,
+                ask => ask,
+            },
+            () = async { reports.noted().await; sleep_until(breath).await } => None,
+            () = watch.next() => None,
+        };
+        let Some(engine) = engine.upgrade() else { return };
+        match ask {
+            Some(Ask::Watch(opener)) => {
+                watch.opener = Some(opener);
+                watch.next_look = Some(Instant::now() + EVERY);
+            }
+            Some(Ask::Look(answer)) => {
+                watch.look(&engine).await;
+                tell(answer, ());
+            }
+            Some(Ask::Clear(guid, answer)) => {
+                let cleared = watch.clear(&engine, guid).await;
+                tell(answer, cleared);
+            }
+            Some(Ask::Close) => return,
+            None => {
+                if watch.next_look.is_some_and(|next| next <= Instant::now()) {
+                    watch.look(&engine).await;
+                }
+                if watch.next_kick.is_some_and(|next| next <= Instant::now()) {
+                    watch.next_kick = None;
+                    watch.trust_again(&engine).await;
+                }
+                watch.hear(&engine).await;
+                breath = Instant::now() + BREATH;
+            }
+        }
+        if engine.is_ending() && engine.suspended().is_none() {
+            continue;
+        }
+        watch.stand_in(&engine).await;
+        watch.tell_pool_state(&engine);
+    }
+}
+
+fn tell<T>(who: oneshot::Sender<T>, what: T) {
+    if who.send(what).is_err() {
+        tracing::trace!("nobody waits for the watch any more");
+    }
+}
+
+/// See the module.
+struct Watch {
+    reports: Arc<Reports>,
+    opener: Option<Arc<dyn Opener>>,
+    next_look: Option<Instant>,
+    diagnosis: Diagnosis,
+    /// Disks of leaves that are away: they may be back as they were.
+    parked: BTreeMap<u64, Arc<dyn Disk>>,
+    /// Probes that failed in a row.
+    failed_probes: BTreeMap<u64, u32>,
+    /// Leaves that answer, while the pool could not go on with them the last time.
+    next_kick: Option<Instant>,
+    pause: Duration,
+    /// Spares and replacements are not tried before.
+    patience: BTreeMap<u64, Instant>,
+    sizes: BTreeMap<u64, u64>,
+    slow: Slow,
+    pool_state: Option<State>,
+}
+
+/// What a probe came to.
+enum Probed {
+    Here,
+    Gone,
+    Failing(String),
+}
+
+async fn probe(disk: &Arc<dyn Disk>) -> Probed {
+    match timeout(PROBE, disk.probe()).await {
+        Ok(Ok(())) => Probed::Here,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
+        Ok(Err(error)) => Probed::Failing(error.to_string()),
+        Err(_) => Probed::Failing("it does not answer".to_owned()),
+    }
+}
+
+impl Watch {
+    fn new(reports: Arc<Reports>) -> Self {
+        Self {
+            reports,
+            opener: None,
+            next_look: None,
+            diagnosis: Diagnosis::default(),
+            parked: BTreeMap::new(),
+            failed_probes: BTreeMap::new(),
+            next_kick: None,
+            pause: PAUSES.0,
+            patience: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            slow: Slow::default(),
+            pool_state: None,
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    async fn next(&self) {
+        match self.next_look.into_iter().chain(self.next_kick).min() {
+            Some(next) => sleep_until(next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What went wrong since the last time.
+    async fn hear(&mut self, engine: &Engine) {
+        let mut refused: BTreeMap<u64, (Option<Verdict>, Report)> = BTreeMap::new();
+        for report in self.reports.take() {
+            let tree = engine.view().tree();
+            // Nothing new of one that is not in use, offline or gone.
+            if find::locate(&tree, report.guid).is_none_or(|place| !place.vdev.is_readable()) {
+                continue;
+            }
+            let device = find::name(&tree, report.guid);
+            let verdict = self.diagnosis.note(report.guid, report.error, report.count, Instant::now());
+            engine.events().tell(Event::IoFailed {
+                device: Some(device),
+                error: report.error,
+                at: report.at,
+                count: report.count,
+            });
+            if report.error == IoError::Checksum {
+                if verdict.is_some() {
+                    self.degrade(engine, report.guid);
+                }
+                continue;
+            }
+            let entry = refused.entry(report.guid).or_insert((None, report));
+            entry.0 = entry.0.or(verdict);
+        }
+        for (guid, (verdict, report)) in refused {
+            self.judge(engine, guid, verdict, &report).await;
+        }
+    }
+
+    /// A leaf refused something.
+    async fn judge(&mut self, engine: &Engine, guid: u64, verdict: Option<Verdict>, report: &Report) {
+        let tree = engine.view().tree();
+        let Some(disk) = disk_of(&tree, guid) else { return };
+        match probe(&disk).await {
+            // Whoever waits for it looks again what is left.
+            Probed::Gone => {
+                self.remove(engine, guid, &report.what);
+                engine.suspension().kick();
+            }
+            Probed::Failing(why) if is_spareable(&tree, guid) => {
+                self.fault(engine, guid, &format!("{}; then {why}", report.what));
+                engine.suspension().kick();
+            }
+            // The pool cannot do without it: it is asked again later.
+            Probed::Failing(_) => self.kick_later(),
+            Probed::Here if verdict == Some(Verdict::Faulted) && is_spareable(&tree, guid) => {
+                self.fault(engine, guid, &report.what);
+                engine.suspension().kick();
+            }
+            Probed::Here => {
+                if is_spareable(&tree, guid) || !engine.suspension().is_on() {
+                    engine.targets().trust(guid);
+                    engine.suspension().kick();
+                } else {
+                    self.kick_later();
+                }
+            }
+        }
+    }
+
+    /// What failed is tried again after a while, and after a longer one if it fails again.
+    fn kick_later(&mut self) {
+        if self.next_kick.is_none() {
+            self.next_kick = Some(Instant::now() + self.pause);
+            self.pause = (self.pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Leaves that were left alone are written to again if they answer.
+    async fn trust_again(&mut self, engine: &Engine) {
+        let tree = engine.view().tree();
+        for guid in engine.targets().suspects() {
+            let Some(disk) = disk_of(&tree, guid) else { continue };
+            match probe(&disk).await {
+                Probed::Here => engine.targets().trust(guid),
+                Probed::Gone => self.remove(engine, guid, "it is gone"),
+                Probed::Failing(_) => self.kick_later(),
+            }
+        }
+        engine.suspension().kick();
+        if !engine.suspension().is_on() {
+            self.pause = PAUSES.0;
+        }
+    }
+
+    /// Every device, and every place where one should be.
+    async fn look(&mut self, engine: &Engine) {
+        self.next_look = self.opener.is_some().then(|| Instant::now() + EVERY);
+        let tree = engine.view().tree();
+        let leaves: Vec<(u64, State, Option<Arc<dyn Disk>>)> = tree
+            .leaves()
+            .into_iter()
+            .filter_map(|vdev| Some((vdev.guid, vdev.state().0, vdev.leaf.as_ref()?.disk())))
+            .collect();
+        let here = leaves.iter().filter(|(_, state, _)| state.is_readable());
+        let probes = here.filter_map(|(guid, _, disk)| {
+            let disk = Arc::clone(disk.as_ref()?);
+            Some(async move { (*guid, probe(&disk).await) })
+        });
+        for (guid, probed) in futures_util::future::join_all(probes).await {
+            match probed {
+                Probed::Here => {
+                    self.failed_probes.remove(&guid);
+                    if engine.targets().suspects().contains(&guid) && !engine.suspension().is_on() {
+                        engine.targets().trust(guid);
+                    }
+                }
+                Probed::Gone => self.remove(engine, guid, "it is gone"),
+                Probed::Failing(why) => {
+                    let failed = self.failed_probes.entry(guid).or_default();
+                    *failed += 1;
+                    if *failed >= PROBES_FAILED && is_spareable(&engine.view().tree(), guid) {
+                        self.fault(engine, guid, &why);
+                    }
+                }
+            }
+        }
+        for (guid, state, disk) in leaves {
+            // One that an administrator took offline, or that has too many errors, waits for an administrator.
+            if disk.is_none() && matches!(state, State::Removed | State::CantOpen) {
+                self.bring_back(engine, guid).await;
+            }
+        }
+        self.expand(engine).await;
+        self.slow.look(engine).await;
+        if !engine.suspension().is_on() && self.next_kick.is_none() {
+            self.pause = PAUSES.0;
+        }
+    }
+
+    /// Opens a leaf that is away, if it is there again. True if it was.
+    async fn bring_back(&mut self, engine: &Engine, guid: u64) -> bool {
+        let view = engine.view();
+        let device = find::name(&view.tree(), guid);
+        let mut found = None;
+        if let Some(disk) = self.parked.get(&guid)
+            && matches!(probe(disk).await, Probed::Here)
+        {
+            found = Some(Arc::clone(disk));
+        }
+        if found.is_none()
+            && let Some(opener) = &self.opener
+        {
+            match timeout(PROBE, opener.open(&device)).await {
+                Ok(Ok(disk)) => found = Some(disk),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(Err(error)) => tracing::debug!(device = device.name, %error, "cannot be opened"),
+                Err(_) => tracing::debug!(device = device.name, "does not answer"),
+            }
+        }
+        let Some(disk) = found else { return false };
+        let newest = engine.txgs().open();
+        if let Err(aux) = is_member(&disk, guid, view.guid(), newest).await {
+            let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
+            if let Some(leaf) = leaf.filter(|leaf| leaf.condition.get().refused != aux) {
+                tracing::warn!(device = device.name, reason = aux.note(), "another device is there");
+                leaf.condition.update(|now| now.refused = aux);
+            }
+            return false;
+        }
+        self.parked.remove(&guid);
+        self.diagnosis.forget(Some(guid));
+        engine.targets().trust(guid);
+        if engine.suspension().is_on() {
+            // The pool waits for it within a transaction group, so no command can put it in its place.
+            change(engine, guid, "it is back", |now| {
+                now.disk = Some(Arc::clone(&disk));
+                (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
+            });
+            engine.suspension().kick();
+            return true;
+        }
+        match engine.online(guid, Some(disk), false).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(device = device.name, %error, "cannot be taken online");
+                false
+            }
+        }
+    }
+
+    /// `zpool clear`.
+    async fn clear(&mut self, engine: &Engine, guid: Option<u64>) -> Result<(), OpError> {
+        let view = engine.view();
+        let tree = view.tree();
+        let meant: Vec<&Vdev> = match guid {
+            None => tree.tops.iter().collect(),
+            Some(guid) => match find::locate(&tree, guid) {
+                Some(place) => vec![place.vdev],
+                None => return Err(OpError::Refused("no such device in pool".to_owned())),
+            },
+        };
+        match guid {
+            None => tree.reset_errors(),
+            Some(_) => meant.iter().for_each(|vdev| reset(vdev)),
+        }
+        for vdev in meant.iter().flat_map(|vdev| vdev.leaves()) {
+            self.diagnosis.forget(Some(vdev.guid));
+            self.patience.remove(&vdev.guid);
+            self.failed_probes.remove(&vdev.guid);
+            engine.targets().trust(vdev.guid);
+            let Some(leaf) = &vdev.leaf else { continue };
+            let standing = Arc::clone(&leaf.condition.get());
+            if standing.disk.is_none() && !standing.offline {
+                self.bring_back(engine, vdev.guid).await;
+            }
+            if standing.faulted || standing.degraded {
+                change(engine, vdev.guid, "its errors were cleared", |now| {
+                    (now.faulted, now.degraded, now.aux) = (false, false, Aux::None);
+                });
+            }
+        }
+        self.reports.take();
+        self.pause = PAUSES.0;
+        engine.events().tell(Event::Cleared { device: guid.map(|guid| find::name(&tree, guid)) });
+        engine.txgs().wake();
+        Ok(())
+    }
+
+    /// It went away.
+    fn remove(&mut self, engine: &Engine, guid: u64, why: &str) {
+        let tree = engine.view().tree();
+        let Some(place) = find::locate(&tree, guid) else { return };
+        let Some(disk) = place.vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { return };
+        // An open block device keeps its name from whoever comes next; a file has it for good.
+        if self.opener.is_none() || place.vdev.kind == Kind::File {
+            self.parked.insert(guid, disk);
+        }
+        self.failed_probes.remove(&guid);
+        change(engine, guid, why, |now| {
+            now.disk = None;
+            (now.removed, now.sits_out) = (true, false);
+        });
+    }
+
+    /// It does not work any more.
+    fn fault(&mut self, engine: &Engine, guid: u64, why: &str) {
+        self.failed_probes.remove(&guid);
+        change(engine, guid, why, |now| {
+            (now.faulted, now.degraded, now.sits_out) = (true, false, false);
+            now.aux = Aux::ErrorsExceeded;
+        });
+    }
+
+    /// It gives other bytes than it should, again and again.
+    fn degrade(&mut self, engine: &Engine, guid: u64) {
+        let tree = engine.view().tree();
+        let is_healthy =
+            find::locate(&tree, guid).is_some_and(|place| place.vdev.state().0 == State::Healthy);
+        if is_healthy && is_spareable(&tree, guid) {
+            change(engine, guid, "too many checksum errors", |now| {
+                now.degraded = true;
+                now.aux = Aux::ErrorsExceeded;
+            });
+        }
+    }
+
+    /// Spares, and new devices in the places of old ones, for what failed.
+    async fn stand_in(&mut self, engine: &Engine) {
+        if engine.suspension().is_on() || engine.is_ending() {
+            return;
+        }
+        let view = engine.view();
+        let tree = view.tree();
+        for guid in failed_without_stand_in(&tree) {
+            let now = Instant::now();
+            if self.patience.get(&guid).is_some_and(|until| *until > now) {
+                continue;
+            }
+            let device = find::name(&tree, guid);
+            let mut tried = false;
+            let is_gone = disk_of(&tree, guid).is_none();
+            if engine.conduct().autoreplace
+                && is_gone
+                && let Some(opener) = &self.opener
+                && let Ok(Some(new)) = timeout(PROBE, opener.replacement(&device)).await
+            {
+                tried = true;
+                match engine.replace(guid, new).await {
+                    Ok(_) => continue,
+                    Err(error) => tracing::warn!(device = device.name, %error, "cannot be replaced"),
+                }
+            }
+            if let Some(spare) = spare_for(&view, &tree, guid) {
+                tried = true;
+                match engine.activate_spare(guid, spare).await {
+                    Ok(()) => continue,
+                    Err(error) => tracing::warn!(device = device.name, %error, "no spare can stand in"),
+                }
+            }
+            if tried {
+                self.patience.insert(guid, now + SPARE_PAUSE);
+            }
+        }
+    }
+
+    /// `autoexpand`: leaves that have grown.
+    async fn expand(&mut self, engine: &Engine) {
+        let tree = engine.view().tree();
+        for vdev in tree.leaves() {
+            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
+            let size = disk.info().size;
+            let before = self.sizes.insert(vdev.guid, size);
+            let has_grown = before.is_some_and(|before| before < size);
+            if has_grown && engine.conduct().autoexpand && !engine.suspension().is_on() {
+                if let Err(error) = engine.online(vdev.guid, None, true).await {
+                    tracing::warn!(device = %vdev, %error, "cannot grow");
+                }
+            }
+        }
+    }
+
+    fn tell_pool_state(&mut self, engine: &Engine) {
+        let to = engine.view().tree().state().0;
+        if let Some(from) = self.pool_state.replace(to).or(Some(State::Healthy)).filter(|from| *from != to) {
+            engine.events().tell(Event::PoolState { from, to });
+        }
+    }
+}
+
+/// Changes how a leaf is, and tells of it. The next transaction group notes it.
+pub(super) fn change(engine: &Engine, guid: u64, why: &str, how: impl Fn(&mut pool::vdev::Standing)) {
+    let tree = engine.view().tree();
+    let Some(place) = find::locate(&tree, guid) else { return };
+    let Some(leaf) = &place.vdev.leaf else { return };
+    let device = find::name(&tree, guid);
+    let (from, _) = leaf.state();
+    leaf.condition.update(how);
+    let (to, aux) = leaf.state();
+    if from == to {
+        return;
+    }
+    tracing::warn!(device = device.name, state = to.word(aux), why, "a device changed");
+    tell_of_log(engine, &device, place.top, to);
+    engine.events().tell(Event::DeviceState { device, from, to, aux, why: why.to_owned() });
+    engine.txgs().wake();
+}
+
+fn tell_of_log(engine: &Engine, device: &DeviceName, top: &Vdev, to: State) {
+    if top.class() == Class::Log && !to.is_readable() {
+        engine.events().tell(Event::LogDeviceFailed { device: device.clone() });
+    }
+}
+
+/// Whether the pool can do without this leaf. Without its log devices it can always.
+fn is_spareable(tree: &Tree, guid: u64) -> bool {
+    let is_log = find::locate(tree, guid).is_some_and(|place| place.top.class() == Class::Log);
+    is_log || !replicas::is_required(tree, guid)
+}
+
+fn disk_of(tree: &Tree, guid: u64) -> Option<Arc<dyn Disk>> {
+    let place = find::locate(tree, guid)?;
+    place.vdev.leaf.as_ref()?.disk()
+}
+
+fn reset(vdev: &Vdev) {
+    vdev.counters.reset();
+    if let Some(leaf) = &vdev.leaf {
+        leaf.pulse.reset();
+    }
+    vdev.children.iter().for_each(reset);
+}
+
+/// Whether the disk is leaf `guid` of the pool, and nobody else went on with it since; if not, what to call that.
+async fn is_member(disk: &Arc<dyn Disk>, guid: u64, pool: u64, newest: u64) -> Result<(), Aux> {
+    let read = timeout(PROBE, Device::read(Arc::clone(disk))).await;
+    let device = match read {
+        Ok(Ok(Some(device))) => device,
+        Ok(Ok(None)) => return Err(Aux::BadLabel),
+        Ok(Err(_)) | Err(_) => return Err(Aux::OpenFailed),
+    };
+    let is_older = device.best().is_none_or(|best| best.txg <= newest);
+    if device.guids() == Some((guid, pool)) && is_older { Ok(()) } else { Err(Aux::CorruptData) }
+}
+
+/// Leaves that failed and that nothing stands in for yet.
+fn failed_without_stand_in(tree: &Tree) -> Vec<u64> {
+    let failed = |vdev: &&Vdev| matches!(vdev.state().0, State::Faulted | State::Removed | State::CantOpen);
+    let leaves = tree.leaves().into_iter().filter(failed);
+    leaves
+        .filter(|leaf| {
+            find::locate(tree, leaf.guid).is_some_and(|place| {
+                let alone = |parent: &Vdev| !matches!(parent.kind, Kind::Spare | Kind::Replacing);
+                let is_spare = place.vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare);
+                place.top.class() != Class::Log && !is_spare && place.parent.is_some_and(alone)
+            })
+        })
+        .map(|leaf| leaf.guid)
+        .collect()
+}
+
+/// The smallest spare at rest that is large enough for leaf `guid`.
+fn spare_for(view: &pool::Pool, tree: &Tree, guid: u64) -> Option<u64> {
+    let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
+    let place = find::locate(tree, guid)?;
+    let need = super::join::least(place.top, place.vdev);
+    let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
+    at_rest
+        .filter_map(|spare| Some((spare.leaf.as_ref()?.disk()?.info().size, spare.guid)))
+        .filter(|(size, _)| ondisk::label::Geometry::new(*size).is_some_and(|room| room.asize() >= need))
+        .min()
+        .map(|(_, guid)| guid)
+}

@@ -1,0 +1,207 @@
+//! What all writers know of a leaf beside its condition: that it was refused something lately, and that what was written
+//! to it may be gone.
+//!
+//! A leaf that refuses a write or a flush is *suspect*: nobody writes to it until whoever watches devices has looked, or
+//! it has another device. A flush that fails leaves everything doubtful that was written since the last good one, by
+//! whichever writer; [`Target::epoch`] tells them.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use disk::Disk;
+use parking_lot::Mutex;
+use pool::vdev::{Condition, Counters, Missed, Pulse, TxgSet, Vdev};
+
+use super::urgency::Urgency;
+use crate::{devices::diagnose::Reports, events::IoError};
+
+/// A leaf as a target of writes. The same for all writers.
+pub(crate) struct Target {
+    pub(crate) guid: u64,
+    /// Its path, or what stands for it.
+    pub(crate) name: String,
+    condition: Arc<Condition>,
+    counters: Arc<Counters>,
+    pub(crate) missed: Arc<Missed>,
+    pulse: Arc<Pulse>,
+    pub(super) urgency: Arc<Urgency>,
+    shared: Arc<Doubts>,
+    reports: Arc<Reports>,
+}
+
+/// What outlives a change of the device tree.
+#[derive(Debug, Default)]
+struct Doubts {
+    /// One more than the generation of the condition in which it was refused something; 0: it was not.
+    suspect: AtomicU64,
+    /// Flushes that failed.
+    flushes: AtomicU64,
+    /// Transaction groups that somebody else than the syncing task noted as missed.
+    noted: Mutex<TxgSet>,
+}
+
+impl Target {
+    /// The device, while it takes writes, and the epoch it is in.
+    pub(crate) fn usable(&self) -> Option<(Arc<dyn Disk>, u64)> {
+        let standing = self.condition.get();
+        if !standing.state().0.is_readable()
+            || self.shared.suspect.load(Relaxed) == standing.generation.wrapping_add(1)
+        {
+            return None;
+        }
+        let disk = standing.disk.clone()?;
+        Some((disk, standing.generation + self.shared.flushes.load(Relaxed)))
+    }
+
+    /// Whether it takes writes.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.usable().is_some()
+    }
+
+    /// Another number than before: what was written and not flushed may be gone.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.condition.get().generation + self.shared.flushes.load(Relaxed)
+    }
+
+    /// It refused to do `what`: counted, told, and left alone for now.
+    pub(crate) fn refused(&self, what: &str, error: &std::io::Error) {
+        self.counters.count_write();
+        if what == "flush" {
+            self.shared.flushes.fetch_add(1, Relaxed);
+        }
+        let (generation, is_here) = {
+            let standing = self.condition.get();
+            (standing.generation, standing.disk.is_some())
+        };
+        // Nothing new about one that was taken out meanwhile.
+        if !is_here {
+            return;
+        }
+        if self.shared.suspect.swap(generation.wrapping_add(1), Relaxed) == 0 {
+            tracing::warn!(device = self.name, %error, what, "a device refused");
+        }
+        self.reports.note(self.guid, IoError::Write, None, &format!("{what} failed: {error}"));
+    }
+
+    /// Its name and how it stands, for an error message.
+    pub(crate) fn describe(&self) -> String {
+        format!("{} ({})", self.name, self.state())
+    }
+
+    /// Why it takes no writes.
+    pub(crate) fn state(&self) -> String {
+        let (state, aux) = self.condition.get().state();
+        match aux.note() {
+            _ if self.is_usable() => "it was away",
+            _ if state.is_readable() => "I/O error",
+            Some(note) => note,
+            None => state.word(aux),
+        }
+        .to_owned()
+    }
+
+    /// An I/O took so long.
+    pub(crate) fn took(&self, time: Duration) {
+        self.pulse.took(time);
+    }
+
+    /// It lacks a block of `txg` that is no part of what the syncing task writes.
+    pub(crate) fn note_missed(&self, txg: u64) {
+        {
+            let mut noted = self.shared.noted.lock();
+            *noted = noted.union(&TxgSet::from_ranges(vec![(txg, txg.saturating_add(1))]));
+        }
+        self.missed.add(txg);
+    }
+
+    /// It has all of `txg` after all, unless others know better.
+    pub(crate) fn has_all_of(&self, txg: u64) {
+        let noted = self.shared.noted.lock();
+        if !noted.contains(txg) {
+            self.missed.subtract(&TxgSet::from_ranges(vec![(txg, txg.saturating_add(1))]));
+        }
+    }
+
+    /// Nobody asks about groups before `txg` any more.
+    pub(crate) fn begin(&self, txg: u64) {
+        let mut noted = self.shared.noted.lock();
+        if !noted.is_empty() {
+            *noted = noted.without(&TxgSet::from_ranges(vec![(0, txg)]));
+        }
+    }
+
+    /// The condition it follows.
+    pub(crate) fn follows(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.condition, &other.condition)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({}, {:?})", self.name, self.shared)
+    }
+}
+
+/// The targets of a pool, by guid.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    known: Mutex<BTreeMap<u64, (Arc<Doubts>, Arc<Urgency>)>>,
+    reports: Arc<Reports>,
+}
+
+impl Targets {
+    /// Those that tell `reports`.
+    pub(crate) fn new(reports: Arc<Reports>) -> Arc<Self> {
+        Arc::new(Self { known: Mutex::default(), reports })
+    }
+
+    /// A leaf; none if `vdev` is none.
+    pub(crate) fn of(&self, vdev: &Vdev) -> Option<Target> {
+        let leaf = vdev.leaf.as_ref()?;
+        let (shared, urgency) = {
+            let mut known = self.known.lock();
+            let entry = known.entry(vdev.guid).or_insert_with(|| (Arc::default(), Urgency::new()));
+            (Arc::clone(&entry.0), Arc::clone(&entry.1))
+        };
+        Some(Target {
+            guid: vdev.guid,
+            name: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
+            condition: Arc::clone(&leaf.condition),
+            counters: Arc::clone(&vdev.counters),
+            missed: Arc::clone(&leaf.missed),
+            pulse: Arc::clone(&leaf.pulse),
+            urgency,
+            shared,
+            reports: Arc::clone(&self.reports),
+        })
+    }
+
+    /// Leaf `guid` was looked at, and answers: it is written to again.
+    pub(crate) fn trust(&self, guid: u64) {
+        if let Some((doubts, _)) = self.known.lock().get(&guid) {
+            doubts.suspect.store(0, Relaxed);
+        }
+    }
+
+    /// Leaves that are not written to until they were looked at.
+    pub(crate) fn suspects(&self) -> Vec<u64> {
+        let known = self.known.lock();
+        known
+            .iter()
+            .filter(|(_, (doubts, _))| doubts.suspect.load(Relaxed) != 0)
+            .map(|(guid, _)| *guid)
+            .collect()
+    }
+
+    /// Leaf `guid` refused a label or an uberblock.
+    pub(crate) fn reports(&self) -> &Arc<Reports> {
+        &self.reports
+    }
+}

@@ -1,0 +1,342 @@
+//! Devices that are pulled, return and fail under load, within redundancy: clients notice nothing, states say what
+//! happened, and what a device missed is known wherever it was pulled.
+
+use std::{io, sync::Arc, time::Duration};
+
+use block::{Asked, BlockVolume, Durability, Segment};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
+use engine::{
+    BoxFuture,
+    devices::{NewLeaf, Opener},
+    dsl::Properties,
+    engine::Engine,
+    events::{DeviceName, Event},
+    volume::LiveVolume,
+};
+use pool::vdev::{State, Vdev};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::time::timeout;
+
+use crate::support::{DISK, POOL, Running, World, content, data};
+
+const VOLUME: u64 = 4 << 20;
+const BLOCK: u32 = 8192;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Where disks are found again: in their bays, by path.
+#[derive(Debug)]
+struct Bays(Vec<Arc<FaultDisk>>);
+
+impl Opener for Bays {
+    fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {
+        Box::pin(async move {
+            let name = device.path.as_deref().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+            let number: usize = name.trim_start_matches('d').parse().map_err(io::Error::other)?;
+            match self.0.get(number).filter(|disk| disk.is_present()) {
+                Some(disk) => Ok(Arc::clone(disk) as Arc<dyn Disk>),
+                None => Err(io::ErrorKind::NotFound.into()),
+            }
+        })
+    }
+    fn replacement<'a>(&'a self, _: &'a DeviceName) -> BoxFuture<'a, Option<NewLeaf>> {
+        Box::pin(async { None })
+    }
+}
+
+struct Case {
+    world: World,
+    running: Running,
+    volume: Arc<LiveVolume>,
+    twin: Vec<u8>,
+    random: StdRng,
+    what: String,
+}
+
+impl Case {
+    async fn new(layout: &str, seed: u64, watched: bool) -> Self {
+        let (world, running) = World::create(layout, 12, DISK, seed).await;
+        let volume = running.volume(&format!("{POOL}/v"), VOLUME, BLOCK, Properties::new()).await;
+        if watched {
+            running.engine.watch(Arc::new(Bays(running.disks.clone())));
+        }
+        let what = format!("{layout}, seed {seed}, watched: {watched}");
+        let twin = vec![0; VOLUME as usize];
+        let mut this = Self { world, running, volume, twin, random: StdRng::seed_from_u64(seed), what };
+        this.write(40, false).await;
+        this.engine().sync().await.unwrap();
+        this
+    }
+
+    fn engine(&self) -> &Arc<Engine> {
+        &self.running.engine
+    }
+
+    async fn write(&mut self, count: usize, stable: bool) {
+        let durability = if stable { Durability::Stable(Asked::Fua) } else { Durability::Cached };
+        for _ in 0..count {
+            let at = self.random.random_range(0..VOLUME as usize / 4096) * 4096;
+            let end = self.twin.len().min(at + self.random.random_range(1..8) * 4096);
+            let bytes: Vec<u8> = (at..end).map(|_| self.random.random()).collect();
+            self.twin[at..end].copy_from_slice(&bytes);
+            let write = self.volume.write(at as u64, data(bytes), durability);
+            timeout(MINUTE, write).await.unwrap_or_else(|_| panic!("{}: a write hangs", self.what)).unwrap();
+        }
+    }
+
+    async fn sync(&self) {
+        let synced = timeout(MINUTE, self.engine().sync()).await;
+        synced.unwrap_or_else(|_| panic!("{}: a sync hangs", self.what)).unwrap();
+    }
+
+    async fn check(&self) {
+        assert!(content(&*self.volume).await == self.twin, "{}: content", self.what);
+    }
+
+    fn leaf<T>(&self, number: usize, of: impl Fn(&Vdev) -> T) -> T {
+        let tree = self.engine().view().tree();
+        let path = format!("d{number}");
+        let is_it = |leaf: &&&Vdev| leaf.path.as_deref().is_some_and(|p| p.rsplit('/').next() == Some(&path));
+        of(tree.leaves().iter().find(is_it).expect("a leaf"))
+    }
+
+    fn state(&self, number: usize) -> State {
+        self.leaf(number, |vdev| vdev.state().0)
+    }
+
+    fn lacks_anything(&self, number: usize) -> bool {
+        self.leaf(number, |vdev| !vdev.leaf.as_ref().unwrap().missed.get().is_empty())
+    }
+
+    fn count(&self, wanted: impl Fn(&Event) -> bool) -> usize {
+        self.engine().events().since(0).iter().filter(|record| wanted(&record.event)).count()
+    }
+
+    /// Everything is readable from the devices alone, without those that are away.
+    async fn end(self) {
+        let Self { world, running, volume, twin, what, .. } = self;
+        drop(volume);
+        timeout(MINUTE, running.engine.end(engine::engine::Ending::Export)).await.unwrap().unwrap();
+        drop(running);
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert!(content(&*volume).await == twin, "{what}: content after a restart");
+    }
+}
+
+const LAYOUTS: [(&str, usize); 4] =
+    [("mirror d0 d1", 1), ("raidz d0 d1 d2 d3", 1), ("raidz2 d0 d1 d2 d3 d4", 2), ("mirror d0 d1 d2", 2)];
+
+#[tokio::test(start_paused = true)]
+async fn pulled_drives_are_noticed_and_return_by_themselves() {
+    for (layout, most) in LAYOUTS {
+        let mut case = Case::new(layout, 3, true).await;
+        for round in 0..3 {
+            for pulled in 0..most {
+                case.running.disks[pulled].vanish();
+                case.write(20, round == 1).await;
+            }
+            case.sync().await;
+            case.check().await;
+            tokio::time::sleep(MINUTE).await;
+            assert!((0..most).all(|disk| case.state(disk) == State::Removed), "{}", case.what);
+            assert!((0..most).all(|disk| case.lacks_anything(disk)), "{}", case.what);
+            assert_eq!(case.engine().view().tree().state().0, State::Degraded);
+            for pulled in 0..most {
+                case.running.disks[pulled].come_back();
+                case.write(10, false).await;
+            }
+            tokio::time::sleep(MINUTE).await;
+            case.sync().await;
+            assert!((0..most).all(|disk| case.state(disk) == State::Healthy), "{}", case.what);
+            case.check().await;
+            // Without a resilver another round would go beyond redundancy.
+            if round == 0 && (0..most).any(|disk| case.lacks_anything(disk)) {
+                break;
+            }
+        }
+        let removed = case.count(|event| matches!(event, Event::DeviceState { to: State::Removed, .. }));
+        let back = case.count(|event| matches!(event, Event::DeviceState { to: State::Healthy, .. }));
+        assert!(removed >= most && back >= most, "{}: {removed} {back}", case.what);
+        case.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_watch_a_pulled_drive_is_noticed_by_its_errors_and_is_back_after_a_clear() {
+    for (layout, most) in LAYOUTS {
+        let mut case = Case::new(layout, 4, false).await;
+        (0..most).for_each(|disk| case.running.disks[disk].vanish());
+        case.write(20, false).await;
+        case.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        assert!((0..most).all(|disk| case.state(disk) == State::Removed), "{}", case.what);
+        assert!((0..most).all(|disk| case.lacks_anything(disk)), "{}", case.what);
+        (0..most).for_each(|disk| case.running.disks[disk].come_back());
+        timeout(MINUTE, case.engine().clear(None)).await.unwrap().unwrap();
+        assert!((0..most).all(|disk| case.state(disk) == State::Healthy), "{}", case.what);
+        case.write(20, true).await;
+        case.sync().await;
+        case.check().await;
+        case.end().await;
+    }
+}
+
+/// Wherever in a transaction group a drive is pulled and put back: what it lacks is known.
+#[tokio::test(start_paused = true)]
+async fn a_flapping_drive_never_gives_old_bytes() {
+    for seed in 0..6 {
+        let mut case = Case::new("raidz d0 d1 d2 d3", 100 + seed, true).await;
+        let disk = Arc::clone(&case.running.disks[1]);
+        for step in 0..24 {
+            match case.random.random_range(0..4) {
+                0 => disk.vanish(),
+                1 => disk.come_back(),
+                2 => tokio::time::sleep(Duration::from_millis(case.random.random_range(1..9000))).await,
+                _ => case.sync().await,
+            }
+            case.write(4, step % 5 == 0).await;
+        }
+        disk.come_back();
+        tokio::time::sleep(MINUTE).await;
+        case.sync().await;
+        case.check().await;
+        assert_eq!(
+            case.leaf(1, |vdev| vdev.counters.get().checksum),
+            0,
+            "{}: old bytes were read",
+            case.what
+        );
+        case.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drive_with_too_many_errors_is_faulted_and_the_last_one_never() {
+    let mut case = Case::new("mirror d0 d1", 5, true).await;
+    let refuse = || Fault::anywhere(On::Write, Effect::Error(io::ErrorKind::Other));
+    case.running.disks[0].inject(refuse());
+    for _ in 0..30 {
+        case.write(10, false).await;
+        case.sync().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(case.state(0), State::Faulted);
+    let events = case.count(|event| matches!(event, Event::IoFailed { .. }));
+    assert!((1..60).contains(&events), "{events} events");
+    case.check().await;
+    // Now the other one is all there is: its errors do not fault it.
+    case.running.disks[1]
+        .inject(Fault::anywhere(On::Write, Effect::Error(io::ErrorKind::Other)).chance_ppm(200_000));
+    for _ in 0..20 {
+        case.write(4, false).await;
+        drop(timeout(MINUTE, case.engine().sync()).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(case.state(1), State::Healthy);
+    case.running.disks.iter().for_each(|disk| disk.heal());
+    timeout(2 * MINUTE, case.engine().clear(None)).await.unwrap().unwrap();
+    case.sync().await;
+    assert_eq!((case.state(0), case.state(1)), (State::Healthy, State::Healthy));
+    case.check().await;
+    case.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_disk_in_the_same_bay_is_not_taken_for_the_leaf() {
+    let mut case = Case::new("mirror d0 d1", 6, true).await;
+    case.running.disks[1].vanish();
+    case.write(20, false).await;
+    case.sync().await;
+    tokio::time::sleep(MINUTE).await;
+    case.running.disks[1].come_back_as(Arc::new(MemDisk::new(DISK).named("/disks/d1")));
+    tokio::time::sleep(MINUTE).await;
+    assert!(!case.state(1).is_readable(), "{:?}", case.state(1));
+    case.running.disks[1].vanish();
+    case.running.disks[1].come_back_as(Arc::clone(&case.world.media[1]) as Arc<dyn Disk>);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(case.state(1), State::Healthy);
+    case.check().await;
+    case.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_failed_is_used_again_when_it_is_back() {
+    let mut case = Case::new("mirror d0 d1 log d2", 7, true).await;
+    for _ in 0..3 {
+        case.write(3, true).await;
+        case.sync().await;
+    }
+    case.running.disks[2].vanish();
+    case.write(10, true).await;
+    case.sync().await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(case.state(2), State::Removed);
+    assert_eq!(case.count(|event| matches!(event, Event::LogDeviceFailed { .. })), 1);
+    case.running.disks[2].come_back();
+    tokio::time::sleep(MINUTE).await;
+    for _ in 0..4 {
+        case.write(3, true).await;
+        case.sync().await;
+    }
+    let before = case.running.disks[2].counts().writes;
+    case.write(10, true).await;
+    assert!(case.running.disks[2].counts().writes >= before + 10, "{}", case.what);
+    case.check().await;
+    case.end().await;
+}
+
+/// Reads that take a second where others take nothing are no reason to wait for them.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
+    for layout in ["mirror d0 d1", "raidz2 d0 d1 d2 d3"] {
+        let mut case = Case::new(layout, 8, true).await;
+        case.write(200, false).await;
+        case.sync().await;
+        let Case { world, running, volume, twin, random, what } = case;
+        drop(volume);
+        running.export().await;
+        // With nothing in the cache.
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        running.engine.watch(Arc::new(Bays(running.disks.clone())));
+        let case = Case { world, running, volume, twin, random, what };
+        let second = Duration::from_secs(1);
+        case.running.disks[1].inject(Fault::anywhere(On::Read, Effect::Delay(second..=second)));
+        let mut waited = 0;
+        for (block, right) in case.twin.chunks(BLOCK as usize).enumerate() {
+            let begun = tokio::time::Instant::now();
+            let read = case.volume.read(block as u64 * u64::from(BLOCK), BLOCK as usize).await.unwrap();
+            waited += u32::from(begun.elapsed() >= second);
+            let read: Vec<u8> = read
+                .into_iter()
+                .flat_map(|segment| match segment {
+                    Segment::Data(bytes) => bytes.to_vec(),
+                    Segment::Zero(len) => vec![0; len],
+                })
+                .collect();
+            assert!(read == right, "{}: block {block}", case.what);
+        }
+        assert!((10..60).contains(&waited), "{}: {waited} reads had to wait", case.what);
+        assert_eq!(
+            case.count(|event| matches!(event, Event::Slow { sits_out: true, .. })),
+            1,
+            "{}",
+            case.what
+        );
+        tokio::time::sleep(11 * MINUTE).await;
+        assert_eq!(
+            case.count(|event| matches!(event, Event::Slow { sits_out: false, .. })),
+            0,
+            "it is slow still"
+        );
+        case.running.disks[1].heal();
+        tokio::time::sleep(11 * MINUTE).await;
+        assert_eq!(
+            case.count(|event| matches!(event, Event::Slow { sits_out: false, .. })),
+            1,
+            "{}",
+            case.what
+        );
+        case.end().await;
+    }
+}

@@ -1,0 +1,300 @@
+//! Pools that lose more devices than they can do without: everything acknowledged waits in memory, nobody hangs, reads go
+//! on, and when the devices are back it is all there.
+
+use std::{sync::Arc, time::Duration};
+
+use block::{Asked, BlockVolume, Durability, VolumeError};
+use engine::{
+    dsl::{self, Properties, Stored},
+    engine::{Ending, Engine},
+    events::Event,
+    volume::LiveVolume,
+};
+use pool::vdev::State;
+use tokio::{task::JoinHandle, time::timeout};
+
+use crate::support::{DISK, POOL, Running, World, content, data};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const BLOCK: usize = 8192;
+const FUA: Durability = Durability::Stable(Asked::Fua);
+
+/// A pool whose volume has a block of ones, durable.
+async fn pool(layout: &str, seed: u64) -> (World, Running, Arc<LiveVolume>) {
+    let (world, running) = World::create(layout, 12, DISK, seed).await;
+    let volume = running.volume(&format!("{POOL}/v"), 1 << 20, BLOCK as u32, Properties::new()).await;
+    write(&volume, 0, 1).await;
+    running.engine.sync().await.unwrap();
+    (world, running, volume)
+}
+
+async fn write(volume: &LiveVolume, block: u64, byte: u8) {
+    volume.write(block * BLOCK as u64, data(vec![byte; BLOCK]), Durability::Cached).await.unwrap();
+}
+
+async fn set(engine: &Engine, name: &'static str, value: u64) {
+    let properties = Properties::from([(name.to_owned(), Stored::Number(value))]);
+    engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await.unwrap();
+}
+
+fn vanish(running: &Running, disks: &[usize]) {
+    disks.iter().for_each(|disk| running.disks[*disk].vanish());
+}
+
+fn return_all(running: &Running) {
+    running.disks.iter().for_each(|disk| disk.come_back());
+}
+
+/// Suspends the pool with acknowledged writes in memory; what a flush says is told later.
+async fn suspend(
+    running: &Running,
+    volume: &Arc<LiveVolume>,
+    disks: &[usize],
+) -> JoinHandle<Result<(), VolumeError>> {
+    for block in 1..9 {
+        write(volume, block, block as u8).await;
+    }
+    vanish(running, disks);
+    let flush = tokio::spawn({
+        let volume = Arc::clone(volume);
+        async move { volume.flush().await }
+    });
+    // A log device may have taken what was flushed.
+    assert!(timeout(MINUTE, running.engine.sync()).await.expect("no command hangs").is_err());
+    flush
+}
+
+async fn expect_all(volume: &LiveVolume, what: &str) {
+    let all = content(volume).await;
+    for block in 0..9_usize {
+        let byte = if block == 0 { 1 } else { block as u8 };
+        assert!(all[block * BLOCK..(block + 1) * BLOCK].iter().all(|b| *b == byte), "{what}: block {block}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_acknowledged_is_there_when_the_devices_are_back_and_the_pool_is_cleared() {
+    let layouts: [(&str, &[usize]); 5] = [
+        ("d0", &[0]),
+        ("mirror d0 d1", &[0, 1]),
+        ("raidz d0 d1 d2 d3", &[0, 1]),
+        ("raidz2 d0 d1 d2 d3 d4", &[0, 1, 2, 3, 4]),
+        ("mirror d0 d1 mirror d2 d3", &[2, 3]),
+    ];
+    for (seed, (layout, disks)) in (1..).zip(layouts) {
+        let (world, running, volume) = pool(layout, seed).await;
+        let engine = Arc::clone(&running.engine);
+        let flush = suspend(&running, &volume, disks).await;
+        expect_all(&volume, layout).await;
+        assert!(!flush.is_finished(), "{layout}: nothing is acknowledged as durable");
+        tokio::time::sleep(10 * MINUTE).await;
+        assert!(timeout(MINUTE, engine.clear(None)).await.unwrap().is_err(), "{layout}: nothing has changed");
+        return_all(&running);
+        let cleared = timeout(MINUTE, engine.clear(None)).await.expect("no command hangs");
+        cleared.unwrap_or_else(|error| panic!("{layout}: {error}\n{:#?}", engine.view().tree()));
+        timeout(MINUTE, flush).await.unwrap().unwrap().unwrap();
+        assert!(engine.suspended().is_none());
+        let told = engine.events().since(0);
+        let is = |wanted: fn(&Event) -> bool| told.iter().filter(|record| wanted(&record.event)).count();
+        assert_eq!(is(|event| matches!(event, Event::Suspended { .. })), 1, "{layout}: {told:#?}");
+        assert_eq!(is(|event| matches!(event, Event::Resumed)), 1, "{layout}: {told:#?}");
+        expect_all(&volume, layout).await;
+        drop((volume, engine));
+        running.export().await;
+        world.verify(layout).await;
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        expect_all(&volume, layout).await;
+    }
+}
+
+/// A shelf that loses its power loses what its disks had only in their caches, although they had said it was written.
+#[tokio::test(start_paused = true)]
+async fn disks_that_lost_their_caches_are_given_everything_again() {
+    for (layout, disks) in [("d0", 1), ("raidz d0 d1 d2", 3), ("mirror d0 d1", 2)] {
+        let (world, running, volume) = pool(layout, 40).await;
+        // The flushes fail, and with them goes what was written before.
+        for disk in &running.disks {
+            disk.inject(disk::Fault::anywhere(
+                disk::On::Flush,
+                disk::Effect::Error(std::io::ErrorKind::Other),
+            ));
+        }
+        for block in 1..9 {
+            write(&volume, block, block as u8).await;
+        }
+        let flush = tokio::spawn({
+            let volume = Arc::clone(&volume);
+            async move { volume.flush().await }
+        });
+        timeout(MINUTE, running.engine.suspension().suspended()).await.unwrap();
+        for disk in 0..disks {
+            running.disks[disk].power_cut(disk as u64).await.unwrap();
+            running.disks[disk].heal();
+        }
+        return_all(&running);
+        timeout(MINUTE, running.engine.clear(None)).await.unwrap().unwrap();
+        flush.await.unwrap().unwrap();
+        drop(volume);
+        running.export().await;
+        world.verify(layout).await;
+        let running = world.open().await;
+        expect_all(&*running.engine.volume(&format!("{POOL}/v")).await.unwrap(), layout).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_command_hangs_and_each_says_what_becomes_of_it() {
+    let (world, running, volume) = pool("mirror d0 d1", 7).await;
+    let engine = Arc::clone(&running.engine);
+    let snapshot = |name: &'static str| {
+        let engine = Arc::clone(&engine);
+        tokio::spawn(async move {
+            let names = vec![format!("{POOL}/v@{name}")];
+            let take = engine.run(true, move |cx| {
+                Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+            });
+            take.await.unwrap_err().to_string()
+        })
+    };
+    for block in 1..9 {
+        write(&volume, block, block as u8).await;
+    }
+    vanish(&running, &[0, 1]);
+    let running_then = snapshot("run");
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    let queued = snapshot("queued");
+    let said = timeout(MINUTE, running_then).await.expect("no command hangs").unwrap();
+    assert!(said.contains("suspended") && said.contains("carried out when the pool is cleared"), "{said}");
+    let said = timeout(MINUTE, queued).await.expect("no command hangs").unwrap();
+    assert!(said.contains("not carried out"), "{said}");
+    let said = timeout(MINUTE, snapshot("late")).await.expect("no command hangs").unwrap();
+    assert!(said.contains("suspended"), "{said}");
+    assert!(timeout(MINUTE, engine.sync()).await.expect("no command hangs").is_err());
+    timeout(MINUTE, engine.look()).await.expect("no command hangs");
+    let refused = timeout(MINUTE, engine.end(Ending::Export)).await.expect("no command hangs").unwrap_err();
+    assert!(refused.to_string().contains("suspended"), "{refused}");
+    expect_all(&volume, "reads go on").await;
+
+    return_all(&running);
+    timeout(MINUTE, engine.clear(None)).await.unwrap().unwrap();
+    let view = engine.view();
+    let dsl = view.dsl().await.unwrap();
+    assert!(dsl.lookup(&format!("{POOL}/v@run")).await.is_ok(), "it was carried out");
+    assert!(dsl.lookup(&format!("{POOL}/v@queued")).await.is_err(), "it was not");
+    drop((volume, engine));
+    running.export().await;
+    world.verify("cleared").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_given_up_lets_everybody_and_its_devices_go() {
+    let (mut world, running, volume) = pool("raidz d0 d1 d2", 8).await;
+    let engine = Arc::clone(&running.engine);
+    let flush = suspend(&running, &volume, &[0, 1]).await;
+    timeout(MINUTE, engine.abandon()).await.expect("it is let go");
+    assert!(matches!(timeout(MINUTE, flush).await.unwrap().unwrap(), Err(VolumeError::NotReady(_))));
+    assert!(volume.write(0, data(vec![9; BLOCK]), Durability::Cached).await.is_err());
+    assert!(engine.suspended().is_some());
+    assert!(timeout(MINUTE, engine.clear(None)).await.unwrap().is_err());
+    assert!(timeout(MINUTE, engine.end(Ending::Close)).await.unwrap().is_err());
+    assert!(engine.view().tree().leaves().iter().all(|leaf| leaf.leaf.as_ref().unwrap().disk().is_none()));
+    drop((volume, engine));
+    world.cut(running).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    let all = content(&*volume).await;
+    assert!(all[..BLOCK].iter().all(|byte| *byte == 1), "the last commit");
+    assert!(all[BLOCK..].iter().all(|byte| *byte == 0), "and nothing else");
+    drop(volume);
+    running.export().await;
+    world.verify("given up").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_wait_or_fail_as_the_pool_says() {
+    for failmode in [0, 1] {
+        let (_world, running, volume) = pool("mirror d0 d1", 9).await;
+        set(&running.engine, "failmode", failmode).await;
+        let flush = suspend(&running, &volume, &[0, 1]).await;
+        let late = volume.write(40 * BLOCK as u64, data(vec![4; BLOCK]), FUA);
+        let late = timeout(MINUTE, late).await;
+        match failmode {
+            0 => assert!(late.is_err(), "it waits"),
+            _ => assert!(matches!(late, Ok(Err(VolumeError::Failed(_)))), "{late:?}"),
+        }
+        expect_all(&volume, "reads go on").await;
+        return_all(&running);
+        timeout(MINUTE, running.engine.clear(None)).await.unwrap().unwrap();
+        flush.await.unwrap().unwrap();
+        volume.write(41 * BLOCK as u64, data(vec![4; BLOCK]), FUA).await.unwrap();
+        drop(volume);
+        running.export().await;
+    }
+}
+
+/// A log that can be written to says nothing while the pool cannot.
+#[tokio::test(start_paused = true)]
+async fn the_intent_log_of_a_suspended_pool_acknowledges_nothing() {
+    let (world, running, volume) = pool("mirror d0 d1 log d2", 10).await;
+    for _ in 0..3 {
+        volume.write(0, data(vec![1; BLOCK]), FUA).await.unwrap();
+        running.engine.sync().await.unwrap();
+    }
+    let flush = suspend(&running, &volume, &[0, 1]).await;
+    let fua = tokio::spawn({
+        let volume = Arc::clone(&volume);
+        async move { volume.write(40 * BLOCK as u64, data(vec![4; BLOCK]), FUA).await }
+    });
+    tokio::time::sleep(MINUTE).await;
+    assert!(!fua.is_finished());
+    return_all(&running);
+    timeout(MINUTE, running.engine.clear(None)).await.unwrap().unwrap();
+    timeout(MINUTE, fua).await.unwrap().unwrap().unwrap();
+    drop(flush);
+    drop(volume);
+    running.export().await;
+    world.verify("with a log").await;
+}
+
+/// A disk that hiccups is asked again, and nobody hears of it.
+#[tokio::test(start_paused = true)]
+async fn a_moment_of_refusal_suspends_nothing() {
+    let (world, running, volume) = pool("d0", 11).await;
+    for (on, times) in [(disk::On::Write, 3), (disk::On::Flush, 2)] {
+        running.disks[0]
+            .inject(disk::Fault::anywhere(on, disk::Effect::Error(std::io::ErrorKind::Other)).times(times));
+        write(&volume, 3, 3).await;
+        timeout(MINUTE, running.engine.sync()).await.expect("it goes on").unwrap();
+        running.disks[0].heal();
+    }
+    let told = running.engine.events().since(0);
+    assert!(told.iter().all(|record| !matches!(record.event, Event::Suspended { .. })), "{told:#?}");
+    assert_eq!(running.engine.view().tree().state().0, State::Healthy);
+    drop(volume);
+    running.export().await;
+    world.verify("after a hiccup").await;
+}
+
+/// Refusals that do not end are no moment: the pool says that it is suspended, and does not try all the time.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_answers_and_refuses_suspends_the_pool_and_is_not_asked_all_the_time() {
+    let (world, running, volume) = pool("d0", 12).await;
+    running.disks[0]
+        .inject(disk::Fault::anywhere(disk::On::Write, disk::Effect::Error(std::io::ErrorKind::Other)));
+    write(&volume, 3, 3).await;
+    let refused = timeout(MINUTE, running.engine.sync()).await.expect("no command hangs");
+    assert!(refused.is_err());
+    let before = running.disks[0].counts().writes;
+    tokio::time::sleep(10 * MINUTE).await;
+    let tries = running.disks[0].counts().writes - before;
+    assert!(tries < 100, "{tries} writes");
+    running.disks[0].heal();
+    tokio::time::sleep(10 * MINUTE).await;
+    assert!(running.engine.suspended().is_none(), "it found out by itself");
+    drop(volume);
+    running.export().await;
+    world.verify("after refusals").await;
+}
