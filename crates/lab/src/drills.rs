@@ -87,7 +87,7 @@ static DRILLS: [Drill; 8] = [
     },
     Drill {
         name: "corrupting-disk",
-        about: "one disk gives wrong bytes in one of 20 reads, and rots in 20 places; after that a scrub",
+        about: "one disk gives wrong bytes in one of 20 reads, and rots in 200 places; after that a scrub",
         script: &[
             CALM,
             Act::Corrupt(0, 20),

@@ -13,7 +13,7 @@ pub enum Act {
     Return(usize),
     /// Every command of a disk takes this much longer.
     Slow(usize, Duration),
-    /// A disk answers one read in this many with flipped bits, and as many places of it rot.
+    /// A disk answers one read in this many with flipped bits, and ten times as many places of it rot.
     Corrupt(usize, u32),
     /// A disk acknowledges flushes and does nothing.
     Lie(usize),

@@ -411,10 +411,10 @@ impl Stage {
                 });
             }
             Act::Corrupt(n, every) => {
-                let text = format!("gives wrong bytes in one of {every} reads, and rots in {every} places");
+                let text = format!("gives wrong bytes in one of {every} reads, and rots in {} places", every * 10);
                 self.on_victim(n, &text, |bay| bay.misread(every));
                 if let Some(bay) = self.victims.get(n).and_then(|path| self.machine.find(path)) {
-                    let hit = bay.rot(every as usize, &mut self.random).await;
+                    let hit = bay.rot(every as usize * 10, &mut self.random).await;
                     hit.map_err(|source| LabError::File { path: bay.path.clone(), source })?;
                 }
             }
