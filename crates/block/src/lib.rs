@@ -5,12 +5,14 @@
 //! cache to the socket without a copy, and a hole travels as a number.
 #![forbid(unsafe_code)]
 
-use std::{fmt, future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+mod keeper;
 mod mem;
+pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
 pub use mem::MemVolume;
 
 /// What a [`BlockVolume`] operation returns.
@@ -73,6 +75,15 @@ pub struct Identity {
     pub guid: u64,
     /// Guid of the pool.
     pub pool_guid: u64,
+}
+
+/// How much room there is for a volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Held by the volume.
+    pub used: u64,
+    /// What it may still take: what the pool has left, its quota and its reservation considered.
+    pub available: u64,
 }
 
 /// A run of a volume that is all data or all hole.
@@ -184,6 +195,15 @@ pub trait BlockVolume: Send + Sync + 'static {
     fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
         let _ = (offset, len, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
+    }
+    /// Where protocols keep what belongs to the volume and must survive power loss; `None` if there is no such place
+    /// (a snapshot, a pool opened read-only). Always the same one.
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        None
+    }
+    /// How much room there is, as of now, without waiting; `None` if that is not known.
+    fn space(&self) -> Option<Space> {
+        None
     }
     /// Every write acknowledged before this call, of any client, survives a power cut when it returns.
     fn flush(&self) -> VolumeFuture<'_, ()> {

@@ -2,21 +2,32 @@
 //!
 //! Blocks that were never written are holes, as in a thin volume.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
 
 use crate::{
-    BlockVolume, Durability, Extent, Geometry, Identity, Segment, Segments, VolumeError, VolumeFuture,
+    BlockVolume, Durability, Extent, Geometry, Identity, Keeper, Segment, Segments, Space, VolumeError,
+    VolumeFuture,
 };
 
 /// A thin volume whose blocks live in a map.
-#[derive(Debug)]
 pub struct MemVolume {
     identity: Identity,
     block: u32,
     read_only: bool,
+    keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<State>,
+}
+
+impl fmt::Debug for MemVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemVolume").field("identity", &self.identity).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -24,6 +35,7 @@ struct State {
     size: u64,
     blocks: BTreeMap<u64, Box<[u8]>>,
     flushes: u64,
+    space: Option<Space>,
 }
 
 impl MemVolume {
@@ -36,7 +48,8 @@ impl MemVolume {
             identity: Identity { name: name.to_owned(), guid, pool_guid: 0x4d49_4c4c_504f_4e44 },
             block,
             read_only: false,
-            state: Mutex::new(State { size, blocks: BTreeMap::new(), flushes: 0 }),
+            keeper: None,
+            state: Mutex::new(State { size, blocks: BTreeMap::new(), flushes: 0, space: None }),
         }
     }
 
@@ -44,6 +57,17 @@ impl MemVolume {
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
+    }
+
+    /// The same, with a place for what must survive power loss.
+    pub fn with_keeper(mut self, keeper: Arc<dyn Keeper>) -> Self {
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// What to say of the room there is.
+    pub fn set_space(&self, space: Space) {
+        self.lock().space = Some(space);
     }
 
     /// Changes the size; blocks beyond the new end are forgotten.
@@ -193,6 +217,14 @@ impl BlockVolume for MemVolume {
             state.flushes += u64::from(matches!(durability, Durability::Stable(_)));
         });
         Box::pin(async move { result })
+    }
+
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        self.keeper.clone()
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.lock().space
     }
 
     fn flush(&self) -> VolumeFuture<'_, ()> {

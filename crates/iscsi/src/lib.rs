@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   serve ── sockets, tasks, timers
-//!     ├─ login     the login phase          ┐
+//!     ├─ login     the login phase, chap    ┐
 //!     ├─ session   the full feature phase   │ values: bytes in, bytes and jobs out
 //!     │    └─ task one command              │
 //!     ├─ negotiate text keys                │
 //!     ├─ pdu       framing, outbox          ┘
-//!     └─ targets   who is served to whom
+//!     └─ targets   what is served to whom, access
 //!   scsi ── what a command means       block ── what a volume is
 //! ```
 //!
-//! One connection per session, error recovery level 0, several portals in one portal group. Nothing here
+//! One connection per session, error recovery level 0, several portals in one or more portal groups. Nothing here
 //! knows a pool. Facts: RFC 7143; sections are named where they are used.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -20,14 +20,21 @@
     allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "a test may panic")
 )]
 
+pub mod access;
+mod chap;
+mod crowd;
 pub mod iqn;
 pub mod login;
 pub mod negotiate;
 pub mod pdu;
+mod quiet;
 mod serve;
 pub mod session;
 mod targets;
 mod task;
 
 pub use serve::Server;
-pub use targets::{AddError, Config, Counters, SessionInfo, Target, Targets};
+pub use access::{Access, AccessError, Auth, Network};
+pub use targets::{
+    AddError, Config, Counters, LUN_MAX, Offer, Portal, Redirect, SessionInfo, Target, Targets,
+};

@@ -9,11 +9,18 @@
 //! registry; [`Login::finish`] sends it. Whatever goes wrong is a login response with its own
 //! status, then the end.
 //!
-//! Authentication has one place: [`Login::security`]. Only `None` is offered for now.
+//! Whether an initiator has to prove itself is the target's to say (for discovery, the server's): then nothing but
+//! `CHAP` is agreed on, no stage is left and none skipped before it has ([`Login::authenticate`]).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 use crate::{
+    access::{Access, Auth},
+    chap::{Exchange, Said},
     negotiate::{self, Answer, Params, RECEIVE_MAX},
     pdu::{Fatal, Header, Outbox, op},
     targets::{SessionKey, Target, Targets},
@@ -33,9 +40,13 @@ const FULL_FEATURE: u8 = 3;
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub enum Status {
     Success = 0x0000,
+    MovedTemporarily = 0x0101,
+    MovedPermanently = 0x0102,
     InitiatorError = 0x0200,
     AuthenticationFailed = 0x0201,
+    NotAuthorised = 0x0202,
     NotFound = 0x0203,
+    Removed = 0x0204,
     UnsupportedVersion = 0x0205,
     TooManyConnections = 0x0206,
     MissingParameter = 0x0207,
@@ -57,8 +68,15 @@ pub enum Step {
 }
 
 /// A connection that is not logged in yet.
-#[derive(Default)]
 pub struct Login {
+    /// The portal it came in by, and where from.
+    local: SocketAddr,
+    peer: SocketAddr,
+    exchange: Option<Exchange>,
+    said: Said,
+    methods: Option<String>,
+    /// Where a refused login is sent.
+    moved_to: Option<String>,
     /// Initiator's choice, from the first request: ITT, CID, ISID, TSIH.
     fixed: Option<Fixed>,
     text: Vec<u8>,
@@ -69,6 +87,7 @@ pub struct Login {
     target_name: Option<String>,
     discovery: bool,
     target: Option<Arc<Target>>,
+    group: u16,
     /// The stage we are in.
     stage: u8,
     declared: bool,
@@ -95,9 +114,47 @@ pub struct Accepted {
     pub(crate) exp_cmd_sn: u32,
     /// What we said we take in one data segment.
     pub(crate) receive_max: u32,
+    pub(crate) peer: IpAddr,
+    /// What the initiator has proven itself by.
+    pub(crate) proven: Option<Auth>,
+}
+
+impl Default for Login {
+    /// From and to nowhere in particular.
+    fn default() -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self::new(nowhere, nowhere)
+    }
 }
 
 impl Login {
+    /// A connection that came in by the portal `local`.
+    pub fn new(local: SocketAddr, peer: SocketAddr) -> Self {
+        Self {
+            local,
+            peer,
+            exchange: None,
+            said: Said::default(),
+            methods: None,
+            moved_to: None,
+            fixed: None,
+            text: Vec::new(),
+            requests: 0,
+            stat_sn: 0,
+            exp_cmd_sn: 0,
+            initiator: None,
+            target_name: None,
+            discovery: false,
+            target: None,
+            group: scsi::PORT_GROUP,
+            stage: SECURITY,
+            declared: false,
+            seen: BTreeSet::new(),
+            params: Params::default(),
+            last: None,
+        }
+    }
+
     /// Takes one PDU.
     pub fn handle(
         &mut self,
@@ -124,7 +181,11 @@ impl Login {
         response.0[1] = 0;
         let [class, detail] = (status as u16).to_be_bytes();
         (response.0[36], response.0[37]) = (class, detail);
-        out.push(response, &[]);
+        let mut text = Vec::new();
+        if let Some(address) = self.moved_to.take() {
+            negotiate::put(&mut text, "TargetAddress", &address);
+        }
+        out.push(response, &text);
     }
 
     fn response(&mut self, request: &Header) -> Header {
@@ -194,6 +255,7 @@ impl Login {
         if self.target.is_none() {
             self.identify(targets, &mut answers)?;
         }
+        let proven = self.authenticate(current, targets, &mut answers)?;
         if current == OPERATIONAL && !self.declared {
             self.declared = true;
             negotiate::put(&mut answers, "MaxRecvDataSegmentLength", &RECEIVE_MAX.to_string());
@@ -202,10 +264,8 @@ impl Login {
             // Eight KiB of answers would take a text of repeated unknown keys.
             return Err(Status::InitiatorError);
         }
-        if transit {
-            if !self.security() {
-                return Err(Status::AuthenticationFailed);
-            }
+        // Who has yet to prove itself stays where it is, whatever it asks.
+        if transit && proven {
             response.0[1] |= 0x80 | next;
             self.stage = next;
             if next == FULL_FEATURE {
@@ -217,9 +277,37 @@ impl Login {
         Ok(Step::Continue)
     }
 
-    /// Whether the initiator has shown who it is. Methods other than `None` come here.
-    fn security(&self) -> bool {
-        true
+    /// Whether the initiator may go on to another stage: it has shown who it is, or need not.
+    fn authenticate(&mut self, stage: u8, targets: &Targets, answers: &mut Vec<u8>) -> Result<bool, Status> {
+        let access: Arc<Access> = match &self.target {
+            Some(target) => target.access(),
+            None => Arc::new(targets.config().discovery.clone()),
+        };
+        let needed = !access.auth.is_empty();
+        let methods = self.methods.take();
+        if let Some(methods) = &methods {
+            let wanted = if needed { "CHAP" } else { "None" };
+            if !methods.split(',').any(|method| method == wanted) {
+                return Err(Status::AuthenticationFailed);
+            }
+            negotiate::put(answers, "AuthMethod", wanted);
+            self.exchange = needed.then_some(Exchange::Agreed);
+        }
+        if !needed {
+            return Ok(true);
+        }
+        let said = std::mem::take(&mut self.said);
+        let exchange = self.exchange.as_mut().ok_or(Status::AuthenticationFailed)?;
+        let before = std::mem::discriminant(exchange);
+        if stage == SECURITY {
+            let random = |bytes: &mut [u8]| targets.service().fill_random(bytes);
+            let stepped = exchange.step(&said, &access.auth, &random, answers);
+            stepped.map_err(|_| Status::AuthenticationFailed)?;
+        }
+        let proven = matches!(exchange, Exchange::Proven(_));
+        // A request that brings nothing on is a peer that will never end.
+        let stands_still = std::mem::discriminant(exchange) == before && methods.is_none();
+        if !proven && stands_still { Err(Status::AuthenticationFailed) } else { Ok(proven) }
     }
 
     fn keys(&mut self, text: &[u8], answers: &mut Vec<u8>) -> Result<(), Status> {
@@ -248,11 +336,10 @@ impl Login {
                     Answer::Silence
                 }
                 "AuthMethod" => {
-                    if !value.split(',').any(|method| method == "None") {
-                        return Err(Status::AuthenticationFailed);
-                    }
-                    Answer::Say("None".into())
+                    self.methods = Some(value.to_owned());
+                    Answer::Silence
                 }
+                _ if self.said.take(key, value) => Answer::Silence,
                 _ => self.params.answer(key, value),
             };
             if let Answer::Say(value) = answer {
@@ -267,18 +354,33 @@ impl Login {
         if self.initiator.is_none() {
             return Err(Status::MissingParameter);
         }
+        let initiator = self.initiator.as_deref().unwrap_or_default();
+        let peer = self.peer.ip();
+        self.group = targets.group_of(self.local);
         if self.discovery {
-            return Ok(());
+            let admitted = targets.config().discovery.admits(initiator, peer);
+            return if admitted { Ok(()) } else { Err(Status::NotAuthorised) };
         }
         let name = self.target_name.as_deref().ok_or(Status::MissingParameter)?;
-        let target = targets.find(name).ok_or(Status::NotFound)?;
+        let target = match targets.find(name) {
+            Some(target) if target.is_in_group(self.group) => target,
+            None if targets.was_removed(name) => return Err(Status::Removed),
+            _ => return Err(Status::NotFound),
+        };
+        if !target.access().admits(initiator, peer) {
+            return Err(Status::NotAuthorised);
+        }
+        if let Some(redirect) = target.redirect() {
+            self.moved_to = Some(redirect.to.to_string());
+            return Err(if redirect.permanent { Status::MovedPermanently } else { Status::MovedTemporarily });
+        }
         self.target = Some(target);
         if let Some(Fixed { tsih, .. }) = self.fixed.filter(|fixed| fixed.tsih != 0) {
             // A further connection for a session: MaxConnections is 1.
             let exists = self.key().is_some_and(|key| targets.has_session(&key, tsih));
             return Err(if exists { Status::TooManyConnections } else { Status::NoSuchSession });
         }
-        negotiate::put(answers, "TargetPortalGroupTag", &scsi::PORT_GROUP.to_string());
+        negotiate::put(answers, "TargetPortalGroupTag", &self.group.to_string());
         Ok(())
     }
 
@@ -288,12 +390,21 @@ impl Login {
             initiator: self.initiator.clone()?,
             isid: self.fixed?.isid,
             target: self.target.as_ref().map(|t| t.iqn().to_owned()).unwrap_or_default(),
+            group: self.group,
         })
     }
 
     /// The target logged in to; `None` in a discovery session.
     pub(crate) fn target(&self) -> Option<&Arc<Target>> {
         self.target.as_ref()
+    }
+
+    /// The credential that the initiator has proven itself by.
+    pub(crate) fn proven(&self) -> Option<&Auth> {
+        match &self.exchange {
+            Some(Exchange::Proven(auth)) => Some(auth),
+            _ => None,
+        }
     }
 
     /// Sends the last response with the session's handle. `None` unless the last step was [`Step::Accepted`].
@@ -304,6 +415,8 @@ impl Login {
         out.push(response, &answers);
         Some(Accepted {
             key,
+            peer: self.peer.ip(),
+            proven: self.proven().cloned(),
             target: self.target,
             params: self.params,
             stat_sn: self.stat_sn,

@@ -21,7 +21,7 @@ use std::{
 
 use bytes::BytesMut;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use scsi::{LogicalUnit, Nexus, Response};
+use scsi::Response;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::{TcpListener, TcpStream},
@@ -31,10 +31,12 @@ use tokio::{
 };
 
 use crate::{
+    crowd::Crowd,
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
-    session::{Session, Work, WorkKind},
-    targets::{Claim, Counters, Order, SessionInfo, Targets},
+    quiet::Quiet,
+    session::Session,
+    targets::{Claim, Counters, Order, Portal, SessionInfo, Targets},
 };
 
 /// Room for requests: 680 commands, or one that carries little data. Grows for PDUs that need more.
@@ -71,7 +73,11 @@ impl Server {
     /// returns when the last connection has closed.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
         let Self { targets, listeners } = self;
-        let room = Arc::new(Semaphore::new(targets.config().connections_max));
+        let config = targets.config();
+        let room = Arc::new(Semaphore::new(config.connections_max));
+        let unknown = Arc::new(Semaphore::new(config.logins_max));
+        let (peers, strangers) = (Crowd::default(), Crowd::default());
+        let quiet = Arc::new(Quiet::default());
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
@@ -86,21 +92,30 @@ impl Server {
                             Ok(accepted) => accepted,
                             Err(error) => {
                                 // Out of descriptors, most likely: others will close theirs.
-                                tracing::warn!(%error, "iscsi: cannot accept");
+                                quiet.warn(|left_out| tracing::warn!(%error, left_out, "iscsi: cannot accept"));
                                 sleep(Duration::from_millis(100)).await;
                                 continue;
                             }
                         };
-                        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-                            tracing::warn!(%peer, "iscsi: too many connections");
+                        let ip = peer.ip().to_canonical();
+                        let permit = Arc::clone(&room).try_acquire_owned().ok();
+                        let place = peers.enter(ip, config.connections_per_peer_max);
+                        let login = Arc::clone(&unknown).try_acquire_owned().ok();
+                        let stranger = strangers.enter(ip, config.logins_max.div_ceil(2));
+                        let entered = permit.zip(place).zip(login.zip(stranger));
+                        let Some((stays, until_login)) = entered else {
+                            quiet.warn(|left_out| tracing::warn!(%peer, left_out, "iscsi: too many connections"));
                             continue;
                         };
-                        let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
+                        let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(&quiet));
                         connections.spawn(async move {
-                            if let Err(error) = connection(stream, peer, targets, stopped).await {
-                                tracing::debug!(%peer, %error, "iscsi: connection ended");
+                            match connection(stream, peer, targets, stopped, until_login).await {
+                                Ok(()) | Err(Ended::Closed) => {}
+                                Err(error) => quiet.warn(|left_out| {
+                                    tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
+                                }),
                             }
-                            drop(permit);
+                            drop(stays);
                         });
                     }
                     Some(_) = connections.join_next() => {}
@@ -143,24 +158,26 @@ async fn connection(
     peer: SocketAddr,
     targets: Arc<Targets>,
     mut stopped: watch::Receiver<bool>,
+    until_login: impl Send,
 ) -> Result<(), Ended> {
     stream.set_nodelay(true)?;
     let local = stream.local_addr()?;
     let limit = targets.config().login_timeout;
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
-    let login = timeout(limit, log_in(&mut stream, &mut buffer, &targets, &stopped, peer));
+    let login = timeout(limit, log_in(&mut stream, &mut buffer, &targets, &stopped, (local, peer)));
     // The claim is declared first, so that it is given up last: when it goes, nothing of this session is left.
     let mut claim;
     let mut driver = {
         let (session, claimed) = login.await.map_err(|_| Ended::LoginTimeout)??;
         claim = claimed;
+        drop(until_login);
         let LoggedIn { login, mut outbox, counters, initiator } = session;
         let accepted =
             login.finish(claim.tsih, &mut outbox).ok_or(Fatal::Protocol("login without a name"))?;
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
         tracing::info!(%peer, initiator, "iscsi: logged in");
-        Driver { unit: session.unit(), session, stream, buffer, jobs: FuturesUnordered::new(), heard: true }
+        Driver { session, stream, buffer, jobs: FuturesUnordered::new(), heard: true }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped).await;
     // Writes that run must have ended before another session of this name may start.
@@ -182,10 +199,10 @@ async fn log_in(
     buffer: &mut BytesMut,
     targets: &Arc<Targets>,
     stopped: &watch::Receiver<bool>,
-    peer: SocketAddr,
+    (local, peer): (SocketAddr, SocketAddr),
 ) -> Result<(LoggedIn, Claim), Ended> {
     let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
-    let mut login = Login::default();
+    let mut login = Login::new(local, peer);
     let mut outbox = Outbox::default();
     loop {
         let frame = framing.next(buffer)?;
@@ -213,8 +230,14 @@ async fn log_in(
             let counters = Arc::<Counters>::default();
             let target = login.target().map(|target| target.iqn().to_owned()).unwrap_or_default();
             let initiator = key.initiator.clone();
-            let info =
-                SessionInfo { initiator: initiator.clone(), peer, target, counters: Arc::clone(&counters) };
+            let info = SessionInfo {
+                initiator: initiator.clone(),
+                peer,
+                target,
+                portal: Portal { address: local, group: key.group },
+                user: login.proven().map(|auth| auth.user().to_owned()),
+                counters: Arc::clone(&counters),
+            };
             let claim = targets.claim(key, info).await;
             return Ok((LoggedIn { login, outbox, counters, initiator }, claim));
         }
@@ -244,7 +267,6 @@ type JobFuture = Pin<Box<dyn Future<Output = (u32, Option<Response>)> + Send>>;
 
 struct Driver {
     session: Session,
-    unit: Option<(Arc<LogicalUnit>, Arc<Nexus>)>,
     stream: TcpStream,
     buffer: BytesMut,
     jobs: FuturesUnordered<JobFuture>,
@@ -266,6 +288,9 @@ impl Driver {
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
         let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
+        // Only while the target is there and initiators want to know.
+        let target = self.session.target().filter(|_| config.announce_luns);
+        let mut luns = target.map(|target| target.changes());
         loop {
             tokio::select! {
                 biased;
@@ -275,6 +300,7 @@ impl Driver {
                     return self.flush().await;
                 }
                 () = &mut stop => break,
+                () = changed(&mut luns) => self.session.announce_luns(),
                 _ = tick.tick() => {
                     if std::mem::take(&mut self.heard) {
                         asked = false;
@@ -318,9 +344,7 @@ impl Driver {
             // Jobs first: what has ended makes room for what is queued.
             loop {
                 while let Some(work) = self.session.poll_work() {
-                    if let Some(job) = self.start(work) {
-                        self.jobs.push(job);
-                    }
+                    self.jobs.push(Box::pin(work.run()));
                 }
                 match self.jobs.poll_next_unpin(cx) {
                     Poll::Ready(Some((itt, response))) => self.session.complete(itt, response),
@@ -354,20 +378,17 @@ impl Driver {
             self.session.handle_bytes(&mut self.buffer)?;
         }
     }
+}
 
-    fn start(&self, work: Work) -> Option<JobFuture> {
-        let (unit, nexus) = self.unit.as_ref().map(|(unit, nexus)| (Arc::clone(unit), Arc::clone(nexus)))?;
-        let itt = work.itt;
-        Some(match work.kind {
-            WorkKind::Job(job, data) => {
-                Box::pin(async move { (itt, Some(unit.run(&nexus, job, data).await)) })
-            }
-            WorkKind::Reset(attention) => Box::pin(async move {
-                unit.reset(attention).await;
-                (itt, None)
-            }),
-        })
+/// The next change; never, once there are no more.
+async fn changed(luns: &mut Option<watch::Receiver<u64>>) {
+    if let Some(receiver) = luns {
+        if receiver.changed().await.is_ok() {
+            return;
+        }
+        *luns = None;
     }
+    std::future::pending().await
 }
 
 fn after(time: Duration) -> Instant {

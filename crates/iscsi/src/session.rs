@@ -16,19 +16,20 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
 };
 
 use block::{Segment, Segments};
 use bytes::{Buf as _, Bytes, BytesMut};
-use scsi::{Begin, Job, Nexus, Response, Sense, Status};
+use scsi::{Begin, Cancel, Job, LogicalUnit, Neighbours, Nexus, NexusId, Response, Sense, Status};
+use smallvec::SmallVec;
 
 use crate::{
     login::Accepted,
     negotiate::{self, Answer, Params},
     pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op, reject},
-    targets::{Counters, SessionKey, Target, Targets},
+    targets::{Counters, Portal, Reach, SessionKey, Target, Targets},
     task::{Ask, Phase, Task},
 };
 
@@ -43,11 +44,15 @@ const HELD_MAX: u64 = 32 << 20;
 /// Text of one request over all its PDUs, and of one answer.
 const TEXT_MAX: usize = 64 << 10;
 
+/// A logical unit, and this session's nexus with it.
+pub type Attached = (Arc<LogicalUnit>, Arc<Nexus>);
+
 /// Something for the caller to run.
-#[derive(Debug)]
 pub struct Work {
     /// Give it back to [`Session::complete`].
     pub itt: u32,
+    /// Where: one logical unit, or every one that a reset is for.
+    pub units: SmallVec<[Attached; 1]>,
     /// What to do.
     pub kind: WorkKind,
 }
@@ -57,14 +62,56 @@ pub struct Work {
 pub enum WorkKind {
     /// A command of the logical unit, with its data.
     Job(Job, Segments),
-    /// A reset of the logical unit, to be told to others with this unit attention.
+    /// One that may take long, and how an abort ends it early.
+    Long(Job, Segments, Cancel),
+    /// A reset of the logical units, to be told to others with this unit attention.
     Reset(Sense),
+    /// CLEAR TASK SET: commands of other sessions end.
+    ClearTaskSet,
+}
+
+impl Work {
+    /// Runs it; what comes out is for [`Session::complete`].
+    pub async fn run(mut self) -> (u32, Option<Response>) {
+        let itt = self.itt;
+        match self.kind {
+            WorkKind::Job(job, data) => match self.units.pop() {
+                Some((unit, nexus)) => (itt, Some(unit.run(&nexus, job, data).await)),
+                None => (itt, Some(Response::status(Status::Busy))),
+            },
+            WorkKind::Long(job, data, cancel) => match self.units.pop() {
+                Some((unit, nexus)) => (itt, Some(Box::pin(unit.run_until(&nexus, job, data, cancel)).await)),
+                None => (itt, Some(Response::status(Status::Busy))),
+            },
+            WorkKind::Reset(attention) => {
+                for (unit, _) in &self.units {
+                    unit.reset(attention).await;
+                }
+                (itt, None)
+            }
+            WorkKind::ClearTaskSet => {
+                for (unit, nexus) in &self.units {
+                    unit.clear_task_set(nexus).await;
+                }
+                (itt, None)
+            }
+        }
+    }
+}
+
+/// What a task management function does once this session's own commands have ended.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Answer,
+    /// For a logical unit, or for all of them.
+    Reset { attention: Sense, lun: Option<u16>, cold: bool },
+    Clear { lun: u16 },
 }
 
 /// What waits for aborted commands to end.
 #[derive(Debug)]
 enum Reply {
-    TaskManagement { reset: Option<Sense>, cold: bool },
+    TaskManagement(Then),
     Logout,
 }
 
@@ -81,8 +128,12 @@ pub struct Session {
     targets: Arc<Targets>,
     key: SessionKey,
     target: Option<Arc<Target>>,
-    nexus: Option<Arc<Nexus>>,
+    /// The target's disks as they were at `epoch`, by number.
+    units: Vec<(u16, Attached)>,
+    epoch: u64,
+    neighbours: Option<Arc<dyn Neighbours>>,
     local: SocketAddr,
+    peer: IpAddr,
     params: Params,
     counters: Arc<Counters>,
     framing: Framing,
@@ -97,7 +148,7 @@ pub struct Session {
     queued: VecDeque<u32>,
     /// Commands that want to ask for data, oldest first.
     waiting: VecDeque<u32>,
-    resets: VecDeque<(u32, Sense)>,
+    resets: VecDeque<(u32, Then)>,
     /// Resets asked for and not answered.
     resetting: usize,
     waits: Vec<Wait>,
@@ -114,8 +165,10 @@ pub struct Session {
 impl Session {
     /// A session that has just logged in by way of the portal `local`. `outbox` may hold the login response.
     pub fn new(accepted: Accepted, targets: Arc<Targets>, local: SocketAddr, mut outbox: Outbox) -> Self {
-        let Accepted { key, target, params, stat_sn, exp_cmd_sn, receive_max } = accepted;
-        let nexus = target.as_ref().map(|target| target.unit().attach(&key.port()));
+        let Accepted { key, target, params, stat_sn, exp_cmd_sn, receive_max, peer, proven } = accepted;
+        let initiator = key.initiator.clone();
+        let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven };
+        let neighbours = target.as_ref().map(|_| Arc::new(reach) as Arc<dyn Neighbours>);
         outbox.header_digest = params.header_digest;
         outbox.data_digest = params.data_digest;
         let framing = Framing {
@@ -123,12 +176,15 @@ impl Session {
             data_digest: params.data_digest,
             data_max: receive_max as usize,
         };
-        Self {
+        let mut session = Self {
             targets,
             key,
             target,
-            nexus,
+            units: Vec::new(),
+            epoch: 0,
+            neighbours,
             local,
+            peer,
             params,
             counters: Arc::default(),
             framing,
@@ -150,17 +206,68 @@ impl Session {
             text_out: None,
             closing: false,
             needed: 0,
+        };
+        session.attach();
+        session
+    }
+
+    /// Follows the target's list of disks.
+    fn attach(&mut self) {
+        let Some(target) = &self.target else { return };
+        // The count first: a change that comes between is seen at the next command.
+        self.epoch = target.epoch();
+        let luns = if target.removed() { Vec::new() } else { target.luns() };
+        let mut old = std::mem::take(&mut self.units);
+        for (lun, unit) in luns {
+            let same = old.iter().position(|(was, (old, _))| *was == lun && Arc::ptr_eq(old, &unit));
+            let attached = match same.map(|at| old.swap_remove(at)) {
+                Some((_, attached)) => attached,
+                None => {
+                    let id = NexusId { initiator: self.key.port().into(), port: self.key.group };
+                    let nexus = unit.attach_at(id, self.neighbours.clone());
+                    (unit, nexus)
+                }
+            };
+            self.units.push((lun, attached));
         }
+        old.into_iter().for_each(|(_, (unit, nexus))| unit.detach(&nexus));
+    }
+
+    /// The disk that a LUN field means.
+    fn unit(&self, lun: [u8; 8]) -> Option<&Attached> {
+        let lun = scsi::lun_number(lun)?;
+        let at = self.units.binary_search_by_key(&lun, |(lun, _)| *lun).ok()?;
+        self.units.get(at).map(|(_, attached)| attached)
+    }
+
+    /// CHECK CONDITION as the disk of that LUN would say it.
+    fn check(&self, lun: [u8; 8], sense: Sense) -> Response {
+        match self.unit(lun) {
+            Some((unit, _)) => unit.check(sense),
+            None => scsi::absent_lun(&[0; 16], &[]),
+        }
+    }
+
+    /// The logical units came or went: tells an initiator that would otherwise hear of it with its next command only
+    /// (RFC 7143 §11.9, event 0: SCSI event, with the unit attention as its sense data).
+    pub fn announce_luns(&mut self) {
+        let mut h = Header::new(op::ASYNC);
+        h.set(16, NO_TAG);
+        let sense = Sense::LUNS_CHANGED.fixed();
+        let sense = sense.as_slice();
+        let mut body = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes().to_vec();
+        body.extend(sense);
+        self.send(h, &body, true);
+    }
+
+    /// The target logged in to; `None` in a discovery session.
+    pub(crate) fn target(&self) -> Option<&Arc<Target>> {
+        self.target.as_ref()
     }
 
     /// Shares the counters that the registry lists.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
-    }
-
-    /// The logical unit and this session's nexus with it, to run jobs with.
-    pub fn unit(&self) -> Option<(Arc<scsi::LogicalUnit>, Arc<Nexus>)> {
-        Some((Arc::clone(self.target.as_ref()?.unit()), Arc::clone(self.nexus.as_ref()?)))
     }
 
     /// What is on its way to the socket.
@@ -222,15 +329,21 @@ impl Session {
 
     /// The next thing to run, if the budget allows.
     pub fn poll_work(&mut self) -> Option<Work> {
-        if let Some((itt, attention)) = self.resets.pop_front() {
-            return Some(Work { itt, kind: WorkKind::Reset(attention) });
+        if let Some((itt, then)) = self.resets.pop_front() {
+            let (lun, kind) = match then {
+                Then::Reset { attention, lun, .. } => (lun, WorkKind::Reset(attention)),
+                Then::Clear { lun } => (Some(lun), WorkKind::ClearTaskSet),
+                Then::Answer => (None, WorkKind::ClearTaskSet),
+            };
+            let units = self.units.iter().filter(|(number, _)| lun.is_none_or(|lun| lun == *number));
+            return Some(Work { itt, units: units.map(|(_, attached)| attached.clone()).collect(), kind });
         }
         if !self.wants_input() {
             return None; // answers that nobody fetches would pile up
         }
         loop {
             let itt = *self.queued.front()?;
-            let Some(task) = self.tasks.get_mut(&itt) else {
+            let Some(task) = self.tasks.get(&itt) else {
                 self.queued.pop_front(); // aborted meanwhile
                 continue;
             };
@@ -243,10 +356,33 @@ impl Session {
                 return None;
             }
             self.queued.pop_front();
+            let Some(attached) = self.unit(task.ask.lun).cloned() else {
+                self.absent(itt); // its disk was taken away while its data came
+                continue;
+            };
+            let Some(task) = self.tasks.get_mut(&itt) else { continue };
             self.held = self.held.saturating_add(more);
             task.charged = task.charged.saturating_add(job.holds);
             task.phase = Phase::Running;
-            return Some(Work { itt, kind: WorkKind::Job(job, std::mem::take(&mut task.data)) });
+            let data = std::mem::take(&mut task.data);
+            let kind = if job.is_long() {
+                let cancel = Cancel::default();
+                task.cancel = Some(cancel.clone());
+                WorkKind::Long(job, data, cancel)
+            } else {
+                WorkKind::Job(job, data)
+            };
+            let mut units = SmallVec::new();
+            units.push(attached);
+            return Some(Work { itt, units, kind });
+        }
+    }
+
+    #[cold]
+    fn absent(&mut self, itt: u32) {
+        if let Some(task) = self.end_task(itt) {
+            // Any command but those that ask who is there gets the same answer.
+            self.answer(&task.ask, scsi::absent_lun(&[0; 16], &[]), task.r2t_sn);
         }
     }
 
@@ -353,7 +489,9 @@ impl Session {
 
     fn command(&mut self, header: &Header, data: Bytes) {
         let mut ask = Ask::new(header);
-        let Some((target, nexus)) = self.target.as_ref().zip(self.nexus.as_ref()) else { return };
+        if self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed()) {
+            self.attach();
+        }
         if ask.itt == NO_TAG || self.tasks.contains_key(&ask.itt) {
             return self.reject(header, reject::TASK_IN_PROGRESS);
         }
@@ -367,17 +505,19 @@ impl Session {
         let may_carry = ask.write && self.params.immediate_data && immediate <= burst;
         let may_follow = ask.write && !self.params.initial_r2t;
         let misplaced = (immediate > 0 && !may_carry) || (more && !may_follow);
-        let unit = target.unit();
-        let begun = if misplaced {
-            Begin::Done(unit.check(UNEXPECTED_DATA))
-        } else if header.lun() == [0; 8] || header.lun() == [0x40, 0, 0, 0, 0, 0, 0, 0] {
-            if target.removed() {
-                Begin::Done(scsi::absent_lun(&header.cdb(), false))
-            } else {
-                unit.begin(nexus, &header.cdb(), if ask.write { ask.expected } else { 0 })
+        let cdb = header.cdb();
+        let begun = match self.unit(header.lun()) {
+            _ if misplaced => Begin::Done(self.check(header.lun(), UNEXPECTED_DATA)),
+            // The list is the target's, not the unit's.
+            found if cdb[0] == REPORT_LUNS => {
+                if let Some((_, nexus)) = found {
+                    nexus.luns_told();
+                }
+                let luns: SmallVec<[u16; 8]> = self.units.iter().map(|(lun, _)| *lun).collect();
+                Begin::Done(scsi::target_luns(&cdb, &luns).unwrap_or_else(|| scsi::absent_lun(&cdb, &luns)))
             }
-        } else {
-            Begin::Done(scsi::absent_lun(&header.cdb(), !target.removed()))
+            Some((unit, nexus)) => unit.begin(nexus, &cdb, if ask.write { ask.expected } else { 0 }),
+            None => Begin::Done(scsi::absent_lun(&cdb, &[])),
         };
         match begun {
             Begin::Done(response) if !more || misplaced => {
@@ -472,10 +612,8 @@ impl Session {
             Ok(false) => {}
             Err(_) if matches!(task.phase, Phase::Queued | Phase::Running) => {} // too late to matter
             Err(_) => {
-                if let Some(task) = self.end_task(itt)
-                    && let Some(target) = &self.target
-                {
-                    let response = target.unit().check(Sense::DATA_PHASE_ERROR);
+                if let Some(task) = self.end_task(itt) {
+                    let response = self.check(task.ask.lun, Sense::DATA_PHASE_ERROR);
                     self.answer(&task.ask, response, task.r2t_sn);
                 }
             }
@@ -525,9 +663,9 @@ impl Session {
             return self.reject(header, reject::TOO_MANY_IMMEDIATE);
         }
         let function = header.flags() & 0x7f;
-        let on_unit = header.lun() == [0; 8] || header.lun() == [0x40, 0, 0, 0, 0, 0, 0, 0];
-        let (on, reset, cold) = match function {
-            1 => {
+        let lun = scsi::lun_number(header.lun()).filter(|_| self.unit(header.lun()).is_some());
+        let (on, then) = match (function, lun) {
+            (1, _) => {
                 let tag = header.word20();
                 if !self.tasks.contains_key(&tag) {
                     // It may be on its way still: then its number counts as received (§11.5.1).
@@ -539,17 +677,30 @@ impl Session {
                     }
                     return self.task_management_done(itt, 1);
                 }
-                (self.abort(|task| task.ask.itt == tag), None, false)
+                (self.abort(|task| task.ask.itt == tag), Then::Answer)
             }
-            2 | 4 | 5 if !on_unit => return self.task_management_done(itt, 2),
-            2 | 4 => (self.abort(|_| true), None, false),
-            5 => (self.abort(|_| true), Some(Sense::DEVICE_RESET), false),
-            6 => (self.abort(|_| true), Some(Sense::BUS_RESET), false),
-            7 => (self.abort(|_| true), Some(Sense::POWER_ON), true),
-            8 => return self.task_management_done(itt, 4),
+            (2 | 4 | 5, None) => return self.task_management_done(itt, 2),
+            (2, Some(lun)) => (self.abort_lun(lun), Then::Answer),
+            (4, Some(lun)) => (self.abort_lun(lun), Then::Clear { lun }),
+            (5, Some(lun)) => {
+                let attention = Sense::DEVICE_RESET;
+                (self.abort_lun(lun), Then::Reset { attention, lun: Some(lun), cold: false })
+            }
+            (6, _) => {
+                (self.abort(|_| true), Then::Reset { attention: Sense::BUS_RESET, lun: None, cold: false })
+            }
+            (7, _) => {
+                (self.abort(|_| true), Then::Reset { attention: Sense::POWER_ON, lun: None, cold: true })
+            }
+            (8, _) => return self.task_management_done(itt, 4),
+            // CLEAR ACA: there never is an ACA condition (NormACA in INQUIRY).
             _ => return self.task_management_done(itt, 5),
         };
-        self.wait(Wait { itt, reply: Reply::TaskManagement { reset, cold }, on });
+        self.wait(Wait { itt, reply: Reply::TaskManagement(then), on });
+    }
+
+    fn abort_lun(&mut self, lun: u16) -> Vec<u32> {
+        self.abort(|task| scsi::lun_number(task.ask.lun) == Some(lun))
     }
 
     fn task_management_done(&mut self, itt: u32, response: u8) {
@@ -567,6 +718,9 @@ impl Session {
             match self.tasks.get_mut(&itt) {
                 Some(task) if matches!(task.phase, Phase::Running) => {
                     task.aborted = true;
+                    if let Some(cancel) = &task.cancel {
+                        cancel.cancel();
+                    }
                     running.push(itt);
                 }
                 _ => {
@@ -588,11 +742,11 @@ impl Session {
     fn waited(&mut self, itt: u32, reply: &Reply) {
         match reply {
             Reply::Logout => self.logout_response(itt, 0),
-            Reply::TaskManagement { reset: None, .. } => self.task_management_done(itt, 0),
-            Reply::TaskManagement { reset: Some(attention), cold } => {
+            Reply::TaskManagement(Then::Answer) => self.task_management_done(itt, 0),
+            Reply::TaskManagement(then) => {
                 self.resetting = self.resetting.saturating_add(1);
-                self.resets.push_back((itt, *attention));
-                if *cold {
+                self.resets.push_back((itt, *then));
+                if let Then::Reset { cold: true, .. } = then {
                     self.targets.end_sessions(&self.key.target);
                 }
             }
@@ -701,12 +855,20 @@ impl Session {
             }
             name => self.targets.find(name).into_iter().collect(),
         };
-        let mut portals = vec![self.local];
-        portals.extend(self.targets.config().portals.iter().filter(|portal| **portal != self.local));
-        for target in targets {
+        // The portal it came by first; then the others.
+        let here = Portal { address: self.local, group: self.key.group };
+        let others = self.targets.config().portals.iter().filter(|portal| portal.address != self.local);
+        let portals: Vec<Portal> = [here].into_iter().chain(others.copied()).collect();
+        // What an initiator may not use is not named to it.
+        let may = |target: &Arc<Target>| target.access().admits(&self.key.initiator, self.peer);
+        for target in targets.iter().filter(|target| may(target)) {
+            let mut reachable = portals.iter().filter(|portal| target.is_in_group(portal.group)).peekable();
+            if reachable.peek().is_none() {
+                continue;
+            }
             negotiate::put(out, "TargetName", target.iqn());
-            for portal in &portals {
-                negotiate::put(out, "TargetAddress", &format!("{portal},{}", scsi::PORT_GROUP));
+            for portal in reachable {
+                negotiate::put(out, "TargetAddress", &format!("{},{}", portal.address, portal.group));
             }
         }
     }
@@ -844,11 +1006,14 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some((unit, nexus)) = self.unit() {
-            unit.detach(&nexus);
+        for (_, (unit, nexus)) in &self.units {
+            unit.detach(nexus);
         }
     }
 }
+
+/// The one command that is the target's and not a disk's.
+const REPORT_LUNS: u8 = 0xa0;
 
 /// Unexpected unsolicited data (RFC 7143 §11.4.7.2).
 const UNEXPECTED_DATA: Sense = Sense { key: 0xb, asc: 0x0c, ascq: 0x0c, information: None, field: None };

@@ -1,56 +1,93 @@
-//! The registry: which targets there are, who is logged in to them, and what each connection did.
+//! The registry: which targets there are, who may log in to them, who is, and what each connection did.
 //!
 //! Shared by all connections. Its lock is held for look-ups only, at login and in discovery; the data
 //! path goes through the `Arc`s it handed out.
 //!
-//! A session is known by initiator name, ISID and target (RFC 7143 §4.4.3). When the same one logs in
+//! A session is known by initiator name, ISID, target and portal group (RFC 7143 §4.4.3). When the same one logs in
 //! again the old one is told to end, and the new login is answered only after it has: no write of a
 //! dead session can land late (`Claim`, §6.3.5).
 
 use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
+    collections::{BTreeMap, VecDeque},
+    net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use block::BlockVolume;
-use scsi::LogicalUnit;
+use scsi::{LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
 use tokio::sync::watch;
 
-use crate::iqn;
+use crate::{
+    access::{Access, Auth},
+    iqn,
+};
+
+/// Highest LUN: what flat addressing has room for.
+pub const LUN_MAX: u16 = 16_383;
+/// Names of removed targets remembered, so that their initiators are told "removed" and not "never heard of".
+const REMOVED_MAX: usize = 1024;
+
+/// An address that initiators log in at, and the portal group it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// Where.
+    pub address: SocketAddr,
+    /// Portal group tag: portals of one group are one SCSI target port.
+    pub group: u16,
+}
+
+impl From<SocketAddr> for Portal {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, group: PORT_GROUP }
+    }
+}
 
 /// Limits and habits of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses that SendTargets names besides the one the initiator came in by: the other portals.
-    pub portals: Vec<SocketAddr>,
+    /// The portals, as SendTargets names them. The one an initiator came in by is named even if it is not among
+    /// them (a server that listens on every address), in the first group.
+    pub portals: Vec<Portal>,
+    /// Who may discover. Targets that an initiator may not log in to are not listed to it whatever this says.
+    pub discovery: Access,
     /// Connections at most, logged in or not; more are closed at once.
     pub connections_max: usize,
+    /// Connections of one address at most.
+    pub connections_per_peer_max: usize,
+    /// Connections that are not logged in yet at most; half as many of one address.
+    pub logins_max: usize,
     /// A connection must be logged in by then.
     pub login_timeout: Duration,
     /// A silent initiator is asked for a sign of life after this, and dropped after as long again.
     pub ping_after: Duration,
     /// How long a shutdown waits for initiators to log out.
     pub logout_wait: Duration,
+    /// Initiators are told at once, by an asynchronous message, when logical units come or go; hosts then look for
+    /// them without being asked. The unit attention comes either way.
+    pub announce_luns: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             portals: Vec::new(),
+            discovery: Access::default(),
             connections_max: 1024,
+            connections_per_peer_max: 512,
+            logins_max: 256,
             login_timeout: Duration::from_secs(15),
             ping_after: Duration::from_secs(30),
             logout_wait: Duration::from_secs(3),
+            announce_luns: true,
         }
     }
 }
 
-/// Why a target could not be added.
+/// Why a target or logical unit could not be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddError {
@@ -60,12 +97,34 @@ pub enum AddError {
     /// There is one of that name.
     #[error("there is a target {0} already")]
     Exists(String),
+    /// There is a disk of that number.
+    #[error("the target has a LUN {0} already")]
+    LunExists(u16),
+    /// Initiators could not address it.
+    #[error("LUN {0} is above {LUN_MAX}")]
+    Lun(u16),
 }
 
-/// One target: a volume at LUN 0.
+/// Where initiators are sent instead (RFC 7143 §11.13.5, §13.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The portal to use.
+    pub to: SocketAddr,
+    /// For ever, not for this login only.
+    pub permanent: bool,
+}
+
+/// One target: its logical units, and who may use them.
 pub struct Target {
     iqn: String,
-    unit: Arc<LogicalUnit>,
+    service: Arc<Service>,
+    luns: RwLock<BTreeMap<u16, Arc<LogicalUnit>>>,
+    /// Counts changes of `luns`; sessions look at it with each command.
+    epoch: AtomicU64,
+    changes: watch::Sender<u64>,
+    access: RwLock<Arc<Access>>,
+    groups: Option<Vec<u16>>,
+    redirect: RwLock<Option<Redirect>>,
     removed: AtomicBool,
 }
 
@@ -75,15 +134,109 @@ impl Target {
         &self.iqn
     }
 
-    /// Its disk.
-    pub fn unit(&self) -> &Arc<LogicalUnit> {
-        &self.unit
+    /// Its disks, by number.
+    pub fn luns(&self) -> Vec<(u16, Arc<LogicalUnit>)> {
+        let luns = self.luns.read().unwrap_or_else(PoisonError::into_inner);
+        luns.iter().map(|(lun, unit)| (*lun, Arc::clone(unit))).collect()
+    }
+
+    /// The disk of that number.
+    pub fn unit(&self, lun: u16) -> Option<Arc<LogicalUnit>> {
+        self.luns.read().unwrap_or_else(PoisonError::into_inner).get(&lun).cloned()
+    }
+
+    /// Serves a volume as a further disk from now on; whoever is logged in is told.
+    ///
+    /// # Panics
+    /// If `block_size` is neither 512 nor 4096.
+    pub fn add_lun(
+        &self,
+        lun: u16,
+        volume: Arc<dyn BlockVolume>,
+        block_size: u32,
+    ) -> Result<Arc<LogicalUnit>, AddError> {
+        if lun > LUN_MAX {
+            return Err(AddError::Lun(lun));
+        }
+        let unit = {
+            let mut luns = self.luns.write().unwrap_or_else(PoisonError::into_inner);
+            if luns.contains_key(&lun) {
+                return Err(AddError::LunExists(lun));
+            }
+            let unit = self.service.unit(volume, &self.iqn, block_size);
+            luns.insert(lun, Arc::clone(&unit));
+            unit
+        };
+        self.luns_changed();
+        Ok(unit)
+    }
+
+    /// Takes a disk away; whoever is logged in is told, and gets LOGICAL UNIT NOT SUPPORTED from it. What runs on
+    /// it ends as it would have. False if there is none.
+    pub fn remove_lun(&self, lun: u16) -> bool {
+        let gone = self.luns.write().unwrap_or_else(PoisonError::into_inner).remove(&lun);
+        if gone.is_some() {
+            self.luns_changed();
+        }
+        gone.is_some()
+    }
+
+    fn luns_changed(&self) {
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.luns().iter().for_each(|(_, unit)| unit.luns_changed());
+        self.changes.send_replace(epoch);
+    }
+
+    /// Its volumes may have changed in a way that initiators should hear of without asking (size, room).
+    pub fn announce(&self) {
+        self.luns().iter().for_each(|(_, unit)| unit.announce());
+    }
+
+    /// Who may log in from now on. Sessions that are there stay.
+    pub fn set_access(&self, access: Access) {
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+
+    /// Who may log in.
+    pub fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sends initiators elsewhere from their next login on; `None`: no longer.
+    pub fn set_redirect(&self, redirect: Option<Redirect>) {
+        *self.redirect.write().unwrap_or_else(PoisonError::into_inner) = redirect;
+    }
+
+    pub(crate) fn redirect(&self) -> Option<Redirect> {
+        self.redirect.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it may be reached through that portal group.
+    pub fn is_in_group(&self, group: u16) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.contains(&group))
     }
 
     /// Whether an operator took it away; sessions that are still there get LOGICAL UNIT NOT SUPPORTED.
     pub fn removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+/// How a target is offered.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// Who may log in.
+    pub access: Access,
+    /// Portal groups through which it may be reached; `None`: all.
+    pub groups: Option<Vec<u16>>,
 }
 
 /// What a connection did so far.
@@ -108,6 +261,10 @@ pub struct SessionInfo {
     pub peer: SocketAddr,
     /// Target name; empty for a discovery session.
     pub target: String,
+    /// The portal it came in by.
+    pub portal: Portal,
+    /// The CHAP name it proved, if any.
+    pub user: Option<String>,
     /// Its counters, live.
     pub counters: Arc<Counters>,
 }
@@ -118,6 +275,7 @@ pub(crate) struct SessionKey {
     pub(crate) initiator: String,
     pub(crate) isid: [u8; 6],
     pub(crate) target: String,
+    pub(crate) group: u16,
 }
 
 impl SessionKey {
@@ -146,6 +304,8 @@ struct Entry {
 #[derive(Default)]
 struct Registry {
     targets: BTreeMap<String, Arc<Target>>,
+    /// Names of targets that were removed, oldest first.
+    removed: VecDeque<String>,
     sessions: BTreeMap<SessionKey, Entry>,
     last_tsih: u16,
 }
@@ -153,13 +313,25 @@ struct Registry {
 /// The targets of a server.
 pub struct Targets {
     config: Config,
+    service: Arc<Service>,
     registry: Mutex<Registry>,
 }
 
 impl Targets {
     /// No targets yet.
     pub fn new(config: Config) -> Arc<Self> {
-        Arc::new(Self { config, registry: Mutex::default() })
+        Self::with_service(config, Arc::default())
+    }
+
+    /// No targets yet; logical units are of `service`, whose one port group gets the portal groups for ports.
+    pub fn with_service(config: Config, service: Arc<Service>) -> Arc<Self> {
+        let mut ports: Vec<u16> = config.portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if let [group] = service.port_groups().as_slice() {
+            service.set_port_groups(vec![PortGroup { ports, ..group.clone() }]);
+        }
+        Arc::new(Self { config, service, registry: Mutex::default() })
     }
 
     /// Limits and habits.
@@ -167,18 +339,46 @@ impl Targets {
         &self.config
     }
 
-    /// Serves `volume` at LUN 0 of a new target. Names are compared in lower case.
+    /// What the logical units share: access states of the target ports, and tokens.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// The portal group of the address that a connection came in by.
+    pub fn group_of(&self, local: SocketAddr) -> u16 {
+        let portals = &self.config.portals;
+        portals.iter().find(|portal| portal.address == local).map_or(PORT_GROUP, |portal| portal.group)
+    }
+
+    /// Serves `volume` at LUN 0 of a new target that everybody may use. Names are compared in lower case.
     pub fn add(&self, name: &str, volume: Arc<dyn BlockVolume>) -> Result<Arc<Target>, AddError> {
+        let target = self.create(name, Offer::default())?;
+        target.add_lun(0, volume, 512)?;
+        Ok(target)
+    }
+
+    /// A new target without disks.
+    pub fn create(&self, name: &str, offer: Offer) -> Result<Arc<Target>, AddError> {
         let iqn = name.to_ascii_lowercase();
         if !iqn::is_valid(&iqn) {
             return Err(AddError::Name(name.to_owned()));
         }
-        let unit = Arc::new(LogicalUnit::new(volume, &iqn));
         let mut registry = self.registry();
         if registry.targets.contains_key(&iqn) {
             return Err(AddError::Exists(iqn));
         }
-        let target = Arc::new(Target { iqn: iqn.clone(), unit, removed: AtomicBool::new(false) });
+        registry.removed.retain(|removed| *removed != iqn);
+        let target = Arc::new(Target {
+            iqn: iqn.clone(),
+            service: Arc::clone(&self.service),
+            luns: RwLock::default(),
+            epoch: AtomicU64::new(0),
+            changes: watch::Sender::new(0),
+            access: RwLock::new(Arc::new(offer.access)),
+            groups: offer.groups,
+            redirect: RwLock::default(),
+            removed: AtomicBool::new(false),
+        });
         registry.targets.insert(iqn, Arc::clone(&target));
         Ok(target)
     }
@@ -194,6 +394,10 @@ impl Targets {
         for entry in registry.sessions.values().filter(|entry| entry.info.target == iqn) {
             entry.orders.send_replace(Order::End);
         }
+        while registry.removed.len() >= REMOVED_MAX {
+            registry.removed.pop_front();
+        }
+        registry.removed.push_back(iqn);
         true
     }
 
@@ -209,6 +413,11 @@ impl Targets {
 
     pub(crate) fn find(&self, iqn: &str) -> Option<Arc<Target>> {
         self.registry().targets.get(&iqn.to_ascii_lowercase()).cloned()
+    }
+
+    /// Whether there was a target of that name, and an operator took it away.
+    pub(crate) fn was_removed(&self, iqn: &str) -> bool {
+        self.registry().removed.iter().any(|removed| removed == iqn)
     }
 
     /// Whether a session with that key and handle is logged in.
@@ -248,6 +457,26 @@ impl Targets {
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a session's initiator may name in a copy: the disks of targets that would let it in with what it has proven.
+pub(crate) struct Reach {
+    pub(crate) targets: Arc<Targets>,
+    pub(crate) initiator: String,
+    pub(crate) peer: IpAddr,
+    pub(crate) proven: Option<Auth>,
+}
+
+impl Neighbours for Reach {
+    fn unit(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
+        let may = |target: &Arc<Target>| {
+            let access = target.access();
+            access.admits(&self.initiator, self.peer) && access.trusts(self.proven.as_ref())
+        };
+        let targets = self.targets.list();
+        let mut units = targets.iter().filter(|target| may(target)).flat_map(|target| target.luns());
+        units.find(|(_, unit)| unit.naa() == *name).map(|(_, unit)| unit)
     }
 }
 

@@ -9,7 +9,7 @@
 
 use block::{Segment, Segments};
 use bytes::Bytes;
-use scsi::{Job, Response};
+use scsi::{Cancel, Job, Response};
 
 use crate::pdu::Header;
 
@@ -76,6 +76,8 @@ pub(crate) struct Task {
     pub(crate) charged: u32,
     /// Aborted while running: no answer when it ends.
     pub(crate) aborted: bool,
+    /// Ends it early while it runs, if it is one of those that may take long.
+    pub(crate) cancel: Option<Cancel>,
 }
 
 /// A Data-Out PDU that breaks the rules.
@@ -97,6 +99,7 @@ impl Task {
             r2t_sn: 0,
             charged: 0,
             aborted: false,
+            cancel: None,
         }
     }
 

@@ -13,7 +13,7 @@ use iscsi::{
     login::{Login, Status, Step},
     negotiate,
     pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op},
-    session::{Session, WorkKind},
+    session::Session,
 };
 use proptest::prelude::*;
 
@@ -107,15 +107,8 @@ impl Initiator {
     fn pump(&mut self) -> Result<(), Fatal> {
         self.session.handle_bytes(&mut self.inbox)?;
         while let Some(work) = self.session.poll_work() {
-            let (unit, nexus) = self.session.unit().unwrap();
-            let answer = match work.kind {
-                WorkKind::Job(job, data) => Some(now(unit.run(&nexus, job, data))),
-                WorkKind::Reset(attention) => {
-                    now(unit.reset(attention));
-                    None
-                }
-            };
-            self.session.complete(work.itt, answer);
+            let (itt, answer) = now(work.run());
+            self.session.complete(itt, answer);
         }
         Ok(())
     }

@@ -65,6 +65,16 @@ pub enum Command {
     PreventAllow { prevent: bool },
     ReportOpcodes { query: OpcodeQuery, timeouts: bool, allocation: u32 },
     ReportTargetPortGroups { extended: bool, allocation: u32 },
+    ReportTaskManagement { extended: bool, allocation: u32 },
+    LogSense { page: u8, subpage: u8, control: u8, pointer: u16, allocation: u32 },
+    OrWrite { run: Run, stable: bool },
+    ExtendedCopy { long: bool, length: u32 },
+    PopulateToken { list: u32, length: u32 },
+    WriteUsingToken { list: u32, length: u32 },
+    CopyAbort { list: u32 },
+    ReceiveCopyStatus { long: bool, list: u32, allocation: u32 },
+    CopyParameters { allocation: u32 },
+    ReceiveTokens { list: u32, allocation: u32 },
     Reserve6,
     Release6,
     PersistentReserveIn { action: u8, allocation: u32 },
@@ -222,6 +232,38 @@ impl Command {
                 }
                 Self::Unmap { length: be16(c[7], c[8]) }
             }
+            0x8b => {
+                unprotected(c)?;
+                Self::OrWrite { run: run(c), stable: c[1] & 0x08 != 0 }
+            }
+            0x83 => {
+                let (list, length) = (be32(c, [6, 7, 8, 9]), be32(c, [10, 11, 12, 13]));
+                match c[1] & 0x1f {
+                    0x00 => Self::ExtendedCopy { long: false, length },
+                    0x01 => Self::ExtendedCopy { long: true, length },
+                    0x10 => Self::PopulateToken { list, length },
+                    0x11 => Self::WriteUsingToken { list, length },
+                    0x1c => Self::CopyAbort { list: be32(c, [2, 3, 4, 5]) },
+                    _ => return Err(Sense::cdb(1, 4)),
+                }
+            }
+            0x84 => {
+                let (list, allocation) = (be32(c, [2, 3, 4, 5]), be32(c, [10, 11, 12, 13]));
+                match c[1] & 0x1f {
+                    0x00 => Self::ReceiveCopyStatus { long: false, list: u32::from(c[2]), allocation },
+                    0x03 => Self::CopyParameters { allocation },
+                    0x05 => Self::ReceiveCopyStatus { long: true, list, allocation },
+                    0x07 => Self::ReceiveTokens { list, allocation },
+                    _ => return Err(Sense::cdb(1, 4)),
+                }
+            }
+            0x4d => {
+                if c[1] & 0x01 != 0 {
+                    return Err(Sense::cdb(1, 0)); // SP: nothing is saved
+                }
+                let (control, pointer) = (c[2] >> 6, u16::from_be_bytes([c[5], c[6]]));
+                Self::LogSense { page: c[2] & 0x3f, subpage: c[3], control, pointer, allocation: be16(c[7], c[8]) }
+            }
             0x35 | 0x91 => Self::SynchronizeCache { run: run(c) },
             0x1b => Self::StartStop { start: c[4] & 1 != 0, load_eject: c[4] & 2 != 0, condition: c[4] >> 4 },
             0x1e => Self::PreventAllow { prevent: c[4] & 3 != 0 },
@@ -245,6 +287,10 @@ impl Command {
                     };
                     let allocation = be32(c, [6, 7, 8, 9]);
                     Self::ReportOpcodes { query, timeouts: c[2] & 0x80 != 0, allocation }
+                }
+                0x0d => {
+                    let allocation = be32(c, [6, 7, 8, 9]);
+                    Self::ReportTaskManagement { extended: c[2] & 0x80 != 0, allocation }
                 }
                 _ => return Err(Sense::cdb(1, 4)),
             },
@@ -273,9 +319,16 @@ impl Command {
             Self::Write { .. }
                 | Self::WriteVerify { .. }
                 | Self::WriteSame { .. }
+                | Self::OrWrite { .. }
                 | Self::CompareAndWrite { .. }
                 | Self::Unmap { .. }
+                | Self::WriteUsingToken { .. }
         )
+    }
+
+    /// May move more than anybody wants to wait for once it was aborted.
+    pub fn is_long(&self) -> bool {
+        matches!(self, Self::ExtendedCopy { .. } | Self::WriteUsingToken { .. })
     }
 }
 
@@ -311,7 +364,7 @@ mod tests {
 
     #[test]
     fn protection_is_refused_with_a_pointer_at_its_field() {
-        for opcode in [0x28, 0xa8, 0x88, 0x2a, 0xaa, 0x8a, 0x2f, 0x8f, 0x41, 0x93, 0x89] {
+        for opcode in [0x28, 0xa8, 0x88, 0x2a, 0xaa, 0x8a, 0x2f, 0x8f, 0x41, 0x93, 0x89, 0x8b] {
             assert_eq!(Command::parse(&cdb(&[opcode, 0x20])), Err(Sense::cdb(1, 7)), "{opcode:#x}");
         }
     }

@@ -3,21 +3,22 @@
 //! What is said here is what hosts believe: thin, non-rotating, 512 bytes emulated on 4096, one
 //! target port group that is always active. Page lists are ascending and complete.
 
-use crate::{
-    identity::{Naa, PORT_GROUP},
-    sense::Sense,
-};
+use crate::{identity::Naa, sense::Sense, service::PortGroup};
 
 /// What the pages are made of.
 pub(crate) struct Unit<'a> {
     pub(crate) target: &'a str,
     pub(crate) naa: &'a Naa,
     pub(crate) serial: &'a str,
-    pub(crate) block_size: u32,
     /// `volblocksize` in logical blocks: the unit space is freed in, and the best I/O size.
     pub(crate) granularity: u32,
     pub(crate) read_only: bool,
     pub(crate) limits: Limits,
+    /// The target port that the question came by, and its target port group.
+    pub(crate) port: u16,
+    pub(crate) group: u16,
+    /// Power of two of logical blocks in which thin provisioning thresholds count; 0: there are none.
+    pub(crate) threshold_exponent: u8,
 }
 
 /// Transfer limits, in logical blocks.
@@ -31,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) compare_and_write: u8,
 }
 
-const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
+const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2];
 const VENDOR: &[u8; 8] = b"MILLPOND";
 const PRODUCT: &[u8; 16] = b"VOLUME          ";
 const REVISION: &[u8; 4] = b"0001";
@@ -45,7 +46,7 @@ pub(crate) fn standard(present: bool) -> Vec<u8> {
         0x06, // SPC-4
         0x12, // HISUP, response data format 2
         91,   // additional length: 96 bytes in all
-        0x10, // TPGS: implicit asymmetric access
+        0x18, // TPGS: implicit asymmetric access; 3PC: copies for others
         0x00, 0x02, // CMDQUE
     ]);
     out.extend(VENDOR);
@@ -75,6 +76,7 @@ pub(crate) fn vital(page: u8, unit: &Unit<'_>) -> Result<Vec<u8>, Sense> {
             }
             b
         }
+        0x8f => crate::copy::third_party_page(),
         0xb0 => limits(unit),
         0xb1 => {
             let mut b = vec![0; 60];
@@ -86,7 +88,7 @@ pub(crate) fn vital(page: u8, unit: &Unit<'_>) -> Result<Vec<u8>, Sense> {
         0xb2 => {
             // LBPU, LBPWS, LBPWS10 where something can be freed; LBPRZ always: holes read as zeroes.
             let frees = if unit.read_only { 0x00 } else { 0xe0 };
-            vec![0x00, frees | 0x04, 0x02, 0x00]
+            vec![unit.threshold_exponent, frees | 0x04, 0x02, 0x00]
         }
         _ => return Err(Sense::cdb(2, 7)),
     };
@@ -111,8 +113,9 @@ fn identification(unit: &Unit<'_>) -> Vec<u8> {
     t10.extend(unit.serial.as_bytes());
     descriptor(&mut out, [0x02, 0x01], &t10);
     // Association target port (1), protocol iSCSI (5) where it says so.
-    let [high, low] = PORT_GROUP.to_be_bytes();
+    let [high, low] = unit.port.to_be_bytes();
     descriptor(&mut out, [0x51, 0x94], &[0, 0, high, low]);
+    let [high, low] = unit.group.to_be_bytes();
     descriptor(&mut out, [0x51, 0x95], &[0, 0, high, low]);
     let name = |text: String| {
         let mut name = text.into_bytes();
@@ -122,7 +125,7 @@ fn identification(unit: &Unit<'_>) -> Vec<u8> {
         }
         name
     };
-    descriptor(&mut out, [0x53, 0x98], &name(format!("{},t,0x{PORT_GROUP:04x}", unit.target)));
+    descriptor(&mut out, [0x53, 0x98], &name(format!("{},t,0x{:04x}", unit.target, unit.port)));
     descriptor(&mut out, [0x53, 0xa8], &name(unit.target.to_owned()));
     out
 }
@@ -159,16 +162,33 @@ pub(crate) fn capacity16(last_lba: u64, block_size: u32, physical: u32) -> Vec<u
     out
 }
 
-/// REPORT TARGET PORT GROUPS: one group, active/optimised, with one port (SPC-4 §6.37).
-pub(crate) fn target_port_groups(extended: bool) -> Vec<u8> {
-    let [high, low] = PORT_GROUP.to_be_bytes();
-    let mut out = vec![0, 0, 0, if extended { 16 } else { 12 }];
+/// REPORT TARGET PORT GROUPS (SPC-4 §6.37): every group, whichever it was asked by.
+pub(crate) fn target_port_groups(extended: bool, groups: &[PortGroup]) -> Vec<u8> {
+    let mut out = vec![0; 4];
     if extended {
-        out.extend([0x10, 0, 0, 0]);
+        out.extend([0x10, 0, 0, 0]); // no implicit transition time told
     }
-    out.extend([0x00, 0x01, high, low, 0, 0, 0, 1, 0, 0, high, low]);
+    for group in groups {
+        let ports = u8::try_from(group.ports.len()).unwrap_or(u8::MAX);
+        out.push(if group.preferred { 0x80 } else { 0 } | group.access as u8);
+        out.push(SUPPORTED_STATES);
+        out.extend(group.id.to_be_bytes());
+        // Status 2: the state was changed by the target (implicitly).
+        out.extend([0, 2, 0, ports]);
+        for port in group.ports.iter().take(usize::from(ports)) {
+            out.extend([0, 0]);
+            out.extend(port.to_be_bytes());
+        }
+    }
+    let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(0);
+    if let Some(head) = out.first_chunk_mut() {
+        *head = len.to_be_bytes();
+    }
     out
 }
+
+/// States a group may be in: transitioning, unavailable, standby, active non-optimised, active optimised.
+const SUPPORTED_STATES: u8 = 0x80 | 0x08 | 0x04 | 0x02 | 0x01;
 
 #[cfg(test)]
 mod tests {
@@ -179,8 +199,10 @@ mod tests {
             target: "iqn.2026-11.io.millpond:tank",
             naa: &[0x60; 16],
             serial: "0123",
-            block_size: 512,
             granularity: 16,
+            port: 0x0203,
+            group: 0x0405,
+            threshold_exponent: 0,
             read_only: false,
             limits: Limits {
                 transfer: 1,
@@ -204,7 +226,7 @@ mod tests {
                 (*page, body.len() - 4)
             );
         }
-        assert_eq!(vital(0x8f, &unit()), Err(Sense::cdb(2, 7)));
+        assert_eq!(vital(0x8e, &unit()), Err(Sense::cdb(2, 7)));
     }
 
     #[test]
@@ -214,5 +236,36 @@ mod tests {
         assert_eq!(vital(0xb0, &unit()).unwrap().len(), 64);
         assert_eq!(capacity16(9, 512, 4096)[13], 3);
         assert_eq!(capacity16(9, 4096, 4096)[13], 0);
+    }
+
+    #[test]
+    fn a_disk_names_the_port_and_the_group_it_was_asked_by() {
+        let page = vital(0x83, &unit()).unwrap();
+        let mut rest = &page[4..];
+        let mut seen = Vec::new();
+        while let [head, kind, _, len, body @ ..] = rest {
+            let (body, more) = body.split_at(usize::from(*len));
+            seen.push((*head, *kind, body.to_vec()));
+            rest = more;
+        }
+        assert_eq!((seen[0].0, seen[0].1, seen[0].2.len()), (0x01, 0x03, 16), "the NAA name comes first");
+        assert!(seen.contains(&(0x51, 0x94, vec![0, 0, 2, 3])));
+        assert!(seen.contains(&(0x51, 0x95, vec![0, 0, 4, 5])));
+        let (_, _, port) = seen.iter().find(|(_, kind, _)| *kind == 0x98).unwrap();
+        assert!(port.starts_with(b"iqn.2026-11.io.millpond:tank,t,0x0203\0"));
+    }
+
+    #[test]
+    fn two_heads_are_two_groups() {
+        use crate::service::Access;
+        let groups = [
+            PortGroup { id: 1, access: Access::ActiveOptimized, preferred: true, ports: vec![1, 2] },
+            PortGroup { id: 2, access: Access::Standby, preferred: false, ports: vec![3] },
+        ];
+        let answer = target_port_groups(false, &groups);
+        assert_eq!(answer[..12], [0, 0, 0, 28, 0x80, 0x8f, 0, 1, 0, 2, 0, 2]);
+        assert_eq!(answer[12..20], [0, 0, 0, 1, 0, 0, 0, 2]);
+        assert_eq!(answer[20..], [0x02, 0x8f, 0, 2, 0, 2, 0, 1, 0, 0, 0, 3]);
+        assert_eq!(target_port_groups(true, &groups)[..8], [0, 0, 0, 32, 0x10, 0, 0, 0]);
     }
 }

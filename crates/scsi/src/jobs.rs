@@ -1,7 +1,9 @@
 //! The commands that wait: reads that miss the cache, and everything that writes or needs Data-Out.
 //!
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
-//! has budgeted for. COMPARE AND WRITE holds the unit's `exclusive` lock; every other write shares it.
+//! has budgeted for. COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it.
+
+use std::sync::Arc;
 
 use block::{Asked, Durability, Geometry, Segment, Segments};
 use bytes::Bytes;
@@ -9,6 +11,7 @@ use futures_util::future::try_join_all;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
+    copy::Cancel,
     mode,
     nexus::Nexus,
     pieces,
@@ -26,26 +29,73 @@ const STATUS_EXTENTS: u32 = 64;
 impl LogicalUnit {
     /// Runs a job. `data` is its Data-Out: `job.data_out` bytes, or fewer if the initiator offered less
     /// (then a WRITE writes the whole blocks it has).
-    pub async fn run(&self, nexus: &Nexus, job: Job, data: Segments) -> Response {
+    pub async fn run(&self, nexus: &Arc<Nexus>, job: Job, data: Segments) -> Response {
         match self.execute(nexus, job, data).await {
             Ok(data) => Response::good(data),
             Err(refusal) => self.refuse(refusal),
         }
     }
 
-    async fn execute(&self, nexus: &Nexus, job: Job, mut data: Segments) -> Result<Segments, Refusal> {
+    /// The same for a job that may take long ([`Job::is_long`]): it ends soon after `cancel` says so.
+    pub async fn run_until(&self, nexus: &Arc<Nexus>, job: Job, data: Segments, cancel: Cancel) -> Response {
+        if !job.is_long() {
+            return self.run(nexus, job, data).await;
+        }
+        match self.execute_long(nexus, job, &pieces::flatten(&data), cancel).await {
+            Ok(()) => Response::good(Segments::new()),
+            // Whoever cancelled it from outside wants no copy that failed, but one that never was.
+            Err(_) if job.generation != nexus.generation() => self.refuse(Refusal::Cleared),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    /// Copies take the lock for each of their steps, so that they hold up nobody.
+    async fn execute_long(
+        &self,
+        nexus: &Arc<Nexus>,
+        job: Job,
+        list: &[u8],
+        cancel: Cancel,
+    ) -> Result<(), Refusal> {
+        if job.generation != nexus.generation() {
+            return Err(Refusal::Cleared);
+        }
+        let geometry = self.geometry();
+        self.admit(nexus, &job.command, &geometry)?;
+        match job.command {
+            Command::ExtendedCopy { long, .. } => self.extended_copy(nexus, long, list, cancel).await,
+            Command::WriteUsingToken { list: id, .. } => {
+                self.write_using_token(nexus, id, list, &geometry, cancel).await
+            }
+            _ => Err(Sense::INTERNAL_FAILURE.into()),
+        }
+    }
+
+    async fn execute(&self, nexus: &Arc<Nexus>, job: Job, mut data: Segments) -> Result<Segments, Refusal> {
+        if job.generation != nexus.generation() {
+            return Err(Refusal::Cleared);
+        }
         pieces::truncate(&mut data, job.data_out as usize);
         if let Command::Read { run } = job.command {
             let (offset, len) = self.range(run, &self.geometry())?;
             return self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e));
         }
-        // CAW takes the lock for writing, the PR commands take it themselves where they must.
+        if job.is_long() {
+            let list = pieces::flatten(&data);
+            return Box::pin(self.execute_long(nexus, job, &list, Cancel::default()))
+                .await
+                .map(|()| Segments::new());
+        }
+        // Those that read and write take the lock for writing, the PR commands take it themselves where they must.
         let _shared;
         let _alone;
-        if matches!(job.command, Command::CompareAndWrite { .. }) {
+        if matches!(job.command, Command::CompareAndWrite { .. } | Command::OrWrite { .. }) {
             _alone = self.exclusive.write().await;
         } else if job.command.writes() {
             _shared = self.exclusive.read().await;
+        }
+        if job.generation != nexus.generation() {
+            return Err(Refusal::Cleared); // while it waited for the lock
         }
         let geometry = self.geometry();
         self.admit(nexus, &job.command, &geometry)?;
@@ -74,7 +124,17 @@ impl LogicalUnit {
                     return Err(Sense::MISCOMPARE.with_information(at).into());
                 }
                 let durability = self.durability(stable);
+                self.touched(offset, u64::from(len));
                 self.volume.write(offset, new, durability).await.map_err(|e| self.failed(&e))?;
+            }
+            Command::OrWrite { run, stable } => {
+                let (offset, len) = self.range(run, &geometry)?;
+                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e))?;
+                let mut both = pieces::flatten(&old);
+                for (byte, more) in both.iter_mut().zip(pieces::flatten(&data)) {
+                    *byte |= more;
+                }
+                self.write(run, pieces::one(both), self.durability(stable), &geometry).await?;
             }
             Command::Unmap { .. } => self.unmap(&pieces::flatten(&data), &geometry).await?,
             Command::SynchronizeCache { .. } => {
@@ -89,20 +149,10 @@ impl LogicalUnit {
                 }
             }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
-                let list = pieces::flatten(&data);
-                let outcome = {
-                    let mut shared = self.shared();
-                    let outcome = shared.reservations.act(nexus.port(), action, scope, kind, &list)?;
-                    for (port, attention) in &outcome.attentions {
-                        shared.raise(*attention, |other| other == port);
-                    }
-                    self.note_reservations(&shared);
-                    outcome
-                };
-                if outcome.abort {
-                    // Whoever was preempted has no write on its way any more once this is granted.
-                    drop(self.exclusive.write().await);
-                }
+                self.reserve_out(nexus, (action, scope, kind), &pieces::flatten(&data)).await?;
+            }
+            Command::PopulateToken { list, .. } => {
+                self.populate_token(nexus, list, &pieces::flatten(&data), &geometry).await?;
             }
             // `begin` never makes jobs of the others.
             _ => return Err(Sense::INTERNAL_FAILURE.into()),
@@ -114,7 +164,7 @@ impl LogicalUnit {
         Sense::from_volume(error, self.block_size).into()
     }
 
-    fn durability(&self, stable: bool) -> Durability {
+    pub(crate) fn durability(&self, stable: bool) -> Durability {
         match stable {
             true => Durability::Stable(Asked::Fua),
             false if self.write_through() => Durability::Stable(Asked::CacheOff),
@@ -135,6 +185,7 @@ impl LogicalUnit {
         let blocks = have.checked_div(self.block_size).unwrap_or(0).min(run.blocks);
         pieces::truncate(&mut data, blocks.saturating_mul(self.block_size) as usize);
         if blocks > 0 {
+            self.touched(offset, u64::from(blocks).saturating_mul(u64::from(self.block_size)));
             self.volume.write(offset, data, durability).await.map_err(|e| self.failed(&e))?;
         }
         Ok(Run { blocks, ..run })
@@ -191,6 +242,7 @@ impl LogicalUnit {
         }
         let durability = self.durability(false);
         let len = blocks.saturating_mul(u64::from(self.block_size));
+        self.touched(self.byte(run.lba), len);
         if unmap || no_data || pieces::is_zero(&pattern) {
             let offset = self.byte(run.lba);
             // A hole either way: it reads as zeroes (LBPRZ), and a thin volume keeps no space for nothing.
@@ -245,6 +297,7 @@ impl LogicalUnit {
         // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
         let zeroed = runs.filter(|run| run.blocks > 0).map(|run| {
             let len = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
+            self.touched(self.byte(run.lba), len);
             self.volume.write_zeroes(self.byte(run.lba), len, false, durability)
         });
         try_join_all(zeroed).await.map(drop).map_err(|e| self.failed(&e))
@@ -291,9 +344,8 @@ impl LogicalUnit {
         let old = shared.mode;
         let new = mode::select(ten, list, self.block_size, old)?;
         if new != old {
-            shared.mode = new;
-            self.set_write_through(!new.wce);
-            shared.raise(Sense::MODE_CHANGED, |port| port != nexus.port());
+            self.set_mode(&mut shared, new);
+            shared.raise(Sense::MODE_CHANGED, |other| other != nexus.id());
         }
         Ok(old.wce && !new.wce)
     }

@@ -8,7 +8,8 @@
 //! `begin` never waits: it answers what is in memory and hands back the rest as a [`Job`], which the
 //! transport runs (as many at a time as it likes) once the job's Data-Out has arrived. Nothing here
 //! knows a socket, a session or a pool. What belongs to one initiator port (unit attentions) is in its
-//! [`Nexus`]; what all share (mode parameters, reservations) is in the [`LogicalUnit`].
+//! [`Nexus`]; what all share (mode parameters, reservations) is in the [`LogicalUnit`]; what the units of a server
+//! share (target ports and their access states, copy tokens) is in the [`Service`].
 //!
 //! * Every answer is complete: data, or a status with sense; allocation lengths are applied here, the
 //!   transport's own limit and residuals are the transport's.
@@ -21,19 +22,24 @@
 #![cfg_attr(test, expect(clippy::indexing_slicing, reason = "a test may panic: that is how it fails"))]
 
 mod cdb;
+mod copy;
 mod identity;
 mod inquiry;
 mod jobs;
+mod log;
 mod mode;
 mod nexus;
 mod opcodes;
 pub mod pieces;
 mod reserve;
 mod sense;
+mod service;
 mod unit;
 
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run};
+pub use copy::Cancel;
 pub use identity::{Naa, PORT_GROUP, naa};
-pub use nexus::Nexus;
+pub use nexus::{Neighbours, Nexus, NexusId};
 pub use sense::{Field, Sense, SenseBytes, Status};
-pub use unit::{Begin, Job, LogicalUnit, Response, absent_lun};
+pub use service::{Access, PortGroup, Random, Service};
+pub use unit::{Begin, Job, LogicalUnit, Response, absent_lun, lun_bytes, lun_number, target_luns};

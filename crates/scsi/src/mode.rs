@@ -42,10 +42,26 @@ fn page(code: u8, p: Params, mask: bool) -> Vec<u8> {
         }
         0x0a => {
             let flags = fixed(0x02) | bit(p.d_sense, 0x04); // GLTSD
-            vec![0x0a, 0x0a, flags, fixed(0x10), bit(p.swp, 0x08), 0, 0, 0, fixed(0xff), fixed(0xff), 0, 0]
+            // TAS: commands that another initiator cleared are answered, so that their host need not wait for a
+            // time-out to find out.
+            let tas = fixed(0x40);
+            vec![0x0a, 0x0a, flags, fixed(0x10), bit(p.swp, 0x08), tas, 0, 0, fixed(0xff), fixed(0xff), 0, 0]
         }
         _ => vec![0x1c, 0x0a, fixed(0x08), 0, 0, 0, 0, 0, 0, 0, 0, 0],
     }
+}
+
+/// The page of logical block provisioning (1Ch/02h): one soft threshold on what is available.
+fn provisioning(threshold: u32, mask: bool) -> Vec<u8> {
+    let mut b = vec![0x5c, 0x02, 0, 20];
+    if mask {
+        b.resize(24, 0); // the pool's administrator sets it, not an initiator
+        return b;
+    }
+    b.resize(16, 0);
+    b.extend([if threshold > 0 { 0x80 } else { 0 }, 0x01, 0, 0]); // enabled, soft, below; resource 1: available
+    b.extend(threshold.to_be_bytes());
+    b
 }
 
 /// What MODE SENSE needs to know of the unit.
@@ -54,6 +70,8 @@ pub(crate) struct Medium {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) defaults: Params,
+    /// Soft threshold in threshold units, where thin provisioning has any; 0: off.
+    pub(crate) threshold: Option<u32>,
 }
 
 /// What MODE SENSE asks for.
@@ -77,14 +95,18 @@ pub(crate) fn sense(query: &Query, medium: &Medium, current: Params) -> Result<V
             return Err(saving);
         }
     };
-    if query.subpage != 0 && query.subpage != 0xff {
+    let threshold = medium.threshold.filter(|_| query.page == 0x1c || query.page == 0x3f);
+    if !matches!(query.subpage, 0 | 0xff) && (query.page, query.subpage, threshold.is_some()) != (0x1c, 2, true) {
         return Err(Sense::cdb(3, 7));
     }
     let mut pages = Vec::new();
     for code in PAGES {
-        if query.page == code || query.page == 0x3f {
+        if query.subpage != 2 && (query.page == code || query.page == 0x3f) {
             pages.extend(page(code, params, mask));
         }
+    }
+    if let Some(threshold) = threshold.filter(|_| query.subpage != 0) {
+        pages.extend(provisioning(threshold, mask));
     }
     if pages.is_empty() {
         return Err(Sense::cdb(2, 5));
@@ -167,7 +189,7 @@ mod tests {
     use super::*;
 
     const MEDIUM: Medium =
-        Medium { write_protected: true, blocks: 100, block_size: 512, defaults: Params::new(false) };
+        Medium { write_protected: true, blocks: 100, block_size: 512, defaults: Params::new(false), threshold: Some(9) };
 
     fn query(page: u8, control: u8) -> Query {
         Query { ten: false, no_descriptors: false, control, page, subpage: 0 }
@@ -191,5 +213,17 @@ mod tests {
         list[15] ^= 0x20;
         assert_eq!(select(false, &list, 512, current), Err(Sense::parameter(15)));
         assert_eq!(select(false, &list[..20], 512, current), Err(Sense::PARAMETER_LIST_LENGTH));
+    }
+
+    #[test]
+    fn the_threshold_page_is_a_subpage_that_is_asked_for_by_name_or_with_all() {
+        let asked = |page, subpage| sense(&Query { subpage, ..query(page, 0) }, &MEDIUM, Params::new(false));
+        let page = asked(0x1c, 2).unwrap();
+        assert_eq!(page[12..16], [0x5c, 2, 0, 20]);
+        assert_eq!(page[28..], [0x80, 1, 0, 0, 0, 0, 0, 9]);
+        let all = asked(0x3f, 0xff).unwrap();
+        assert!(all.ends_with(&page[12..]));
+        assert_eq!(asked(0x3f, 0).unwrap().len() + 24, all.len());
+        assert_eq!(asked(0x08, 2), Err(Sense::cdb(3, 7)));
     }
 }

@@ -32,6 +32,7 @@ const TABLE: &[Row] = &[
     Row(None, &[0x35, 2, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                      // SYNCHRONIZE CACHE(10)
     Row(None, &[0x41, 0xfe, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // WRITE SAME(10)
     Row(None, &[0x42, 1, 0, 0, 0, 0, 0x3f, FF, FF, 4]),                          // UNMAP
+    Row(None, &[0x4d, 0, FF, FF, 0, FF, FF, FF, FF, 4]),                         // LOG SENSE
     Row(None, &[0x55, 0x11, 0, 0, 0, 0, 0, FF, FF, 4]),                          // MODE SELECT(10)
     Row(None, &[0x5a, 0x18, FF, FF, 0, 0, 0, FF, FF, 4]),                        // MODE SENSE(10)
     Row(Some(0), &[0x5e, 0, 0, 0, 0, 0, 0, FF, FF, 4]),                          // PERSISTENT RESERVE IN: READ KEYS
@@ -45,9 +46,20 @@ const TABLE: &[Row] = &[
     Row(Some(4), &[0x5f, 4, FF, 0, 0, FF, FF, FF, FF, 4]),                       //   PREEMPT
     Row(Some(5), &[0x5f, 5, FF, 0, 0, FF, FF, FF, FF, 4]),                       //   PREEMPT AND ABORT
     Row(Some(6), &[0x5f, 6, FF, 0, 0, FF, FF, FF, FF, 4]),                       //   REGISTER AND IGNORE EXISTING KEY
+    Row(Some(7), &[0x5f, 7, FF, 0, 0, FF, FF, FF, FF, 4]),                       //   REGISTER AND MOVE
+    Row(Some(0x00), &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),      // EXTENDED COPY (LID1)
+    Row(Some(0x01), &[0x83, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),      //   (LID4)
+    Row(Some(0x10), &[0x83, 0x10, 0, 0, 0, 0, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // POPULATE TOKEN
+    Row(Some(0x11), &[0x83, 0x11, 0, 0, 0, 0, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE USING TOKEN
+    Row(Some(0x1c), &[0x83, 0x1c, FF, FF, FF, FF, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4]),      // COPY OPERATION ABORT
+    Row(Some(0x00), &[0x84, 0x00, FF, 0, 0, 0, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),     // RECEIVE COPY STATUS (LID1)
+    Row(Some(0x03), &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),      // RECEIVE COPY OPERATING PARAMETERS
+    Row(Some(0x05), &[0x84, 0x05, FF, FF, FF, FF, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),  // RECEIVE COPY STATUS (LID4)
+    Row(Some(0x07), &[0x84, 0x07, FF, FF, FF, FF, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),  // RECEIVE ROD TOKEN INFORMATION
     Row(None, &[0x88, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // READ(16)
     Row(None, &[0x89, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0, 0, 0, FF, 0x3f, 4]),    // COMPARE AND WRITE
     Row(None, &[0x8a, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE(16)
+    Row(None, &[0x8b, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // ORWRITE
     Row(None, &[0x8e, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE AND VERIFY(16)
     Row(None, &[0x8f, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // VERIFY(16)
     Row(None, &[0x90, 2, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),    // PRE-FETCH(16)
@@ -58,6 +70,7 @@ const TABLE: &[Row] = &[
     Row(None, &[0xa0, 0, FF, 0, 0, 0, FF, FF, FF, FF, 0, 4]),                    // REPORT LUNS
     Row(Some(0x0a), &[0xa3, 0xea, 0, 0, 0, 0, FF, FF, FF, FF, 0, 4]),            // REPORT TARGET PORT GROUPS
     Row(Some(0x0c), &[0xa3, 0x0c, 0x87, FF, FF, FF, FF, FF, FF, FF, 0, 4]),      // REPORT SUPPORTED OPERATION CODES
+    Row(Some(0x0d), &[0xa3, 0x0d, 0x80, 0, 0, 0, FF, FF, FF, FF, 0, 4]),         // REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS
     Row(None, &[0xa8, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // READ(12)
     Row(None, &[0xaa, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // WRITE(12)
     Row(None, &[0xae, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // WRITE AND VERIFY(12)
@@ -70,9 +83,35 @@ impl Row {
     }
 }
 
-fn timeouts_descriptor(out: &mut Vec<u8>) {
-    // Twelve bytes: no command-specific value, no nominal or recommended time.
-    out.extend([0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+/// Seconds a host should wait for a command at most before it aborts it: a pool that lost a disk or changes its head
+/// answers within the first, a copy of many gigabytes within the second.
+const RECOMMENDED: u32 = 60;
+const RECOMMENDED_LONG: u32 = 300;
+
+fn timeouts_descriptor(row: &Row, out: &mut Vec<u8>) {
+    let (nominal, recommended) = match row.code() {
+        // What moves, zeroes or frees ranges of any length.
+        0x83 | 0x41 | 0x93 | 0x42 | 0x2f | 0xaf | 0x8f => (1_u32, RECOMMENDED_LONG),
+        _ => (0, RECOMMENDED), // nominally less than a second
+    };
+    // Length, nothing command-specific, nominal and recommended time.
+    out.extend([0, 0x0a, 0, 0]);
+    out.extend(nominal.to_be_bytes());
+    out.extend(recommended.to_be_bytes());
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36).
+pub(crate) fn task_management(extended: bool) -> Vec<u8> {
+    // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, and the target resets of iSCSI (obsolete in
+    // the model, hence the last bit); no CLEAR ACA, no QUERY functions.
+    let mut out = vec![0x80 | 0x40 | 0x10 | 0x08 | 0x02, 0, 0, 0];
+    if extended {
+        if let Some(len) = out.last_mut() {
+            *len = 0x0c;
+        }
+        out.extend([0; 12]); // no times said: these answer when the commands they end have ended
+    }
+    out
 }
 
 /// The answer, whole; the caller applies the allocation length.
@@ -99,7 +138,7 @@ pub(crate) fn report(query: OpcodeQuery, timeouts: bool) -> Result<Vec<u8>, Sens
     out.extend(len.to_be_bytes());
     out.extend(row.1);
     if timeouts {
-        timeouts_descriptor(&mut out);
+        timeouts_descriptor(row, &mut out);
     }
     Ok(out)
 }
@@ -112,7 +151,7 @@ fn all(timeouts: bool) -> Vec<u8> {
         let len = u8::try_from(row.1.len()).unwrap_or(0);
         out.extend([row.code(), 0, high, low, 0, flags, 0, len]);
         if timeouts {
-            timeouts_descriptor(&mut out);
+            timeouts_descriptor(row, &mut out);
         }
     }
     let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(0);

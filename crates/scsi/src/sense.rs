@@ -16,6 +16,10 @@ pub enum Status {
     Busy,
     /// Another nexus holds a reservation.
     ReservationConflict,
+    /// No room for another command: the initiator should send fewer at a time.
+    TaskSetFull,
+    /// Another initiator cleared the command (TAS of the control mode page).
+    TaskAborted,
 }
 
 impl Status {
@@ -26,6 +30,8 @@ impl Status {
             Self::CheckCondition => 0x02,
             Self::Busy => 0x08,
             Self::ReservationConflict => 0x18,
+            Self::TaskSetFull => 0x28,
+            Self::TaskAborted => 0x40,
         }
     }
 }
@@ -61,6 +67,12 @@ impl Sense {
     pub const NONE: Self = Self::new(0x0, 0x00, 0x00);
     /// The logical unit comes up; hosts retry.
     pub const BECOMING_READY: Self = Self::new(0x2, 0x04, 0x01);
+    /// The target port group changes its access state; hosts wait and try again.
+    pub const TRANSITIONING: Self = Self::new(0x2, 0x04, 0x0a);
+    /// The target port group stands by; hosts take another path.
+    pub const STANDBY: Self = Self::new(0x2, 0x04, 0x0b);
+    /// The target port group is unavailable; hosts take another path.
+    pub const UNAVAILABLE: Self = Self::new(0x2, 0x04, 0x0c);
     /// A human has to act first (a key to load).
     pub const MANUAL_INTERVENTION: Self = Self::new(0x2, 0x04, 0x03);
     /// Bytes that no copy could give.
@@ -71,6 +83,30 @@ impl Sense {
     pub const PARAMETER_LIST_LENGTH: Self = Self::new(0x5, 0x1a, 0x00);
     /// No such command.
     pub const INVALID_OPCODE: Self = Self::new(0x5, 0x20, 0x00);
+    /// A copy of that list identifier is under way.
+    pub const OPERATION_IN_PROGRESS: Self = Self::new(0x5, 0x00, 0x16);
+    /// The token was not made here, or its time is long over.
+    pub const TOKEN_UNKNOWN: Self = Self::new(0x5, 0x23, 0x04);
+    /// The token's bytes are not one of ours.
+    pub const TOKEN_CORRUPT: Self = Self::new(0x5, 0x23, 0x05);
+    /// What the token stood for has changed since.
+    pub const TOKEN_REVOKED: Self = Self::new(0x5, 0x23, 0x06);
+    /// The token was not used in time.
+    pub const TOKEN_EXPIRED: Self = Self::new(0x5, 0x23, 0x07);
+    /// Only so many tokens are kept.
+    pub const NO_TOKEN_RESOURCES: Self = Self::new(0x5, 0x55, 0x0d);
+    /// More targets named in one copy than RECEIVE COPY OPERATING PARAMETERS allows.
+    pub const TOO_MANY_TARGETS: Self = Self::new(0x5, 0x26, 0x06);
+    /// A kind of target descriptor that does not name a disk.
+    pub const TARGET_DESCRIPTOR_TYPE: Self = Self::new(0x5, 0x26, 0x07);
+    /// More segments in one copy than allowed.
+    pub const TOO_MANY_SEGMENTS: Self = Self::new(0x5, 0x26, 0x08);
+    /// A kind of copy that is not block to block.
+    pub const SEGMENT_DESCRIPTOR_TYPE: Self = Self::new(0x5, 0x26, 0x09);
+    /// Data carried in a copy's parameter list.
+    pub const INLINE_DATA: Self = Self::new(0x5, 0x26, 0x0b);
+    /// Too much asked of one command or too many at a time.
+    pub const INSUFFICIENT_RESOURCES: Self = Self::new(0x5, 0x55, 0x03);
     /// Beyond the last block.
     pub const LBA_OUT_OF_RANGE: Self = Self::new(0x5, 0x21, 0x00);
     /// A field of the CDB.
@@ -99,12 +135,24 @@ impl Sense {
     pub const REGISTRATIONS_PREEMPTED: Self = Self::new(0x6, 0x2a, 0x05);
     /// The volume grew or shrank.
     pub const CAPACITY_CHANGED: Self = Self::new(0x6, 0x2a, 0x09);
+    /// A target port group changed its access state.
+    pub const ACCESS_CHANGED: Self = Self::new(0x6, 0x2a, 0x06);
+    /// Less room than the soft threshold of thin provisioning.
+    pub const THIN_THRESHOLD: Self = Self::new(0x6, 0x38, 0x07);
+    /// A logical unit came or went.
+    pub const LUNS_CHANGED: Self = Self::new(0x6, 0x3f, 0x0e);
     /// Snapshot, read-only volume or pool.
     pub const WRITE_PROTECTED: Self = Self::new(0x7, 0x27, 0x00);
     /// The SWP bit of the control mode page is set.
     pub const SOFTWARE_WRITE_PROTECTED: Self = Self::new(0x7, 0x27, 0x02);
     /// The pool is full: hosts pause the writer instead of failing it.
     pub const SPACE_EXHAUSTED: Self = Self::new(0x7, 0x27, 0x07);
+    /// The copy ended before its end, without a reason that has a code of its own.
+    pub const COPY_ABORTED: Self = Self::new(0xa, 0x00, 0x00);
+    /// A third party refused its part of the copy.
+    pub const COPY_DEVICE_FAILED: Self = Self::new(0xa, 0x0d, 0x01);
+    /// No such logical unit, or the initiator may not use it.
+    pub const COPY_UNREACHABLE: Self = Self::new(0xa, 0x0d, 0x02);
     /// The transfer itself went wrong (data out of order, wrong tag).
     pub const DATA_PHASE_ERROR: Self = Self::new(0xb, 0x4b, 0x00);
     /// Compared bytes differ.

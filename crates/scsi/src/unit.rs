@@ -8,16 +8,20 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use block::{BlockVolume, Geometry, Segments};
+use block::{BlockVolume, Geometry, Keeper, Segments};
+use bytes::Bytes;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
-    identity::{Naa, naa, serial},
+    copy::{self, Copies, token::Rod},
+    identity::{Naa, PORT_GROUP, naa, serial},
     inquiry::{self, Limits},
-    mode,
-    nexus::Nexus,
-    opcodes, pieces, reserve,
+    log, mode,
+    nexus::{Neighbours, Nexus, NexusId, limit},
+    opcodes, pieces,
+    reserve::{self, Class},
     sense::{Sense, SenseBytes, Status},
+    service::Service,
 };
 
 /// Most bytes one command may move: bounds what a single CDB can make us hold.
@@ -32,6 +36,10 @@ const WRITE_SAME_MAX: u64 = 4 << 30;
 const UNMAP_MAX: u64 = 512 << 20;
 /// Parameter lists (mode pages, reservations) are shorter than this.
 const PARAMETERS_MAX: u32 = 4096;
+/// Parameter list of a reservation that names other initiators (SPEC_I_PT).
+const RESERVATION_LIST_MAX: u32 = 16 << 10;
+/// What a copy holds in memory: two steps of it.
+const COPY_HOLDS: u32 = 2 << 20;
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
 const PHYSICAL_BLOCK: u32 = 4096;
 
@@ -70,6 +78,15 @@ pub struct Job {
     pub data_out: u32,
     /// Bytes the job will hold in memory besides its Data-Out, for the transport's budget.
     pub holds: u32,
+    /// When it began, as the nexus counts: others may clear it before it runs.
+    pub(crate) generation: u32,
+}
+
+impl Job {
+    /// It may move gigabytes: run it with [`LogicalUnit::run_until`], so that an abort need not wait for its end.
+    pub fn is_long(&self) -> bool {
+        self.command.is_long()
+    }
 }
 
 /// What became of a CDB.
@@ -86,6 +103,18 @@ pub enum Begin {
 pub(crate) enum Refusal {
     Sense(Sense),
     Conflict,
+    /// Another initiator cleared it.
+    Cleared,
+}
+
+impl Refusal {
+    /// The sense that describes it to somebody who asks later.
+    pub(crate) fn sense(&self) -> Sense {
+        match self {
+            Self::Sense(sense) => *sense,
+            Self::Conflict | Self::Cleared => Sense::COPY_DEVICE_FAILED,
+        }
+    }
 }
 
 impl From<Sense> for Refusal {
@@ -98,40 +127,55 @@ impl From<Sense> for Refusal {
 pub struct LogicalUnit {
     pub(crate) volume: Arc<dyn BlockVolume>,
     pub(crate) block_size: u32,
+    pub(crate) service: Arc<Service>,
     target: String,
     naa: Naa,
     serial: String,
     /// The size initiators were last told, in bytes.
     size_told: AtomicU64,
-    /// Whether `shared.reservations` holds anything that could refuse a command.
-    reserved: AtomicBool,
     /// `shared.mode`, for the path of a write.
     write_through: AtomicBool,
+    swp: AtomicBool,
     pub(crate) shared: Mutex<Shared>,
+    /// Where reservations survive power loss.
+    keeper: Option<Arc<dyn Keeper>>,
+    /// One PERSISTENT RESERVE OUT at a time; what the keeper has.
+    kept: tokio::sync::Mutex<Bytes>,
     /// Held for reading by every write, for writing by COMPARE AND WRITE and by whoever must know that
     /// no older write is still on its way.
     pub(crate) exclusive: tokio::sync::RwLock<()>,
+    pub(crate) copies: Copies,
+    /// Whether `rods` has any: the path of a write looks at nothing else.
+    watched: AtomicBool,
+    /// Tokens that a write to their blocks ends.
+    rods: Mutex<Vec<Weak<Rod>>>,
+    /// Bytes available below which initiators are warned; 0: never.
+    threshold: AtomicU64,
+    below_threshold: AtomicBool,
 }
 
 pub(crate) struct Shared {
     pub(crate) mode: mode::Params,
     pub(crate) reservations: reserve::Reservations,
+    /// Who holds the unit by RESERVE(6).
+    reserve6: Option<NexusId>,
     nexuses: Vec<Weak<Nexus>>,
 }
 
 impl Shared {
-    /// Raises a unit attention on every nexus that `who` picks by its port name.
-    pub(crate) fn raise(&self, attention: Sense, who: impl Fn(&Arc<str>) -> bool) {
-        for nexus in self.nexuses.iter().filter_map(Weak::upgrade) {
-            if who(nexus.port()) {
-                nexus.raise(attention);
-            }
-        }
+    fn nexuses(&self) -> impl Iterator<Item = Arc<Nexus>> {
+        self.nexuses.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Raises a unit attention on every nexus that `who` picks.
+    pub(crate) fn raise(&self, attention: Sense, who: impl Fn(&NexusId) -> bool) {
+        self.nexuses().filter(|nexus| who(nexus.id())).for_each(|nexus| nexus.raise(attention));
     }
 }
 
 impl LogicalUnit {
-    /// A logical unit over `volume`, at LUN 0 of the target named `target`, with 512-byte blocks.
+    /// A logical unit over `volume`, at LUN 0 of the target named `target`, with 512-byte blocks, and a service of
+    /// its own. See [`Service::unit`] for units that are to copy among each other.
     pub fn new(volume: Arc<dyn BlockVolume>, target: &str) -> Self {
         Self::with_block_size(volume, target, 512)
     }
@@ -141,23 +185,43 @@ impl LogicalUnit {
     /// # Panics
     /// If it is neither.
     pub fn with_block_size(volume: Arc<dyn BlockVolume>, target: &str, block_size: u32) -> Self {
+        Self::of(Arc::default(), volume, target, block_size)
+    }
+
+    pub(crate) fn of(
+        service: Arc<Service>,
+        volume: Arc<dyn BlockVolume>,
+        target: &str,
+        block_size: u32,
+    ) -> Self {
         assert!(block_size == 512 || block_size == 4096, "logical blocks are of 512 or 4096 bytes");
         let naa = naa(&volume.identity());
         let geometry = volume.geometry();
+        let keeper = volume.keeper();
+        let kept = keeper.as_ref().and_then(|keeper| keeper.load());
         Self {
             block_size,
+            service,
             target: target.to_owned(),
             naa,
             serial: serial(&naa),
             size_told: AtomicU64::new(geometry.size),
-            reserved: AtomicBool::new(false),
             write_through: AtomicBool::new(false),
+            swp: AtomicBool::new(false),
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(geometry.read_only),
-                reservations: reserve::Reservations::default(),
+                reservations: reserve::Reservations::restore(kept.as_deref()),
+                reserve6: None,
                 nexuses: Vec::new(),
             }),
+            keeper,
+            kept: tokio::sync::Mutex::new(kept.unwrap_or_default()),
             exclusive: tokio::sync::RwLock::new(()),
+            copies: Copies::default(),
+            watched: AtomicBool::new(false),
+            rods: Mutex::default(),
+            threshold: AtomicU64::new(0),
+            below_threshold: AtomicBool::new(false),
             volume,
         }
     }
@@ -172,12 +236,31 @@ impl LogicalUnit {
         self.naa
     }
 
-    /// A nexus begins. `port` names the initiator port: name and ISID, `iqn…,i,0x00023d000001`.
+    /// Whether reservations were kept that could not be read: then nobody may touch the medium until an initiator
+    /// registers and clears them. To be told to an operator.
+    pub fn reservations_unreadable(&self) -> bool {
+        self.shared().reservations.unreadable()
+    }
+
+    /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never.
+    pub fn set_threshold(&self, available: u64) {
+        self.threshold.store(available, Ordering::Release);
+        self.announce();
+    }
+
+    /// A nexus begins, at the one target port. `port` names the initiator port: name and ISID,
+    /// `iqn…,i,0x00023d000001`.
     pub fn attach(&self, port: &str) -> Arc<Nexus> {
-        let nexus = Arc::new(Nexus::new(port.into()));
+        self.attach_at(NexusId { initiator: port.into(), port: PORT_GROUP }, None)
+    }
+
+    /// A nexus begins. `neighbours` are the units that it may name in copies.
+    pub fn attach_at(&self, id: NexusId, neighbours: Option<Arc<dyn Neighbours>>) -> Arc<Nexus> {
+        let nexus = Arc::new(Nexus::new(id, neighbours));
         let mut shared = self.shared();
         shared.nexuses.retain(|other| other.strong_count() > 0);
         shared.nexuses.push(Arc::downgrade(&nexus));
+        nexus.limit(self.limits_of(&shared, nexus.id()));
         nexus
     }
 
@@ -185,29 +268,60 @@ impl LogicalUnit {
     pub fn detach(&self, nexus: &Nexus) {
         let mut shared = self.shared();
         shared.nexuses.retain(|other| other.upgrade().is_some_and(|other| !std::ptr::eq(&*other, nexus)));
-        shared.reservations.release6(nexus.port());
-        self.note_reservations(&shared);
+        if shared.reserve6.as_ref() == Some(nexus.id()) {
+            shared.reserve6 = None;
+            self.limit(&shared);
+        }
     }
 
-    /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, every
-    /// nexus is told. Returns once no write that began before is still on its way.
+    /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, commands that
+    /// have not begun to run are cleared, every nexus is told. Returns once no write that began before is still on
+    /// its way.
     pub async fn reset(&self, attention: Sense) {
+        self.copies.cancel(|_| true);
         {
             let mut shared = self.shared();
-            shared.reservations.release6_any();
-            let read_only = self.volume.geometry().read_only;
-            shared.mode = mode::Params::new(read_only);
-            self.write_through.store(false, Ordering::Release);
+            shared.reserve6 = None;
+            self.set_mode(&mut shared, mode::Params::new(self.volume.geometry().read_only));
+            shared.nexuses().for_each(|nexus| nexus.clear());
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
-            self.note_reservations(&shared);
+            self.limit(&shared);
         }
         drop(self.exclusive.write().await);
     }
 
+    /// CLEAR TASK SET, for the commands of the nexuses other than `by`: those that have not begun to run are
+    /// answered with TASK ABORTED. Returns once no write that began before is still on its way.
+    pub async fn clear_task_set(&self, by: &Nexus) {
+        self.copies.cancel(|whose| whose != by.id());
+        self.shared().nexuses().filter(|nexus| !std::ptr::eq(&**nexus, by)).for_each(|nexus| nexus.clear());
+        drop(self.exclusive.write().await);
+    }
+
+    /// Tells every nexus that the target's list of logical units is another one now.
+    pub fn luns_changed(&self) {
+        self.shared().raise(Sense::LUNS_CHANGED, |_| true);
+    }
+
+    /// Target port groups were changed; `told`: initiators are to hear of it.
+    pub(crate) fn access_changed(&self, told: bool) {
+        let shared = self.shared();
+        if told {
+            shared.raise(Sense::ACCESS_CHANGED, |_| true);
+        }
+        self.limit(&shared);
+    }
+
     /// The volume has changed in a way that initiators should hear of without asking: if it has another size now,
-    /// every nexus gets CAPACITY DATA HAS CHANGED as a unit attention (SBC-3 §4.7) with its next command.
+    /// every nexus gets CAPACITY DATA HAS CHANGED as a unit attention (SBC-3 §4.7) with its next command; if its room
+    /// has fallen below the threshold, THIN PROVISIONING SOFT THRESHOLD REACHED.
     pub fn announce(&self) {
         self.geometry();
+        let threshold = self.threshold.load(Ordering::Acquire);
+        let below = self.volume.space().is_some_and(|space| space.available < threshold);
+        if self.below_threshold.swap(below, Ordering::AcqRel) != below && below {
+            self.shared().raise(Sense::THIN_THRESHOLD, |_| true);
+        }
     }
 
     /// Starts a command. `offered` is how many bytes of Data-Out the initiator has for it.
@@ -230,7 +344,9 @@ impl LogicalUnit {
     fn start(&self, nexus: &Nexus, command: Command, offered: u32) -> Result<Begin, Refusal> {
         let geometry = self.geometry();
         self.admit(nexus, &command, &geometry)?;
-        let job = |data_out: u32, holds: u32| Ok(Begin::Job(Job { command, data_out, holds }));
+        let job = |data_out: u32, holds: u32| {
+            Ok(Begin::Job(Job { command, data_out, holds, generation: nexus.generation() }))
+        };
         let done = |bytes: Vec<u8>, allocation: u32| Ok(Begin::Done(allocated(bytes, allocation)));
         match command {
             Command::Read { run } => {
@@ -301,11 +417,50 @@ impl LogicalUnit {
                 }
                 job(0, allocation.min(PARAMETERS_MAX))
             }
-            Command::ModeSelect { length, .. } | Command::PersistentReserveOut { length, .. } => {
-                if length > PARAMETERS_MAX || length > offered {
+            Command::ModeSelect { length, .. }
+            | Command::PersistentReserveOut { length, .. }
+            | Command::ExtendedCopy { length, .. }
+            | Command::PopulateToken { length, .. }
+            | Command::WriteUsingToken { length, .. } => {
+                let (most, holds) = match command {
+                    Command::ModeSelect { .. } => (PARAMETERS_MAX, 0),
+                    Command::PersistentReserveOut { .. } => (RESERVATION_LIST_MAX, 0),
+                    Command::ExtendedCopy { .. } => (PARAMETERS_MAX, COPY_HOLDS),
+                    _ => (copy::odx::LIST_MAX, COPY_HOLDS),
+                };
+                if length > most || length > offered {
                     return Err(Sense::PARAMETER_LIST_LENGTH.into());
                 }
-                job(length, 0)
+                job(length, holds)
+            }
+            Command::OrWrite { run, .. } => {
+                let (_, len) = self.range(run, &geometry)?;
+                job(len, len)
+            }
+            Command::CopyAbort { list } => {
+                let operation = self.copies.find(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
+                operation.cancel().cancel();
+                done(Vec::new(), 0)
+            }
+            Command::ReceiveCopyStatus { long, list, allocation } => {
+                let operation = self.copies.find(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
+                let status = match long {
+                    true => copy::close(copy::long_status(&operation, self.block_size)),
+                    false => copy::short_status(&operation),
+                };
+                done(status, allocation)
+            }
+            Command::ReceiveTokens { list, allocation } => {
+                let operation = self.copies.find(nexus.id(), list).ok_or(Sense::cdb(2, 7))?;
+                done(copy::token_information(&operation, self.block_size), allocation)
+            }
+            Command::CopyParameters { allocation } => done(copy::parameters(), allocation),
+            Command::LogSense { page, subpage, control, pointer, allocation } => {
+                let space = self.volume.space();
+                done(log::sense(page, subpage, control, pointer, space, self.block_size)?, allocation)
+            }
+            Command::ReportTaskManagement { extended, allocation } => {
+                done(opcodes::task_management(extended), allocation)
             }
             Command::TestUnitReady | Command::PreventAllow { .. } => done(Vec::new(), 0),
             Command::StartStop { load_eject, condition, .. } => {
@@ -320,9 +475,10 @@ impl LogicalUnit {
                 let bytes = if descriptor { sense.descriptor() } else { sense.fixed() };
                 done(bytes.as_slice().to_vec(), allocation)
             }
-            Command::Inquiry { page, allocation } => done(self.inquiry(page, &geometry)?, allocation),
+            Command::Inquiry { page, allocation } => done(self.inquiry(nexus, page, &geometry)?, allocation),
             Command::ReportLuns { select, allocation } => {
-                done(report_luns(select, allocation, true)?, allocation)
+                nexus.forget(Sense::LUNS_CHANGED);
+                done(report_luns(select, allocation, &[0])?, allocation)
             }
             Command::ReadCapacity10 => {
                 let last = self.blocks(&geometry).saturating_sub(1);
@@ -341,6 +497,9 @@ impl LogicalUnit {
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
                     defaults: mode::Params::new(geometry.read_only),
+                    threshold: self.volume.space().map(|_| {
+                        log::units(self.threshold.load(Ordering::Acquire), self.block_size)
+                    }),
                 };
                 let query = mode::Query { ten, no_descriptors, control, page, subpage };
                 done(mode::sense(&query, &medium, current)?, allocation)
@@ -349,39 +508,191 @@ impl LogicalUnit {
                 done(opcodes::report(query, timeouts)?, allocation)
             }
             Command::ReportTargetPortGroups { extended, allocation } => {
-                done(inquiry::target_port_groups(extended), allocation)
+                done(inquiry::target_port_groups(extended, &self.service.port_groups()), allocation)
             }
             Command::Reserve6 | Command::Release6 => {
                 let mut shared = self.shared();
-                let granted = if command == Command::Reserve6 {
-                    shared.reservations.reserve6(nexus.port())
-                } else {
-                    shared.reservations.release6(nexus.port())
-                };
-                self.note_reservations(&shared);
-                if granted { done(Vec::new(), 0) } else { Err(Refusal::Conflict) }
+                let id = nexus.id();
+                // With registrations about these do nothing, for registrants, or conflict (CRH, SPC-4 §5.13.3).
+                if shared.reservations.registered() {
+                    return match shared.reservations.is_registrant(id) {
+                        true => done(Vec::new(), 0),
+                        false => Err(Refusal::Conflict),
+                    };
+                }
+                match &shared.reserve6 {
+                    Some(holder) if holder != id => {
+                        if command == Command::Reserve6 {
+                            return Err(Refusal::Conflict);
+                        }
+                    }
+                    _ => shared.reserve6 = (command == Command::Reserve6).then(|| id.clone()),
+                }
+                self.limit(&shared);
+                done(Vec::new(), 0)
             }
             Command::PersistentReserveIn { action, allocation } => {
-                done(self.shared().reservations.report(action)?, allocation)
+                done(self.shared().reservations.report(action, self.keeper.is_some())?, allocation)
             }
         }
     }
 
-    /// What may change between `begin` and `run`: reservations, write protection.
+    /// What may change between `begin` and `run`: reservations, access state, write protection.
     pub(crate) fn admit(&self, nexus: &Nexus, command: &Command, geometry: &Geometry) -> Result<(), Refusal> {
-        if self.reserved.load(Ordering::Acquire) && self.shared().reservations.refuses(nexus.port(), command)
-        {
-            return Err(Refusal::Conflict);
+        let limits = nexus.limits();
+        if limits != 0 {
+            self.judge(nexus, limits, command)?;
         }
         if command.writes() {
             if geometry.read_only {
                 return Err(Sense::WRITE_PROTECTED.into());
             }
-            if self.shared().mode.swp {
+            if self.swp.load(Ordering::Acquire) {
                 return Err(Sense::SOFTWARE_WRITE_PROTECTED.into());
             }
         }
         Ok(())
+    }
+
+    /// A nexus that may not do everything: may it do this?
+    #[cold]
+    fn judge(&self, nexus: &Nexus, limits: u8, command: &Command) -> Result<(), Refusal> {
+        let class = reserve::class(command);
+        if limits & limit::INACTIVE != 0 {
+            let (_, access) = self.service.group_of(nexus.id().port);
+            let standby = access == crate::service::Access::Standby;
+            let passes = class == Class::Identity
+                || (standby && (class == Class::State || matches!(command, Command::ModeSense { .. })));
+            if !access.is_active() && !passes {
+                return Err(access.sense().into());
+            }
+        }
+        if limits & limit::RESERVED != 0 && !reserve::passes_reserve6(command) {
+            return Err(Refusal::Conflict);
+        }
+        let refused = match class {
+            Class::Identity | Class::State | Class::Ready => false,
+            Class::Reads => limits & limit::READ != 0,
+            Class::Writes => limits & limit::WRITE != 0,
+        };
+        if refused { Err(Refusal::Conflict) } else { Ok(()) }
+    }
+
+    /// A step of a copy that `nexus` ordered, of this unit or another: may its initiator do that here?
+    pub(crate) fn admit_copy(&self, nexus: &Nexus, writes: bool) -> Result<(), Refusal> {
+        let geometry = self.volume.geometry();
+        let limits = {
+            let shared = self.shared();
+            let name = nexus.id().initiator_name();
+            let others = shared.reserve6.as_ref().is_some_and(|holder| holder.initiator_name() != name);
+            let reserve6 = if others { limit::READ | limit::WRITE } else { 0 };
+            reserve6 | shared.reservations.limits_of_initiator(name)
+        };
+        if limits & if writes { limit::WRITE } else { limit::READ } != 0 {
+            return Err(Refusal::Conflict);
+        }
+        match () {
+            () if writes && geometry.read_only => Err(Sense::WRITE_PROTECTED.into()),
+            () if writes && self.swp.load(Ordering::Acquire) => Err(Sense::SOFTWARE_WRITE_PROTECTED.into()),
+            () => Ok(()),
+        }
+    }
+
+    /// What a nexus may not do now.
+    fn limits_of(&self, shared: &Shared, id: &NexusId) -> u8 {
+        let (_, access) = self.service.group_of(id.port);
+        let inactive = if access.is_active() { 0 } else { limit::INACTIVE };
+        let reserved = shared.reserve6.as_ref().is_some_and(|holder| holder != id);
+        let reserved = if reserved { limit::RESERVED } else { 0 };
+        inactive | reserved | shared.reservations.limits(id)
+    }
+
+    /// Works out anew what each nexus may do.
+    fn limit(&self, shared: &Shared) {
+        shared.nexuses().for_each(|nexus| nexus.limit(self.limits_of(shared, nexus.id())));
+    }
+
+    /// PERSISTENT RESERVE OUT: what changes is durable first, then true, then answered.
+    pub(crate) async fn reserve_out(
+        &self,
+        nexus: &Nexus,
+        (action, scope, kind): (u8, u8, u8),
+        list: &[u8],
+    ) -> Result<(), Refusal> {
+        let mut kept = self.kept.lock().await;
+        let ports = self.service.ports();
+        let (next, outcome) = {
+            let shared = self.shared();
+            if shared.reserve6.as_ref().is_some_and(|holder| holder != nexus.id()) {
+                return Err(Refusal::Conflict);
+            }
+            let attached: Vec<NexusId> = shared.nexuses().map(|nexus| nexus.id().clone()).collect();
+            let can_keep = self.keeper.is_some();
+            let from = nexus.id();
+            let request = reserve::Request {
+                from,
+                action,
+                scope,
+                kind,
+                list,
+                ports: &ports,
+                attached: &attached,
+                can_keep,
+            };
+            let mut next = shared.reservations.clone();
+            let outcome = next.act(&request)?;
+            (next, outcome)
+        };
+        if let Some(keeper) = &self.keeper {
+            // What was not readable stays as it is until it is cleared.
+            let bytes = if next.unreadable() { kept.clone() } else { Bytes::from(next.encode()) };
+            if bytes != *kept {
+                keeper.store(bytes.clone()).await.map_err(|e| Sense::from_volume(&e, self.block_size))?;
+                *kept = bytes;
+            }
+        }
+        {
+            let mut shared = self.shared();
+            shared.reservations = next;
+            for (id, attention) in &outcome.attentions {
+                shared.raise(*attention, |other| other == id);
+            }
+            shared.nexuses().filter(|n| outcome.abort.contains(n.id())).for_each(|nexus| nexus.clear());
+            self.limit(&shared);
+        }
+        if !outcome.abort.is_empty() {
+            self.copies.cancel(|whose| outcome.abort.contains(whose));
+            // Whoever was preempted has no write on its way any more once this is granted.
+            drop(self.exclusive.write().await);
+        }
+        Ok(())
+    }
+
+    /// A token stands for some of our blocks from now on. The caller holds `exclusive` alone.
+    pub(crate) fn watch(&self, rod: &Arc<Rod>) {
+        let mut rods = self.rods.lock().unwrap_or_else(PoisonError::into_inner);
+        rods.retain(|rod| rod.upgrade().is_some_and(|rod| !rod.is_over()));
+        rods.push(Arc::downgrade(rod));
+        self.watched.store(true, Ordering::Release);
+    }
+
+    /// Bytes are about to change: to be called with `exclusive` held, before the volume is.
+    pub(crate) fn touched(&self, offset: u64, len: u64) {
+        if self.watched.load(Ordering::Acquire) {
+            self.revoke(offset, len);
+        }
+    }
+
+    #[cold]
+    fn revoke(&self, offset: u64, len: u64) {
+        let mut rods = self.rods.lock().unwrap_or_else(PoisonError::into_inner);
+        rods.retain(|rod| {
+            rod.upgrade().is_some_and(|rod| {
+                rod.touched(offset, len);
+                !rod.is_over()
+            })
+        });
+        self.watched.store(!rods.is_empty(), Ordering::Release);
     }
 
     /// The volume's size now; who was told another is told once more.
@@ -442,7 +753,7 @@ impl LogicalUnit {
         }
     }
 
-    fn inquiry(&self, page: Option<u8>, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
+    fn inquiry(&self, nexus: &Nexus, page: Option<u8>, geometry: &Geometry) -> Result<Vec<u8>, Sense> {
         let Some(page) = page else {
             return Ok(inquiry::standard(true));
         };
@@ -450,12 +761,13 @@ impl LogicalUnit {
             target: &self.target,
             naa: &self.naa,
             serial: &self.serial,
-            block_size: self.block_size,
             granularity: geometry.block.checked_div(self.block_size).unwrap_or(1).max(1),
             read_only: geometry.read_only,
             limits: self.limits(),
+            port: nexus.id().port,
+            group: self.service.group_of(nexus.id().port).0,
+            threshold_exponent: self.volume.space().map_or(0, |_| log::THRESHOLD_EXPONENT),
         };
-        debug_assert_eq!(unit.block_size, self.block_size);
         inquiry::vital(page, &unit)
     }
 
@@ -463,12 +775,10 @@ impl LogicalUnit {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note_reservations(&self, shared: &Shared) {
-        self.reserved.store(shared.reservations.any(), Ordering::Release);
-    }
-
-    pub(crate) fn set_write_through(&self, on: bool) {
-        self.write_through.store(on, Ordering::Release);
+    pub(crate) fn set_mode(&self, shared: &mut Shared, mode: mode::Params) {
+        shared.mode = mode;
+        self.write_through.store(!mode.wce && !self.volume.geometry().read_only, Ordering::Release);
+        self.swp.store(mode.swp, Ordering::Release);
     }
 
     pub(crate) fn write_through(&self) -> bool {
@@ -479,6 +789,7 @@ impl LogicalUnit {
         match refusal {
             Refusal::Sense(sense) => self.check(sense),
             Refusal::Conflict => Response::status(Status::ReservationConflict),
+            Refusal::Cleared => Response::status(Status::TaskAborted),
         }
     }
 
@@ -495,32 +806,60 @@ fn allocated(mut bytes: Vec<u8>, allocation: u32) -> Response {
     Response::good(pieces::one(bytes))
 }
 
-fn report_luns(select: u8, allocation: u32, present: bool) -> Result<Vec<u8>, Sense> {
+/// REPORT LUNS of a target that has these (SPC-4 §6.33).
+fn report_luns(select: u8, allocation: u32, luns: &[u16]) -> Result<Vec<u8>, Sense> {
     if allocation < 16 {
         return Err(Sense::cdb(6, 7));
     }
     let luns = match select {
-        0x00 | 0x02 => u8::from(present),
-        0x01 => 0, // well-known logical units: none
+        0x00 | 0x02 => luns,
+        0x01 => &[], // well-known logical units: none
         _ => return Err(Sense::cdb(2, 7)),
     };
     let mut out = vec![0; 8];
-    if luns > 0 {
-        out.extend([0; 8]);
-        if let [_, _, _, len, ..] = out.as_mut_slice() {
-            *len = 8;
-        }
+    for lun in luns {
+        out.extend(lun_bytes(*lun));
+    }
+    let len = u32::try_from(out.len().saturating_sub(8)).unwrap_or(0);
+    if let Some(head) = out.first_chunk_mut() {
+        *head = len.to_be_bytes();
     }
     Ok(out)
 }
 
+/// A LUN as eight bytes: peripheral addressing up to 255, flat above (SAM-5 §4.7). At most 16,383.
+pub fn lun_bytes(lun: u16) -> [u8; 8] {
+    let [high, low] = lun.to_be_bytes();
+    [if lun > 255 { 0x40 | (high & 0x3f) } else { 0 }, low, 0, 0, 0, 0, 0, 0]
+}
+
+/// The number in eight bytes of LUN: peripheral (bus 0) or flat addressing, of one level.
+pub fn lun_number(bytes: [u8; 8]) -> Option<u16> {
+    match bytes {
+        [0, low, 0, 0, 0, 0, 0, 0] => Some(u16::from(low)),
+        [high, low, 0, 0, 0, 0, 0, 0] if high & 0xc0 == 0x40 => Some(u16::from_be_bytes([high & 0x3f, low])),
+        _ => None,
+    }
+}
+
+/// REPORT LUNS asked of any logical unit of a target that has the LUNs `luns`; `None` for every other command.
+pub fn target_luns(cdb: &[u8; 16], luns: &[u16]) -> Option<Response> {
+    match Command::parse(cdb) {
+        Ok(Command::ReportLuns { select, allocation }) => Some(match report_luns(select, allocation, luns) {
+            Ok(bytes) => allocated(bytes, allocation),
+            Err(sense) => Response::check(sense.fixed()),
+        }),
+        _ => None,
+    }
+}
+
 /// The answer to a command for a LUN that has no logical unit (SPC-4 §6.4, §6.33, SAM-5 §4.7).
-/// `lun0` says whether LUN 0 of the target has one.
-pub fn absent_lun(cdb: &[u8; 16], lun0: bool) -> Response {
+/// `luns` are those of the target that have one.
+pub fn absent_lun(cdb: &[u8; 16], luns: &[u16]) -> Response {
     let answer = match Command::parse(cdb) {
         Ok(Command::Inquiry { page: None, allocation }) => Ok((inquiry::standard(false), allocation)),
         Ok(Command::ReportLuns { select, allocation }) => {
-            report_luns(select, allocation, lun0).map(|bytes| (bytes, allocation))
+            report_luns(select, allocation, luns).map(|bytes| (bytes, allocation))
         }
         Ok(Command::RequestSense { descriptor, allocation }) => {
             let sense = Sense::LUN_NOT_SUPPORTED;

@@ -230,7 +230,7 @@ impl Serving {
         entry.served.size = geometry.size;
         self.registry.describe(name, &description(&**now));
         if let Some(target) = &entry.target {
-            target.unit().announce();
+            target.announce();
         }
         true
     }

@@ -1,0 +1,61 @@
+//! A gate for log lines that a client can cause: a few per period, then a count of those left out, so
+//! that nobody can fill a disk by sending garbage.
+
+use std::{sync::Mutex, time::Duration};
+
+use tokio::time::Instant;
+
+const PERIOD: Duration = Duration::from_secs(10);
+const PER_PERIOD: u32 = 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    since: Option<Instant>,
+    said: u32,
+    left_out: u64,
+}
+
+impl Quiet {
+    /// Says something unless too much was said lately; `say` gets the number of lines left out before.
+    pub(crate) fn warn(&self, say: impl FnOnce(u64)) {
+        if let Some(left_out) = self.allow(Instant::now()) {
+            say(left_out);
+        }
+    }
+
+    /// Whether to write a line now, and how many were left out before it.
+    pub(crate) fn allow(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let fresh = state.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD);
+        if fresh {
+            state.since = Some(now);
+            state.said = 0;
+        }
+        if state.said >= PER_PERIOD {
+            state.left_out = state.left_out.saturating_add(1);
+            return None;
+        }
+        state.said = state.said.saturating_add(1);
+        Some(std::mem::take(&mut state.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_ten_lines_the_rest_of_the_period_is_counted_not_written() {
+        let quiet = Quiet::default();
+        let start = Instant::now();
+        assert!((0..10).all(|_| quiet.allow(start) == Some(0)));
+        assert!((0..7).all(|_| quiet.allow(start).is_none()));
+        assert_eq!(quiet.allow(start + PERIOD), Some(7));
+        assert_eq!(quiet.allow(start + PERIOD), Some(0));
+    }
+}

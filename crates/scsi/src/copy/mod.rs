@@ -1,0 +1,322 @@
+//! The copy manager: copies that a host orders and does not see (VAAI full copy, ODX), and what it may ask of them later.
+//!
+//! ```text
+//!   EXTENDED COPY      ─lists─▶ segments ┐
+//!   WRITE USING TOKEN  ─odx───▶ ranges   ┴─▶ mover: 1 MiB at a time, holes as holes ─▶ Copies: how it ended, for RECEIVE COPY …
+//!   POPULATE TOKEN     ─odx───▶ token: what a range held at one moment
+//! ```
+//!
+//! * A copy holds at most two steps in memory whatever its length, and looks between steps whether it was cancelled:
+//!   by an abort, a reset, a preemption, or COPY OPERATION ABORT.
+//! * A copy does what its initiator may do and nothing more: reservations and write protection of every unit it
+//!   touches are looked at before each step; which units it may name is the transport's to say ([`crate::Neighbours`]).
+//!
+//! Facts: SPC-4 §5.16, §6.4–6.7, §6.16–6.24; SBC-3 §4.28, §5.17, §5.46.
+
+pub(crate) mod lists;
+mod mover;
+pub(crate) mod odx;
+pub(crate) mod token;
+mod xcopy;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crate::{nexus::NexusId, sense::Sense};
+
+/// Target descriptors in one EXTENDED COPY at most.
+pub(crate) const TARGETS_MAX: usize = 16;
+/// Segment descriptors in one EXTENDED COPY at most.
+pub(crate) const SEGMENTS_MAX: usize = 64;
+/// Bytes of both lists of descriptors at most.
+pub(crate) const DESCRIPTORS_MAX: usize = TARGETS_MAX * 32 + SEGMENTS_MAX * 28;
+/// Bytes of one segment at most.
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 256 << 20;
+/// Copies under way in one logical unit at most.
+pub(crate) const RUNNING_MAX: usize = 16;
+/// Copies remembered in one logical unit: those under way and the last that ended.
+const REMEMBERED: usize = 64;
+
+/// Ends a long command early: whoever holds a clone may ask, the command looks between its steps.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// The command is to end as soon as it can; what it has done stays done.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// How a copy stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Running,
+    Done,
+    Failed(Sense),
+}
+
+/// A copy, under way or ended.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    from: NexusId,
+    list: u32,
+    /// Service action of the command that began it.
+    action: u8,
+    cancel: Cancel,
+    /// Bytes written so far.
+    moved: AtomicU64,
+    segments: AtomicU64,
+    standing: Mutex<Standing>,
+    /// For POPULATE TOKEN, the token.
+    token: Option<Box<[u8; token::TOKEN_LEN]>>,
+}
+
+impl Operation {
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    pub(crate) fn moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn segment_done(&self) {
+        self.segments.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+
+    fn standing(&self) -> Standing {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The copies of one logical unit.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(Mutex<VecDeque<Arc<Operation>>>);
+
+impl Copies {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Operation>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy begins. `cancel` is the transport's, if it has one.
+    pub(crate) fn begin(
+        &self,
+        from: &NexusId,
+        list: u32,
+        action: u8,
+        cancel: Cancel,
+    ) -> Result<Arc<Operation>, Sense> {
+        let operation = Operation {
+            from: from.clone(),
+            list,
+            action,
+            cancel,
+            moved: AtomicU64::new(0),
+            segments: AtomicU64::new(0),
+            standing: Mutex::new(Standing::Running),
+            token: None,
+        };
+        self.add(operation)
+    }
+
+    /// A token was made: an operation that has ended already.
+    pub(crate) fn add_token(
+        &self,
+        from: &NexusId,
+        list: u32,
+        bytes: u64,
+        token: Box<[u8; token::TOKEN_LEN]>,
+    ) -> Result<(), Sense> {
+        let operation = Operation {
+            from: from.clone(),
+            list,
+            action: 0x10,
+            cancel: Cancel::default(),
+            moved: AtomicU64::new(bytes),
+            segments: AtomicU64::new(0),
+            standing: Mutex::new(Standing::Done),
+            token: Some(token),
+        };
+        self.add(operation).map(drop)
+    }
+
+    fn add(&self, operation: Operation) -> Result<Arc<Operation>, Sense> {
+        let mut all = self.lock();
+        let running = |op: &Operation| op.standing() == Standing::Running;
+        let same = |op: &Operation| op.from == operation.from && op.list == operation.list;
+        if all.iter().any(|op| same(op) && running(op)) {
+            return Err(Sense::OPERATION_IN_PROGRESS);
+        }
+        if all.iter().filter(|op| running(op)).count() >= RUNNING_MAX {
+            return Err(Sense::INSUFFICIENT_RESOURCES);
+        }
+        // A list identifier that is used again means the new copy.
+        all.retain(|op| !same(op));
+        while all.len() >= REMEMBERED {
+            let Some(oldest) = all.iter().position(|op| !running(op)) else { break };
+            all.remove(oldest);
+        }
+        let operation = Arc::new(operation);
+        all.push_back(Arc::clone(&operation));
+        Ok(operation)
+    }
+
+    /// The copy that an initiator calls by this list identifier.
+    pub(crate) fn find(&self, from: &NexusId, list: u32) -> Option<Arc<Operation>> {
+        self.lock().iter().rev().find(|op| op.from == *from && op.list == list).cloned()
+    }
+
+    /// Ends the copies that `whose` picks.
+    pub(crate) fn cancel(&self, whose: impl Fn(&NexusId) -> bool) {
+        for operation in self.lock().iter().filter(|op| whose(&op.from)) {
+            operation.cancel.cancel();
+        }
+    }
+}
+
+/// RECEIVE COPY STATUS (LID1), SPC-4 §6.21.
+pub(crate) fn short_status(operation: &Operation) -> Vec<u8> {
+    let status = match operation.standing() {
+        Standing::Running => 0x00,
+        Standing::Done => 0x01,
+        Standing::Failed(_) => 0x02,
+    };
+    let segments = u16::try_from(operation.segments.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+    let moved = operation.moved.load(Ordering::Relaxed);
+    // In bytes while that fits, then in KiB.
+    let (units, count) = match u32::try_from(moved) {
+        Ok(bytes) => (0x00, bytes),
+        Err(_) => (0x01, u32::try_from(moved.wrapping_shr(10)).unwrap_or(u32::MAX)),
+    };
+    let mut out = vec![0, 0, 0, 8, status];
+    out.extend(segments.to_be_bytes());
+    out.push(units);
+    out.extend(count.to_be_bytes());
+    out
+}
+
+/// RECEIVE COPY STATUS (LID4), and the head of RECEIVE ROD TOKEN INFORMATION (SPC-4 §6.22, §6.24).
+pub(crate) fn long_status(operation: &Operation, blocks_of: u32) -> Vec<u8> {
+    let (status, sense) = match operation.standing() {
+        Standing::Running => (0x11, None),
+        Standing::Done => (0x01, None),
+        Standing::Failed(sense) if operation.cancel.is_cancelled() => (0x60, Some(sense)),
+        Standing::Failed(sense) => (0x02, Some(sense)),
+    };
+    let mut out = vec![0, 0, 0, 0, operation.action, status, 0, 0];
+    out.extend(if status == 0x11 { 100_u32 } else { 0 }.to_be_bytes()); // ask again after this many ms
+    let sense = sense.map(Sense::descriptor);
+    let sense = sense.as_ref().map_or(&[][..], |sense| sense.as_slice());
+    let len = u8::try_from(sense.len()).unwrap_or(0);
+    let extended_status = if sense.is_empty() { 0x00 } else { 0x02 }; // CHECK CONDITION
+    out.extend([extended_status, len, len, 0xf1]); // counted in logical blocks
+    let moved = operation.moved.load(Ordering::Relaxed);
+    out.extend(moved.checked_div(u64::from(blocks_of)).unwrap_or(0).to_be_bytes());
+    let segments = u16::try_from(operation.segments.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+    out.extend(segments.to_be_bytes());
+    out.extend([0; 6]);
+    out.extend(sense);
+    out
+}
+
+/// Writes the length of what follows into the first four bytes.
+pub(crate) fn close(mut out: Vec<u8>) -> Vec<u8> {
+    let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(0);
+    if let Some(head) = out.first_chunk_mut() {
+        *head = len.to_be_bytes();
+    }
+    out
+}
+
+/// RECEIVE ROD TOKEN INFORMATION (SPC-4 §6.24): how it went, and the token if one was made.
+pub(crate) fn token_information(operation: &Operation, blocks_of: u32) -> Vec<u8> {
+    let mut out = long_status(operation, blocks_of);
+    match &operation.token {
+        Some(token) => {
+            // Its length with the two bytes that number it.
+            out.extend(514_u32.to_be_bytes());
+            out.extend([0, 0]);
+            out.extend(token.as_slice());
+        }
+        None => out.extend([0; 4]),
+    }
+    close(out)
+}
+
+/// RECEIVE COPY OPERATING PARAMETERS (SPC-4 §6.20).
+pub(crate) fn parameters() -> Vec<u8> {
+    let short = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
+    let mut out = vec![0, 0, 0, 0, 0x01, 0, 0, 0]; // SNLID: a list identifier may be left out
+    out.extend(short(TARGETS_MAX));
+    out.extend(short(SEGMENTS_MAX));
+    out.extend(u32::try_from(DESCRIPTORS_MAX).unwrap_or(0).to_be_bytes());
+    out.extend(SEGMENT_BYTES_MAX.to_be_bytes());
+    out.extend([0; 12]); // no inline data, nothing held, no streams
+    out.extend([0; 2]);
+    out.extend(short(RUNNING_MAX));
+    out.extend([u8::try_from(RUNNING_MAX).unwrap_or(0), 9, 0, 0]); // segments of 512 bytes or more
+    out.extend([0; 3]);
+    out.extend([3, lists::BLOCK_TO_BLOCK, lists::BLOCK_TO_BLOCK_OFFSET, lists::IDENTIFICATION]);
+    close(out)
+}
+
+/// Third-party Copy VPD page (SPC-4 §7.8.17, SBC-3 §6.5.6): the body behind its header.
+pub(crate) fn third_party_page() -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut descriptor = |kind: u16, body: &[u8]| {
+        let mut body = body.to_vec();
+        while !body.len().is_multiple_of(4) {
+            body.push(0);
+        }
+        out.extend(kind.to_be_bytes());
+        out.extend(u16::try_from(body.len()).unwrap_or(0).to_be_bytes());
+        out.extend(body);
+    };
+    // Block device ROD token limits.
+    let mut limits = vec![0; 6];
+    limits.extend(u16::try_from(odx::RANGES_MAX).unwrap_or(0).to_be_bytes());
+    limits.extend(token::TIMEOUT_MAX.to_be_bytes());
+    limits.extend(token::TIMEOUT.to_be_bytes());
+    limits.extend(odx::TRANSFER_BLOCKS_MAX.to_be_bytes());
+    limits.extend(odx::TRANSFER_BLOCKS_BEST.to_be_bytes());
+    descriptor(0x0000, &limits);
+    // Supported commands.
+    let commands = [0x83, 5, 0x00, 0x01, 0x10, 0x11, 0x1c, 0x84, 4, 0x00, 0x03, 0x05, 0x07];
+    let mut list = vec![u8::try_from(commands.len()).unwrap_or(0)];
+    list.extend(commands);
+    descriptor(0x0001, &list);
+    // Parameter data.
+    let mut data = vec![0; 4];
+    data.extend(u16::try_from(TARGETS_MAX).unwrap_or(0).to_be_bytes());
+    data.extend(u16::try_from(SEGMENTS_MAX).unwrap_or(0).to_be_bytes());
+    data.extend(u32::try_from(DESCRIPTORS_MAX).unwrap_or(0).to_be_bytes());
+    data.resize(28, 0);
+    descriptor(0x0004, &data);
+    // Supported descriptors.
+    descriptor(0x0008, &[3, lists::BLOCK_TO_BLOCK, lists::BLOCK_TO_BLOCK_OFFSET, lists::IDENTIFICATION]);
+    // General copy operations.
+    let mut general = Vec::new();
+    let running = u32::try_from(RUNNING_MAX).unwrap_or(0).to_be_bytes();
+    general.extend(running);
+    general.extend(running);
+    general.extend(SEGMENT_BYTES_MAX.to_be_bytes());
+    general.push(9);
+    general.resize(32, 0);
+    descriptor(0x8001, &general);
+    out
+}

@@ -1,0 +1,271 @@
+use super::*;
+
+fn id(name: &str) -> NexusId {
+    at(name, 1)
+}
+
+fn at(name: &str, port: u16) -> NexusId {
+    NexusId { initiator: format!("{name},i,0x000000000001").into(), port }
+}
+
+/// Sends one command as the unit does: to a copy, which becomes the state if it was taken.
+fn send(r: &mut Reservations, who: &NexusId, action: u8, kind: u8, list: &[u8]) -> Result<Outcome, Refusal> {
+    let mut next = r.clone();
+    let attached = [id("alice"), id("bob"), at("bob", 2)];
+    let request =
+        Request { from: who, action, scope: 0, kind, list, ports: &[1, 2], attached: &attached, can_keep: true };
+    let outcome = next.act(&request)?;
+    *r = next;
+    Ok(outcome)
+}
+
+fn list(key: u64, service: u64, flags: u8) -> Vec<u8> {
+    let mut list = key.to_be_bytes().to_vec();
+    list.extend(service.to_be_bytes());
+    list.extend([0, 0, 0, 0, flags, 0, 0, 0]);
+    list
+}
+
+fn out(r: &mut Reservations, who: &str, action: u8, kind: u8, key: u64, service: u64) -> Result<Outcome, Refusal> {
+    send(r, &id(who), action, kind, &list(key, service, 0))
+}
+
+/// Alice (key 1) and Bob (key 2) are registered, Carol is not; Alice reserves.
+fn reserved(kind: u8) -> Reservations {
+    let mut r = Reservations::default();
+    out(&mut r, "alice", 0, 0, 0, 1).unwrap();
+    out(&mut r, "bob", 0, 0, 0, 2).unwrap();
+    out(&mut r, "alice", 1, kind, 1, 0).unwrap();
+    r
+}
+
+fn move_list(key: u64, service: u64, flags: u8, port: u16, to: &NexusId) -> Vec<u8> {
+    let mut list = key.to_be_bytes().to_vec();
+    list.extend(service.to_be_bytes());
+    list.extend([0, flags]);
+    list.extend(port.to_be_bytes());
+    let transport = lists::transport_id(&to.initiator);
+    list.extend((transport.len() as u32).to_be_bytes());
+    list.extend(transport);
+    list
+}
+
+#[test]
+fn who_may_read_and_write_under_each_type() {
+    for (kind, bob, carol) in [
+        (1, limit::WRITE, limit::WRITE),
+        (3, limit::READ | limit::WRITE, limit::READ | limit::WRITE),
+        (5, 0, limit::WRITE),
+        (6, 0, limit::READ | limit::WRITE),
+        (7, 0, limit::WRITE),
+        (8, 0, limit::READ | limit::WRITE),
+    ] {
+        let r = reserved(kind);
+        assert_eq!(r.limits(&id("alice")), 0, "{kind}");
+        assert_eq!(r.limits(&id("bob")), bob, "{kind}");
+        assert_eq!(r.limits(&id("carol")), carol, "{kind}");
+        assert_eq!(r.limits(&at("alice", 2)), carol, "{kind}: the same initiator at another port is a stranger");
+    }
+}
+
+#[test]
+fn a_preempted_holder_loses_disk_and_registration_and_is_told() {
+    let mut r = reserved(5);
+    let outcome = out(&mut r, "bob", 5, 5, 2, 1).unwrap();
+    assert_eq!(outcome.attentions, [(id("alice"), Sense::REGISTRATIONS_PREEMPTED)]);
+    assert_eq!(outcome.abort, [id("alice")]);
+    assert_eq!(r.limits(&id("alice")), limit::WRITE);
+    assert!(r.holds(&id("bob")));
+}
+
+#[test]
+fn unregistering_the_holder_tells_the_others_but_never_itself() {
+    let mut r = reserved(6);
+    let outcome = out(&mut r, "alice", 0, 0, 1, 0).unwrap();
+    assert_eq!(outcome.attentions, [(id("bob"), Sense::RESERVATIONS_RELEASED)]);
+    assert_eq!(r.limits(&id("carol")), 0);
+}
+
+#[test]
+fn an_all_registrants_reservation_ends_with_its_last_registrant_only() {
+    let mut r = reserved(8);
+    assert!(out(&mut r, "alice", 0, 0, 1, 0).unwrap().attentions.is_empty());
+    assert_eq!(r.limits(&id("bob")), 0);
+    assert_eq!(r.limits(&id("alice")), limit::READ | limit::WRITE);
+    // It says so after a power cut, too, though who made it is gone.
+    let mut kept = r.clone();
+    kept.persistent = true;
+    let back = Reservations::restore(Some(&kept.encode()));
+    assert_eq!((back.limits(&id("bob")), back.limits(&id("alice"))), (0, limit::READ | limit::WRITE));
+    out(&mut r, "bob", 0, 0, 2, 0).unwrap();
+    assert_eq!(r.limits(&id("alice")), 0);
+}
+
+#[test]
+fn a_wrong_key_changes_nothing() {
+    let mut r = reserved(5);
+    let before = r.clone();
+    for action in 1..=5 {
+        assert!(matches!(out(&mut r, "bob", action, 5, 99, 1), Err(Refusal::Conflict)), "{action}");
+    }
+    let list = move_list(99, 7, 0, 1, &id("bob"));
+    assert!(matches!(send(&mut r, &id("alice"), 7, 5, &list), Err(Refusal::Conflict)));
+    assert_eq!(r, before);
+}
+
+#[test]
+fn each_change_of_registrations_counts_and_nothing_else_does() {
+    let mut r = Reservations::default();
+    let mut step = |who: &str, action, kind, key, service| {
+        out(&mut r, who, action, kind, key, service).unwrap();
+        r.generation
+    };
+    assert_eq!(step("alice", 0, 0, 0, 1), 1);
+    assert_eq!(step("bob", 6, 0, 0, 2), 2);
+    assert_eq!(step("alice", 1, 5, 1, 0), 2); // RESERVE
+    assert_eq!(step("alice", 2, 5, 1, 0), 2); // RELEASE
+    assert_eq!(step("carol", 6, 0, 0, 0), 2); // taking back nothing
+    assert_eq!(step("alice", 4, 5, 1, 2), 3); // PREEMPT
+    assert_eq!(step("alice", 3, 0, 1, 0), 4); // CLEAR
+}
+
+#[test]
+fn all_tg_pt_registers_at_every_target_port_and_takes_back_there() {
+    let mut r = Reservations::default();
+    send(&mut r, &id("alice"), 0, 0, &list(0, 1, 0x04)).unwrap();
+    assert!(r.is_registrant(&id("alice")) && r.is_registrant(&at("alice", 2)));
+    assert_eq!(r.generation, 1);
+    send(&mut r, &id("alice"), 0, 0, &list(1, 0, 0x04)).unwrap();
+    assert!(!r.registered());
+}
+
+#[test]
+fn spec_i_pt_registers_all_that_it_names_or_none() {
+    let mut with_others = list(0, 9, 0x08);
+    let mut ids = lists::transport_id(&id("bob").initiator);
+    ids.extend(lists::transport_id(&id("carol").initiator));
+    with_others.extend((ids.len() as u32).to_be_bytes());
+    with_others.extend(&ids);
+
+    let mut r = Reservations::default();
+    send(&mut r, &id("alice"), 0, 0, &with_others).unwrap();
+    for who in ["alice", "bob", "carol"] {
+        assert_eq!(r.key_of(&id(who)), Some(9), "{who}");
+        assert_eq!(r.key_of(&at(who, 2)), None, "{who}");
+    }
+    // Not with REGISTER AND IGNORE EXISTING KEY, not by who is registered, not where one is.
+    let refused = |r: &mut Reservations, who: &str, action| {
+        let before = r.clone();
+        assert!(matches!(send(r, &id(who), action, 0, &with_others), Err(Refusal::Sense(_) | Refusal::Conflict)));
+        assert_eq!(*r, before);
+    };
+    refused(&mut r, "alice", 0);
+    refused(&mut r, "dave", 6);
+    refused(&mut r, "dave", 0);
+    // A name without ISID means the ports of it that are logged in; one that is not logged in means nobody.
+    for (name, known) in [("bob", true), ("erin", false)] {
+        let mut named = list(0, 9, 0x08);
+        let ids = lists::transport_id(name);
+        named.extend((ids.len() as u32).to_be_bytes());
+        named.extend(&ids);
+        let mut r = Reservations::default();
+        assert_eq!(send(&mut r, &id("alice"), 0, 0, &named).is_ok(), known, "{name}");
+        assert_eq!(r.is_registrant(&id("bob")), known);
+    }
+}
+
+#[test]
+fn a_moved_reservation_belongs_to_the_other_nexus() {
+    let mut r = reserved(3);
+    let to = at("bob", 2);
+    send(&mut r, &id("alice"), 7, 3, &move_list(1, 7, 0x02, 2, &to)).unwrap();
+    assert_eq!((r.key_of(&to), r.key_of(&id("alice"))), (Some(7), None));
+    assert!(r.holds(&to));
+    assert_eq!(r.limits(&id("alice")), limit::READ | limit::WRITE);
+    // Without UNREG the one who gave it stays registered.
+    let mut r = reserved(1);
+    send(&mut r, &id("alice"), 7, 1, &move_list(1, 7, 0, 1, &id("dave"))).unwrap();
+    assert_eq!(r.key_of(&id("alice")), Some(1));
+    assert!(r.holds(&id("dave")));
+}
+
+#[test]
+fn a_move_is_refused_where_there_is_nothing_to_move_or_nobody_to_take_it() {
+    let to = at("bob", 2);
+    let conflict = |kind, who: &str, key| {
+        let mut r = reserved(kind);
+        matches!(send(&mut r, &id(who), 7, kind, &move_list(key, 7, 0, 2, &to)), Err(Refusal::Conflict))
+    };
+    assert!(conflict(5, "bob", 2), "not the holder");
+    assert!(conflict(7, "alice", 1), "held by all");
+    let invalid = |list: Vec<u8>| {
+        let mut r = reserved(5);
+        matches!(send(&mut r, &id("alice"), 7, 5, &list), Err(Refusal::Sense(s)) if s.asc == 0x26 || s.asc == 0x1a)
+    };
+    assert!(invalid(move_list(1, 0, 0, 2, &to)), "a key of zero");
+    assert!(invalid(move_list(1, 7, 0, 9, &to)), "no such target port");
+    assert!(invalid(move_list(1, 7, 0, 1, &id("alice"))), "to itself");
+    assert!(invalid(move_list(1, 7, 0, 2, &to)[..30].to_vec()), "cut off");
+}
+
+#[test]
+fn what_is_kept_comes_back_without_its_generation() {
+    let mut r = reserved(5);
+    assert!(r.encode().is_empty(), "nobody asked for it");
+    send(&mut r, &id("bob"), 6, 0, &list(0, 3, 0x01)).unwrap();
+    let back = Reservations::restore(Some(&r.encode()));
+    assert_eq!(back, Reservations { generation: 0, ..r.clone() });
+    // The last registration decides: without the bit nothing is kept any more.
+    send(&mut r, &id("bob"), 6, 0, &list(0, 3, 0x00)).unwrap();
+    assert!(r.encode().is_empty());
+}
+
+#[test]
+fn kept_bytes_that_make_no_sense_fence_everybody_until_one_clears() {
+    let mut r = reserved(5);
+    r.persistent = true;
+    let good = r.encode();
+    for cut in 1..good.len() {
+        assert!(Reservations::restore(Some(&good[..cut])).unreadable(), "{cut}");
+    }
+    let mut newer = good;
+    newer[4] = 2;
+    let mut r = Reservations::restore(Some(&newer));
+    assert_eq!(r.limits(&id("alice")), limit::READ | limit::WRITE);
+    out(&mut r, "alice", 6, 0, 0, 1).unwrap();
+    assert_eq!(r.limits(&id("alice")), limit::READ | limit::WRITE, "a registration alone shows nothing");
+    out(&mut r, "alice", 3, 0, 1, 0).unwrap();
+    assert_eq!(r.limits(&id("bob")), 0);
+}
+
+#[test]
+fn persistence_is_refused_where_nothing_can_be_kept() {
+    let (who, list) = (id("alice"), list(0, 1, 1));
+    let request = Request {
+        from: &who,
+        action: 0,
+        scope: 0,
+        kind: 0,
+        list: &list,
+        ports: &[1],
+        attached: &[],
+        can_keep: false,
+    };
+    let mut r = Reservations::default();
+    assert!(matches!(r.act(&request), Err(Refusal::Sense(s)) if s == Sense::parameter(20)));
+    assert_eq!(r.report(2, false).unwrap()[2..4], [0x1c, 0x80]);
+    assert_eq!(r.report(2, true).unwrap()[2..4], [0x1d, 0x80]);
+}
+
+#[test]
+fn full_status_tells_each_nexus_its_port_key_and_whether_it_holds() {
+    let r = reserved(1);
+    let status = r.report(3, false).unwrap();
+    assert_eq!(u32::from_be_bytes(status[4..8].try_into().unwrap()) as usize, status.len() - 8);
+    let first = &status[8..];
+    assert_eq!((first[7], first[12], first[13], first[19]), (1, 1, 1, 1));
+    let len = u32::from_be_bytes(first[20..24].try_into().unwrap()) as usize;
+    assert_eq!(&first[24..28], [0x45, 0, 0, (len - 4) as u8]);
+    let second = &first[24 + len..];
+    assert_eq!((second[7], second[12], second[13]), (2, 0, 0));
+}

@@ -1,0 +1,156 @@
+//! What the logical units of one server share: target ports and their access states (ALUA), the copy manager's
+//! tokens, and where unguessable numbers come from.
+//!
+//! One head serves today: one target port group, active/optimised, with every port in it. A second head is a second
+//! group here, in another state; units, pages and unit attentions follow what this table says (SPC-4 §5.15).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use block::BlockVolume;
+use rand::SeedableRng as _;
+
+use crate::{
+    copy::token::Tokens,
+    identity::{Naa, PORT_GROUP},
+    sense::Sense,
+    unit::LogicalUnit,
+};
+
+/// Fills a buffer with bytes that nobody can guess.
+pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// Asymmetric access state of a target port group (SPC-4 §5.15.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything, at full speed.
+    ActiveOptimized = 0x0,
+    /// Everything, over a detour.
+    ActiveNonOptimized = 0x1,
+    /// Identity and reservations only, until it takes over.
+    Standby = 0x2,
+    /// Identity only.
+    Unavailable = 0x3,
+    /// Changing: hosts wait.
+    Transitioning = 0xf,
+}
+
+impl Access {
+    /// Whether commands for the medium are taken.
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::ActiveOptimized | Self::ActiveNonOptimized)
+    }
+
+    /// What a refused command is told.
+    pub(crate) fn sense(self) -> Sense {
+        match self {
+            Self::Standby => Sense::STANDBY,
+            Self::Transitioning => Sense::TRANSITIONING,
+            _ => Sense::UNAVAILABLE,
+        }
+    }
+}
+
+/// A target port group: target ports that always have the same access state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortGroup {
+    /// Target port group identifier.
+    pub id: u16,
+    /// Its state now.
+    pub access: Access,
+    /// Hosts should use it if they can.
+    pub preferred: bool,
+    /// Relative target port identifiers: the tags of iSCSI portal groups.
+    pub ports: Vec<u16>,
+}
+
+/// What logical units share.
+pub struct Service {
+    groups: Mutex<Vec<PortGroup>>,
+    units: Mutex<Vec<Weak<LogicalUnit>>>,
+    pub(crate) tokens: Tokens,
+    random: Random,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self::new(Arc::new(|bytes: &mut [u8]| rand::Rng::fill(&mut rand::rngs::StdRng::from_os_rng(), bytes)))
+    }
+}
+
+impl Service {
+    /// One active group with one port.
+    pub fn new(random: Random) -> Self {
+        let group =
+            PortGroup { id: PORT_GROUP, access: Access::ActiveOptimized, preferred: false, ports: vec![PORT_GROUP] };
+        Self { groups: Mutex::new(vec![group]), units: Mutex::default(), tokens: Tokens::default(), random }
+    }
+
+    /// A logical unit of this service over `volume`; see [`LogicalUnit::with_block_size`].
+    ///
+    /// # Panics
+    /// If `block_size` is neither 512 nor 4096.
+    pub fn unit(
+        self: &Arc<Self>,
+        volume: Arc<dyn BlockVolume>,
+        target: &str,
+        block_size: u32,
+    ) -> Arc<LogicalUnit> {
+        let unit = Arc::new(LogicalUnit::of(Arc::clone(self), volume, target, block_size));
+        let mut units = self.units();
+        units.retain(|unit| unit.strong_count() > 0);
+        units.push(Arc::downgrade(&unit));
+        unit
+    }
+
+    /// The target port groups there are.
+    pub fn port_groups(&self) -> Vec<PortGroup> {
+        self.groups().clone()
+    }
+
+    /// Replaces the port groups. Whoever is connected is told when an access state changed.
+    pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
+        let changed = {
+            let mut now = self.groups();
+            let states = |groups: &[PortGroup]| -> Vec<(u16, Access)> {
+                groups.iter().map(|group| (group.id, group.access)).collect()
+            };
+            let changed = states(&now) != states(&groups);
+            *now = groups;
+            changed
+        };
+        let units: Vec<_> = self.units().iter().filter_map(Weak::upgrade).collect();
+        for unit in units {
+            unit.access_changed(changed);
+        }
+    }
+
+    /// Every target port, of any group.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.groups().iter().flat_map(|group| group.ports.iter().copied()).collect()
+    }
+
+    /// The group of a target port, and its state. A port that nobody listed is in the first group.
+    pub(crate) fn group_of(&self, port: u16) -> (u16, Access) {
+        let groups = self.groups();
+        let group = groups.iter().find(|group| group.ports.contains(&port)).or_else(|| groups.first());
+        group.map_or((PORT_GROUP, Access::ActiveOptimized), |group| (group.id, group.access))
+    }
+
+    /// The unit of that name, whoever may see it: for what a token has already given the right to.
+    pub(crate) fn find(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
+        self.units().iter().filter_map(Weak::upgrade).find(|unit| unit.naa() == *name)
+    }
+
+    /// Fills a buffer with bytes that nobody can guess: for challenges and tokens.
+    pub fn fill_random(&self, bytes: &mut [u8]) {
+        (self.random)(bytes);
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<PortGroup>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn units(&self) -> MutexGuard<'_, Vec<Weak<LogicalUnit>>> {
+        self.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
