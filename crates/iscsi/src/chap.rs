@@ -125,13 +125,18 @@ impl Exchange {
                 let auth = known.filter(|_| right).ok_or(Failed)?;
                 if let (Some(their_id), Some(theirs)) = (&said.id, &said.challenge) {
                     let theirs = binary(theirs).ok_or(Failed)?;
-                    let their_id = negotiate::number(their_id).and_then(|id| u8::try_from(id).ok()).ok_or(Failed)?;
+                    let their_id =
+                        negotiate::number(their_id).and_then(|id| u8::try_from(id).ok()).ok_or(Failed)?;
                     let (user, secret) = auth.mutual.as_ref().ok_or(Failed)?;
                     if theirs == *challenge || theirs.is_empty() || theirs.len() > CHALLENGE_MAX {
                         return Err(Failed);
                     }
                     negotiate::put(answers, "CHAP_N", user);
-                    negotiate::put(answers, "CHAP_R", &hex(&hash.response(their_id, secret.bytes(), &theirs)));
+                    negotiate::put(
+                        answers,
+                        "CHAP_R",
+                        &hex(&hash.response(their_id, secret.bytes(), &theirs)),
+                    );
                 } else if said.id.is_some() || said.challenge.is_some() {
                     return Err(Failed);
                 }
@@ -309,7 +314,9 @@ mod tests {
             assert_eq!(answer(&mut exchange, &said), Ok(String::new()));
             assert!(matches!(exchange, Exchange::Proven(auth) if auth.user == "host"));
         }
-        for (name, secret) in [("host", &b"some other secret"[..]), ("nobody", b""), ("other", b"a secret of hosts")] {
+        for (name, secret) in
+            [("host", &b"some other secret"[..]), ("nobody", b""), ("other", b"a secret of hosts")]
+        {
             let (mut exchange, hash, id, challenge) = asked("5");
             let response = hex(&hash.response(id, secret, &challenge));
             let said = Said { name: Some(name.into()), response: Some(response), ..Said::default() };

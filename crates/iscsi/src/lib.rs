@@ -33,8 +33,8 @@ pub mod session;
 mod targets;
 mod task;
 
-pub use serve::Server;
 pub use access::{Access, AccessError, Auth, Network};
+pub use serve::Server;
 pub use targets::{
     AddError, Config, Counters, LUN_MAX, Offer, Portal, Redirect, SessionInfo, Target, Targets,
 };

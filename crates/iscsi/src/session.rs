@@ -104,8 +104,14 @@ impl Work {
 enum Then {
     Answer,
     /// For a logical unit, or for all of them.
-    Reset { attention: Sense, lun: Option<u16>, cold: bool },
-    Clear { lun: u16 },
+    Reset {
+        attention: Sense,
+        lun: Option<u16>,
+        cold: bool,
+    },
+    Clear {
+        lun: u16,
+    },
 }
 
 /// What waits for aborted commands to end.

@@ -325,7 +325,8 @@ impl Targets {
 
     /// No targets yet; logical units are of `service`, whose one port group gets the portal groups for ports.
     pub fn with_service(config: Config, service: Arc<Service>) -> Arc<Self> {
-        let mut ports: Vec<u16> = config.portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
+        let mut ports: Vec<u16> =
+            config.portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
         ports.sort_unstable();
         ports.dedup();
         if let [group] = service.port_groups().as_slice() {

@@ -262,7 +262,13 @@ impl Command {
                     return Err(Sense::cdb(1, 0)); // SP: nothing is saved
                 }
                 let (control, pointer) = (c[2] >> 6, u16::from_be_bytes([c[5], c[6]]));
-                Self::LogSense { page: c[2] & 0x3f, subpage: c[3], control, pointer, allocation: be16(c[7], c[8]) }
+                Self::LogSense {
+                    page: c[2] & 0x3f,
+                    subpage: c[3],
+                    control,
+                    pointer,
+                    allocation: be16(c[7], c[8]),
+                }
             }
             0x35 | 0x91 => Self::SynchronizeCache { run: run(c) },
             0x1b => Self::StartStop { start: c[4] & 1 != 0, load_eject: c[4] & 2 != 0, condition: c[4] >> 4 },

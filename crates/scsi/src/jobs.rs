@@ -149,10 +149,13 @@ impl LogicalUnit {
                 }
             }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
-                self.reserve_out(nexus, (action, scope, kind), &pieces::flatten(&data)).await?;
+                // Boxed, like the rare ones below: what waits for a read or write should be small.
+                let list = pieces::flatten(&data);
+                Box::pin(self.reserve_out(nexus, (action, scope, kind), &list)).await?;
             }
             Command::PopulateToken { list, .. } => {
-                self.populate_token(nexus, list, &pieces::flatten(&data), &geometry).await?;
+                let ranges = pieces::flatten(&data);
+                Box::pin(self.populate_token(nexus, list, &ranges, &geometry)).await?;
             }
             // `begin` never makes jobs of the others.
             _ => return Err(Sense::INTERNAL_FAILURE.into()),

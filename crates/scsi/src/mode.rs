@@ -96,7 +96,9 @@ pub(crate) fn sense(query: &Query, medium: &Medium, current: Params) -> Result<V
         }
     };
     let threshold = medium.threshold.filter(|_| query.page == 0x1c || query.page == 0x3f);
-    if !matches!(query.subpage, 0 | 0xff) && (query.page, query.subpage, threshold.is_some()) != (0x1c, 2, true) {
+    if !matches!(query.subpage, 0 | 0xff)
+        && (query.page, query.subpage, threshold.is_some()) != (0x1c, 2, true)
+    {
         return Err(Sense::cdb(3, 7));
     }
     let mut pages = Vec::new();
@@ -188,8 +190,13 @@ pub(crate) fn select(ten: bool, list: &[u8], block_size: u32, current: Params) -
 mod tests {
     use super::*;
 
-    const MEDIUM: Medium =
-        Medium { write_protected: true, blocks: 100, block_size: 512, defaults: Params::new(false), threshold: Some(9) };
+    const MEDIUM: Medium = Medium {
+        write_protected: true,
+        blocks: 100,
+        block_size: 512,
+        defaults: Params::new(false),
+        threshold: Some(9),
+    };
 
     fn query(page: u8, control: u8) -> Query {
         Query { ten: false, no_descriptors: false, control, page, subpage: 0 }

@@ -80,8 +80,12 @@ impl Default for Service {
 impl Service {
     /// One active group with one port.
     pub fn new(random: Random) -> Self {
-        let group =
-            PortGroup { id: PORT_GROUP, access: Access::ActiveOptimized, preferred: false, ports: vec![PORT_GROUP] };
+        let group = PortGroup {
+            id: PORT_GROUP,
+            access: Access::ActiveOptimized,
+            preferred: false,
+            ports: vec![PORT_GROUP],
+        };
         Self { groups: Mutex::new(vec![group]), units: Mutex::default(), tokens: Tokens::default(), random }
     }
 

@@ -497,9 +497,10 @@ impl LogicalUnit {
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
                     defaults: mode::Params::new(geometry.read_only),
-                    threshold: self.volume.space().map(|_| {
-                        log::units(self.threshold.load(Ordering::Acquire), self.block_size)
-                    }),
+                    threshold: self
+                        .volume
+                        .space()
+                        .map(|_| log::units(self.threshold.load(Ordering::Acquire), self.block_size)),
                 };
                 let query = mode::Query { ten, no_descriptors, control, page, subpage };
                 done(mode::sense(&query, &medium, current)?, allocation)

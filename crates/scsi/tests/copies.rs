@@ -4,7 +4,10 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Mutex, atomic::{AtomicU8, Ordering}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 

@@ -136,8 +136,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
     let mut socket = ControlSocket::bind(&config.socket).await?;
     let registry = Arc::new(nbd::Registry::new());
-    let portals =
-        iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified());
+    let portals = iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified());
     let portals = portals.map(iscsi::Portal::from).collect();
     let targets = iscsi::Targets::new(iscsi::Config { portals, ..iscsi::Config::default() });
     let mut nbd_listeners = Vec::new();

@@ -137,8 +137,10 @@ fn segments(mut rest: &[u8]) -> Result<Vec<Segment>, Sense> {
         }
         let (d, more) = body.split_at_checked(len).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
         let two = |at: usize| d.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u16::from_be_bytes(*b));
-        let four = |at: usize| d.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
-        let eight = |at: usize| d.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_be_bytes(*b));
+        let four =
+            |at: usize| d.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_be_bytes(*b));
+        let eight =
+            |at: usize| d.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_be_bytes(*b));
         let amount = if kind == BLOCK_TO_BLOCK {
             Amount::Blocks { count: two(6), of_destination: flags & 2 != 0 }
         } else {

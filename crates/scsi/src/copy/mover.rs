@@ -9,10 +9,17 @@
 //! unit whose ranges overlap goes from the end where it must, so that it reads nothing it has already overwritten.
 //! A pool that can share blocks between volumes will do better than this; the seam for that is here.
 
+use std::sync::Arc;
+
 use block::{Durability, Segment, Segments};
 
 use super::Operation;
-use crate::{nexus::Nexus, pieces, sense::Sense, unit::{LogicalUnit, Refusal}};
+use crate::{
+    nexus::Nexus,
+    pieces,
+    sense::Sense,
+    unit::{LogicalUnit, Refusal},
+};
 
 /// Bytes moved at a time; twice as many are in memory.
 pub(crate) const STEP: u64 = 1 << 20;
@@ -41,9 +48,8 @@ impl Stretch<'_> {
         let Some((source, from)) = self.from else {
             return self.zero(0, self.len).await;
         };
-        let overlaps = std::ptr::eq(source, self.to.0)
-            && from < self.to.1
-            && self.to.1 < from.saturating_add(self.len);
+        let overlaps =
+            std::ptr::eq(source, self.to.0) && from < self.to.1 && self.to.1 < from.saturating_add(self.len);
         if overlaps {
             return self.backwards().await;
         }
@@ -56,7 +62,7 @@ impl Stretch<'_> {
             for run in runs {
                 let len = run.len.min(self.len.saturating_sub(done));
                 if run.hole {
-                    // It may have been written since it was asked for: read what is there now if a token says so.
+                    // If it was written since it was asked for, the token does not stand for it any more: `zero` looks.
                     self.zero(done, len).await?;
                 } else {
                     self.data(done, len).await?;
@@ -162,6 +168,15 @@ impl Stretch<'_> {
 
     fn go_on(&self) -> Result<(), Refusal> {
         if self.operation.cancel().is_cancelled() { Err(Sense::COPY_ABORTED.into()) } else { Ok(()) }
+    }
+}
+
+impl LogicalUnit {
+    /// The unit to hand to a task of its own, for a copy that is to be answered first. `None`: it runs before it is
+    /// answered, which hosts cannot tell from a fast one.
+    pub(super) fn background(&self, immediate: bool) -> Option<Arc<LogicalUnit>> {
+        let runtime = immediate && tokio::runtime::Handle::try_current().is_ok();
+        self.service.find(&self.naa()).filter(|_| runtime)
     }
 }
 

@@ -110,7 +110,12 @@ impl Plan {
         out
     }
 
-    async fn carry_out(&self, unit: &LogicalUnit, nexus: &Nexus, operation: &Operation) -> Result<(), Refusal> {
+    async fn carry_out(
+        &self,
+        unit: &LogicalUnit,
+        nexus: &Nexus,
+        operation: &Operation,
+    ) -> Result<(), Refusal> {
         let valid = || self.rod.as_ref().map_or(Ok(()), |(rod, _)| rod.valid());
         for (from, to, len) in self.stretches() {
             let source = self.rod.as_ref().zip(from).map(|((_, source), from)| (&**source, from));
@@ -176,8 +181,9 @@ impl LogicalUnit {
         let head = list.first_chunk::<16>().ok_or(short)?;
         let token = list.get(16..).and_then(<[u8]>::first_chunk::<TOKEN_LEN>).ok_or(short)?;
         let (immediate, delete) = (head[2] & 1 != 0, head[2] & 2 != 0);
-        let offset =
-            u64::from_be_bytes([head[8], head[9], head[10], head[11], head[12], head[13], head[14], head[15]]);
+        let offset = u64::from_be_bytes([
+            head[8], head[9], head[10], head[11], head[12], head[13], head[14], head[15],
+        ]);
         let offset = offset.checked_mul(u64::from(self.block_size)).ok_or(Sense::parameter(8))?;
         let ranges = ranges(self, announced(list, 534)?, geometry, 536)?;
         let len = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len));
@@ -204,7 +210,7 @@ impl LogicalUnit {
             });
             result
         };
-        match self.service.find(&self.naa()).filter(|_| immediate) {
+        match self.background(immediate) {
             Some(unit) => {
                 let nexus = Arc::clone(nexus);
                 tokio::spawn(async move { carry_out(&unit, &nexus).await.ok() });

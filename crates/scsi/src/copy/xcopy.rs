@@ -61,7 +61,7 @@ impl LogicalUnit {
             });
             result
         };
-        match self.service.find(&self.naa()).filter(|_| immediate) {
+        match self.background(immediate) {
             Some(own) => {
                 let nexus = Arc::clone(nexus);
                 tokio::spawn(async move { carry_out(&own, &nexus).await.ok() });

@@ -20,7 +20,8 @@ impl Reservations {
             return Vec::new();
         }
         let mut out = MAGIC.to_vec();
-        let holder = self.held.as_ref().and_then(|held| self.registrants.iter().position(|r| r.id == held.by));
+        let holder =
+            self.held.as_ref().and_then(|held| self.registrants.iter().position(|r| r.id == held.by));
         // An "all registrants" reservation outlives whoever made it: then any of them stands for it.
         let holder = holder.and_then(|at| u16::try_from(at).ok()).unwrap_or(0);
         out.extend([VERSION, self.held.as_ref().map_or(0, |held| held.kind as u8)]);

@@ -117,7 +117,8 @@ fn transport(bytes: &[u8]) -> Option<(Transport, &[u8])> {
         0x05 if !text.is_empty() && !text.contains(',') => Transport::Device(text),
         0x45 => {
             let (name, isid) = text.split_once(",i,0x")?;
-            let isid = u64::from_str_radix(isid, 16).ok().filter(|_| isid.len() <= 12 && !isid.starts_with('+'))?;
+            let isid =
+                u64::from_str_radix(isid, 16).ok().filter(|_| isid.len() <= 12 && !isid.starts_with('+'))?;
             if name.is_empty() {
                 return None;
             }

@@ -145,9 +145,9 @@ impl Reservations {
     }
 
     fn holds(&self, id: &NexusId) -> bool {
-        self.held.as_ref().is_some_and(|held| {
-            if held.kind.all_hold() { self.key_of(id).is_some() } else { held.by == *id }
-        })
+        self.held
+            .as_ref()
+            .is_some_and(|held| if held.kind.all_hold() { self.key_of(id).is_some() } else { held.by == *id })
     }
 
     /// What a nexus may not do: bits of [`limit`].
@@ -273,8 +273,10 @@ impl Reservations {
             // A nexus does not hear of what it did itself.
             outcome.attentions.retain(|(id, _)| id != from);
         } else {
-            let mut wanted: Vec<NexusId> =
-                ports.iter().map(|port| NexusId { initiator: Arc::clone(&from.initiator), port: *port }).collect();
+            let mut wanted: Vec<NexusId> = ports
+                .iter()
+                .map(|port| NexusId { initiator: Arc::clone(&from.initiator), port: *port })
+                .collect();
             if !wanted.contains(from) {
                 wanted.push(from.clone());
             }
@@ -298,11 +300,7 @@ impl Reservations {
 
     /// The nexuses that a list of TransportIDs means. A name without ISID means every port of that name that is
     /// logged in.
-    fn named(
-        others: &[Transport],
-        ports: &[u16],
-        attached: &[NexusId],
-    ) -> Result<Vec<NexusId>, Sense> {
+    fn named(others: &[Transport], ports: &[u16], attached: &[NexusId]) -> Result<Vec<NexusId>, Sense> {
         let mut out = Vec::new();
         for other in others {
             let before = out.len();
@@ -314,7 +312,9 @@ impl Reservations {
                     let known = attached.iter().filter(|id| id.initiator_name() == name);
                     for id in known {
                         out.extend(
-                            ports.iter().map(|port| NexusId { initiator: Arc::clone(&id.initiator), port: *port }),
+                            ports
+                                .iter()
+                                .map(|port| NexusId { initiator: Arc::clone(&id.initiator), port: *port }),
                         );
                     }
                 }
@@ -390,13 +390,7 @@ impl Reservations {
     }
 
     /// PREEMPT and PREEMPT AND ABORT (SPC-4 §5.13.11.2).
-    fn preempt(
-        &mut self,
-        from: &NexusId,
-        victim: u64,
-        kind: Kind,
-        abort: bool,
-    ) -> Result<Outcome, Refusal> {
+    fn preempt(&mut self, from: &NexusId, victim: u64, kind: Kind, abort: bool) -> Result<Outcome, Refusal> {
         let mut outcome = Outcome::default();
         let held = self.held.clone();
         let all = held.as_ref().is_some_and(|held| held.kind.all_hold());

@@ -12,8 +12,16 @@ fn at(name: &str, port: u16) -> NexusId {
 fn send(r: &mut Reservations, who: &NexusId, action: u8, kind: u8, list: &[u8]) -> Result<Outcome, Refusal> {
     let mut next = r.clone();
     let attached = [id("alice"), id("bob"), at("bob", 2)];
-    let request =
-        Request { from: who, action, scope: 0, kind, list, ports: &[1, 2], attached: &attached, can_keep: true };
+    let request = Request {
+        from: who,
+        action,
+        scope: 0,
+        kind,
+        list,
+        ports: &[1, 2],
+        attached: &attached,
+        can_keep: true,
+    };
     let outcome = next.act(&request)?;
     *r = next;
     Ok(outcome)
@@ -26,7 +34,14 @@ fn list(key: u64, service: u64, flags: u8) -> Vec<u8> {
     list
 }
 
-fn out(r: &mut Reservations, who: &str, action: u8, kind: u8, key: u64, service: u64) -> Result<Outcome, Refusal> {
+fn out(
+    r: &mut Reservations,
+    who: &str,
+    action: u8,
+    kind: u8,
+    key: u64,
+    service: u64,
+) -> Result<Outcome, Refusal> {
     send(r, &id(who), action, kind, &list(key, service, 0))
 }
 
@@ -64,7 +79,11 @@ fn who_may_read_and_write_under_each_type() {
         assert_eq!(r.limits(&id("alice")), 0, "{kind}");
         assert_eq!(r.limits(&id("bob")), bob, "{kind}");
         assert_eq!(r.limits(&id("carol")), carol, "{kind}");
-        assert_eq!(r.limits(&at("alice", 2)), carol, "{kind}: the same initiator at another port is a stranger");
+        assert_eq!(
+            r.limits(&at("alice", 2)),
+            carol,
+            "{kind}: the same initiator at another port is a stranger"
+        );
     }
 }
 
@@ -156,7 +175,10 @@ fn spec_i_pt_registers_all_that_it_names_or_none() {
     // Not with REGISTER AND IGNORE EXISTING KEY, not by who is registered, not where one is.
     let refused = |r: &mut Reservations, who: &str, action| {
         let before = r.clone();
-        assert!(matches!(send(r, &id(who), action, 0, &with_others), Err(Refusal::Sense(_) | Refusal::Conflict)));
+        assert!(matches!(
+            send(r, &id(who), action, 0, &with_others),
+            Err(Refusal::Sense(_) | Refusal::Conflict)
+        ));
         assert_eq!(*r, before);
     };
     refused(&mut r, "alice", 0);

@@ -1,0 +1,5 @@
+#![no_main]
+#[path = "run_protocol.rs"]
+mod run;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| run::target("iscsi_login", input));
