@@ -76,8 +76,8 @@ impl Default for Config {
         Self {
             portals: Vec::new(),
             discovery: Access::default(),
-            connections_max: 1024,
-            connections_per_peer_max: 512,
+            connections_max: 2048,
+            connections_per_peer_max: 1024,
             logins_max: 256,
             login_timeout: Duration::from_secs(15),
             ping_after: Duration::from_secs(30),

@@ -19,7 +19,14 @@
 //! Facts: SPC-4, SBC-3, SAM-5 (sections are named where they are used).
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
-#![cfg_attr(test, expect(clippy::indexing_slicing, reason = "a test may panic: that is how it fails"))]
+#![cfg_attr(
+    test,
+    expect(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        reason = "a test may panic: that is how it fails"
+    )
+)]
 
 mod cdb;
 mod copy;

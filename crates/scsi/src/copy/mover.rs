@@ -174,7 +174,7 @@ impl Stretch<'_> {
 impl LogicalUnit {
     /// The unit to hand to a task of its own, for a copy that is to be answered first. `None`: it runs before it is
     /// answered, which hosts cannot tell from a fast one.
-    pub(super) fn background(&self, immediate: bool) -> Option<Arc<LogicalUnit>> {
+    pub(super) fn background(&self, immediate: bool) -> Option<Arc<Self>> {
         let runtime = immediate && tokio::runtime::Handle::try_current().is_ok();
         self.service.find(&self.naa()).filter(|_| runtime)
     }

@@ -199,7 +199,7 @@ impl LogicalUnit {
         };
         let operation = self.copies.begin(nexus.id(), list_id, 0x11, cancel)?;
         let plan = Plan { rod, offset, ranges, durability: self.durability(false) };
-        let carry_out = async move |unit: &LogicalUnit, nexus: &Nexus| {
+        let carry_out = async move |unit: &Self, nexus: &Nexus| {
             let result = plan.carry_out(unit, nexus, &operation).await;
             if let Some((rod, _)) = plan.rod.as_ref().filter(|_| delete) {
                 rod.revoke();

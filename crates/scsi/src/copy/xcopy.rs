@@ -53,7 +53,7 @@ impl LogicalUnit {
         let (id, action) = (list.id.unwrap_or(u32::MAX), u8::from(long));
         let operation = self.copies.begin(nexus.id(), id, action, cancel)?;
         let immediate = list.immediate;
-        let carry_out = async move |own: &LogicalUnit, nexus: &Nexus| {
+        let carry_out = async move |own: &Self, nexus: &Nexus| {
             let result = own.copy_segments(nexus, &list, &operation).await.map_err(aborted);
             operation.end(match &result {
                 Ok(()) => Standing::Done,

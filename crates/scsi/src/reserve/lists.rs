@@ -40,8 +40,11 @@ pub(crate) struct MoveList {
     pub(crate) to: Transport,
 }
 
-/// Splits the 24 bytes that both lists begin with: two keys, the eight bytes after, and what follows.
-fn head(list: &[u8]) -> Result<(u64, u64, &[u8; 8], &[u8]), Sense> {
+/// Key, service action key, the eight bytes after them, and what follows.
+type Head<'a> = (u64, u64, &'a [u8; 8], &'a [u8]);
+
+/// Splits off the 24 bytes that both lists begin with.
+fn head(list: &[u8]) -> Result<Head<'_>, Sense> {
     let short = || Sense::PARAMETER_LIST_LENGTH;
     let (key, rest) = list.split_first_chunk::<8>().ok_or_else(short)?;
     let (service_key, rest) = rest.split_first_chunk::<8>().ok_or_else(short)?;
