@@ -1,0 +1,104 @@
+//! Text requests of a session: discovery, and the few keys that may still change (RFC 7143 §11.10–11.11, appendix C).
+
+use std::sync::Arc;
+
+use super::{Session, TEXT_MAX};
+use crate::{
+    negotiate::{self, Answer, Params},
+    pdu::{Header, NO_TAG, op, reject},
+    targets::{Portal, Target},
+};
+
+impl Session {
+    pub(super) fn text(&mut self, header: &Header, data: &[u8]) {
+        let ttt = header.word20();
+        let more = header.flags() & 0x40 != 0;
+        if ttt != NO_TAG {
+            // The initiator asks for the rest of an answer.
+            return match self.text_out.take() {
+                Some((mine, rest)) if mine == ttt => self.text_response(header.itt(), rest),
+                _ => self.reject(header, reject::INVALID_FIELD),
+            };
+        }
+        self.text_out = None;
+        if self.text_in.len().saturating_add(data.len()) > TEXT_MAX {
+            self.text_in.clear();
+            return self.reject(header, reject::PROTOCOL_ERROR);
+        }
+        self.text_in.extend_from_slice(data);
+        if more {
+            let mut h = Header::new(op::TEXT_RESPONSE);
+            h.0[1] = 0;
+            let ttt = self.take_ttt();
+            // A continuation of ours is not pending; the tag only says that the exchange goes on.
+            h.set(16, header.itt()).set(20, ttt);
+            return self.send(h, &[], true);
+        }
+        let text = std::mem::take(&mut self.text_in);
+        let Some(pairs) = negotiate::pairs(&text) else {
+            return self.reject(header, reject::PROTOCOL_ERROR);
+        };
+        let mut answers = Vec::new();
+        for (key, value) in pairs {
+            match key {
+                "SendTargets" => self.send_targets(value, &mut answers),
+                // The one operational key that may change now; all others are fixed at login.
+                "MaxRecvDataSegmentLength" => {
+                    if let Answer::Say(answer) = self.params.answer(key, value) {
+                        negotiate::put(&mut answers, key, &answer);
+                    }
+                }
+                _ => match Params::default().answer(key, value) {
+                    Answer::Say(answer) if answer == "NotUnderstood" => {
+                        negotiate::put(&mut answers, key, &answer);
+                    }
+                    _ => negotiate::put(&mut answers, key, "Reject"),
+                },
+            }
+        }
+        self.text_response(header.itt(), answers);
+    }
+
+    fn text_response(&mut self, itt: u32, mut answer: Vec<u8>) {
+        let mut h = Header::new(op::TEXT_RESPONSE);
+        h.set(16, itt).set(20, NO_TAG);
+        let fits = (self.params.send_max as usize).min(answer.len());
+        let rest = answer.split_off(fits);
+        if !rest.is_empty() {
+            let ttt = self.take_ttt();
+            h.0[1] = 0x40; // continued
+            h.set(20, ttt);
+            self.text_out = Some((ttt, rest));
+        }
+        self.send(h, &answer, true);
+    }
+
+    /// SendTargets: `All` in discovery, a name, or nothing for the session's own (RFC 7143 appendix C).
+    fn send_targets(&self, which: &str, out: &mut Vec<u8>) {
+        let targets = match which {
+            "All" if self.target.is_none() => self.targets.list(),
+            "" => self.target.iter().cloned().collect(),
+            "All" => {
+                negotiate::put(out, "SendTargets", "Reject");
+                return;
+            }
+            name => self.targets.find(name).into_iter().collect(),
+        };
+        // The portal it came by first; then the others.
+        let here = Portal { address: self.local, group: self.key.group };
+        let others = self.targets.config().portals.iter().filter(|portal| portal.address != self.local);
+        let portals: Vec<Portal> = [here].into_iter().chain(others.copied()).collect();
+        // What an initiator may not use is not named to it.
+        let may = |target: &Arc<Target>| target.access().admits(&self.key.initiator, self.peer);
+        for target in targets.iter().filter(|target| may(target)) {
+            let mut reachable = portals.iter().filter(|portal| target.is_in_group(portal.group)).peekable();
+            if reachable.peek().is_none() {
+                continue;
+            }
+            negotiate::put(out, "TargetName", target.iqn());
+            for portal in reachable {
+                negotiate::put(out, "TargetAddress", &format!("{},{}", portal.address, portal.group));
+            }
+        }
+    }
+}
