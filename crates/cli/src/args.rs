@@ -100,6 +100,8 @@ pub(crate) enum Command {
     Get(Get),
     /// Show a pool's structures as they are on disk
     Dump(Dump),
+    /// Run the cache's replacement policies over a block trace
+    Cachesim(Cachesim),
     /// Measure how fast the engine is on this machine
     Bench(crate::bench::Bench),
     /// Rehearse failures on a simulated machine or a copy of a pool, and print a report card
@@ -311,4 +313,32 @@ pub(crate) struct Dump {
     pub(crate) target: String,
     /// Objects to show
     pub(crate) objects: Vec<u64>,
+}
+
+/// `millpond cachesim`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A trace is text, zstd-compressed or not: the line 'time_us,op,offset,length', then one request a line; op is R or
+W, offset and length are bytes. A request touches every block of 4 KiB it overlaps; reads and writes both look
+up, and both bring in what is missing. The cache starts empty. The footprint is the number of distinct blocks.
+
+  lru fifo  as named
+  arc       as published (Megiddo and Modha, 2003)
+  default   what this software uses: of eight rule sets, the one that miniature caches show to be best now")]
+pub(crate) struct Cachesim {
+    /// Policy (repeatable, or several with commas)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["lru", "arc", "default"])]
+    pub(crate) policy: Vec<String>,
+    /// Blocks of 4 KiB the cache holds (repeatable, or several with commas)
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',')]
+    pub(crate) size: Vec<u64>,
+    /// The same in thousandths of the footprint. Without either: 1,3,10,30,100,200,400
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) permille: Vec<u64>,
+    /// JSON, one object a line
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Trace: CSV, or CSV compressed with zstd
+    #[arg(value_name = "TRACE.csv[.zst]")]
+    pub(crate) trace: PathBuf,
 }

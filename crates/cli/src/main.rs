@@ -13,6 +13,7 @@ mod alert;
 mod args;
 mod ask;
 mod bench;
+mod cachesim;
 mod context;
 mod drill;
 mod dump;
@@ -114,6 +115,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Cat(args) => files::cat(args, context).await,
         Command::Get(args) => files::get(args, context).await,
         Command::Dump(args) => dump::run(args, context).await,
+        Command::Cachesim(args) => cachesim::run(args, context).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Drill(args) => drill::run(args, context).await,
     }

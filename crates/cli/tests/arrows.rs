@@ -8,6 +8,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-ondisk", &[]),
     ("millpond-disk", &[]),
     ("millpond-block", &[]),
+    ("millpond-cache", &[]),
     ("millpond-fixtures", &[]),
     ("millpond-pool", &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk"]),
     (
@@ -29,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "millpond-pool",
         ],
     ),
-    ("millpond", &["millpond-lab", "millpond-server"]),
+    ("millpond", &["millpond-cache", "millpond-lab", "millpond-server"]),
 ];
 
 #[test]

@@ -1,0 +1,133 @@
+//! The default policy: the queue engine, under the rules that are best for what it sees.
+//!
+//! ```text
+//!   all accesses ───────────────▶ Queues (full size, current rules) ──▶ what is evicted
+//!        └─ one in 2^r, by hash ─▶ eight Minis (1/2^r of the size, one per rule set) ─▶ Judge ─▶ rules
+//! ```
+//! Each cache-full of accesses the miniatures see about a thousand blocks; they cost under 10 ns an access on average
+//! from a hundred thousand blocks on, and less than a megabyte in all. A small cache is sampled whole.
+//!
+//! A change of rules moves nothing: both lists and the ghosts stay, and evictions bring them to their new shares.
+
+use crate::{
+    judge::Judge,
+    mini::{Mini, is_sampled},
+    policy::{Block, Policy, Slot, Usage},
+    queues::Queues,
+    rules::{ARC, RULES},
+};
+
+/// A miniature holds this many blocks to twice as many; below, the sample is everything.
+const MINI_BLOCKS: usize = 1024;
+/// One block in 65 536 is the thinnest sample: its miniatures belong to a cache of 64 million blocks.
+const RATE_MAX: u32 = 16;
+
+/// The queue engine with its judge.
+#[derive(Clone, Debug)]
+pub struct Adaptive {
+    queues: Queues,
+    minis: [Mini; RULES.len()],
+    judge: Judge,
+    /// One block in `2^rate` is sampled.
+    rate: u32,
+    switches: u64,
+    /// Blocks that came in.
+    inserts: u64,
+}
+
+impl Adaptive {
+    /// An empty one.
+    #[must_use]
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            queues: Queues::new(capacity, ARC),
+            minis: RULES.map(|rules| Mini::new(capacity, rules)),
+            judge: Judge::default(),
+            rate: 0,
+            switches: 0,
+            inserts: 0,
+        }
+    }
+
+    /// The name of the rules it follows now.
+    #[must_use]
+    pub const fn rules(&self) -> &'static str {
+        RULES[self.judge.running()].name
+    }
+
+    /// How often it changed them.
+    #[must_use]
+    pub const fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    /// Shows an access to the miniatures if it is in the sample.
+    #[inline]
+    fn observe(&mut self, tag: u32, size: u32, is_hit: bool) {
+        if is_sampled(tag, self.rate) {
+            self.sample(tag, size, is_hit);
+        }
+    }
+
+    fn sample(&mut self, tag: u32, size: u32, is_hit: bool) {
+        let mut hits = 0;
+        for (i, mini) in self.minis.iter_mut().enumerate() {
+            hits |= u32::from(mini.access(tag, size)) << i;
+        }
+        let turns = self.inserts as f32 / self.queues.len().max(1) as f32;
+        if self.judge.see(hits, is_hit, self.minis[0].len(), turns) {
+            self.switches += 1;
+            // Only the miniature ARC knows what ARC would have learned while others ran.
+            self.queues.set_rules(RULES[self.judge.running()], self.minis[0].learned());
+        }
+        if self.rate < RATE_MAX && self.queues.len() >> self.rate > 2 * MINI_BLOCKS {
+            self.rate += 1;
+            let capacity = self.mini_capacity();
+            self.minis.iter_mut().for_each(|mini| mini.thin(self.rate, capacity));
+            self.judge.halve();
+        }
+    }
+
+    const fn mini_capacity(&self) -> u64 {
+        self.queues.capacity_units() >> self.rate
+    }
+}
+
+impl Policy for Adaptive {
+    fn insert(&mut self, block: Block, evicted: &mut dyn FnMut(Slot)) -> Option<Slot> {
+        self.inserts += 1;
+        self.observe((block.id >> 32) as u32, block.size, false);
+        self.queues.insert(block, evicted)
+    }
+
+    #[inline]
+    fn hit(&mut self, slot: Slot) {
+        if let Some((tag, size)) = self.queues.block(slot) {
+            self.observe(tag, size, true);
+            self.queues.hit(slot);
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        // The miniatures keep it until it is the oldest: nobody will ask for it, as with any block used once.
+        self.queues.remove(slot);
+    }
+
+    fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
+        self.queues.set_capacity(capacity, evicted);
+        let capacity = self.mini_capacity();
+        self.minis.iter_mut().for_each(|mini| mini.resize(capacity));
+    }
+
+    fn capacity(&self) -> u64 {
+        self.queues.capacity()
+    }
+
+    fn usage(&self) -> Usage {
+        self.queues.usage()
+    }
+
+    fn memory(&self) -> usize {
+        self.queues.memory() + self.minis.iter().map(Mini::memory).sum::<usize>()
+    }
+}

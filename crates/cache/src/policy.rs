@@ -1,0 +1,85 @@
+//! What a replacement policy is to the cache that holds the blocks.
+
+/// A place a policy gave to a block it keeps. The cache stores it beside the block and names it at each hit, so
+/// that a hit needs no lookup here. It is free for another block as soon as the policy reports the eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+/// A block that comes into the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Hash of the block's identity (pool, address, birth), well spread over all 64 bits: see [`mix`](crate::mix).
+    /// Ghosts are known by it, or by half of it.
+    pub id: u64,
+    /// What it takes of the capacity: bytes in a cache, 1 in a simulation of blocks. Not 0.
+    pub size: u32,
+}
+
+/// What a policy holds now, in its units and in the words of ARC: policies with fewer lists leave some at zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Seen once recently (`mru`).
+    pub recent: u64,
+    /// Seen several times (`mfu`).
+    pub frequent: u64,
+    /// Evicted from `recent` and remembered without data, in the units of capacity (`mru_ghost`).
+    pub recent_ghosts: u64,
+    /// Evicted from `frequent` (`mfu_ghost`).
+    pub frequent_ghosts: u64,
+    /// The share of `recent` that the policy aims at, in units of capacity (`p`).
+    pub recent_target: u64,
+}
+
+/// Decides what stays. A plain value: no lock, no clock, no randomness of its own, no data of blocks.
+///
+/// The cache keeps the blocks and a map from key to [`Slot`]. It calls [`hit`](Self::hit) for a block it has,
+/// in the order of accesses or in small batches some time later; [`insert`](Self::insert) for one it had to
+/// read. Sizes of all kept blocks together never exceed the capacity when a call returns.
+pub trait Policy {
+    /// A block that is not here comes in: gives it a place, and names those that must go, each once, before it
+    /// returns. A block larger than the capacity is refused: `None`, and nothing changes.
+    fn insert(&mut self, block: Block, evicted: &mut dyn FnMut(Slot)) -> Option<Slot>;
+
+    /// A kept block was used. One that is not here any more is passed over: a batch may be late.
+    fn hit(&mut self, slot: Slot);
+
+    /// A kept block became worthless (freed, overwritten): its place is given up without a ghost. One that is
+    /// not here is passed over.
+    fn remove(&mut self, slot: Slot);
+
+    /// Changes the capacity and names what must go for it.
+    fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot));
+
+    /// Units it may hold.
+    fn capacity(&self) -> u64;
+
+    /// What it holds.
+    fn usage(&self) -> Usage;
+
+    /// Bytes of memory it has allocated: to be charged to the same budget as the blocks.
+    fn memory(&self) -> usize;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn insert(&mut self, block: Block, evicted: &mut dyn FnMut(Slot)) -> Option<Slot> {
+        (**self).insert(block, evicted)
+    }
+    fn hit(&mut self, slot: Slot) {
+        (**self).hit(slot);
+    }
+    fn remove(&mut self, slot: Slot) {
+        (**self).remove(slot);
+    }
+    fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
+        (**self).set_capacity(capacity, evicted);
+    }
+    fn capacity(&self) -> u64 {
+        (**self).capacity()
+    }
+    fn usage(&self) -> Usage {
+        (**self).usage()
+    }
+    fn memory(&self) -> usize {
+        (**self).memory()
+    }
+}

@@ -1,0 +1,120 @@
+//! What every policy promises its cache, whatever is asked of it in whatever order.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test may panic: that is how it fails; what it measured is for whoever asks with --nocapture"
+)]
+
+use std::collections::BTreeMap;
+
+use cache::{Block, POLICIES, Policy, Slot, mix, policy_named};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// The block is used: a hit if it is here, else it comes in.
+    Use {
+        block: u64,
+        size: u32,
+    },
+    /// It is freed.
+    Free {
+        block: u64,
+    },
+    /// A hit that comes too late, for any slot.
+    Late {
+        slot: u32,
+    },
+    Resize {
+        capacity: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Squares: small numbers often, so that blocks come back from all lists.
+    let block = || (0_u64..40).prop_map(|n| n * n / 8);
+    prop_oneof![
+        40 => (block(), 1_u32..6).prop_map(|(block, size)| Step::Use { block, size }),
+        3 => block().prop_map(|block| Step::Free { block }),
+        3 => (0_u32..60).prop_map(|slot| Step::Late { slot }),
+        1 => (1_u64..80).prop_map(|capacity| Step::Resize { capacity }),
+    ]
+}
+
+/// The cache that a policy serves: who is where, and how large.
+#[derive(Debug, Default)]
+struct Held {
+    blocks: BTreeMap<u64, Slot>,
+    slots: BTreeMap<Slot, (u64, u64)>,
+    /// All that was evicted, in order.
+    gone: Vec<Slot>,
+}
+
+impl Held {
+    fn evict(&mut self, slot: Slot) {
+        let (block, _) = self.slots.remove(&slot).expect("only what is here is evicted, and once");
+        self.blocks.remove(&block).unwrap();
+        self.gone.push(slot);
+    }
+
+    fn size(&self) -> u64 {
+        self.slots.values().map(|(_, size)| size).sum()
+    }
+}
+
+/// Plays steps and checks every promise after each; what was evicted.
+fn play(name: &str, steps: &[Step]) -> Vec<Slot> {
+    let mut policy = policy_named(name, 50).unwrap();
+    let mut held = Held::default();
+    for step in steps {
+        match *step {
+            Step::Use { block, size } => match held.blocks.get(&block) {
+                Some(slot) => policy.hit(*slot),
+                None => {
+                    let fits = u64::from(size) <= policy.capacity();
+                    let slot = policy.insert(Block { id: mix(block), size }, &mut |slot| held.evict(slot));
+                    assert_eq!(slot.is_some(), fits, "{name}: a block comes in unless it is larger than all");
+                    if let Some(slot) = slot {
+                        assert!(
+                            held.slots.insert(slot, (block, u64::from(size))).is_none(),
+                            "{name}: it was taken"
+                        );
+                        held.blocks.insert(block, slot);
+                    }
+                }
+            },
+            Step::Free { block } => {
+                if let Some(slot) = held.blocks.remove(&block) {
+                    held.slots.remove(&slot);
+                    policy.remove(slot);
+                }
+            }
+            Step::Late { slot } => {
+                if !held.slots.contains_key(&Slot(slot)) {
+                    policy.hit(Slot(slot));
+                    policy.remove(Slot(slot));
+                }
+            }
+            Step::Resize { capacity } => policy.set_capacity(capacity, &mut |slot| held.evict(slot)),
+        }
+        let usage = policy.usage();
+        assert_eq!(
+            usage.recent + usage.frequent,
+            held.size(),
+            "{name}: it counts what is here, after {step:?}"
+        );
+        assert!(held.size() <= policy.capacity(), "{name}: over its capacity after {step:?}");
+    }
+    held.gone
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) })]
+
+    #[test]
+    fn never_over_capacity_and_never_evicts_what_is_not_there(steps in prop::collection::vec(step(), 1..1500)) {
+        for name in POLICIES {
+            let gone = play(name, &steps);
+            prop_assert_eq!(&gone, &play(name, &steps), "{} decides the same every time", name);
+        }
+    }
+}
