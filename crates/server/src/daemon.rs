@@ -236,9 +236,9 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     // Before the pools: that they are closed now is no news to anybody.
     alerts.stop().await;
     // An operation that has begun is finished first.
-    let turn = host.last_turn().await;
+    let turns = host.last_turns().await;
     let closed = host.close().await;
-    drop(turn);
+    drop(turns);
     drop(socket);
     closed.map_err(ServeError::Close)
 }

@@ -275,6 +275,9 @@ pub(crate) fn refused(what: &str, error: &OpError) -> Failure {
     }
 }
 
+/// Who has it is the only one to change a pool.
+pub(crate) type Turn = tokio::sync::OwnedMutexGuard<()>;
+
 /// The pools that are open here.
 #[derive(Debug)]
 pub struct Host {
@@ -282,7 +285,8 @@ pub struct Host {
     mode: Mode,
     settings: Settings,
     held: Mutex<BTreeMap<u64, Arc<Held>>>,
-    turn: tokio::sync::Mutex<()>,
+    /// One operation at a time for each pool, by name: one that waits for a suspended pool holds up no other's.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) serving: Option<Arc<Serving>>,
     watching: Option<Watching>,
 }
@@ -306,6 +310,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// How often a pool that is being closed is asked whether it was suspended meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long the end of a pool that was suspended on the way is waited for.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Block cache of a pool that a daemon opens later than at its start, in bytes.
 const LATER_CACHE: usize = 64 << 20;
 
@@ -318,7 +325,7 @@ impl Host {
             mode,
             settings,
             held: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            turns: Mutex::default(),
             serving: None,
             watching: None,
         }
@@ -351,22 +358,38 @@ impl Host {
         self.mode
     }
 
-    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+    /// The turn of operations on the pool of this name.
+    pub(crate) async fn turn(&self, pool: &str) -> Turn {
+        let turn = {
+            let mut turns = self.turns.lock();
+            // Names that nobody waits for any more.
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(pool.to_owned()).or_default())
+        };
+        turn.lock_owned().await
     }
 
-    /// The turn, unless the operation that has it waits for a pool that is suspended.
-    pub(crate) async fn last_turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        loop {
-            tokio::select! {
-                biased;
-                turn = self.turn.lock() => return Some(turn),
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            if self.all().iter().any(|held| held.suspended().is_some()) {
-                return None;
+    /// All turns, but those of operations that wait for a pool that is suspended.
+    pub(crate) async fn last_turns(&self) -> Vec<Turn> {
+        let turns: Vec<_> =
+            self.turns.lock().iter().map(|(name, turn)| (name.clone(), Arc::clone(turn))).collect();
+        let mut taken = Vec::new();
+        for (name, turn) in turns {
+            loop {
+                tokio::select! {
+                    biased;
+                    turn = Arc::clone(&turn).lock_owned() => {
+                        taken.push(turn);
+                        break;
+                    }
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+                if self.find(&name).is_some_and(|held| held.suspended().is_some()) {
+                    break;
+                }
             }
         }
+        taken
     }
 
     /// The pools that are open, each as of its last commit.
@@ -618,7 +641,15 @@ impl Host {
     pub(crate) async fn end(&self, held: &Held, ending: Ending) -> Result<(), EngineError> {
         let outcome = match held.engine() {
             Some(engine) if ending == Ending::Close => close(held, engine).await,
-            Some(engine) => engine.end(ending).await,
+            Some(engine) => loop {
+                let ended = engine.end(ending).await;
+                // Suspended on the way: it is left when it is cleared, unless somebody gives it up.
+                let is_held = self.find(&held.guid().to_string()).is_some();
+                if ended.is_ok() || held.suspended().is_none() || !is_held {
+                    break ended;
+                }
+                tokio::time::sleep(LOOK).await;
+            },
             None => Ok(()),
         };
         self.release(held.guid());
@@ -649,13 +680,21 @@ async fn close(held: &Held, engine: &Engine) -> Result<(), EngineError> {
     let mut closing = None;
     loop {
         if let Some(why) = held.suspended() {
-            drop(closing.take());
+            if let Some(closing) = closing.take() {
+                // It hears of the suspension, too, and gives back what it has taken.
+                let _in_time = tokio::time::timeout(LAST_WORDS, closing).await;
+            }
             engine.abandon().await;
             return Err(EngineError::Suspended(format!("{why}: what was not flushed is lost")));
         }
         tokio::select! {
             biased;
-            closed = closing.get_or_insert_with(|| engine.end(Ending::Close)) => return closed,
+            closed = closing.get_or_insert_with(|| engine.end(Ending::Close)) => {
+                closing = None;
+                if closed.is_ok() || held.suspended().is_none() {
+                    return closed;
+                }
+            }
             () = tokio::time::sleep(LOOK) => {}
         }
     }

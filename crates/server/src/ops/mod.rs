@@ -639,10 +639,12 @@ pub async fn run(host: &Arc<Host>, request: Request) -> Result<Answer, Failure> 
 
 async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
     let Request { operation, command, user } = request;
-    // One at a time; but whoever has the turn may wait for the very pool that this one brings back.
-    let _turn = match operation.is_remedy() {
-        true => None,
-        false => Some(host.turn().await),
+    // One at a time; but whoever has the turn may wait for the very pool that this one brings back. Pools come one after
+    // the other, whatever they are called: devices are looked at before they are taken.
+    let _turn = match (operation.is_remedy(), operation.brings_a_pool()) {
+        (true, _) => None,
+        (false, true) => Some(host.turn("").await),
+        (false, false) => Some(host.turn(operation.pool()).await),
     };
     let record = command.map(|command| host::Record { command, user });
     let cx = host::Cx { host, record };

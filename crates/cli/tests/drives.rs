@@ -1,0 +1,601 @@
+//! Drives are pulled from a running box, and put back: files under a pool that the real daemon serves, while clients
+//! write over NBD and iSCSI and check what they read.
+//!
+//! ```text
+//!   scene      six files, one pool, the daemon           load   two clients, each with a region and notes about it
+//!   pull, put  a file is moved away, and back            status what `zpool status` says, as text and as JSON
+//! ```
+//!
+//! A file that was moved away can still be written to by whoever has it open. So a daemon that noticed nothing would
+//! pass for healthy here, until the file is back, old; and what is asked for first is that it notices.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
+)]
+
+mod support;
+#[path = "support/wire.rs"]
+mod wire;
+
+use std::{
+    fs,
+    net::TcpListener,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use support::{Daemon, Lab, Outcome, wait_until};
+use wire::{Iscsi, Nbd, Wire};
+
+/// The unit that clients write.
+const SLOT: usize = 16 << 10;
+/// Slots of each client.
+const REGION: usize = 1024;
+const VOLUME: usize = 2 * REGION * SLOT;
+/// Pause of a client between two requests: a load, and no race.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Longest a command may take to be refused.
+const REFUSED_WITHIN: Duration = Duration::from_secs(15);
+
+/// What a slot holds after turn `turn`; nothing that compresses.
+fn content(slot: usize, turn: u32) -> Vec<u8> {
+    let mut state = (slot as u64) << 32 ^ u64::from(turn) ^ 0x9e37_79b9_7f4a_7c15;
+    let words = (0..SLOT / 8).flat_map(|_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb).to_le_bytes()
+    });
+    words.collect()
+}
+
+/// Files, a pool of them, and a daemon that serves it.
+struct Scene {
+    lab: Lab,
+    daemon: Option<Daemon>,
+    ports: [u16; 2],
+    /// Turn of each slot that was answered last.
+    turns: Mutex<Vec<u32>>,
+    written: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Scene {
+    /// A pool of this layout, `HERE` standing for the directory of the test, with a volume that is full.
+    fn new(layout: &str) -> Self {
+        Self::sized("160M", layout)
+    }
+
+    fn sized(size: &str, layout: &str) -> Self {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut scene = Self {
+            lab: Lab::scratch(),
+            daemon: None,
+            ports: [free(), free()],
+            turns: Mutex::new(vec![0; 2 * REGION]),
+            written: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        };
+        let here = scene.here();
+        scene.zpool(&format!("create --size {size} tank {}", layout.replace("HERE", &here))).ok();
+        scene.lab.run(&format!("zfs create -s -V {VOLUME} -b 16K tank/v")).ok();
+        scene.serve();
+        let mut wire = scene.nbd();
+        for slot in 0..2 * REGION {
+            scene.write(&mut wire, slot, 1);
+        }
+        wire.flush().unwrap();
+        drop(wire);
+        scene.zpool("sync tank").ok();
+        scene
+    }
+
+    fn here(&self) -> String {
+        self.lab.cwd().display().to_string()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.lab.cwd().join(name)
+    }
+
+    fn serve(&mut self) {
+        let [nbd, iscsi] = self.ports;
+        self.daemon =
+            Some(self.lab.serve(&format!("serve --nbd 127.0.0.1:{nbd} --iscsi 127.0.0.1:{iscsi} tank")));
+    }
+
+    #[track_caller]
+    fn stop(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.signal("TERM");
+        assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.stderr());
+    }
+
+    /// Drives that left the pool: zdb-check would ask whose they are.
+    fn discard(&self, names: &[&str]) {
+        names.iter().for_each(|name| fs::remove_file(self.file(name)).unwrap());
+    }
+
+    /// The end of every test: the pool is exported, and zdb finds nothing wrong.
+    #[track_caller]
+    fn judge(mut self) {
+        self.verify();
+        self.stop();
+        self.zpool("export tank").ok();
+        fixtures::zdb_check(&[], self.lab.cwd(), "tank").unwrap();
+    }
+
+    fn zpool(&self, line: &str) -> Outcome {
+        self.lab.run(&format!("zpool {line}"))
+    }
+
+    fn nbd(&self) -> Nbd {
+        Nbd::open(self.ports[0], "tank/v").unwrap()
+    }
+
+    fn write(&self, wire: &mut dyn Wire, slot: usize, turn: u32) {
+        wire.write((slot * SLOT) as u64, &content(slot, turn), false).unwrap();
+        self.turns.lock().unwrap()[slot] = turn;
+        self.written.fetch_add(SLOT as u64, SeqCst);
+    }
+
+    #[track_caller]
+    fn check(&self, wire: &mut dyn Wire, slot: usize) {
+        let turn = self.turns.lock().unwrap()[slot];
+        let found = wire.read((slot * SLOT) as u64, SLOT as u32).unwrap();
+        assert!(found == content(slot, turn), "slot {slot} is not as of turn {turn}");
+    }
+
+    /// Every slot is what was written last.
+    #[track_caller]
+    fn verify(&self) {
+        let mut wire = self.nbd();
+        (0..2 * REGION).for_each(|slot| self.check(&mut wire, slot));
+    }
+
+    /// A client with a region of its own, until it is over.
+    fn client(&self, mut wire: Box<dyn Wire>, number: usize) {
+        let mut state = number as u64 + 7;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound
+        };
+        while !self.is_over.load(SeqCst) {
+            let slot = number * REGION + below(REGION);
+            match below(8) {
+                0..4 => {
+                    let turn = self.turns.lock().unwrap()[slot] + 1;
+                    self.write(&mut *wire, slot, turn);
+                }
+                4 => wire.flush().unwrap(),
+                _ => self.check(&mut *wire, slot),
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Does something while clients are at work, on sessions that must last.
+    fn under_load<T>(&self, what: impl FnOnce() -> T) -> T {
+        self.is_over.store(false, SeqCst);
+        let iqn = "iqn.2026-11.io.millpond:tank:v";
+        let clients: [Box<dyn Wire>; 2] =
+            [Box::new(self.nbd()), Box::new(Iscsi::open(self.ports[1], iqn, 1).unwrap())];
+        thread::scope(|scope| {
+            for (number, wire) in clients.into_iter().enumerate() {
+                scope.spawn(move || self.client(wire, number));
+            }
+            /// Also when a test fails in between: clients would wait for ever.
+            struct End<'a>(&'a AtomicBool);
+            impl Drop for End<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, SeqCst);
+                }
+            }
+            let _end = End(&self.is_over);
+            what()
+        })
+    }
+
+    /// Clients get on: this many bytes more.
+    #[track_caller]
+    fn load_goes_on(&self, bytes: u64) {
+        let before = self.written.load(SeqCst);
+        wait_until(|| self.written.load(SeqCst) >= before + bytes);
+    }
+
+    fn pull(&self, name: &str) {
+        fs::rename(self.file(name), self.file(&format!("{name}.pulled"))).unwrap();
+    }
+
+    fn put_back(&self, name: &str) {
+        fs::rename(self.file(&format!("{name}.pulled")), self.file(name)).unwrap();
+    }
+
+    /// A new empty drive.
+    fn blank(&self, name: &str, megabytes: u64) {
+        fs::File::create(self.file(name)).unwrap().set_len(megabytes << 20).unwrap();
+    }
+
+    fn status(&self) -> Status {
+        let text = self.zpool("status -j -p tank").ok();
+        Status(serde_json::from_str::<Value>(&text).unwrap()["pools"]["tank"].clone())
+    }
+
+    #[track_caller]
+    fn wait_for(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{what}: it never happened:\n{}",
+                self.zpool("status tank").stdout
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// What `zpool status -j -p` says of the pool.
+struct Status(Value);
+
+impl Status {
+    fn state(&self) -> &str {
+        self.0["state"].as_str().unwrap()
+    }
+
+    /// The device whose path ends like this, wherever it is.
+    fn device(&self, name: &str) -> &Value {
+        fn find<'a>(at: &'a Value, end: &str) -> Option<&'a Value> {
+            let object = at.as_object()?;
+            if object.get("path").and_then(Value::as_str).is_some_and(|path| path.ends_with(end)) {
+                return Some(at);
+            }
+            object.values().find_map(|value| find(value, end))
+        }
+        let found = find(&self.0["vdevs"], &format!("/{name}"));
+        found.unwrap_or_else(|| panic!("{name} is not in {:#}", self.0["vdevs"]))
+    }
+
+    fn state_of(&self, name: &str) -> &str {
+        self.device(name)["state"].as_str().unwrap()
+    }
+
+    fn has_kind(&self, kind: &str) -> bool {
+        self.0["vdevs"].to_string().contains(&format!("\"vdev_type\":\"{kind}\""))
+    }
+
+    fn scan(&self, key: &str) -> &str {
+        self.0["scan_stats"][key].as_str().unwrap_or("")
+    }
+
+    fn scan_number(&self, key: &str) -> u64 {
+        self.scan(key).parse().unwrap_or_else(|_| panic!("{key} of {:#}", self.0["scan_stats"]))
+    }
+
+    fn is_resilvered(&self) -> bool {
+        self.scan("function") == "RESILVER" && self.scan("state") == "FINISHED"
+    }
+
+    fn is_whole(&self) -> bool {
+        self.state() == "ONLINE" && self.is_resilvered()
+    }
+}
+
+/// The lines of a status from `config:` on, as they are with these devices: (depth, name, state).
+fn config(rows: &[(usize, &str, &str)]) -> String {
+    let width = rows.iter().map(|(depth, name, _)| 2 * depth + name.len()).max().unwrap_or(0).max(10);
+    let mut text = format!("config:\n\n\t{:width$}  STATE     READ WRITE CKSUM\n", "NAME");
+    for (depth, name, state) in rows {
+        let name = format!("{:1$}{name}", "", 2 * depth);
+        text.push_str(&format!("\t{name:width$}  {state:8}     0     0     0\n"));
+    }
+    text + "\nerrors: No known data errors\n"
+}
+
+const SIX: &str = "raidz2 HERE/a HERE/b HERE/c HERE/d HERE/e HERE/f";
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn two_drives_of_a_raidz2_are_pulled_and_put_back() {
+    let scene = Scene::new(SIX);
+    let delta = scene.under_load(|| {
+        scene.pull("a");
+        scene.pull("d");
+        scene.wait_for("both are gone", |now| {
+            now.state_of("a") == "REMOVED" && now.state_of("d") == "REMOVED"
+        });
+        let here = scene.here();
+        let names: Vec<String> = ["a", "b", "c", "d", "e", "f"].map(|name| format!("{here}/{name}")).into();
+        let state = |name: &str| if matches!(name, "a" | "d") { "REMOVED" } else { "ONLINE" };
+        let mut rows = vec![(0, "tank", "DEGRADED"), (1, "raidz2-0", "DEGRADED")];
+        rows.extend(names.iter().map(|name| (2, name.as_str(), state(&name[name.len() - 1..]))));
+        assert_eq!(
+            scene.zpool("status tank").ok(),
+            "  pool: tank\n state: DEGRADED\n\
+             status: One or more devices has been removed by the administrator.\n\
+             \tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.\n\
+             action: Online the device using zpool online' or replace the device with\n\t'zpool replace'.\n"
+                .to_owned()
+                + &config(&rows)
+        );
+        assert_eq!(scene.zpool("list -H -o health tank").ok(), "DEGRADED\n");
+        let before = scene.written.load(SeqCst);
+        scene.load_goes_on(4 << 20);
+        // The one comes back by itself, the other is asked for.
+        scene.put_back("a");
+        scene.wait_for("the first is back", |now| now.state_of("a") == "ONLINE");
+        scene.put_back("d");
+        scene.zpool(&format!("online tank {here}/d")).ok();
+        let delta = scene.written.load(SeqCst) - before;
+        scene.wait_for("both are up to date", Status::is_whole);
+        delta
+    });
+    let status = scene.status();
+    let (moved, all) = (status.scan_number("processed"), VOLUME as u64 / 4);
+    eprintln!("{delta} bytes were written meanwhile, {moved} resilvered last");
+    // A sixth of each stripe of 4+2, per drive; metadata comes on top.
+    assert!(moved <= delta + (8 << 20), "{moved} bytes for {delta} written");
+    assert!(moved < all, "{moved}: as much as a whole drive holds");
+    assert_eq!(status.scan("errors"), "0");
+    let text = scene.zpool("status tank").ok();
+    assert!(!text.contains("One or more devices"), "{text}");
+    scene.zpool("scrub -w tank").ok();
+    let scrubbed = scene.status();
+    assert_eq!((scrubbed.scan("function"), scrubbed.scan("processed")), ("SCRUB", "0"), "{:#}", scrubbed.0);
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn two_drives_are_replaced_by_new_ones_under_load() {
+    let scene = Scene::new(SIX);
+    let here = scene.here();
+    scene.under_load(|| {
+        scene.pull("b");
+        scene.wait_for("it is gone", |now| now.state_of("b") == "REMOVED");
+        scene.blank("g", 160);
+        scene.blank("h", 160);
+        let taken = scene.zpool(&format!("replace tank {here}/b {here}/c")).fails(1);
+        assert!(taken.contains("/c"), "{taken}");
+        scene.zpool(&format!("replace -w tank {here}/b {here}/g")).ok();
+        // One that works is replaced, too.
+        scene.zpool(&format!("replace tank {here}/e {here}/h")).ok();
+        scene.zpool("wait -t replace tank").ok();
+        let status = scene
+            .wait_for("both took their places", |now| now.state() == "ONLINE" && !now.has_kind("replacing"));
+        assert_eq!((status.state_of("g"), status.state_of("h")), ("ONLINE", "ONLINE"));
+    });
+    scene.zpool("scrub -w tank").ok();
+    let status = scene.status();
+    assert_eq!((status.scan("processed"), status.scan("errors")), ("0", "0"), "{:#}", status.0);
+    scene.discard(&["b.pulled", "e"]);
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn a_hot_spare_takes_a_drive_s_place_and_goes_back() {
+    let scene = Scene::new("raidz1 HERE/a HERE/b HERE/c spare HERE/s");
+    scene.under_load(|| {
+        assert!(scene.zpool("status tank").ok().contains("/s  AVAIL"));
+        scene.pull("c");
+        scene.wait_for("the spare stands in", |now| now.has_kind("spare") && now.is_resilvered());
+        let text = scene.zpool("status tank").ok();
+        assert!(text.contains("spare-2") && text.contains("INUSE     currently in use"), "{text}");
+        scene.put_back("c");
+        scene.wait_for("it went back", |now| now.state() == "ONLINE" && !now.has_kind("spare"));
+        assert!(scene.zpool("status tank").ok().contains("/s  AVAIL"));
+    });
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn a_drive_is_offline_until_the_pool_is_opened_again() {
+    let mut scene = Scene::new("mirror HERE/a HERE/b");
+    let here = scene.here();
+    let refused = scene.zpool(&format!("offline tank {here}/nothing")).fails(1);
+    assert_eq!(refused, format!("cannot offline {here}/nothing: no such device in pool\n"));
+    scene.under_load(|| {
+        scene.zpool(&format!("offline -t tank {here}/b")).ok();
+        let status = scene.status();
+        assert_eq!((status.state(), status.state_of("b")), ("DEGRADED", "OFFLINE"));
+        let last = scene.zpool(&format!("offline tank {here}/a")).fails(1);
+        assert_eq!(last, format!("cannot offline {here}/a: no valid replicas\n"));
+        scene.load_goes_on(1 << 20);
+    });
+    scene.stop();
+    scene.serve();
+    scene.wait_for("it is there again, and up to date", Status::is_whole);
+    scene.zpool(&format!("offline tank {here}/b")).ok();
+    scene.stop();
+    scene.serve();
+    assert_eq!(scene.status().state_of("b"), "OFFLINE", "without -t it stays");
+    scene.zpool(&format!("online tank {here}/b")).ok();
+    scene.wait_for("it is online", |now| now.state() == "ONLINE");
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn wrong_bytes_on_one_drive_are_healed_counted_and_cleared() {
+    let scene = Scene::new(SIX);
+    let here = scene.here();
+    scene.under_load(|| {
+        // Behind the labels, through the whole drive, now and then.
+        for at in (5..150).step_by(5) {
+            let written = std::process::Command::new("dd")
+                .args(["if=/dev/urandom", "bs=64K", "count=4", "conv=notrunc", "status=none"])
+                .arg(format!("of={}", scene.file("b").display()))
+                .arg(format!("seek={}", at * 16))
+                .status();
+            assert!(written.unwrap().success());
+        }
+        scene.zpool("scrub -w tank").ok();
+        let status = scene.status();
+        assert_eq!((status.scan("function"), status.scan("errors")), ("SCRUB", "0"));
+        assert!(status.scan_number("processed") > 0, "nothing was repaired");
+        let counted: u64 = status.device("b")["checksum_errors"].as_str().unwrap().parse().unwrap();
+        assert!(counted > 0, "{:#}", status.0);
+        for well in ["a", "c", "d", "e", "f"] {
+            assert_eq!(status.device(well)["checksum_errors"], "0", "{well}");
+        }
+        let text = scene.zpool("status tank").ok();
+        assert!(text.contains("One or more devices has experienced an unrecoverable error."), "{text}");
+        scene.zpool(&format!("clear tank {here}/b")).ok();
+        let cleared = scene.status();
+        assert_eq!((cleared.state(), &cleared.device("b")["checksum_errors"]), ("ONLINE", &"0".into()));
+    });
+    scene.zpool("scrub -w tank").ok();
+    assert_eq!(scene.status().scan("processed"), "0");
+    scene.judge();
+}
+
+#[test]
+fn a_scrub_runs_beside_nothing_and_says_what_it_found() {
+    let scene = Scene::new("mirror HERE/a HERE/b");
+    assert_eq!(
+        scene.zpool("scrub -s tank").fails(1),
+        "cannot cancel scrubbing tank: there is no active scrub\n"
+    );
+    assert_eq!(scene.zpool("scrub nothing").fails(1), "cannot open 'nothing': no such pool\n");
+    scene.zpool("scrub -w tank").ok();
+    let status = scene.status();
+    assert_eq!((status.scan("state"), status.scan("errors")), ("FINISHED", "0"));
+    assert!(status.scan_number("examined") >= VOLUME as u64, "{:#}", status.0);
+    let text = scene.zpool("status tank").ok();
+    assert!(
+        text.contains("  scan: scrub repaired 0B in 00:00:") && text.contains(" with 0 errors on "),
+        "{text}"
+    );
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
+    let scene = Scene::new(SIX);
+    scene.under_load(|| {
+        ["a", "b", "c"].iter().for_each(|name| scene.pull(name));
+        let status = scene.wait_for("it is suspended", |now| now.state() == "SUSPENDED");
+        assert!(status.0["suspended"].is_string(), "{:#}", status.0);
+        let start = Instant::now();
+        let text = scene.zpool("status tank").ok();
+        assert!(
+            text.contains(
+                "status: One or more devices are faulted in response to IO failures.\n\
+                 action: Make sure the affected devices are connected, then run 'zpool clear'.\n   see: "
+            ) && text.contains("ZFS-8000-HC"),
+            "{text}"
+        );
+        assert_eq!(scene.zpool("list -H -o health tank").ok(), "SUSPENDED\n");
+        for line in [
+            "zpool export tank",
+            "zpool scrub tank",
+            "zpool set comment=x tank",
+            "zfs create tank/x",
+            "zfs snapshot tank/v@x",
+            "zfs destroy tank/v",
+        ] {
+            let refused = scene.lab.run(line).fails(1);
+            assert!(refused.contains("pool I/O is currently suspended"), "{line}: {refused}");
+        }
+        assert!(start.elapsed() < REFUSED_WITHIN, "{:?}", start.elapsed());
+        ["a", "b", "c"].iter().for_each(|name| scene.put_back(name));
+        scene.zpool("clear tank").ok();
+        scene.wait_for("it goes on", |now| now.state() == "ONLINE");
+        scene.load_goes_on(1 << 20);
+    });
+    scene.judge();
+}
+
+#[test]
+#[ignore = "needs an engine that watches its devices"]
+fn a_suspended_pool_can_be_given_up_and_a_daemon_with_one_ends() {
+    for is_dropped in [true, false] {
+        let mut scene = Scene::new("mirror HERE/a HERE/b");
+        scene.pull("a");
+        scene.pull("b");
+        // Somebody writes, and does not wait for the answer.
+        let port = scene.ports[0];
+        thread::spawn(move || {
+            if let Ok(mut wire) = Nbd::open(port, "tank/v") {
+                let _never = wire.write(0, &[1; SLOT], true);
+            }
+        });
+        scene.wait_for("it is suspended", |now| now.state() == "SUSPENDED");
+        if is_dropped {
+            let said = scene.zpool("export -F tank");
+            assert_eq!(said.code, Some(0), "{said:?}");
+            assert!(said.stderr.contains("what was not flushed is lost"), "{said:?}");
+            assert_eq!(scene.zpool("status tank").fails(1), "cannot open 'tank': no such pool\n");
+        }
+        let mut daemon = scene.daemon.take().unwrap();
+        let start = Instant::now();
+        daemon.signal("TERM");
+        let code = daemon.wait().code();
+        assert!(start.elapsed() < REFUSED_WITHIN, "{:?}", start.elapsed());
+        assert_eq!(code, Some(i32::from(!is_dropped)), "{}", daemon.stderr());
+        // What was flushed before is there.
+        scene.put_back("a");
+        scene.put_back("b");
+        let imported = scene.zpool("import -d . tank");
+        assert!(imported.code == Some(0) || !is_dropped, "{imported:?}");
+        scene.serve();
+        let mut wire = scene.nbd();
+        (1..2 * REGION).for_each(|slot| scene.check(&mut wire, slot));
+        drop(wire);
+        scene.stop();
+        scene.zpool("export tank").ok();
+        fixtures::zdb_check(&[], scene.lab.cwd(), "tank").unwrap();
+    }
+}
+
+#[test]
+fn a_pool_grows_with_its_drives() {
+    let scene = Scene::sized("160M", "mirror HERE/a HERE/b");
+    let here = scene.here();
+    let size = || scene.zpool("list -H -p -o size tank").ok().trim().parse::<u64>().unwrap();
+    let before = size();
+    scene.under_load(|| {
+        for name in ["a", "b"] {
+            fs::OpenOptions::new().write(true).open(scene.file(name)).unwrap().set_len(320 << 20).unwrap();
+        }
+        scene.zpool(&format!("online -e tank {here}/a {here}/b")).ok();
+        wait_until(|| size() >= before + (100 << 20));
+        scene.load_goes_on(1 << 20);
+    });
+    scene.judge();
+}
+
+#[test]
+fn a_side_of_a_mirror_is_attached_and_detached() {
+    let scene = Scene::new("HERE/a");
+    let here = scene.here();
+    scene.under_load(|| {
+        scene.blank("b", 160);
+        scene.zpool(&format!("attach -w tank {here}/a {here}/b")).ok();
+        let status = scene.status();
+        assert!(status.has_kind("mirror") && status.is_whole(), "{:#}", status.0);
+        scene.zpool(&format!("detach tank {here}/a")).ok();
+        assert!(!scene.status().has_kind("mirror"));
+        let last = scene.zpool(&format!("detach tank {here}/b")).fails(1);
+        assert!(last.starts_with(&format!("cannot detach {here}/b: ")), "{last}");
+        scene.blank("small", 80);
+        let small = scene.zpool(&format!("attach tank {here}/b {here}/small")).fails(1);
+        assert_eq!(small, format!("cannot attach {here}/small to {here}/b: device is too small\n"));
+    });
+    scene.discard(&["a", "small"]);
+    scene.judge();
+}
