@@ -98,6 +98,13 @@ impl Places {
         slots.values().filter(|whole| !**whole).count()
     }
 
+    /// Whether another leaf in the same place is whole.
+    pub(crate) fn is_stood_in_for(&self, place: &Place, bays: &Bays, harm: &BTreeMap<usize, Harm>) -> bool {
+        let same =
+            |other: &&Place| (other.top, other.slot) == (place.top, place.slot) && other.guid != place.guid;
+        self.all.iter().filter(same).any(|other| Self::is_whole(other, bays, harm))
+    }
+
     /// Nothing is amiss, and nothing stands in for anything.
     pub(crate) fn is_all_whole(&self, bays: &Bays, harm: &BTreeMap<usize, Harm>) -> bool {
         self.all.iter().all(|place| !place.is_paired && Self::is_whole(place, bays, harm))

@@ -33,7 +33,7 @@ use self::player::{Bug, Limit, Player};
 use crate::support::POOL;
 
 /// Campaigns of the ordinary run.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 6;
 /// Steps of a campaign.
 const STEPS: u64 = 60;
 /// One in so many pools is shown to zdb.
