@@ -40,6 +40,8 @@ const SLOT: usize = 16 << 10;
 /// Slots of each client.
 const REGION: usize = 1024;
 const VOLUME: usize = 2 * REGION * SLOT;
+/// Slots of each region that are written under load: so that what a drive misses is less than what it holds.
+const ACTIVE: usize = REGION / 4;
 /// Pause of a client between two requests: a load, and no race.
 const PAUSE: Duration = Duration::from_millis(4);
 /// Longest a command may take to be refused.
@@ -168,7 +170,7 @@ impl Scene {
             (state >> 33) as usize % bound
         };
         while !self.is_over.load(SeqCst) {
-            let slot = number * REGION + below(REGION);
+            let slot = number * REGION + below(ACTIVE);
             match below(8) {
                 0..4 => {
                     let turn = self.turns.lock().unwrap()[slot] + 1;
@@ -306,7 +308,6 @@ fn config(rows: &[(usize, &str, &str)]) -> String {
 const SIX: &str = "raidz2 HERE/a HERE/b HERE/c HERE/d HERE/e HERE/f";
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn two_drives_of_a_raidz2_are_pulled_and_put_back() {
     let scene = Scene::new(SIX);
     let delta = scene.under_load(|| {
@@ -342,11 +343,11 @@ fn two_drives_of_a_raidz2_are_pulled_and_put_back() {
         delta
     });
     let status = scene.status();
-    let (moved, all) = (status.scan_number("processed"), VOLUME as u64 / 4);
+    let moved = status.scan_number("processed");
     eprintln!("{delta} bytes were written meanwhile, {moved} resilvered last");
-    // A sixth of each stripe of 4+2, per drive; metadata comes on top.
-    assert!(moved <= delta + (8 << 20), "{moved} bytes for {delta} written");
-    assert!(moved < all, "{moved}: as much as a whole drive holds");
+    // Of each block a quarter lies on each of two drives; metadata comes on top. All of two drives is half the volume.
+    assert!(moved <= delta / 2 + (4 << 20), "{moved} bytes for {delta} written");
+    assert!(moved < VOLUME as u64 / 4, "{moved}: not much less than everything");
     assert_eq!(status.scan("errors"), "0");
     let text = scene.zpool("status tank").ok();
     assert!(!text.contains("One or more devices"), "{text}");
@@ -357,7 +358,6 @@ fn two_drives_of_a_raidz2_are_pulled_and_put_back() {
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn two_drives_are_replaced_by_new_ones_under_load() {
     let scene = Scene::new(SIX);
     let here = scene.here();
@@ -384,24 +384,26 @@ fn two_drives_are_replaced_by_new_ones_under_load() {
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn a_hot_spare_takes_a_drive_s_place_and_goes_back() {
     let scene = Scene::new("raidz1 HERE/a HERE/b HERE/c spare HERE/s");
     scene.under_load(|| {
-        assert!(scene.zpool("status tank").ok().contains("/s  AVAIL"));
+        let is_available = || {
+            let text = scene.zpool("status tank").ok();
+            text.lines().any(|line| line.contains("/s ") && line.trim_end().ends_with(" AVAIL"))
+        };
+        assert!(is_available(), "{}", scene.zpool("status tank").stdout);
         scene.pull("c");
         scene.wait_for("the spare stands in", |now| now.has_kind("spare") && now.is_resilvered());
         let text = scene.zpool("status tank").ok();
         assert!(text.contains("spare-2") && text.contains("INUSE     currently in use"), "{text}");
         scene.put_back("c");
         scene.wait_for("it went back", |now| now.state() == "ONLINE" && !now.has_kind("spare"));
-        assert!(scene.zpool("status tank").ok().contains("/s  AVAIL"));
+        assert!(is_available(), "{}", scene.zpool("status tank").stdout);
     });
     scene.judge();
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn a_drive_is_offline_until_the_pool_is_opened_again() {
     let mut scene = Scene::new("mirror HERE/a HERE/b");
     let here = scene.here();
@@ -428,7 +430,6 @@ fn a_drive_is_offline_until_the_pool_is_opened_again() {
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn wrong_bytes_on_one_drive_are_healed_counted_and_cleared() {
     let scene = Scene::new(SIX);
     let here = scene.here();
@@ -463,7 +464,7 @@ fn wrong_bytes_on_one_drive_are_healed_counted_and_cleared() {
 }
 
 #[test]
-fn a_scrub_runs_beside_nothing_and_says_what_it_found() {
+fn a_scrub_says_what_it_found_and_only_one_that_runs_is_stopped() {
     let scene = Scene::new("mirror HERE/a HERE/b");
     assert_eq!(
         scene.zpool("scrub -s tank").fails(1),
@@ -483,7 +484,6 @@ fn a_scrub_runs_beside_nothing_and_says_what_it_found() {
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
     let scene = Scene::new(SIX);
     scene.under_load(|| {
@@ -521,7 +521,6 @@ fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
 }
 
 #[test]
-#[ignore = "needs an engine that watches its devices"]
 fn a_suspended_pool_can_be_given_up_and_a_daemon_with_one_ends() {
     for is_dropped in [true, false] {
         let mut scene = Scene::new("mirror HERE/a HERE/b");

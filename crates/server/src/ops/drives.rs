@@ -6,7 +6,7 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
@@ -16,6 +16,7 @@ use engine::{
     engine::Engine,
 };
 use pool::{Pool, props::parse::Moment, vdev::Vdev};
+use tokio::time::Instant;
 
 use super::{
     Answer, DeviceNew, Failure,
@@ -24,6 +25,10 @@ use super::{
     pools::understand,
 };
 use crate::host::{Settings, chain};
+
+/// How long a device that is back and that somebody holds is asked for, and how often.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A pool with the engine that writes to it. `what` is what cannot be done without.
 fn engine(
@@ -101,19 +106,25 @@ pub(crate) async fn offline(
 }
 
 /// What a leaf that is away is now, if it is there again under its path. Whether it is really that leaf, the engine sees
-/// by its label.
-fn reopen_leaf(view: &Pool, guid: u64, what: &str) -> Result<Option<Arc<dyn Disk>>, Failure> {
-    let Some(leaf) = leaf(view, guid) else { return Ok(None) };
-    let is_open = leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().disk.is_some());
-    let Some(path) = leaf.path.filter(|_| !is_open) else { return Ok(None) };
-    let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    match FileDisk::open(&path, options) {
-        Ok(disk) => Ok(Some(Arc::new(disk))),
-        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            Err(Failure::because(what, chain(&error)))
+/// by its label. Whoever watches the devices may have seen it come back at the same moment, and hold it to look at it.
+async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dyn Disk>>, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let Some(leaf) = leaf(&held.view(), guid) else { return Ok(None) };
+        let is_open = leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().disk.is_some());
+        let Some(path) = leaf.path.filter(|_| !is_open) else { return Ok(None) };
+        let options = OpenOptions { lock: true, ..OpenOptions::default() };
+        match FileDisk::open(&path, options) {
+            Ok(disk) => return Ok(Some(Arc::new(disk))),
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                if Instant::now() >= deadline {
+                    return Err(Failure::because(what, chain(&error)));
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            // It is not there, or the system refuses it: what state it is in is the engine's to say.
+            Err(_) => return Ok(None),
         }
-        // It is not there, or the system refuses it: what state it is in is the engine's to say.
-        Err(_) => Ok(None),
     }
 }
 
@@ -122,7 +133,11 @@ pub(crate) async fn online(cx: &Cx<'_>, pool: &str, word: &str, expand: bool) ->
     let what = format!("cannot online {word}");
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     let guid = find(&held, &what, word)?;
-    let disk = reopen_leaf(&held.view(), guid, &what)?;
+    if leaf(&held.view(), guid).and_then(|leaf| leaf.leaf).is_some_and(|leaf| leaf.disk().is_none()) {
+        // Who watches the devices may still hold what it was, and finds it wherever it is now.
+        engine.look().await;
+    }
+    let disk = reopen_leaf(&held, guid, &what).await?;
     let onlined = engine.online(guid, disk, expand).await.map_err(|error| refused(&what, &error))?;
     let mut warnings = settle(cx, &held, &what).await;
     if onlined == Onlined::StillFaulted {

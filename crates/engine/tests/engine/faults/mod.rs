@@ -135,8 +135,8 @@ fn faults_beyond_redundancy_give_errors_and_never_wrong_bytes() {
 /// Seeds in which a mistake of the simulator may hide before it is found.
 const HIDES: u64 = 12;
 
-fn is_found(bug: Bug, first: u64, says: &[&str]) {
-    for seed in first..first + HIDES {
+fn is_found(bug: Bug, says: &[&str]) {
+    for seed in 0..HIDES {
         if let Err(complaint) = play(seed, Limit::Redundancy, Some(bug)) {
             let last = complaint.lines().last().unwrap_or_default().to_owned();
             assert!(says.iter().any(|word| complaint.contains(word)), "{bug:?} was found as: {complaint}");
@@ -149,20 +149,15 @@ fn is_found(bug: Bug, first: u64, says: &[&str]) {
 
 #[test]
 fn a_simulator_that_answers_from_the_past_is_found_out() {
-    is_found(Bug::AnswersFromThePast, 0, &["a read got wrong bytes"]);
+    is_found(Bug::AnswersFromThePast, &["a read got wrong bytes"]);
 }
 
 #[test]
 fn disks_that_ignore_every_flush_are_found_out() {
-    is_found(Bug::IgnoresFlushes, 0, &["lost or wrong", "cannot be opened", "cannot be read", "refused"]);
+    is_found(Bug::IgnoresFlushes, &["lost or wrong", "cannot be opened", "cannot be read"]);
 }
 
 #[test]
 fn corruption_beyond_parity_is_found_out() {
-    is_found(Bug::RotsBeyondParity, 0, &["refused", "cannot be read", "cannot be opened", "suspended"]);
-}
-
-#[test]
-fn a_dirty_time_log_that_is_forgotten_is_found_out() {
-    is_found(Bug::ForgetsWhatWasMissed, 7, &["where nothing was corrupted", "refused", "cannot be read"]);
+    is_found(Bug::RotsBeyondParity, &["refused", "cannot be read", "cannot be opened", "suspended"]);
 }
