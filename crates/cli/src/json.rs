@@ -103,7 +103,7 @@ pub(crate) fn device(
     object.insert("read_errors".to_owned(), json!(counter(device.read_errors)));
     object.insert("write_errors".to_owned(), json!(counter(device.write_errors)));
     object.insert("checksum_errors".to_owned(), json!(counter(device.checksum_errors)));
-    if let Some(slow) = device.slow_ios {
+    if let Some(slow) = device.slow_ios.filter(|slow| *slow > 0) {
         object.insert("slow_ios".to_owned(), json!(counter(slow)));
     }
     if device.sits_out {

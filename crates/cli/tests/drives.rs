@@ -485,7 +485,7 @@ fn a_scrub_says_what_it_found_and_only_one_that_runs_is_stopped() {
 
 #[test]
 fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
-    let scene = Scene::new(SIX);
+    let scene = Scene::new(&format!("{SIX} spare HERE/s"));
     scene.under_load(|| {
         ["a", "b", "c"].iter().for_each(|name| scene.pull(name));
         let status = scene.wait_for("it is suspended", |now| now.state() == "SUSPENDED");
@@ -516,6 +516,8 @@ fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
         scene.zpool("clear tank").ok();
         scene.wait_for("it goes on", |now| now.state() == "ONLINE");
         scene.load_goes_on(1 << 20);
+        // A spare that was called while the pool fell goes back, too.
+        scene.wait_for("the spare is back", |now| !now.has_kind("spare"));
     });
     scene.judge();
 }

@@ -419,9 +419,14 @@ impl Watch {
         engine.targets().trust(guid);
         if engine.suspension().is_on() {
             // The pool waits for it within a transaction group, so no command can put it in its place.
+            let is_spared = find::locate(&view.tree(), guid).is_some_and(|place| {
+                place.vdev.id == 0 && place.parent.is_some_and(|parent| parent.kind == Kind::Spare)
+            });
             change(engine, guid, "it is back", |now| {
                 now.disk = Some(Arc::clone(&disk));
                 (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
+                // The spare that stands in goes back when it is up to date.
+                now.unspare |= is_spared;
             });
             engine.suspension().kick();
             return true;
