@@ -466,7 +466,12 @@ impl Watch {
                 self.bring_back(engine, vdev.guid).await;
             }
             if standing.faulted || standing.degraded {
+                // A spare that stands in for it goes back to rest when it is whole again.
+                let is_spared = find::locate(&tree, vdev.guid).is_some_and(|place| {
+                    place.parent.is_some_and(|parent| parent.kind == Kind::Spare) && vdev.id == 0
+                });
                 change(engine, vdev.guid, "its errors were cleared", |now| {
+                    now.unspare |= is_spared && now.faulted;
                     (now.faulted, now.degraded, now.aux) = (false, false, Aux::None);
                 });
             }
