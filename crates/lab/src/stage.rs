@@ -411,7 +411,8 @@ impl Stage {
                 });
             }
             Act::Corrupt(n, every) => {
-                let text = format!("gives wrong bytes in one of {every} reads, and rots in {} places", every * 10);
+                let text =
+                    format!("gives wrong bytes in one of {every} reads, and rots in {} places", every * 10);
                 self.on_victim(n, &text, |bay| bay.misread(every));
                 if let Some(bay) = self.victims.get(n).and_then(|path| self.machine.find(path)) {
                     let hit = bay.rot(every as usize * 10, &mut self.random).await;
@@ -460,6 +461,7 @@ impl Stage {
         match self.victims.get(n).and_then(|path| self.machine.find(path)) {
             Some(bay) => {
                 self.tell(format!("{} {what}", bay.path));
+                self.watch.lock().hurt.insert(bay.path.clone());
                 act(bay);
             }
             None => self.skipped.push(format!("redundancy does not bear that disk {} {what}", n + 1)),
@@ -471,6 +473,7 @@ impl Stage {
             return Err(LabError::Unfit("this drill needs a pool with a log device".to_owned()));
         };
         self.tell(format!("log device {} {what}", bay.path));
+        self.watch.lock().hurt.insert(bay.path.clone());
         act(bay);
         Ok(())
     }

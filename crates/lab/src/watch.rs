@@ -26,6 +26,8 @@ pub(crate) struct Seen {
     pub(crate) suspended: Duration,
     /// The first trouble.
     pub(crate) trouble: Option<Duration>,
+    /// Paths of the devices that were hurt.
+    pub(crate) hurt: BTreeSet<String>,
     /// The first thing after it that a person would have been told, and when.
     pub(crate) noticed: Option<(Duration, String)>,
     pub(crate) repaired: u64,
@@ -42,6 +44,7 @@ pub(crate) fn new() -> Watch {
         degraded: Duration::ZERO,
         suspended: Duration::ZERO,
         trouble: None,
+        hurt: BTreeSet::new(),
         noticed: None,
         repaired: 0,
         resilvered: 0,
@@ -69,7 +72,10 @@ impl Seen {
             _ => {}
         }
         let Some((text, is_alarming)) = describe(event) else { return };
-        if is_alarming && self.trouble.is_some() && self.noticed.is_none() {
+        // An alarm about another device is no notice of this one.
+        let is_about_it =
+            device_of(event).is_none_or(|path| self.hurt.is_empty() || self.hurt.contains(path));
+        if is_alarming && is_about_it && self.trouble.is_some() && self.noticed.is_none() {
             self.noticed = Some((self.began.elapsed(), text.clone()));
         }
         // Errors come in swarms.
@@ -110,6 +116,18 @@ pub(crate) async fn run(engine: Arc<Engine>, watch: Watch) {
         if !is_whole(&engine) {
             seen.degraded += passed;
         }
+    }
+}
+
+/// The path of the device that an event is about.
+fn device_of(event: &Event) -> Option<&str> {
+    match event {
+        Event::DeviceState { device, .. }
+        | Event::IoFailed { device: Some(device), .. }
+        | Event::Slow { device, .. }
+        | Event::SpareActivated { device, .. }
+        | Event::LogDeviceFailed { device } => device.path.as_deref(),
+        _ => None,
     }
 }
 

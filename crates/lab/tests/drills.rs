@@ -17,6 +17,8 @@ fn no_drill_loses_data_or_drops_a_client_on_the_home_lab() {
     for drill in lab::all() {
         let card = run(drill.name, "raidz2:6", 1);
         assert!(card.passed(), "{card:#?}");
+        let bad: Vec<_> = card.lines.iter().filter(|line| line.grade == Grade::Bad).collect();
+        assert!(bad.is_empty(), "{}: {bad:#?}\n{:#?}", drill.name, card.story);
         assert!(card.lines.iter().any(|line| line.what == "lost" && line.grade == Grade::Good), "{card:#?}");
     }
 }
