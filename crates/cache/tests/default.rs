@@ -43,7 +43,7 @@ fn mean(points: &[f64]) -> f64 {
 
 const ALL: [usize; 7] = [0, 1, 2, 3, 4, 5, 6];
 
-fn some<'a>(sizes: &'a [usize]) -> &'a [usize] {
+fn some(sizes: &[usize]) -> &[usize] {
     if std::env::var_os("MILLPOND_LONG").is_some() { &ALL } else { sizes }
 }
 

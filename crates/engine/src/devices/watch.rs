@@ -343,15 +343,16 @@ impl Watch {
     async fn look(&mut self, engine: &Engine) {
         self.next_look = self.opener.is_some().then(|| Instant::now() + EVERY);
         let tree = engine.view().tree();
-        let leaves: Vec<(u64, State, Option<Arc<dyn Disk>>)> = tree
-            .leaves()
-            .into_iter()
-            .filter_map(|vdev| Some((vdev.guid, vdev.state().0, vdev.leaf.as_ref()?.disk())))
-            .collect();
-        let here = leaves.iter().filter(|(_, state, _)| state.is_readable());
-        let probes = here.filter_map(|(guid, _, disk)| {
-            let disk = Arc::clone(disk.as_ref()?);
-            Some(async move { (*guid, probe(&disk).await) })
+        // One that an administrator took offline, or that has too many errors, waits for an administrator.
+        let is_away = |vdev: &&Vdev| {
+            matches!(vdev.state().0, State::Removed | State::CantOpen)
+                && vdev.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_none())
+        };
+        let away: Vec<u64> = tree.leaves().into_iter().filter(is_away).map(|vdev| vdev.guid).collect();
+        let here = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
+        let probes = here.filter_map(|vdev| {
+            let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.disk()?);
+            Some(async move { (guid, probe(&disk).await) })
         });
         for (guid, probed) in futures_util::future::join_all(probes).await {
             match probed {
@@ -371,11 +372,8 @@ impl Watch {
                 }
             }
         }
-        for (guid, state, disk) in leaves {
-            // One that an administrator took offline, or that has too many errors, waits for an administrator.
-            if disk.is_none() && matches!(state, State::Removed | State::CantOpen) {
-                self.bring_back(engine, guid).await;
-            }
+        for guid in away {
+            self.bring_back(engine, guid).await;
         }
         self.expand(engine).await;
         self.slow.look(engine).await;
@@ -568,10 +566,12 @@ impl Watch {
             let size = disk.info().size;
             let before = self.sizes.insert(vdev.guid, size);
             let has_grown = before.is_some_and(|before| before < size);
-            if has_grown && engine.conduct().autoexpand && !engine.suspension().is_on() {
-                if let Err(error) = engine.online(vdev.guid, None, true).await {
-                    tracing::warn!(device = %vdev, %error, "cannot grow");
-                }
+            if has_grown
+                && engine.conduct().autoexpand
+                && !engine.suspension().is_on()
+                && let Err(error) = engine.online(vdev.guid, None, true).await
+            {
+                tracing::warn!(device = %vdev, %error, "cannot grow");
             }
         }
     }

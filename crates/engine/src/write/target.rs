@@ -149,10 +149,13 @@ impl fmt::Debug for Target {
     }
 }
 
+/// What all targets of one leaf share.
+type Known = (Arc<Doubts>, Arc<Urgency>);
+
 /// The targets of a pool, by guid.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
-    known: Mutex<BTreeMap<u64, (Arc<Doubts>, Arc<Urgency>)>>,
+    known: Mutex<BTreeMap<u64, Known>>,
     reports: Arc<Reports>,
 }
 

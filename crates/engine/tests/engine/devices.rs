@@ -743,7 +743,7 @@ async fn spares_of_an_imported_pool_can_stand_in() {
     let spare = engine.view().spares()[0].guid;
     let original = engine.view().tree().leaves()[1].guid;
     let lock = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
-    let taken = disk::FileDisk::open(&dir.path().join("d2.img"), lock);
+    let taken = disk::FileDisk::open(dir.path().join("d2.img"), lock);
     assert!(taken.is_err(), "nobody else can take it");
     engine.activate_spare(original, spare).await.unwrap();
     engine.end(engine::engine::Ending::Export).await.unwrap();

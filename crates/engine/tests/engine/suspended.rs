@@ -139,7 +139,7 @@ async fn disks_that_lost_their_caches_are_given_everything_again() {
         running.export().await;
         world.verify(layout).await;
         let running = world.open().await;
-        expect_all(&*running.engine.volume(&format!("{POOL}/v")).await.unwrap(), layout).await;
+        expect_all(&running.engine.volume(&format!("{POOL}/v")).await.unwrap(), layout).await;
     }
 }
 

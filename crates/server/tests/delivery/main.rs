@@ -226,7 +226,7 @@ fn a_webhook_over_https_knows_whom_it_talks_to() {
     let certificates = Certificates::new();
     let server = certificates.https("200 OK");
     let url = format!("https://localhost:{}/hook", server.port);
-    let trusted = Webhook { ca: Some(certificates.ca.clone()), ..webhook(url.clone()) };
+    let trusted = Webhook { ca: Some(certificates.ca), ..webhook(url.clone()) };
     let tested = deliver(Target::Webhook(trusted));
     assert!(tested.delivered, "{}", tested.answer);
     let stranger = deliver(Target::Webhook(webhook(url)));

@@ -51,6 +51,7 @@ async fn campaign(player: &mut Player) {
 }
 
 /// Plays one seed; what went wrong, with everything that was done before.
+#[expect(clippy::disallowed_methods, reason = "the real time a seed takes, beside the simulated one")]
 fn play(seed: u64, limit: Limit, bug: Option<Bug>) -> Result<String, String> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

@@ -451,7 +451,7 @@ impl Player {
             } else {
                 let piece = |unit: usize| &bytes[unit * UNIT..(unit + 1) * UNIT];
                 let found = (0..UNITS).filter(|unit| readable[*unit]);
-                found.map(|unit| seat.ledger.check(unit, piece(unit))).collect()
+                found.try_for_each(|unit| seat.ledger.check(unit, piece(unit)))
             };
             if let Err(what) = result {
                 panic!("acknowledged bytes are lost or wrong: {what}");
