@@ -106,6 +106,15 @@ pub(crate) fn device(
     if let Some(slow) = device.slow_ios.filter(|slow| *slow > 0) {
         object.insert("slow_ios".to_owned(), json!(counter(slow)));
     }
+    for (name, sweep) in [("initialize", &device.initialize), ("trim", &device.trim)] {
+        if let Some(sweep) = sweep {
+            let key = |end: &str| format!("{name}_{end}");
+            object.insert(key("state"), json!(sweep.state));
+            object.insert(key("bytes_done"), json!(number(sweep.done)));
+            object.insert(key("bytes_est"), json!(number(sweep.total)));
+            object.insert(key("action_time"), json!(sweep.when.to_string()));
+        }
+    }
     if device.sits_out {
         object.insert("sit_out".to_owned(), json!("on"));
     }

@@ -50,11 +50,25 @@ pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl
 pub(crate) struct Meter {
     bar: Option<ProgressBar>,
     said: Instant,
+    began: Instant,
+}
+
+impl Amount {
+    pub(crate) fn left(self) -> u64 {
+        self.total.saturating_sub(self.done)
+    }
 }
 
 impl Meter {
     pub(crate) fn new(what: &str) -> Self {
-        Self { bar: std::io::stderr().is_terminal().then(|| foreign_bar(what)), said: Instant::now() }
+        let now = Instant::now();
+        Self { bar: std::io::stderr().is_terminal().then(|| foreign_bar(what)), said: now, began: now }
+    }
+
+    /// Work of which only the amount is known: the rest is reckoned from it.
+    pub(crate) fn show_amount(&mut self, what: &str, amount: Amount) {
+        let seconds = self.began.elapsed().as_secs_f64().max(0.001);
+        self.show(what, amount, (amount.done as f64 / seconds) as u64, "");
     }
 
     /// `rate` is bytes per second, `rest` how long it takes, in words.

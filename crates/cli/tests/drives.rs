@@ -600,3 +600,22 @@ fn a_side_of_a_mirror_is_attached_and_detached() {
     scene.discard(&["a", "small"]);
     scene.judge();
 }
+
+#[test]
+fn free_space_is_initialized_and_trimmed_beside_clients() {
+    let scene = Scene::new("mirror HERE/a HERE/b");
+    let here = scene.here();
+    scene.under_load(|| {
+        assert!(scene.zpool("status -i tank").ok().contains("(uninitialized)"));
+        scene.zpool(&format!("initialize -w tank {here}/a")).ok();
+        let status = scene.status();
+        assert_eq!(status.device("a")["initialize_state"], "COMPLETE", "{:#}", status.0);
+        assert!(status.device("b")["initialize_state"].is_null());
+        assert!(scene.zpool("status -i tank").ok().contains("(100% initialized, completed at "));
+        let idle = scene.zpool(&format!("initialize -s tank {here}/b")).fails(1);
+        assert!(idle.contains("there is no active initialization"), "{idle}");
+        scene.zpool("trim -w tank").ok();
+        assert_eq!(scene.status().device("b")["trim_state"], "COMPLETE");
+    });
+    scene.judge();
+}

@@ -108,6 +108,22 @@ pub struct Space {
     pub capacity: u64,
 }
 
+/// How far a device's free space is initialized or trimmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// `ACTIVE`, `CANCELED`, `SUSPENDED` or `COMPLETE`.
+    pub state: String,
+    /// Bytes of the device that are behind it.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// When it came into this state, seconds since 1970.
+    pub when: u64,
+    /// What stopped it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -144,6 +160,12 @@ pub struct Device {
     /// Far slower than its peers, and not read from while they can answer.
     #[serde(default)]
     pub sits_out: bool,
+    /// How far `zpool initialize` is, if it ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initialize: Option<Sweep>,
+    /// How far `zpool trim` is, if it ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trim: Option<Sweep>,
     /// Size and use, of the root and top-level devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,

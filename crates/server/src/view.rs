@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use engine::{
+    devices::{SweepKind, SweepState, SweepStatus},
     engine::Engine,
     events::{Event, ScanKind},
     scan::Progress,
@@ -158,6 +159,7 @@ struct Live {
     scan: Option<Progress>,
     /// Leaves that the running scan writes to.
     repairing: BTreeSet<u64>,
+    sweeps: Vec<SweepStatus>,
 }
 
 impl Live {
@@ -176,7 +178,7 @@ impl Live {
                 ));
             }
         }
-        Self { suspended, scan, repairing }
+        Self { suspended, scan, repairing, sweeps: engine.sweep_status() }
     }
 }
 
@@ -205,7 +207,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     shown.scan = shown.scan_stats.as_ref().map(|scan| scans::text(scan, local_offset));
     let function = shown.scan_stats.as_ref().map_or("", |scan| scan.function.as_str());
     if let Some(live) = live {
-        decorate(&mut shown.root, &live.repairing, function);
+        decorate(&mut shown.root, live, function);
     }
     let in_use: BTreeSet<u64> = pool.tree().leaves().iter().map(|leaf| leaf.guid).collect();
     for spare in &mut shown.spares {
@@ -234,9 +236,24 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     shown
 }
 
-/// Says which leaves a running scan writes to.
-fn decorate(device: &mut api::Device, repairing: &BTreeSet<u64>, function: &str) {
-    if device.guid.parse().is_ok_and(|guid| repairing.contains(&guid)) && device.present {
+/// Says which leaves a running scan writes to, and how far their free space is initialized or trimmed.
+fn decorate(device: &mut api::Device, live: &Live, function: &str) {
+    let guid = device.guid.parse::<u64>().unwrap_or(0);
+    for sweep in live.sweeps.iter().filter(|sweep| sweep.guid == guid) {
+        let state = match sweep.state {
+            SweepState::Active => "ACTIVE",
+            SweepState::Cancelled => "CANCELED",
+            SweepState::Suspended => "SUSPENDED",
+            SweepState::Complete => "COMPLETE",
+        };
+        let (done, total, when) = (sweep.done, sweep.total, sweep.when);
+        let told = api::Sweep { state: state.to_owned(), done, total, when, error: sweep.error.clone() };
+        match sweep.kind {
+            SweepKind::Initialize => device.initialize = Some(told),
+            SweepKind::Trim => device.trim = Some(told),
+        }
+    }
+    if live.repairing.contains(&guid) && device.present {
         device.repairing = true;
         let word = if function == "RESILVER" { "(resilvering)" } else { "(repairing)" };
         device.note = Some(match device.note.take().filter(|note| note != AWAITING) {
@@ -244,7 +261,7 @@ fn decorate(device: &mut api::Device, repairing: &BTreeSet<u64>, function: &str)
             None => word.to_owned(),
         });
     }
-    device.children.iter_mut().for_each(|child| decorate(child, repairing, function));
+    device.children.iter_mut().for_each(|child| decorate(child, live, function));
 }
 
 /// What of a pool has to be read.
@@ -403,6 +420,8 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
         slow_ios: vdev.slow,
         repairing: false,
         sits_out: vdev.sits_out,
+        initialize: None,
+        trim: None,
         space: vdev.space.map(|space| api::Space {
             size: space.size,
             allocated: space.allocated,

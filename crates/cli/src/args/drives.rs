@@ -137,6 +137,50 @@ pub(crate) struct ZpoolResilver {
     pub(crate) pools: Vec<String>,
 }
 
+/// `zpool initialize`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolInitialize {
+    /// Cancel it
+    #[arg(short = 'c', group = "act")]
+    pub(crate) cancel: bool,
+    /// Suspend it; it goes on when it is asked for again
+    #[arg(short = 's', group = "act")]
+    pub(crate) suspend: bool,
+    /// Forget that devices were initialized
+    #[arg(short = 'u', group = "act")]
+    pub(crate) forget: bool,
+    /// Wait until it is over
+    #[arg(short = 'w', conflicts_with = "act")]
+    pub(crate) wait: bool,
+    /// Pool
+    pub(crate) pool: String,
+    /// Devices; all if none is named
+    #[arg(value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+}
+
+/// `zpool trim`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolTrim {
+    /// Bytes per second of each device at most
+    #[arg(short = 'r', value_name = "RATE")]
+    pub(crate) rate: Option<String>,
+    /// Cancel it
+    #[arg(short = 'c', group = "act")]
+    pub(crate) cancel: bool,
+    /// Suspend it; it goes on when it is asked for again
+    #[arg(short = 's', group = "act")]
+    pub(crate) suspend: bool,
+    /// Wait until it is over
+    #[arg(short = 'w', conflicts_with = "act")]
+    pub(crate) wait: bool,
+    /// Pool
+    pub(crate) pool: String,
+    /// Devices; all that can, if none is named
+    #[arg(value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
+}
+
 /// What can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]

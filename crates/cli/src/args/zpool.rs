@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{
-    Rewind, Search, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen,
-    ZpoolReplace, ZpoolResilver, ZpoolScrub, ZpoolWait,
+    Rewind, Search, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolInitialize, ZpoolOffline, ZpoolOnline,
+    ZpoolReopen, ZpoolReplace, ZpoolResilver, ZpoolScrub, ZpoolTrim, ZpoolWait,
 };
 
 /// Subcommands of `zpool`.
@@ -42,6 +42,10 @@ pub(crate) enum Zpool {
     Scrub(ZpoolScrub),
     /// Begin anew to bring devices up to date
     Resilver(ZpoolResilver),
+    /// Write over the free space of devices, once
+    Initialize(ZpoolInitialize),
+    /// Tell devices which space is free
+    Trim(ZpoolTrim),
     /// Wait until something is over
     Wait(ZpoolWait),
     /// Show the health of pools and their devices
@@ -154,6 +158,12 @@ pub(crate) struct ZpoolStatus {
     /// How many I/Os of each device took too long
     #[arg(short = 's')]
     pub(crate) slow: bool,
+    /// How far devices are initialized
+    #[arg(short = 'i')]
+    pub(crate) initialize: bool,
+    /// How far devices are trimmed
+    #[arg(short = 't')]
+    pub(crate) trim: bool,
     /// Exact numbers
     #[arg(short = 'p')]
     pub(crate) exact: bool,

@@ -1,8 +1,11 @@
-//! `zpool offline`, `online`, `attach`, `detach`, `replace`, `clear`, `reopen`.
+//! `zpool offline`, `online`, `attach`, `detach`, `replace`, `clear`, `reopen`, `initialize`, `trim`.
 
 use std::process::ExitCode;
 
-use server::ops::{DeviceNew, Operation};
+use server::{
+    ops::{DeviceNew, Operation, SweepAction, SweepWish},
+    pool::props::parse,
+};
 
 use super::{
     change::{imported, options},
@@ -11,7 +14,8 @@ use super::{
 use crate::{
     act::{Act, devices},
     args::{
-        Activity, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolOffline, ZpoolOnline, ZpoolReopen, ZpoolReplace,
+        Activity, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolInitialize, ZpoolOffline, ZpoolOnline,
+        ZpoolReopen, ZpoolReplace, ZpoolTrim,
     },
     context::Context,
 };
@@ -103,6 +107,46 @@ pub(crate) async fn reopen(args: ZpoolReopen, context: &Context) -> anyhow::Resu
     for pool in pools {
         act.attempt(Operation::PoolReopen { pool: pool.clone() }).await;
         wait::by_oneself(&mut act, &pool).await;
+    }
+    Ok(act.finish().await)
+}
+
+pub(crate) async fn initialize(args: ZpoolInitialize, context: &Context) -> anyhow::Result<ExitCode> {
+    let action = match () {
+        () if args.cancel => SweepAction::Cancel,
+        () if args.suspend => SweepAction::Suspend,
+        () if args.forget => SweepAction::Forget,
+        () => SweepAction::Start,
+    };
+    let (pool, devices) = (args.pool, devices(args.devices));
+    let operation =
+        Operation::DeviceSweep { pool, devices, sweep: SweepWish::Initialize, action, rate: None };
+    sweep(operation, args.wait.then_some(Activity::Initialize), context).await
+}
+
+pub(crate) async fn trim(args: ZpoolTrim, context: &Context) -> anyhow::Result<ExitCode> {
+    let action = match () {
+        () if args.cancel => SweepAction::Cancel,
+        () if args.suspend => SweepAction::Suspend,
+        () => SweepAction::Start,
+    };
+    let rate = args.rate.as_deref().map(parse::number).transpose();
+    let rate = rate.map_err(|wrong| context.usage(&["zpool", "trim"], &format!("invalid rate: {wrong}")))?;
+    let (pool, devices) = (args.pool, devices(args.devices));
+    let operation = Operation::DeviceSweep { pool, devices, sweep: SweepWish::Trim, action, rate };
+    sweep(operation, args.wait.then_some(Activity::Trim), context).await
+}
+
+async fn sweep(operation: Operation, wait: Option<Activity>, context: &Context) -> anyhow::Result<ExitCode> {
+    let pool = operation.pool().to_owned();
+    let is_begun = matches!(operation, Operation::DeviceSweep { action: SweepAction::Start, .. });
+    let mut act = Act::new(context).await?;
+    if act.attempt(operation).await.is_some() && is_begun {
+        match (act.daemon_has(&pool).await, wait) {
+            (true, Some(activity)) => wait::until(&mut act, &pool, Until::Over(&[activity])).await,
+            (true, None) => {}
+            (false, _) => wait::by_oneself(&mut act, &pool).await,
+        }
     }
     Ok(act.finish().await)
 }

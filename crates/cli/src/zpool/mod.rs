@@ -48,6 +48,8 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Reopen(args) => drives::reopen(args, context).await,
         Zpool::Scrub(args) => scan::scrub(args, context).await,
         Zpool::Resilver(args) => scan::resilver(args, context).await,
+        Zpool::Initialize(args) => drives::initialize(args, context).await,
+        Zpool::Trim(args) => drives::trim(args, context).await,
         Zpool::Wait(args) => wait::run(args, context).await,
         Zpool::Status(args) => status::run(args, context).await,
         Zpool::List(args) => list::run(args, context).await,

@@ -4,9 +4,10 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::{Device, Pool},
+    api::{Device, Pool, Sweep},
     logs,
     pool::props::value::{bytes, count},
+    view,
 };
 
 use super::finish;
@@ -218,11 +219,38 @@ fn row(out: &mut String, device: &Device, depth: usize, width: usize, args: &Zpo
     };
     let text = text + &slow;
     let sits_out = (device.sits_out && args.slow).then_some("(slow: not read from while others can answer)");
-    let note = [device.note.as_deref(), sits_out].into_iter().flatten().collect::<Vec<_>>().join("  ");
+    let is_leaf = device.path.is_some() && !matches!(device.class.as_str(), "spare" | "l2cache");
+    let initialize = sweep(
+        device.initialize.as_ref(),
+        args.initialize && is_leaf,
+        ["initializ", "initialized", "uninitialized"],
+    );
+    let trim = sweep(device.trim.as_ref(), args.trim && is_leaf, ["trimm", "trimmed", "untrimmed"]);
+    let notes = [device.note.as_deref(), sits_out, initialize.as_deref(), trim.as_deref()];
+    let note = notes.into_iter().flatten().collect::<Vec<_>>().join("  ");
     let note = Some(note).filter(|note| !note.is_empty());
     match note {
         Some(note) => line(out, format_args!("{text}  {note}")),
         None => line(out, format_args!("{text}")),
+    }
+}
+
+/// `(45% initialized, started at …)`; without `-i` only that it is at work.
+fn sweep(sweep: Option<&Sweep>, is_asked: bool, [stem, done, never]: [&str; 3]) -> Option<String> {
+    match (sweep, is_asked) {
+        (Some(sweep), false) if sweep.state == "ACTIVE" => Some(format!("({stem}ing)")),
+        (_, false) => None,
+        (None, true) => Some(format!("({never})")),
+        (Some(sweep), true) => {
+            let percent = (u128::from(sweep.done) * 100).checked_div(sweep.total.into()).unwrap_or(100);
+            let word = match sweep.state.as_str() {
+                "ACTIVE" => "started",
+                "SUSPENDED" => "suspended",
+                "CANCELED" => return Some(format!("({never})")),
+                _ => "completed",
+            };
+            Some(format!("({percent}% {done}, {word} at {})", view::date(sweep.when)))
+        }
     }
 }
 

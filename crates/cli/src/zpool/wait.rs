@@ -8,7 +8,7 @@ use std::{process::ExitCode, time::Duration};
 
 use clap::ValueEnum as _;
 use server::{
-    api::{Device, Pool},
+    api::{Device, Pool, Sweep},
     ops::Failure,
     pool::{props::value::bytes, time::duration},
 };
@@ -23,6 +23,9 @@ use crate::{
     table::{Column, render},
 };
 
+/// What goes on in the process that has the pool open.
+const OF_THE_ENGINE: [Activity; 4] =
+    [Activity::Scrub, Activity::Resilver, Activity::Initialize, Activity::Trim];
 /// How often it is looked whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a device that is being replaced may stay without a resilver, before waiting for it has no use any more.
@@ -33,8 +36,8 @@ const STUCK: Duration = Duration::from_secs(10);
 pub(crate) enum Until<'a> {
     /// None of these is under way.
     Over(&'a [Activity]),
-    /// No scan is under way, or a paused one.
-    NoScan,
+    /// Nothing is under way that ends with this process.
+    Idle,
 }
 
 /// Bytes left of something that is under way; `None` if it is not.
@@ -57,8 +60,20 @@ fn left(pool: &Pool, activity: Activity) -> Option<u64> {
             pool.expansion.as_ref().filter(|line| line.contains("in progress")).map(|_| 0)
         }
         // Checkpoints are not supported, so none is discarded.
-        Activity::Discard | Activity::Initialize | Activity::Trim => None,
+        Activity::Discard => None,
+        Activity::Initialize => {
+            sweeping(&pool.root, &|device| device.initialize.as_ref()).map(|at| at.left())
+        }
+        Activity::Trim => sweeping(&pool.root, &|device| device.trim.as_ref()).map(|at| at.left()),
     }
+}
+
+/// How far the sweeps are that run on a device and all below, together; `None` if there is none.
+fn sweeping<'a>(device: &'a Device, of: &dyn Fn(&'a Device) -> Option<&'a Sweep>) -> Option<Amount> {
+    let own = of(device).filter(|sweep| sweep.state == "ACTIVE");
+    let own = own.map(|sweep| Amount { done: sweep.done, total: sweep.total });
+    let below = device.children.iter().filter_map(|child| sweeping(child, of));
+    own.into_iter().chain(below).reduce(|a, b| Amount { done: a.done + b.done, total: a.total + b.total })
 }
 
 fn is_replacing(device: &Device) -> bool {
@@ -69,9 +84,7 @@ impl Until<'_> {
     fn is_over(self, pool: &Pool) -> bool {
         match self {
             Self::Over(activities) => activities.iter().all(|activity| left(pool, *activity).is_none()),
-            Self::NoScan => {
-                pool.scan_stats.as_ref().is_none_or(|scan| !scan.is_under_way() || scan.paused > 0)
-            }
+            Self::Idle => Self::Over(&OF_THE_ENGINE).is_over(pool),
         }
     }
 }
@@ -129,7 +142,16 @@ pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
                     break;
                 }
             }
-            None => {}
+            None => {
+                for (word, amount) in [
+                    ("initialize", sweeping(&now.root, &|device| device.initialize.as_ref())),
+                    ("trim", sweeping(&now.root, &|device| device.trim.as_ref())),
+                ] {
+                    if let Some(amount) = amount {
+                        meter.show_amount(&format!("{word} {pool}"), amount);
+                    }
+                }
+            }
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -142,7 +164,7 @@ pub(crate) async fn by_oneself(act: &mut Act, pool: &str) {
         return;
     }
     let is_interrupted = tokio::select! {
-        () = until(act, pool, Until::NoScan) => false,
+        () = until(act, pool, Until::Idle) => false,
         _ = tokio::signal::ctrl_c() => true,
     };
     if is_interrupted {

@@ -1,4 +1,4 @@
-//! `zpool offline`, `online`, `attach`, `replace`, `detach`, `clear`, `reopen`: what is done with the devices of a pool
+//! `zpool offline`, `online`, `attach`, `replace`, `detach`, `clear`, `reopen`, `initialize`, `trim`: what is done with the devices of a pool
 //! that is in use.
 //!
 //! The engine changes the tree and decides what may be; here are names, the devices that come in (locked, and nobody
@@ -11,7 +11,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
     create::device,
-    devices::{self, NewLeaf, Onlined},
+    devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind},
     dsl::OpError,
     engine::Engine,
 };
@@ -19,7 +19,7 @@ use pool::{Pool, props::parse::Moment, vdev::Vdev};
 use tokio::time::Instant;
 
 use super::{
-    Answer, DeviceNew, Failure,
+    Answer, DeviceNew, Failure, SweepAction, SweepWish,
     devices::{full_path, refused as not_a_device},
     host::{Cx, Held, Mode, PoolError, refused},
     pools::understand,
@@ -268,4 +268,58 @@ pub(crate) async fn reopen(cx: &Cx<'_>, pool: &str) -> Result<Answer, Failure> {
     let (held, engine) = engine(cx.host.pool(pool).await, pool, &what)?;
     engine.look().await;
     Ok(Answer { warnings: settle(cx, &held, &what).await, ..Answer::default() })
+}
+
+/// `zpool initialize`, `zpool trim`
+pub(crate) async fn sweep(
+    cx: &Cx<'_>,
+    pool: &str,
+    words: &[String],
+    (wish, action): (SweepWish, SweepAction),
+    rate: Option<u64>,
+) -> Result<Answer, Failure> {
+    let (kind, verb) = match wish {
+        SweepWish::Initialize => (SweepKind::Initialize, "initialize"),
+        SweepWish::Trim => (SweepKind::Trim, "trim"),
+    };
+    let command = match action {
+        SweepAction::Start => SweepCommand::Start { rate },
+        SweepAction::Suspend => SweepCommand::Suspend,
+        SweepAction::Cancel => SweepCommand::Cancel,
+        SweepAction::Forget => SweepCommand::Forget,
+    };
+    let what = |word: &str| match action {
+        SweepAction::Start => format!("cannot {verb} '{word}'"),
+        SweepAction::Suspend => format!("cannot suspend {verb} of '{word}'"),
+        SweepAction::Cancel => format!("cannot cancel {verb} of '{word}'"),
+        SweepAction::Forget => format!("cannot forget {verb} of '{word}'"),
+    };
+    let (held, engine) = engine(cx.host.writable(pool).await, pool, &what(pool))?;
+    let mut targets = Vec::new();
+    for word in words {
+        targets.push((find(&held, &what(word), word)?, word.clone()));
+    }
+    if words.is_empty() {
+        let tree = held.view().tree();
+        let here = tree.leaves().into_iter().filter(|leaf| leaf.is_readable());
+        targets.extend(here.map(|leaf| (leaf.guid, leaf.display_name())));
+    }
+    // Whoever names no device means those that can: the first reason is told if none could.
+    let (mut done, mut refusal) = (0, None);
+    for (guid, word) in targets {
+        match engine.sweep(kind, guid, command).await {
+            Ok(()) => done += 1,
+            Err(error) => {
+                let failure = refused(&what(&word), &error);
+                if !words.is_empty() {
+                    return Err(failure);
+                }
+                refusal.get_or_insert(failure);
+            }
+        }
+    }
+    match refusal.filter(|_| done == 0) {
+        Some(failure) => Err(failure),
+        None => Ok(Answer { warnings: settle(cx, &held, &what(pool)).await, ..Answer::default() }),
+    }
 }

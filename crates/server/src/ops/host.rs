@@ -565,6 +565,7 @@ impl Host {
         match Box::pin(started).await {
             Ok(engine) => {
                 notes.extend(engine.replayed().notes());
+                engine.resume_sweeps().await;
                 let held = Held::writing(engine);
                 let kept = self.remember(&held, settings, remembered);
                 notes.extend(kept.err().map(|error| chain(&error)));

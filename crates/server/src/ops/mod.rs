@@ -133,6 +133,22 @@ pub enum Operation {
         /// What of it.
         scan: ScanWish,
     },
+    /// `zpool initialize`, `zpool trim`
+    DeviceSweep {
+        /// Which pool.
+        pool: String,
+        /// Which devices; all that can, if none is named.
+        #[serde(default)]
+        devices: Vec<String>,
+        /// Which.
+        sweep: SweepWish,
+        /// What of it.
+        #[serde(default)]
+        action: SweepAction,
+        /// Bytes per second of each device at most.
+        #[serde(default)]
+        rate: Option<u64>,
+    },
     /// `zpool export -F`: what was not written is given up.
     PoolAbandon {
         /// Which pool.
@@ -384,6 +400,31 @@ pub enum ScanWish {
     Resilver,
 }
 
+/// What is done with free space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SweepWish {
+    /// Written over.
+    Initialize,
+    /// The device is told that it need not keep it.
+    Trim,
+}
+
+/// What is wanted of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SweepAction {
+    /// Begin, or go on.
+    #[default]
+    Start,
+    /// Halt.
+    Suspend,
+    /// End.
+    Cancel,
+    /// Forget that it ever was.
+    Forget,
+}
+
 /// `zfs create -V`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateVolume {
@@ -554,6 +595,7 @@ impl Operation {
             | Self::PoolClear { pool, .. }
             | Self::PoolReopen { pool }
             | Self::PoolScan { pool, .. }
+            | Self::DeviceSweep { pool, .. }
             | Self::PoolAbandon { pool }
             | Self::History { pool } => pool,
             Self::CreateVolume(CreateVolume { name, .. })
@@ -667,6 +709,9 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolClear { pool, device } => drives::clear(&cx, &pool, device.as_deref()).await,
         Operation::PoolReopen { pool } => drives::reopen(&cx, &pool).await,
         Operation::PoolScan { pool, scan } => scans::scan(&cx, &pool, scan).await,
+        Operation::DeviceSweep { pool, devices, sweep, action, rate } => {
+            drives::sweep(&cx, &pool, &devices, (sweep, action), rate).await
+        }
         Operation::PoolAbandon { pool } => pools::abandon(&cx, &pool).await,
         Operation::History { pool } => pools::history(&cx, &pool).await,
         Operation::CreateVolume(what) => create::volume(&cx, what).await,
