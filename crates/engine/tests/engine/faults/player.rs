@@ -450,7 +450,7 @@ impl Player {
                 seat.ledger.settle(&bytes, |unit| readable[unit], lied_to)
             } else {
                 let piece = |unit: usize| &bytes[unit * UNIT..(unit + 1) * UNIT];
-                let found = (0..UNITS).filter(|unit| readable[*unit]);
+                let mut found = (0..UNITS).filter(|unit| readable[*unit]);
                 found.try_for_each(|unit| seat.ledger.check(unit, piece(unit)))
             };
             if let Err(what) = result {
