@@ -226,13 +226,13 @@ fn a_webhook_over_https_knows_whom_it_talks_to() {
     let certificates = Certificates::new();
     let server = certificates.https("200 OK");
     let url = format!("https://localhost:{}/hook", server.port);
-    let trusted = Webhook { ca: Some(certificates.ca), ..webhook(url.clone()) };
+    let trusted = Webhook { ca: Some(certificates.ca.clone()), ..webhook(url.clone()) };
     let tested = deliver(Target::Webhook(trusted));
     assert!(tested.delivered, "{}", tested.answer);
     let stranger = deliver(Target::Webhook(webhook(url)));
     assert!(!stranger.delivered && stranger.answer.contains("certificate"), "{}", stranger.answer);
     let other = Webhook {
-        ca: Some(certificates.ca.clone()),
+        ca: Some(certificates.ca),
         ..webhook(format!("https://127.0.0.1:{}/hook", server.port))
     };
     let other = deliver(Target::Webhook(other));
