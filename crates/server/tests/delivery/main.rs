@@ -231,10 +231,8 @@ fn a_webhook_over_https_knows_whom_it_talks_to() {
     assert!(tested.delivered, "{}", tested.answer);
     let stranger = deliver(Target::Webhook(webhook(url)));
     assert!(!stranger.delivered && stranger.answer.contains("certificate"), "{}", stranger.answer);
-    let other = Webhook {
-        ca: Some(certificates.ca),
-        ..webhook(format!("https://127.0.0.1:{}/hook", server.port))
-    };
+    let other =
+        Webhook { ca: Some(certificates.ca), ..webhook(format!("https://127.0.0.1:{}/hook", server.port)) };
     let other = deliver(Target::Webhook(other));
     assert!(!other.delivered && other.answer.contains("certificate"), "{}", other.answer);
 }
