@@ -156,7 +156,10 @@ fn a_simulator_that_answers_from_the_past_is_found_out() {
 #[test]
 fn disks_that_ignore_every_flush_are_found_out() {
     // What was lost shows when it is read by a client, too: the block is not what its pointer says.
-    is_found(Bug::IgnoresFlushes, &["lost or wrong", "cannot be opened", "cannot be read", "unreadable block"]);
+    is_found(
+        Bug::IgnoresFlushes,
+        &["lost or wrong", "cannot be opened", "cannot be read", "unreadable block"],
+    );
 }
 
 #[test]
