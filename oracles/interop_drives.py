@@ -20,6 +20,8 @@ hashes() {
 	done
 }
 dmesg=$(dmesg | wc -l)
+# a resilver begins some transaction groups after what it is for
+resilvered() { for _i in 1 2 3 4 5; do zpool sync $pool; sleep 1; done; zpool wait -t resilver $pool; }
 end() { zpool export $pool || fail export; dmesg | tail -n +$((dmesg + 1)) | grep -E 'WARNING|PANIC|VERIFY|BUG' | sed 's/^/@kernel /'; echo @done; }
 """
 
@@ -200,7 +202,7 @@ def offline(lab, module):
     lab.millpond("zpool", "export", lab.pool)
     lab.zdb()
     module.run(f"import $pool -f -N || fail import\nsay first\nzpool online $pool {module.file(1)} || fail online\n"
-               "zpool wait -t resilver $pool\nsay second\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend")
+               "resilvered\nsay second\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend")
     module.expect("first", r"OFFLINE", r"state: DEGRADED")
     module.expect("second", r"resilvered \S+ in .* with 0 errors")
     module.expect("status", r"state: ONLINE", *CLEAN)
@@ -221,7 +223,7 @@ def midresilver(lab, module):
     lab.millpond("zpool", "replace", lab.pool, lab.images[1], new)
     lab.stop(signal.SIGKILL)
     lab.zdb("--crashed", "--only", "blocks,spacemaps")
-    module.run("import $pool -f -N || fail import\nsay first\nzpool wait -t resilver $pool\nzpool wait -t replace $pool\nsay second\nhashes\n"
+    module.run("import $pool -f -N || fail import\nsay first\nresilvered\nzpool wait -t replace $pool\nsay second\nhashes\n"
                "zpool scrub -w $pool || fail scrub\nsay status\nend")
     module.expect("first", r"replacing-1")
     module.expect("status", r"state: ONLINE", *CLEAN)
@@ -300,7 +302,7 @@ def module_midresilver(lab, module):
 def module_spare(lab, module):
     """A spare is in use; our administrator gives it back."""
     script = module.create()
-    script += f"zpool replace $pool {module.file(1)} {module.file(2)} || fail spare\nzpool wait -t resilver $pool\n" + module.write() + "say first\nhashes\nend"
+    script += f"zpool replace $pool {module.file(1)} {module.file(2)} || fail spare\nresilvered\n" + module.write() + "say first\nhashes\nend"
     module.run(script)
     module.expect("first", r"spare-\d", r"INUSE")
     module.hashes()
