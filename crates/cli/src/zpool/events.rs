@@ -128,7 +128,7 @@ mod tests {
         let verbose = show(&event, &args("-v"));
         let expected = "        class = \"resource.fs.zfs.statechange\"\n        pool = \"tank\"\n        pool_guid = \
                         0xffffffffffffffff\n        vdev_path = \"/dev/sdc1\"\n        vdev_state = 0x5\n        time = \
-                        0x6b027335 0x2a \n        eid = 0xc\n\n";
+                        0x6b028f75 0x2a \n        eid = 0xc\n\n";
         assert_eq!(verbose.split_once('\n').unwrap().1, expected);
         let object: Value = serde_json::from_str(&show(&event, &args("-j"))).unwrap();
         assert_eq!(object["events"]["12"]["vdev_state"], 5);
