@@ -46,10 +46,12 @@ impl Reader {
         cached: bool,
     ) -> Vec<Result<Bytes, BlockError>> {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
-        let (mut single, mut mergeable) = (Vec::new(), Vec::new());
+        let (mut below, mut single, mut mergeable) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (bp, _)) in blocks.iter().enumerate() {
             if cached && let Some(found) = self.key(bp).and_then(|key| self.cache.get(&key)) {
                 results[index] = Some(Ok(found));
+            } else if let Some(answer) = cached.then(|| self.ask_below(bp)).flatten() {
+                below.push((index, answer));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));
             } else {
@@ -59,6 +61,10 @@ impl Reader {
         let mut reads: Vec<BoxFuture<'_, Vec<Outcome>>> = Vec::new();
         for transfer in transfers(mergeable, blocks) {
             reads.push(Box::pin(self.read_transfer(transfer, blocks, cached)));
+        }
+        for (index, answer) in below {
+            let (bp, at) = &blocks[index];
+            reads.push(Box::pin(async move { vec![(index, self.read_below_cached(bp, *at, answer).await)] }));
         }
         for index in single {
             reads.push(Box::pin(async move { vec![(index, self.read_one(&blocks[index], cached).await)] }));
@@ -127,7 +133,7 @@ impl Reader {
         outcomes
     }
 
-    fn is_right(&self, bp: &BlkPtr, raw: &[u8]) -> bool {
+    pub(super) fn is_right(&self, bp: &BlkPtr, raw: &[u8]) -> bool {
         self.algorithm(bp, &Trail::default()).is_some_and(|algorithm| self.verifies(bp, algorithm, raw))
     }
 

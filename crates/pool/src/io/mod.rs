@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    cache::{BlockCache, Key, mix},
+    cache::{Below, BelowFuture, BlockCache, Key, Origin, mix},
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
 };
@@ -103,8 +103,8 @@ pub struct PoolIo {
 #[derive(Debug)]
 pub(crate) struct Shared {
     cache: Arc<BlockCache>,
-    /// Different for each opened pool of this process, so that pools may share a cache.
-    opening: u64,
+    /// Whose blocks these are to the cache, and what lies below it.
+    origin: Arc<Origin>,
     salt: OnceLock<checksum::Salt>,
     /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
     large_gang_headers: AtomicBool,
@@ -140,7 +140,7 @@ impl PoolIo {
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let shared = Arc::new(Shared {
             cache,
-            opening: mix(OPENINGS.fetch_add(1, Relaxed)),
+            origin: Arc::new(Origin::new(tree.guid, mix(OPENINGS.fetch_add(1, Relaxed)))),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
@@ -160,6 +160,12 @@ impl PoolIo {
     /// Tells `ear` what goes wrong from now on. Later calls change nothing.
     pub fn listen(&self, ear: Arc<dyn Ear>) {
         let _somebody_listens_already = self.shared.ear.set(ear);
+    }
+
+    /// Puts a second tier below the cache, or takes it away: it gets the blocks of this pool that leave the cache, and
+    /// is asked before the devices.
+    pub fn set_below(&self, below: Option<Arc<dyn Below>>) {
+        self.shared.origin.set_below(below);
     }
 
     /// Tells of a spare or cache device that the pool gets, for later views of it.
@@ -335,18 +341,61 @@ impl Shared {
         let words = bp.words();
         // Property word (sizes, compression, type) and checksum: the same only for the same content, unless
         // there is no checksum at all; then it is the opened pool that tells two of them apart.
-        let tag = [6, 12, 13, 14, 15].iter().fold(self.opening, |tag, &i| mix(tag ^ words[i]));
+        let tag = [6, 12, 13, 14, 15].iter().fold(self.origin.salt, |tag, &i| mix(tag ^ words[i]));
         Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
     }
 }
 
 impl Reader {
     async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        if let Some(answer) = self.ask_below(bp) {
+            return self.read_below_cached(bp, at, answer).await;
+        }
         let content = self.read_block_uncached(bp, at).await?;
+        self.keep(bp, &content);
+        Ok(content)
+    }
+
+    fn keep(&self, bp: &BlkPtr, content: &Bytes) {
         if let Some(key) = self.key(bp) {
             self.cache.insert(key, content.clone());
         }
+    }
+
+    async fn read_below_cached(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        answer: BelowFuture,
+    ) -> Result<Bytes, BlockError> {
+        let content = self.read_below(bp, at, answer).await?;
+        self.keep(bp, &content);
         Ok(content)
+    }
+
+    /// The answer of the second tier, on its way, if it has the block.
+    fn ask_below(&self, bp: &BlkPtr) -> Option<BelowFuture> {
+        if bp.is_hole() || bp.is_embedded() {
+            return None;
+        }
+        self.origin.below()?.read(self.origin.guid, bp)
+    }
+
+    /// The content from the second tier, or from the pool if what that gives is nothing or wrong.
+    async fn read_below(&self, bp: &BlkPtr, at: Bookmark, answer: BelowFuture) -> Result<Bytes, BlockError> {
+        self.readable(bp, at)?;
+        if let Some(raw) = answer.await {
+            if raw.len() as u64 == bp.psize()
+                && self.is_right(bp, &raw)
+                && let Ok(content) = decompress(bp, raw)
+            {
+                return Ok(content);
+            }
+            if let Some(below) = self.origin.below() {
+                below.lied(self.origin.guid, bp);
+            }
+        }
+        self.read_block_uncached(bp, at).await
     }
 
     async fn read_block_uncached(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {

@@ -26,6 +26,11 @@ use bytes::Bytes;
 use disk::IoBuf;
 use parking_lot::Mutex;
 
+mod below;
+
+pub(crate) use below::Origin;
+pub use below::{Below, BelowFuture, Stored};
+
 /// What a block is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {

@@ -1,0 +1,82 @@
+//! The seam to a second tier: what leaves the cache may go there, and what is not in the cache may be there.
+//!
+//! Blocks cross it in their stored form, as they lie on the pool's devices. So nothing is trusted: what comes back
+//! is verified with the checksum in the block pointer, as if a device had given it, and if it is wrong the pool is
+//! read. Facts about the tier that OpenZFS has: docs/format/l2arc.md.
+
+use std::{fmt::Debug, future::Future, pin::Pin, sync::Arc};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use ondisk::blkptr::BlkPtr;
+
+/// What a tier's read gives, if it has anything to say about a block: the stored bytes, or nothing after all.
+pub type BelowFuture = Pin<Box<dyn Future<Output = Option<Bytes>> + Send + 'static>>;
+
+/// A block as it lies on disk, and what a second tier must know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Guid of its pool.
+    pub pool: u64,
+    /// The first address, in the two words of a block pointer.
+    pub dva: [u64; 2],
+    /// Physical birth.
+    pub birth: u64,
+    /// Bytes of the content.
+    pub lsize: u32,
+    /// Stored bytes.
+    pub psize: u32,
+    /// Compression id.
+    pub compress: u8,
+    /// Level in the object's tree; 0 is data.
+    pub level: u8,
+    /// It is metadata.
+    pub metadata: bool,
+    /// It was used more than once.
+    pub frequent: bool,
+    /// Nobody asked for it: it was read ahead.
+    pub prefetched: bool,
+    /// Its dataset wants it to be kept here (`secondarycache`).
+    pub eligible: bool,
+    /// `psize` bytes as on disk.
+    pub data: Bytes,
+}
+
+/// A second tier.
+pub trait Below: Send + Sync + Debug {
+    /// A block leaves the cache. Called once per eviction, without a lock of the cache; must not block nor allocate
+    /// much, and drops the block if it has no room for it.
+    fn evicted(&self, block: Stored);
+
+    /// The stored form of a block if it is here and can be read now; the caller verifies it against its pointer.
+    /// `None`, at once or in the end: ask the pool.
+    fn read(&self, pool: u64, bp: &BlkPtr) -> Option<BelowFuture>;
+
+    /// The bytes that [`read`](Self::read) gave do not verify.
+    fn lied(&self, pool: u64, bp: &BlkPtr);
+}
+
+/// The pool that blocks are of, and the tier below it. One for each time a pool is opened.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// Guid of the pool.
+    pub(crate) guid: u64,
+    /// Different for each opened pool of this process, so that pools may share a cache.
+    pub(crate) salt: u64,
+    below: ArcSwapOption<Arc<dyn Below>>,
+}
+
+impl Origin {
+    pub(crate) fn new(guid: u64, salt: u64) -> Self {
+        Self { guid, salt, below: ArcSwapOption::empty() }
+    }
+
+    pub(crate) fn set_below(&self, below: Option<Arc<dyn Below>>) {
+        self.below.store(below.map(Arc::new));
+    }
+
+    /// The tier, if there is one now.
+    pub(crate) fn below(&self) -> Option<Arc<dyn Below>> {
+        self.below.load().as_deref().map(Arc::clone)
+    }
+}
