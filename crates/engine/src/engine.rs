@@ -13,6 +13,10 @@
 //! If a transaction group cannot be synced for another reason, or the pool is given up, that is the end until it is opened
 //! again: what is on the devices is the last committed state, and every operation says so.
 
+mod conduct;
+mod publish;
+mod task;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -24,17 +28,21 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use block::{Identity, VolumeError};
-use ondisk::{dsl::DatasetPhys, label::PoolState};
+use block::VolumeError;
+use ondisk::label::PoolState;
 use parking_lot::Mutex;
 use pool::{
     Pool,
-    dmu::{Object, ObjectSet, ReadError},
-    dsl::{Dataset, DatasetKind, HeadKind},
-    zap::Zap,
+    dmu::ReadError,
+    dsl::{DatasetKind, HeadKind},
 };
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
+pub use self::conduct::Conduct;
+use self::{
+    conduct::on_suspension,
+    publish::{content, describe},
+};
 use crate::{
     BoxFuture, EngineError,
     devices::{
@@ -43,14 +51,14 @@ use crate::{
     },
     dsl::OpError,
     ear::EngineEar,
-    events::{Event, Events},
+    events::Events,
     heal,
     open::multihost::Heartbeats,
     scan::{self, Ground, Scans},
-    suspend::{OnChange, Suspension},
-    sync::{Change, Done, Room, Syncer, Task, TaskFuture, Work},
+    suspend::Suspension,
+    sync::{Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
-    volume::{LiveVolume, Service, SyncMode},
+    volume::LiveVolume,
     write::{Targets, Written},
     zil::{
         Log, Logs,
@@ -58,11 +66,6 @@ use crate::{
         replay::{self, Replayed},
     },
 };
-
-/// Object with a volume's data.
-const DATA: u64 = 1;
-/// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
-const FREE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a scan may take to stop between two batches.
 const HELPER_PATIENCE: Duration = Duration::from_secs(10);
@@ -256,7 +259,7 @@ impl Engine {
                     txgs.undirty(txg, bytes);
                 }
             }));
-            if done.more_to_free {
+            if done.more_to_do {
                 shared.txgs.wake();
             }
             let mut heartbeats = Heartbeats::default();
@@ -264,7 +267,7 @@ impl Engine {
             suspension.begin(on_suspension(&shared, &syncer.name), heartbeats.failures());
             let (asks, asked) = watch::asks();
             let reports = syncer.out.reports();
-            let task = tokio::spawn(run(Arc::clone(&shared), Box::new(syncer), heartbeats));
+            let task = tokio::spawn(task::run(Arc::clone(&shared), Box::new(syncer), heartbeats));
             let helpers = vec![
                 Helper(tokio::spawn(scan::run(Arc::clone(&ground)))),
                 Helper(tokio::spawn(heal::run(ground, Arc::clone(&shared.ear)))),
@@ -614,173 +617,12 @@ fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
 /// How long whoever is told that the pool is given up may take to let go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the pool's properties say about failing devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
-    /// While the pool is suspended new writes fail instead of waiting (`failmode=continue`).
-    pub fails_writes: bool,
-    /// The system is to stop instead (`failmode=panic`), which a program does not do.
-    pub panics: bool,
-    /// A new device in the place of one that is gone takes its place in the pool (`autoreplace`).
-    pub autoreplace: bool,
-    /// The pool grows with its devices (`autoexpand`).
-    pub autoexpand: bool,
-}
-
-impl Conduct {
-    /// As the pool has it.
-    async fn of(view: &Pool) -> Result<Self, ReadError> {
-        let Some(object) = view.directory().get_u64("pool_props").await? else { return Ok(Self::default()) };
-        let properties = Zap::open_in(view.mos(), object).await?;
-        let number = async |name| Ok::<u64, ReadError>(properties.get_u64(name).await?.unwrap_or(0));
-        let failmode = number("failmode").await?;
-        Ok(Self {
-            fails_writes: failmode == 1,
-            panics: failmode == 2,
-            autoreplace: number("autoreplace").await? == 1,
-            autoexpand: number("autoexpand").await? == 1,
-        })
-    }
-}
-
-/// What a suspension means for clients, and for those who read events.
-fn on_suspension(shared: &Arc<Shared>, name: &str) -> OnChange {
-    let (shared, name) = (Arc::downgrade(shared), name.to_owned());
-    Box::new(move |why| {
-        let Some(shared) = shared.upgrade() else { return };
-        let Some(why) = why else {
-            tracing::warn!(pool = name, "the pool goes on");
-            shared.txgs.fail_changes(None);
-            return shared.events.tell(Event::Resumed);
-        };
-        tracing::error!(pool = name, %why, "the pool is suspended");
-        let conduct = **shared.conduct.load();
-        if conduct.panics {
-            tracing::error!(pool = name, "failmode=panic: only this pool stops, as with failmode=wait");
-        }
-        if conduct.fails_writes {
-            shared.txgs.fail_changes(Some(format!("pool '{name}' is suspended: {why}")));
-        }
-        shared.events.tell(Event::Suspended { why: why.to_string() });
-    })
-}
-
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.
 fn boxed<F>(run: F) -> Box<dyn for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send>
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send + 'static,
 {
     Box::new(run)
-}
-
-/// The syncing task.
-async fn run(shared: Arc<Shared>, mut syncer: Box<Syncer>, mut heartbeats: Heartbeats) -> Box<Syncer> {
-    loop {
-        next(&shared, &mut syncer).await;
-        if shared.suspension.is_given_up() {
-            return syncer;
-        }
-        let ending = *shared.ending.lock();
-        if ending.is_some() {
-            shared.txgs.refuse("the pool is being closed");
-            for entry in shared.volumes.lock().values() {
-                entry.volume.close();
-            }
-            for log in shared.logs.all() {
-                log.end().await;
-            }
-        }
-        // Before the group is closed: a write that was acknowledged before a command was given must be in the
-        // command's group or an earlier one, or a snapshot would lack it.
-        let tasks = take_tasks(&shared);
-        let (txg, touched) = shared.txgs.close().await;
-        if !shared.tasks.lock().is_empty() {
-            shared.txgs.wake();
-        }
-        let volumes: Vec<Arc<LiveVolume>> =
-            shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
-        let concerned = |volume: &&Arc<LiveVolume>| {
-            volume.is_dirty(txg) || shared.logs.get(volume.dataset()).is_some_and(|log| log.needs_sync(txg))
-        };
-        let dirty: Vec<Arc<LiveVolume>> = volumes.iter().filter(concerned).cloned().collect();
-        let wanted = touched || !tasks.is_empty() || shared.txgs.is_wanted(txg) || ending.is_some();
-        if !wanted {
-            shared.txgs.skipped(txg);
-            continue;
-        }
-        if let Some(state) = ending.map(Ending::state) {
-            heartbeats.stop();
-            crate::open::close(&mut syncer, state);
-        }
-        let mut answers = Vec::new();
-        let mut work =
-            Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
-        for volume in &dirty {
-            work.volumes.push((volume.dataset(), volume.dirty(txg)));
-        }
-        for task in tasks {
-            let Task { is_snapshot, run, done } = task;
-            answers.push(done);
-            work.tasks.push(Task { is_snapshot, run, done: Box::new(|_| {}) });
-        }
-        if shared.means.space.is_wanted() {
-            // A log that is to begin in this group needs a place in it.
-            restock(&mut syncer).await;
-        }
-        let start = tokio::time::Instant::now();
-        // Without heartbeats another host may have taken the pool over.
-        let outcome = match heartbeats.failure() {
-            Some(error) => Err(error),
-            None => syncer.sync_txg(txg, (shared.options.now)(), work).await,
-        };
-        match outcome {
-            Ok(done) => {
-                let elapsed = start.elapsed();
-                publish(&shared, &syncer, txg, done, elapsed).await;
-                if ending.is_none() {
-                    heartbeats.committed(&syncer, shared.options.now);
-                }
-                answers.into_iter().for_each(|answer| answer(Ok(())));
-            }
-            Err(error) => {
-                tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
-                *shared.failed.lock() = Some(error.clone());
-                // Nobody is to wait for it to be cleared.
-                shared.suspension.give_up();
-                shared.events.tell(Event::Suspended { why: error.to_string() });
-                shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
-                answers.into_iter().for_each(|answer| answer(Err(error.clone())));
-                let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
-                left.into_iter().for_each(|task| (task.done)(Err(error.clone())));
-                return syncer;
-            }
-        }
-        let is_idle = shared.tasks.lock().is_empty();
-        if ending.is_some() && is_idle {
-            // A volume of the last group may still be read from; that it is closed keeps it from lying.
-            return syncer;
-        }
-    }
-}
-
-/// Waits until the open group should be synced, and gives logs the space they ask for meanwhile.
-async fn next(shared: &Shared, syncer: &mut Syncer) {
-    let reason = shared.txgs.next();
-    tokio::pin!(reason);
-    loop {
-        tokio::select! {
-            biased;
-            () = &mut reason => return,
-            () = shared.means.space.asked() => restock(syncer).await,
-        }
-    }
-}
-
-/// Gives logs the space they ask for.
-async fn restock(syncer: &mut Syncer) {
-    if let Err(error) = syncer.out.alloc.restock().await {
-        tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
-    }
 }
 
 impl Ending {
@@ -791,133 +633,4 @@ impl Ending {
             Self::Destroy => PoolState::Destroyed,
         }
     }
-}
-
-/// Commands for one transaction group: up to the first that may not follow a snapshot.
-fn take_tasks(shared: &Shared) -> Vec<Task> {
-    let mut queue = shared.tasks.lock();
-    let mut taken: Vec<Task> = Vec::new();
-    while let Some((_, next)) = queue.front() {
-        if taken.last().is_some_and(|last| last.is_snapshot) && !next.is_snapshot {
-            break;
-        }
-        taken.extend(queue.pop_front().map(|(_, task)| task));
-    }
-    taken
-}
-
-/// Tells everybody what was committed. The order matters: volumes read from the new state before the view shows
-/// it, and whoever waited for durability finds both.
-async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, elapsed: Duration) {
-    {
-        let mut statistics = shared.statistics.lock();
-        statistics.txgs += 1;
-        statistics.written.blocks += done.written.blocks;
-        statistics.written.bytes += done.written.bytes;
-        statistics.written.device_bytes += done.written.device_bytes;
-        statistics.syncing += elapsed;
-        statistics.longest = statistics.longest.max(elapsed);
-    }
-    let find = |dataset: &u64| shared.volumes.lock().get(dataset).map(|entry| Arc::clone(&entry.volume));
-    for (dataset, data) in done.volumes {
-        if let Some(volume) = find(&dataset) {
-            volume.committed(txg, data);
-        }
-    }
-    if let Some(view) = &syncer.view {
-        shared.view.store(Arc::clone(view));
-        if let Ok(conduct) = Conduct::of(view).await {
-            shared.conduct.store(Arc::new(conduct));
-        }
-        for change in done.changes {
-            tell(shared, view, change).await;
-        }
-    }
-    for log in shared.logs.all() {
-        log.committed(txg);
-    }
-    for vdev in shared.means.space.barred() {
-        if shared.means.direct.takes_writes(vdev) {
-            shared.means.space.readmit_device(vdev);
-        }
-    }
-    for (dataset, Room { limit, own }) in done.rooms {
-        if let Some(entry) = shared.volumes.lock().get(&dataset) {
-            entry.txgs.set_room(limit, own);
-        }
-    }
-    shared.txgs.synced(txg, done.shared_room);
-    if done.more_to_free {
-        let txgs = Arc::clone(&shared.txgs);
-        tokio::spawn(async move {
-            tokio::time::sleep(FREE_PAUSE).await;
-            txgs.wake();
-        });
-    }
-}
-
-/// Tells an open volume what happened to its dataset.
-async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
-    let (Change::Content(number)
-    | Change::Renamed(number)
-    | Change::Destroyed(number)
-    | Change::Properties(number)) = change;
-    let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
-        return;
-    };
-    if change == Change::Destroyed(number) {
-        volume.close();
-        shared.volumes.lock().remove(&number);
-        return;
-    }
-    let outcome = async {
-        let (data, name) = content(view, number).await?;
-        if change == Change::Content(number) {
-            volume.replaced(data);
-        }
-        let dataset = view.dsl().await?.lookup(&name).await?;
-        let (identity, service) = describe(view, &dataset).await?;
-        volume.update(identity, service);
-        Ok::<(), OpenError>(())
-    };
-    if let Err(error) = outcome.await {
-        tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
-        volume.close();
-        shared.volumes.lock().remove(&number);
-    }
-}
-
-/// The data object and the name of a volume in a committed state.
-async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
-    let found = view.mos().dnode(number).await?;
-    let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
-    let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
-    let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
-    let name = view.dsl().await?.head_name(number).await?.unwrap_or_default();
-    Ok((set.object(DATA).await?, name))
-}
-
-/// Who a volume is and how its clients are to be treated.
-async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
-    let pool_guid = dataset.dsl().pool_guid();
-    let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
-    let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
-    let properties = dataset.properties().await?;
-    let number = |name: &str| properties.number(name).unwrap_or(0);
-    let sync = match number("sync") {
-        1 => SyncMode::Always,
-        2 => SyncMode::Disabled,
-        _ => SyncMode::Standard,
-    };
-    let service = Service {
-        size: shape.size,
-        // A legal block is at most 16 MiB, so it fits.
-        block: u32::try_from(shape.block).unwrap_or(u32::MAX),
-        read_only: number("readonly") == 1,
-        sync,
-        block_space: pool::space::block_space(&view.tree(), shape.block) * number("copies").clamp(1, 3),
-        throughput: number("logbias") == 1,
-        punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
-    };
-    Ok((identity, service))
 }

@@ -130,6 +130,8 @@ pub struct Syncer {
     pub scans: Arc<Scans>,
     /// How large the devices of leaves were, by guid.
     pub(crate) sizes: BTreeMap<u64, u64>,
+    /// Log devices that fail, by guid, and the transaction group in which that was seen: see [`devices::persist`].
+    pub(crate) failing_logs: BTreeMap<u64, u64>,
 }
 
 /// What a [`Task`] returns.
@@ -175,8 +177,8 @@ pub struct Done {
     pub changes: Vec<Change>,
     /// What went to the devices.
     pub written: Written,
-    /// There is more to free for destroyed datasets.
-    pub more_to_free: bool,
+    /// There is more to free for destroyed datasets, or to be written down in another group.
+    pub more_to_do: bool,
     /// Bytes anybody may take who has nothing reserved.
     pub shared_room: u64,
     /// Of the volumes asked for.
@@ -231,7 +233,7 @@ impl Syncer {
             for task in work.tasks {
                 (task.run)(self).await?;
             }
-            done.more_to_free = dsl::free_some(self, FREES_PER_TXG).await?;
+            done.more_to_do = dsl::free_some(self, FREES_PER_TXG).await?;
             scan::sync(self).await?;
             self.note_devices().await?;
             self.settle().await?;
@@ -249,6 +251,7 @@ impl Syncer {
             self.commit().await?;
             Afterwards::run(self).await;
             done.changes = std::mem::take(&mut self.changes);
+            done.more_to_do |= !self.failing_logs.is_empty();
             Ok(done)
         })
     }

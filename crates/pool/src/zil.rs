@@ -34,6 +34,7 @@ use crate::{
     },
     status::human,
     traverse::LEVEL_LOG,
+    vdev::Vdev,
 };
 
 /// Blocks of one chain: at 4 KiB each, more than any pool lets a log grow to.
@@ -273,7 +274,8 @@ pub struct Found {
 /// Why a place of a chain has no block.
 #[derive(Clone, Debug)]
 pub enum NoBlock {
-    /// What is there is no block of this log: none was ever written.
+    /// What is there is no block of this log: none was ever written, or none that still matters (its device was
+    /// excluded, which is only written down when nothing depends on it).
     Unwritten,
     /// Devices did not answer: there may be one.
     Unreadable(BlockError),
@@ -313,7 +315,9 @@ impl Reader {
         };
         let (raw, why) = match read {
             Ok(raw) => (Some(raw), NoBlock::Unwritten),
-            Err(error) if *error.kind() == BlockErrorKind::Device => (None, NoBlock::Unreadable(error)),
+            Err(error) if *error.kind() == BlockErrorKind::Device && !self.is_on_excluded(&pointer) => {
+                (None, NoBlock::Unreadable(error))
+            }
             Err(_) => (None, NoBlock::Unwritten),
         };
         let block = self.chain.follow(raw);
@@ -322,6 +326,12 @@ impl Reader {
             self.ahead = Some(tokio::spawn(async move { io.read_tentative(&pointer, at).await }));
         }
         Some(Found { pointer, at, block: block.ok_or(why) })
+    }
+
+    /// Whether a block lay on devices that were excluded since: then all that was logged there is in the pool.
+    fn is_on_excluded(&self, pointer: &BlkPtr) -> bool {
+        let tree = self.io.tree();
+        pointer.dvas().all(|dva| tree.top(u64::from(dva.vdev)).is_some_and(Vdev::is_excluded))
     }
 }
 

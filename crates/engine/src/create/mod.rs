@@ -186,6 +186,7 @@ pub fn create<'a>(
             afterwards: Afterwards::default(),
             scans: Arc::default(),
             sizes: std::collections::BTreeMap::new(),
+            failing_logs: std::collections::BTreeMap::new(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

@@ -5,7 +5,11 @@
 //!
 //! Facts: docs/format/vdevs.md §9, §9.2.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+};
 
 use disk::Disk;
 use ondisk::{
@@ -188,10 +192,22 @@ fn moved(cx: &mut Syncer, guid: u64, path: &str) -> Result<(), OpError> {
 }
 
 /// Puts into the configuration how leaves are now. True if that changed it.
+///
+/// That a log device failed is written down only behind the transaction group that was open when it was seen: whoever
+/// opens the pool then, we or others, takes it that nothing on that device is needed any more, and until that group is
+/// committed it may hold the only copy of what was acknowledged.
 pub(crate) fn persist(cx: &mut Syncer) -> bool {
     let tree = cx.io.tree();
     let leaves: BTreeMap<u64, &Vdev> = tree.leaves().into_iter().map(|leaf| (leaf.guid, leaf)).collect();
     let (mut changed, txg) = (false, cx.txg);
+    let logs: BTreeSet<u64> = tree
+        .tops
+        .iter()
+        .filter(|top| top.class() == Class::Log)
+        .flat_map(Vdev::leaves)
+        .map(|leaf| leaf.guid)
+        .collect();
+    let was_failing = std::mem::take(&mut cx.failing_logs);
     for top in tops_mut(&mut cx.config) {
         walk_mut(top, &mut |list| {
             if let Some(vdev) = list.u64("guid").and_then(|guid| leaves.get(&guid))
@@ -202,7 +218,15 @@ pub(crate) fn persist(cx: &mut Syncer) -> bool {
                 if leaf.condition.get().resilvering != resilvering {
                     leaf.condition.update(|now| now.resilvering = resilvering);
                 }
-                changed |= describe(list, &leaf.condition.get(), lacks, txg);
+                let mut now = Standing::clone(&leaf.condition.get());
+                if now.faulted && logs.contains(&vdev.guid) && list.u64("faulted").unwrap_or(0) == 0 {
+                    let seen = was_failing.get(&vdev.guid).copied().unwrap_or(txg);
+                    if txg <= seen {
+                        cx.failing_logs.insert(vdev.guid, seen);
+                        now.faulted = false;
+                    }
+                }
+                changed |= describe(list, &now, lacks, txg);
             }
         });
     }

@@ -133,6 +133,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             afterwards: Afterwards::default(),
             scans: Arc::default(),
             sizes: BTreeMap::new(),
+            failing_logs: BTreeMap::new(),
         })
     })
 }

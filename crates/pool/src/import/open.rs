@@ -360,12 +360,12 @@ async fn read_config(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<NvList, 
 }
 
 /// Names of top-level devices that cannot be read: those of the log, or the others. A log that an administrator took
-/// offline is not missing: nothing lay on it then.
+/// offline or that was excluded for its faults is not missing: nothing lay on it then.
 fn missing(tree: &Tree, log: bool) -> Vec<String> {
     let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
     tree.tops
         .iter()
-        .filter(|top| !(is_log(top) && top.state().0 == State::Offline))
+        .filter(|top| !(is_log(top) && (top.state().0 == State::Offline || top.is_excluded())))
         .filter(|top| !top.is_readable() && is_log(top) == log && !matches!(top.kind, Kind::Draid { .. }))
         .flat_map(|top| {
             let line = |vdev: &Vdev, indent: &str| {

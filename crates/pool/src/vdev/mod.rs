@@ -496,6 +496,16 @@ impl Vdev {
         }
     }
 
+    /// Whether it was excluded for its faults, all of it, and the configuration says so: of a log device, that is only
+    /// written down when everything it was trusted with is in the pool.
+    #[must_use]
+    pub fn is_excluded(&self) -> bool {
+        match &self.leaf {
+            Some(leaf) => leaf.condition.get().faulted,
+            None => !self.children.is_empty() && self.children.iter().all(Self::is_excluded),
+        }
+    }
+
     /// Whether data can be read from it at all.
     #[must_use]
     pub fn is_readable(&self) -> bool {

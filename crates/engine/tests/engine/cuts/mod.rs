@@ -310,6 +310,14 @@ async fn power_cuts_on_raidz() {
     campaign(LAYOUTS[3]).await;
 }
 
+/// A log device that failed is written down as failed only when nothing on it is needed any more: then the pool opens
+/// without it, and without being told to.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_failed_is_not_missed() {
+    let mut campaign = Campaign::new(LAYOUTS[1], BOUNDS, 0).await;
+    campaign.word(b"vkuFpLjMu", None).await.unwrap_or_else(|violation| panic!("{violation}"));
+}
+
 /// A disk that lies is found out, whatever the lie: the explorer sees what a wrong order would do.
 #[tokio::test(start_paused = true)]
 async fn an_order_that_is_not_kept_is_found() {

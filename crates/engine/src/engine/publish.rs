@@ -1,0 +1,138 @@
+//! What a commit means for those who use the pool: volumes, views, logs, whoever waited.
+
+use std::{sync::Arc, time::Duration};
+
+use block::Identity;
+use ondisk::dsl::DatasetPhys;
+use pool::{
+    Pool,
+    dmu::{Object, ObjectSet, ReadError},
+    dsl::Dataset,
+};
+
+use super::{Conduct, OpenError, Shared};
+use crate::{
+    sync::{Change, Done, Room, Syncer},
+    volume::{Service, SyncMode},
+};
+
+/// Object with a volume's data.
+const DATA: u64 = 1;
+/// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
+const FREE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Tells everybody what was committed. The order matters: volumes read from the new state before the view shows
+/// it, and whoever waited for durability finds both.
+pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, done: Done, elapsed: Duration) {
+    {
+        let mut statistics = shared.statistics.lock();
+        statistics.txgs += 1;
+        statistics.written.blocks += done.written.blocks;
+        statistics.written.bytes += done.written.bytes;
+        statistics.written.device_bytes += done.written.device_bytes;
+        statistics.syncing += elapsed;
+        statistics.longest = statistics.longest.max(elapsed);
+    }
+    let find = |dataset: &u64| shared.volumes.lock().get(dataset).map(|entry| Arc::clone(&entry.volume));
+    for (dataset, data) in done.volumes {
+        if let Some(volume) = find(&dataset) {
+            volume.committed(txg, data);
+        }
+    }
+    if let Some(view) = &syncer.view {
+        shared.view.store(Arc::clone(view));
+        if let Ok(conduct) = Conduct::of(view).await {
+            shared.conduct.store(Arc::new(conduct));
+        }
+        for change in done.changes {
+            tell(shared, view, change).await;
+        }
+    }
+    for log in shared.logs.all() {
+        log.committed(txg);
+    }
+    for vdev in shared.means.space.barred() {
+        if shared.means.direct.takes_writes(vdev) {
+            shared.means.space.readmit_device(vdev);
+        }
+    }
+    for (dataset, Room { limit, own }) in done.rooms {
+        if let Some(entry) = shared.volumes.lock().get(&dataset) {
+            entry.txgs.set_room(limit, own);
+        }
+    }
+    shared.txgs.synced(txg, done.shared_room);
+    if done.more_to_do {
+        let txgs = Arc::clone(&shared.txgs);
+        tokio::spawn(async move {
+            tokio::time::sleep(FREE_PAUSE).await;
+            txgs.wake();
+        });
+    }
+}
+
+/// Tells an open volume what happened to its dataset.
+async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
+    let (Change::Content(number)
+    | Change::Renamed(number)
+    | Change::Destroyed(number)
+    | Change::Properties(number)) = change;
+    let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
+        return;
+    };
+    if change == Change::Destroyed(number) {
+        volume.close();
+        shared.volumes.lock().remove(&number);
+        return;
+    }
+    let outcome = async {
+        let (data, name) = content(view, number).await?;
+        if change == Change::Content(number) {
+            volume.replaced(data);
+        }
+        let dataset = view.dsl().await?.lookup(&name).await?;
+        let (identity, service) = describe(view, &dataset).await?;
+        volume.update(identity, service);
+        Ok::<(), OpenError>(())
+    };
+    if let Err(error) = outcome.await {
+        tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
+        volume.close();
+        shared.volumes.lock().remove(&number);
+    }
+}
+
+/// The data object and the name of a volume in a committed state.
+pub(super) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
+    let found = view.mos().dnode(number).await?;
+    let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
+    let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+    let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
+    let name = view.dsl().await?.head_name(number).await?.unwrap_or_default();
+    Ok((set.object(DATA).await?, name))
+}
+
+/// Who a volume is and how its clients are to be treated.
+pub(super) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
+    let pool_guid = dataset.dsl().pool_guid();
+    let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
+    let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
+    let properties = dataset.properties().await?;
+    let number = |name: &str| properties.number(name).unwrap_or(0);
+    let sync = match number("sync") {
+        1 => SyncMode::Always,
+        2 => SyncMode::Disabled,
+        _ => SyncMode::Standard,
+    };
+    let service = Service {
+        size: shape.size,
+        // A legal block is at most 16 MiB, so it fits.
+        block: u32::try_from(shape.block).unwrap_or(u32::MAX),
+        read_only: number("readonly") == 1,
+        sync,
+        block_space: pool::space::block_space(&view.tree(), shape.block) * number("copies").clamp(1, 3),
+        throughput: number("logbias") == 1,
+        punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
+    };
+    Ok((identity, service))
+}

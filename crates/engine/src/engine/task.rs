@@ -1,0 +1,138 @@
+//! The syncing task: one transaction group after the other, until the pool is left.
+
+use std::sync::Arc;
+
+use super::{Ending, Shared, publish::publish};
+use crate::{
+    events::Event,
+    open::multihost::Heartbeats,
+    sync::{Syncer, Task, Work},
+    volume::LiveVolume,
+};
+
+/// The syncing task.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    mut syncer: Box<Syncer>,
+    mut heartbeats: Heartbeats,
+) -> Box<Syncer> {
+    loop {
+        next(&shared, &mut syncer).await;
+        if shared.suspension.is_given_up() {
+            return syncer;
+        }
+        let ending = *shared.ending.lock();
+        if ending.is_some() {
+            shared.txgs.refuse("the pool is being closed");
+            for entry in shared.volumes.lock().values() {
+                entry.volume.close();
+            }
+            for log in shared.logs.all() {
+                log.end().await;
+            }
+        }
+        // Before the group is closed: a write that was acknowledged before a command was given must be in the
+        // command's group or an earlier one, or a snapshot would lack it.
+        let tasks = take_tasks(&shared);
+        let (txg, touched) = shared.txgs.close().await;
+        if !shared.tasks.lock().is_empty() {
+            shared.txgs.wake();
+        }
+        let volumes: Vec<Arc<LiveVolume>> =
+            shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
+        let concerned = |volume: &&Arc<LiveVolume>| {
+            volume.is_dirty(txg) || shared.logs.get(volume.dataset()).is_some_and(|log| log.needs_sync(txg))
+        };
+        let dirty: Vec<Arc<LiveVolume>> = volumes.iter().filter(concerned).cloned().collect();
+        let wanted = touched || !tasks.is_empty() || shared.txgs.is_wanted(txg) || ending.is_some();
+        if !wanted {
+            shared.txgs.skipped(txg);
+            continue;
+        }
+        if let Some(state) = ending.map(Ending::state) {
+            heartbeats.stop();
+            crate::open::close(&mut syncer, state);
+        }
+        let mut answers = Vec::new();
+        let mut work =
+            Work { rooms: volumes.iter().map(|volume| volume.dataset()).collect(), ..Work::default() };
+        for volume in &dirty {
+            work.volumes.push((volume.dataset(), volume.dirty(txg)));
+        }
+        for task in tasks {
+            let Task { is_snapshot, run, done } = task;
+            answers.push(done);
+            work.tasks.push(Task { is_snapshot, run, done: Box::new(|_| {}) });
+        }
+        if shared.means.space.is_wanted() {
+            // A log that is to begin in this group needs a place in it.
+            restock(&mut syncer).await;
+        }
+        let start = tokio::time::Instant::now();
+        // Without heartbeats another host may have taken the pool over.
+        let outcome = match heartbeats.failure() {
+            Some(error) => Err(error),
+            None => syncer.sync_txg(txg, (shared.options.now)(), work).await,
+        };
+        match outcome {
+            Ok(done) => {
+                let elapsed = start.elapsed();
+                publish(&shared, &syncer, txg, done, elapsed).await;
+                if ending.is_none() {
+                    heartbeats.committed(&syncer, shared.options.now);
+                }
+                answers.into_iter().for_each(|answer| answer(Ok(())));
+            }
+            Err(error) => {
+                tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
+                *shared.failed.lock() = Some(error.clone());
+                // Nobody is to wait for it to be cleared.
+                shared.suspension.give_up();
+                shared.events.tell(Event::Suspended { why: error.to_string() });
+                shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
+                answers.into_iter().for_each(|answer| answer(Err(error.clone())));
+                let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
+                left.into_iter().for_each(|task| (task.done)(Err(error.clone())));
+                return syncer;
+            }
+        }
+        let is_idle = shared.tasks.lock().is_empty();
+        if ending.is_some() && is_idle {
+            // A volume of the last group may still be read from; that it is closed keeps it from lying.
+            return syncer;
+        }
+    }
+}
+
+/// Waits until the open group should be synced, and gives logs the space they ask for meanwhile.
+async fn next(shared: &Shared, syncer: &mut Syncer) {
+    let reason = shared.txgs.next();
+    tokio::pin!(reason);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut reason => return,
+            () = shared.means.space.asked() => restock(syncer).await,
+        }
+    }
+}
+
+/// Gives logs the space they ask for.
+async fn restock(syncer: &mut Syncer) {
+    if let Err(error) = syncer.out.alloc.restock().await {
+        tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
+    }
+}
+
+/// Commands for one transaction group: up to the first that may not follow a snapshot.
+fn take_tasks(shared: &Shared) -> Vec<Task> {
+    let mut queue = shared.tasks.lock();
+    let mut taken: Vec<Task> = Vec::new();
+    while let Some((_, next)) = queue.front() {
+        if taken.last().is_some_and(|last| last.is_snapshot) && !next.is_snapshot {
+            break;
+        }
+        taken.extend(queue.pop_front().map(|(_, task)| task));
+    }
+    taken
+}
