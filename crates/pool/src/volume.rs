@@ -247,14 +247,13 @@ impl Volume {
 
     /// Notes that `blocks` were asked for and, if that continues a sequence, fetches what comes next.
     fn read_ahead(&self, blocks: Range<u64>) {
-        let Some(next) = self.readahead.observe(blocks) else { return };
-        let end = self.geometry.size.div_ceil(self.data.block_bytes());
-        let next = next.start..next.end.min(end);
+        let next = self.readahead.observe(blocks);
         if next.is_empty() {
             return;
         }
+        let end = self.geometry.size.div_ceil(self.data.block_bytes());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        for piece in self.readahead.start(next) {
+        for piece in self.readahead.start(&next, end) {
             let data = Arc::clone(&self.data);
             runtime.spawn(async move {
                 fetch(&data, piece.blocks.clone()).await;
