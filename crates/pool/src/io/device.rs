@@ -270,12 +270,14 @@ impl Reader {
 
     /// A range of a leaf, as it is.
     pub(super) async fn read_leaf(&self, vdev: &Vdev, range: Range, trail: &Trail) -> Option<Bytes> {
-        let (state, aux) = vdev.state();
         let leaf = vdev.leaf.as_ref()?;
-        let Some(disk) = leaf.disk().filter(|_| state.is_readable()) else {
+        let standing = leaf.condition.get();
+        let (state, aux) = standing.state();
+        let Some(disk) = standing.disk.clone().filter(|_| state.is_readable()) else {
             trail.fault(vdev, range.offset, aux.note().unwrap_or(state.word(aux)));
             return None;
         };
+        drop(standing);
         let start =
             range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
         let units = u32::try_from(range.len).ok()?.div_ceil(IN_FLIGHT_UNIT);

@@ -60,7 +60,7 @@ mod trail;
 pub use ear::{Ear, Wrong};
 pub use every::Examined;
 pub use repair::{How, Repair, Turn, Turns};
-use trail::Trail;
+use trail::{Guilty, Trail};
 
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -409,7 +409,10 @@ impl Reader {
 
     async fn read_raw_along(&self, bp: &BlkPtr, at: Bookmark, trail: Trail) -> Result<Bytes, BlockError> {
         let found = self.read_stored(bp, 0, &trail).await;
-        if let (Some(ear), Some((corrupt, refused))) = (self.ear.get(), trail.guilty()) {
+        if let Some(ear) = self.ear.get()
+            && let Some(Guilty { corrupt, refused }) = trail.guilty()
+        {
+            let (corrupt, refused) = (corrupt.into_vec(), refused.into_vec());
             ear.wrong(Wrong { bp: *bp, at, corrupt, refused, is_lost: found.is_none() });
         }
         if let Some(raw) = found {

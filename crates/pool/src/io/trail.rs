@@ -27,10 +27,16 @@ pub(crate) struct Trail {
     scan: bool,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
+    guilty: Mutex<Guilty>,
+}
+
+/// Who did what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guilty {
     /// Leaves that answered wrongly and should not have.
-    corrupt: Mutex<SmallVec<[u64; 4]>>,
+    pub(crate) corrupt: SmallVec<[u64; 4]>,
     /// Leaves that refused just now.
-    refused: Mutex<SmallVec<[u64; 4]>>,
+    pub(crate) refused: SmallVec<[u64; 4]>,
 }
 
 impl Trail {
@@ -56,18 +62,18 @@ impl Trail {
 
     /// This leaf gave other bytes than were written to it.
     pub(crate) fn corrupt(&self, guid: u64) {
-        note(&self.corrupt, guid);
+        note(&mut self.guilty.lock().corrupt, guid);
     }
 
     /// This leaf refused to answer.
     pub(crate) fn refused(&self, guid: u64) {
-        note(&self.refused, guid);
+        note(&mut self.guilty.lock().refused, guid);
     }
 
-    /// Who did what: (wrong answers, none). `None` if all went well.
-    pub(crate) fn guilty(&self) -> Option<(Vec<u64>, Vec<u64>)> {
-        let (corrupt, refused) = (self.corrupt.lock().to_vec(), self.refused.lock().to_vec());
-        (!corrupt.is_empty() || !refused.is_empty()).then_some((corrupt, refused))
+    /// Who did what. `None` if all went well.
+    pub(crate) fn guilty(&self) -> Option<Guilty> {
+        let guilty = self.guilty.lock();
+        (!guilty.corrupt.is_empty() || !guilty.refused.is_empty()).then(|| guilty.clone())
     }
 
     pub(crate) fn fault(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
@@ -103,8 +109,7 @@ impl Trail {
     }
 }
 
-fn note(list: &Mutex<SmallVec<[u64; 4]>>, guid: u64) {
-    let mut list = list.lock();
+fn note(list: &mut SmallVec<[u64; 4]>, guid: u64) {
     if !list.contains(&guid) {
         list.push(guid);
     }

@@ -5,11 +5,13 @@
 //! count. Facts: docs/format/vdevs.md §9 (nothing of this is on disk).
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// An I/O that took longer is counted: `zpool status -s`.
@@ -40,8 +42,10 @@ struct Beats {
     samples: AtomicU64,
     /// Nanoseconds.
     typical: AtomicU64,
-    /// When the last one ended.
-    ended: Mutex<Option<Instant>>,
+    /// When the first one began.
+    base: OnceLock<Instant>,
+    /// When the last one ended: nanoseconds behind `base`, plus one. Zero: none has.
+    ended: AtomicU64,
 }
 
 /// A read that is under way.
@@ -56,8 +60,10 @@ impl Pulse {
     /// A read begins.
     #[must_use]
     pub fn begin(&self, demand: Demand) -> Beat<'_> {
-        self.of(demand).in_flight.fetch_add(1, Relaxed);
-        Beat { pulse: self, demand, since: Instant::now() }
+        let (beats, since) = (self.of(demand), Instant::now());
+        beats.base.get_or_init(|| since);
+        beats.in_flight.fetch_add(1, Relaxed);
+        Beat { pulse: self, demand, since }
     }
 
     /// Reads of clients under way.
@@ -72,7 +78,9 @@ impl Pulse {
         if self.in_flight() > 0 {
             return Some(Duration::ZERO);
         }
-        self.clients.ended.lock().map(|ended| ended.elapsed())
+        let ended = self.clients.ended.load(Relaxed).checked_sub(1)?;
+        let base = self.clients.base.get()?;
+        Some(base.elapsed().saturating_sub(Duration::from_nanos(ended)))
     }
 
     /// What clients' reads took lately; none if there was none yet.
@@ -134,7 +142,7 @@ impl Beats {
     }
 
     fn add(&self, time: Duration) {
-        let now = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let now = nanos(time);
         let before = self.typical.load(Relaxed);
         let first = self.samples.fetch_add(1, Relaxed) == 0;
         // Two at once may lose one of them: it is an average of many.
@@ -149,17 +157,30 @@ impl Beat<'_> {
         let time = self.since.elapsed();
         self.pulse.of(self.demand).add(time);
         self.pulse.took(time);
+        self.over(time);
+        std::mem::forget(self);
+    }
+
+    /// It is no longer under way, so long after its begin.
+    fn over(&self, time: Duration) {
+        let beats = self.pulse.of(self.demand);
+        if let Some(base) = beats.base.get() {
+            let ended = self.since.saturating_duration_since(*base) + time;
+            beats.ended.store(nanos(ended).saturating_add(1), Relaxed);
+        }
+        beats.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
 impl Drop for Beat<'_> {
     fn drop(&mut self) {
-        let beats = self.pulse.of(self.demand);
-        if self.demand == Demand::Client {
-            *beats.ended.lock() = Some(Instant::now());
-        }
-        beats.in_flight.fetch_sub(1, Relaxed);
+        // Given up: it was not answered, so nothing is learnt of how fast the leaf is.
+        self.over(self.since.elapsed());
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
