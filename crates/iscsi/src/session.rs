@@ -102,10 +102,9 @@ impl Work {
     }
 }
 
-/// What a task management function does once this session's own commands have ended.
+/// What a task management function does once this session's own commands have ended, if it does more than to end them.
 #[derive(Clone, Copy, Debug)]
-enum Then {
-    Answer,
+enum Act {
     /// For a logical unit, or for all of them.
     Reset {
         attention: Sense,
@@ -120,7 +119,7 @@ enum Then {
 /// What waits for aborted commands to end.
 #[derive(Debug)]
 enum Reply {
-    TaskManagement(Then),
+    TaskManagement(Option<Act>),
     Logout,
 }
 
@@ -157,7 +156,7 @@ pub struct Session {
     queued: VecDeque<u32>,
     /// Commands that want to ask for data, oldest first.
     waiting: VecDeque<u32>,
-    resets: VecDeque<(u32, Then)>,
+    resets: VecDeque<(u32, Act)>,
     /// Resets asked for and not answered.
     resetting: usize,
     waits: Vec<Wait>,
@@ -338,11 +337,10 @@ impl Session {
 
     /// The next thing to run, if the budget allows.
     pub fn poll_work(&mut self) -> Option<Work> {
-        if let Some((itt, then)) = self.resets.pop_front() {
-            let (lun, kind) = match then {
-                Then::Reset { attention, lun, .. } => (lun, WorkKind::Reset(attention)),
-                Then::Clear { lun } => (Some(lun), WorkKind::ClearTaskSet),
-                Then::Answer => (None, WorkKind::ClearTaskSet),
+        if let Some((itt, act)) = self.resets.pop_front() {
+            let (lun, kind) = match act {
+                Act::Reset { attention, lun, .. } => (lun, WorkKind::Reset(attention)),
+                Act::Clear { lun } => (Some(lun), WorkKind::ClearTaskSet),
             };
             let units = self.units.iter().filter(|(number, _)| lun.is_none_or(|lun| lun == *number));
             return Some(Work { itt, units: units.map(|(_, attached)| attached.clone()).collect(), kind });
@@ -673,7 +671,7 @@ impl Session {
         }
         let function = header.flags() & 0x7f;
         let lun = scsi::lun_number(header.lun()).filter(|_| self.unit(header.lun()).is_some());
-        let (on, then) = match (function, lun) {
+        let (on, act) = match (function, lun) {
             (1, _) => {
                 let tag = header.word20();
                 if !self.tasks.contains_key(&tag) {
@@ -686,26 +684,28 @@ impl Session {
                     }
                     return self.task_management_done(itt, 1);
                 }
-                (self.abort(|task| task.ask.itt == tag), Then::Answer)
+                (self.abort(|task| task.ask.itt == tag), None)
             }
             (2 | 4 | 5, None) => return self.task_management_done(itt, 2),
-            (2, Some(lun)) => (self.abort_lun(lun), Then::Answer),
-            (4, Some(lun)) => (self.abort_lun(lun), Then::Clear { lun }),
+            (2, Some(lun)) => (self.abort_lun(lun), None),
+            (4, Some(lun)) => (self.abort_lun(lun), Some(Act::Clear { lun })),
             (5, Some(lun)) => {
                 let attention = Sense::DEVICE_RESET;
-                (self.abort_lun(lun), Then::Reset { attention, lun: Some(lun), cold: false })
+                (self.abort_lun(lun), Some(Act::Reset { attention, lun: Some(lun), cold: false }))
             }
             (6, _) => {
-                (self.abort(|_| true), Then::Reset { attention: Sense::BUS_RESET, lun: None, cold: false })
+                let attention = Sense::BUS_RESET;
+                (self.abort(|_| true), Some(Act::Reset { attention, lun: None, cold: false }))
             }
             (7, _) => {
-                (self.abort(|_| true), Then::Reset { attention: Sense::POWER_ON, lun: None, cold: true })
+                let attention = Sense::POWER_ON;
+                (self.abort(|_| true), Some(Act::Reset { attention, lun: None, cold: true }))
             }
             (8, _) => return self.task_management_done(itt, 4),
             // CLEAR ACA: there never is an ACA condition (NormACA in INQUIRY).
             _ => return self.task_management_done(itt, 5),
         };
-        self.wait(Wait { itt, reply: Reply::TaskManagement(then), on });
+        self.wait(Wait { itt, reply: Reply::TaskManagement(act), on });
     }
 
     fn abort_lun(&mut self, lun: u16) -> Vec<u32> {
@@ -751,11 +751,11 @@ impl Session {
     fn waited(&mut self, itt: u32, reply: &Reply) {
         match reply {
             Reply::Logout => self.logout_response(itt, 0),
-            Reply::TaskManagement(Then::Answer) => self.task_management_done(itt, 0),
-            Reply::TaskManagement(then) => {
+            Reply::TaskManagement(None) => self.task_management_done(itt, 0),
+            Reply::TaskManagement(Some(act)) => {
                 self.resetting = self.resetting.saturating_add(1);
-                self.resets.push_back((itt, *then));
-                if let Then::Reset { cold: true, .. } = then {
+                self.resets.push_back((itt, *act));
+                if let Act::Reset { cold: true, .. } = act {
                     self.targets.end_sessions(&self.key.target);
                 }
             }
