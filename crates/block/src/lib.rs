@@ -12,8 +12,10 @@ use smallvec::SmallVec;
 
 mod keeper;
 mod mem;
+mod quiet;
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
 pub use mem::MemVolume;
+pub use quiet::Quiet;
 
 /// What a [`BlockVolume`] operation returns.
 pub type VolumeFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, VolumeError>> + Send + 'a>>;

@@ -1,5 +1,5 @@
 //! A gate for log lines that a client can cause: a few per period, then a count of those left out, so
-//! that nobody can fill a disk by sending garbage.
+//! that nobody can fill a disk by sending garbage. Here because all targets need it.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -8,8 +8,9 @@ use tokio::time::Instant;
 const PERIOD: Duration = Duration::from_secs(10);
 const PER_PERIOD: u32 = 10;
 
+/// Says how often a target may write such a line. See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Quiet {
+pub struct Quiet {
     state: Mutex<State>,
 }
 
@@ -22,14 +23,14 @@ struct State {
 
 impl Quiet {
     /// Says something unless too much was said lately; `say` gets the number of lines left out before.
-    pub(crate) fn warn(&self, say: impl FnOnce(u64)) {
+    pub fn say(&self, say: impl FnOnce(u64)) {
         if let Some(left_out) = self.allow(Instant::now()) {
             say(left_out);
         }
     }
 
     /// Whether to write a line now, and how many were left out before it.
-    pub(crate) fn allow(&self, now: Instant) -> Option<u64> {
+    fn allow(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let fresh = state.since.is_none_or(|since| now.saturating_duration_since(since) >= PERIOD);
         if fresh {

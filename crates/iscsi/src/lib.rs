@@ -27,7 +27,6 @@ pub mod iqn;
 pub mod login;
 pub mod negotiate;
 pub mod pdu;
-mod quiet;
 mod serve;
 pub mod session;
 mod targets;

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use block::Quiet;
 use bytes::BytesMut;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use scsi::Response;
@@ -34,7 +35,6 @@ use crate::{
     crowd::Crowd,
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
-    quiet::Quiet,
     session::Session,
     targets::{Claim, Counters, Order, Portal, SessionInfo, Targets},
 };
@@ -92,7 +92,7 @@ impl Server {
                             Ok(accepted) => accepted,
                             Err(error) => {
                                 // Out of descriptors, most likely: others will close theirs.
-                                quiet.warn(|left_out| tracing::warn!(%error, left_out, "iscsi: cannot accept"));
+                                quiet.say(|left_out| tracing::warn!(%error, left_out, "iscsi: cannot accept"));
                                 sleep(Duration::from_millis(100)).await;
                                 continue;
                             }
@@ -104,14 +104,14 @@ impl Server {
                         let stranger = strangers.enter(ip, config.logins_max.div_ceil(2));
                         let entered = permit.zip(place).zip(login.zip(stranger));
                         let Some((stays, until_login)) = entered else {
-                            quiet.warn(|left_out| tracing::warn!(%peer, left_out, "iscsi: too many connections"));
+                            quiet.say(|left_out| tracing::warn!(%peer, left_out, "iscsi: too many connections"));
                             continue;
                         };
                         let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(&quiet));
                         connections.spawn(async move {
                             match connection(stream, peer, targets, stopped, until_login).await {
                                 Ok(()) | Err(Ended::Closed) => {}
-                                Err(error) => quiet.warn(|left_out| {
+                                Err(error) => quiet.say(|left_out| {
                                     tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
                                 }),
                             }

@@ -35,7 +35,6 @@ mod export;
 mod handshake;
 mod outbox;
 pub mod proto;
-mod quiet;
 mod serve;
 mod session;
 mod stats;

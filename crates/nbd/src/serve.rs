@@ -22,21 +22,20 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Extent, Segment, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Extent, Quiet, Segment, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tracing::{debug, error, info, warn};
 
 use crate::{
     error::{NbdError, ProtocolError},
     export::Exports,
-    quiet::Quiet,
     session::{Budget, Limits, Phase, Session},
     stats::{ConnectionInfo, Counters, Published},
     transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
@@ -149,9 +148,9 @@ impl Server {
                     Ok((socket, peer)) => self.admit(&mut tasks, socket, peer, &stopping),
                     Err(error) => {
                         // Out of descriptors, or the peer was faster: neither ends the service.
-                        if let Some(left_out) = self.shared.quiet.allow(Instant::now()) {
+                        self.shared.quiet.say(|left_out| {
                             warn!(%error, left_out, "nbd: cannot accept a connection");
-                        }
+                        });
                         sleep(Duration::from_millis(50)).await;
                     }
                 },
@@ -187,20 +186,18 @@ impl Server {
     }
 
     fn ended(&self, ended: Result<(), tokio::task::JoinError>) {
-        if let Err(error) = ended
-            && let Some(left_out) = self.shared.quiet.allow(Instant::now())
-        {
-            error!(%error, left_out, "nbd: a connection's task failed");
+        if let Err(error) = ended {
+            self.shared.quiet.say(|left_out| error!(%error, left_out, "nbd: a connection's task failed"));
         }
     }
 
     fn admit(&self, tasks: &mut JoinSet<()>, socket: Socket, peer: String, stop: &watch::Receiver<bool>) {
         let mut connections = lock(&self.shared.connections);
         if connections.len() >= self.shared.limits.connections {
-            if let Some(left_out) = self.shared.quiet.allow(Instant::now()) {
-                let limit = self.shared.limits.connections;
+            let limit = self.shared.limits.connections;
+            self.shared.quiet.say(|left_out| {
                 warn!(peer, limit, left_out, "nbd: too many connections, one refused");
-            }
+            });
             return;
         }
         let id = self.shared.next_id.fetch_add(1, Relaxed);
@@ -303,9 +300,7 @@ where
         (Err(end), _) => end,
         (Ok(_), None) => End::Left,
         (Ok(first), Some(export)) => {
-            if let Some(left_out) = shared.quiet.allow(Instant::now()) {
-                info!(peer, export = export.name, left_out, "nbd: connected");
-            }
+            shared.quiet.say(|left_out| info!(peer, export = export.name, left_out, "nbd: connected"));
             // Set once per connection, here.
             drop(connection.export.set(export.name.clone()));
             let removed = export.removed();
@@ -340,7 +335,7 @@ where
             linger(&mut stream).await;
         }
         end => {
-            if let Some(left_out) = shared.quiet.allow(Instant::now()) {
+            shared.quiet.say(|left_out| {
                 let why = match end {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
@@ -348,7 +343,7 @@ where
                     _ => "requests in flight did not finish in time".to_owned(),
                 };
                 warn!(peer, export, why, left_out, "nbd: connection dropped");
-            }
+            });
         }
     }
 }
