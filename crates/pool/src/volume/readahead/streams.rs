@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// First window: two of these must be read in order before anything is fetched.
+/// First window, once two requests have gone on the same way.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Largest window. 8 MiB hide a millisecond of latency up to 8 GB/s.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
@@ -52,7 +52,7 @@ pub(super) struct Streams {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
-    /// One request: it may go on either way.
+    /// It has just begun, and may go on either way.
     #[default]
     Unknown,
     Up,
@@ -62,13 +62,15 @@ enum Way {
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     way: Way,
-    /// The end that moves: one past the highest block read, or the lowest.
+    /// The end that moves: one past the highest block read, or the lowest if it goes down.
     edge: u64,
-    /// The other end, of one that has just begun.
+    /// The lowest block read, of one that has just begun.
     back: u64,
+    /// Requests that went up, less those that went down, of one that has just begun.
+    lean: i32,
     /// How far it is fetched, in the same sense as `edge`.
     fetched: u64,
-    /// Blocks to be ahead; 0 until the stream has proved to be one.
+    /// Blocks to be ahead.
     window: u64,
     /// Blocks its edge has passed, and of those how many were asked for: halved from time to time.
     passed: u64,
@@ -185,39 +187,40 @@ impl Stream {
     }
 
     fn go_on(&mut self, blocks: &Range<u64>, (least, most): (u64, u64), room: bool) -> Option<Range<u64>> {
-        if self.way == Way::Unknown {
-            let goes_down = blocks.end <= self.edge && blocks.start < self.back;
-            self.way = if goes_down { Way::Down } else { Way::Up };
-            if goes_down {
-                self.edge = self.back;
-            }
-            self.fetched = self.edge;
-        }
-        self.asked += blocks.end.saturating_sub(blocks.start);
+        let above = blocks.end.saturating_sub(self.edge);
+        let below = if self.way == Way::Down { self.edge } else { self.back }.saturating_sub(blocks.start);
         let far = match self.way {
-            Way::Down => self.edge.saturating_sub(blocks.start),
-            _ => blocks.end.saturating_sub(self.edge),
+            Way::Unknown => above + below,
+            Way::Up => above,
+            Way::Down => below,
         };
+        self.asked += blocks.end.saturating_sub(blocks.start);
+        self.passed += far;
         if far == 0 {
             return None;
         }
-        self.passed += far;
         if self.passed > 4 * most {
             (self.passed, self.asked) = (self.passed / 2, self.asked / 2);
         }
         match self.way {
+            Way::Unknown => {
+                self.lean += i32::from(above > 0) - i32::from(below > 0);
+                (self.edge, self.back) = (self.edge.max(blocks.end), self.back.min(blocks.start));
+                match self.lean {
+                    2.. => self.way = Way::Up,
+                    ..=-2 => (self.way, self.edge) = (Way::Down, self.back),
+                    _ => return None,
+                }
+                (self.fetched, self.window) = (self.edge, least);
+            }
+            Way::Up => {
+                self.edge = blocks.end;
+                self.fetched = self.fetched.max(self.edge);
+            }
             Way::Down => {
                 self.edge = blocks.start;
                 self.fetched = self.fetched.min(self.edge);
             }
-            _ => {
-                self.edge = blocks.end;
-                self.fetched = self.fetched.max(self.edge);
-            }
-        }
-        if self.window == 0 {
-            self.window = least;
-            return None;
         }
         let ahead = self.edge.abs_diff(self.fetched);
         if ahead > self.window / 2 || !room || !self.is_dense() {
