@@ -12,7 +12,7 @@
 use crate::{
     judge::Judge,
     mini::{Mini, is_sampled},
-    policy::{Block, Policy, Slot, Usage},
+    policy::{Block, GhostHits, Policy, Slot, Usage},
     queues::Queues,
     rules::{ARC, RULES},
 };
@@ -125,6 +125,18 @@ impl Policy for Adaptive {
 
     fn usage(&self) -> Usage {
         self.queues.usage()
+    }
+
+    fn ghost_hits(&self) -> GhostHits {
+        self.queues.ghost_hits()
+    }
+
+    fn rules(&self) -> &'static str {
+        self.rules()
+    }
+
+    fn switches(&self) -> u64 {
+        self.switches
     }
 
     fn memory(&self) -> usize {

@@ -15,7 +15,7 @@
 
 use crate::{
     index::Index,
-    policy::{Block, Policy, Slot, Usage},
+    policy::{Block, GhostHits, Policy, Slot, Usage},
     slab::{List, Slab},
 };
 
@@ -42,13 +42,21 @@ pub struct Arc {
     lists: [List; 4],
     slab: Slab<Entry>,
     ghosts: Index,
+    ghost_hits: GhostHits,
 }
 
 impl Arc {
     /// An empty one.
     #[must_use]
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, p: 0.0, lists: [List::EMPTY; 4], slab: Slab::new(), ghosts: Index::default() }
+        Self {
+            capacity,
+            p: 0.0,
+            lists: [List::EMPTY; 4],
+            slab: Slab::new(),
+            ghosts: Index::default(),
+            ghost_hits: GhostHits::default(),
+        }
     }
 
     fn size(&self, list: usize) -> u64 {
@@ -112,6 +120,11 @@ impl Arc {
         let (b1, b2) = (self.size(B1) as f64, self.size(B2) as f64);
         let of_b2 = usize::from(self.slab.get(ghost).list) == B2;
         let weight = f64::from(block.size);
+        if of_b2 {
+            self.ghost_hits.frequent += 1;
+        } else {
+            self.ghost_hits.recent += 1;
+        }
         self.p = if of_b2 {
             (self.p - (b1 / b2).max(1.0) * weight).max(0.0)
         } else {
@@ -202,6 +215,14 @@ impl Policy for Arc {
             frequent_ghosts: self.size(B2),
             recent_target: self.p as u64,
         }
+    }
+
+    fn ghost_hits(&self) -> GhostHits {
+        self.ghost_hits
+    }
+
+    fn rules(&self) -> &'static str {
+        "arc"
     }
 
     fn memory(&self) -> usize {

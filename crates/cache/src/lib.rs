@@ -37,7 +37,7 @@ pub use self::{
     hits::HitBuffer,
     index::Index,
     plain::Plain,
-    policy::{Block, Policy, Slot, Usage},
+    policy::{Block, GhostHits, Policy, Slot, Usage},
 };
 
 /// Spreads the bits of one word over all 64 (the finaliser of SplitMix64, public domain): a bijection.

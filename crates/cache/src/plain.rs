@@ -1,7 +1,7 @@
 //! LRU and FIFO: one list, the yardsticks that everybody knows.
 
 use crate::{
-    policy::{Block, Policy, Slot, Usage},
+    policy::{Block, GhostHits, Policy, Slot, Usage},
     slab::{List, Slab},
 };
 
@@ -99,6 +99,17 @@ impl Policy for Plain {
 
     fn usage(&self) -> Usage {
         Usage { recent: self.list.size, recent_target: self.capacity, ..Usage::default() }
+    }
+
+    fn ghost_hits(&self) -> GhostHits {
+        GhostHits::default()
+    }
+
+    fn rules(&self) -> &'static str {
+        match self.order {
+            Order::LastUse => "lru",
+            _ => "fifo",
+        }
     }
 
     fn memory(&self) -> usize {

@@ -30,12 +30,21 @@ pub struct Usage {
     pub recent_target: u64,
 }
 
+/// How often a block came in that was remembered without data, since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GhostHits {
+    /// It had been evicted from `recent` (`mru_ghost_hits`).
+    pub recent: u64,
+    /// From `frequent` (`mfu_ghost_hits`).
+    pub frequent: u64,
+}
+
 /// Decides what stays. A plain value: no lock, no clock, no randomness of its own, no data of blocks.
 ///
 /// The cache keeps the blocks and a map from key to [`Slot`]. It calls [`hit`](Self::hit) for a block it has,
 /// in the order of accesses or in small batches some time later; [`insert`](Self::insert) for one it had to
 /// read. Sizes of all kept blocks together never exceed the capacity when a call returns.
-pub trait Policy {
+pub trait Policy: Send {
     /// A block that is not here comes in: gives it a place, and names those that must go, each once, before it
     /// returns. A block larger than the capacity is refused: `None`, and nothing changes.
     fn insert(&mut self, block: Block, evicted: &mut dyn FnMut(Slot)) -> Option<Slot>;
@@ -55,6 +64,17 @@ pub trait Policy {
 
     /// What it holds.
     fn usage(&self) -> Usage;
+
+    /// How often it could have kept what it gave up.
+    fn ghost_hits(&self) -> GhostHits;
+
+    /// The name of the rules it follows now.
+    fn rules(&self) -> &'static str;
+
+    /// How often it changed them.
+    fn switches(&self) -> u64 {
+        0
+    }
 
     /// Bytes of memory it has allocated: to be charged to the same budget as the blocks.
     fn memory(&self) -> usize;
@@ -78,6 +98,15 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn usage(&self) -> Usage {
         (**self).usage()
+    }
+    fn ghost_hits(&self) -> GhostHits {
+        (**self).ghost_hits()
+    }
+    fn rules(&self) -> &'static str {
+        (**self).rules()
+    }
+    fn switches(&self) -> u64 {
+        (**self).switches()
     }
     fn memory(&self) -> usize {
         (**self).memory()

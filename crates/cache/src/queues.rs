@@ -14,7 +14,7 @@
 
 use crate::{
     ghosts::{From, Ghost, Ghosts, TIME_MASK},
-    policy::{Block, Policy, Slot, Usage},
+    policy::{Block, GhostHits, Policy, Slot, Usage},
     rules::{Promote, Rules, Share},
     slab::{List, Slab},
 };
@@ -79,6 +79,7 @@ pub(crate) struct Queues {
     lists: [List; 2],
     slab: Slab<Item>,
     ghosts: Ghosts,
+    ghost_hits: GhostHits,
 }
 
 impl Queues {
@@ -92,6 +93,7 @@ impl Queues {
             lists: [List::EMPTY; 2],
             slab: Slab::new(),
             ghosts: Ghosts::default(),
+            ghost_hits: GhostHits::default(),
         }
     }
 
@@ -335,6 +337,11 @@ impl Policy for Queues {
         let tag = (block.id >> 32) as u32;
         let before = [From::Recent, From::Frequent].map(|from| self.ghosts.count(from));
         let ghost = self.ghosts.take(tag);
+        match ghost.map(|ghost| ghost.from) {
+            Some(From::Recent) => self.ghost_hits.recent += 1,
+            Some(From::Frequent) => self.ghost_hits.frequent += 1,
+            None => {}
+        }
         if let Some(ghost) = ghost
             && self.rules.share == Share::Learned
         {
@@ -406,6 +413,14 @@ impl Policy for Queues {
             frequent_ghosts: self.ghosts.count(From::Frequent) * mean,
             recent_target: self.recent_target(),
         }
+    }
+
+    fn ghost_hits(&self) -> GhostHits {
+        self.ghost_hits
+    }
+
+    fn rules(&self) -> &'static str {
+        self.rules.name
     }
 
     fn memory(&self) -> usize {

@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Who asked for stable writes, what the intent log did, would a log device help
     Zilstat(Zilstat),
+    /// How the ARC does: hits, misses, sizes, once or every few seconds
+    Arcstat(Arcstat),
     /// Who is told when something is wrong, and what is wrong now
     Alert(Alert),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
@@ -187,6 +189,33 @@ pub(crate) struct Zilstat {
     pub(crate) json: bool,
     /// Volumes, or pools for all of theirs; everything if none is named. Then seconds, and how often
     #[arg(value_name = "VOLUME|POOL… [INTERVAL [COUNT]]")]
+    pub(crate) words: Vec<String>,
+}
+
+/// `millpond arcstat`
+#[derive(Debug, Args)]
+#[command(after_help = crate::arcstat::HELP)]
+pub(crate) struct Arcstat {
+    /// All columns
+    #[arg(short = 'a', conflicts_with_all = ["extended", "fields"])]
+    pub(crate) all: bool,
+    /// The columns of what the lists do
+    #[arg(short = 'x', conflicts_with = "fields")]
+    pub(crate) extended: bool,
+    /// These columns
+    #[arg(short = 'f', value_name = "COLUMN,…", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// JSON, one object a line; all columns unless some are named
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Seconds between reports, and how many
+    #[arg(value_name = "INTERVAL [COUNT]")]
     pub(crate) words: Vec<String>,
 }
 

@@ -10,6 +10,7 @@
 
 mod act;
 mod alert;
+mod arcstat;
 mod args;
 mod ask;
 mod bench;
@@ -109,6 +110,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(args, context).await,
         Command::Alert(args) => alert::run(args, context).await,
         Command::Zilstat(args) => zilstat::run(args, context).await,
+        Command::Arcstat(args) => arcstat::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Ls(args) => files::ls(args, context).await,

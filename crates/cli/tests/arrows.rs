@@ -10,7 +10,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-block", &[]),
     ("millpond-cache", &[]),
     ("millpond-fixtures", &[]),
-    ("millpond-pool", &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk"]),
+    (
+        "millpond-pool",
+        &["millpond-block", "millpond-cache", "millpond-codec", "millpond-disk", "millpond-ondisk"],
+    ),
     (
         "millpond-engine",
         &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk", "millpond-pool"],

@@ -64,6 +64,12 @@ impl IoBuf {
         buf
     }
 
+    /// Bytes of memory a buffer of `len` bytes takes.
+    #[must_use]
+    pub fn capacity_for(len: usize) -> usize {
+        class_of(len).filter(|_| len > 0).map_or_else(|| len.next_multiple_of(Self::ALIGN), class_size)
+    }
+
     /// Bytes the memory behind this buffer has room for; at least `len`, a multiple of [`IoBuf::ALIGN`].
     pub fn capacity(&self) -> usize {
         self.capacity

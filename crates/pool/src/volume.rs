@@ -328,13 +328,13 @@ async fn fetch(data: &Object, blocks: Range<u64>) {
     let mut wanted = Vec::new();
     while let Ok(Some(run)) = runs.next().await {
         if let Run::Block { blkid, pointer } = run
-            && data.source().cached(&pointer).is_none()
+            && !data.source().has(&pointer)
         {
             wanted.push((pointer, data.bookmark(0, blkid)));
         }
     }
     if !wanted.is_empty() {
-        drop(data.source().read_many(&wanted).await);
+        data.source().read_ahead(&wanted).await;
     }
 }
 

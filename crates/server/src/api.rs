@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 pub mod alerts;
+pub mod arc;
 pub mod events;
 pub mod log;
 

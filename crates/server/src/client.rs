@@ -157,6 +157,14 @@ impl Client {
         self.get("/v1/log".to_owned()).await
     }
 
+    /// What its ARC counted and holds.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn arc(&self) -> Result<api::arc::Arc, ClientError> {
+        self.get("/v1/arc".to_owned()).await
+    }
+
     /// What happened since event number `since`, to all pools or one.
     ///
     /// # Errors

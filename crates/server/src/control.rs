@@ -28,6 +28,7 @@ mod events;
 use crate::{
     alerts::Alerts,
     api::{self, DatasetQuery},
+    arc,
     events::Journal,
     logs,
     ops::{self, Host, Request},
@@ -138,6 +139,7 @@ impl ControlSocket {
             .route("/v1/datasets", get(datasets))
             .route("/v1/served", get(served))
             .route("/v1/log", get(log))
+            .route("/v1/arc", get(cache))
             .route("/v1/events", get(events::list))
             .route("/v1/events/clear", post(events::clear))
             .route("/v1/alerts", get(alerts::status))
@@ -219,6 +221,10 @@ async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
 
 async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
     Json(logs::list(&shared.host.all()))
+}
+
+async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
+    Json(arc::report(&shared.host.cache()))
 }
 
 /// Does something. The operation goes on if the client goes away: half of a command is no command.

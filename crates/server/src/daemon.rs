@@ -36,10 +36,8 @@ use crate::{
 pub const NBD_DEFAULT: &str = "127.0.0.1:10809";
 /// Where iSCSI initiators expect one.
 pub const ISCSI_DEFAULT: &str = "127.0.0.1:3260";
-/// Block cache of all pools together, in bytes.
+/// The ARC, which all pools share, in bytes.
 pub const CACHE_BYTES: usize = 512 << 20;
-/// Least cache of a pool, in bytes.
-const CACHE_BYTES_MIN: usize = 32 << 20;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -296,8 +294,6 @@ async fn open_pools(
             chosen.push(found);
         }
     }
-    let cache_bytes = (config.settings.cache_bytes / chosen.len().max(1)).max(CACHE_BYTES_MIN);
-    let settings = Settings { cache_bytes, ..config.settings.clone() };
     let (mut failures, mut missing) = (String::new(), Vec::new());
     for (candidate, remembered) in &chosen {
         let opened = if host.all().iter().any(|held| held.name() == candidate.name) {
@@ -305,7 +301,7 @@ async fn open_pools(
                 chosen.iter().filter(|(c, _)| c.name == candidate.name).map(|(c, _)| c.guid).collect();
             Err(crate::host::chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }))
         } else {
-            Box::pin(host.open(candidate, remembered.as_ref(), &settings, None)).await
+            Box::pin(host.open(candidate, remembered.as_ref(), &config.settings, None)).await
         };
         match opened {
             Ok((held, notes)) => {

@@ -65,8 +65,10 @@ pub struct Settings {
     pub missing_log: bool,
     /// Never to be written to.
     pub read_only: bool,
-    /// Block cache, in bytes.
+    /// Size of the ARC, in bytes.
     pub cache_bytes: usize,
+    /// The ARC that pools share; without it each gets one of its own.
+    pub cache: Option<Arc<BlockCache>>,
 }
 
 impl Default for Settings {
@@ -78,6 +80,7 @@ impl Default for Settings {
             missing_log: false,
             read_only: false,
             cache_bytes: COMMAND_CACHE,
+            cache: None,
         }
     }
 }
@@ -292,7 +295,7 @@ pub async fn open(
         missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
         rewind,
         hostid: ours,
-        cache: Arc::new(BlockCache::new(settings.cache_bytes)),
+        cache: settings.cache.clone().unwrap_or_else(|| Arc::new(BlockCache::new(settings.cache_bytes))),
     };
     let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
     let pool = import::open(candidate, &options).await.map_err(failed)?;

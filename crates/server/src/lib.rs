@@ -19,6 +19,7 @@
 pub mod alerts;
 pub mod answers;
 pub mod api;
+pub mod arc;
 pub mod client;
 pub mod control;
 pub mod daemon;

@@ -6,6 +6,7 @@ use block::Identity;
 use ondisk::dsl::DatasetPhys;
 use pool::{
     Pool,
+    cache::{Caching, Keep},
     dmu::{Object, ObjectSet, ReadError},
     dsl::Dataset,
 };
@@ -124,6 +125,9 @@ pub(super) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
         2 => SyncMode::Disabled,
         _ => SyncMode::Standard,
     };
+    let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
+    let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
+    view.io().set_caching(dataset.object(), caching);
     let service = Service {
         size: shape.size,
         // A legal block is at most 16 MiB, so it fits.

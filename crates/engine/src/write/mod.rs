@@ -153,6 +153,7 @@ impl Extents for Allocator {
 #[derive(Debug)]
 struct Pending {
     bp: BlkPtr,
+    at: Bookmark,
     content: Bytes,
     /// Stored form.
     data: Bytes,
@@ -367,6 +368,7 @@ impl<S: Extents> BlockWriter<S> {
                 "block {bp} is deduplicated: this version cannot free such blocks"
             )));
         }
+        self.io.forget(bp);
         if bp.physical_birth() == self.txg {
             if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
                 self.forget(place);
@@ -426,7 +428,7 @@ impl<S: Extents> BlockWriter<S> {
         }
         self.secure().await?;
         for block in pending.into_values() {
-            remember(&self.io, &block.bp, block.content);
+            remember(&self.io, &block.bp, block.at, block.content, Some(block.data));
         }
         self.overlay.clear();
         self.moved.clear();
@@ -626,7 +628,7 @@ impl<S: Extents> BlockWriter<S> {
         let place = place_of(&bp).expect("a stored block has an address");
         if job.policy.metadata {
             self.overlay.insert(bp, job.content.clone(), u32::MAX);
-            let pending = Pending { bp, content: job.content, data, policy: job.policy, shape };
+            let pending = Pending { bp, at: job.at, content: job.content, data, policy: job.policy, shape };
             self.pending.insert(place, pending);
             return Ok(bp);
         }
@@ -640,7 +642,7 @@ impl<S: Extents> BlockWriter<S> {
             Ok(())
         })?;
         self.overlay.insert(bp, job.content.clone(), pieces);
-        remember(&self.io, &bp, job.content);
+        remember(&self.io, &bp, job.at, job.content, Some(data));
         if matches!(shape, Shape::Gang { .. }) {
             self.gangs.insert(place, shape);
         }
@@ -674,7 +676,7 @@ impl<S: Extents> BlockWriter<S> {
         self.entered.push(Job { written: Some(bp), ..job.clone() });
         self.written.blocks += 1;
         self.written.bytes += bp.psize();
-        remember(&self.io, &bp, job.content.clone());
+        remember(&self.io, &bp, job.at, job.content.clone(), None);
         Ok(bp)
     }
 
@@ -749,9 +751,9 @@ fn touch(touched: &mut BTreeSet<Tops>, shape: &Shape) {
 }
 
 /// What was just written is as good as read.
-fn remember(io: &PoolIo, bp: &BlkPtr, content: Bytes) {
+fn remember(io: &PoolIo, bp: &BlkPtr, at: Bookmark, content: Bytes, stored: Option<Bytes>) {
     if content.len() <= CACHED_MAX {
-        io.remember(bp, content);
+        io.remember(bp, at, content, stored);
     }
 }
 

@@ -26,6 +26,7 @@ use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
     BlockError, Bookmark, PoolIo,
+    cache::Caching,
     dmu::{BlockSource, SourceFuture},
 };
 use tokio::time::timeout;
@@ -182,6 +183,22 @@ impl BlockSource for Overlay {
                     None => read.next().expect("one answer for each block asked for"),
                 })
                 .collect()
+        })
+    }
+
+    fn set_caching(&self, objset: u64, caching: Caching) {
+        self.io.set_caching(objset, caching);
+    }
+
+    fn has(&self, bp: &BlkPtr) -> bool {
+        self.get(bp).is_some() || self.io.is_cached(bp)
+    }
+
+    fn read_ahead<'a>(&'a self, blocks: &'a [(BlkPtr, Bookmark)]) -> SourceFuture<'a, ()> {
+        Box::pin(async move {
+            let elsewhere: Vec<(BlkPtr, Bookmark)> =
+                blocks.iter().filter(|(bp, _)| self.get(bp).is_none()).copied().collect();
+            self.io.read_ahead(&elsewhere).await;
         })
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 
 use crate::{
+    cache::Caching,
     error::BlockError,
     io::{Bookmark, PoolIo},
 };
@@ -26,6 +27,19 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
         &'a self,
         blocks: &'a [(BlkPtr, Bookmark)],
     ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>>;
+
+    /// Says which blocks of a dataset (by object number) caches may keep from now on.
+    fn set_caching(&self, _objset: u64, _caching: Caching) {}
+
+    /// Whether a block is in memory. Not a use of it.
+    fn has(&self, bp: &BlkPtr) -> bool {
+        self.cached(bp).is_some()
+    }
+
+    /// Reads blocks into memory that somebody is expected to ask for.
+    fn read_ahead<'a>(&'a self, blocks: &'a [(BlkPtr, Bookmark)]) -> SourceFuture<'a, ()> {
+        Box::pin(async move { drop(self.read_many(blocks).await) })
+    }
 }
 
 impl BlockSource for PoolIo {
@@ -42,5 +56,17 @@ impl BlockSource for PoolIo {
         blocks: &'a [(BlkPtr, Bookmark)],
     ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
         Box::pin(self.read_blocks(blocks))
+    }
+
+    fn set_caching(&self, objset: u64, caching: Caching) {
+        Self::set_caching(self, objset, caching);
+    }
+
+    fn has(&self, bp: &BlkPtr) -> bool {
+        self.is_cached(bp)
+    }
+
+    fn read_ahead<'a>(&'a self, blocks: &'a [(BlkPtr, Bookmark)]) -> SourceFuture<'a, ()> {
+        Box::pin(Self::read_ahead(self, blocks))
     }
 }

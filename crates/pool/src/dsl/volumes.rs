@@ -7,6 +7,7 @@ use block::Identity;
 use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError};
 use crate::{
     Pool,
+    cache::{Caching, Keep},
     dmu::ReadError,
     volume::{OpenVolumeError, Volume},
 };
@@ -35,7 +36,12 @@ impl Dataset {
         }
         let pool_guid = self.dsl().pool_guid();
         let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };
-        let set = self.objset().await.map_err(|source| OpenVolumeError::Read { name, source })?;
+        let unreadable = |source| OpenVolumeError::Read { name: name.clone(), source };
+        let set = self.objset().await.map_err(unreadable)?;
+        let properties = self.properties().await.map_err(unreadable)?;
+        let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
+        let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
+        set.source().set_caching(set.id(), caching);
         Ok(Arc::new(Volume::open(&set, identity).await?))
     }
 }

@@ -5,17 +5,20 @@
 //! the transfer's memory, without a copy. Whatever does not verify, and whatever lies elsewhere (RAIDZ,
 //! gangs, removed devices), goes the careful way, block by block.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use codec::compress;
+use disk::IoBuf;
 use ondisk::blkptr::BlkPtr;
 
 use super::{
-    Bookmark, Reader, decompress,
+    Bookmark, Reader,
     device::Range,
     join::{BoxFuture, join_all},
     trail::Trail,
 };
 use crate::{
+    cache::{self, Access, Class, Memory},
     error::BlockError,
     vdev::{Kind, Vdev},
 };
@@ -40,17 +43,18 @@ struct Transfer<'a> {
 }
 
 impl Reader {
+    /// With an `access`, through the cache.
     pub(super) async fn read_batch(
         &self,
         blocks: Blocks<'_>,
-        cached: bool,
+        access: Option<Access>,
     ) -> Vec<Result<Bytes, BlockError>> {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
         let (mut below, mut single, mut mergeable) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (bp, _)) in blocks.iter().enumerate() {
-            if cached && let Some(found) = self.key(bp).and_then(|key| self.cache.get(&key)) {
+            if let Some(found) = access.and_then(|access| self.find(bp, access)) {
                 results[index] = Some(Ok(found));
-            } else if let Some(answer) = cached.then(|| self.ask_below(bp)).flatten() {
+            } else if let Some(answer) = access.and_then(|_| self.ask_below(bp)) {
                 below.push((index, answer));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));
@@ -60,14 +64,16 @@ impl Reader {
         }
         let mut reads: Vec<BoxFuture<'_, Vec<Outcome>>> = Vec::new();
         for transfer in transfers(mergeable, blocks) {
-            reads.push(Box::pin(self.read_transfer(transfer, blocks, cached)));
+            reads.push(Box::pin(self.read_transfer(transfer, blocks, access)));
         }
         for (index, answer) in below {
             let (bp, at) = &blocks[index];
-            reads.push(Box::pin(async move { vec![(index, self.read_below_cached(bp, *at, answer).await)] }));
+            let access = access.unwrap_or(Access::Demand);
+            let read = self.read_missing_from(bp, *at, access, Some(answer));
+            reads.push(Box::pin(async move { vec![(index, read.await)] }));
         }
         for index in single {
-            reads.push(Box::pin(async move { vec![(index, self.read_one(&blocks[index], cached).await)] }));
+            reads.push(Box::pin(async move { vec![(index, self.read_one(&blocks[index], access).await)] }));
         }
         for (index, result) in join_all(reads, TRANSFERS).await.into_iter().flatten() {
             results[index] = Some(result);
@@ -78,8 +84,16 @@ impl Reader {
             .collect()
     }
 
-    async fn read_one(&self, (bp, at): &(BlkPtr, Bookmark), cached: bool) -> Result<Bytes, BlockError> {
-        if cached { self.read_block(bp, *at).await } else { self.read_block_uncached(bp, *at).await }
+    /// Reads one block that the second tier has not.
+    async fn read_one(
+        &self,
+        (bp, at): &(BlkPtr, Bookmark),
+        access: Option<Access>,
+    ) -> Result<Bytes, BlockError> {
+        match access {
+            Some(access) => self.read_missing_from(bp, *at, access, None).await,
+            None => self.read_block_uncached(bp, *at).await,
+        }
     }
 
     /// The leaf that has all of a block in one run, if it is as simple as that.
@@ -109,26 +123,37 @@ impl Reader {
         Some((leaf, dva.offset))
     }
 
-    async fn read_transfer(&self, transfer: Transfer<'_>, blocks: Blocks<'_>, cached: bool) -> Vec<Outcome> {
+    async fn read_transfer(
+        &self,
+        transfer: Transfer<'_>,
+        blocks: Blocks<'_>,
+        access: Option<Access>,
+    ) -> Vec<Outcome> {
         let Transfer { leaf, start, end, blocks: inside } = transfer;
         let mut outcomes = Vec::with_capacity(inside.len());
         if let [(index, _)] = inside[..] {
-            outcomes.push((index, self.read_one(&blocks[index], cached).await));
+            outcomes.push((index, self.read_one(&blocks[index], access).await));
             return outcomes;
         }
         // What fails here is read again below, where failures are counted; this trail is not needed.
         let trail = Trail::default();
         let range = Range { offset: start, len: (end - start) as usize, birth: 0, scratch: false };
         let data = self.read_leaf(leaf, range, &trail).await;
+        let shared = cache::Transfer::new();
         for (index, offset) in inside {
             let (bp, at) = &blocks[index];
             let from = (offset - start) as usize;
             let raw = data.as_ref().map(|data| data.slice(from..from + bp.psize() as usize));
             let result = match raw {
-                Some(raw) if self.is_right(bp, &raw) => self.finish(bp, *at, raw, cached),
-                _ => self.read_one(&blocks[index], cached).await,
+                Some(raw) if self.is_right(bp, &raw) => self.finish(bp, *at, raw, access, &shared),
+                _ => self.read_one(&blocks[index], access).await,
             };
             outcomes.push((index, result));
+        }
+        if access.is_some()
+            && let Some(data) = data
+        {
+            self.cache.close(&shared, IoBuf::capacity_for(data.len()));
         }
         outcomes
     }
@@ -137,16 +162,19 @@ impl Reader {
         self.algorithm(bp, &Trail::default()).is_some_and(|algorithm| self.verifies(bp, algorithm, raw))
     }
 
-    fn finish(&self, bp: &BlkPtr, at: Bookmark, raw: Bytes, cached: bool) -> Result<Bytes, BlockError> {
+    fn finish(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        raw: Bytes,
+        access: Option<Access>,
+        shared: &Arc<cache::Transfer>,
+    ) -> Result<Bytes, BlockError> {
         self.readable(bp, at)?;
-        let content = decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))?;
-        if let Some(key) = self.key(bp).filter(|_| cached) {
-            // What was stored as it is shares the transfer's memory; what was decompressed has its own.
-            if bp.compression_id() == compress::Algorithm::Off.id() {
-                self.cache.insert_slice(key, content.clone());
-            } else {
-                self.cache.insert(key, content.clone());
-            }
+        let content = self.content(bp, at, &raw)?;
+        if let Some(access) = access {
+            self.cache.count_miss(access, Class::of(bp));
+            self.keep_read(bp, at, access, raw, &content, Memory::Transfer(shared));
         }
         Ok(content)
     }

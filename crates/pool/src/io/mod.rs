@@ -18,6 +18,7 @@
 //! docs/format/blkptr.md, checksums.md, vdevs.md §2–4.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     ops::Deref,
     sync::{
@@ -42,7 +43,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    cache::{Below, BelowFuture, BlockCache, Key, Origin, mix},
+    cache::{Access, Below, BelowFuture, BlockCache, Caching, Class, Found, Fresh, Key, Memory, Origin, mix},
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
 };
@@ -105,6 +106,8 @@ pub(crate) struct Shared {
     cache: Arc<BlockCache>,
     /// Whose blocks these are to the cache, and what lies below it.
     origin: Arc<Origin>,
+    /// Datasets that do not want everything cached, by object number.
+    caching: ArcSwap<BTreeMap<u64, Caching>>,
     salt: OnceLock<checksum::Salt>,
     /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
     large_gang_headers: AtomicBool,
@@ -141,6 +144,7 @@ impl PoolIo {
         let shared = Arc::new(Shared {
             cache,
             origin: Arc::new(Origin::new(tree.guid, mix(OPENINGS.fetch_add(1, Relaxed)))),
+            caching: ArcSwap::default(),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
@@ -184,12 +188,36 @@ impl PoolIo {
         self.shared.auxiliaries.lock().clone()
     }
 
-    /// Puts the content of a block that was just written into the cache: it is as good as read. It may be a slice of
-    /// larger memory, which is not held for long.
-    pub fn remember(&self, bp: &BlkPtr, content: Bytes) {
+    /// Puts a block that was just written into the cache: it is as good as read. `stored` are the bytes that went to the
+    /// devices, if they are at hand; both may be slices of larger memory, which is not held for long.
+    pub fn remember(&self, bp: &BlkPtr, at: Bookmark, content: Bytes, stored: Option<Bytes>) {
+        let is_metadata = Class::of(bp) == Class::Metadata;
+        let (stored, content) = match stored {
+            _ if !is_compressed(bp) => (Some(content), None),
+            // An indirect block is needed for the next read, data may never be.
+            Some(stored) => (Some(stored), is_metadata.then_some(content)),
+            None => (None, Some(content)),
+        };
+        self.shared.keep(bp, at, Access::Demand, stored, content, Memory::Writer);
+    }
+
+    /// Takes a block out of the cache: it was freed, and nobody will ask for it.
+    pub fn forget(&self, bp: &BlkPtr) {
         if let Some(key) = self.shared.key(bp) {
-            self.shared.cache.insert_slice(key, content);
+            self.shared.cache.forget(&key);
         }
+    }
+
+    /// Says which blocks of a dataset (by object number) the caches may keep from now on.
+    pub fn set_caching(&self, objset: u64, caching: Caching) {
+        self.shared.caching.rcu(|before| {
+            let mut caching_of = BTreeMap::clone(before);
+            match caching == Caching::default() {
+                true => caching_of.remove(&objset),
+                false => caching_of.insert(objset, caching),
+            };
+            caching_of
+        });
     }
 
     /// The pool's salt, if it is known.
@@ -252,13 +280,24 @@ impl PoolIo {
     /// pointer itself holds the content.
     #[must_use]
     pub fn read_cached(&self, bp: &BlkPtr) -> Option<Bytes> {
-        self.shared.cache.get(&self.shared.key(bp)?)
+        self.shared.find(bp, Access::Demand)
+    }
+
+    /// Whether the block is in memory. Not a use of it.
+    #[must_use]
+    pub fn is_cached(&self, bp: &BlkPtr) -> bool {
+        self.shared.key(bp).is_some_and(|key| self.shared.cache.has(&key))
+    }
+
+    /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read is left to whoever does.
+    pub async fn read_ahead(&self, blocks: &[(BlkPtr, Bookmark)]) {
+        drop(self.reader.load_full().read_batch(blocks, Some(Access::Prefetch)).await);
     }
 
     /// As [`read_block`](Self::read_block) for many blocks, with results in the order given: neighbours
     /// on disk travel in one transfer of up to 1 MiB, and several transfers are under way at a time.
     pub async fn read_blocks(&self, blocks: &[(BlkPtr, Bookmark)]) -> Vec<Result<Bytes, BlockError>> {
-        self.reader.load_full().read_batch(blocks, true).await
+        self.reader.load_full().read_batch(blocks, Some(Access::Demand)).await
     }
 
     /// The same without the cache: for scans that touch each block once.
@@ -266,7 +305,7 @@ impl PoolIo {
         &self,
         blocks: &[(BlkPtr, Bookmark)],
     ) -> Vec<Result<Bytes, BlockError>> {
-        self.reader.load_full().read_batch(blocks, false).await
+        self.reader.load_full().read_batch(blocks, None).await
     }
 
     /// The stored bytes (psize): verified, not decompressed; of encrypted blocks the ciphertext. A hole
@@ -337,40 +376,115 @@ impl Shared {
 
     /// What the content is cached under; `None` for what needs no device.
     fn key(&self, bp: &BlkPtr) -> Option<Key> {
-        let first = bp.dvas().next()?;
-        let words = bp.words();
-        // Property word (sizes, compression, type) and checksum: the same only for the same content, unless
-        // there is no checksum at all; then it is the opened pool that tells two of them apart.
-        let tag = [6, 12, 13, 14, 15].iter().fold(self.origin.salt, |tag, &i| mix(tag ^ words[i]));
-        Some(Key { vdev: first.vdev.into(), offset: first.offset, birth: bp.physical_birth(), tag })
+        Key::of(bp, &self.origin)
+    }
+
+    /// The content, if it is in memory, in whatever form.
+    fn find(&self, bp: &BlkPtr, access: Access) -> Option<Bytes> {
+        let key = self.key(bp)?;
+        match self.cache.find(&key, access) {
+            Found::Content(content) => Some(content),
+            Found::Stored(raw) => {
+                // It was verified when it came in.
+                let content = decompress(bp, raw).ok()?;
+                self.cache.warm(&key, Class::of(bp), content.clone());
+                Some(content)
+            }
+            Found::Nothing => None,
+        }
+    }
+
+    /// Puts a verified block into the cache, if its dataset wants that.
+    fn keep(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        access: Access,
+        stored: Option<Bytes>,
+        content: Option<Bytes>,
+        memory: Memory<'_>,
+    ) {
+        let Some(key) = self.key(bp) else { return };
+        let class = Class::of(bp);
+        let caching = self.caching.load().get(&at.objset).copied().unwrap_or_default();
+        if !caching.primary.wants(class == Class::Metadata) {
+            return;
+        }
+        self.cache.insert(Fresh {
+            key,
+            origin: &self.origin,
+            class,
+            // A block has at most 16 MiB.
+            lsize: bp.lsize() as u32,
+            compress: bp.compression_id(),
+            is_compressed: is_compressed(bp),
+            level: bp.level(),
+            access,
+            is_eligible: caching.secondary.wants(class == Class::Metadata),
+            stored,
+            content,
+            memory,
+        });
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Nobody else can ask for them: the next opening has another salt.
+        self.cache.forget_all(&self.origin);
     }
 }
 
 impl Reader {
     async fn read_block(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        if let Some(answer) = self.ask_below(bp) {
-            return self.read_below_cached(bp, at, answer).await;
-        }
-        let content = self.read_block_uncached(bp, at).await?;
-        self.keep(bp, &content);
-        Ok(content)
+        self.read_missing(bp, at, Access::Demand).await
     }
 
-    fn keep(&self, bp: &BlkPtr, content: &Bytes) {
-        if let Some(key) = self.key(bp) {
-            self.cache.insert(key, content.clone());
-        }
+    /// Reads a block that is not in the cache, and puts it there.
+    async fn read_missing(&self, bp: &BlkPtr, at: Bookmark, access: Access) -> Result<Bytes, BlockError> {
+        let answer = self.ask_below(bp);
+        self.read_missing_from(bp, at, access, answer).await
     }
 
-    async fn read_below_cached(
+    /// The same if the second tier has been asked.
+    async fn read_missing_from(
         &self,
         bp: &BlkPtr,
         at: Bookmark,
-        answer: BelowFuture,
+        access: Access,
+        answer: Option<BelowFuture>,
     ) -> Result<Bytes, BlockError> {
-        let content = self.read_below(bp, at, answer).await?;
-        self.keep(bp, &content);
+        if bp.is_hole() {
+            return Ok(zeroes(bp.lsize()));
+        }
+        self.readable(bp, at)?;
+        if !bp.is_embedded() {
+            self.cache.count_miss(access, Class::of(bp));
+        }
+        if let Some(answer) = answer
+            && let Some((raw, content)) = self.read_below(bp, answer).await
+        {
+            self.keep_read(bp, at, access, raw, &content, Memory::Foreign);
+            return Ok(content);
+        }
+        let raw = self.read_raw_along(bp, at, Trail::default()).await?;
+        let content = self.content(bp, at, &raw)?;
+        self.keep_read(bp, at, access, raw, &content, Memory::Own);
         Ok(content)
+    }
+
+    /// Puts what was read into the cache.
+    fn keep_read(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        access: Access,
+        raw: Bytes,
+        content: &Bytes,
+        memory: Memory<'_>,
+    ) {
+        let content = is_compressed(bp).then(|| content.clone());
+        self.keep(bp, at, access, Some(raw), content, memory);
     }
 
     /// The answer of the second tier, on its way, if it has the block.
@@ -381,21 +495,19 @@ impl Reader {
         self.origin.below()?.read(self.origin.guid, bp)
     }
 
-    /// The content from the second tier, or from the pool if what that gives is nothing or wrong.
-    async fn read_below(&self, bp: &BlkPtr, at: Bookmark, answer: BelowFuture) -> Result<Bytes, BlockError> {
-        self.readable(bp, at)?;
-        if let Some(raw) = answer.await {
-            if raw.len() as u64 == bp.psize()
-                && self.is_right(bp, &raw)
-                && let Ok(content) = decompress(bp, raw)
-            {
-                return Ok(content);
-            }
-            if let Some(below) = self.origin.below() {
-                below.lied(self.origin.guid, bp);
-            }
+    /// Stored bytes and content from the second tier, if it gives them and they are right.
+    async fn read_below(&self, bp: &BlkPtr, answer: BelowFuture) -> Option<(Bytes, Bytes)> {
+        let raw = answer.await?;
+        if raw.len() as u64 == bp.psize()
+            && self.is_right(bp, &raw)
+            && let Ok(content) = decompress(bp, raw.clone())
+        {
+            return Some((raw, content));
         }
-        self.read_block_uncached(bp, at).await
+        if let Some(below) = self.origin.below() {
+            below.lied(self.origin.guid, bp);
+        }
+        None
     }
 
     async fn read_block_uncached(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
@@ -404,7 +516,11 @@ impl Reader {
         }
         self.readable(bp, at)?;
         let raw = self.read_raw_along(bp, at, Trail::default()).await?;
-        decompress(bp, raw).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
+        self.content(bp, at, &raw)
+    }
+
+    fn content(&self, bp: &BlkPtr, at: Bookmark, raw: &Bytes) -> Result<Bytes, BlockError> {
+        decompress(bp, raw.clone()).map_err(|kind| BlockError::new(kind, bp, Some(at), Vec::new()))
     }
 
     async fn read_raw_along(&self, bp: &BlkPtr, at: Bookmark, trail: Trail) -> Result<Bytes, BlockError> {
@@ -519,6 +635,11 @@ impl Reader {
         };
         embedded::verify(kind, data, expected, form).is_ok()
     }
+}
+
+/// Whether a block is stored in another form than its content.
+fn is_compressed(bp: &BlkPtr) -> bool {
+    bp.compression_id() != compress::Algorithm::Off.id()
 }
 
 /// How the checksum words of an encrypted dataset's blocks are shortened.

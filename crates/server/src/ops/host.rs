@@ -284,6 +284,8 @@ pub struct Host {
     places: Places,
     mode: Mode,
     settings: Settings,
+    /// One for all pools.
+    cache: Arc<BlockCache>,
     held: Mutex<BTreeMap<u64, Arc<Held>>>,
     /// One operation at a time for each pool, by name: one that waits for a suspended pool holds up no other's.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -313,17 +315,16 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long the end of a pool that was suspended on the way is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Block cache of a pool that a daemon opens later than at its start, in bytes.
-const LATER_CACHE: usize = 64 << 20;
-
 impl Host {
     /// No pools yet. `settings` are those of pools that are opened because an operation names them.
     #[must_use]
     pub fn new(places: Places, mode: Mode, settings: Settings) -> Self {
+        let cache = settings.cache.clone().unwrap_or_else(|| Arc::new(BlockCache::new(settings.cache_bytes)));
         Self {
             places,
             mode,
             settings,
+            cache,
             held: Mutex::default(),
             turns: Mutex::default(),
             serving: None,
@@ -505,6 +506,7 @@ impl Host {
         settings: &Settings,
         rename: Option<String>,
     ) -> Result<(Held, Vec<String>), String> {
+        let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
         let must_not = match (self.mode, remembered) {
             (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
             (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
@@ -598,13 +600,10 @@ impl Host {
         Options { limits, ..Options::default() }
     }
 
-    /// A block cache for a pool that is created or imported here.
-    pub(crate) fn cache(&self) -> Arc<BlockCache> {
-        let bytes = match self.mode {
-            Mode::Command => self.settings.cache_bytes,
-            Mode::Daemon | Mode::ReadOnly => self.settings.cache_bytes.min(LATER_CACHE),
-        };
-        Arc::new(BlockCache::new(bytes))
+    /// The ARC of all pools.
+    #[must_use]
+    pub fn cache(&self) -> Arc<BlockCache> {
+        Arc::clone(&self.cache)
     }
 
     /// Notes an imported pool in the cache file.

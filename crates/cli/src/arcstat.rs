@@ -1,0 +1,436 @@
+//! `millpond arcstat`: what the ARC does, in the columns of OpenZFS's `arcstat`.
+//!
+//! The daemon counts ([`server::arc`]); this subtracts what it said before, and prints. The first line is what was
+//! counted since the daemon began, later ones are per second. Columns and their meaning: docs/format/arc.md §5.1.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Map, Value, json};
+use server::{client::Client, pool::cache::ArcStats, pool::props::value};
+
+use crate::{
+    args::Arcstat,
+    context::{Context, FAILED, print},
+    json, repeat,
+    table::{Column as TableColumn, render},
+};
+
+/// Reports between two headers.
+const HEADER_EVERY: u64 = 20;
+
+/// Columns that are shown if none are named, and with `-x`.
+const DEFAULT: &str = "time,read,ddread,ddh%,dmread,dmh%,pread,ph%,size,c,avail";
+const EXTENDED: &str = "time,mfu,mru,mfug,mrug,unc,eskip,mtxmis,dread,pread,read";
+
+pub(crate) const HELP: &str = "\
+Without INTERVAL: what was counted since the daemon began, in one line.
+With INTERVAL: that line, then what happens per second, every INTERVAL seconds, COUNT lines or until interrupted.
+
+Columns of accesses are a prefix and a word. Prefixes: none all, d demand, dd demand data, dm demand metadata,
+p prefetch, pd prefetch data, pm prefetch metadata, m metadata. Words: hit (hits without a prefix), ioh (iohs), mis
+(miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
+
+  mfu mru mfug mrug unc   hits of the frequent and the recent list, of their ghosts, of uncached blocks
+  size arcsz c            what the ARC holds, and what it may hold
+  eskip el2skip mtxmis    victims passed over, and busy locks
+  el2cach el2el el2mfu el2mru el2inel   evicted bytes that the second tier had, may have, may not have
+  l2hits l2miss l2read l2hit% l2miss% l2size l2asize l2bytes l2wbytes
+  l2pref l2mfu l2mru l2data l2meta (and each with %)   the second tier
+  grow need free avail waste   whether it may grow, and the machine's memory";
+
+/// Two looks at the counters.
+struct View<'a> {
+    now: &'a ArcStats,
+    happened: &'a ArcStats,
+    seconds: f64,
+}
+
+/// How a column's number is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    /// Events a second: K is 1000.
+    Count,
+    /// Bytes: K is 1024.
+    Bytes,
+    Percent,
+}
+
+struct Column {
+    name: String,
+    scale: Scale,
+    value: Box<dyn Fn(&View<'_>) -> f64>,
+}
+
+/// Hits, I/O hits and misses of a category.
+type Accesses = fn(&ArcStats) -> [u64; 3];
+
+fn sum<const N: usize>(parts: [[u64; 3]; N]) -> [u64; 3] {
+    parts.into_iter().fold([0; 3], |sum, part| [sum[0] + part[0], sum[1] + part[1], sum[2] + part[2]])
+}
+
+fn demand_data(s: &ArcStats) -> [u64; 3] {
+    [s.demand_data_hits, s.demand_data_iohits, s.demand_data_misses]
+}
+
+fn demand_metadata(s: &ArcStats) -> [u64; 3] {
+    [s.demand_metadata_hits, s.demand_metadata_iohits, s.demand_metadata_misses]
+}
+
+fn prefetch_data(s: &ArcStats) -> [u64; 3] {
+    [s.prefetch_data_hits, s.prefetch_data_iohits, s.prefetch_data_misses]
+}
+
+fn prefetch_metadata(s: &ArcStats) -> [u64; 3] {
+    [s.prefetch_metadata_hits, s.prefetch_metadata_iohits, s.prefetch_metadata_misses]
+}
+
+const CATEGORIES: [(&str, Accesses); 8] = [
+    ("", |s| sum([demand_data(s), demand_metadata(s), prefetch_data(s), prefetch_metadata(s)])),
+    ("d", |s| sum([demand_data(s), demand_metadata(s)])),
+    ("dd", demand_data),
+    ("dm", demand_metadata),
+    ("p", |s| sum([prefetch_data(s), prefetch_metadata(s)])),
+    ("pd", prefetch_data),
+    ("pm", prefetch_metadata),
+    ("m", |s| sum([demand_metadata(s), prefetch_metadata(s)])),
+];
+
+/// Counters that are shown per second.
+const RATES: [(&str, Scale, fn(&ArcStats) -> u64); 17] = [
+    ("mfu", Scale::Count, |s| s.mfu_hits),
+    ("mru", Scale::Count, |s| s.mru_hits),
+    ("mfug", Scale::Count, |s| s.mfu_ghost_hits),
+    ("mrug", Scale::Count, |s| s.mru_ghost_hits),
+    ("unc", Scale::Count, |s| s.uncached_hits),
+    ("eskip", Scale::Count, |s| s.evict_skip),
+    ("el2skip", Scale::Count, |s| s.evict_l2_skip),
+    ("el2cach", Scale::Bytes, |s| s.evict_l2_cached),
+    ("el2el", Scale::Bytes, |s| s.evict_l2_eligible),
+    ("el2mfu", Scale::Bytes, |s| s.evict_l2_eligible_mfu),
+    ("el2mru", Scale::Bytes, |s| s.evict_l2_eligible_mru),
+    ("el2inel", Scale::Bytes, |s| s.evict_l2_ineligible),
+    ("mtxmis", Scale::Count, |s| s.mutex_miss),
+    ("l2hits", Scale::Count, |s| s.l2_hits),
+    ("l2miss", Scale::Count, |s| s.l2_misses),
+    ("l2bytes", Scale::Bytes, |s| s.l2_read_bytes),
+    ("l2wbytes", Scale::Bytes, |s| s.l2_write_bytes),
+];
+
+/// What is as it is now.
+const GAUGES: [(&str, Scale, fn(&ArcStats) -> u64); 15] = [
+    ("size", Scale::Bytes, |s| s.size),
+    ("arcsz", Scale::Bytes, |s| s.size),
+    ("c", Scale::Bytes, |s| s.c),
+    ("l2size", Scale::Bytes, |s| s.l2_size),
+    ("l2asize", Scale::Bytes, |s| s.l2_asize),
+    ("l2pref", Scale::Bytes, |s| s.l2_prefetch_asize),
+    ("l2mfu", Scale::Bytes, |s| s.l2_mfu_asize),
+    ("l2mru", Scale::Bytes, |s| s.l2_mru_asize),
+    ("l2data", Scale::Bytes, |s| s.l2_bufc_data_asize),
+    ("l2meta", Scale::Bytes, |s| s.l2_bufc_metadata_asize),
+    ("grow", Scale::Count, |s| u64::from(s.arc_no_grow == 0)),
+    ("need", Scale::Bytes, |s| s.arc_need_free),
+    ("free", Scale::Bytes, |s| s.memory_free_bytes),
+    ("avail", Scale::Bytes, |s| s.memory_available_bytes),
+    // What buffers take beyond their content is in hdr_size here.
+    ("waste", Scale::Bytes, |_| 0),
+];
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// Every column but `time`.
+fn columns() -> Vec<Column> {
+    let mut all: Vec<Column> = Vec::new();
+    let mut add = |name: &str, scale: Scale, value: Box<dyn Fn(&View<'_>) -> f64>| {
+        all.push(Column { name: name.to_owned(), scale, value });
+    };
+    for (prefix, of) in CATEGORIES {
+        let names = match prefix {
+            "" => ["hits", "iohs", "miss", "read", "hit%", "ioh%", "miss%"].map(str::to_owned),
+            _ => ["hit", "ioh", "mis", "read", "h%", "i%", "m%"].map(|word| format!("{prefix}{word}")),
+        };
+        for (which, name) in names.iter().enumerate() {
+            let read = move |view: &View<'_>| of(view.happened).iter().sum::<u64>();
+            match which {
+                0..3 => add(
+                    name,
+                    Scale::Count,
+                    Box::new(move |view| of(view.happened)[which] as f64 / view.seconds),
+                ),
+                3 => add(name, Scale::Count, Box::new(move |view| read(view) as f64 / view.seconds)),
+                // Misses are what is not the others, so that the three make 100.
+                6 => add(
+                    name,
+                    Scale::Percent,
+                    Box::new(move |view| {
+                        let [hits, iohits, _] = of(view.happened);
+                        let read = read(view);
+                        let others = percent(hits, read).floor() + percent(iohits, read).floor();
+                        if read == 0 { 0.0 } else { 100.0 - others }
+                    }),
+                ),
+                _ => add(
+                    name,
+                    Scale::Percent,
+                    Box::new(move |view| percent(of(view.happened)[which - 4], read(view)).floor()),
+                ),
+            }
+        }
+    }
+    for (name, scale, of) in RATES {
+        add(name, scale, Box::new(move |view| of(view.happened) as f64 / view.seconds));
+    }
+    add(
+        "l2read",
+        Scale::Count,
+        Box::new(|view| (view.happened.l2_hits + view.happened.l2_misses) as f64 / view.seconds),
+    );
+    for (name, is_hits) in [("l2hit%", true), ("l2miss%", false)] {
+        add(
+            name,
+            Scale::Percent,
+            Box::new(move |view| {
+                let (hits, misses) = (view.happened.l2_hits, view.happened.l2_misses);
+                match (hits + misses, is_hits) {
+                    (0, _) => 0.0,
+                    (all, true) => percent(hits, all).floor(),
+                    (all, false) => 100.0 - percent(hits, all).floor(),
+                }
+            }),
+        );
+    }
+    for (name, scale, of) in GAUGES {
+        add(name, scale, Box::new(move |view| of(view.now) as f64));
+        if ["l2pref", "l2mfu", "l2mru", "l2data", "l2meta"].contains(&name) {
+            let share = Box::new(move |view: &View<'_>| percent(of(view.now), view.now.l2_asize).floor());
+            add(&format!("{name}%"), Scale::Percent, share);
+        }
+    }
+    all
+}
+
+/// The columns that are wanted; `None` is the time.
+fn choose(args: &Arcstat) -> Result<Vec<Option<Column>>, String> {
+    let mut all: Vec<Option<Column>> = columns().into_iter().map(Some).collect();
+    if args.all || (args.json && args.fields.is_empty() && !args.extended) {
+        all.insert(0, None);
+        return Ok(all);
+    }
+    let named: Vec<&str> = match (&args.fields[..], args.extended) {
+        ([], false) => DEFAULT.split(',').collect(),
+        ([], true) => EXTENDED.split(',').collect(),
+        (fields, _) => fields.iter().map(String::as_str).collect(),
+    };
+    let mut chosen = Vec::new();
+    for name in named {
+        if name == "time" {
+            chosen.push(None);
+            continue;
+        }
+        let is_it = |column: &Option<Column>| column.as_ref().is_some_and(|column| column.name == name);
+        match all.iter_mut().find(|column| is_it(column)) {
+            Some(found) => chosen.push(found.take()),
+            None => return Err(format!("there is no column '{name}', or it is named twice")),
+        }
+    }
+    Ok(chosen)
+}
+
+pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<ExitCode> {
+    let usage = |wrong: &str| context.usage(&["arcstat"], wrong);
+    let columns = choose(&args).map_err(|wrong| usage(&wrong))?;
+    let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
+    if let Some(name) = asked.names.first() {
+        return Err(usage(&format!("'{name}' is no interval: the ARC is one for all pools")).into());
+    }
+    let Some(daemon) = Client::find(&context.socket()).await? else {
+        eprintln!(
+            "cannot show the ARC: no daemon answers on '{}'\nit is in the memory of the process that serves the \
+             volumes: 'millpond serve'",
+            context.socket().display()
+        );
+        return Ok(ExitCode::from(FAILED));
+    };
+    let mut before = daemon.arc().await?;
+    // What was counted since the beginning is not divided by anything.
+    let mut happened = before.stats;
+    let mut seconds = 1.0;
+    let mut report = 0;
+    loop {
+        let view = View { now: &before.stats, happened: &happened, seconds };
+        print(&match args.json {
+            true => line(&columns, &view, report > 0),
+            false => text(&columns, &view, report, &args),
+        })?;
+        report += 1;
+        let last = asked.count.map_or(asked.interval.is_none(), |count| report >= count);
+        let Some(interval) = asked.interval.filter(|_| !last) else { return Ok(ExitCode::SUCCESS) };
+        tokio::time::sleep(interval).await;
+        let now = daemon.arc().await?;
+        seconds = Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns)).as_secs_f64().max(1e-9);
+        happened = now.stats.since(&before.stats);
+        before = now;
+    }
+}
+
+fn text(columns: &[Option<Column>], view: &View<'_>, report: u64, args: &Arcstat) -> String {
+    let heads: Vec<TableColumn> = columns
+        .iter()
+        .map(|column| match column {
+            None => TableColumn::right("time", 8),
+            Some(column) => TableColumn::right(&column.name, 4),
+        })
+        .collect();
+    let cells = columns.iter().map(|column| match column {
+        None => time(),
+        Some(column) => cell((column.value)(view), column.scale, args.exact),
+    });
+    let table = render(&heads, &[cells.collect()], args.scripted);
+    match table.split_once('\n') {
+        Some((_, row)) if !args.scripted && !report.is_multiple_of(HEADER_EVERY) => row.to_owned(),
+        _ => table,
+    }
+}
+
+/// The time of day, in the machine's zone being unknown, in UTC.
+fn time() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}")
+}
+
+/// A number in at most five characters.
+fn cell(number: f64, scale: Scale, exact: bool) -> String {
+    let whole = number.round();
+    if exact || scale == Scale::Percent {
+        return format!("{whole}");
+    }
+    if scale == Scale::Bytes {
+        return value::bytes(whole as u64).trim_end_matches('B').to_owned();
+    }
+    let (mut scaled, mut unit) = (number, "");
+    for next in ["K", "M", "G", "T"] {
+        if scaled.round() < 1000.0 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1000.0, next);
+    }
+    if unit.is_empty() || scaled >= 9.95 {
+        format!("{scaled:.0}{unit}")
+    } else {
+        format!("{scaled:.1}{unit}")
+    }
+}
+
+/// One object: the columns by name, exact.
+fn line(columns: &[Option<Column>], view: &View<'_>, is_rate: bool) -> String {
+    let mut entries: Map<String, Value> = columns
+        .iter()
+        .map(|column| match column {
+            None => ("time".to_owned(), json!(time())),
+            Some(column) => {
+                let number = (column.value)(view);
+                (column.name.clone(), json!((number * 1000.0).round() / 1000.0))
+            }
+        })
+        .collect();
+    if is_rate {
+        entries.insert("seconds".to_owned(), json!((view.seconds * 1e6).round() / 1e6));
+    }
+    json::envelope("millpond arcstat", "arcstat", entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(fields: &[&str]) -> Arcstat {
+        Arcstat {
+            all: false,
+            extended: false,
+            fields: fields.iter().map(|field| (*field).to_owned()).collect(),
+            scripted: true,
+            exact: true,
+            json: false,
+            words: Vec::new(),
+        }
+    }
+
+    fn stats() -> ArcStats {
+        ArcStats {
+            demand_data_hits: 700,
+            demand_data_misses: 100,
+            demand_metadata_hits: 150,
+            prefetch_data_misses: 50,
+            mfu_hits: 800,
+            mru_ghost_hits: 12,
+            size: 3 << 30,
+            c: 4 << 30,
+            l2_hits: 1,
+            l2_misses: 2,
+            l2_asize: 400,
+            l2_mfu_asize: 100,
+            ..ArcStats::default()
+        }
+    }
+
+    fn shown(fields: &[&str], seconds: f64) -> String {
+        let (args, stats) = (args(fields), stats());
+        let view = View { now: &stats, happened: &stats, seconds };
+        text(&choose(&args).unwrap(), &view, 0, &args)
+    }
+
+    #[test]
+    fn columns_are_what_their_names_say() {
+        assert_eq!(shown(&["hits", "miss", "read", "hit%", "miss%"], 1.0), "850\t150\t1000\t85\t15\n");
+        assert_eq!(shown(&["ddread", "ddh%", "ddm%", "dmread", "dmh%"], 1.0), "800\t87\t13\t150\t100\n");
+        assert_eq!(shown(&["pmis", "ph%", "pread", "mread", "pmh%", "pmm%"], 1.0), "50\t0\t50\t150\t0\t0\n");
+        assert_eq!(
+            shown(&["read", "mfu", "mrug", "size", "c", "grow"], 10.0),
+            "100\t80\t1\t3221225472\t4294967296\t1\n"
+        );
+        assert_eq!(shown(&["l2read", "l2hit%", "l2miss%", "l2mfu", "l2mfu%"], 1.0), "3\t33\t67\t100\t25\n");
+    }
+
+    #[test]
+    fn all_named_columns_exist_and_no_name_is_twice() {
+        let all = columns();
+        let mut names: Vec<&str> = all.iter().map(|column| column.name.as_str()).collect();
+        names.sort_unstable();
+        let many = names.len();
+        names.dedup();
+        assert_eq!(names.len(), many);
+        for name in
+            HELP.lines().skip(6).flat_map(|line| line.split("  ").filter(|part| !part.is_empty()).take(1))
+        {
+            for word in
+                name.split_whitespace().filter(|word| word.starts_with("l2") || word.starts_with("el2"))
+            {
+                assert!(names.contains(&word), "{word}");
+            }
+        }
+        for list in [DEFAULT, EXTENDED] {
+            let fields: Vec<&str> = list.split(',').collect();
+            assert_eq!(choose(&args(&fields)).unwrap().len(), fields.len());
+        }
+        assert!(choose(&args(&["nothing"])).is_err());
+        assert!(choose(&args(&["hits", "hits"])).is_err());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let counts = [0.0, 0.4, 999.0, 1000.0, 9_940.0, 9_960.0, 12_345.0, 2_500_000.0];
+        assert_eq!(
+            counts.map(|number| cell(number, Scale::Count, false)),
+            ["0", "0", "999", "1.0K", "9.9K", "10K", "12K", "2.5M"]
+        );
+        assert_eq!(cell(1536.0, Scale::Bytes, false), "1.50K");
+        assert_eq!(cell(512.0, Scale::Bytes, false), "512");
+        assert_eq!(cell(1536.4, Scale::Bytes, true), "1536");
+    }
+}

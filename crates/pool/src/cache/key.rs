@@ -1,0 +1,133 @@
+//! What a block is found by, and what is known of one that comes in.
+//!
+//! A block is never changed in place, so its first address and its physical birth name it for good, and there is no
+//! invalidation. A tag made from its checksum and its sizes is compared too, so that of two pointers that merely
+//! *claim* the same address (one of them a lie) neither gets the other's content; and so that pools with equal
+//! addresses do not mix, it depends on the opened pool as well.
+
+use ondisk::blkptr::BlkPtr;
+
+use super::Origin;
+
+/// What a block is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// The words of the first address.
+    pub(crate) dva: [u64; 2],
+    /// Physical birth txg.
+    pub(crate) birth: u64,
+    /// Mix of the checksum words, the sizes, compression and type, and the opened pool.
+    pub(crate) tag: u64,
+    /// Hash of address, birth and the pool's guid: the same in every run, because policies decide by it.
+    pub(crate) id: u64,
+}
+
+impl Key {
+    /// The key of a block; `None` for what needs no device.
+    #[inline]
+    pub(crate) fn of(bp: &BlkPtr, origin: &Origin) -> Option<Self> {
+        if bp.is_embedded() || bp.is_hole() {
+            return None;
+        }
+        let words = bp.words();
+        let dva = [words[0], words[1]];
+        let birth = bp.physical_birth();
+        // The property word and the checksum: the same only for the same content, unless there is no checksum at all;
+        // then it is the opened pool that tells two of them apart. Independent products, because a hit pays for this.
+        let tag = mix(words[6] ^ origin.salt)
+            ^ mix(words[12].wrapping_add(0x9e37_79b9_7f4a_7c15))
+            ^ mix(words[13].wrapping_add(0x3c6e_f372_fe94_f82a))
+            ^ mix(words[14].wrapping_add(0xdaa6_6d2b_7ddf_743f))
+            ^ mix(words[15].wrapping_add(0x78dd_e6e4_fd29_f054));
+        Some(Self { dva, birth, tag, id: identity(dva, birth, origin.guid) })
+    }
+}
+
+fn identity(dva: [u64; 2], birth: u64, guid: u64) -> u64 {
+    mix(dva[1] ^ dva[0].rotate_left(40) ^ mix(birth ^ guid))
+}
+
+/// Which of a dataset's blocks a cache keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// None.
+    None,
+    /// Metadata only.
+    Metadata,
+    /// All.
+    #[default]
+    All,
+}
+
+impl Keep {
+    /// The number by which the property is stored; what is unknown keeps all.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::Metadata,
+            _ => Self::All,
+        }
+    }
+
+    pub(crate) fn wants(self, metadata: bool) -> bool {
+        self == Self::All || (self == Self::Metadata && metadata)
+    }
+}
+
+/// What a dataset wants of the caches: `primarycache` and `secondarycache`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caching {
+    /// In memory.
+    pub primary: Keep,
+    /// In the tier below.
+    pub secondary: Keep,
+}
+
+/// Who asks for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Somebody who waits for it.
+    Demand,
+    /// Nobody yet: it is read ahead.
+    Prefetch,
+}
+
+/// The classes of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Data,
+    Metadata,
+}
+
+impl Class {
+    pub(crate) const ALL: [Self; 2] = [Self::Data, Self::Metadata];
+
+    pub(crate) fn of(bp: &BlkPtr) -> Self {
+        if bp.level() > 0 || bp.object_type().is_metadata() { Self::Metadata } else { Self::Data }
+    }
+
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Data => Self::Metadata,
+            Self::Metadata => Self::Data,
+        }
+    }
+}
+
+/// Spreads the bits of one word (the finaliser of SplitMix64, public domain).
+#[inline]
+pub(crate) fn mix(mut word: u64) -> u64 {
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+impl Key {
+    /// The `n`th block of a pool.
+    pub(crate) fn nth(n: u64, origin: &Origin) -> Self {
+        let dva = [1, n << 3];
+        Self { dva, birth: 7, tag: mix(origin.salt), id: identity(dva, 7, origin.guid) }
+    }
+}

@@ -1,0 +1,134 @@
+//! What hits leave behind: a note for the policy, and counts. Each thread writes to a stripe of its own, so that cores
+//! that only hit share no line that is written.
+
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use ::cache::{HitBuffer, Slot};
+
+use super::{Access, Class, shard::Hit};
+
+/// Stripes, a power of two. More threads than this share some.
+const STRIPES: usize = 16;
+/// Hits of a stripe between two looks at the time.
+const LOOK_EVERY: u64 = 32;
+/// In a note: the slot is one of metadata.
+const METADATA: u32 = 1 << 31;
+
+/// One stripe.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Stripe {
+    pub(super) notes: HitBuffer,
+    /// By access, class, and whether it was frequent.
+    hits: [[[AtomicU64; 2]; 2]; 2],
+    /// By access and class.
+    misses: [[AtomicU64; 2]; 2],
+    /// First uses of what was read ahead.
+    useful: AtomicU64,
+}
+
+/// What a hit asks of the cache besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Due {
+    /// Notes should be played.
+    pub(super) play: bool,
+    /// The time should be looked at.
+    pub(super) look: bool,
+}
+
+impl Stripe {
+    #[inline]
+    pub(super) fn hit(&self, access: Access, hit: &Hit) -> Due {
+        let counter = &self.hits[access as usize][hit.class as usize][usize::from(hit.was_frequent)];
+        let look = counter.fetch_add(1, Relaxed) % LOOK_EVERY == 0;
+        if hit.was_prefetched {
+            self.useful.fetch_add(1, Relaxed);
+        }
+        let play = hit.note.is_some_and(|slot| self.notes.note(note(hit.class, slot)));
+        Due { play, look }
+    }
+
+    pub(super) fn miss(&self, access: Access, class: Class) {
+        self.misses[access as usize][class as usize].fetch_add(1, Relaxed);
+    }
+}
+
+fn note(class: Class, slot: Slot) -> Slot {
+    match class {
+        Class::Data => slot,
+        Class::Metadata => Slot(slot.0 | METADATA),
+    }
+}
+
+/// Class and slot of a note.
+pub(super) fn noted(note: Slot) -> (Class, Slot) {
+    match note.0 & METADATA {
+        0 => (Class::Data, note),
+        _ => (Class::Metadata, Slot(note.0 & !METADATA)),
+    }
+}
+
+/// All stripes.
+#[derive(Debug)]
+pub(super) struct Stripes {
+    stripes: Box<[Stripe]>,
+    /// The stripe whose notes are played next by somebody else than its threads.
+    turn: AtomicUsize,
+}
+
+/// The sum of what the stripes counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) hits: [[[u64; 2]; 2]; 2],
+    pub(super) misses: [[u64; 2]; 2],
+    pub(super) useful: u64,
+}
+
+impl Stripes {
+    pub(super) fn new() -> Self {
+        Self { stripes: (0..STRIPES).map(|_| Stripe::default()).collect(), turn: AtomicUsize::new(0) }
+    }
+
+    /// This thread's.
+    #[inline]
+    pub(super) fn mine(&self) -> &Stripe {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        let number = NUMBER.with(|cell| {
+            if cell.get() == usize::MAX {
+                cell.set(THREADS.fetch_add(1, Relaxed));
+            }
+            cell.get()
+        });
+        &self.stripes[number % STRIPES]
+    }
+
+    /// One after the other, for whoever holds the lock of the policies: notes of a thread that went quiet are played,
+    /// too.
+    pub(super) fn next(&self) -> &Stripe {
+        &self.stripes[self.turn.fetch_add(1, Relaxed) % STRIPES]
+    }
+
+    pub(super) fn counted(&self) -> Counted {
+        let mut all = Counted::default();
+        for stripe in &self.stripes {
+            for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                all.misses[i][j] += stripe.misses[i][j].load(Relaxed);
+                for k in 0..2 {
+                    all.hits[i][j][k] += stripe.hits[i][j][k].load(Relaxed);
+                }
+            }
+            all.useful += stripe.useful.load(Relaxed);
+        }
+        all
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.stripes.len() * size_of::<Stripe>()
+    }
+}

@@ -1,0 +1,211 @@
+//! A part of the map from keys to blocks, under its own lock, which is held for a lookup and the copy of a reference
+//! count.
+//!
+//! Blocks lie densely in a vector (the last one takes the place of one that goes), so that a shard can become small
+//! again; the map leads from a block's identity to its index. Two different keys of one identity cannot be here
+//! together: the newer one wins.
+
+#![expect(clippy::disallowed_types, reason = "the map has a fixed hasher and is never iterated")]
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    sync::Arc,
+};
+
+use ::cache::Slot;
+use bytes::Bytes;
+
+use super::{Access, Class, Key, Origin, clock::Moment, transfer::Transfer};
+
+/// One block.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) origin: Arc<Origin>,
+    /// The stored form; the content, if it is stored as it is or if only that is known.
+    pub(super) held: Bytes,
+    /// The content of a block that is stored in another form, while there is room for it.
+    pub(super) hot: Option<Bytes>,
+    /// `held` is a part of the memory of this transfer.
+    pub(super) transfer: Option<Arc<Transfer>>,
+    pub(super) slot: Slot,
+    /// What the policy was told that it takes.
+    pub(super) units: u32,
+    pub(super) lsize: u32,
+    /// When it was last used.
+    pub(super) used: Moment,
+    pub(super) compress: u8,
+    pub(super) level: u8,
+    /// Rounds the hot copy has before it must go.
+    pub(super) heat: u8,
+    pub(super) class: Class,
+    /// `held` is what a device has.
+    pub(super) is_stored: bool,
+    /// `held` is the content.
+    pub(super) is_content: bool,
+    pub(super) is_frequent: bool,
+    pub(super) is_prefetched: bool,
+    pub(super) is_eligible: bool,
+}
+
+/// Rounds of a hot copy that is used. To decompress an indirect block takes ten times as long as a small block of
+/// data, and every read below it needs it.
+const HEAT: [u8; 2] = [1, 4];
+
+/// What a lookup finds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The content.
+    Content(Bytes),
+    /// The stored form, to be decompressed.
+    Stored(Bytes),
+    /// Nothing.
+    Nothing,
+}
+
+/// A block that was found, and what it is to the counters.
+#[derive(Debug)]
+pub(super) struct Hit {
+    pub(super) found: Found,
+    pub(super) class: Class,
+    /// It had been used before.
+    pub(super) was_frequent: bool,
+    /// It had been read ahead, and this is its first use.
+    pub(super) was_prefetched: bool,
+    /// To be told to the policy.
+    pub(super) note: Option<Slot>,
+}
+
+impl Entry {
+    fn found(&self) -> Found {
+        match &self.hot {
+            Some(hot) => Found::Content(hot.clone()),
+            None if self.is_content => Found::Content(self.held.clone()),
+            None => Found::Stored(self.held.clone()),
+        }
+    }
+
+    /// The copy of the content is worth its rounds again.
+    pub(super) fn warm(&mut self) {
+        self.heat = HEAT[self.class as usize];
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    places: HashMap<u64, u32, BuildHasherDefault<AsIs>>,
+    /// Places the map has had since it was last made smaller; what it says of itself sinks with what is removed.
+    places_max: usize,
+    entries: Vec<Entry>,
+}
+
+impl Shard {
+    /// Looks a block up and notes the use. Uses of a block that follow each other at once are one.
+    #[inline]
+    pub(super) fn hit(&mut self, key: &Key, access: Access, now: Moment) -> Option<Hit> {
+        let entry = self.get_mut(key)?;
+        let mut hit = Hit {
+            found: entry.found(),
+            class: entry.class,
+            was_frequent: entry.is_frequent,
+            was_prefetched: false,
+            note: None,
+        };
+        if access == Access::Demand {
+            if entry.hot.is_some() {
+                entry.warm();
+            }
+            if entry.is_prefetched {
+                // Its first use, which is what its coming in stood for.
+                (entry.is_prefetched, entry.used) = (false, now);
+                hit.was_prefetched = true;
+            } else if now.is_apart(entry.used) {
+                (entry.is_frequent, entry.used) = (true, now);
+                hit.note = Some(entry.slot);
+            }
+        }
+        Some(hit)
+    }
+
+    /// The block of this key.
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Entry> {
+        let at = *self.places.get(&key.id)?;
+        Some(&mut self.entries[at as usize]).filter(|entry| entry.key == *key)
+    }
+
+    /// The block of this identity.
+    pub(super) fn by_id(&mut self, id: u64) -> Option<&mut Entry> {
+        let at = *self.places.get(&id)?;
+        Some(&mut self.entries[at as usize])
+    }
+
+    /// Puts a block in; there is none of its identity.
+    pub(super) fn insert(&mut self, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            // An eighth, not the usual doubling: this is charged to the budget.
+            self.entries.reserve_exact(self.entries.len() / 8 + 4);
+        }
+        let at = u32::try_from(self.entries.len()).expect("a shard holds fewer than four billion blocks");
+        let before = self.places.insert(entry.key.id, at);
+        debug_assert!(before.is_none(), "there is one block of an identity");
+        self.entries.push(entry);
+        self.places_max = self.places_max.max(self.places.capacity());
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Entry> {
+        let at = self.places.remove(&id)? as usize;
+        let gone = self.entries.swap_remove(at);
+        if let Some(moved) = self.entries.get(at) {
+            self.places.insert(moved.key.id, at as u32);
+        }
+        Some(gone)
+    }
+
+    /// Identities of the blocks of an opened pool.
+    pub(super) fn of(&self, origin: &Arc<Origin>) -> Vec<u64> {
+        self.entries
+            .iter()
+            .filter(|entry| Arc::ptr_eq(&entry.origin, origin))
+            .map(|entry| entry.key.id)
+            .collect()
+    }
+
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.entries.iter().map(|entry| entry.key.id).collect()
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+        self.places.shrink_to_fit();
+        self.places_max = self.places.capacity();
+    }
+
+    /// Bytes of memory behind it, without that of blocks. A map has a pair and a control byte for each place, and one
+    /// place in eight is kept free.
+    pub(super) fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.places_max * 8 / 7 * (size_of::<(u64, u32)>() + 1)
+    }
+}
+
+/// Identities are hashes already.
+#[derive(Debug, Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // The shard was chosen by the lower bits.
+        self.0 = self.0.rotate_left(5) ^ word.rotate_right(8);
+    }
+}

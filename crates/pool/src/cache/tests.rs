@@ -1,0 +1,417 @@
+//! What the cache promises: its budget, whose bytes it gives, what it keeps, and what the tier below gets.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use ::cache::{Adaptive, Arc as Classic, Block, Policy};
+
+use super::*;
+
+/// A plain sequence of numbers without rhythm.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0) % end
+    }
+}
+
+fn origin(guid: u64) -> Arc<Origin> {
+    Arc::new(Origin::new(guid, mix(guid)))
+}
+
+fn bytes(n: u64, len: usize) -> Bytes {
+    Bytes::from(vec![n as u8; len])
+}
+
+/// A block as it would come from a device; compressed, if it has a content.
+fn block(origin: &Arc<Origin>, n: u64, stored: Bytes, content: Option<Bytes>) -> Fresh<'_> {
+    Fresh {
+        key: Key::nth(n, origin),
+        origin,
+        class: Class::Data,
+        lsize: content.as_ref().unwrap_or(&stored).len() as u32,
+        compress: if content.is_some() { 15 } else { 2 },
+        is_compressed: content.is_some(),
+        level: 0,
+        access: Access::Demand,
+        is_eligible: true,
+        stored: Some(stored),
+        content,
+        memory: Memory::Own,
+    }
+}
+
+fn find(cache: &BlockCache, origin: &Origin, n: u64) -> Option<Bytes> {
+    match cache.find(&Key::nth(n, origin), Access::Demand) {
+        Found::Content(bytes) | Found::Stored(bytes) => Some(bytes),
+        Found::Nothing => None,
+    }
+}
+
+/// Notes what it gets.
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<Stored>>);
+
+impl Below for Recorder {
+    fn evicted(&self, block: Stored) {
+        self.0.lock().push(block);
+    }
+    fn read(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr) -> Option<BelowFuture> {
+        None
+    }
+    fn lied(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr) {}
+}
+
+#[test]
+fn it_finds_what_it_was_given_and_only_that() {
+    let cache = BlockCache::new(4 << 20);
+    let pool = origin(1);
+    cache.insert(block(&pool, 1, bytes(1, 4096), None));
+    assert_eq!(find(&cache, &pool, 1), Some(bytes(1, 4096)));
+    assert_eq!(find(&cache, &pool, 2), None);
+    let later = Key { birth: 8, ..Key::nth(1, &pool) };
+    assert!(matches!(cache.find(&later, Access::Demand), Found::Nothing));
+    // A pointer that claims the same place with another checksum: the newer one is believed by those who know it.
+    let lie = Key { tag: 99, ..Key::nth(1, &pool) };
+    assert!(matches!(cache.find(&lie, Access::Demand), Found::Nothing));
+    cache.insert(Fresh { key: lie, ..block(&pool, 1, bytes(9, 4096), None) });
+    assert!(matches!(cache.find(&lie, Access::Demand), Found::Content(found) if found == bytes(9, 4096)));
+    assert_eq!(find(&cache, &pool, 1), None);
+    assert_eq!(cache.stats().hash_elements, 1);
+}
+
+#[test]
+fn pools_with_equal_addresses_never_mix_and_leave_alone() {
+    let cache = BlockCache::new(16 << 20);
+    // The same pool opened twice, and another one.
+    let pools = [origin(1), Arc::new(Origin::new(1, 77)), origin(2)];
+    for n in 0..100 {
+        for (which, pool) in pools.iter().enumerate() {
+            cache.insert(block(pool, n, bytes(n * 3 + which as u64, 4096), None));
+        }
+    }
+    for n in 0..100 {
+        for (which, pool) in pools.iter().enumerate() {
+            if let Some(found) = find(&cache, pool, n) {
+                assert_eq!(found, bytes(n * 3 + which as u64, 4096));
+            }
+        }
+        assert!(find(&cache, &pools[2], n).is_some());
+    }
+    let before = cache.stats();
+    cache.forget_all(&pools[2]);
+    assert!((0..100).all(|n| find(&cache, &pools[2], n).is_none()));
+    assert!((0..100).all(|n| find(&cache, &pools[1], n).is_some()));
+    assert_eq!(cache.stats().hash_elements, before.hash_elements - 100);
+}
+
+#[test]
+fn the_budget_holds_for_blocks_of_all_sizes_and_when_it_shrinks() {
+    for replacement in [Replacement::Arc, Replacement::Default] {
+        let mut random = Random(7);
+        let cache = BlockCache::with_replacement(24 << 20, replacement);
+        let pool = origin(1);
+        for n in 0..30_000u64 {
+            if n % 5000 == 2499 {
+                cache.set_budget([24 << 20, 2 << 20, 40 << 20, 9 << 20][random.below(4) as usize]);
+                let stats = cache.stats();
+                assert!(stats.size <= stats.c, "after a new budget: {stats:?}");
+            }
+            let id = random.below(8000);
+            let len = 512 << random.below(8);
+            if find(&cache, &pool, id).is_none() {
+                let mut fresh = block(&pool, id, bytes(id, len), None);
+                if random.below(3) == 0 {
+                    let content = Some(IoBuf::from_slice(&vec![id as u8; len * 3]).freeze());
+                    fresh = block(&pool, id, bytes(id, len), content);
+                }
+                if random.below(4) == 0 {
+                    fresh.class = Class::Metadata;
+                }
+                if random.below(2) == 0 {
+                    fresh.memory = Memory::Writer;
+                }
+                cache.insert(fresh);
+            }
+            if n % 64 == 0 {
+                let stats = cache.stats();
+                assert!(stats.size <= stats.c, "{n}: {stats:?}");
+            }
+        }
+        let stats = cache.stats();
+        assert!(stats.size > stats.c * 3 / 4, "and it is used: {stats:?}");
+        assert_eq!(
+            stats.data_size + stats.metadata_size,
+            stats.compressed_size + stats.overhead_size,
+            "{stats:?}"
+        );
+        assert!(stats.overhead_size > 0 && stats.metadata_size > 0, "{stats:?}");
+        cache.set_budget(0);
+        assert_eq!(cache.stats().hash_elements, 0);
+        assert_eq!((cache.hot.taken(), cache.pinned.bytes()), (0, 0), "all of it was given back");
+    }
+}
+
+#[test]
+fn threads_together_stay_within_the_budget_and_get_right_bytes() {
+    let cache = BlockCache::new(3 << 20);
+    let pools = [origin(1), origin(2)];
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (cache, pools) = (&cache, &pools);
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                for _ in 0..8000 {
+                    let (which, n) = (random.below(2), random.below(900));
+                    let pool = &pools[which as usize];
+                    let stored = bytes(n * 2 + which, 512 << (n % 5));
+                    let content = (n % 3 == 0).then(|| bytes(n * 2 + which, 2048 << (n % 5)));
+                    match cache.find(&Key::nth(n, pool), Access::Demand) {
+                        Found::Content(found) => assert_eq!(found, content.unwrap_or(stored)),
+                        Found::Stored(found) => {
+                            assert_eq!(found, stored);
+                            cache.warm(&Key::nth(n, pool), Class::Data, content.unwrap());
+                        }
+                        Found::Nothing if random.below(50) == 0 => cache.forget(&Key::nth(n + 1, pool)),
+                        Found::Nothing => cache.insert(block(pool, n, stored, content)),
+                    }
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.size <= stats.c && stats.size > stats.c / 2, "{stats:?}");
+    assert!(stats.hits > 1000, "{stats:?}");
+    pools.iter().for_each(|pool| cache.forget_all(pool));
+    assert_eq!((cache.stats().hash_elements, cache.hot.taken(), cache.pinned.bytes()), (0, 0, 0));
+}
+
+#[test]
+fn hit_ratios_are_those_of_the_plain_policy() {
+    for replacement in [Replacement::Arc, Replacement::Default] {
+        let mut cache = BlockCache::with_replacement(32 << 20, replacement);
+        cache.clock.count_every_use();
+        let pool = origin(1);
+        let data = bytes(0, 4096);
+        let accesses = 400_000;
+        let mut random = Random(3);
+        // Popularity by a cube, and a scan now and then.
+        let mut next = |n: u64| {
+            let unit_interval = random.below(1 << 40) as f64 / (1u64 << 40) as f64;
+            if n % 50_000 < 10_000 { 1_000_000 + n } else { (unit_interval.powi(3) * 60_000.0) as u64 }
+        };
+        let trace: Vec<u64> = (0..accesses).map(&mut next).collect();
+        let mut hits = 0i64;
+        for id in &trace {
+            match find(&cache, &pool, *id) {
+                Some(_) => hits += 1,
+                None => cache.insert(block(&pool, *id, data.clone(), None)),
+            }
+        }
+        // The plain policy gets what the cache leaves for data once it is full, in units of a block.
+        let held = cache.stats().hash_elements;
+        assert!(held > 6800, "nearly nine tenths of the memory are blocks: {held}");
+        let unit = (4096 + OVERHEAD).div_ceil(UNIT) as u32;
+        let mut plain: Box<dyn Policy> = match replacement {
+            Replacement::Arc => Box::new(Classic::new(held * u64::from(unit))),
+            Replacement::Default => Box::new(Adaptive::new(held * u64::from(unit))),
+        };
+        let (mut slots, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        let mut plain_hits = 0i64;
+        for id in &trace {
+            if let Some(slot) = slots.get(id) {
+                plain.hit(*slot);
+                plain_hits += 1;
+                continue;
+            }
+            let fresh = Block { id: Key::nth(*id, &pool).id, size: unit };
+            let slot = plain.insert(fresh, &mut |slot| {
+                let owner = owners.remove(&slot).unwrap();
+                slots.remove(&owner);
+            });
+            slots.insert(*id, slot.unwrap());
+            owners.insert(slot.unwrap(), *id);
+        }
+        let points = (hits - plain_hits) as f64 * 100.0 / accesses as f64;
+        assert!(points.abs() <= 0.5, "{replacement:?}: {hits} hits, the plain policy has {plain_hits}");
+    }
+}
+
+#[test]
+fn a_hot_set_survives_a_scan_of_ten_times_the_cache() {
+    let mut cache = BlockCache::new(32 << 20);
+    cache.clock.count_every_use();
+    let pool = origin(1);
+    let read = |n: u64, len: usize| match find(&cache, &pool, n) {
+        Some(_) => true,
+        None => {
+            cache.insert(block(&pool, n, bytes(n, len), None));
+            false
+        }
+    };
+    for _ in 0..5 {
+        (0..3000).for_each(|n| {
+            read(n, 4096);
+        });
+    }
+    for n in 0..80_000 {
+        read(1_000_000 + n, 4096);
+        // The hot set goes on being used, a little.
+        if n % 8 == 0 {
+            read(n / 8 % 3000, 4096);
+        }
+    }
+    let kept = (0..3000).filter(|n| read(*n, 4096)).count();
+    assert!(kept >= 2970, "{kept} of 3000");
+}
+
+#[test]
+fn uses_that_follow_each_other_at_once_are_one() {
+    let cache = BlockCache::new(32 << 20);
+    let pool = origin(1);
+    cache.insert(block(&pool, 1, bytes(1, 4096), None));
+    (0..10).for_each(|_| drop(find(&cache, &pool, 1)));
+    assert_eq!((cache.stats().mru_hits, cache.stats().mfu_hits), (10, 0));
+    // As much came in as a turn is long.
+    (100..400).for_each(|n| cache.insert(block(&pool, n, bytes(1, 4096), None)));
+    (0..10).for_each(|_| drop(find(&cache, &pool, 1)));
+    assert_eq!((cache.stats().mru_hits, cache.stats().mfu_hits), (11, 9));
+}
+
+#[test]
+fn what_was_read_ahead_is_used_once_when_it_is_asked_for() {
+    let cache = BlockCache::new(32 << 20);
+    let pool = origin(1);
+    cache.insert(Fresh { access: Access::Prefetch, ..block(&pool, 1, bytes(1, 4096), None) });
+    cache.insert(Fresh { access: Access::Prefetch, ..block(&pool, 2, bytes(2, 4096), None) });
+    (100..400).for_each(|n| cache.insert(block(&pool, n, bytes(1, 4096), None)));
+    (0..2).for_each(|_| drop(find(&cache, &pool, 1)));
+    let stats = cache.stats();
+    assert_eq!((stats.demand_hit_predictive_prefetch, stats.mru_hits, stats.mfu_hits), (1, 2, 0));
+}
+
+#[test]
+fn stored_forms_are_kept_and_contents_of_what_is_used() {
+    let cache = BlockCache::new(8 << 20);
+    let pool = origin(1);
+    let content = |n: u64| IoBuf::from_slice(&vec![n as u8; 16 << 10]).freeze();
+    for n in 0..1000 {
+        cache.insert(block(&pool, n, bytes(n, 4096), Some(content(n))));
+    }
+    let stats = cache.stats();
+    assert_eq!(stats.hash_elements, 1000, "4 MB of stored blocks fit, though their contents would not");
+    assert_eq!((stats.compressed_size, stats.uncompressed_size), (1000 * 4096, 1000 * (16 << 10)));
+    assert!(stats.overhead_size <= (1 << 20) && stats.overhead_size > (1 << 19), "an eighth: {stats:?}");
+    let found = |n: u64| cache.find(&Key::nth(n, &pool), Access::Demand);
+    assert!(matches!(found(0), Found::Stored(stored) if stored == bytes(0, 4096)));
+    cache.warm(&Key::nth(0, &pool), Class::Data, content(0));
+    for n in 1..1000 {
+        // The one that is used stays hot while others come by.
+        assert!(matches!(found(0), Found::Content(found) if found == content(0)), "{n}");
+        if let Found::Stored(_) = found(n) {
+            cache.warm(&Key::nth(n, &pool), Class::Data, content(n));
+        }
+    }
+    cache.warm(&Key::nth(0, &pool), Class::Data, bytes(0, 99));
+    assert!(matches!(found(0), Found::Content(found) if found == content(0)), "not of that size");
+}
+
+#[test]
+fn a_block_that_stays_does_not_hold_the_memory_of_its_transfer() {
+    let mut cache = BlockCache::new(8 << 20);
+    cache.clock.count_every_use();
+    let pool = origin(1);
+    let memory = Bytes::from(vec![7; 1 << 20]);
+    let transfer = Transfer::new();
+    for n in 0..256 {
+        let slice = memory.slice(n * 4096..(n + 1) * 4096);
+        cache.insert(Fresh { memory: Memory::Transfer(&transfer), ..block(&pool, n as u64, slice, None) });
+    }
+    cache.close(&transfer, 1 << 20);
+    assert_eq!(find(&cache, &pool, 3).unwrap().as_ptr(), memory[3 * 4096..].as_ptr(), "no copy");
+    assert_eq!(cache.pinned.bytes(), 0, "all of it is in use");
+    for n in 1000..8000 {
+        assert_eq!(find(&cache, &pool, 3), Some(bytes(7, 4096)), "the hot one stays");
+        cache.insert(block(&pool, n, bytes(1, 4096), None));
+        assert!(cache.pinned.bytes() <= (8 << 20) / PINNED, "{}", cache.pinned.bytes());
+    }
+    assert_ne!(
+        find(&cache, &pool, 3).unwrap().as_ptr(),
+        memory[3 * 4096..].as_ptr(),
+        "it has memory of its own"
+    );
+    assert!(memory.is_unique(), "nothing holds the transfer any more");
+}
+
+#[test]
+fn what_was_written_does_not_hold_the_memory_of_its_request() {
+    let mut cache = BlockCache::new(8 << 20);
+    cache.clock.count_every_use();
+    let pool = origin(1);
+    let memory = Bytes::from(vec![7; 1 << 20]);
+    for n in 0..256 {
+        let slice = memory.slice(n * 4096..(n + 1) * 4096);
+        cache.insert(Fresh { memory: Memory::Writer, ..block(&pool, n as u64, slice, None) });
+    }
+    for n in 1000..8000 {
+        assert_eq!(find(&cache, &pool, 3), Some(bytes(7, 4096)), "the hot one stays");
+        let fresh = block(&pool, n, bytes(1, 4096), None);
+        cache.insert(Fresh { memory: Memory::Writer, ..fresh });
+    }
+    assert!(memory.is_unique(), "nothing holds the request any more");
+}
+
+#[test]
+fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
+    let below = Arc::new(Recorder::default());
+    let cache = BlockCache::new(2 << 20);
+    let pool = origin(5);
+    pool.set_below(Some(below.clone()));
+    for n in 0..2000u64 {
+        let content = (n % 2 == 0).then(|| bytes(n, 8192));
+        let fresh = block(&pool, n, bytes(n, 4096), content);
+        cache.insert(Fresh { is_eligible: n % 3 != 0, ..fresh });
+    }
+    // Freed blocks are nobody's; those of a pool that is closed stay where they are.
+    let here: Vec<u64> = (0..2000).filter(|n| cache.has(&Key::nth(*n, &pool))).collect();
+    cache.forget(&Key::nth(here[0], &pool));
+    cache.forget_all(&pool);
+    let evicted = below.0.lock();
+    assert_eq!(evicted.len() + here.len(), 2000);
+    let places: BTreeSet<u64> = evicted.iter().map(|block| block.dva[1] >> 3).collect();
+    assert_eq!(places.len(), evicted.len(), "each once");
+    assert!(here.iter().all(|n| !places.contains(n)));
+    for block in evicted.iter() {
+        let n = block.dva[1] >> 3;
+        assert_eq!((block.pool, block.birth, block.psize, &block.data), (5, 7, 4096, &bytes(n, 4096)));
+        assert_eq!(block.lsize, if n % 2 == 0 { 8192 } else { 4096 });
+        assert_eq!((block.eligible, block.frequent, block.metadata), (n % 3 != 0, false, false));
+    }
+    let stats = cache.stats();
+    assert_eq!(stats.deleted, 2000);
+    assert!(stats.evict_l2_eligible > 0 && stats.evict_l2_ineligible > 0);
+}
+
+#[test]
+fn hits_of_one_thread_are_played_while_others_sleep() {
+    let cache = Arc::new(BlockCache::new(32 << 20));
+    let pool = origin(1);
+    (0..64).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // As much as a turn comes in, then each is used once, and the thread is gone.
+            (1000..1300).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
+            (0..32).for_each(|n| drop(find(&cache, &pool, n)));
+            done.store(1, Relaxed);
+        });
+    });
+    assert_eq!(done.load(Relaxed), 1);
+    assert_eq!(cache.stats().mfu_size, 0, "they are noted only");
+    (2000..2040).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
+    assert!(cache.stats().mfu_size >= 32 * 4096, "{:?}", cache.stats());
+}

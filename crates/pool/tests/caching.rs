@@ -1,0 +1,207 @@
+//! What lies between a reader and the devices: a second tier that may lie, and datasets that do not want to be cached.
+//! On pools that OpenZFS wrote.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
+use pool::{
+    Bookmark, Pool,
+    cache::{Below, BelowFuture, BlockCache, Caching, Keep, Stored},
+    dmu::{Object, ObjectSet, Run},
+    import::{OpenOptions, open},
+};
+use support::{anyhow, candidate};
+
+type Blocks = Vec<(BlkPtr, Bookmark)>;
+
+/// A pool with a cache of its own, or nothing where there are no fixtures.
+async fn pool(name: &str, cache: usize) -> Option<(Arc<Pool>, Arc<BlockCache>)> {
+    let fixture = fixtures::try_pool(name)?;
+    let cache = Arc::new(BlockCache::new(cache));
+    let options = OpenOptions { cache: Arc::clone(&cache), ..anyhow() };
+    Some((open(&candidate(&fixture.dir).await, &options).await.unwrap(), cache))
+}
+
+/// Level 0 of everything that is readable without a key.
+async fn blocks(pool: &Pool) -> Blocks {
+    let mut found = Blocks::new();
+    let mos = ObjectSet::open(pool.io().clone(), 0, pool.uberblock().rootbp).await.unwrap();
+    for (id, root) in blocks_of(&mos, &mut found).await {
+        if let Ok(set) = ObjectSet::open(pool.io().clone(), id, root).await {
+            blocks_of(&set, &mut found).await;
+        }
+    }
+    assert!(found.len() > 50, "there is something to read");
+    found
+}
+
+async fn blocks_of(set: &ObjectSet, found: &mut Blocks) -> Vec<(u64, BlkPtr)> {
+    let mut datasets = Vec::new();
+    let mut objects = set.objects();
+    while let Ok(Some(dnode)) = objects.next().await {
+        if set.id() == 0 && dnode.dnode.bonus_type == ObjectType::DSL_DATASET {
+            let dataset = DatasetPhys::decode(&dnode.dnode.bonus, dnode.order).unwrap();
+            datasets.push((dnode.number, dataset.bp));
+        }
+        let object = Object::new(set.source().clone(), set.id(), dnode).unwrap();
+        let mut runs = object.runs(0, 0..object.max_block_id() + 1);
+        while let Ok(Some(run)) = runs.next().await {
+            if let Run::Block { blkid, pointer } = run
+                && !pointer.is_encrypted()
+                && !pointer.is_embedded()
+            {
+                found.push((pointer, object.bookmark(0, blkid)));
+            }
+        }
+    }
+    datasets.retain(|(_, root)| !root.is_hole());
+    datasets
+}
+
+/// A tier that has everything, and gives a part of it wrongly.
+#[derive(Debug, Default)]
+struct Tier {
+    blocks: BTreeMap<(u64, u64, u64), Bytes>,
+    asked: AtomicUsize,
+    wrong: AtomicUsize,
+    lied: Mutex<Vec<BlkPtr>>,
+}
+
+fn name(bp: &BlkPtr) -> (u64, u64, u64) {
+    (bp.words()[0], bp.words()[1], bp.physical_birth())
+}
+
+impl Below for Tier {
+    fn evicted(&self, _block: Stored) {}
+
+    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+        let asked = self.asked.fetch_add(1, Relaxed);
+        let right = self.blocks.get(&name(bp))?.clone();
+        let answer = match asked % 6 {
+            0 => None,
+            1 => return None,
+            2 | 3 => {
+                self.wrong.fetch_add(1, Relaxed);
+                let mut wrong = right.to_vec();
+                if asked.is_multiple_of(2) {
+                    wrong[asked % right.len()] ^= 1;
+                } else {
+                    wrong.truncate(right.len() / 2);
+                }
+                Some(Bytes::from(wrong))
+            }
+            _ => Some(right),
+        };
+        Some(Box::pin(async move {
+            tokio::task::yield_now().await;
+            answer
+        }))
+    }
+
+    fn lied(&self, _pool: u64, bp: &BlkPtr) {
+        self.lied.lock().unwrap().push(*bp);
+    }
+}
+
+#[tokio::test]
+async fn wrong_bytes_of_the_second_tier_never_reach_a_reader() {
+    for name_of_pool in ["mirror2", "raidz1x3"] {
+        // Nothing fits into the cache, so every read asks below.
+        let Some((pool, _cache)) = pool(name_of_pool, 0).await else { return };
+        let io = pool.io();
+        let blocks = blocks(&pool).await;
+        let truth: Vec<Bytes> =
+            io.read_blocks_uncached(&blocks).await.into_iter().map(Result::unwrap).collect();
+        let mut tier = Tier::default();
+        for (bp, at) in &blocks {
+            tier.blocks.insert(name(bp), io.read_raw(bp, *at).await.unwrap());
+        }
+        let tier = Arc::new(tier);
+        io.set_below(Some(tier.clone()));
+        for ((bp, at), truth) in blocks.iter().zip(&truth) {
+            assert!(io.read_block(bp, *at).await.unwrap() == *truth, "{name_of_pool}: {at}");
+        }
+        for chunk in [1, 7, 64] {
+            for (blocks, truth) in blocks.chunks(chunk).zip(truth.chunks(chunk)) {
+                for (read, truth) in io.read_blocks(blocks).await.into_iter().zip(truth) {
+                    assert!(read.unwrap() == *truth, "{name_of_pool}: in batches of {chunk}");
+                }
+            }
+        }
+        let asked = tier.asked.load(Relaxed);
+        assert!(asked >= 4 * blocks.len(), "each time");
+        assert_eq!(tier.lied.lock().unwrap().len(), tier.wrong.load(Relaxed), "it was told of each lie");
+        let errors: u64 = io.tree().leaves().iter().map(|leaf| leaf.counters.get().checksum).sum();
+        assert_eq!(errors, 0, "no device is blamed for it");
+        io.read_blocks_uncached(&blocks).await;
+        assert_eq!(tier.asked.load(Relaxed), asked, "a scan asks the devices");
+        io.set_below(None);
+        io.read_blocks(&blocks).await;
+        assert_eq!(tier.asked.load(Relaxed), asked, "it is gone");
+    }
+}
+
+#[tokio::test]
+async fn datasets_are_cached_as_their_properties_say() {
+    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let io = pool.io();
+    let blocks = blocks(&pool).await;
+    let is_data = |bp: &BlkPtr| bp.level() == 0 && !bp.object_type().is_metadata();
+    let sets: std::collections::BTreeSet<u64> = blocks.iter().map(|(_, at)| at.objset).collect();
+    let data = blocks.iter().filter(|(bp, _)| is_data(bp)).count();
+    assert!(data > 10 && data < blocks.len());
+    for (primary, data_kept) in [(Keep::None, 0), (Keep::Metadata, 0), (Keep::All, data)] {
+        cache.set_budget(0);
+        cache.set_budget(64 << 20);
+        sets.iter().for_each(|set| io.set_caching(*set, Caching { primary, secondary: Keep::All }));
+        io.read_blocks(&blocks).await;
+        for (bp, at) in &blocks {
+            io.read_block(bp, *at).await.unwrap();
+        }
+        let kept = |wanted: bool| {
+            let kept = |bp: &BlkPtr| is_data(bp) == wanted && io.is_cached(bp);
+            blocks.iter().filter(|(bp, _)| kept(bp)).count()
+        };
+        // Two pointers may lead to one block.
+        assert_eq!(kept(true), data_kept, "{primary:?}");
+        let metadata = if primary == Keep::None { 0 } else { blocks.len() - data };
+        assert_eq!(kept(false), metadata, "{primary:?}");
+        if primary == Keep::None {
+            assert_eq!(cache.stats().hash_elements, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn contents_are_the_same_from_the_cache_in_either_form_and_from_devices() {
+    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let io = pool.io();
+    let blocks = blocks(&pool).await;
+    let truth: Vec<Bytes> = io.read_blocks_uncached(&blocks).await.into_iter().map(Result::unwrap).collect();
+    io.read_blocks(&blocks).await;
+    let compressed = cache.stats();
+    assert!(compressed.compressed_size < compressed.uncompressed_size, "{compressed:?}");
+    // With little room for copies of contents: most of what is found has to be decompressed.
+    cache.set_budget(12 << 20);
+    for _ in 0..2 {
+        for ((bp, at), truth) in blocks.iter().zip(&truth) {
+            if let Some(found) = io.read_cached(bp) {
+                assert!(found == *truth, "{at}");
+            }
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.hits > compressed.hits && stats.size <= stats.c, "{stats:?}");
+    drop(pool);
+    assert_eq!(cache.stats().hash_elements, 0, "a closed pool leaves nothing behind");
+}

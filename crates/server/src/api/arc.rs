@@ -1,0 +1,17 @@
+//! What the ARC counted and holds.
+
+use pool::cache::ArcStats;
+use serde::{Deserialize, Serialize};
+
+/// Answer of `/v1/arc`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arc {
+    /// A clock of the daemon, nanoseconds.
+    pub at_ns: u64,
+    /// The rules that decide now which data stay.
+    pub rules_data: String,
+    /// The same of metadata.
+    pub rules_metadata: String,
+    /// `arcstats`.
+    pub stats: ArcStats,
+}

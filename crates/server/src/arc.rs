@@ -1,0 +1,45 @@
+//! The ARC as the control socket shows it: its own counters, and the machine's memory beside them.
+
+use std::{fs, sync::LazyLock};
+
+use pool::cache::BlockCache;
+use tokio::time::Instant;
+
+use crate::api;
+
+/// When this process began, as far as rates are concerned.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What the cache counted and holds now.
+#[must_use]
+pub fn report(cache: &BlockCache) -> api::arc::Arc {
+    let at_ns = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mut stats = cache.stats();
+    stats.memory_all_bytes = field(&memory, "MemTotal:");
+    stats.memory_free_bytes = field(&memory, "MemFree:");
+    stats.memory_available_bytes = field(&memory, "MemAvailable:");
+    let [data, metadata] = cache.rules();
+    api::arc::Arc { at_ns, rules_data: data.to_owned(), rules_metadata: metadata.to_owned(), stats }
+}
+
+/// A line of `/proc/meminfo`, in bytes; 0 if it is not there.
+fn field(memory: &str, name: &str) -> u64 {
+    let line = memory.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "MemTotal:       16384 kB\nMemFree:        1 kB\nMemAvailable:   x kB\n";
+        assert_eq!(
+            ["MemTotal:", "MemFree:", "MemAvailable:", "Swap:"].map(|name| field(text, name)),
+            [16 << 20, 1024, 0, 0]
+        );
+    }
+}
