@@ -46,7 +46,7 @@ use self::{
 use crate::{
     BoxFuture, EngineError,
     devices::{
-        Sweeps,
+        self, Sweeps,
         watch::{self, Asks},
     },
     dsl::OpError,
@@ -210,6 +210,7 @@ impl Engine {
         Box::pin(async move {
             let events = Events::new(options.clock);
             syncer.events = Arc::clone(&events);
+            devices::opened(&syncer.io.tree());
             scan::open(&mut syncer).await?;
             let first = syncer.txg;
             let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;

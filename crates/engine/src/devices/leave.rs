@@ -126,6 +126,23 @@ pub(super) fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> 
     })
 }
 
+/// A pool was opened: a device that is there again, and lacks what was written in the meantime, lets the spare that stands
+/// in for it go as soon as it is whole. Nobody took it online, which would have said so.
+pub(super) fn returned(tree: &Tree) {
+    fn each(vdev: &Vdev) {
+        vdev.children.iter().for_each(each);
+        if vdev.kind == Kind::Spare
+            && let Some(first) = vdev.children.first()
+            && let Some(leaf) = first.leaf.as_ref().filter(|leaf| !leaf.is_spare)
+            && first.is_readable()
+            && !leaf.missed.get().is_empty()
+        {
+            leaf.condition.update(|now| now.unspare = true);
+        }
+    }
+    tree.tops.iter().for_each(each);
+}
+
 /// A leaf that has done its duty, and its parent.
 fn hunt<'a>(tree: &Tree, vdev: &'a Vdev, done: &mut Option<(&'a Vdev, &'a Vdev)>) {
     vdev.children.iter().for_each(|child| hunt(tree, child, done));

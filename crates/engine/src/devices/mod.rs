@@ -108,6 +108,11 @@ pub fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> {
     leave::resilvered(cx)
 }
 
+/// A pool was opened, and some of its devices may be there again that were away. Before its first transaction group.
+pub(crate) fn opened(tree: &Tree) {
+    leave::returned(tree);
+}
+
 /// What a device that left gets instead of its labels.
 #[derive(Clone, Copy, Debug)]
 enum Farewell {

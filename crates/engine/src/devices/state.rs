@@ -226,7 +226,7 @@ pub(crate) fn persist(cx: &mut Syncer) -> bool {
                         now.faulted = false;
                     }
                 }
-                changed |= describe(list, &now, lacks, txg);
+                changed |= describe(list, &now, lacks);
             }
         });
     }
@@ -239,14 +239,13 @@ pub(crate) fn persist(cx: &mut Syncer) -> bool {
 }
 
 /// The part of a leaf's list that says how it is.
-fn describe(list: &mut NvList, now: &Standing, lacks: bool, txg: u64) -> bool {
+fn describe(list: &mut NvList, now: &Standing, lacks: bool) -> bool {
     let away = now.disk.is_none();
     let aux = match now.aux {
         _ if !now.faulted && !now.degraded => None,
         Aux::External => Some("external"),
         _ => Some("err_exceeded"),
     };
-    let resilver_txg = list.u64("resilver_txg").filter(|txg| *txg != 0);
     let flag = |on: bool| on.then_some(Value::Uint64(1));
     let wanted = [
         ("offline", flag(now.offline && !now.until_export)),
@@ -256,14 +255,8 @@ fn describe(list: &mut NvList, now: &Standing, lacks: bool, txg: u64) -> bool {
         ("not_present", flag(now.not_present && away)),
         ("unspare", flag(now.unspare)),
         ("aux_state", aux.map(|word| word.into())),
-        (
-            "resilver_txg",
-            match (lacks, now.resilvering) {
-                (false, _) => None,
-                (true, true) => Some(Value::Uint64(resilver_txg.unwrap_or(txg))),
-                (true, false) => resilver_txg.map(Value::Uint64),
-            },
-        ),
+        // Only a device that has joined has it: one that came back may be let off piece by piece.
+        ("resilver_txg", list.get("resilver_txg").filter(|_| lacks).cloned()),
         // Only a sequential rebuild has it, which ends with what is missing.
         ("rebuild_txg", list.get("rebuild_txg").filter(|_| lacks).cloned()),
     ];

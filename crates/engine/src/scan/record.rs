@@ -57,7 +57,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     let lacking = devices::lacking(&view.tree());
     let kind = if phys.func() == ScanFunc::Resilver { ScanKind::Resilver } else { ScanKind::Scrub };
     let known = |guid: u64| cursor.as_ref().is_some_and(|(_, guids)| guids.contains(&guid));
-    let in_range = |missed: &TxgSet| missed.span().is_none_or(|(_, end)| end <= words[word::MAX] + 1);
+    let in_range = |missed: &TxgSet| missed.span().is_none_or(|(_, end)| end <= words[word::MAX]);
     // A leaf the scan knew nothing of, or that lacks more than it had in mind, needs all of it.
     let goes_on = lacking.iter().all(|(guid, missed)| known(*guid) && in_range(missed));
     let position = cursor.as_ref().filter(|_| goes_on).map_or(Position::default(), |(position, _)| *position);
@@ -121,11 +121,13 @@ fn targets(lacking: &[(u64, TxgSet)]) -> BTreeMap<u64, Target> {
         .collect()
 }
 
-/// Births that a resilver of these leaves is about: greater than the first, up to the second.
+/// Births that a resilver of these leaves is about: greater than the first, less than the second. That the second is the
+/// end of the last list itself, and not one less, is what OpenZFS goes by: for it a leaf whose list ends behind the scan's
+/// last transaction group was not what the scan was for, so it never becomes whole.
 fn range(lacking: &[(u64, TxgSet)]) -> Option<(u64, u64)> {
     let spans = lacking.iter().filter_map(|(_, missed)| missed.span());
     let span = spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-    Some((span.0.saturating_sub(1), span.1.saturating_sub(1)))
+    Some((span.0.saturating_sub(1), span.1))
 }
 
 fn event(run: &Run, step: ScanStep) -> Event {
@@ -258,7 +260,7 @@ async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
 /// Leaves that were there all the time have everything the scan was about, but what they refused.
 fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
     let tree = cx.io.tree();
-    let range = TxgSet::from_ranges(vec![(0, run.max + 1)]);
+    let range = TxgSet::from_ranges(vec![(0, run.max)]);
     for vdev in tree.leaves() {
         let Some((target, leaf)) = run.targets.get(&vdev.guid).zip(vdev.leaf.as_ref()) else { continue };
         if target.broken || !vdev.is_readable() {

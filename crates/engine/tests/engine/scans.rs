@@ -311,6 +311,23 @@ async fn a_resilver_goes_on_where_it_was_when_the_pool_was_closed() {
     close(engine).await;
 }
 
+/// OpenZFS takes a leaf for whole only if its list ends at or before the last transaction group of the scan, and counts
+/// both by the end of the list. With one less it went through our resilvers and never let the old device go.
+#[tokio::test(start_paused = true)]
+async fn the_scan_entry_covers_the_lists_of_its_leaves_as_openzfs_counts() {
+    let (world, _) = half(32 * MIB).await;
+    let (engine, _) = slowly(&world, 4).await;
+    until(&engine, 0.3).await;
+    close(engine).await;
+    let view = world.look().await.unwrap();
+    let lacking = engine::devices::lacking(&view.tree());
+    let [(_, missed)] = &lacking[..] else { panic!("one leaf lacks something: {lacking:?}") };
+    let (start, end) = missed.span().unwrap();
+    let words = *view.scan().unwrap().words();
+    assert_eq!((words[0], words[1]), (2, 1), "a resilver that goes on: {words:?}");
+    assert_eq!((words[3], words[4]), (start - 1, end), "{missed:?} {words:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_in_the_middle_of_a_resilver_costs_nothing() {
     let (mut world, expected) = half(24 * MIB).await;
