@@ -33,14 +33,14 @@ class Module:
     def __init__(self, lab, guest, top):
         self.lab, self.guest, self.top, self.put = lab, guest, top, []
 
-    def run(self, body, without=(), cut=False):
+    def run(self, body, without=(), cut=False, disks=False):
         """Runs a script. With `cut` the machine's end is a power cut, and the pool is on disks: of files in the machine's
         memory, which the module goes on writing to, there would be no picture of one moment."""
         lab = self.lab
         kept = lab.images
         lab.images = [i for n, i in enumerate(kept) if n not in without]
         try:
-            code, text = self.guest(HEAD + body, [lab], self.top, files=not cut, put=self.put, settings=["pool=" + lab.pool])
+            code, text = self.guest(HEAD + body, [lab], self.top, files=not (cut or disks), put=self.put, settings=["pool=" + lab.pool])
         finally:
             lab.images = kept
         lines = text.splitlines()
@@ -313,10 +313,10 @@ def module_midresilver(lab, module):
 
 
 def module_spare(lab, module):
-    """A spare is in use; our administrator gives it back."""
+    """A spare is in use; our administrator gives it back. On disks: `zpool replace` takes no file for a spare."""
     script = module.create()
-    script += f"zpool replace -f $pool {module.file(1)} {module.file(2)} || fail spare\nresilvered\n" + module.write() + "say first\nhashes\nend"
-    module.run(script)
+    script += f"zpool replace $pool {module.file(1)} {module.file(2)} || fail spare\nresilvered\n" + module.write() + "say first\nhashes\nend"
+    module.run(script, disks=True)
     module.expect("first", r"spare-\d", r"INUSE")
     module.hashes()
     take_over(lab)
