@@ -10,13 +10,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("millpond-block", &[]),
     ("millpond-cache", &[]),
     ("millpond-fixtures", &[]),
+    ("millpond-l2arc", &["millpond-cache", "millpond-codec", "millpond-disk", "millpond-ondisk"]),
     (
         "millpond-pool",
         &["millpond-block", "millpond-cache", "millpond-codec", "millpond-disk", "millpond-ondisk"],
     ),
     (
         "millpond-engine",
-        &["millpond-block", "millpond-codec", "millpond-disk", "millpond-ondisk", "millpond-pool"],
+        &[
+            "millpond-block",
+            "millpond-codec",
+            "millpond-disk",
+            "millpond-l2arc",
+            "millpond-ondisk",
+            "millpond-pool",
+        ],
     ),
     ("millpond-lab", &["millpond-block", "millpond-disk", "millpond-engine", "millpond-pool"]),
     ("millpond-scsi", &["millpond-block"]),

@@ -81,7 +81,9 @@ impl Dva {
     /// Highest `offset + asize` accepted, in bytes: leaves room to add label sizes.
     pub const END_MAX: u64 = 1 << 62;
 
-    pub(crate) const fn from_words(words: [u64; 2]) -> Self {
+    /// The address in the two words.
+    #[must_use]
+    pub const fn from_words(words: [u64; 2]) -> Self {
         let [low, high] = words;
         Self {
             vdev: bits(low, 32, 24) as u32,
@@ -92,7 +94,8 @@ impl Dva {
     }
 
     /// The two words, if each field fits and sits on a sector.
-    pub(crate) fn to_words(self) -> Option<[u64; 2]> {
+    #[must_use]
+    pub fn to_words(self) -> Option<[u64; 2]> {
         let sector = (1_u64 << SECTOR_SHIFT) - 1;
         let asize = self.asize >> SECTOR_SHIFT;
         let fits = self.asize & sector == 0

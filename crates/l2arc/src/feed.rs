@@ -1,0 +1,214 @@
+//! The task that writes to one device: takes the most valuable blocks that wait, as many as the budget allows, makes
+//! room for them, writes them in a row with what tells of them, and then the header.
+//!
+//! Several devices take from the same queue, so each gets what its speed allows. A write that failed is forgotten: its
+//! blocks never were in the index, and the ring is as it was.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{
+    Block,
+    budget::Budget,
+    device::Device,
+    evict, header,
+    index::{Hash, Place},
+    rebuild,
+    ring::{Ring, is_frequent},
+    stats::add,
+    tier::{Open, Shared},
+};
+
+/// How long blocks may wait for company, so that a round is worth its log block and header.
+const GATHER: Duration = Duration::from_millis(200);
+/// A round is worth it from here on; less is written only when nothing more comes.
+const ROUND_MIN: u64 = 1 << 20;
+/// The most that an idle device may save up.
+const BURST: u64 = 64 << 20;
+/// A round and what is written again with it take no larger part of the ring.
+const PART: u64 = 8;
+/// Waiting after a write that failed: from, to.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// As fast as it can, in bytes per second.
+const UNLIMITED: f64 = 1e15;
+const DAY: f64 = 86_400.0;
+
+/// Serves a device until it is stopped.
+pub(crate) async fn run(shared: Arc<Shared>, device: Arc<Device>, open: Open) {
+    let ring = tokio::select! {
+        biased;
+        () = device.stopped() => return,
+        ring = rebuild::begin(&shared, &device, open) => ring,
+    };
+    Feeder::new(&shared, &device, ring).run().await;
+}
+
+struct Feeder<'a> {
+    shared: &'a Shared,
+    device: &'a Device,
+    ring: Ring,
+    budget: Budget,
+    retry: Duration,
+}
+
+impl<'a> Feeder<'a> {
+    fn new(shared: &'a Shared, device: &'a Device, ring: Ring) -> Self {
+        let burst = BURST.min(device.geometry.ring() / 16);
+        Self { shared, device, ring, budget: Budget::new(burst), retry: RETRY.0 }
+    }
+
+    async fn run(mut self) {
+        self.tell();
+        while !self.device.stopping.load(Relaxed) {
+            let rate = self.rate();
+            match self.budget.wait(ROUND_MIN, rate) {
+                Some(Duration::ZERO) => {}
+                wait => {
+                    // Looks again now and then: the rate may be another one by then.
+                    self.pause(wait.unwrap_or(RETRY.1).min(RETRY.1)).await;
+                    continue;
+                }
+            }
+            if self.shared.queue.lock().is_empty() {
+                tokio::select! {
+                    () = self.shared.more.notified() => {}
+                    () = self.device.stopped() => return,
+                }
+            }
+            let config = self.shared.config();
+            if self.shared.queue.lock().bytes() < config.buffer / 2 {
+                self.pause(GATHER).await;
+            }
+            let most = config
+                .buffer
+                .min(self.budget.available(rate).max(ROUND_MIN))
+                .min(self.ring.geometry.ring() / (2 * PART));
+            let fresh = {
+                let mut queue = self.shared.queue.lock();
+                let fresh = queue.take(most);
+                if !queue.is_empty() {
+                    self.shared.more.notify_one();
+                }
+                fresh
+            };
+            self.write(fresh).await;
+        }
+    }
+
+    /// Bytes per second that may be written now; 0: none.
+    fn rate(&self) -> f64 {
+        let config = self.shared.config();
+        if self.ring.first_sweep {
+            return if config.fill_rate == 0 { UNLIMITED } else { config.fill_rate as f64 };
+        }
+        let limit = config.dwpd_limit;
+        if limit > 0.0 { self.ring.geometry.ring() as f64 * limit / DAY } else { UNLIMITED }
+    }
+
+    async fn write(&mut self, mut fresh: Vec<(Hash, Block)>) {
+        let part = self.ring.geometry.ring() / PART;
+        while self.ring.room_for(&fresh) > part {
+            let Some((hash, block)) = fresh.pop() else { break };
+            if fresh.is_empty() {
+                // A block that is large beside the ring is not worth a good part of what it holds.
+                add(&self.shared.counters.l2_skip_over_budget, block.lsize.into());
+            } else {
+                self.shared.wait_again(hash, block);
+            }
+        }
+        if fresh.is_empty() {
+            return;
+        }
+        let counters = &self.shared.counters;
+        add(&counters.l2_feeds, 1);
+        add(&counters.l2_writes_sent, 1);
+        let before = self.device.written.load(Relaxed);
+        let done = self.round(fresh).await;
+        self.budget.spend(self.device.written.load(Relaxed) - before);
+        add(&counters.l2_writes_done, 1);
+        match done {
+            Ok(()) => self.retry = RETRY.0,
+            Err(_) => {
+                add(&counters.l2_writes_error, 1);
+                self.pause(self.retry).await;
+                self.retry = (self.retry * 2).min(RETRY.1);
+            }
+        }
+        self.tell();
+    }
+
+    async fn round(&mut self, mut blocks: Vec<(Hash, Block)>) -> io::Result<()> {
+        let Self { shared, device, ring, .. } = self;
+        let first_hot = blocks.len();
+        evict::make_room(shared, device, ring, &mut blocks).await?;
+        while ring.room_for(&blocks) > ring.room() && blocks.len() > first_hot {
+            blocks.pop();
+        }
+        let mut draft = ring.draft(&blocks);
+        while draft.bytes() > ring.room() {
+            // Log blocks took more than they ever should.
+            blocks.truncate(blocks.len() / 2);
+            draft = ring.draft(&blocks);
+        }
+        let hot = blocks.get(first_hot..).unwrap_or_default();
+        let again: u64 = hot.iter().map(|(_, block)| u64::from(block.psize)).sum();
+        wrote(shared, device, draft.bytes());
+        device.write(draft.at, std::mem::take(&mut draft.pieces)).await?;
+        let log_blocks = draft.logs.len() as u64;
+        for (hash, entry) in ring.commit(draft) {
+            let place = Place {
+                address: device.base + entry.daddr,
+                heat: 0,
+                frequent: is_frequent(&entry),
+                prefetched: entry.prefetched,
+            };
+            match shared.index.insert(hash, place) {
+                Ok(None) => shared.counters.holds(&entry, true),
+                Ok(Some(_elsewhere_before)) => {}
+                Err(_full) => add(&shared.counters.l2_abort_lowmem, 1),
+            }
+        }
+        add(&shared.counters.l2_reinserted, again);
+        add(&shared.counters.l2_log_blk_writes, log_blocks);
+        if log_blocks > 0 {
+            write_header(shared, device, ring).await?;
+        }
+        Ok(())
+    }
+
+    /// Others may know how it stands.
+    fn tell(&self) {
+        self.device.filling.store(self.ring.first_sweep, Relaxed);
+        self.device.hand.store(self.ring.hand, Relaxed);
+        self.device.logs.0.store(self.ring.log_bytes(), Relaxed);
+        self.device.logs.1.store(self.ring.logs.len() as u64, Relaxed);
+    }
+
+    async fn pause(&self, time: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = self.device.stopped() => {}
+        }
+    }
+}
+
+/// Writes the header: everything that it tells of is on the device.
+///
+/// # Errors
+/// The device's.
+pub(crate) async fn write_header(shared: &Shared, device: &Device, ring: &mut Ring) -> io::Result<()> {
+    ring.announced = false;
+    let written = header::write(&*device.disk, &device.geometry, &ring.header(device.who)).await?;
+    wrote(shared, device, written);
+    ring.announced = true;
+    Ok(())
+}
+
+/// Bytes go to a device.
+pub(crate) fn wrote(shared: &Shared, device: &Device, bytes: u64) {
+    add(&shared.counters.l2_write_bytes, bytes);
+    add(&device.written, bytes);
+}

@@ -1,0 +1,66 @@
+//! Reading: a look at the index, one read at a device, another look at the index.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    Key,
+    device::Device,
+    index::Hash,
+    stats::add,
+    tier::{Found, L2, Shared},
+};
+
+impl L2 {
+    /// The stored form of a block, `psize` bytes, if a device has it: to be verified by the caller, who says so if it
+    /// turns out wrong ([`lied`](Self::lied)). `None`: not here.
+    #[must_use]
+    pub fn read(&self, key: &Key, psize: u32) -> Option<Found> {
+        if !self.is_used() {
+            return None;
+        }
+        let shared = &self.shared;
+        let hash = key.hash();
+        let found = shared.index.get(hash).and_then(|place| {
+            let device = shared.device_at(place.address).filter(|device| device.is_usable())?;
+            Some((place.address, device))
+        });
+        let Some((address, device)) = found else {
+            add(&shared.counters.l2_misses, 1);
+            return None;
+        };
+        add(&shared.counters.l2_hits, 1);
+        let shared = Arc::clone(shared);
+        Some(Box::pin(async move { fetch(&shared, &device, hash, address, psize).await }))
+    }
+
+    /// The bytes that [`read`](Self::read) gave were not the block's: it is forgotten.
+    pub fn lied(&self, key: &Key) {
+        let shared = &self.shared;
+        add(&shared.counters.l2_cksum_bad, 1);
+        let hash = key.hash();
+        let held = shared.index.len();
+        if let Some(place) = shared.index.peek(hash)
+            && shared.index.remove(hash, place.address).is_some()
+        {
+            shared.counters.forget(1, held);
+        }
+    }
+}
+
+async fn fetch(shared: &Shared, device: &Device, hash: Hash, address: u64, psize: u32) -> Option<Bytes> {
+    let read = device.read(address - device.base, psize as usize).await;
+    device.went(read.is_ok());
+    let Ok(buf) = read else {
+        add(&shared.counters.l2_io_error, 1);
+        return None;
+    };
+    // What left the index meanwhile may have been overwritten before the read was done.
+    if shared.index.peek(hash).is_none_or(|place| place.address != address) {
+        add(&shared.counters.l2_evict_reading, 1);
+        return None;
+    }
+    add(&shared.counters.l2_read_bytes, buf.len() as u64);
+    Some(buf.freeze())
+}

@@ -1,0 +1,289 @@
+//! What a device remembers: its header, and the log blocks from the newest back, as long as all is well.
+//!
+//! Reads are answered while this goes on, from the first log block on. Two log blocks are being read at any time, one of
+//! each chain. Anything that is not as it should be ends the walk: what was found is used, and the report says why there
+//! is not more.
+//!
+//! Facts: docs/format/l2arc.md, section 5.
+
+use std::{fmt, io, sync::Arc};
+
+use disk::IoBuf;
+use ondisk::{
+    Order,
+    l2arc::{Entry, Header, LogPointer, in_ring},
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    device::Device,
+    evict::hash_of,
+    feed::write_header,
+    header::{self, Refused},
+    index::Place,
+    ring::{self, Ring, is_frequent},
+    stats::add,
+    tier::{Open, Shared},
+};
+
+/// How much of a device's memory was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Blocks that are in the index again.
+    pub blocks: u64,
+    /// Blocks that the header tells of.
+    pub of_blocks: u64,
+    /// Log blocks read.
+    pub log_blocks: u64,
+    /// Log blocks that the header tells of.
+    pub of_log_blocks: u64,
+    /// Stored bytes of the blocks.
+    pub bytes: u64,
+    /// Why it is not more.
+    pub because: Stopped,
+}
+
+/// Why the walk through the log blocks ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// There are no more.
+    End,
+    /// The rest is overwritten.
+    Overtaken,
+    /// A log block is not as it should be.
+    LogBlock {
+        /// Where it is.
+        daddr: u64,
+        /// What about it, in words.
+        what: String,
+    },
+    /// The index may not take more memory.
+    Memory,
+    /// The header does not fit: nothing was used.
+    Refused(String),
+}
+
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { blocks, of_blocks, log_blocks, of_log_blocks, bytes, because } = self;
+        write!(
+            f,
+            "recovered {blocks} of {of_blocks} blocks ({log_blocks} of {of_log_blocks} log blocks, {bytes} bytes), \
+             because {because}"
+        )
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End => write!(f, "there are no more"),
+            Self::Overtaken => write!(f, "the rest is overwritten"),
+            Self::LogBlock { daddr, what } => write!(f, "the log block at {daddr:#x} {what}"),
+            Self::Memory => write!(f, "the index may not take more memory"),
+            Self::Refused(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// A trim that is complete, in a header.
+const TRIMMED: u64 = 4;
+/// Bytes trimmed at a time.
+const TRIM: u64 = 1 << 30;
+
+/// The ring of a device that is taken into use.
+pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> Ring {
+    let config = shared.config();
+    let header = match open {
+        Open::Remember if config.rebuild => header::read(&*device.disk, &device.geometry, device.who).await,
+        _ => Err(Refused::Fresh),
+    };
+    let header = header.and_then(|(header, order)| {
+        let is_usable = config.trim_ahead == 0 || header.trim_state == TRIMMED;
+        if is_usable { Ok((header, order)) } else { Err(Refused::Untrimmed) }
+    });
+    let counters = &shared.counters;
+    let (mut ring, recovered) = match header {
+        Ok((header, order)) => {
+            let mut walk = Walk::new(shared, device, &header, order);
+            let because = walk.run().await;
+            match &because {
+                Stopped::LogBlock { what, .. } if what.ends_with("checksum") => {
+                    add(&counters.l2_rebuild_cksum_lb_errors, 1);
+                }
+                Stopped::LogBlock { .. } => add(&counters.l2_rebuild_io_errors, 1),
+                Stopped::Memory => add(&counters.l2_rebuild_lowmem, 1),
+                _ => {}
+            }
+            let (ring, recovered) = walk.done(because);
+            // Nothing found: it is as good as new, and filled faster if it counts as that.
+            if recovered.log_blocks == 0 {
+                (None, recovered)
+            } else {
+                add(&counters.l2_rebuild_success, 1);
+                (Some(ring), recovered)
+            }
+        }
+        Err(why) => {
+            match why {
+                Refused::Fresh => {}
+                Refused::Io(_) | Refused::Checksum(_) => add(&counters.l2_rebuild_dh_errors, 1),
+                _ => add(&counters.l2_rebuild_unsupported, 1),
+            }
+            let nothing = Recovered {
+                blocks: 0,
+                of_blocks: 0,
+                log_blocks: 0,
+                of_log_blocks: 0,
+                bytes: 0,
+                because: Stopped::Refused(why.to_string()),
+            };
+            (None, nothing)
+        }
+    };
+    if ring.is_none() {
+        ring = Some(afresh(shared, device, config.trim_ahead > 0).await);
+    }
+    *device.recovered.lock() = Some(recovered);
+    ring.unwrap_or_else(|| Ring::new(device.geometry))
+}
+
+/// An empty ring, and a header that says so: an old chain is never believed again.
+async fn afresh(shared: &Shared, device: &Device, trim: bool) -> Ring {
+    let mut ring = Ring::new(device.geometry);
+    if trim {
+        let mut at = ring.geometry.start;
+        while at < ring.geometry.end {
+            let len = TRIM.min(ring.geometry.end - at);
+            // Advisory: a device that cannot is as good as one that did.
+            let _unsupported = device.disk.trim(at, len).await;
+            at += len;
+        }
+        ring.trim = (0, TRIMMED);
+    }
+    if write_header(shared, device, &mut ring).await.is_err() {
+        add(&shared.counters.l2_writes_error, 1);
+    }
+    ring
+}
+
+struct Walk<'a> {
+    shared: &'a Shared,
+    device: &'a Arc<Device>,
+    header: &'a Header,
+    order: Order,
+    ring: Ring,
+    blocks: u64,
+    bytes: u64,
+}
+
+/// A log block that is being read.
+struct Reading {
+    pointer: LogPointer,
+    /// `None`: the pointer leads nowhere.
+    task: Option<JoinHandle<io::Result<IoBuf>>>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(shared: &'a Shared, device: &'a Arc<Device>, header: &'a Header, order: Order) -> Self {
+        let ring = Ring::of_header(device.geometry, header);
+        Self { shared, device, header, order, ring, blocks: 0, bytes: 0 }
+    }
+
+    async fn run(&mut self) -> Stopped {
+        // Each log block takes a sector, and so does what it tells of: there cannot be more, whatever a chain says.
+        let geometry = self.ring.geometry;
+        let most = geometry.ring() / geometry.sector / (geometry.log_entries + 1);
+        let [newest, before] = self.header.newest;
+        let (mut this, mut next) = (self.read(newest), self.read(before));
+        for _ in 0..=most {
+            let Some(task) = this.task.take() else {
+                return if this.pointer.aligned_size() == 0 { Stopped::End } else { Stopped::Overtaken };
+            };
+            let (daddr, failed) =
+                (this.pointer.daddr, |what| Stopped::LogBlock { daddr: this.pointer.daddr, what });
+            let stored = match task.await {
+                Ok(Ok(stored)) => stored,
+                Ok(Err(error)) => return failed(format!("cannot be read: {error}")),
+                Err(error) => return failed(format!("cannot be read: {error}")),
+            };
+            let (previous, entries) =
+                match ring::decode_log(&this.pointer, &stored, self.order, geometry.log_entries) {
+                    Ok(decoded) => decoded,
+                    Err(what) => return Stopped::LogBlock { daddr, what },
+                };
+            drop(stored);
+            let after = self.read(previous);
+            if !self.insert(&this.pointer, &entries) {
+                return Stopped::Memory;
+            }
+            let (low, high) = (next.pointer.payload_start, this.pointer.payload_start);
+            if !self.header.first_sweep() && in_ring(self.ring.evict, low, high) {
+                return Stopped::Overtaken;
+            }
+            (this, next) = (next, after);
+        }
+        Stopped::End
+    }
+
+    /// Begins to read a log block, if the pointer leads to one that was not overwritten.
+    fn read(&self, pointer: LogPointer) -> Reading {
+        let task = pointer.is_intact(self.header).then(|| {
+            let device = Arc::clone(self.device);
+            tokio::spawn(async move { device.read(pointer.daddr, pointer.aligned_size() as usize).await })
+        });
+        Reading { pointer, task }
+    }
+
+    /// Puts the blocks of a log block into the index, the newest first; false if there is no memory.
+    fn insert(&mut self, log: &LogPointer, entries: &[Entry]) -> bool {
+        let (counters, geometry) = (&self.shared.counters, self.ring.geometry);
+        let extent = self.ring.extent(log);
+        for entry in entries.iter().rev() {
+            let is_told_rightly = extent.iter().any(|part| part.contains(&entry.daddr))
+                && entry.daddr.is_multiple_of(512)
+                && entry
+                    .daddr
+                    .checked_add(geometry.aligned(entry.psize))
+                    .is_some_and(|end| end <= geometry.end);
+            // Ciphertext has no reader here.
+            if !is_told_rightly || entry.protected {
+                continue;
+            }
+            let place = Place {
+                address: self.device.base + entry.daddr,
+                heat: 0,
+                frequent: is_frequent(entry),
+                prefetched: entry.prefetched,
+            };
+            match self.shared.index.insert_new(hash_of(entry), place) {
+                Ok(true) => {
+                    counters.holds(entry, true);
+                    add(&counters.l2_rebuild_bufs, 1);
+                    add(&counters.l2_rebuild_size, entry.lsize);
+                    add(&counters.l2_rebuild_asize, entry.psize);
+                    self.blocks += 1;
+                    self.bytes += entry.psize;
+                }
+                Ok(false) => add(&counters.l2_rebuild_bufs_precached, 1),
+                Err(_full) => return false,
+            }
+        }
+        self.ring.logs.push_front(*log);
+        add(&counters.l2_rebuild_log_blks, 1);
+        true
+    }
+
+    fn done(self, because: Stopped) -> (Ring, Recovered) {
+        let recovered = Recovered {
+            blocks: self.blocks,
+            of_blocks: self.header.log_blocks.saturating_mul(self.header.log_entries),
+            log_blocks: self.ring.logs.len() as u64,
+            of_log_blocks: self.header.log_blocks,
+            bytes: self.bytes,
+            because,
+        };
+        (self.ring, recovered)
+    }
+}

@@ -1,0 +1,337 @@
+//! The second tier of one pool: its devices, and the two doors to it, [`offer`](L2::offer) and [`read`](L2::read).
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use disk::Disk;
+use parking_lot::{Mutex, RwLock};
+use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+
+use crate::{
+    Block, Config, Key, L2Stats,
+    device::Device,
+    evict, feed,
+    header::{Geometry, Identity},
+    index::{ADDRESS_MAX, Hash, Index},
+    queue::Queue,
+    rebuild::Recovered,
+    seen::Seen,
+    stats::{Counters, add},
+};
+
+/// How long a device may take to end what it is writing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A read of a block that the index knows. What comes is unverified; `None`: ask the pool.
+pub type Found = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
+
+/// The second tier of one pool. Dropping it ends its tasks where they stand, which is safe at any moment.
+#[derive(Debug)]
+pub struct L2 {
+    pub(crate) shared: Arc<Shared>,
+    tasks: Mutex<BTreeMap<u64, JoinHandle<()>>>,
+}
+
+/// What its tasks share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pool: u64,
+    pub(crate) index: Index,
+    pub(crate) queue: Mutex<Queue>,
+    /// Something waits in the queue.
+    pub(crate) more: Notify,
+    seen: Mutex<Seen>,
+    devices: RwLock<Vec<Arc<Device>>>,
+    /// How many those are.
+    count: AtomicUsize,
+    config: RwLock<Config>,
+    pub(crate) counters: Counters,
+}
+
+/// How a device is taken into use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// With what it remembers, if that is this pool's.
+    Remember,
+    /// Empty: it is new, or the pool was rewound, so that what it remembers may be of a future that never was.
+    Fresh,
+}
+
+/// Why a device cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// It would hold next to nothing, or says impossible things about its sectors.
+    #[error("{0} is too small for a cache device")]
+    TooSmall(String),
+    /// Addresses in the index reach to 128 TiB.
+    #[error("{0}: the cache devices of a pool hold 128 TiB together at most")]
+    TooMuch(String),
+    /// It is in use.
+    #[error("{0} is in use as a cache device already")]
+    Known(String),
+}
+
+/// A device in use.
+#[derive(Clone, Debug)]
+pub struct DeviceStatus {
+    /// Its guid.
+    pub vdev: u64,
+    /// Bytes it can hold.
+    pub size: u64,
+    /// Bytes of it that hold something.
+    pub used: u64,
+    /// It was never full.
+    pub filling: bool,
+    /// Bytes written since it was opened.
+    pub written: u64,
+    /// What was found on it; `None` while that is being found out.
+    pub recovered: Option<Recovered>,
+}
+
+impl L2 {
+    /// A tier without devices for the pool with this guid.
+    #[must_use]
+    pub fn new(pool: u64, config: Config) -> Self {
+        let shared = Shared {
+            pool,
+            index: Index::new(config.index_max),
+            queue: Mutex::new(Queue::new(config.buffer)),
+            more: Notify::new(),
+            seen: Mutex::default(),
+            devices: RwLock::default(),
+            count: AtomicUsize::new(0),
+            config: RwLock::new(config),
+            counters: Counters::default(),
+        };
+        Self { shared: Arc::new(shared), tasks: Mutex::default() }
+    }
+
+    /// Works differently from now on.
+    pub fn set_config(&self, config: Config) {
+        *self.shared.config.write() = config;
+        self.shared.index.set_bytes_max(config.index_max);
+        self.shared.queue.lock().set_bytes_max(config.buffer);
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.shared.config()
+    }
+
+    /// Whether there is a device.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.shared.count.load(Relaxed) > 0
+    }
+
+    /// Takes a device into use; what it remembers is read in the background. `ashift` is the one in the configuration.
+    ///
+    /// # Errors
+    /// It cannot be used; nothing was written to it.
+    pub fn add(&self, disk: Arc<dyn Disk>, vdev: u64, ashift: u32, open: Open) -> Result<(), AddError> {
+        let info = disk.info();
+        let geometry = Geometry::of(info.size, ashift, self.shared.config().persist_min)
+            .ok_or_else(|| AddError::TooSmall(info.path.clone()))?;
+        let device = {
+            let mut devices = self.shared.devices.write();
+            if devices.iter().any(|device| device.who.vdev == vdev) {
+                return Err(AddError::Known(info.path));
+            }
+            let base = free_stretch(&devices, geometry.end).ok_or(AddError::TooMuch(info.path))?;
+            let who = Identity { pool: self.shared.pool, vdev };
+            let device = Arc::new(Device::new(disk, who, geometry, base));
+            devices.push(Arc::clone(&device));
+            self.shared.count.store(devices.len(), Relaxed);
+            device
+        };
+        let task = tokio::spawn(feed::run(Arc::clone(&self.shared), device, open));
+        self.tasks.lock().insert(vdev, task);
+        Ok(())
+    }
+
+    /// Stops using a device; whether it was in use. When this returns nothing more is written to it or read from it,
+    /// but for reads under way.
+    pub async fn remove(&self, vdev: u64) -> bool {
+        let device = {
+            let mut devices = self.shared.devices.write();
+            let Some(at) = devices.iter().position(|device| device.who.vdev == vdev) else { return false };
+            devices.remove(at)
+        };
+        self.shared.count.fetch_sub(1, Relaxed);
+        self.end(&device).await;
+        let all = 0..device.geometry.end;
+        evict::search(&self.shared, &device, all);
+        self.shared.index.shrink();
+        true
+    }
+
+    /// Ends all writing: the devices may be opened by others when this returns. Reads find nothing any more.
+    pub async fn close(&self) {
+        self.shared.count.store(0, Relaxed);
+        let devices = std::mem::take(&mut *self.shared.devices.write());
+        for device in &devices {
+            device.end();
+        }
+        for device in &devices {
+            self.end(device).await;
+        }
+    }
+
+    async fn end(&self, device: &Device) {
+        device.end();
+        let Some(mut task) = self.tasks.lock().remove(&device.who.vdev) else { return };
+        if timeout(PATIENCE, &mut task).await.is_err() {
+            // The device does not answer: what it is still writing is what nobody will ask for.
+            task.abort();
+        }
+    }
+
+    /// A block leaves memory: it may be written to a device, or not. Never waits.
+    pub fn offer(&self, block: Block) {
+        let shared = &*self.shared;
+        if !self.is_used() {
+            return;
+        }
+        let (counters, config) = (&shared.counters, shared.config());
+        let lsize = block.lsize.into();
+        let wanted = match config.mfuonly {
+            0 => true,
+            2 => block.frequent || block.metadata,
+            _ => block.frequent,
+        };
+        if !block.eligible || block.psize == 0 || !wanted || (block.prefetched && config.noprefetch) {
+            add(&counters.evict_l2_ineligible, lsize);
+            return;
+        }
+        let hash = block.key().hash();
+        if shared.index.peek(hash).is_some() {
+            add(&counters.evict_l2_cached, lsize);
+            return;
+        }
+        counters.eligible(&block);
+        let again = shared.seen.lock().again(hash, shared.index.len());
+        if !again && config.second_eviction && !shared.is_filling() {
+            add(&counters.l2_skip_first_eviction, lsize);
+            return;
+        }
+        shared.wait(hash, block, again);
+    }
+
+    /// What it did and holds.
+    #[must_use]
+    pub fn stats(&self) -> L2Stats {
+        let devices = self.shared.devices.read();
+        let sum = |part: fn(&Device) -> u64| devices.iter().map(|device| part(device)).sum::<u64>();
+        let (log_bytes, log_blocks) =
+            (sum(|device| device.logs.0.load(Relaxed)), sum(|device| device.logs.1.load(Relaxed)));
+        L2Stats {
+            l2_hdr_size: if devices.is_empty() { 0 } else { self.shared.index.memory() },
+            l2_log_blk_asize: log_bytes,
+            l2_log_blk_count: log_blocks,
+            l2_log_blk_avg_asize: log_bytes.checked_div(log_blocks).unwrap_or(0),
+            l2_bufs: self.shared.index.len(),
+            l2_ndev: devices.len() as u64,
+            ..self.shared.counters.get()
+        }
+    }
+
+    /// The devices in use.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceStatus> {
+        let devices = self.shared.devices.read();
+        let status = |device: &Arc<Device>| {
+            let filling = device.filling.load(Relaxed);
+            let Geometry { start, .. } = device.geometry;
+            let size = device.geometry.ring();
+            DeviceStatus {
+                vdev: device.who.vdev,
+                size,
+                used: if filling { device.hand.load(Relaxed) - start } else { size },
+                filling,
+                written: device.written.load(Relaxed),
+                recovered: device.recovered.lock().clone(),
+            }
+        };
+        devices.iter().map(status).collect()
+    }
+
+    /// Bytes of memory that it holds: index, what waits to be written (twice while a round is being written), admission.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let waiting = self.shared.queue.lock().bytes();
+        self.shared.index.memory() + self.shared.seen.lock().memory() + 2 * waiting
+    }
+
+    /// Bytes that wait to be written.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.shared.queue.lock().bytes()
+    }
+
+    /// Whether a block is here: makes it no hotter.
+    #[must_use]
+    pub fn holds(&self, key: &Key) -> bool {
+        self.is_used() && self.shared.index.peek(key.hash()).is_some()
+    }
+}
+
+impl Drop for L2 {
+    fn drop(&mut self) {
+        self.tasks.get_mut().values().for_each(JoinHandle::abort);
+    }
+}
+
+impl Shared {
+    pub(crate) fn config(&self) -> Config {
+        *self.config.read()
+    }
+
+    /// A block waits to be written, if it is more valuable than what waits already.
+    fn wait(&self, hash: Hash, block: Block, again: bool) {
+        let dropped = self.queue.lock().push(hash, block, again);
+        for block in dropped {
+            add(&self.counters.l2_skip_over_budget, block.lsize.into());
+        }
+        self.more.notify_one();
+    }
+
+    /// A block that was taken from the queue did not fit.
+    pub(crate) fn wait_again(&self, hash: Hash, block: Block) {
+        self.wait(hash, block, true);
+    }
+
+    /// Whether a device still has room for everything.
+    fn is_filling(&self) -> bool {
+        self.devices.read().iter().any(|device| device.filling.load(Relaxed))
+    }
+
+    /// The device that has this address.
+    pub(crate) fn device_at(&self, address: u64) -> Option<Arc<Device>> {
+        let devices = self.devices.read();
+        devices.iter().find(|device| device.addresses().contains(&address)).cloned()
+    }
+}
+
+/// Where a device of `size` bytes fits between the others, the lowest place.
+fn free_stretch(devices: &[Arc<Device>], size: u64) -> Option<u64> {
+    let mut taken: Vec<_> = devices.iter().map(|device| device.addresses()).collect();
+    taken.sort_by_key(|addresses| addresses.start);
+    let mut base = 0;
+    for addresses in taken {
+        if addresses.start - base >= size {
+            break;
+        }
+        base = addresses.end;
+    }
+    (base.checked_add(size)? <= ADDRESS_MAX).then_some(base)
+}

@@ -1,0 +1,119 @@
+//! What is taken, and how much of it.
+
+use std::time::Duration;
+
+use l2arc::{Block, Config};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{SIZE, block, eager, fill, hits, key, memory, opened, settle};
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_written_than_the_endurance_allows() {
+    let config = Config { dwpd_limit: 20.0, reinsert: true, ..eager() };
+    let (l2, _) = opened(memory(128), config).await;
+    let ring = l2.devices()[0].size;
+    let capacity = ring / u64::from(SIZE);
+    let mut next = 0;
+    while l2.devices()[0].filling {
+        fill(&l2, next..next + capacity / 4, SIZE).await;
+        next += capacity / 4;
+    }
+    let (begin, filled) = (Instant::now(), l2.devices()[0].written);
+    let rate = ring as f64 * 20.0 / 86_400.0;
+    let mut checked = 0;
+    // Six hours in which three times as much leaves memory as may be written, and half of what is here is asked for.
+    for minute in 0..360 {
+        for _ in 0..(3.0 * rate * 60.0 / f64::from(SIZE)) as u64 {
+            l2.offer(block(next, SIZE));
+            next += 1;
+        }
+        sleep(Duration::from_secs(60)).await;
+        if minute % 10 == 0 {
+            checked += hits(&l2, (next - capacity..next).step_by(2), SIZE).await;
+            let written = l2.devices()[0].written - filled;
+            let allowed = rate * begin.elapsed().as_secs_f64() + ring as f64 / 8.0 + 8e6;
+            assert!(written as f64 <= allowed, "minute {minute}: {written} bytes of {allowed}");
+        }
+    }
+    let written = (l2.devices()[0].written - filled) as f64;
+    let allowed = rate * begin.elapsed().as_secs_f64();
+    assert!(written > 0.8 * allowed, "{written} of {allowed}: the budget is used");
+    let stats = l2.stats();
+    assert!(checked > 0 && stats.l2_skip_over_budget > 0 && stats.l2_cksum_bad == 0, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_budget_the_most_valuable_is_written() {
+    let config = Config { fill_rate: 100_000, buffer: 4 << 20, ..eager() };
+    let (l2, _) = opened(memory(64), config).await;
+    // The burst is used up.
+    fill(&l2, 0..1000, SIZE).await;
+    for n in 10_000..14_000 {
+        let frequent = n % 20 == 0;
+        l2.offer(Block { frequent, metadata: n % 40 == 0, ..block(n, SIZE) });
+    }
+    settle(&l2).await;
+    let often = hits(&l2, (10_000..14_000).filter(|n| n % 20 == 0), SIZE).await;
+    let once = hits(&l2, (10_000..14_000).filter(|n| n % 20 != 0), SIZE).await;
+    assert_eq!((often, once), (200, 56), "4 MiB are 256 blocks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_wanted_is_taken() {
+    let (l2, _) = opened(memory(128), eager()).await;
+    let offer = async |n: u64, change: fn(&mut Block)| {
+        let mut block = block(n, SIZE);
+        change(&mut block);
+        l2.offer(block);
+        settle(&l2).await;
+        l2.holds(&key(n))
+    };
+    assert!(offer(1, |_| ()).await);
+    assert!(!offer(2, |block| block.eligible = false).await);
+    assert!(!offer(3, |block| block.prefetched = true).await);
+    assert!(!offer(4, |block| block.data = block.data.slice(1..)).await, "not the bytes it says");
+    assert!(!offer(5, |block| block.psize = 0).await);
+    l2.set_config(Config { mfuonly: 1, noprefetch: false, ..eager() });
+    assert!(!offer(6, |block| block.metadata = true).await);
+    assert!(offer(7, |block| block.frequent = true).await);
+    l2.set_config(Config { mfuonly: 2, noprefetch: false, ..eager() });
+    assert!(offer(8, |block| block.metadata = true).await);
+    assert!(!offer(9, |block| block.prefetched = true).await);
+    l2.set_config(Config { noprefetch: false, ..eager() });
+    assert!(offer(9, |block| block.prefetched = true).await);
+    let stats = l2.stats();
+    assert_eq!(stats.l2_prefetch_asize, u64::from(SIZE));
+    assert_eq!(stats.l2_bufc_metadata_asize, u64::from(SIZE));
+    l2.offer(block(1, SIZE));
+    assert_eq!(l2.stats().evict_l2_cached, u64::from(SIZE), "it is here already");
+    assert_eq!(l2.waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_it_is_full_a_block_has_to_leave_memory_twice() {
+    let config = Config { second_eviction: true, ..eager() };
+    let (l2, _) = opened(memory(64), config).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    fill(&l2, 0..capacity, SIZE).await;
+    assert!(!l2.devices()[0].filling);
+    let written = l2.stats().l2_write_bytes;
+    let once = 100_000..100_000 + capacity;
+    fill(&l2, once.clone(), SIZE).await;
+    let passed = l2.stats().l2_write_bytes - written;
+    assert!(passed < capacity * u64::from(SIZE) / 5, "{passed} bytes of blocks that came once");
+    fill(&l2, once.clone(), SIZE).await;
+    let kept = hits(&l2, once.end - capacity / 2..once.end, SIZE).await;
+    assert!(kept * 100 > capacity / 2 * 95, "{kept} of {} that came twice", capacity / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_that_may_not_grow_costs_hits_and_nothing_else() {
+    let config = Config { index_max: 70_000, ..eager() };
+    let (l2, _) = opened(memory(64), config).await;
+    fill(&l2, 0..6000, 4096).await;
+    let stats = l2.stats();
+    assert!(stats.l2_hdr_size <= 70_000 && stats.l2_abort_lowmem > 0, "{stats:?}");
+    let found = hits(&l2, 0..6000, 4096).await;
+    assert!(found > 300 && found == stats.l2_bufs, "{found}");
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
+}

@@ -1,0 +1,158 @@
+//! What a device remembers.
+
+use std::{sync::Arc, time::Duration};
+
+use disk::{Disk, FaultDisk, MemDisk, ModelDisk, Profile};
+use l2arc::{Config, L2, Open, Stopped};
+use ondisk::l2arc::HEADER_OFFSET;
+use tokio::time::sleep;
+
+use crate::support::{ASHIFT, POOL, SIZE, VDEV, block, eager, fill, hit, hits, memory, opened, rebuilt};
+
+/// A device of 1.25 GiB, 79 blocks to a log block as on the real one in docs/format/l2arc.md, with these blocks.
+async fn filled(blocks: u64) -> Arc<MemDisk> {
+    let disk = memory(1280);
+    let (l2, recovered) = opened(disk.clone(), Config { persist_min: 1 << 30, ..eager() }).await;
+    assert_eq!(recovered.log_blocks, 0);
+    fill(&l2, 0..blocks, SIZE).await;
+    assert_eq!(l2.stats().l2_log_blk_count, blocks / 79);
+    disk
+}
+
+#[tokio::test(start_paused = true)]
+async fn nearly_everything_is_back_after_a_crash() {
+    let disk = filled(10_000).await;
+    let (l2, recovered) = opened(disk.clone(), Config::default()).await;
+    assert_eq!((recovered.log_blocks, recovered.of_log_blocks), (126, 126));
+    assert_eq!((recovered.blocks, recovered.because.clone()), (9954, Stopped::End));
+    assert_eq!(
+        recovered.to_string(),
+        "recovered 9954 of 9954 blocks (126 of 126 log blocks, 163086336 bytes), because there are no more"
+    );
+    assert_eq!(hits(&l2, 0..10_000, SIZE).await, 9954);
+    let stats = l2.stats();
+    assert_eq!((stats.l2_rebuild_success, stats.l2_rebuild_bufs, stats.l2_cksum_bad), (1, 9954, 0));
+    assert_eq!((stats.l2_size, stats.l2_mru_asize), (9954 << 14, 9954 << 14));
+    // It goes on where it was, and both parts are there the next time.
+    fill(&l2, 20_000..22_000, SIZE).await;
+    drop(l2);
+    let (l2, recovered) = opened(disk.clone(), Config::default()).await;
+    assert_eq!(recovered.log_blocks, 126 + 2000 / 79, "{recovered}");
+    assert!(hit(&l2, 20_000, SIZE).await && hit(&l2, 0, SIZE).await);
+    drop(l2);
+
+    // Not if nobody wants it: and then never again.
+    let l2 = L2::new(POOL, Config::default());
+    l2.add(disk.clone(), VDEV, ASHIFT, Open::Fresh).unwrap();
+    let recovered = rebuilt(&l2).await;
+    assert!(matches!(recovered.because, Stopped::Refused(_)) && l2.stats().l2_bufs == 0);
+    drop(l2);
+    let (l2, _) = opened(disk, Config::default()).await;
+    assert_eq!(l2.stats().l2_bufs, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hits_are_served_while_it_is_being_found_out() {
+    let disk = filled(10_000).await;
+    let device = Arc::new(ModelDisk::new(disk, Profile::ssd().stretched(1000), 5));
+    let l2 = L2::new(POOL, Config::default());
+    l2.add(device, VDEV, ASHIFT, Open::Remember).unwrap();
+    let mut early = 0;
+    for _ in 0..20 {
+        sleep(Duration::from_millis(250)).await;
+        if l2.devices()[0].recovered.is_none() && hit(&l2, 9950, SIZE).await {
+            early += 1;
+        }
+    }
+    assert!(early > 2, "{early} hits before the device was known");
+    let recovered = rebuilt(&l2).await;
+    assert_eq!(recovered.log_blocks, 126);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_for_others_is_not_used() {
+    let disk = filled(1000).await;
+    for (pool, vdev, why) in [(POOL + 1, VDEV, "the pool"), (POOL, VDEV + 1, "the device")] {
+        let l2 = L2::new(pool, Config::default());
+        l2.add(Arc::new(disk.fork()), vdev, ASHIFT, Open::Remember).unwrap();
+        let recovered = rebuilt(&l2).await;
+        assert!(recovered.to_string().contains(why), "{recovered}");
+        assert_eq!((l2.stats().l2_rebuild_unsupported, l2.stats().l2_bufs), (1, 0));
+    }
+    let grown = disk.fork();
+    grown.resize(1281 << 20);
+    let (l2, recovered) = opened(Arc::new(grown), Config::default()).await;
+    assert!(recovered.to_string().contains("a device that ends at"), "{recovered}");
+    fill(&l2, 0..100, SIZE).await;
+    assert_eq!(hits(&l2, 0..100, SIZE).await, 100);
+    let (_, recovered) = opened(Arc::new(disk.fork()), Config { trim_ahead: 100, ..Config::default() }).await;
+    assert!(recovered.to_string().contains("it was not trimmed"), "{recovered}");
+    let (_, recovered) = opened(Arc::new(disk.fork()), Config { rebuild: false, ..Config::default() }).await;
+    assert_eq!(recovered.blocks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trimmed_device_is_trimmed_ahead_of_the_hand_and_believed_again() {
+    let disk = Arc::new(FaultDisk::new(memory(64), 1));
+    let config = Config { trim_ahead: 50, ..eager() };
+    let (l2, _) = opened(disk.clone(), config).await;
+    let whole = disk.counts().trims;
+    assert!(whole > 0, "all of it at first");
+    fill(&l2, 0..8000, SIZE).await;
+    assert!(disk.counts().trims > whole + 2, "{:?}", disk.counts());
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
+    drop(l2);
+    let (l2, recovered) = opened(disk, config).await;
+    assert!(recovered.blocks > 500, "{recovered}");
+    assert_eq!(hits(&l2, 7900..7990, SIZE).await, 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rotten_log_block_ends_it_early_and_says_so() {
+    let disk = filled(10_000).await;
+    let rotten = Arc::new(FaultDisk::new(disk.clone(), 3));
+    // Somewhere in the middle; a log block of 79 entries takes a sector or two after each 79 blocks.
+    let payload = 79 * u64::from(SIZE);
+    rotten.rot(0x40_1000 + 60 * payload..0x40_1000 + 62 * payload, 60_000).await.unwrap();
+    let (l2, recovered) = opened(rotten, Config::default()).await;
+    assert!((50..80).contains(&recovered.log_blocks), "{recovered}");
+    assert!(recovered.to_string().ends_with("has a wrong checksum"), "{recovered}");
+    assert_eq!(l2.stats().l2_rebuild_cksum_lb_errors, 1);
+    assert_eq!(hits(&l2, 9000..9954, SIZE).await, 954, "the newest are here");
+    assert!(!hit(&l2, 10, SIZE).await);
+    let bad = l2.stats().l2_cksum_bad;
+    let _in_the_rot = hits(&l2, 0..10_000, SIZE).await;
+    assert!(l2.stats().l2_cksum_bad >= bad, "noticed by the reader");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_header_makes_it_fall_over() {
+    let disk = filled(2000).await;
+    let header = disk.snapshot(HEADER_OFFSET..HEADER_OFFSET + 4096);
+    let mut seed = 1u64;
+    for _ in 0..300 {
+        let copy = Arc::new(disk.fork());
+        let mut bytes = header.clone();
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let at = (seed >> 33) as usize % 232;
+        bytes[at] ^= 1 << (seed >> 61);
+        if seed & 1 << 40 != 0 {
+            bytes[at / 8 * 8..at / 8 * 8 + 8].fill((seed >> 50) as u8);
+        }
+        // With a right checksum: whoever wrote it meant it.
+        let verifier = codec::checksum::Checksum([HEADER_OFFSET, 0, 0, 0]);
+        codec::checksum::embedded::seal(
+            codec::checksum::embedded::Kind::Label,
+            &mut bytes,
+            verifier,
+            codec::Order::Little,
+        )
+        .unwrap();
+        copy.write(HEADER_OFFSET, bytes.into()).await.unwrap();
+        let (l2, recovered) = opened(copy, Config::default()).await;
+        assert!(recovered.blocks <= 2000, "{recovered}");
+        l2.offer(block(5000, SIZE));
+        let _some = hits(&l2, (0..2000).step_by(100), SIZE).await;
+        assert_eq!(l2.stats().l2_cksum_bad, 0, "byte {at} of the header: {recovered}");
+    }
+}

@@ -1,0 +1,181 @@
+//! What goes round and round stays right.
+
+use std::{sync::Arc, time::Duration};
+
+use disk::{Disk, IoBuf, MemDisk, ModelDisk, Profile};
+use l2arc::{Config, L2, Open};
+use tokio::time::Instant;
+
+use crate::support::{
+    ASHIFT, POOL, SIZE, VDEV, block, content, eager, fill, hits, key, memory, opened, rebuilt, settle,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_that_wraps_many_times_never_gives_a_wrong_block() {
+    let disk = memory(64);
+    let (mut l2, _) = opened(disk.clone(), eager()).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    let mut written = 0;
+    for round in 0..16u64 {
+        let more = capacity / 2 - round;
+        fill(&l2, written..written + more, SIZE).await;
+        written += more;
+        // Log blocks take a quarter as much as their three blocks: some three in four of the capacity are blocks.
+        let recent = capacity / 2;
+        let from = written.saturating_sub(recent);
+        assert_eq!(
+            hits(&l2, from..written, SIZE).await,
+            written - from,
+            "round {round}: the newest are here"
+        );
+        let _old = hits(&l2, (0..written).step_by(17), SIZE).await;
+        let stats = l2.stats();
+        assert_eq!((stats.l2_cksum_bad, stats.l2_io_error), (0, 0), "round {round}: a wrong block");
+        assert!(stats.l2_bufs <= capacity && stats.l2_asize == stats.l2_bufs * u64::from(SIZE), "{stats:?}");
+        if round % 5 == 4 {
+            // As after a crash: nothing is said to the device.
+            let before = l2.stats();
+            drop(l2);
+            let (again, recovered) = opened(disk.clone(), eager()).await;
+            l2 = again;
+            let after = l2.stats();
+            assert!(after.l2_bufs * 100 >= before.l2_bufs * 95, "{recovered}");
+            assert_eq!(after.l2_asize, after.l2_bufs * u64::from(SIZE));
+            let _all = hits(&l2, 0..written, SIZE).await;
+            assert_eq!(l2.stats().l2_cksum_bad, 0, "round {round}: a wrong block after a restart");
+        }
+    }
+    assert!(!l2.devices()[0].filling && written > 7 * capacity);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_too_small_to_remember_works_and_says_so_to_the_next_reader() {
+    let disk = memory(64);
+    let small = Config { persist_min: 1 << 30, ..eager() };
+    let (l2, _) = opened(disk.clone(), small).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    fill(&l2, 0..2 * capacity, SIZE).await;
+    let newest = 2 * capacity - capacity / 2..2 * capacity;
+    assert_eq!(hits(&l2, newest, SIZE).await, capacity / 2);
+    let _old = hits(&l2, 0..capacity, SIZE).await;
+    let stats = l2.stats();
+    assert_eq!((stats.l2_cksum_bad, stats.l2_log_blk_count), (0, 0));
+    assert!(stats.l2_bufs <= capacity);
+    drop(l2);
+    let (l2, recovered) = opened(disk, small).await;
+    assert_eq!((recovered.blocks, recovered.of_blocks, l2.stats().l2_bufs), (0, 0, 0), "{recovered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_of_all_sizes_lie_where_they_should() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    let size = |n: u64| [512, 1024, 4096, 4608, 16384, 131_072, 1 << 20, 2 << 20][n as usize % 8];
+    for portion in (0..800).collect::<Vec<u64>>().chunks(16) {
+        portion.iter().for_each(|n| l2.offer(block(*n, size(*n))));
+        settle(&l2).await;
+    }
+    let mut found = 0;
+    for n in 0..800 {
+        if let Some(read) = l2.read(&key(n), size(n)) {
+            assert_eq!(read.await.unwrap(), content(n, size(n)), "{n}");
+            found += 1;
+        }
+    }
+    // 800 blocks are 340 MiB, on 251.
+    assert!(found > 500 && !l2.devices()[0].filling, "{found}");
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_hit_is_written_again_instead_of_being_overwritten() {
+    let config = Config { reinsert: true, ..eager() };
+    let (l2, _) = opened(memory(64), config).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    let hot = 0..capacity / 10;
+    fill(&l2, hot.clone(), SIZE).await;
+    let mut next = hot.end;
+    for _ in 0..40 {
+        assert_eq!(hits(&l2, hot.clone(), SIZE).await, hot.end, "what is asked for all the time stays");
+        fill(&l2, next..next + capacity / 8, SIZE).await;
+        next += capacity / 8;
+    }
+    let stats = l2.stats();
+    assert!(stats.l2_reinserted >= 3 * hot.end * u64::from(SIZE), "{stats:?}");
+    assert_eq!(stats.l2_cksum_bad, 0);
+    // Not asked for any more, it goes like everything else.
+    fill(&l2, next..next + 3 * capacity, SIZE).await;
+    assert_eq!(hits(&l2, hot.clone(), SIZE).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn devices_come_and_go_while_it_works() {
+    let l2 = L2::new(POOL, eager());
+    l2.offer(block(1, SIZE));
+    assert!(l2.read(&key(1), SIZE).is_none() && l2.waiting() == 0, "without devices nothing is kept");
+    let (first, second) = (memory(64), memory(256));
+    l2.add(first.clone(), 1, ASHIFT, Open::Remember).unwrap();
+    l2.add(second, 2, ASHIFT, Open::Remember).unwrap();
+    assert!(l2.add(first.clone(), 1, ASHIFT, Open::Remember).is_err(), "it is in use");
+    assert!(l2.add(Arc::new(MemDisk::new(9 << 20)), 3, ASHIFT, Open::Remember).is_err(), "too small");
+    rebuilt(&l2).await;
+    fill(&l2, 0..4000, SIZE).await;
+    let on_each: Vec<u64> = l2.devices().iter().map(|device| device.used).collect();
+    assert!(on_each.iter().all(|used| *used > 1 << 20), "both are fed: {on_each:?}");
+    assert_eq!(hits(&l2, 0..4000, SIZE).await, 4000);
+    let memory_before = l2.memory();
+    assert!(l2.remove(2).await && !l2.remove(2).await);
+    let left = hits(&l2, 0..4000, SIZE).await;
+    assert!(left > 0 && left < 4000, "{left} of the first device are still here");
+    assert_eq!(l2.stats().l2_bufs, left);
+    assert!(l2.memory() < memory_before);
+    l2.close().await;
+    assert_eq!(hits(&l2, 0..4000, SIZE).await, 0);
+    // Somebody else may have the device now: nothing is written to it any more.
+    let image = first.snapshot(0..64 << 20);
+    (5000..6000).for_each(|n| l2.offer(block(n, SIZE)));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(first.snapshot(0..64 << 20) == image);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hit_takes_no_longer_than_the_device() {
+    // Microseconds as milliseconds: tokio's timers tick in those.
+    let device = Arc::new(ModelDisk::new(memory(128), Profile::ssd().stretched(1000), 5));
+    let (l2, _) = opened(device.clone(), eager()).await;
+    fill(&l2, 0..500, SIZE).await;
+    let begin = Instant::now();
+    for n in 0..100 {
+        device.read((5 << 20) + n * 65536, IoBuf::with_len(SIZE as usize)).await.unwrap();
+    }
+    let own = begin.elapsed();
+    let begin = Instant::now();
+    assert_eq!(hits(&l2, 100..200, SIZE).await, 100);
+    let hit = begin.elapsed();
+    assert!(hit <= own * 12 / 10, "100 hits take {hit:?}, the device {own:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_devices_are_fed_by_their_speed() {
+    let l2 = L2::new(POOL, eager());
+    let fast = Arc::new(ModelDisk::new(memory(1024), Profile::ssd(), 1));
+    let slow = Profile { bandwidth: 50_000_000, ..Profile::ssd() };
+    let slow = Arc::new(ModelDisk::new(memory(1024), slow, 2));
+    l2.add(fast, VDEV, ASHIFT, Open::Fresh).unwrap();
+    l2.add(slow, VDEV + 1, ASHIFT, Open::Fresh).unwrap();
+    rebuilt(&l2).await;
+    // More than both can take.
+    for n in 0..12_000 {
+        l2.offer(block(n, 65536));
+        if n % 16 == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let devices = l2.devices();
+    let (fast, slow) = (&devices[0], &devices[1]);
+    assert!(
+        fast.written > 4 * slow.written && slow.written > 16 << 20,
+        "{} and {}",
+        fast.written,
+        slow.written
+    );
+}
