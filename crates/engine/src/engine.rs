@@ -55,6 +55,7 @@ use crate::{
     heal,
     open::multihost::Heartbeats,
     scan::{self, Ground, Scans},
+    second::Second,
     suspend::Suspension,
     sync::{Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
@@ -154,6 +155,7 @@ struct Shared {
     sweeps: Sweeps,
     ear: Arc<EngineEar>,
     scans: Arc<Scans>,
+    second: Second,
 }
 
 /// An open volume.
@@ -212,6 +214,9 @@ impl Engine {
             syncer.events = Arc::clone(&events);
             devices::opened(&syncer.io.tree());
             scan::open(&mut syncer).await?;
+            // What lies on cache devices may be of the future that was given up.
+            let is_rewound =
+                syncer.view.as_ref().is_some_and(|view| view.uberblock().txg < view.newest_uberblock().txg);
             let first = syncer.txg;
             let done = syncer.sync_txg(first, (options.now)(), Work::default()).await?;
             let Some(view) = syncer.view.clone() else {
@@ -221,6 +226,8 @@ impl Engine {
             txgs.set_shared(done.shared_room);
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let conduct = Conduct::of(&view).await.unwrap_or_default();
+            let second = Second::new(view.io(), is_rewound);
+            second.follow(&view);
             let suspension = syncer.out.suspension();
             let means = Means {
                 txgs: Arc::clone(&txgs),
@@ -251,6 +258,7 @@ impl Engine {
                 sweeps: Sweeps::default(),
                 ear,
                 scans: Arc::clone(&syncer.scans),
+                second,
             });
             let ground = Arc::new(ground(&shared, &syncer));
             let crashed = std::mem::take(&mut syncer.crashed);
@@ -341,6 +349,12 @@ impl Engine {
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events
+    }
+
+    /// The second tier of the cache: the pool's cache devices.
+    #[must_use]
+    pub fn second(&self) -> &Second {
+        &self.shared.second
     }
 
     /// Scrubs and resilvers.
@@ -548,6 +562,7 @@ impl Engine {
                 }
             };
             self.asks.close();
+            self.shared.second.close(self.view().io()).await;
             if let Err(error) = ended {
                 return Err(EngineError::Suspended(error.to_string()));
             }
@@ -585,6 +600,7 @@ impl Engine {
                 drop(timeout(PATIENCE, log.end()).await);
             }
             let view = self.view();
+            shared.second.close(view.io()).await;
             for vdev in view.tree().leaves().into_iter().chain(view.spares()).chain(view.l2cache()) {
                 if let Some(leaf) = &vdev.leaf {
                     leaf.condition.update(|now| now.disk = None);

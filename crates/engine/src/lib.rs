@@ -36,6 +36,7 @@ pub mod mos;
 pub mod open;
 pub mod policy;
 pub mod scan;
+pub mod second;
 pub mod space;
 pub mod suspend;
 pub mod sync;

@@ -13,7 +13,10 @@ use bytes::Bytes;
 use disk::{Disk, IoBuf};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::{
     header::{Geometry, Identity},
@@ -37,7 +40,7 @@ pub(crate) struct Device {
     pub(crate) hand: AtomicU64,
     /// Bytes written to it.
     pub(crate) written: AtomicU64,
-    pub(crate) recovered: Mutex<Option<Recovered>>,
+    pub(crate) recovered: watch::Sender<Option<Recovered>>,
     errors: AtomicU32,
     /// Not read from before this time.
     resting: Mutex<Option<Instant>>,
@@ -65,7 +68,7 @@ impl Device {
             logs: Default::default(),
             hand: AtomicU64::new(geometry.start),
             written: AtomicU64::new(0),
-            recovered: Mutex::new(None),
+            recovered: watch::Sender::new(None),
             errors: AtomicU32::new(0),
             resting: Mutex::new(None),
         }

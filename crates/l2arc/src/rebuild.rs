@@ -145,7 +145,7 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
     if ring.is_none() {
         ring = Some(afresh(shared, device, config.trim_ahead > 0).await);
     }
-    *device.recovered.lock() = Some(recovered);
+    device.recovered.send_replace(Some(recovered));
     ring.unwrap_or_else(|| Ring::new(device.geometry))
 }
 

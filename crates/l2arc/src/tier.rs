@@ -259,10 +259,19 @@ impl L2 {
                 used: if filling { device.hand.load(Relaxed) - start } else { size },
                 filling,
                 written: device.written.load(Relaxed),
-                recovered: device.recovered.lock().clone(),
+                recovered: device.recovered.borrow().clone(),
             }
         };
         devices.iter().map(status).collect()
+    }
+
+    /// What was found on a device, when that is known; `None` if it was let go before.
+    #[must_use]
+    pub fn recovery(&self, vdev: u64) -> Option<impl Future<Output = Option<Recovered>> + Send + 'static> {
+        let devices = self.shared.devices.read();
+        let device = devices.iter().find(|device| device.who.vdev == vdev)?;
+        let mut recovered = device.recovered.subscribe();
+        Some(async move { recovered.wait_for(Option::is_some).await.ok()?.clone() })
     }
 
     /// Bytes of memory that it holds: index, what waits to be written (twice while a round is being written), admission.

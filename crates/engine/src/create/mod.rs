@@ -316,6 +316,10 @@ fn number(
             list.push((config::auxiliary(leaf, guid, txg), guid));
         }
     }
+    // A cache device's layout depends on it, and whoever imports the pool has to come to the same.
+    for ((list, _), leaf) in named.caches.iter_mut().zip(&plan.caches) {
+        list.set("ashift", u64::from(leaf.ashift()));
+    }
     Ok(named)
 }
 

@@ -162,6 +162,14 @@ impl PlannedTop {
 }
 
 impl PlannedLeaf {
+    /// log2 of the sector it is best used with, for a device that is alone.
+    pub(super) fn ashift(&self) -> u32 {
+        let DeviceFacts { block_device, logical_sector, physical_sector, .. } = self.facts;
+        let comfortable = if block_device { physical_sector } else { 512 };
+        let sector = logical_sector.max(comfortable).max(1).ilog2();
+        ASHIFT_DEFAULT.max(sector).min(*ASHIFT.end())
+    }
+
     /// Allocatable bytes.
     fn asize(&self) -> Result<u64, SpecError> {
         LabelGeometry::new(self.facts.bytes).map(LabelGeometry::asize).ok_or_else(|| {

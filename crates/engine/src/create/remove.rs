@@ -107,7 +107,13 @@ impl Removal {
     /// Something stays on it. It is used as before, then.
     pub fn vacate<'a>(&'a self, engine: &'a Engine) -> BoxFuture<'a, Result<(), OpError>> {
         Box::pin(async move {
-            let What::Log(id) = self.what else { return Ok(()) };
+            let id = match self.what {
+                What::Log(id) => id,
+                What::Auxiliary { guid, .. } => {
+                    engine.second().leave(guid).await;
+                    return Ok(());
+                }
+            };
             let mut left = 0;
             for _ in 0..PATIENCE {
                 left = engine.run(false, move |cx| Box::pin(async move { move_logs(cx, id).await })).await?;

@@ -28,5 +28,6 @@ mod removal;
 mod running;
 mod scan_speed;
 mod scans;
+mod second;
 mod support;
 mod suspended;

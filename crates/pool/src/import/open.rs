@@ -196,16 +196,16 @@ fn disks(candidate: &Candidate) -> BTreeMap<u64, Arc<dyn Disk>> {
     devices.filter_map(|device| Some((device.guids()?.0, Arc::clone(&device.disk)))).collect()
 }
 
-/// Opens the pool's spares at rest as its members were: so that they can stand in, and so that nobody else takes them. One
-/// that another pool has in use stays as it is.
-async fn take_spares(
+/// Opens the pool's spares at rest and its cache devices as its members were: so that they can stand in and be written to,
+/// and so that nobody else takes them. One that another pool has in use stays as it is.
+async fn take_auxiliaries(
     candidate: &Candidate,
-    spares: &[NvList],
+    listed: impl Iterator<Item = &NvList>,
     tree: &Tree,
     disks: &mut BTreeMap<u64, Arc<dyn Disk>>,
 ) {
     let Some(opener) = &candidate.again.0 else { return };
-    let guids: Vec<u64> = spares.iter().filter_map(|spare| spare.u64("guid")).collect();
+    let guids: Vec<u64> = listed.filter_map(|device| device.u64("guid")).collect();
     for device in &candidate.auxiliaries {
         let Some((guid, _)) = device.guids().filter(|(guid, _)| guids.contains(guid)) else { continue };
         if tree.leaves().iter().any(|leaf| leaf.guid == guid) {
@@ -217,8 +217,10 @@ async fn take_spares(
         };
         match again {
             Ok(Some(again)) if again.guids() == device.guids() => drop(disks.insert(guid, again.disk)),
-            Ok(_) => tracing::warn!(path = device.path, "no longer a spare"),
-            Err(error) => tracing::warn!(path = device.path, %error, "a spare that cannot be used"),
+            Ok(_) => tracing::warn!(path = device.path, "no longer a spare or cache device"),
+            Err(error) => {
+                tracing::warn!(path = device.path, %error, "a spare or cache device that cannot be used")
+            }
         }
     }
 }
@@ -304,7 +306,8 @@ async fn open_at(
         return Err(ImportError::Unsupported { features: unsupported });
     }
     let mut all_disks = disks(candidate);
-    take_spares(candidate, &learnt.spares, &io.tree(), &mut all_disks).await;
+    let listed = learnt.spares.iter().chain(&learnt.l2cache);
+    take_auxiliaries(candidate, listed, &io.tree(), &mut all_disks).await;
     let auxiliary = |list: &[NvList]| -> Result<Vec<Vdev>, ImportError> {
         list.iter().map(|nv| Vdev::auxiliary(nv, &all_disks).map_err(ImportError::Config)).collect()
     };

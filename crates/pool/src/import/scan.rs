@@ -128,7 +128,7 @@ pub struct Candidate {
     pub auxiliaries: Vec<Device>,
     /// All its uberblocks, best first. Never empty.
     pub uberblocks: Vec<Uberblock>,
-    /// Opens its spares for writing, once it is known which they are.
+    /// Opens its spares and cache devices for writing, once it is known which they are.
     pub(super) again: Again,
 }
 
@@ -144,8 +144,8 @@ impl fmt::Debug for Again {
 
 impl Candidate {
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
-    /// and its labels are read again: another process may have written to it since the scan. Its spares follow when the
-    /// pool is opened, for only the pool says which they are; cache devices at rest stay as they are.
+    /// and its labels are read again: another process may have written to it since the scan. Its spares and cache devices
+    /// follow when the pool is opened, for only the pool says which they are.
     ///
     /// # Errors
     /// A device cannot be opened, or is no longer of this pool: the error names it.

@@ -8,6 +8,7 @@ use engine::{
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     mos::features as counts,
+    second,
 };
 use pool::{
     features::Feature,
@@ -17,6 +18,7 @@ use pool::{
         parse::{self, Moment},
         value::{self, bytes},
     },
+    status::human,
 };
 
 use super::{
@@ -36,6 +38,8 @@ const DESTROYED: u64 = 2;
 /// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted, and imported pools
 /// are remembered in the state directory.
 const WITHOUT_EFFECT: [&str; 3] = ["cachefile", "altroot", "version"];
+/// Bytes of a block for which the memory of a cache device is told: a volume's, unless it was made otherwise.
+const CACHED_BLOCK: u64 = 16 << 10;
 /// Pool properties that take what this version lacks.
 const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
 
@@ -248,12 +252,22 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     }
     let taken = devices::take(&plan, &what, device_wish).await?;
     let disks = taken.disks();
+    let lines = plan.caches.iter().map(|leaf| {
+        let needed = second::memory_needed(leaf.facts.bytes, CACHED_BLOCK);
+        format!(
+            "cache device {}: up to {} of memory to know what it holds, at {} a block",
+            leaf.path,
+            human(needed),
+            human(CACHED_BLOCK)
+        )
+    });
+    let lines = lines.collect();
     cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
         .await?;
     taken.keep();
     let kept = cx.host.remember(&held, &Settings::default(), None);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
-    Ok(Answer { warnings, ..Answer::default() })
+    Ok(Answer { lines, warnings, ..Answer::default() })
 }
 
 /// `zpool remove`

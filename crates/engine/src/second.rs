@@ -1,0 +1,249 @@
+//! The second tier of the cache of a pool that is open for writing: its cache devices, as the pool lists them.
+//!
+//! ```text
+//!   ARC ── a block leaves ──▶ Door ──▶ l2arc::L2 ──▶ cache devices
+//!       ◀─ stored bytes, to be verified ──┘
+//!   every commit ──▶ follow: devices that came are opened, those that left are let go
+//! ```
+//! What a device remembers is found out in the background, and what came of it is told in the log. Nothing here can make
+//! an operation of the pool fail. A pool that is only read has no second tier.
+//!
+//! * A block without a checksum that can be verified is never read from here: nobody could tell that it is another's.
+//! * The cache holds the door, the engine what is behind it: when that is gone, the door leads nowhere.
+//!
+//! Facts: docs/format/l2arc.md.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use codec::{checksum, compress};
+use disk::Disk;
+use l2arc::{AddError, Block, Key, L2, Open};
+use ondisk::blkptr::{BlkPtr, Dva};
+use parking_lot::Mutex;
+use pool::{
+    Pool, PoolIo,
+    cache::{Below, BelowFuture, Stored},
+    vdev::Vdev,
+};
+
+pub use l2arc::{Config, DeviceStatus, L2Stats, Recovered, memory_needed};
+
+/// The second tier of one pool.
+#[derive(Debug)]
+pub struct Second {
+    l2: Arc<L2>,
+    open: Open,
+    /// Devices in use, and those that cannot be used as they are: by guid, with the disk it was tried with.
+    known: Mutex<BTreeMap<u64, Arc<dyn Disk>>>,
+    /// Devices that are being removed from the pool.
+    leaving: Mutex<BTreeSet<u64>>,
+    closed: AtomicBool,
+}
+
+/// Part of the cache's memory that blocks may take on their way to the devices, and its bounds.
+const BUFFER: (usize, u64, u64) = (16, 1 << 20, 16 << 20);
+/// Part of the cache's memory that the index may take: OpenZFS's `l2arc_meta_percent`.
+const INDEX_PERCENT: u64 = 33;
+
+impl Second {
+    /// Nothing but the door, below the pool's cache. `is_rewound`: the pool gave up transaction groups, whose blocks the
+    /// devices may remember.
+    pub(crate) fn new(io: &PoolIo, is_rewound: bool) -> Self {
+        let l2 = Arc::new(L2::new(io.tree().guid, fitted(Config::default(), io)));
+        io.set_below(Some(Arc::new(Door(Arc::downgrade(&l2)))));
+        Self {
+            l2,
+            open: if is_rewound { Open::Fresh } else { Open::Remember },
+            known: Mutex::default(),
+            leaving: Mutex::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Uses the devices that the pool has now.
+    pub(crate) fn follow(&self, view: &Pool) {
+        if self.closed.load(Relaxed) {
+            return;
+        }
+        let listed: BTreeSet<u64> = view.l2cache().iter().map(|vdev| vdev.guid).collect();
+        let mut known = self.known.lock();
+        if listed.is_empty() && known.is_empty() {
+            return;
+        }
+        let config = fitted(self.l2.config(), view.io());
+        if config != self.l2.config() {
+            self.l2.set_config(config);
+        }
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|guid| listed.contains(guid));
+        let gone: Vec<u64> = known.keys().filter(|guid| !listed.contains(guid)).copied().collect();
+        for guid in gone {
+            known.remove(&guid);
+            self.let_go(guid);
+        }
+        for vdev in view.l2cache() {
+            let disk = vdev.leaf.as_ref().and_then(|leaf| leaf.disk());
+            let Some(disk) = disk.filter(|_| !leaving.contains(&vdev.guid)) else { continue };
+            match known.get(&vdev.guid) {
+                Some(before) if Arc::ptr_eq(before, &disk) => {}
+                // It was away, and came back as another.
+                Some(_) => {
+                    known.remove(&vdev.guid);
+                    self.let_go(vdev.guid);
+                }
+                None => {
+                    if self.take(vdev, &disk) {
+                        known.insert(vdev.guid, disk);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether there is nothing to be tried again.
+    fn take(&self, vdev: &Vdev, disk: &Arc<dyn Disk>) -> bool {
+        let info = disk.info();
+        if info.read_only {
+            tracing::warn!(path = info.path, "a cache device that cannot be written to is not used");
+            return true;
+        }
+        let ashift = vdev.top.as_ref().map_or(info.physical_sector.max(512).ilog2(), |top| top.ashift);
+        match self.l2.add(Arc::clone(disk), vdev.guid, ashift, self.open) {
+            Ok(()) => {}
+            // It is just being let go.
+            Err(AddError::Known(_)) => return false,
+            Err(error) => tracing::warn!(%error, "a cache device is not used"),
+        }
+        if let Some(recovery) = self.l2.recovery(vdev.guid) {
+            tokio::spawn(async move {
+                if let Some(recovered) = recovery.await {
+                    tracing::info!(path = info.path, "cache device: {recovered}");
+                }
+            });
+        }
+        true
+    }
+
+    /// Stops using a device, some time soon.
+    fn let_go(&self, guid: u64) {
+        let l2 = Arc::clone(&self.l2);
+        tokio::spawn(async move { l2.remove(guid).await });
+    }
+
+    /// Stops using a device that is to leave the pool: nothing is written to it when this returns. It is not used again
+    /// until the pool is opened again, should it stay.
+    pub(crate) async fn leave(&self, guid: u64) {
+        self.leaving.lock().insert(guid);
+        self.known.lock().remove(&guid);
+        self.l2.remove(guid).await;
+    }
+
+    /// Lets all devices go: others may open them when this returns.
+    pub(crate) async fn close(&self, io: &PoolIo) {
+        self.closed.store(true, Relaxed);
+        io.set_below(None);
+        self.l2.close().await;
+        self.known.lock().clear();
+    }
+
+    /// Counters and sizes, by OpenZFS's names.
+    #[must_use]
+    pub fn stats(&self) -> L2Stats {
+        self.l2.stats()
+    }
+
+    /// The devices in use.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceStatus> {
+        self.l2.devices()
+    }
+
+    /// Bytes of memory that it holds.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        if self.l2.is_used() { self.l2.memory() } else { 0 }
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.l2.config()
+    }
+
+    /// Works differently from now on. What it may take of memory follows the cache's budget all the same.
+    pub fn set_config(&self, config: Config) {
+        self.l2.set_config(config);
+    }
+}
+
+/// What it may take of memory depends on what the cache has.
+fn fitted(config: Config, io: &PoolIo) -> Config {
+    let (part, least, most) = BUFFER;
+    let budget = io.cache().budget();
+    Config {
+        buffer: ((budget / part) as u64).clamp(least, most),
+        index_max: (budget as u64 / 100).saturating_mul(INDEX_PERCENT),
+        ..config
+    }
+}
+
+/// What the cache sees of it.
+#[derive(Debug)]
+struct Door(Weak<L2>);
+
+impl Below for Door {
+    fn evicted(&self, block: Stored) {
+        let Some(l2) = self.0.upgrade().filter(|l2| l2.is_used()) else { return };
+        let Some(dva) = Dva::from_words(block.dva).to_words() else { return };
+        l2.offer(Block {
+            dva,
+            birth: block.birth,
+            lsize: block.lsize,
+            psize: block.psize,
+            compress: block.compress,
+            level: compression_level(block.compress, &block.data),
+            metadata: block.metadata,
+            frequent: block.frequent,
+            prefetched: block.prefetched,
+            eligible: block.eligible,
+            data: block.data,
+        });
+    }
+
+    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+        let l2 = self.0.upgrade().filter(|l2| l2.is_used())?;
+        let is_verified =
+            checksum::Algorithm::from_id(bp.checksum_id()).is_some_and(checksum::Algorithm::is_verified);
+        if !is_verified || bp.is_encrypted() {
+            return None;
+        }
+        l2.read(&key(bp)?, u32::try_from(bp.psize()).ok()?)
+    }
+
+    fn lied(&self, _pool: u64, bp: &BlkPtr) {
+        if let (Some(l2), Some(key)) = (self.0.upgrade(), key(bp)) {
+            l2.lied(&key);
+        }
+    }
+}
+
+fn key(bp: &BlkPtr) -> Option<Key> {
+    Some(Key { dva: bp.dvas().next()?.to_words()?, birth: bp.physical_birth() })
+}
+
+/// The level that a block was compressed with, as log blocks want it: zstd's stands in the header of the stored bytes
+/// (docs/format/compression.md), the others have none.
+fn compression_level(compress: u8, stored: &[u8]) -> u8 {
+    let (true, Some([first, .., last])) = (compress == compress::Algorithm::Zstd.id(), stored.get(4..8))
+    else {
+        return 0;
+    };
+    // Which end it is at depends on the writer's byte order.
+    if *first == 0 { *last } else { *first }
+}

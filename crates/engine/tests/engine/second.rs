@@ -1,0 +1,167 @@
+//! A pool with a cache device: what leaves memory is found there, after a restart too, and zdb agrees with what is on it.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use disk::{Disk, MemDisk};
+use engine::{
+    create::{self, DeviceFacts, Plan, Removal, VdevSpec},
+    dsl::Properties,
+};
+use rand::{RngCore, SeedableRng, rngs::StdRng};
+use tokio::time::sleep;
+
+use block::{BlockVolume, Durability};
+
+use crate::support::{POOL, Running, World, content, data};
+
+/// Four times the cache of these pools: most of it has to leave.
+const SIZE: u64 = 64 << 20;
+
+/// Waits until nothing more is written to cache devices.
+async fn settle(running: &Running) {
+    let mut before = u64::MAX;
+    loop {
+        sleep(Duration::from_secs(2)).await;
+        let written = running.engine.second().stats().l2_write_bytes;
+        if written == before {
+            return;
+        }
+        before = written;
+    }
+}
+
+/// Reads all of a volume, slowly enough for the cache device to take what leaves memory.
+async fn read_slowly(running: &Running, volume: &dyn BlockVolume, twin: &[u8]) {
+    for (at, expected) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
+        let mut found = Vec::new();
+        for segment in volume.read(at, 1 << 20).await.unwrap() {
+            match segment {
+                block::Segment::Data(bytes) => found.extend_from_slice(&bytes),
+                block::Segment::Zero(len) => found.resize(found.len() + len, 0),
+            }
+        }
+        assert!(found == expected, "at {at}");
+        sleep(Duration::from_millis(250)).await;
+    }
+    settle(running).await;
+}
+
+/// What zdb says of a cache device: log blocks that are right, and those that are not.
+fn zdb(image: &std::path::Path) -> Option<(u64, u64)> {
+    let zdb = fixtures::tool("zdb")?;
+    let output = Command::new(zdb).arg("-l").arg(image).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).split_once(':').unwrap().1.trim().to_owned()
+    };
+    assert_eq!(field("magic"), "6504978260106102853");
+    assert_eq!(field("log_blk_ent"), "79", "{text}");
+    let number = |words: &str| -> u64 {
+        let line =
+            text.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {text}"));
+        line.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
+    };
+    let valid = number("with valid cksum");
+    assert_eq!(field("lb_count_refcount"), valid.to_string(), "{text}");
+    Some((valid, number("with invalid cksum")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
+    let mut random = StdRng::seed_from_u64(8);
+    let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 31).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, SIZE, 16384, Properties::new()).await;
+    let mut twin = vec![0; SIZE as usize];
+    random.fill_bytes(&mut twin);
+    for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
+        volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    read_slowly(&running, &*volume, &twin).await;
+    read_slowly(&running, &*volume, &twin).await;
+    let stats = running.engine.second().stats();
+    assert!(stats.l2_bufs > 2500 && stats.l2_hits > 1000 && stats.l2_cksum_bad == 0, "{stats:?}");
+    assert!(stats.l2_log_blk_count > 25 && stats.l2_bufc_data_asize > 40 << 20, "{stats:?}");
+    let (held, log_blocks) = (stats.l2_bufs, stats.l2_log_blk_count);
+
+    // The power goes; what the device has is found again, and read.
+    running.disks[1].flush().await.unwrap();
+    world.cut(running).await;
+    world.verify("with a cache device").await;
+    let images = tempfile::tempdir().unwrap();
+    world.save(images.path());
+    if let Some(found) = zdb(&images.path().join("d1.img")) {
+        assert_eq!(found, (log_blocks, 0), "as zdb counts log blocks");
+    }
+    let running = world.open().await;
+    sleep(Duration::from_secs(1)).await;
+    let second = running.engine.second();
+    let recovered = second.devices()[0].recovered.clone().unwrap();
+    assert!(recovered.blocks * 100 >= held * 95, "{recovered}, of {held}");
+    assert_eq!(recovered.log_blocks, log_blocks, "{recovered}");
+    let volume = running.engine.volume(&name).await.unwrap();
+    read_slowly(&running, &*volume, &twin).await;
+    let stats = second.stats();
+    assert!(stats.l2_hits > 2500 && stats.l2_cksum_bad == 0, "{stats:?}");
+
+    // Gone in the middle of it, and back.
+    running.disks[1].vanish();
+    assert!(content(&*volume).await == twin);
+    assert!(second.stats().l2_io_error > 0);
+    running.disks[1].come_back();
+    sleep(Duration::from_secs(200)).await;
+    // Rotten.
+    let (start, end) = (5 << 20, 60 << 20);
+    running.disks[1].rot(start..end, 3000).await.unwrap();
+    assert!(content(&*volume).await == twin);
+    assert!(second.stats().l2_cksum_bad > 0, "{:?}", second.stats());
+
+    // It leaves the pool while that is in use, and another comes.
+    let removal = Removal::find(&running.engine.view(), "d1").unwrap();
+    removal.vacate(&running.engine).await.unwrap();
+    running.engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await })).await.unwrap();
+    assert!(second.devices().is_empty() && second.memory() == 0);
+    assert!(content(&*volume).await == twin);
+    let spec = VdevSpec::parse(&["cache".to_owned(), "/disks/d2".to_owned()]).unwrap();
+    let (size, sector) = (1280 << 20, 512);
+    let facts =
+        DeviceFacts { bytes: size, block_device: false, logical_sector: sector, physical_sector: sector };
+    let plan = Plan::new(&spec, &[facts], None, true).unwrap();
+    let new: Vec<Arc<dyn Disk>> = vec![Arc::new(MemDisk::new(size).named("/disks/d2"))];
+    let add = running.engine.run(false, move |cx| {
+        let (plan, new) = (plan.clone(), new.clone());
+        Box::pin(async move { create::add(cx, &plan, &new).await })
+    });
+    add.await.unwrap();
+    assert_eq!(second.devices().len(), 1);
+    read_slowly(&running, &*volume, &twin).await;
+    read_slowly(&running, &*volume, &twin).await;
+    let before = second.stats();
+    assert!(before.l2_bufs > 2500, "{before:?}");
+    assert!(content(&*volume).await == twin);
+    assert!(second.stats().l2_hits > before.l2_hits + 1000);
+    running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
+    let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 32).await;
+    let mut properties = Properties::new();
+    properties.insert("secondarycache".to_owned(), engine::dsl::Stored::Number(0));
+    let volume = running.volume(&format!("{POOL}/v"), 32 << 20, 16384, properties).await;
+    let twin = vec![7; 32 << 20];
+    for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
+        let mut bytes = chunk.to_vec();
+        StdRng::seed_from_u64(at).fill_bytes(&mut bytes);
+        volume.write(at, data(bytes), Durability::Cached).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    let _all = content(&*volume).await;
+    settle(&running).await;
+    let stats = running.engine.second().stats();
+    assert!(stats.evict_l2_ineligible > 8 << 20 && stats.l2_bufc_data_asize == 0, "{stats:?}");
+    running.export().await;
+}
