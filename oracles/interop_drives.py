@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from interop_lab import KIB, MIB, Wrong, content, note
+from interop_lab import KIB, MIB, MILLPOND, Wrong, content, note
 
 # what every script of these cases knows
 HEAD = r"""
@@ -328,6 +328,109 @@ def module_spare(lab, module):
     finish(lab)
 
 
+def midreturn(lab, module):
+    """Killed when a device had just come back and was being brought up to date: the module does that."""
+    lab.create()
+    lab.serve()
+    lab.millpond("zpool", "offline", lab.pool, lab.images[1])
+    fill(lab)
+    lab.millpond("zpool", "online", lab.pool, lab.images[1])
+    lab.stop(signal.SIGKILL)
+    lab.zdb("--crashed", "--degraded", "--only", "blocks,spacemaps")
+    config = subprocess.run(["zdb", "-e", "-p", lab.dir, "-C", lab.pool], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+    if not re.search(r"^ *DTL: [1-9]", config, re.M):
+        raise Wrong("the daemon was killed when the device was whole already: this proves nothing")
+    module.run("import $pool -f -N || fail import\nresilvered\nsay second\nhashes\nzpool scrub -w $pool || fail scrub\nsay status\nend")
+    module.expect("second", r"resilvered [1-9]\S+ in .* with 0 errors")
+    module.expect("status", r"state: ONLINE", *CLEAN)
+    module.hashes()
+    take_over(lab)
+    scatter(lab)
+    finish(lab)
+
+
+def in_time(lab, begin, halt):
+    """Begins what `halt` must find still running."""
+    for _ in range(30):
+        lab.millpond(*begin)
+        r = subprocess.run([MILLPOND, *halt], cwd=lab.dir, env=lab.env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        if r.returncode == 0:
+            return
+        time.sleep(1)
+    raise Wrong(f"{' '.join(begin)} is always over before it can be halted: {r.stdout}")
+
+
+def scrub(lab, module):
+    """A scrub paused here goes on there, and one paused there goes on here; both know where the last one ended."""
+    scrubbed = ["zpool", "get", "-H", "-o", "value", "last_scrubbed_txg"]
+    lab.create()
+    lab.serve()
+    fill(lab)
+    lab.millpond("zpool", "scrub", "-w", lab.pool)
+    ours = lab.millpond(*scrubbed, lab.pool).strip()
+    in_time(lab, ["zpool", "scrub", lab.pool], ["zpool", "scrub", "-p", lab.pool])
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    lab.zdb()
+    get = f"echo @txg $({' '.join(scrubbed)} $pool)\n"
+    module.run(f"import $pool -f -N || fail import\nsay first\n{get}zpool scrub -w $pool || fail scrub\nsay second\n{get}hashes\n"
+               "echo 1 > $P/zfs_scan_suspend_progress\nzpool scrub $pool && zpool sync $pool && zpool scrub -p $pool || fail pause\n"
+               "zpool sync $pool\nsay status\nend")
+    module.expect("first", r"scan: scrub paused since")
+    module.expect("second", *CLEAN)
+    before, after = [l.split()[1] for l in module.lines if l.startswith("@txg ")]
+    if before != ours or int(after) <= int(before):
+        raise Wrong(f"last scrubbed: {ours} here, {before} there, {after} after its scrub")
+    module.expect("status", r"scan: scrub paused since")
+    module.hashes()
+    take_over(lab)
+    text = lab.millpond("zpool", "status", lab.pool)
+    if "scrub paused since" not in text:
+        raise Wrong(f"the paused scrub is not paused here:\n{text}")
+    here = lab.millpond(*scrubbed, lab.pool).strip()
+    if here != after:
+        raise Wrong(f"last scrubbed: {after} there, {here} here")
+    lab.millpond("zpool", "scrub", "-w", lab.pool)
+    text = lab.millpond("zpool", "status", lab.pool)
+    if not re.search(CLEAN[0], text):
+        raise Wrong(f"the scrub did not go on:\n{text}")
+    scatter(lab)
+    lab.millpond("zpool", "scrub", "-C", "-w", lab.pool)
+    if int(lab.millpond(*scrubbed, lab.pool)) <= int(after):
+        raise Wrong("a scrub of what is new moved nothing")
+    finish(lab)
+
+
+def sweeps(lab, module):
+    """Initializing and trimming, suspended here and taken up there, suspended there and taken up here."""
+    lab.create()
+    lab.serve()
+    fill(lab)
+    in_time(lab, ["zpool", "initialize", lab.pool], ["zpool", "initialize", "-s", lab.pool])
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    lab.zdb()
+    module.run("import $pool -f -N || fail import\nzpool status -i $pool | sed 's/^/@first /'\nzpool initialize -w $pool || fail initialize\n"
+               "zpool status -i $pool | sed 's/^/@second /'\nzpool trim -w $pool || fail trim\nzpool status -t $pool | sed 's/^/@third /'\n"
+               "zpool initialize -u $pool && zpool initialize $pool && zpool initialize -s $pool || fail suspend\nzpool sync $pool\n"
+               "hashes\nzpool status -i $pool | sed 's/^/@status /'\nend")
+    module.expect("first", r"\(\d+% initialized, suspended, started at")
+    module.expect("second", r"\(100% initialized, completed at")
+    module.expect("third", r"\(100% trimmed, completed at")
+    module.expect("status", r"\(\d+% initialized, suspended, started at")
+    module.hashes()
+    take_over(lab)
+    text = lab.millpond("zpool", "status", "-i", "-t", lab.pool)
+    for p in (r"\(\d+% initialized, suspended, started at", r"\(100% trimmed, completed at"):
+        if not re.search(p, text):
+            raise Wrong(f"not what the module left, /{p}/:\n{text}")
+    lab.millpond("zpool", "initialize", "-w", lab.pool)
+    text = lab.millpond("zpool", "status", "-i", lab.pool)
+    if not re.search(r"\(100% initialized, completed at", text):
+        raise Wrong(f"initializing did not go on:\n{text}")
+    finish(lab)
+
+
 def cases(case, vols):
     """The cases: (what to do is in `more`)."""
     return [
@@ -336,8 +439,12 @@ def cases(case, vols):
         case("drive-offline-raidz1", "raidz1 @0 @1 @2", vols("v 16 16K", "w 16 64K"), drives=offline),
         case("drive-midresilver", "mirror @0 @1", vols("v 32 16K", "w 16 8K"), drives=midresilver, new=2),
         case("drive-midresilver-raidz2", "raidz2 @0 @1 @2 @3", vols("v 32 16K", "w 16 8K"), drives=midresilver, new=4),
+        case("drive-midreturn", "mirror @0 @1", vols("v 32 16K", "w 16 8K"), drives=midreturn),
+        case("drive-midreturn-raidz1", "raidz1 @0 @1 @2", vols("v 32 16K", "w 16 8K"), drives=midreturn),
         case("drive-spare", "mirror @0 @1 spare @2", vols("v 16 16K", "w 16 8K"), drives=spare),
         case("drive-spare-raidz1", "raidz1 @0 @1 @2 spare @3", vols("v 16 16K", "w 16 8K"), drives=spare),
+        case("drive-scrub", "mirror @0 @1", vols("v 64 16K", "w 32 8K"), size=256, drives=scrub),
+        case("drive-sweeps", "mirror @0 @1", vols("v 16 16K"), size=256, drives=sweeps),
         case("drive-module-offline", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_offline),
         case("drive-module-degraded", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_degraded),
         case("drive-module-midresilver", "mirror @0 @1", vols("v 32 16K"), drives=module_midresilver, new=2),

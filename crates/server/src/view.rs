@@ -90,6 +90,12 @@ pub fn date(seconds: u64) -> String {
     props::value::date(seconds, local_offset, false)
 }
 
+/// The same to the second, as of scans: `Sun Nov 22 02:05:09 2026`.
+#[must_use]
+pub fn moment(seconds: u64) -> String {
+    props::value::date(seconds, local_offset, true)
+}
+
 /// A time that sorts, in local time: `2026-11-22.02:05:09`.
 #[must_use]
 pub fn timestamp(seconds: u64) -> String {

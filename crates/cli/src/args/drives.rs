@@ -118,7 +118,7 @@ pub(crate) struct ZpoolScrub {
     /// Only blocks that are known to be damaged
     #[arg(short = 'e')]
     pub(crate) errors: bool,
-    /// Go on where the last scrub began (not supported)
+    /// Only what was written since the last scrub that went through
     #[arg(short = 'C', group = "act")]
     pub(crate) continue_from_last: bool,
     /// Wait until it is over

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use server::ops::{Failure, Operation, ScanWish};
+use server::ops::{Operation, ScanWish};
 
 use super::wait::{self, Until};
 use crate::{
@@ -16,23 +16,17 @@ pub(crate) async fn scrub(args: ZpoolScrub, context: &Context) -> anyhow::Result
         () if args.stop => ScanWish::Stop,
         () if args.pause => ScanWish::Pause,
         () if args.errors => ScanWish::ScrubErrors,
+        () if args.continue_from_last => ScanWish::ScrubNew,
         () => ScanWish::Scrub,
     };
     let mut act = Act::new(context).await?;
     let mut begun = Vec::new();
     for pool in args.pools {
-        if args.continue_from_last {
-            act.refuse(Failure::new(format!(
-                "cannot scrub {pool}: scrubs from the last scrubbed transaction group on are not supported by this \
-                 version\nto scrub all of it: 'zpool scrub {pool}'"
-            )));
-            continue;
-        }
         if act.attempt(Operation::PoolScan { pool: pool.clone(), scan }).await.is_some() {
             begun.push(pool);
         }
     }
-    if matches!(scan, ScanWish::Scrub | ScanWish::ScrubErrors) {
+    if matches!(scan, ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::ScrubNew) {
         for pool in begun {
             match act.daemon_has(&pool).await {
                 true if args.wait => wait::until(&mut act, &pool, Until::Over(&[Activity::Scrub])).await,

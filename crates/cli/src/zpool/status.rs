@@ -245,11 +245,11 @@ fn sweep(sweep: Option<&Sweep>, is_asked: bool, [stem, done, never]: [&str; 3]) 
             let percent = (u128::from(sweep.done) * 100).checked_div(sweep.total.into()).unwrap_or(100);
             let word = match sweep.state.as_str() {
                 "ACTIVE" => "started",
-                "SUSPENDED" => "suspended",
+                "SUSPENDED" => "suspended, started",
                 "CANCELED" => return Some(format!("({never})")),
                 _ => "completed",
             };
-            Some(format!("({percent}% {done}, {word} at {})", view::date(sweep.when)))
+            Some(format!("({percent}% {done}, {word} at {})", view::moment(sweep.when)))
         }
     }
 }

@@ -39,6 +39,8 @@ pub enum ScanCommand {
     Scrub,
     /// `zpool scrub -e`: only blocks in the error log.
     ScrubErrors,
+    /// `zpool scrub -C`: only what was written since the last scrub that went through; everything if there was none.
+    ScrubNew,
     /// `zpool scrub -p`
     Pause,
     /// `zpool scrub -s`

@@ -32,6 +32,8 @@ use crate::{
 
 /// Our own entry beside `scan`.
 const CURSOR: &str = "io.millpond:scan_cursor";
+/// Up to where the last scrub went that had an end: a number, in the directory as well.
+const SCRUBBED: &str = "last_scrubbed_txg";
 /// Its form.
 const CURSOR_VERSION: u64 = 1;
 /// Memory for blocks that wait to be read, in bytes.
@@ -93,7 +95,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         (words[word::MIN], words[word::MAX]) = (run.min, run.max);
     }
     cx.events.tell(event(&run, ScanStep::Continued));
-    if kind == ScanKind::Scrub {
+    if run.is_full_scrub() {
         scans.found.scrub_goes_on();
     }
     let mut state = scans.state.lock();
@@ -151,7 +153,7 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<(), EngineError> {
     }
     if let Some(lacking) = wanted(&scans, &devices::lacking(&cx.io.tree())) {
         end(cx, &scans, ScanStep::Cancelled).await?;
-        begin(cx, &scans, (ScanKind::Resilver, false), &lacking).await?;
+        begin(cx, &scans, Extent::Resilver, &lacking).await?;
     }
     errors::sync(cx, &scans.found).await?;
     write(cx, &scans).await
@@ -180,16 +182,29 @@ fn wanted(scans: &Scans, lacking: &[(u64, TxgSet)]) -> Option<Vec<(u64, TxgSet)>
     (is_early && hopeful.iter().any(is_late)).then_some(hopeful)
 }
 
+/// What a scan is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// A scrub of what was born after this transaction group.
+    After(u64),
+    /// A scrub of what the error log names.
+    Logged,
+    /// What leaves lack.
+    Resilver,
+}
+
 /// A scan begins.
 async fn begin(
     cx: &mut Syncer,
     scans: &Scans,
-    (kind, logged_only): (ScanKind, bool),
+    extent: Extent,
     lacking: &[(u64, TxgSet)],
 ) -> Result<(), EngineError> {
-    let (min, max) = match kind {
-        ScanKind::Scrub => (0, cx.txg),
-        ScanKind::Resilver => range(lacking).unwrap_or((cx.txg, cx.txg)),
+    let logged_only = extent == Extent::Logged;
+    let (kind, (min, max)) = match extent {
+        Extent::After(txg) => (ScanKind::Scrub, (txg, cx.txg)),
+        Extent::Logged => (ScanKind::Scrub, (0, cx.txg)),
+        Extent::Resilver => (ScanKind::Resilver, range(lacking).unwrap_or((cx.txg, cx.txg))),
     };
     let queue = match logged_only {
         true => 0,
@@ -222,7 +237,7 @@ async fn begin(
         meter: super::estimate::Meter::default(),
     };
     cx.events.tell(event(&run, ScanStep::Started));
-    if kind == ScanKind::Scrub {
+    if run.is_full_scrub() {
         scans.found.scrub_begins();
     }
     let mut state = scans.state.lock();
@@ -243,8 +258,11 @@ async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     if !run.logged_only && (run.whole || run.counts.errors == 0) {
         settle_targets(cx, scans, &run);
     }
-    if run.kind == ScanKind::Scrub {
+    if run.is_full_scrub() {
         scans.found.scrub_ended();
+    }
+    if run.kind == ScanKind::Scrub && !run.logged_only {
+        zap::set_u64(&mut cx.mos, DIRECTORY, SCRUBBED, run.max).await?;
     }
     end(cx, scans, ScanStep::Finished).await?;
     match devices::resilvered(cx).await {
@@ -301,7 +319,7 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
     if queue != 0 && cx.mos.exists(queue).await? {
         cx.mos.free(queue).await?;
     }
-    if step != ScanStep::Finished && run.kind == ScanKind::Scrub {
+    if step != ScanStep::Finished && run.is_full_scrub() {
         scans.found.scrub_cancelled();
     }
     cx.events.tell(event(&run, step));
@@ -358,16 +376,22 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
     let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
     let running = scans.state.lock().run.as_ref().map(|run| (run.kind, run.paused.is_some()));
     match (command, running) {
-        (ScanCommand::Scrub | ScanCommand::ScrubErrors, None) => {
+        (ScanCommand::Scrub | ScanCommand::ScrubErrors | ScanCommand::ScrubNew, None) => {
             let lacking = devices::lacking(&cx.io.tree());
-            let logged_only = command == ScanCommand::ScrubErrors;
-            begin(cx, &scans, (ScanKind::Scrub, logged_only), &lacking).await?;
+            let extent = match command {
+                ScanCommand::ScrubErrors => Extent::Logged,
+                ScanCommand::ScrubNew => {
+                    Extent::After(zap::get_u64(&mut cx.mos, DIRECTORY, SCRUBBED).await?.unwrap_or(0))
+                }
+                _ => Extent::After(0),
+            };
+            begin(cx, &scans, extent, &lacking).await?;
         }
         (ScanCommand::Scrub, Some((ScanKind::Scrub, true))) => pause(cx, &scans, false),
         (ScanCommand::Scrub, Some((ScanKind::Scrub, false))) => {
             return refused("currently scrubbing; use 'zpool scrub -s' to cancel scrub");
         }
-        (ScanCommand::ScrubErrors, Some((ScanKind::Scrub, paused))) => {
+        (ScanCommand::ScrubErrors | ScanCommand::ScrubNew, Some((ScanKind::Scrub, paused))) => {
             return refused(if paused {
                 "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub"
             } else {
@@ -381,14 +405,18 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
         (ScanCommand::Stop, Some((ScanKind::Scrub, _))) => end(cx, &scans, ScanStep::Cancelled).await?,
         (ScanCommand::Pause | ScanCommand::Stop, None) => return refused("there is no active scrub"),
         (
-            ScanCommand::Scrub | ScanCommand::ScrubErrors | ScanCommand::Pause | ScanCommand::Stop,
+            ScanCommand::Scrub
+            | ScanCommand::ScrubErrors
+            | ScanCommand::ScrubNew
+            | ScanCommand::Pause
+            | ScanCommand::Stop,
             Some((ScanKind::Resilver, _)),
         ) => return refused("currently resilvering"),
         (ScanCommand::Resilver, _) => {
             scans.state.lock().given_up.clear();
             let lacking = devices::lacking(&cx.io.tree());
             end(cx, &scans, ScanStep::Cancelled).await?;
-            begin(cx, &scans, (ScanKind::Resilver, false), &lacking).await?;
+            begin(cx, &scans, Extent::Resilver, &lacking).await?;
         }
     }
     Ok(())

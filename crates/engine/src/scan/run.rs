@@ -35,7 +35,7 @@ use super::{
 use crate::{
     alloc::Horizon,
     devices::diagnose::Reports,
-    events::{DeviceName, Event, Events, IoError, ScanKind},
+    events::{DeviceName, Event, Events, IoError},
     txg::Txgs,
     write::repair::{self, Repaired},
 };
@@ -335,7 +335,7 @@ impl Pass {
     /// No place has this block.
     pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark) {
         self.update(|run| run.counts.errors += 1);
-        let by_scrub = self.run.kind == ScanKind::Scrub;
+        let by_scrub = self.run.is_full_scrub();
         if !self.ground.scans.found.note(at, bp.birth(), by_scrub) {
             return;
         }

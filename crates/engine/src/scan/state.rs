@@ -106,6 +106,14 @@ pub(super) struct Run {
     pub(super) meter: Meter,
 }
 
+impl Run {
+    /// Whether it says of every block that the error log may name whether it is lost, so that it begins a new log. One of
+    /// what is new only adds to the log.
+    pub(super) fn is_full_scrub(&self) -> bool {
+        self.kind == ScanKind::Scrub && self.min == 0
+    }
+}
+
 /// Scans of one pool.
 #[derive(Debug, Default)]
 pub struct Scans {
@@ -212,7 +220,7 @@ impl Scans {
         let state = self.state.lock();
         if let Some(run) = &state.run {
             let known = run.known.unwrap_or(run.total).max(run.counts.issued);
-            let total = if run.kind == ScanKind::Resilver { known } else { run.total.max(run.counts.issued) };
+            let total = if run.is_full_scrub() { run.total.max(run.counts.issued) } else { known };
             let left = known.saturating_sub(run.counts.issued);
             let is_moving = run.paused.is_none();
             return Some(Progress {

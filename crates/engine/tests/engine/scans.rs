@@ -493,6 +493,11 @@ async fn what_is_lost_is_listed_and_everything_else_is_right() {
     running.export().await;
     let running = world.open().await;
     assert_eq!(pool::status::error_log(&running.engine.view()).await.unwrap().len(), lost.len());
+    // Nor does a scrub that does not look at them forget them.
+    running.engine.scan(ScanCommand::ScrubNew).await.unwrap();
+    assert_eq!(over(&running.engine).await.errors, 0);
+    running.engine.sync().await.unwrap();
+    assert_eq!(pool::status::error_log(&running.engine.view()).await.unwrap().len(), lost.len());
     let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
     for (number, bytes) in expected.chunks(16384).enumerate() {
         let at = number as u64 * 16384;
@@ -655,6 +660,35 @@ async fn pools_that_openzfs_left_damaged_or_degraded_are_scrubbed_here() {
             fixtures::zdb_check(options, copy.path(), &pool).unwrap_or_else(|text| panic!("{name}: {text}"));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scrub_of_what_is_new_reads_only_that() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    let scrubbed = async |engine: &Engine| {
+        engine.sync().await.unwrap();
+        engine.view().directory().get_u64("last_scrubbed_txg").await.unwrap()
+    };
+    assert_eq!(scrubbed(&running.engine).await, None);
+    running.engine.scan(ScanCommand::ScrubNew).await.unwrap();
+    let full = over(&running.engine).await;
+    assert_eq!((full.kind, full.errors), (ScanKind::Scrub, 0), "the first is of everything");
+    assert!(full.issued > 4 * MIB, "{full:?}");
+    let first = scrubbed(&running.engine).await.unwrap();
+    assert_eq!(first, running.engine.view().scan().unwrap().words()[4]);
+    scribble(&volume, 2, 40, 16384).await;
+    running.engine.sync().await.unwrap();
+    running.engine.scan(ScanCommand::ScrubNew).await.unwrap();
+    let new = over(&running.engine).await;
+    assert_eq!((new.kind, new.errors), (ScanKind::Scrub, 0));
+    assert!(new.issued > 30 * 16384 && new.issued < full.issued / 2, "{new:?} after {full:?}");
+    assert!(scrubbed(&running.engine).await.unwrap() > first);
+    // A scrub of everything is one still.
+    let again = scrub(&running.engine).await;
+    assert!(again.issued >= full.issued, "{again:?} after {full:?}");
+    drop(volume);
+    running.export().await;
+    world.verify("scrubbed in part").await;
 }
 
 /// OpenZFS remembers which datasets it has still to visit, and where it is in one: we begin again.

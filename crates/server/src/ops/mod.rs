@@ -392,6 +392,8 @@ pub enum ScanWish {
     Scrub,
     /// Only blocks in the error log.
     ScrubErrors,
+    /// Only what was written since the last scrub that went through.
+    ScrubNew,
     /// Halt the scrub.
     Pause,
     /// End the scrub.
@@ -643,7 +645,10 @@ impl Operation {
                 | Self::DeviceReplace(_)
                 | Self::PoolClear { .. }
                 | Self::PoolReopen { .. }
-                | Self::PoolScan { scan: ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::Resilver, .. }
+                | Self::PoolScan {
+                    scan: ScanWish::Scrub | ScanWish::ScrubErrors | ScanWish::ScrubNew | ScanWish::Resilver,
+                    ..
+                }
         )
     }
 }

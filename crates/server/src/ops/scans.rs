@@ -12,6 +12,7 @@ impl ScanWish {
         match self {
             Self::Scrub => ScanCommand::Scrub,
             Self::ScrubErrors => ScanCommand::ScrubErrors,
+            Self::ScrubNew => ScanCommand::ScrubNew,
             Self::Pause => ScanCommand::Pause,
             Self::Stop => ScanCommand::Stop,
             Self::Resilver => ScanCommand::Resilver,
@@ -21,7 +22,7 @@ impl ScanWish {
     /// What cannot be done if it is refused.
     fn sentence(self, pool: &str) -> String {
         match self {
-            Self::Scrub | Self::ScrubErrors => format!("cannot scrub {pool}"),
+            Self::Scrub | Self::ScrubErrors | Self::ScrubNew => format!("cannot scrub {pool}"),
             Self::Pause => format!("cannot pause scrubbing {pool}"),
             Self::Stop => format!("cannot cancel scrubbing {pool}"),
             Self::Resilver => format!("cannot restart resilver on {pool}"),
