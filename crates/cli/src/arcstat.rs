@@ -334,8 +334,9 @@ fn line(columns: &[Option<Column>], view: &View<'_>, is_rate: bool) -> String {
         .map(|column| match column {
             None => ("time".to_owned(), json!(time())),
             Some(column) => {
-                let number = (column.value)(view);
-                (column.name.clone(), json!((number * 1000.0).round() / 1000.0))
+                let number = ((column.value)(view) * 1000.0).round() / 1000.0;
+                let whole = number.fract() == 0.0;
+                (column.name.clone(), if whole { json!(number as u64) } else { json!(number) })
             }
         })
         .collect();

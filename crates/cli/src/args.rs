@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use server::pool::cache::Replacement;
 
 mod alert;
 mod drives;
@@ -142,6 +143,9 @@ pub(crate) struct Serve {
     /// iSCSI portal on this address (repeatable); none if only --nbd is given
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
     pub(crate) iscsi: Vec<String>,
+    /// What decides which blocks stay in memory: `default`, which chooses its rules by what it sees, or `arc`
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = arc_policy)]
+    pub(crate) arc_policy: Replacement,
     /// Never write to a device: volumes are served read-only
     #[arg(long)]
     pub(crate) readonly: bool,
@@ -190,6 +194,11 @@ pub(crate) struct Zilstat {
     /// Volumes, or pools for all of theirs; everything if none is named. Then seconds, and how often
     #[arg(value_name = "VOLUME|POOL… [INTERVAL [COUNT]]")]
     pub(crate) words: Vec<String>,
+}
+
+/// A policy of the ARC by its name.
+pub(crate) fn arc_policy(name: &str) -> Result<Replacement, &'static str> {
+    Replacement::named(name).ok_or("the policies are default and arc")
 }
 
 /// `millpond arcstat`

@@ -21,6 +21,7 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
             foreign: foreign(args.force),
             rewind: (&args.rewind).into(),
             cache_bytes: CACHE_BYTES,
+            replacement: args.arc_policy,
             ..Settings::default()
         },
         read_only: args.readonly,

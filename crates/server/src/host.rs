@@ -18,7 +18,7 @@ use std::{
 
 use pool::{
     ImportError, Pool,
-    cache::BlockCache,
+    cache::{BlockCache, Replacement},
     import::{self, Candidate, Found, OpenOptions, Rewind, Sources},
 };
 
@@ -67,8 +67,19 @@ pub struct Settings {
     pub read_only: bool,
     /// Size of the ARC, in bytes.
     pub cache_bytes: usize,
+    /// What decides in the ARC which blocks stay.
+    pub replacement: Replacement,
     /// The ARC that pools share; without it each gets one of its own.
     pub cache: Option<Arc<BlockCache>>,
+}
+
+impl Settings {
+    /// The ARC that is shared, or a new one.
+    #[must_use]
+    pub fn cache(&self) -> Arc<BlockCache> {
+        let new = || Arc::new(BlockCache::with_replacement(self.cache_bytes, self.replacement));
+        self.cache.clone().unwrap_or_else(new)
+    }
 }
 
 impl Default for Settings {
@@ -80,6 +91,7 @@ impl Default for Settings {
             missing_log: false,
             read_only: false,
             cache_bytes: COMMAND_CACHE,
+            replacement: Replacement::Default,
             cache: None,
         }
     }
@@ -295,7 +307,7 @@ pub async fn open(
         missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
         rewind,
         hostid: ours,
-        cache: settings.cache.clone().unwrap_or_else(|| Arc::new(BlockCache::new(settings.cache_bytes))),
+        cache: settings.cache(),
     };
     let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
     let pool = import::open(candidate, &options).await.map_err(failed)?;

@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::ExitCode, str::FromStr};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use server::pool::props::parse;
+use server::pool::{cache::Replacement, props::parse};
 
 use self::{
     load::{Kind, Load},
@@ -75,6 +75,9 @@ struct Engine {
     /// Memory for cached blocks
     #[arg(long, default_value = "4g", value_name = "SIZE")]
     arc_max: Size,
+    /// What decides which blocks stay there: default or arc
+    #[arg(long, default_value = "default", value_name = "NAME", value_parser = crate::args::arc_policy)]
+    arc_policy: Replacement,
     /// Clients of tests that do not name a number
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,

@@ -144,7 +144,7 @@ impl Files {
             now,
             // Two pools of this program are never the same pool.
             seed: now << 22 ^ u64::from(std::process::id()),
-            cache: Arc::new(BlockCache::new(cache)),
+            cache: Arc::new(BlockCache::with_replacement(cache, args.arc_policy)),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             history: None,
         };

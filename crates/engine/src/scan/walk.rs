@@ -178,7 +178,7 @@ impl Walk<'_> {
         self.examine(examined, &mut contents).await?;
         let mut unread = Vec::new();
         for visit in opened {
-            match self.view.io().read_cached(&visit.pointer) {
+            match self.view.io().peek(&visit.pointer) {
                 Some(content) => contents.push((visit, Some(content))),
                 None => unread.push(visit),
             }

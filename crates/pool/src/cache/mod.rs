@@ -9,7 +9,7 @@
 //!
 //! * [`key`]: what a block is; [`shard`]: where it is; [`ranks`]: whether it stays; [`hot`]: decompressed copies;
 //!   [`transfer`]: memory that several blocks share; [`notes`]: what hits leave behind; [`clock`]: which uses are one;
-//!   [`below`]: the second tier.
+//!   [`room`]: the budget; [`below`]: the second tier.
 //! * Blocks are held as they are stored. Those that were compressed and are in use are held decompressed as well, in
 //!   up to an eighth of the budget.
 //! * Bytes: a block is charged the memory it takes; what the map, the policies, half-used transfers and copies take is
@@ -31,10 +31,12 @@ use smallvec::SmallVec;
 
 mod below;
 mod clock;
+mod figures;
 mod hot;
 mod key;
 mod notes;
 mod ranks;
+mod room;
 mod shard;
 mod stats;
 mod transfer;
@@ -45,12 +47,12 @@ mod tests;
 pub(crate) use below::Origin;
 pub use below::{Below, BelowFuture, Stored};
 use clock::Clock;
-use hot::{Hot, Seen};
+use hot::Hot;
 pub use key::{Access, Caching, Keep};
 pub(crate) use key::{Class, Key, mix};
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
-use ranks::{Going, Held, Ranks, UNIT};
+use ranks::{Going, Ranks, UNIT};
 pub(crate) use shard::Found;
 use shard::{Entry, Shard};
 pub use stats::ArcStats;
@@ -62,6 +64,9 @@ pub(crate) use transfer::Transfer;
 const SHARDS: usize = 64;
 /// What goes with a block's bytes: the owner of its memory, and what the allocator adds.
 const OVERHEAD: usize = 64;
+/// Blocks shorter than this are held in memory of just their size: an I/O buffer begins on a page, which takes the
+/// allocator a page more (measured: twice the memory for 4 KiB, half as much again for 8 KiB), and ends on one.
+pub(crate) const EXACT_BELOW: usize = 64 << 10;
 /// The largest block, as a part of the budget: larger ones would push out too much.
 const LARGEST: usize = 8;
 /// Decompressed copies may have this part of the budget.
@@ -174,8 +179,9 @@ impl BlockCache {
         {
             let mut ranks = self.ranks.lock();
             self.hot_budget.fetch_min(budget / HOT, Relaxed);
-            if ranks.memory() + self.tables.load(Relaxed) > budget / 4 && budget < before {
-                // Even what is remembered is too much: it was made for a far larger cache.
+            let is_too_much = ranks.memory() + self.tables.load(Relaxed) > budget / 4 && budget < before;
+            if is_too_much || ranks.has_outgrown((budget / UNIT) as u64) {
+                // What is remembered was made for a far larger cache, or for a far smaller one.
                 let mut going = Going::new();
                 self.shards.iter().for_each(|shard| going.extend(shard.lock().ids()));
                 self.take_out(&mut ranks, &going, &mut gone);
@@ -239,11 +245,15 @@ impl BlockCache {
         if bytes.len() + OVERHEAD > budget / LARGEST {
             return;
         }
-        // What is compressed is of odd sizes, and lies closely only in memory of its own.
+        // What is compressed lies closely only in memory of its own.
         let is_part = !is_compressed && matches!(memory, Memory::Transfer(_) | Memory::Writer);
-        let must_copy =
-            matches!(memory, Memory::Foreign) || (is_compressed && !matches!(memory, Memory::Own));
-        let (held, takes) = compact(bytes.clone(), is_part, must_copy);
+        let (held, takes) = match memory {
+            _ if is_part => (bytes.clone(), bytes.len()),
+            // A compressor gave it memory of its own, of just that size.
+            Memory::Writer => (bytes.clone(), bytes.len()),
+            Memory::Own if bytes.len() >= EXACT_BELOW => (bytes.clone(), footprint(bytes.len())),
+            _ => (Bytes::copy_from_slice(bytes), bytes.len()),
+        };
         let units = ((takes + OVERHEAD).div_ceil(UNIT)) as u32;
         let transfer = match memory {
             Memory::Transfer(transfer) if is_part => Some(Arc::clone(transfer)),
@@ -312,7 +322,7 @@ impl BlockCache {
 
     /// Keeps the content of a block that is here in its stored form, if there is room.
     pub(crate) fn warm(&self, key: &Key, class: Class, content: Bytes) {
-        let len = IoBuf::capacity_for(content.len()) + OVERHEAD;
+        let len = footprint(content.len()) + OVERHEAD;
         if !self.take_hot(class, len) {
             return;
         }
@@ -371,88 +381,6 @@ impl BlockCache {
         self.let_go(gone, false);
     }
 
-    /// What it counted and holds.
-    #[must_use]
-    pub fn stats(&self) -> ArcStats {
-        let counted = self.stripes.counted();
-        let ranks = self.ranks.lock();
-        let copies = self.hot.bytes().map(|bytes| bytes as u64);
-        let [data, metadata] = ranks.held;
-        let fixed = self.fixed(&ranks, 0) as u64;
-        let bookkeeping = |held: Held| held.charged.saturating_sub(held.held);
-        let bytes = |units: u64| units * UNIT as u64;
-        let usage = Class::ALL.map(|class| ranks.usage(class));
-        let ghosts = Class::ALL.map(|class| ranks.policy(class).ghost_hits());
-        let fraction = |part: f64| (part.clamp(0.0, 1.0) * 4_294_967_296.0) as u64;
-        let recent = |class: Class| {
-            let capacity = ranks.policy(class).capacity().max(1);
-            fraction(usage[class as usize].recent_target as f64 / capacity as f64)
-        };
-        let hits = |access: Access, class: Class| -> u64 {
-            counted.hits[access as usize][class as usize].iter().sum()
-        };
-        let misses = |access: Access, class: Class| counted.misses[access as usize][class as usize];
-        let listed =
-            |frequent: usize| -> u64 { counted.hits.iter().flatten().map(|by_list| by_list[frequent]).sum() };
-        let left = |eligible: usize, frequent: usize| self.left.content[eligible][frequent].load(Relaxed);
-        let c = self.budget.load(Relaxed) as u64;
-        let c_max = self.budget_max.load(Relaxed) as u64;
-        let mut stats = ArcStats {
-            demand_data_hits: hits(Access::Demand, Class::Data),
-            demand_data_misses: misses(Access::Demand, Class::Data),
-            demand_metadata_hits: hits(Access::Demand, Class::Metadata),
-            demand_metadata_misses: misses(Access::Demand, Class::Metadata),
-            prefetch_data_hits: hits(Access::Prefetch, Class::Data),
-            prefetch_data_misses: misses(Access::Prefetch, Class::Data),
-            prefetch_metadata_hits: hits(Access::Prefetch, Class::Metadata),
-            prefetch_metadata_misses: misses(Access::Prefetch, Class::Metadata),
-            mru_hits: listed(0),
-            mfu_hits: listed(1),
-            mru_ghost_hits: ghosts.iter().map(|ghosts| ghosts.recent).sum(),
-            mfu_ghost_hits: ghosts.iter().map(|ghosts| ghosts.frequent).sum(),
-            deleted: self.left.blocks.load(Relaxed),
-            mutex_miss: self.left.busy.load(Relaxed),
-            evict_l2_eligible: left(1, 0) + left(1, 1),
-            evict_l2_eligible_mfu: left(1, 1),
-            evict_l2_eligible_mru: left(1, 0),
-            evict_l2_ineligible: left(0, 0) + left(0, 1),
-            hash_elements: data.blocks + metadata.blocks,
-            meta: fraction(ranks.share()),
-            pd: recent(Class::Data),
-            pm: recent(Class::Metadata),
-            c,
-            c_min: (c_max / 32).max(32 << 20).min(c_max),
-            c_max,
-            size: data.charged + metadata.charged + copies[0] + copies[1] + fixed,
-            compressed_size: data.held + metadata.held,
-            uncompressed_size: data.content + metadata.content,
-            overhead_size: copies[0] + copies[1],
-            hdr_size: fixed + bookkeeping(data) + bookkeeping(metadata),
-            data_size: data.held + copies[0],
-            metadata_size: metadata.held + copies[1],
-            mru_data: bytes(usage[0].recent),
-            mru_metadata: bytes(usage[1].recent),
-            mru_ghost_data: bytes(usage[0].recent_ghosts),
-            mru_ghost_metadata: bytes(usage[1].recent_ghosts),
-            mfu_data: bytes(usage[0].frequent),
-            mfu_metadata: bytes(usage[1].frequent),
-            mfu_ghost_data: bytes(usage[0].frequent_ghosts),
-            mfu_ghost_metadata: bytes(usage[1].frequent_ghosts),
-            demand_hit_predictive_prefetch: counted.useful,
-            mp_switches: Class::ALL.map(|class| ranks.policy(class).switches()).iter().sum(),
-            ..ArcStats::default()
-        };
-        drop(ranks);
-        stats.hits = stats.mru_hits + stats.mfu_hits;
-        stats.misses = counted.misses.iter().flatten().sum();
-        stats.predictive_prefetch = stats.prefetch_data_misses + stats.prefetch_metadata_misses;
-        stats.mru_size = stats.mru_data + stats.mru_metadata;
-        stats.mru_ghost_size = stats.mru_ghost_data + stats.mru_ghost_metadata;
-        stats.mfu_size = stats.mfu_data + stats.mfu_metadata;
-        stats.mfu_ghost_size = stats.mfu_ghost_data + stats.mfu_ghost_metadata;
-        stats
-    }
-
     /// The names of the rules that decide now, of data and of metadata.
     #[must_use]
     pub fn rules(&self) -> [&'static str; 2] {
@@ -464,201 +392,6 @@ impl BlockCache {
     fn shard(&self, id: u64) -> &Mutex<Shard> {
         &self.shards[id as usize % SHARDS]
     }
-
-    /// Changes a shard, and counts what its tables take.
-    fn resize<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
-        let before = shard.memory();
-        let result = change(shard);
-        // Wraps where it shrinks, as the sum does.
-        self.tables.fetch_add(shard.memory().wrapping_sub(before), Relaxed);
-        result
-    }
-
-    /// Bytes that blocks cannot have: bookkeeping, and of the memory of half-used transfers at most `pinned_max`
-    /// (0: all).
-    fn fixed(&self, ranks: &Ranks, pinned_max: usize) -> usize {
-        let pinned = self.pinned.bytes();
-        let pinned = if pinned_max == 0 { pinned } else { pinned.min(pinned_max) };
-        size_of::<Self>()
-            + self.shards.len() * size_of::<Mutex<Shard>>()
-            + self.stripes.memory()
-            + self.hot.memory()
-            + self.tables.load(Relaxed)
-            + ranks.memory()
-            + pinned
-    }
-
-    /// Gives the policies what the rest leaves of the budget. Where only a little has changed nothing does.
-    fn fit(&self, ranks: &mut Ranks, gone: &mut Gone) {
-        let budget = self.budget.load(Relaxed);
-        let slack = (budget / UNIT / 256) as u64;
-        // What goes may leave the rest of its transfer pinned, so it is looked at again.
-        for _ in 0..8 {
-            let pinned_max = (budget / PINNED).max(1);
-            let rest = self.fixed(ranks, pinned_max) + self.hot_budget.load(Relaxed);
-            let allowed = (budget.saturating_sub(rest) / UNIT) as u64;
-            let whole = ranks.capacity();
-            if whole <= allowed && whole + 4 * slack >= allowed {
-                return;
-            }
-            let mut going = Going::new();
-            ranks.set_whole(allowed.saturating_sub(slack), &mut going);
-            self.take_out(ranks, &going, gone);
-            if whole <= allowed || going.is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Applies what became pinned outside of an insertion.
-    fn settle(&self) {
-        let mut gone = Gone::new();
-        self.fit(&mut self.ranks.lock(), &mut gone);
-        self.let_go(gone, true);
-        self.rescue();
-    }
-
-    /// Takes what the policies gave up out of the shards.
-    fn take_out(&self, ranks: &mut Ranks, going: &[u64], gone: &mut Gone) {
-        for id in going {
-            let entry = self.shard(*id).lock().remove(*id);
-            if let Some(entry) = entry {
-                self.account(ranks, &entry);
-                gone.push(entry);
-            }
-        }
-    }
-
-    /// Takes a block out that the policies would keep.
-    fn remove(&self, ranks: &mut Ranks, id: u64, gone: &mut Gone) {
-        let entry = self.shard(id).lock().remove(id);
-        if let Some(entry) = entry {
-            ranks.remove(entry.class, entry.slot);
-            self.account(ranks, &entry);
-            gone.push(entry);
-        }
-    }
-
-    fn account(&self, ranks: &mut Ranks, entry: &Entry) {
-        let held = &mut ranks.held[entry.class as usize];
-        held.blocks -= 1;
-        held.charged -= u64::from(entry.units) * UNIT as u64;
-        held.held -= entry.held.len() as u64;
-        held.content -= u64::from(entry.lsize);
-        if let Some(transfer) = &entry.transfer {
-            self.pinned.detach(transfer, entry.held.len());
-        }
-        if let Some(hot) = &entry.hot {
-            self.hot.left(entry.class, IoBuf::capacity_for(hot.len()) + OVERHEAD);
-        }
-    }
-
-    /// Frees what left, without a lock; the tier below may have what was `evicted`.
-    fn let_go(&self, gone: Gone, evicted: bool) {
-        for entry in gone {
-            self.left.blocks.fetch_add(1, Relaxed);
-            if !evicted {
-                continue;
-            }
-            let is_eligible = entry.is_eligible && entry.is_stored;
-            self.left.content[usize::from(is_eligible)][usize::from(entry.is_frequent)]
-                .fetch_add(entry.lsize.into(), Relaxed);
-            let Some(below) = entry.origin.below().filter(|_| entry.is_stored) else { continue };
-            below.evicted(Stored {
-                pool: entry.origin.guid,
-                dva: entry.key.dva,
-                birth: entry.key.birth,
-                lsize: entry.lsize,
-                psize: entry.held.len() as u32,
-                compress: entry.compress,
-                level: entry.level,
-                metadata: entry.class == Class::Metadata,
-                frequent: entry.is_frequent,
-                prefetched: entry.is_prefetched,
-                eligible: is_eligible,
-                data: entry.held,
-            });
-        }
-    }
-
-    /// Takes memory for a hot copy; what all of them may have grows up to its bound as it is needed.
-    fn take_hot(&self, class: Class, len: usize) -> bool {
-        let budget = self.budget.load(Relaxed);
-        let most = budget / HOT;
-        let wanted = self.hot.taken() + len;
-        if wanted > self.hot_budget.load(Relaxed) && self.hot_budget.load(Relaxed) < most {
-            let mut gone = Gone::new();
-            {
-                let mut ranks = self.ranks.lock();
-                self.hot_budget.store((wanted + most / 8).min(most), Relaxed);
-                self.fit(&mut ranks, &mut gone);
-            }
-            self.let_go(gone, true);
-        }
-        let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
-        self.hot.take(class, len, self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped))
-    }
-
-    fn shrink_hot(&self) {
-        let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
-        self.hot.shrink(self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped));
-    }
-
-    /// The hand of the CLOCK comes by a hot copy.
-    fn cool(&self, id: u64, dropped: &mut SmallVec<[Bytes; 4]>) -> Seen {
-        let mut shard = self.shard(id).lock();
-        let Some(entry) = shard.by_id(id).filter(|entry| entry.hot.is_some()) else { return Seen::Stale };
-        if entry.heat > 0 {
-            entry.heat -= 1;
-            return Seen::Stays;
-        }
-        if let Some(hot) = entry.hot.take() {
-            self.hot.left(entry.class, IoBuf::capacity_for(hot.len()) + OVERHEAD);
-            dropped.push(hot);
-        }
-        Seen::Dropped
-    }
-
-    /// What a block that is being written shares its memory with: those written just before.
-    fn written_together(&self, len: usize) -> Arc<Transfer> {
-        let mut written = self.written.lock();
-        let (transfer, before) = match written.take() {
-            Some((transfer, before)) if before + len <= WRITTEN_TOGETHER => (transfer, before),
-            full => {
-                if let Some((transfer, total)) = full {
-                    self.pinned.close(&transfer, total);
-                }
-                (Transfer::new(), 0)
-            }
-        };
-        *written = Some((Arc::clone(&transfer), before + len));
-        transfer
-    }
-
-    /// Gives the survivors of half-used transfers memory of their own, oldest first, until little is pinned.
-    fn rescue(&self) {
-        let limit = self.budget.load(Relaxed) / PINNED;
-        while self.pinned.bytes() > limit {
-            let Some(transfer) = self.pinned.oldest() else { return };
-            for id in transfer.ids() {
-                let is_part = |entry: &&mut Entry| {
-                    entry.transfer.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, &transfer))
-                };
-                let part = self.shard(id).lock().by_id(id).filter(is_part).map(|entry| entry.held.clone());
-                let Some(part) = part else { continue };
-                let (own, _) = compact(part, false, true);
-                let len = own.len();
-                let mut shard = self.shard(id).lock();
-                if let Some(entry) = shard.by_id(id).filter(is_part) {
-                    let part = std::mem::replace(&mut entry.held, own);
-                    entry.transfer = None;
-                    drop(shard);
-                    drop(part);
-                    self.pinned.detach(&transfer, len);
-                }
-            }
-        }
-    }
 }
 
 /// Plays a stripe's notes to the policies.
@@ -669,16 +402,13 @@ fn play(ranks: &mut Ranks, stripe: &Stripe) {
     });
 }
 
-/// Bytes in the memory they are to be held in, and how much of it they take.
-fn compact(bytes: Bytes, is_part: bool, must_copy: bool) -> (Bytes, usize) {
-    let len = bytes.len();
+/// What a buffer of this many bytes takes. From [`EXACT_BELOW`] on it is an I/O buffer: its memory begins on a page, and
+/// unless it comes from the kernel directly a page is lost for that.
+fn footprint(len: usize) -> usize {
     let capacity = IoBuf::capacity_for(len);
-    let is_wasteful = capacity - len > len / 8;
-    match (is_part, must_copy || is_wasteful) {
-        // It may get memory of its own later.
-        (true, _) => (bytes, if is_wasteful { len } else { capacity }),
-        (false, true) if is_wasteful => (Bytes::copy_from_slice(&bytes), len),
-        (false, true) => (IoBuf::from_slice(&bytes).freeze(), capacity),
-        (false, false) => (bytes, capacity),
+    match len {
+        ..EXACT_BELOW => len,
+        _ if capacity < 128 << 10 => capacity + IoBuf::ALIGN,
+        _ => capacity,
     }
 }

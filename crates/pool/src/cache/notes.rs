@@ -43,7 +43,7 @@ impl Stripe {
     #[inline]
     pub(super) fn hit(&self, access: Access, hit: &Hit) -> Due {
         let counter = &self.hits[access as usize][hit.class as usize][usize::from(hit.was_frequent)];
-        let look = counter.fetch_add(1, Relaxed) % LOOK_EVERY == 0;
+        let look = counter.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY);
         if hit.was_prefetched {
             self.useful.fetch_add(1, Relaxed);
         }

@@ -90,6 +90,8 @@ struct Ranked {
 /// See the module.
 pub(super) struct Ranks {
     replacement: Replacement,
+    /// It was made for a cache too small for miniatures.
+    is_small: bool,
     classes: [Ranked; 2],
     /// The share of metadata.
     share: f64,
@@ -106,7 +108,18 @@ impl Ranks {
     /// Of no capacity yet; it will be about `whole` units.
     pub(super) fn new(replacement: Replacement, whole: u64) -> Self {
         let ranked = || Ranked { policy: replacement.policy(whole), owners: Vec::new(), ghosts: 0 };
-        Self { replacement, classes: [ranked(), ranked()], share: SHARE_FIRST, held: Default::default() }
+        Self {
+            replacement,
+            is_small: whole < SMALL,
+            classes: [ranked(), ranked()],
+            share: SHARE_FIRST,
+            held: Default::default(),
+        }
+    }
+
+    /// Whether it was made for a far smaller cache than one of `whole` units, so that other policies would do better.
+    pub(super) const fn has_outgrown(&self, whole: u64) -> bool {
+        self.is_small && whole >= 2 * SMALL
     }
 
     /// Begins anew, without anything remembered. The blocks must be gone.

@@ -43,7 +43,10 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    cache::{Access, Below, BelowFuture, BlockCache, Caching, Class, Found, Fresh, Key, Memory, Origin, mix},
+    cache::{
+        Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Key, Memory,
+        Origin, mix,
+    },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
 };
@@ -283,6 +286,12 @@ impl PoolIo {
         self.shared.find(bp, Access::Demand)
     }
 
+    /// As [`read_cached`](Self::read_cached), for a scan that comes by once: not a use of the block.
+    #[must_use]
+    pub fn peek(&self, bp: &BlkPtr) -> Option<Bytes> {
+        self.shared.find(bp, Access::Prefetch)
+    }
+
     /// Whether the block is in memory. Not a use of it.
     #[must_use]
     pub fn is_cached(&self, bp: &BlkPtr) -> bool {
@@ -387,7 +396,9 @@ impl Shared {
             Found::Stored(raw) => {
                 // It was verified when it came in.
                 let content = decompress(bp, raw).ok()?;
-                self.cache.warm(&key, Class::of(bp), content.clone());
+                if access == Access::Demand {
+                    self.cache.warm(&key, Class::of(bp), content.clone());
+                }
                 Some(content)
             }
             Found::Nothing => None,
@@ -676,6 +687,12 @@ pub(crate) fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKin
             return Ok(raw);
         }
         return Err(malformed(format!("{} stored bytes for {lsize} uncompressed", raw.len())));
+    }
+    if lsize < EXACT_BELOW {
+        // It may be kept for long.
+        let mut content = vec![0; lsize];
+        compress::decompress(algorithm, &raw, &mut content).map_err(|error| malformed(error.to_string()))?;
+        return Ok(content.into());
     }
     let mut content = disk::IoBuf::with_len(lsize);
     compress::decompress(algorithm, &raw, &mut content).map_err(|error| malformed(error.to_string()))?;

@@ -319,7 +319,7 @@ impl Host {
     /// No pools yet. `settings` are those of pools that are opened because an operation names them.
     #[must_use]
     pub fn new(places: Places, mode: Mode, settings: Settings) -> Self {
-        let cache = settings.cache.clone().unwrap_or_else(|| Arc::new(BlockCache::new(settings.cache_bytes)));
+        let cache = settings.cache();
         Self {
             places,
             mode,

@@ -1,0 +1,92 @@
+//! What the cache counted and holds, put together from its parts.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{
+    Access, ArcStats, BlockCache, Class,
+    ranks::{Held, UNIT},
+};
+
+impl BlockCache {
+    /// What it counted and holds.
+    #[must_use]
+    pub fn stats(&self) -> ArcStats {
+        let counted = self.stripes.counted();
+        let ranks = self.ranks.lock();
+        let copies = self.hot.bytes().map(|bytes| bytes as u64);
+        let [data, metadata] = ranks.held;
+        let fixed = self.fixed(&ranks, 0) as u64;
+        let bookkeeping = |held: Held| held.charged.saturating_sub(held.held);
+        let bytes = |units: u64| units * UNIT as u64;
+        let usage = Class::ALL.map(|class| ranks.usage(class));
+        let ghosts = Class::ALL.map(|class| ranks.policy(class).ghost_hits());
+        let fraction = |part: f64| (part.clamp(0.0, 1.0) * 4_294_967_296.0) as u64;
+        let recent = |class: Class| {
+            let capacity = ranks.policy(class).capacity().max(1);
+            fraction(usage[class as usize].recent_target as f64 / capacity as f64)
+        };
+        let hits = |access: Access, class: Class| -> u64 {
+            counted.hits[access as usize][class as usize].iter().sum()
+        };
+        let misses = |access: Access, class: Class| counted.misses[access as usize][class as usize];
+        let listed =
+            |frequent: usize| -> u64 { counted.hits.iter().flatten().map(|by_list| by_list[frequent]).sum() };
+        let left = |eligible: usize, frequent: usize| self.left.content[eligible][frequent].load(Relaxed);
+        let c = self.budget.load(Relaxed) as u64;
+        let c_max = self.budget_max.load(Relaxed) as u64;
+        let mut stats = ArcStats {
+            demand_data_hits: hits(Access::Demand, Class::Data),
+            demand_data_misses: misses(Access::Demand, Class::Data),
+            demand_metadata_hits: hits(Access::Demand, Class::Metadata),
+            demand_metadata_misses: misses(Access::Demand, Class::Metadata),
+            prefetch_data_hits: hits(Access::Prefetch, Class::Data),
+            prefetch_data_misses: misses(Access::Prefetch, Class::Data),
+            prefetch_metadata_hits: hits(Access::Prefetch, Class::Metadata),
+            prefetch_metadata_misses: misses(Access::Prefetch, Class::Metadata),
+            mru_hits: listed(0),
+            mfu_hits: listed(1),
+            mru_ghost_hits: ghosts.iter().map(|ghosts| ghosts.recent).sum(),
+            mfu_ghost_hits: ghosts.iter().map(|ghosts| ghosts.frequent).sum(),
+            deleted: self.left.blocks.load(Relaxed),
+            mutex_miss: self.left.busy.load(Relaxed),
+            evict_l2_eligible: left(1, 0) + left(1, 1),
+            evict_l2_eligible_mfu: left(1, 1),
+            evict_l2_eligible_mru: left(1, 0),
+            evict_l2_ineligible: left(0, 0) + left(0, 1),
+            hash_elements: data.blocks + metadata.blocks,
+            meta: fraction(ranks.share()),
+            pd: recent(Class::Data),
+            pm: recent(Class::Metadata),
+            c,
+            c_min: (c_max / 32).max(32 << 20).min(c_max),
+            c_max,
+            size: data.charged + metadata.charged + copies[0] + copies[1] + fixed,
+            compressed_size: data.held + metadata.held,
+            uncompressed_size: data.content + metadata.content,
+            overhead_size: copies[0] + copies[1],
+            hdr_size: fixed + bookkeeping(data) + bookkeeping(metadata),
+            data_size: data.held + copies[0],
+            metadata_size: metadata.held + copies[1],
+            mru_data: bytes(usage[0].recent),
+            mru_metadata: bytes(usage[1].recent),
+            mru_ghost_data: bytes(usage[0].recent_ghosts),
+            mru_ghost_metadata: bytes(usage[1].recent_ghosts),
+            mfu_data: bytes(usage[0].frequent),
+            mfu_metadata: bytes(usage[1].frequent),
+            mfu_ghost_data: bytes(usage[0].frequent_ghosts),
+            mfu_ghost_metadata: bytes(usage[1].frequent_ghosts),
+            demand_hit_predictive_prefetch: counted.useful,
+            mp_switches: Class::ALL.map(|class| ranks.policy(class).switches()).iter().sum(),
+            ..ArcStats::default()
+        };
+        drop(ranks);
+        stats.hits = stats.mru_hits + stats.mfu_hits;
+        stats.misses = counted.misses.iter().flatten().sum();
+        stats.predictive_prefetch = stats.prefetch_data_misses + stats.prefetch_metadata_misses;
+        stats.mru_size = stats.mru_data + stats.mru_metadata;
+        stats.mru_ghost_size = stats.mru_ghost_data + stats.mru_ghost_metadata;
+        stats.mfu_size = stats.mfu_data + stats.mfu_metadata;
+        stats.mfu_ghost_size = stats.mfu_ghost_data + stats.mfu_ghost_metadata;
+        stats
+    }
+}

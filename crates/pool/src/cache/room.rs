@@ -1,0 +1,213 @@
+//! Keeping within the budget: what blocks may have, what has to leave for it, and where that goes.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::{
+    BlockCache, Class, Gone, HOT, OVERHEAD, PINNED, Stored, Transfer, WRITTEN_TOGETHER, footprint,
+    hot::Seen,
+    ranks::{Going, Ranks, UNIT},
+    shard::{Entry, Shard},
+};
+
+impl BlockCache {
+    /// Changes a shard, and counts what its tables take.
+    pub(super) fn resize<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let before = shard.memory();
+        let result = change(shard);
+        // Wraps where it shrinks, as the sum does.
+        self.tables.fetch_add(shard.memory().wrapping_sub(before), Relaxed);
+        result
+    }
+
+    /// Bytes that blocks cannot have: bookkeeping, and of the memory of half-used transfers at most `pinned_max`
+    /// (0: all).
+    pub(super) fn fixed(&self, ranks: &Ranks, pinned_max: usize) -> usize {
+        let pinned = self.pinned.bytes();
+        let pinned = if pinned_max == 0 { pinned } else { pinned.min(pinned_max) };
+        size_of::<Self>()
+            + self.shards.len() * size_of::<Mutex<Shard>>()
+            + self.stripes.memory()
+            + self.hot.memory()
+            + self.tables.load(Relaxed)
+            + ranks.memory()
+            + pinned
+    }
+
+    /// Gives the policies what the rest leaves of the budget. Where only a little has changed nothing does.
+    pub(super) fn fit(&self, ranks: &mut Ranks, gone: &mut Gone) {
+        let budget = self.budget.load(Relaxed);
+        let slack = (budget / UNIT / 256) as u64;
+        // What goes may leave the rest of its transfer pinned, so it is looked at again.
+        for _ in 0..8 {
+            let pinned_max = (budget / PINNED).max(1);
+            let rest = self.fixed(ranks, pinned_max) + self.hot_budget.load(Relaxed);
+            let allowed = (budget.saturating_sub(rest) / UNIT) as u64;
+            let whole = ranks.capacity();
+            if whole <= allowed && whole + 4 * slack >= allowed {
+                return;
+            }
+            let mut going = Going::new();
+            ranks.set_whole(allowed.saturating_sub(slack), &mut going);
+            self.take_out(ranks, &going, gone);
+            if whole <= allowed || going.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Applies what became pinned outside of an insertion.
+    pub(super) fn settle(&self) {
+        let mut gone = Gone::new();
+        self.fit(&mut self.ranks.lock(), &mut gone);
+        self.let_go(gone, true);
+        self.rescue();
+    }
+
+    /// Takes what the policies gave up out of the shards.
+    pub(super) fn take_out(&self, ranks: &mut Ranks, going: &[u64], gone: &mut Gone) {
+        for id in going {
+            let entry = self.shard(*id).lock().remove(*id);
+            if let Some(entry) = entry {
+                self.account(ranks, &entry);
+                gone.push(entry);
+            }
+        }
+    }
+
+    /// Takes a block out that the policies would keep.
+    pub(super) fn remove(&self, ranks: &mut Ranks, id: u64, gone: &mut Gone) {
+        let entry = self.shard(id).lock().remove(id);
+        if let Some(entry) = entry {
+            ranks.remove(entry.class, entry.slot);
+            self.account(ranks, &entry);
+            gone.push(entry);
+        }
+    }
+
+    pub(super) fn account(&self, ranks: &mut Ranks, entry: &Entry) {
+        let held = &mut ranks.held[entry.class as usize];
+        held.blocks -= 1;
+        held.charged -= u64::from(entry.units) * UNIT as u64;
+        held.held -= entry.held.len() as u64;
+        held.content -= u64::from(entry.lsize);
+        if let Some(transfer) = &entry.transfer {
+            self.pinned.detach(transfer, entry.held.len());
+        }
+        if let Some(hot) = &entry.hot {
+            self.hot.left(entry.class, footprint(hot.len()) + OVERHEAD);
+        }
+    }
+
+    /// Frees what left, without a lock; the tier below may have what was `evicted`.
+    pub(super) fn let_go(&self, gone: Gone, evicted: bool) {
+        for entry in gone {
+            self.left.blocks.fetch_add(1, Relaxed);
+            if !evicted {
+                continue;
+            }
+            let is_eligible = entry.is_eligible && entry.is_stored;
+            self.left.content[usize::from(is_eligible)][usize::from(entry.is_frequent)]
+                .fetch_add(entry.lsize.into(), Relaxed);
+            let Some(below) = entry.origin.below().filter(|_| entry.is_stored) else { continue };
+            below.evicted(Stored {
+                pool: entry.origin.guid,
+                dva: entry.key.dva,
+                birth: entry.key.birth,
+                lsize: entry.lsize,
+                psize: entry.held.len() as u32,
+                compress: entry.compress,
+                level: entry.level,
+                metadata: entry.class == Class::Metadata,
+                frequent: entry.is_frequent,
+                prefetched: entry.is_prefetched,
+                eligible: is_eligible,
+                data: entry.held,
+            });
+        }
+    }
+
+    /// Takes memory for a hot copy; what all of them may have grows up to its bound as it is needed.
+    pub(super) fn take_hot(&self, class: Class, len: usize) -> bool {
+        let budget = self.budget.load(Relaxed);
+        let most = budget / HOT;
+        let wanted = self.hot.taken() + len;
+        if wanted > self.hot_budget.load(Relaxed) && self.hot_budget.load(Relaxed) < most {
+            let mut gone = Gone::new();
+            {
+                let mut ranks = self.ranks.lock();
+                // The budget may be another one by now.
+                let most = self.budget.load(Relaxed) / HOT;
+                self.hot_budget.fetch_max((wanted + most / 8).min(most), Relaxed);
+                self.fit(&mut ranks, &mut gone);
+            }
+            self.let_go(gone, true);
+        }
+        let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
+        self.hot.take(class, len, self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped))
+    }
+
+    pub(super) fn shrink_hot(&self) {
+        let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
+        self.hot.shrink(self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped));
+    }
+
+    /// The hand of the CLOCK comes by a hot copy.
+    pub(super) fn cool(&self, id: u64, dropped: &mut SmallVec<[Bytes; 4]>) -> Seen {
+        let mut shard = self.shard(id).lock();
+        let Some(entry) = shard.by_id(id).filter(|entry| entry.hot.is_some()) else { return Seen::Stale };
+        if entry.heat > 0 {
+            entry.heat -= 1;
+            return Seen::Stays;
+        }
+        if let Some(hot) = entry.hot.take() {
+            self.hot.left(entry.class, footprint(hot.len()) + OVERHEAD);
+            dropped.push(hot);
+        }
+        Seen::Dropped
+    }
+
+    /// What a block that is being written shares its memory with: those written just before.
+    pub(super) fn written_together(&self, len: usize) -> Arc<Transfer> {
+        let mut written = self.written.lock();
+        let (transfer, before) = match written.take() {
+            Some((transfer, before)) if before + len <= WRITTEN_TOGETHER => (transfer, before),
+            full => {
+                if let Some((transfer, total)) = full {
+                    self.pinned.close(&transfer, total);
+                }
+                (Transfer::new(), 0)
+            }
+        };
+        *written = Some((Arc::clone(&transfer), before + len));
+        transfer
+    }
+
+    /// Gives the survivors of half-used transfers memory of their own, oldest first, until little is pinned.
+    pub(super) fn rescue(&self) {
+        let limit = self.budget.load(Relaxed) / PINNED;
+        while self.pinned.bytes() > limit {
+            let Some(transfer) = self.pinned.oldest() else { return };
+            for id in transfer.ids() {
+                let is_part = |entry: &&mut Entry| {
+                    entry.transfer.as_ref().is_some_and(|shared| Arc::ptr_eq(shared, &transfer))
+                };
+                let part = self.shard(id).lock().by_id(id).filter(is_part).map(|entry| entry.held.clone());
+                let Some(part) = part else { continue };
+                let own = Bytes::copy_from_slice(&part);
+                let len = own.len();
+                let mut shard = self.shard(id).lock();
+                if let Some(entry) = shard.by_id(id).filter(is_part) {
+                    let part = std::mem::replace(&mut entry.held, own);
+                    entry.transfer = None;
+                    drop(shard);
+                    drop(part);
+                    self.pinned.detach(&transfer, len);
+                }
+            }
+        }
+    }
+}
