@@ -17,7 +17,7 @@
 //! * Locks, in this order: ranks or the ring of hot copies; then one shard. A hit takes one shard, and tries the ranks
 //!   once in 64 notes. Nothing is freed, and nothing is told to the tier below, under the ranks' lock.
 //!
-//! Why so, and what was measured: docs/decisions/0010 and 0011. Counters: docs/format/arc.md.
+//! Why so, and what was measured: docs/decisions/0010 and 0012. Counters: docs/format/arc.md.
 
 use std::sync::{
     Arc,

@@ -5,7 +5,7 @@
 //! learned. A block that comes in shortly after it was evicted (a ghost) says that its class was too small, and where
 //! more of them come per byte of memory for ghosts, a byte is worth more. A miss of metadata counts four times,
 //! because many reads wait behind it. As in OpenZFS the share begins with a quarter; it is never under a sixteenth
-//! nor over three quarters. Decision: docs/decisions/0011-arc-in-the-engine.md.
+//! nor over three quarters. Decision: docs/decisions/0012-arc-in-the-engine.md.
 //!
 //! Sizes here are in units of 64 bytes, because a policy keeps them in 24 bits.
 
