@@ -1,24 +1,36 @@
-//! The ARC as the control socket shows it: its own counters, and the machine's memory beside them.
+//! The ARC as the control socket shows it: its own counters, and beside them those of the pools' second tiers and the
+//! machine's memory.
 
-use std::{fs, sync::LazyLock};
+use std::{
+    fs,
+    sync::{Arc, LazyLock},
+};
 
 use pool::cache::BlockCache;
 use tokio::time::Instant;
 
-use crate::api;
+use crate::{api, ops::Held};
 
 /// When this process began, as far as rates are concerned.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What the cache counted and holds now.
+/// What the cache counted and holds now, and what the second tiers of these pools do, all together.
 #[must_use]
-pub fn report(cache: &BlockCache) -> api::arc::Arc {
+pub fn report(cache: &BlockCache, held: &[Arc<Held>]) -> api::arc::Arc {
     let at_ns = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let mut stats = cache.stats();
     stats.memory_all_bytes = field(&memory, "MemTotal:");
     stats.memory_free_bytes = field(&memory, "MemFree:");
     stats.memory_available_bytes = field(&memory, "MemAvailable:");
+    for engine in held.iter().filter_map(|held| held.engine()) {
+        for (name, value) in engine.second().stats().pairs() {
+            // What leaves memory is counted by the ARC, for all pools; what a tier has already only it can know.
+            if name.starts_with("l2_") || name == "evict_l2_cached" {
+                stats.add(name, value);
+            }
+        }
+    }
     let [data, metadata] = cache.rules();
     api::arc::Arc { at_ns, rules_data: data.to_owned(), rules_metadata: metadata.to_owned(), stats }
 }

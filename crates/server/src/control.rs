@@ -224,7 +224,7 @@ async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
 }
 
 async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
-    Json(arc::report(&shared.host.cache()))
+    Json(arc::report(&shared.host.cache(), &shared.host.all()))
 }
 
 /// Does something. The operation goes on if the client goes away: half of a command is no command.

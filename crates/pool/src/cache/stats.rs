@@ -18,6 +18,15 @@ macro_rules! arc_stats {
                 vec![$((stringify!($name), self.$name)),*]
             }
 
+            /// Adds to the counter of this name; false if there is none.
+            pub fn add(&mut self, name: &str, amount: u64) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = self.$name.saturating_add(amount),)*
+                    _ => return false,
+                }
+                true
+            }
+
             /// What was counted since an earlier look. Of gauges, which may shrink, only what they grew by.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {
@@ -158,6 +167,10 @@ arc_stats! {
     l2_writes_done,
     /// Writes that failed.
     l2_writes_error,
+    /// Reads whose block was overwritten meanwhile.
+    l2_evict_reading,
+    /// Blocks it could not take for want of memory.
+    l2_abort_lowmem,
     /// What it gave was wrong.
     l2_cksum_bad,
     /// It could not be read.
@@ -182,12 +195,26 @@ arc_stats! {
     l2_bufc_metadata_asize,
     /// Log blocks written to it.
     l2_log_blk_writes,
+    /// Mean bytes of a log block.
+    l2_log_blk_avg_asize,
     /// Log blocks it has.
     l2_log_blk_count,
     /// Bytes of these.
     l2_log_blk_asize,
     /// Devices whose content was taken over.
     l2_rebuild_success,
+    /// Devices whose header did not fit.
+    l2_rebuild_unsupported,
+    /// Log blocks that could not be read.
+    l2_rebuild_io_errors,
+    /// Headers that could not be read, or were not valid.
+    l2_rebuild_dh_errors,
+    /// Log blocks with a wrong checksum.
+    l2_rebuild_cksum_lb_errors,
+    /// Times that memory was short.
+    l2_rebuild_lowmem,
+    /// Blocks that were known already.
+    l2_rebuild_bufs_precached,
     /// Contents that were taken over.
     l2_rebuild_size,
     /// Stored bytes that were taken over.

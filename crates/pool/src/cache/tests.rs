@@ -415,3 +415,16 @@ fn hits_of_one_thread_are_played_while_others_sleep() {
     (2000..2040).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
     assert!(cache.stats().mfu_size >= 32 * 4096, "{:?}", cache.stats());
 }
+
+#[test]
+fn counters_are_found_by_their_names() {
+    let mut stats = ArcStats::default();
+    let names: Vec<&str> = stats.rows().into_iter().map(|(name, _)| name).collect();
+    for (n, name) in names.iter().enumerate() {
+        assert!(stats.add(name, n as u64));
+    }
+    assert!(!stats.add("nothing", 1));
+    assert!(stats.rows().iter().enumerate().all(|(n, (_, value))| *value == n as u64), "each is its own");
+    assert_eq!(stats.since(&ArcStats::default()), stats);
+    assert_eq!(stats.since(&stats), ArcStats::default());
+}
