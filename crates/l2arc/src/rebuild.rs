@@ -229,7 +229,9 @@ impl<'a> Walk<'a> {
 
     /// Begins to read a log block, if the pointer leads to one that was not overwritten.
     fn read(&self, pointer: LogPointer) -> Reading {
-        let task = pointer.is_intact(self.header).then(|| {
+        // A device too small for log blocks has none, whatever it says.
+        let leads_somewhere = self.header.log_entries > 0 && pointer.is_intact(self.header);
+        let task = leads_somewhere.then(|| {
             let device = Arc::clone(self.device);
             tokio::spawn(async move { device.read(pointer.daddr, pointer.aligned_size() as usize).await })
         });
