@@ -98,8 +98,11 @@ const CATEGORIES: [(&str, Accesses); 8] = [
     ("m", |s| sum([demand_metadata(s), prefetch_metadata(s)])),
 ];
 
+/// A column that is one counter.
+type Counter = (&'static str, Scale, fn(&ArcStats) -> u64);
+
 /// Counters that are shown per second.
-const RATES: [(&str, Scale, fn(&ArcStats) -> u64); 17] = [
+const RATES: [Counter; 17] = [
     ("mfu", Scale::Count, |s| s.mfu_hits),
     ("mru", Scale::Count, |s| s.mru_hits),
     ("mfug", Scale::Count, |s| s.mfu_ghost_hits),
@@ -120,7 +123,7 @@ const RATES: [(&str, Scale, fn(&ArcStats) -> u64); 17] = [
 ];
 
 /// What is as it is now.
-const GAUGES: [(&str, Scale, fn(&ArcStats) -> u64); 15] = [
+const GAUGES: [Counter; 15] = [
     ("size", Scale::Bytes, |s| s.size),
     ("arcsz", Scale::Bytes, |s| s.size),
     ("c", Scale::Bytes, |s| s.c),
