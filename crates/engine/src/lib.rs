@@ -30,6 +30,7 @@ pub mod ear;
 pub mod engine;
 pub mod error;
 pub mod events;
+mod fill;
 mod heal;
 pub mod missed;
 pub mod mos;

@@ -32,11 +32,13 @@ use crate::{
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
     events::Events,
+    fill::Fill,
     missed::{self, Outages},
     mos::{bpobj, packed},
     policy::SetPolicy,
     scan::{self, Scans},
     space::{Deflate, Space},
+    suspend::may_pass,
     write::{BlockWriter, Written, labels},
     zil::{
         Logs,
@@ -132,6 +134,8 @@ pub struct Syncer {
     pub(crate) sizes: BTreeMap<u64, u64>,
     /// Log devices that fail, by guid, and the transaction group in which that was seen: see [`devices::persist`].
     pub(crate) failing_logs: BTreeMap<u64, u64>,
+    /// How full it was.
+    pub(crate) fill: Fill,
 }
 
 /// What a [`Task`] returns.
@@ -250,6 +254,7 @@ impl Syncer {
             }
             self.commit().await?;
             Afterwards::run(self).await;
+            self.fill.note(&self.out.alloc.totals(), &self.events);
             done.changes = std::mem::take(&mut self.changes);
             done.more_to_do |= !self.failing_logs.is_empty();
             Ok(done)

@@ -187,6 +187,7 @@ pub fn create<'a>(
             scans: Arc::default(),
             sizes: std::collections::BTreeMap::new(),
             failing_logs: std::collections::BTreeMap::new(),
+            fill: crate::fill::Fill::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

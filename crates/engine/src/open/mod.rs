@@ -31,6 +31,7 @@ use crate::{
     devices::Afterwards,
     dmu::MutSet,
     events::Events,
+    fill::Fill,
     missed::Outages,
     mos::{DIRECTORY, features, zap},
     sync::{Places, Syncer},
@@ -134,6 +135,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             scans: Arc::default(),
             sizes: BTreeMap::new(),
             failing_logs: BTreeMap::new(),
+            fill: Fill::default(),
         })
     })
 }
