@@ -21,8 +21,9 @@ use ondisk::{
 };
 use pool::{
     Pool, PoolIo,
-    dmu::Object,
-    vdev::{Class, Kind, Tree, Vdev},
+    dmu::{Object, ReadError},
+    error::ImportError,
+    vdev::{Class, Kind, Tree, Vdev, deadline},
 };
 use rand::rngs::StdRng;
 
@@ -223,7 +224,9 @@ impl Syncer {
             // A pool that is being created has begun already: its root dataset was written.
             if self.out.txg() != txg {
                 self.out.begin(txg);
-                let committed = self.view.as_ref().map(|view| Arc::clone(view.mos()));
+                // Space maps are read as everything else that a transaction group needs: patiently.
+                let source = self.out.source();
+                let committed = self.view.as_ref().map(|view| view.mos().over(source)).transpose()?;
                 self.out.alloc.begin(txg, committed, &mut self.mos).await?;
             }
             missed::begin(self);
@@ -390,16 +393,39 @@ impl Syncer {
                 result => break result?,
             }
         }
+        self.view = Some(self.look(uberblock).await?);
         suspension.over();
         self.uberblock = uberblock;
         self.config_dirty = false;
         self.out.alloc.committed();
-        let view = match &self.view {
-            Some(view) => Pool::at(view, Arc::clone(&self.io), uberblock, self.config.clone()).await,
-            None => Pool::new(Arc::clone(&self.io), uberblock, self.config.clone()).await,
-        };
-        self.view = Some(view.map_err(|error| EngineError::Unsupported(error.to_string()))?);
         Ok(())
+    }
+
+    /// The state that was just committed, as readers will see it. Most of what is read for it is in memory; for the rest
+    /// devices are waited for.
+    async fn look(&self, uberblock: Uberblock) -> Result<Arc<Pool>, EngineError> {
+        let suspension = self.out.suspension();
+        loop {
+            let before = suspension.before();
+            let (io, config) = (Arc::clone(&self.io), self.config.clone());
+            let open = async {
+                match &self.view {
+                    Some(view) => Pool::at(view, io, uberblock, config).await,
+                    None => Pool::new(io, uberblock, config).await,
+                }
+            };
+            let why = match deadline::within(open, deadline::write_limit()).await {
+                Some(Ok(view)) => return Ok(view),
+                Some(Err(ImportError::Metadata { source: ReadError::Block(error), .. }))
+                    if may_pass(&error) =>
+                {
+                    error.into()
+                }
+                Some(Err(error)) => return Err(EngineError::Unsupported(error.to_string())),
+                None => EngineError::Device("devices do not answer".to_owned()),
+            };
+            suspension.wait(before, why).await?;
+        }
     }
 }
 

@@ -90,7 +90,7 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
     let top = find::locate(tree, leaf.guid).map(|place| place.top.id);
     cx.devices_changed(next);
     (cx.config, cx.config_dirty) = (config, true);
-    let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk());
+    let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.timed());
     if parent.kind == Kind::Spare && parent.children.len() == 2 {
         let left = parent.children.iter().filter_map(|child| child.leaf.as_ref());
         left.for_each(|left| left.condition.update(|now| now.unspare = false));

@@ -9,6 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
+    time::Duration,
 };
 
 use disk::Disk;
@@ -18,7 +19,7 @@ use ondisk::{
 };
 use pool::{
     import::Device,
-    vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev},
+    vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev, deadline},
 };
 
 use super::{Onlined, find, grow, join, leave, refused, replicas, shape};
@@ -29,6 +30,9 @@ use crate::{
     events::Event,
     sync::Syncer,
 };
+
+/// How long a device may take to show its labels.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// The top-level log device that would be gone without leaf `guid`: intent logs have to leave it first.
 pub(super) fn log_of(tree: &Tree, guid: u64) -> Option<u64> {
@@ -147,7 +151,10 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
 /// Whether a device is the leaf `guid` of this pool, and has `need` bytes for blocks; if not, what to call that.
 async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, guid: u64, need: u64) -> Result<(), Aux> {
     let open_failed = |_: io::Error| Aux::OpenFailed;
-    let Some(device) = Device::read(Arc::clone(disk)).await.map_err(open_failed)? else {
+    let Some(read) = deadline::within(Device::read(Arc::clone(disk)), ANSWER).await else {
+        return Err(Aux::OpenFailed);
+    };
+    let Some(device) = read.map_err(open_failed)? else {
         return Err(Aux::BadLabel);
     };
     if device.guids() != Some((guid, cx.guid)) {

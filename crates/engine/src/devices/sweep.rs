@@ -432,7 +432,7 @@ fn zap_of(config: &mut NvList, guid: u64) -> Option<u64> {
 /// The device of a leaf that is in use.
 fn disk(tree: &Tree, guid: u64) -> Result<Arc<dyn Disk>, OpError> {
     let place = find::leaf(tree, guid)?;
-    let disk = place.vdev.leaf.as_ref().and_then(|leaf| leaf.disk()).filter(|_| place.vdev.is_readable());
+    let disk = place.vdev.leaf.as_ref().and_then(|leaf| leaf.timed()).filter(|_| place.vdev.is_readable());
     disk.ok_or_else(|| refused("device is unavailable"))
 }
 

@@ -4,6 +4,8 @@
 //!   readers, writers ─▶ Reports ─┐                 ┌▶ answers: used again       │ too many errors: FAULTED, DEGRADED
 //!   every few seconds, look() ───┼─▶ probe a leaf ─┼▶ NotFound: REMOVED         │ never one the pool cannot do without
 //!   clear() ─────────────────────┘                 └▶ errors: FAULTED
+//!   one that does not answer: failed if what it owes are writes, probed again and again if reads; used again when all that
+//!   was given up has ended ([`pool::vdev::deadline`])
 //!   one that is away ─▶ its old disk, Opener ─▶ its label? ─▶ online, or put in place of a suspended pool's ─▶ kick
 //!   one that failed ─▶ a spare stands in · autoreplace · autoexpand · slow ones sit out ([`slow`])
 //! ```
@@ -21,9 +23,10 @@ use std::{
 };
 
 use disk::Disk;
+use futures_util::future::select_all;
 use pool::{
     import::Device,
-    vdev::{Aux, Class, Kind, State, Tree, Vdev},
+    vdev::{Aux, Class, Deadline, Kind, State, Tree, Vdev},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -139,6 +142,9 @@ pub(crate) async fn run(
 ) {
     let mut watch = Watch::new(Arc::clone(&reports));
     let mut breath = Instant::now();
+    if let Some(engine) = engine.upgrade() {
+        watch.heed_silence(&engine.view().tree());
+    }
     loop {
         let ask = tokio::select! {
             biased;
@@ -148,6 +154,7 @@ pub(crate) async fn run(
             },
             () = async { reports.noted().await; sleep_until(breath).await } => None,
             () = watch.next() => None,
+            () = watch.turned() => None,
         };
         let Some(engine) = engine.upgrade() else { return };
         match ask {
@@ -176,6 +183,7 @@ pub(crate) async fn run(
                 breath = Instant::now() + BREATH;
             }
         }
+        watch.heed_silence(&engine.view().tree());
         if engine.is_ending() && engine.suspended().is_none() {
             continue;
         }
@@ -198,6 +206,8 @@ struct Watch {
     diagnosis: Diagnosis,
     /// Disks of leaves that are away: they may be back as they were.
     parked: BTreeMap<u64, Arc<dyn Disk>>,
+    /// Of all leaves: what they owe, and whether they did not answer in time when that was last looked at.
+    deadlines: BTreeMap<u64, (Arc<Deadline>, bool)>,
     /// Probes that failed in a row.
     failed_probes: BTreeMap<u64, u32>,
     /// Leaves that answer, while the pool could not go on with them the last time.
@@ -215,6 +225,8 @@ enum Probed {
     Here,
     Gone,
     Failing(String),
+    /// It does not answer.
+    Silent,
 }
 
 async fn probe(disk: &Arc<dyn Disk>) -> Probed {
@@ -222,7 +234,7 @@ async fn probe(disk: &Arc<dyn Disk>) -> Probed {
         Ok(Ok(())) => Probed::Here,
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
         Ok(Err(error)) => Probed::Failing(error.to_string()),
-        Err(_) => Probed::Failing("it does not answer".to_owned()),
+        Err(_) => Probed::Silent,
     }
 }
 
@@ -234,6 +246,7 @@ impl Watch {
             next_look: None,
             diagnosis: Diagnosis::default(),
             parked: BTreeMap::new(),
+            deadlines: BTreeMap::new(),
             failed_probes: BTreeMap::new(),
             next_kick: None,
             pause: PAUSES.0,
@@ -250,6 +263,35 @@ impl Watch {
             Some(next) => sleep_until(next).await,
             None => std::future::pending().await,
         }
+    }
+
+    /// Returns when a leaf does not answer any more, or does again.
+    async fn turned(&self) {
+        if self.deadlines.is_empty() {
+            return std::future::pending().await;
+        }
+        let turned = self.deadlines.values().map(|(deadline, was)| Box::pin(deadline.until(!was)));
+        select_all(turned).await;
+    }
+
+    /// What has turned is looked at: soon if it fell silent, at once if all that it was to do has ended.
+    fn heed_silence(&mut self, tree: &Tree) {
+        let mut deadlines = BTreeMap::new();
+        for vdev in tree.leaves() {
+            let Some(leaf) = &vdev.leaf else { continue };
+            let deadline = leaf.condition.deadline();
+            let is_silent = deadline.is_silent();
+            match (self.deadlines.get(&vdev.guid).is_some_and(|(_, was)| *was), is_silent) {
+                (false, true) => {
+                    let soon = Instant::now() + EVERY;
+                    self.next_look = Some(self.next_look.map_or(soon, |next| next.min(soon)));
+                }
+                (true, false) => self.next_kick = Some(Instant::now()),
+                _ => {}
+            }
+            deadlines.insert(vdev.guid, (Arc::clone(deadline), is_silent));
+        }
+        self.deadlines = deadlines;
     }
 
     /// What went wrong since the last time.
@@ -297,8 +339,13 @@ impl Watch {
                 self.fault(engine, guid, &format!("{}; then {why}", report.what));
                 engine.suspension().kick();
             }
+            // It may be busy with a bad sector.
+            Probed::Silent if is_spareable(&tree, guid) => {
+                self.failed_probes.entry(guid).or_insert(1);
+                self.next_look = self.next_look.or_else(|| Some(Instant::now() + EVERY));
+            }
             // The pool cannot do without it: it is asked again later.
-            Probed::Failing(_) => self.kick_later(),
+            Probed::Failing(_) | Probed::Silent => self.kick_later(),
             Probed::Here if verdict == Some(Verdict::Faulted) && is_spareable(&tree, guid) => {
                 self.fault(engine, guid, &report.what);
                 engine.suspension().kick();
@@ -330,7 +377,7 @@ impl Watch {
             match probe(&disk).await {
                 Probed::Here => engine.targets().trust(guid),
                 Probed::Gone => self.remove(engine, guid, "it is gone"),
-                Probed::Failing(_) => self.kick_later(),
+                Probed::Failing(_) | Probed::Silent => self.kick_later(),
             }
         }
         engine.suspension().kick();
@@ -341,7 +388,6 @@ impl Watch {
 
     /// Every device, and every place where one should be.
     async fn look(&mut self, engine: &Engine) {
-        self.next_look = self.opener.is_some().then(|| Instant::now() + EVERY);
         let tree = engine.view().tree();
         // One that an administrator took offline, or that has too many errors, waits for an administrator.
         let is_away = |vdev: &&Vdev| {
@@ -351,7 +397,7 @@ impl Watch {
         let away: Vec<u64> = tree.leaves().into_iter().filter(is_away).map(|vdev| vdev.guid).collect();
         let here = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
         let probes = here.filter_map(|vdev| {
-            let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.disk()?);
+            let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
             Some(async move { (guid, probe(&disk).await) })
         });
         for (guid, probed) in futures_util::future::join_all(probes).await {
@@ -363,7 +409,11 @@ impl Watch {
                     }
                 }
                 Probed::Gone => self.remove(engine, guid, "it is gone"),
-                Probed::Failing(why) => {
+                Probed::Failing(_) | Probed::Silent => {
+                    let why = match probed {
+                        Probed::Failing(why) => why,
+                        _ => "it does not answer".to_owned(),
+                    };
                     let failed = self.failed_probes.entry(guid).or_default();
                     *failed += 1;
                     if *failed >= PROBES_FAILED && is_spareable(&engine.view().tree(), guid) {
@@ -372,6 +422,9 @@ impl Watch {
                 }
             }
         }
+        // Without an opener nothing comes back by itself; but what may be failing is looked at until that is clear.
+        let again = self.opener.is_some() || !self.failed_probes.is_empty();
+        self.next_look = again.then(|| Instant::now() + EVERY);
         for guid in away {
             self.bring_back(engine, guid).await;
         }
@@ -386,6 +439,11 @@ impl Watch {
     async fn bring_back(&mut self, engine: &Engine, guid: u64) -> bool {
         let view = engine.view();
         let device = find::name(&view.tree(), guid);
+        // What it was given before it went may still land.
+        let leaf = find::locate(&view.tree(), guid).and_then(|place| place.vdev.leaf.clone());
+        if leaf.is_none_or(|leaf| leaf.condition.deadline().owes_writes()) {
+            return false;
+        }
         let mut found = None;
         if let Some(disk) = self.parked.get(&guid)
             && matches!(probe(disk).await, Probed::Here)
@@ -616,7 +674,7 @@ fn is_spareable(tree: &Tree, guid: u64) -> bool {
 
 fn disk_of(tree: &Tree, guid: u64) -> Option<Arc<dyn Disk>> {
     let place = find::locate(tree, guid)?;
-    place.vdev.leaf.as_ref()?.disk()
+    place.vdev.leaf.as_ref()?.timed()
 }
 
 fn reset(vdev: &Vdev) {

@@ -281,7 +281,7 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
     for (top, vdev) in tree.tops.iter().enumerate() {
         let Some(ashift) = vdev.top.as_ref().map(|top| top.ashift) else { continue };
         for vdev in vdev.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
-            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
+            let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
             let Some(geometry) = Geometry::new(disk.info().size) else { continue };
             let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
             found.push(Leaf { vdev, top, disk, labels, ring });

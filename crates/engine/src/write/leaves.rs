@@ -87,6 +87,9 @@ pub(crate) struct Leaf {
     runs: Vec<Run>,
     /// What it was given since it was last secured: offset behind the labels, bytes. In order.
     history: Vec<(u64, Bytes)>,
+    /// What others wrote to it ahead in that time, if that had to be remembered. Before all of the history: its place
+    /// may have been freed and given out again since.
+    recalled: Vec<(u64, Bytes)>,
     /// The epoch of the target in which its history began.
     since: Option<u64>,
     /// Epochs when the last transaction groups began: (group, epoch).
@@ -140,6 +143,7 @@ impl Leaf {
             gate: Arc::new(Semaphore::new(LEAF_WRITES)),
             runs: Vec::new(),
             history: Vec::new(),
+            recalled: Vec::new(),
             since: None,
             epochs: [(txg, epoch); 3],
             behind: None,
@@ -165,6 +169,15 @@ impl Leaf {
     /// Whether it has everything that was given to it in this transaction group, as far as is known.
     fn is_whole(&self) -> bool {
         self.behind.is_none() && !self.lacks && self.target.is_usable() && self.is_same()
+    }
+
+    fn has_history(&self) -> bool {
+        !self.history.is_empty() || !self.recalled.is_empty()
+    }
+
+    fn forget_history(&mut self) {
+        self.history.clear();
+        self.recalled.clear();
     }
 
     /// Whether nothing happened to it since its history began.
@@ -198,7 +211,7 @@ impl Leaves {
             leaf = Leaf { target: leaf.target, lacks: before.lacks || lacks, ..before };
             self.leaves.push(leaf);
             let index = self.leaves.len() - 1;
-            if !is_followed && !self.leaves[index].history.is_empty() {
+            if !is_followed && self.leaves[index].has_history() {
                 self.fall_behind(index, "it is another device now");
             } else if self.leaves[index].behind.is_some() {
                 self.leaves[index].target.missed.add(self.txg);
@@ -262,7 +275,7 @@ impl Leaves {
         self.history_bytes = 0;
         for leaf in &mut self.leaves {
             leaf.target.begin(txg);
-            leaf.history.clear();
+            leaf.forget_history();
             leaf.since = None;
             (leaf.behind, leaf.noted, leaf.has_caught_up) = (None, false, false);
             leaf.lacks = leaf.target.missed.contains(txg);
@@ -304,7 +317,7 @@ impl Leaves {
         if leaf.behind.is_some() {
             return 0;
         }
-        let Some((_, epoch)) = leaf.target.usable() else {
+        let Some(epoch) = leaf.target.usable_epoch() else {
             let why = leaf.target.state();
             self.fall_behind(index, &why);
             return 0;
@@ -320,8 +333,7 @@ impl Leaves {
     pub(crate) fn recall(&mut self, index: usize, offset: u64, data: &Bytes) {
         let leaf = &mut self.leaves[index];
         if !leaf.lacks {
-            // Before all else: its place may have been freed and given out again since.
-            leaf.history.insert(0, (offset, data.clone()));
+            leaf.recalled.push((offset, data.clone()));
             self.history_bytes += data.len();
         }
     }
@@ -519,11 +531,11 @@ impl Leaves {
     pub(crate) async fn catch_up(&mut self) {
         for index in 0..self.leaves.len() {
             let leaf = &mut self.leaves[index];
-            let Some((_, epoch)) = leaf.target.usable().filter(|_| leaf.behind.is_some() && !leaf.lacks)
+            let Some(epoch) = leaf.target.usable_epoch().filter(|_| leaf.behind.is_some() && !leaf.lacks)
             else {
                 continue;
             };
-            let pieces = newest(&leaf.history);
+            let pieces = newest(leaf.recalled.iter().chain(&leaf.history));
             tracing::info!(
                 device = leaf.target.name,
                 txg = self.txg,
@@ -548,7 +560,7 @@ impl Leaves {
         let txg = self.txg;
         self.history_bytes = 0;
         for leaf in &mut self.leaves {
-            leaf.history.clear();
+            leaf.forget_history();
             match &leaf.behind {
                 Some(_) => leaf.lacks = true,
                 None if !leaf.lacks => {
@@ -565,10 +577,10 @@ impl Leaves {
 }
 
 /// What of a history is still to be seen at its end, by offset: later pieces cover earlier ones.
-fn newest(history: &[(u64, Bytes)]) -> Vec<(u64, Bytes)> {
+fn newest<'a>(history: impl DoubleEndedIterator<Item = &'a (u64, Bytes)>) -> Vec<(u64, Bytes)> {
     // Start of what is covered already ▶ its bytes; these do not overlap.
     let mut covered: BTreeMap<u64, Bytes> = BTreeMap::new();
-    for (offset, data) in history.iter().rev() {
+    for (offset, data) in history.rev() {
         let end = offset + data.len() as u64;
         let mut at = *offset;
         let mut free: Vec<(u64, u64)> = Vec::new();
@@ -630,7 +642,7 @@ mod tests {
                 history.push((start, Bytes::from(vec![number as u8; len as usize])));
             }
             let (mut played, mut end) = ([0_u8; 64], 0);
-            for (start, data) in newest(&history) {
+            for (start, data) in newest(history.iter()) {
                 assert!(start >= end, "no byte twice");
                 end = start + data.len() as u64;
                 played[start as usize..end as usize].copy_from_slice(&data);

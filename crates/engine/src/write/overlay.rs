@@ -3,8 +3,8 @@
 //! Metadata of the transaction group being written waits in memory until its end, and data is on its way for a
 //! moment. Both are here, found by their first address; everything else is read from the pool.
 //!
-//! Reading for a transaction group does not fail because devices are away: it waits ([`crate::suspend`]). What healthy
-//! devices refuse, or give wrongly, is an error at once.
+//! Reading for a transaction group does not fail because devices are away, or do not answer: it waits
+//! ([`crate::suspend`]). What healthy devices refuse, or give wrongly, is an error at once.
 //!
 //! A reader shows the whole pointer it follows, so the old pointer of a block that was written again in its place
 //! does not get the new content.
@@ -28,6 +28,8 @@ use pool::{
     BlockError, Bookmark, PoolIo,
     cache::Caching,
     dmu::{BlockSource, SourceFuture},
+    error::{BlockErrorKind, Evidence},
+    vdev::{Vdev, deadline},
 };
 use tokio::time::timeout;
 
@@ -79,7 +81,7 @@ impl Overlay {
             }
             // Its state may not have been noticed yet.
             for leaf in top.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
-                let Some(disk) = leaf.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
+                let Some(disk) = leaf.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
                 if !matches!(timeout(PROBE, disk.probe()).await, Ok(Ok(()))) {
                     return true;
                 }
@@ -92,14 +94,29 @@ impl Overlay {
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
         loop {
             let before = self.suspension.before();
-            let error = match Arc::clone(&self.io).read_block(bp, at).await {
-                Err(error) if may_pass(&error) && self.is_cut_off(bp).await => error,
-                result => return result,
+            let error = match deadline::within(self.io.read_block(bp, at), deadline::write_limit()).await {
+                Some(Err(error)) if may_pass(&error) && self.is_cut_off(bp).await => error,
+                Some(result) => return result,
+                None => self.unanswered(bp, at),
             };
             if self.suspension.wait(before, error.clone().into()).await.is_err() {
                 return Err(error);
             }
         }
+    }
+
+    /// Nobody but devices that do not answer has the block.
+    fn unanswered(&self, bp: &BlkPtr, at: Bookmark) -> BlockError {
+        let tree = self.io.tree();
+        let leaves = bp.dvas().filter_map(|dva| tree.top(dva.vdev.into())).flat_map(Vdev::leaves);
+        let silent = leaves
+            .filter(|vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent()));
+        let evidence = silent.map(|vdev| Evidence {
+            device: vdev.path.clone().unwrap_or_else(|| vdev.display_name()),
+            offset: 0,
+            fault: "it does not answer".to_owned(),
+        });
+        BlockError::new(BlockErrorKind::Device, bp, Some(at), evidence.collect())
     }
 
     pub(crate) fn begin(&self, txg: u64) {
@@ -170,7 +187,9 @@ impl BlockSource for Overlay {
                 .filter(|(_, here)| here.is_none())
                 .map(|(block, _)| *block)
                 .collect();
-            let mut read = io.read_blocks(&elsewhere).await;
+            let read = deadline::within(io.read_blocks(&elsewhere), deadline::write_limit()).await;
+            let unanswered = || elsewhere.iter().map(|(bp, at)| Err(self.unanswered(bp, *at))).collect();
+            let mut read: Vec<Result<Bytes, BlockError>> = read.unwrap_or_else(unanswered);
             for (answer, (bp, at)) in read.iter_mut().zip(&elsewhere) {
                 if answer.as_ref().is_err_and(may_pass) {
                     *answer = self.read_patiently(bp, *at).await;

@@ -137,7 +137,7 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
     let data = join(run, len);
     let _turn = turns.turn(vdev, len).await;
     let leaf = vdev.leaf.as_ref();
-    let Some(disk) = leaf.and_then(|leaf| leaf.disk()).filter(|_| vdev.is_readable()) else {
+    let Some(disk) = leaf.and_then(|leaf| leaf.timed()).filter(|_| vdev.is_readable()) else {
         return (vdev.guid, len as u64, births, false);
     };
     let mut result = disk.write(start, data.clone()).await;
@@ -172,7 +172,7 @@ pub(crate) async fn flush(io: &PoolIo, guids: &BTreeSet<u64>) -> Vec<u64> {
     let tree = io.tree();
     let mut flushes = Vec::new();
     for vdev in tree.leaves().into_iter().filter(|vdev| guids.contains(&vdev.guid)) {
-        let disk: Option<Arc<dyn Disk>> = vdev.leaf.as_ref().and_then(|leaf| leaf.disk());
+        let disk: Option<Arc<dyn Disk>> = vdev.leaf.as_ref().and_then(|leaf| leaf.timed());
         let (guid, counters) = (vdev.guid, Arc::clone(&vdev.counters));
         flushes.push(async move {
             match disk {

@@ -17,7 +17,7 @@ use std::{
 
 use disk::Disk;
 use parking_lot::Mutex;
-use pool::vdev::{Condition, Counters, Missed, Pulse, TxgSet, Vdev};
+use pool::vdev::{Condition, Counters, Missed, Pulse, Standing, TxgSet, Vdev};
 
 use super::urgency::Urgency;
 use crate::{devices::diagnose::Reports, events::IoError};
@@ -51,18 +51,24 @@ impl Target {
     /// The device, while it takes writes, and the epoch it is in.
     pub(crate) fn usable(&self) -> Option<(Arc<dyn Disk>, u64)> {
         let standing = self.condition.get();
-        if !standing.state().0.is_readable()
-            || self.shared.suspect.load(Relaxed) == standing.generation.wrapping_add(1)
-        {
-            return None;
-        }
-        let disk = standing.disk.clone()?;
-        Some((disk, standing.generation + self.shared.flushes.load(Relaxed)))
+        let epoch = self.epoch_in(&standing)?;
+        Some((Arc::clone(standing.timed()?), epoch))
+    }
+
+    /// The epoch it is in, while it takes writes.
+    pub(crate) fn usable_epoch(&self) -> Option<u64> {
+        self.epoch_in(&self.condition.get())
+    }
+
+    fn epoch_in(&self, standing: &Standing) -> Option<u64> {
+        let is_suspect = self.shared.suspect.load(Relaxed) == standing.generation.wrapping_add(1);
+        let takes_writes = standing.disk.is_some() && standing.state().0.is_readable() && !is_suspect;
+        takes_writes.then(|| standing.generation + self.shared.flushes.load(Relaxed))
     }
 
     /// Whether it takes writes.
     pub(crate) fn is_usable(&self) -> bool {
-        self.usable().is_some()
+        self.usable_epoch().is_some()
     }
 
     /// Another number than before: what was written and not flushed may be gone.

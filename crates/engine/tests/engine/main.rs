@@ -29,5 +29,6 @@ mod running;
 mod scan_speed;
 mod scans;
 mod second;
+mod silent;
 mod support;
 mod suspended;

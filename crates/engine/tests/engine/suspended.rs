@@ -13,7 +13,7 @@ use engine::{
 use pool::vdev::State;
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::{DISK, POOL, Running, World, content, data};
+use crate::support::{DISK, POOL, Running, World, content, data, quiet, start_caching};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 8192;
@@ -297,4 +297,35 @@ async fn a_disk_that_answers_and_refuses_suspends_the_pool_and_is_not_asked_all_
     drop(volume);
     running.export().await;
     world.verify("after refusals").await;
+}
+
+/// What the allocator has to look up before it can give out space is waited for like everything else.
+#[tokio::test(start_paused = true)]
+async fn space_maps_that_cannot_be_read_just_now_are_waited_for() {
+    let layouts: [(&str, &[usize]); 3] =
+        [("d0", &[0]), ("mirror d0 d1", &[0, 1]), ("raidz d0 d1 d2 d3", &[1, 2])];
+    for (seed, (layout, away)) in (50..).zip(layouts) {
+        let (world, running, volume) = pool(layout, seed).await;
+        drop(volume);
+        running.export().await;
+        let disk = |media: &Arc<disk::MemDisk>| {
+            Arc::new(disk::FaultDisk::with_write_cache(Arc::clone(media) as Arc<dyn disk::Disk>, seed))
+        };
+        let disks: Vec<_> = world.media.iter().map(disk).collect();
+        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn disk::Disk>).collect();
+        // Nothing that was read is kept.
+        let engine = start_caching(as_disks, seed, quiet(), 0).await.unwrap();
+        let running = Running { engine, disks };
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let flush = suspend(&running, &volume, away).await;
+        tokio::time::sleep(MINUTE).await;
+        assert!(running.engine.suspended().is_some(), "{layout}");
+        return_all(&running);
+        timeout(MINUTE, running.engine.clear(None)).await.expect("no command hangs").unwrap();
+        timeout(MINUTE, flush).await.unwrap().unwrap().unwrap();
+        expect_all(&volume, layout).await;
+        drop(volume);
+        running.export().await;
+        world.verify(layout).await;
+    }
 }

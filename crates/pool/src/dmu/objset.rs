@@ -62,6 +62,16 @@ impl ObjectSet {
         Ok(Arc::new(Self { source, id, pointer, phys, meta }))
     }
 
+    /// The same with its blocks from somewhere else.
+    ///
+    /// # Errors
+    /// None that did not occur when it was opened.
+    pub fn over(&self, source: Arc<dyn BlockSource>) -> Result<Arc<Self>, ReadError> {
+        let meta = DnodeAt { number: 0, dnode: self.phys.meta_dnode.clone(), order: self.pointer.order() };
+        let meta = Object::new(Arc::clone(&source), self.id, meta)?;
+        Ok(Arc::new(Self { source, id: self.id, pointer: self.pointer, phys: self.phys.clone(), meta }))
+    }
+
     /// The dataset's object number in the MOS; 0 for the MOS itself.
     #[must_use]
     pub fn id(&self) -> u64 {

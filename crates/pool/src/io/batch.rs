@@ -135,8 +135,8 @@ impl Reader {
             outcomes.push((index, self.read_one(&blocks[index], access).await));
             return outcomes;
         }
-        // What fails here is read again below, where failures are counted; this trail is not needed.
-        let trail = Trail::default();
+        // What fails here is read again below, where failures are counted.
+        let trail = Trail::quiet();
         let range = Range { offset: start, len: (end - start) as usize, birth: 0, scratch: false };
         let data = self.read_leaf(leaf, range, &trail).await;
         let shared = cache::Transfer::new();

@@ -13,7 +13,11 @@ use super::{
     join::{BoxFuture, join_all},
     trail::Trail,
 };
-use crate::vdev::{Aux, Kind, LABEL_START, SCRATCH, Vdev, indirect::Piece};
+use crate::vdev::{
+    Aux, Kind, LABEL_START, SCRATCH, Vdev,
+    deadline::{Patience, Unread},
+    indirect::Piece,
+};
 
 /// Removed devices that lead to removed devices: one more than any pool has top-level devices would
 /// do, but a cycle must end.
@@ -281,23 +285,32 @@ impl Reader {
         let start =
             range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
         let units = u32::try_from(range.len).ok()?.div_ceil(IN_FLIGHT_UNIT);
-        // Neither semaphore is ever closed.
-        let _turn = leaf.gate.acquire().await.ok()?;
-        let _memory = self.gate.acquire_many(units).await.ok()?;
+        let (deadline, patience) = (leaf.condition.deadline(), trail.patience());
+        // Neither semaphore is ever closed. Who waits for as long as it takes keeps nobody else from reading.
+        let (_turn, _memory) = match patience {
+            Patience::Endless => (None, None),
+            _ => {
+                let turn = tokio::select! {
+                    biased;
+                    turn = leaf.gate.acquire() => Some(turn.ok()?),
+                    // Those before have waited in vain: the deadline says so below.
+                    () = deadline.until(true) => None,
+                };
+                (turn, Some(self.gate.acquire_many(units).await.ok()?))
+            }
+        };
         let beat = leaf.pulse.begin(trail.demand());
-        let mut answer = disk.read(start, IoBuf::with_len(range.len)).await;
-        if answer.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::InvalidInput) {
-            // Once more: a bus reset looks like a failed read, and giving up here costs redundancy.
-            answer = disk.read(start, IoBuf::with_len(range.len)).await;
-        }
-        match answer {
+        match deadline.read(&disk, start, range.len, patience).await {
             Ok(data) => {
                 beat.end();
                 Some(data.freeze())
             }
-            Err(error) => {
+            Err(Unread { error, is_late }) => {
                 trail.fault(vdev, range.offset, error.to_string());
-                if self.counts() {
+                if is_late {
+                    trail.late();
+                }
+                if self.counts() && trail.tells() && (!is_late || deadline.is_news()) {
                     vdev.counters.count_read();
                     trail.refused(vdev.guid);
                 }

@@ -535,13 +535,20 @@ impl Reader {
     }
 
     async fn read_raw_along(&self, bp: &BlkPtr, at: Bookmark, trail: Trail) -> Result<Bytes, BlockError> {
-        let found = self.read_stored(bp, 0, &trail).await;
-        if let Some(ear) = self.ear.get()
-            && let Some(Guilty { corrupt, refused }) = trail.guilty()
-        {
-            let (corrupt, refused) = (corrupt.into_vec(), refused.into_vec());
-            ear.wrong(Wrong { bp: *bp, at, corrupt, refused, is_lost: found.is_none() });
+        let tell = |is_lost| {
+            if let Some(ear) = self.ear.get()
+                && let Some(Guilty { corrupt, refused }) = trail.take_guilty()
+            {
+                let (corrupt, refused) = (corrupt.into_vec(), refused.into_vec());
+                ear.wrong(Wrong { bp: *bp, at, corrupt, refused, is_lost });
+            }
+        };
+        let mut found = self.read_stored_once(bp, 0, &trail).await;
+        if found.is_none() && trail.has_to_wait() {
+            tell(false);
+            found = self.read_stored_once(bp, 0, &trail).await;
         }
+        tell(found.is_none());
         if let Some(raw) = found {
             return Ok(raw);
         }
@@ -573,8 +580,16 @@ impl Reader {
         Ok(())
     }
 
-    /// The stored bytes from wherever they can be had. `depth` counts gangs inside gangs.
+    /// The stored bytes from wherever they can be had; devices that do not answer are waited for only if nobody else has
+    /// them. `depth` counts gangs inside gangs.
     async fn read_stored(&self, bp: &BlkPtr, depth: usize, trail: &Trail) -> Option<Bytes> {
+        match self.read_stored_once(bp, depth, trail).await {
+            None if depth == 0 && trail.has_to_wait() => self.read_stored_once(bp, depth, trail).await,
+            found => found,
+        }
+    }
+
+    async fn read_stored_once(&self, bp: &BlkPtr, depth: usize, trail: &Trail) -> Option<Bytes> {
         if bp.is_hole() {
             return Some(Bytes::new());
         }

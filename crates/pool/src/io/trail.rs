@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{
     error::{BlockErrorKind, Evidence},
-    vdev::{Demand, Vdev},
+    vdev::{Demand, Vdev, deadline::Patience},
 };
 
 /// Enough to tell every column of a wide stripe; more would only repeat itself.
@@ -25,6 +25,12 @@ pub(crate) struct Trail {
     unsupported: Mutex<Option<String>>,
     /// It is a scan that reads.
     scan: bool,
+    /// Some device did not answer in time,
+    late: AtomicBool,
+    /// and nobody else has the block, so that it is waited for.
+    endless: AtomicBool,
+    /// What refuses will be asked again, by somebody who tells of it.
+    quiet: bool,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
     guilty: Mutex<Guilty>,
@@ -45,6 +51,16 @@ impl Trail {
         Self { tentative: true, ..Self::default() }
     }
 
+    /// Of several blocks at once: whatever is not perfect is read again.
+    pub(crate) fn quiet() -> Self {
+        Self { quiet: true, ..Self::default() }
+    }
+
+    /// Whether it counts that a device refused.
+    pub(crate) fn tells(&self) -> bool {
+        !self.quiet
+    }
+
     /// Of a block that a scan reads.
     pub(crate) fn of_scan() -> Self {
         Self { scan: true, ..Self::default() }
@@ -53,6 +69,25 @@ impl Trail {
     /// For whom is read.
     pub(crate) fn demand(&self) -> Demand {
         if self.scan { Demand::Scan } else { Demand::Client }
+    }
+
+    /// How long a device may take to answer.
+    pub(crate) fn patience(&self) -> Patience {
+        match self.scan {
+            _ if self.endless.load(Relaxed) => Patience::Endless,
+            true => Patience::Long,
+            false => Patience::Short,
+        }
+    }
+
+    /// Some device took too long.
+    pub(crate) fn late(&self) {
+        self.late.store(true, Relaxed);
+    }
+
+    /// The block was not found. True if it is worth waiting for who was late; from here on that is done.
+    pub(crate) fn has_to_wait(&self) -> bool {
+        self.late.load(Relaxed) && !self.endless.swap(true, Relaxed)
     }
 
     /// Whether a wrong answer counts.
@@ -70,10 +105,10 @@ impl Trail {
         note(&mut self.guilty.lock().refused, guid);
     }
 
-    /// Who did what. `None` if all went well.
-    pub(crate) fn guilty(&self) -> Option<Guilty> {
-        let guilty = self.guilty.lock();
-        (!guilty.corrupt.is_empty() || !guilty.refused.is_empty()).then(|| guilty.clone())
+    /// Who did what since this was asked last. `None` if all went well.
+    pub(crate) fn take_guilty(&self) -> Option<Guilty> {
+        let guilty = std::mem::take(&mut *self.guilty.lock());
+        (!guilty.corrupt.is_empty() || !guilty.refused.is_empty()).then_some(guilty)
     }
 
     pub(crate) fn fault(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {

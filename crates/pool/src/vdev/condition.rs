@@ -9,10 +9,16 @@ use arc_swap::{ArcSwap, Guard};
 use disk::Disk;
 use ondisk::nvlist::NvList;
 
-use super::state::{Aux, State};
+use super::{
+    deadline::{Deadline, Timed},
+    state::{Aux, State},
+};
 
 /// See [`Standing`]. Shared by all trees the leaf is in.
-pub struct Condition(ArcSwap<Standing>);
+pub struct Condition {
+    now: ArcSwap<Standing>,
+    deadline: Arc<Deadline>,
+}
 
 /// How a leaf is.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +50,8 @@ pub struct Standing {
     /// Goes up when the leaf gets or loses its device, or may be used no longer, or again: what was written before and
     /// not flushed may be gone then. Kept up by [`Condition::update`].
     pub generation: u64,
+    /// `disk`, for writers. Kept up by [`Condition::update`].
+    timed: Option<Arc<dyn Disk>>,
 }
 
 impl Standing {
@@ -82,6 +90,12 @@ impl Standing {
         }
     }
 
+    /// The device for whoever writes to it: see [`super::deadline`].
+    #[must_use]
+    pub fn timed(&self) -> Option<&Arc<dyn Disk>> {
+        self.timed.as_ref()
+    }
+
     /// Whether its path means something on this host.
     #[must_use]
     pub fn is_known_here(&self) -> bool {
@@ -92,19 +106,27 @@ impl Standing {
 impl Condition {
     /// Of a leaf that is like this.
     #[must_use]
-    pub fn new(standing: Standing) -> Self {
-        Self(ArcSwap::from_pointee(standing))
+    pub fn new(mut standing: Standing) -> Self {
+        let deadline = Arc::<Deadline>::default();
+        standing.timed = standing.disk.clone().map(|disk| Timed::new(disk, Arc::clone(&deadline)));
+        Self { now: ArcSwap::from_pointee(standing), deadline }
+    }
+
+    /// What the leaf still owes, whichever disk it has.
+    #[must_use]
+    pub fn deadline(&self) -> &Arc<Deadline> {
+        &self.deadline
     }
 
     /// How it is now.
     #[must_use]
     pub fn get(&self) -> Guard<Arc<Standing>> {
-        self.0.load()
+        self.now.load()
     }
 
     /// Changes it. `change` may run more than once.
     pub fn update(&self, change: impl Fn(&mut Standing)) {
-        self.0.rcu(|now| {
+        self.now.rcu(|now| {
             let mut next = Standing::clone(now);
             change(&mut next);
             let same = match (&now.disk, &next.disk) {
@@ -112,6 +134,9 @@ impl Condition {
                 (None, None) => true,
                 _ => false,
             };
+            if !same {
+                next.timed = next.disk.clone().map(|disk| Timed::new(disk, Arc::clone(&self.deadline)));
+            }
             let changed = !same || now.state().0.is_readable() != next.state().0.is_readable();
             next.generation = now.generation + u64::from(changed);
             next
@@ -121,6 +146,6 @@ impl Condition {
 
 impl fmt::Debug for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0.load(), f)
+        fmt::Debug::fmt(&*self.now.load(), f)
     }
 }

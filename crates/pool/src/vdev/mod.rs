@@ -24,6 +24,7 @@ use ondisk::nvlist::NvList;
 use tokio::sync::Semaphore;
 
 mod condition;
+pub mod deadline;
 pub mod indirect;
 mod pulse;
 pub mod raidz;
@@ -32,6 +33,7 @@ mod state;
 mod txgs;
 
 pub use condition::{Condition, Standing};
+pub use deadline::Deadline;
 pub use indirect::Mapping;
 pub use pulse::{Beat, Demand, Pulse, SLOW};
 pub use raidz::{Geometry, Reflow};
@@ -632,6 +634,12 @@ impl Leaf {
     #[must_use]
     pub fn disk(&self) -> Option<Arc<dyn Disk>> {
         self.condition.get().disk.clone()
+    }
+
+    /// The same for whoever writes to it: what it does ends in time ([`deadline`]).
+    #[must_use]
+    pub fn timed(&self) -> Option<Arc<dyn Disk>> {
+        self.condition.get().timed().cloned()
     }
 
     /// Its state now, and why.

@@ -180,7 +180,17 @@ impl World {
 
 /// Imports the pool on these disks for writing.
 pub async fn start_on(disks: Vec<Arc<dyn Disk>>, seed: u64, options: Options) -> Result<Arc<Engine>, String> {
-    let pool = import_from(disks).await?;
+    start_caching(disks, seed, options, 16 << 20).await
+}
+
+/// The same with a cache of so many bytes.
+pub async fn start_caching(
+    disks: Vec<Arc<dyn Disk>>,
+    seed: u64,
+    options: Options,
+    cache: usize,
+) -> Result<Arc<Engine>, String> {
+    let pool = import_caching(disks, cache).await?;
     let how = open::OpenOptions {
         rename: None,
         hostid: 7,
@@ -194,12 +204,16 @@ pub async fn start_on(disks: Vec<Arc<dyn Disk>>, seed: u64, options: Options) ->
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
+    import_caching(disks, 16 << 20).await
+}
+
+async fn import_caching(disks: Vec<Arc<dyn Disk>>, cache: usize) -> Result<Arc<Pool>, String> {
     let found = import::scan(&Sources::disks(disks)).await;
     let candidate = found.find(POOL).map_err(|e| e.to_string())?;
     let options = import::OpenOptions {
         force: true,
         hostid: 7,
-        cache: Arc::new(BlockCache::new(16 << 20)),
+        cache: Arc::new(BlockCache::new(cache)),
         ..import::OpenOptions::default()
     };
     import::open(candidate, &options).await.map_err(|e| e.to_string())

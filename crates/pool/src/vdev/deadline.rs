@@ -1,0 +1,339 @@
+//! Operations on a leaf that end in time, also if its disk answers neither well nor badly.
+//!
+//! ```text
+//!   read, write, flush ──▶ answered in time ───────────────────────────────▶ what the disk said
+//!                     └──▶ not ──▶ TimedOut for who asked; the operation itself goes on, unheard
+//!                                   └─ until it has ended the leaf is *silent*: nothing more is asked of it
+//! ```
+//! A write that nobody waits for any more may land at any time, long after its place was given to other data. So a leaf
+//! takes no write before all that were given up have ended: what lands late lands on bytes that the leaf lacks anyway,
+//! as its writers have noted, and is made good by the resilver, which can begin only afterwards. It is the leaf that
+//! remembers this, not the opened disk: it holds for the same device opened again.
+//!
+//! Reads come to no harm later; but a disk that swallowed one would swallow the next, and there are others to ask.
+//!
+//! Nothing of this is on disk. OpenZFS has a deadman that reports; here somebody acts on it (the engine's watch).
+
+use std::{
+    fmt, io,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use disk::{Disk, DiskFuture, DiskInfo, IoBuf};
+use tokio::{sync::watch, time::timeout};
+
+/// How much longer than a write a trim may take: devices may do it piece by piece.
+const TRIM_TIMES: u32 = 10;
+
+/// Milliseconds: see [`set_limits`].
+static READ: AtomicU64 = AtomicU64::new(10_000);
+static WRITE: AtomicU64 = AtomicU64::new(60_000);
+
+/// How long leaves may take, in all pools of this process: `read` while others can answer (10 s, more than a disk takes
+/// to try a bad sector again where it is told to hurry), `write` before a leaf has failed (60 s).
+pub fn set_limits(read: Duration, write: Duration) {
+    for (limit, time) in [(&READ, read), (&WRITE, write)] {
+        limit.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1), Relaxed);
+    }
+}
+
+/// How long a write or flush may take before its leaf has failed.
+#[must_use]
+pub fn write_limit() -> Duration {
+    Duration::from_millis(WRITE.load(Relaxed))
+}
+
+/// How long somebody waits for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// A client, as long as others may answer.
+    Short,
+    /// A scan: nobody waits for it, but it must get on.
+    Long,
+    /// Nobody else has it: as long as it takes.
+    Endless,
+}
+
+/// A read that was not answered well.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) error: io::Error,
+    /// It took too long; who waits longer may get it.
+    pub(crate) is_late: bool,
+}
+
+/// What a leaf still owes: shared by whatever disk it has.
+#[derive(Debug)]
+pub struct Deadline {
+    owed: watch::Sender<Owed>,
+    /// Somebody has heard that it did not answer.
+    is_told: AtomicBool,
+}
+
+/// Operations that were given up and have not ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed {
+    reads: u32,
+    writes: u32,
+}
+
+impl Owed {
+    fn any(self) -> bool {
+        self.reads > 0 || self.writes > 0
+    }
+}
+
+/// An operation that may outlive who asked for it.
+type Op<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self { owed: watch::Sender::new(Owed::default()), is_told: AtomicBool::new(false) }
+    }
+}
+
+impl Deadline {
+    /// Whether it has let a deadline go by, and has not ended since what it was to do.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.owed.borrow().any()
+    }
+
+    /// The same of writes and flushes only: it has failed.
+    #[must_use]
+    pub fn owes_writes(&self) -> bool {
+        self.owed.borrow().writes > 0
+    }
+
+    /// Returns when it is silent, or when it is not.
+    pub async fn until(&self, is_silent: bool) {
+        let mut owed = self.owed.subscribe();
+        // The sender is in `self`.
+        drop(owed.wait_for(|owed| owed.any() == is_silent).await);
+    }
+
+    /// Whether it has not been told yet that a read is late: however many are, one thing went wrong.
+    pub(crate) fn is_news(&self) -> bool {
+        !self.is_told.swap(true, Relaxed)
+    }
+
+    /// `len` bytes of `disk`, which is the leaf's, from byte `start`.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        disk: &Arc<dyn Disk>,
+        start: u64,
+        len: usize,
+        patience: Patience,
+    ) -> Result<IoBuf, Unread> {
+        let limit = match patience {
+            Patience::Short => Duration::from_millis(READ.load(Relaxed)),
+            Patience::Long => write_limit(),
+            Patience::Endless => Duration::MAX,
+        };
+        if patience != Patience::Endless && self.is_silent() {
+            return Err(Unread { error: silent(), is_late: true });
+        }
+        let disk = Arc::clone(disk);
+        let op: Op<IoBuf> = Box::pin(async move {
+            let answer = disk.read(start, IoBuf::with_len(len)).await;
+            match answer {
+                Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
+                    // Once more: a bus reset looks like a failed read, and giving up here costs redundancy.
+                    disk.read(start, IoBuf::with_len(len)).await
+                }
+                answer => answer,
+            }
+        });
+        match attend(op, limit).await {
+            Ok(answer) => answer.map_err(|error| Unread { error, is_late: false }),
+            Err(op) => {
+                self.owe(op, |owed| &mut owed.reads);
+                Err(Unread { error: late("read", limit), is_late: true })
+            }
+        }
+    }
+
+    /// Carries out something that changes the disk.
+    async fn write(self: &Arc<Self>, what: &str, op: Op<()>, limit: Duration) -> io::Result<()> {
+        if self.owes_writes() {
+            return Err(silent());
+        }
+        match attend(op, limit).await {
+            Ok(answer) => answer,
+            Err(op) => {
+                self.owe(op, |owed| &mut owed.writes);
+                Err(late(what, limit))
+            }
+        }
+    }
+
+    /// Nobody waits for `op` any more, but somebody must know when it ends.
+    fn owe<T: Send + 'static>(self: &Arc<Self>, op: Op<T>, which: fn(&mut Owed) -> &mut u32) {
+        self.owed.send_modify(|owed| {
+            if !owed.any() {
+                self.is_told.store(false, Relaxed);
+            }
+            *which(owed) += 1;
+        });
+        let owing = Arc::clone(self);
+        tokio::spawn(async move {
+            // Whatever it says now: it was taken for failed.
+            drop(op.await);
+            owing.owed.send_modify(|owed| *which(owed) -= 1);
+        });
+    }
+}
+
+/// What `op` comes to, unless it takes longer than `limit`.
+pub async fn within<F: Future>(op: F, limit: Duration) -> Option<F::Output> {
+    let mut op = pin!(op);
+    // Most of what is asked for is there at once and needs no clock, and where there is none nobody can be late.
+    match std::future::poll_fn(|cx| Poll::Ready(op.as_mut().poll(cx))).await {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => timeout(limit, op).await.ok(),
+    }
+}
+
+/// What `op` comes to, or itself if it takes longer.
+async fn attend<T>(mut op: Op<T>, limit: Duration) -> Result<io::Result<T>, Op<T>> {
+    match within(&mut op, limit).await {
+        Some(done) => Ok(done),
+        None => Err(op),
+    }
+}
+
+fn late(what: &str, limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("a {what} was not answered within {limit:?}"))
+}
+
+fn silent() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not answer")
+}
+
+/// The disk of a leaf, for whoever writes to it: writes, flushes and trims end in time. Reads and
+/// [`probe`](Disk::probe) are the disk's own.
+pub(super) struct Timed {
+    disk: Arc<dyn Disk>,
+    deadline: Arc<Deadline>,
+}
+
+impl Timed {
+    pub(super) fn new(disk: Arc<dyn Disk>, deadline: Arc<Deadline>) -> Arc<dyn Disk> {
+        Arc::new(Self { disk, deadline })
+    }
+}
+
+impl fmt::Debug for Timed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Timed({:?})", self.disk)
+    }
+}
+
+impl Disk for Timed {
+    fn info(&self) -> DiskInfo {
+        self.disk.info()
+    }
+
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        self.disk.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.disk);
+        let op = Box::pin(async move { disk.write(offset, data).await });
+        Box::pin(self.deadline.write("write", op, write_limit()))
+    }
+
+    fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.disk);
+        let op = Box::pin(async move { disk.write_through(offset, data).await });
+        Box::pin(self.deadline.write("write", op, write_limit()))
+    }
+
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.disk);
+        let op = Box::pin(async move { disk.flush().await });
+        Box::pin(self.deadline.write("flush", op, write_limit()))
+    }
+
+    fn probe(&self) -> DiskFuture<'_, ()> {
+        if self.deadline.owes_writes() {
+            return Box::pin(async { Err(silent()) });
+        }
+        self.disk.probe()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.disk);
+        let op = Box::pin(async move { disk.trim(offset, len).await });
+        Box::pin(self.deadline.write("trim", op, write_limit().saturating_mul(TRIM_TIMES)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn leaf(on: On) -> (Arc<dyn Disk>, Arc<FaultDisk>, Arc<Deadline>) {
+        let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(1 << 20)), 1));
+        disk.inject(Fault::anywhere(on, Effect::Delay(HOUR..=HOUR)).times(1));
+        let deadline = Arc::<Deadline>::default();
+        (Timed::new(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline)), disk, deadline)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_before_what_was_given_up_has_ended() {
+        for on in [On::Write, On::Flush] {
+            let (timed, disk, deadline) = leaf(on);
+            let begun = tokio::time::Instant::now();
+            let first = match on {
+                On::Write => timed.write(0, Bytes::from_static(b"old")).await,
+                _ => timed.flush().await,
+            };
+            assert_eq!(first.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(begun.elapsed(), write_limit());
+            assert!(deadline.owes_writes() && deadline.is_silent());
+            // Also through another handle.
+            let again = Timed::new(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline));
+            assert!(again.write(0, Bytes::from_static(b"new")).await.is_err());
+            assert!(timed.flush().await.is_err() && timed.probe().await.is_err());
+            assert_eq!(begun.elapsed(), write_limit(), "that took no time");
+            deadline.until(false).await;
+            assert_eq!(begun.elapsed(), HOUR);
+            again.write(0, Bytes::from_static(b"new")).await.unwrap();
+            timed.probe().await.unwrap();
+            let read = timed.read(0, IoBuf::with_len(3)).await.unwrap();
+            assert_eq!(&read[..], b"new");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_late_read_is_enough_to_ask_others() {
+        let (_, disk, deadline) = leaf(On::Read);
+        let disk = disk as Arc<dyn Disk>;
+        let begun = tokio::time::Instant::now();
+        let first = deadline.read(&disk, 0, 512, Patience::Short).await.unwrap_err();
+        assert!(first.is_late && deadline.is_news(), "{first:?}");
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(30), "{waited:?}");
+        let second = deadline.read(&disk, 0, 512, Patience::Long).await.unwrap_err();
+        assert!(second.is_late && !deadline.is_news(), "{second:?}");
+        assert_eq!(begun.elapsed(), waited);
+        // Who has nobody else to ask does ask.
+        deadline.read(&disk, 0, 512, Patience::Endless).await.unwrap();
+        assert!(!deadline.owes_writes(), "it can be written to");
+        deadline.until(false).await;
+        deadline.read(&disk, 0, 512, Patience::Short).await.unwrap();
+    }
+}
