@@ -181,7 +181,12 @@ pub enum Event {
         /// Of one device; none: of all.
         device: Option<DeviceName>,
     },
-    /// Little space is left.
+    /// It is not known what a device missed while it was away: it is brought up to date as a whole.
+    HistoryLost {
+        /// Which.
+        device: DeviceName,
+    },
+    /// The pool is fuller than before: 80, 90 or 95 percent.
     SpaceLow {
         /// Percent of the pool that is allocated.
         percent: u8,

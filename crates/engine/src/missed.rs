@@ -6,7 +6,7 @@
 //! in the very transaction group that it misses.
 //!
 //! The list may name more txgs than were missed, never fewer. It is as long as the leaf lacks something: when a
-//! resilver has made up for it, it is freed.
+//! resilver has made up for it, it is freed. One that cannot be read counts as a list of all there were, and is replaced.
 //! Facts: docs/format/spacemap.md §9, vdevs.md §6.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use ondisk::{
 };
 use pool::vdev::{Tree, TxgSet, Vdev};
 
-use crate::{EngineError, devices, dmu::NewObject, mos::features, sync::Syncer};
+use crate::{EngineError, devices, dmu::NewObject, events::Event, mos::features, sync::Syncer};
 
 /// Bytes of a block of such a list, as OpenZFS has them.
 const BLOCK_BYTES: u32 = 4096;
@@ -30,6 +30,8 @@ const BUCKETS: usize = 32;
 pub struct Outages {
     /// What their lists on disk say. None for leaves that have no list.
     logged: BTreeMap<u64, TxgSet>,
+    /// Those whose list could not be read.
+    unreadable: BTreeSet<u64>,
     /// Those that were away at some time in the transaction group that is being synced.
     away: BTreeSet<u64>,
 }
@@ -38,16 +40,20 @@ impl Outages {
     /// Those of a pool that was just opened: what its leaves were seen to lack.
     #[must_use]
     pub fn of(tree: &Tree) -> Self {
-        let lists = tree.leaves().into_iter().filter_map(|vdev| {
+        let leaves = tree.leaves();
+        let is_unreadable = |vdev: &&&Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.missed.take_assumed());
+        let unreadable: BTreeSet<u64> = leaves.iter().filter(is_unreadable).map(|vdev| vdev.guid).collect();
+        let lists = leaves.iter().filter_map(|vdev| {
             let leaf = vdev.leaf.as_ref().filter(|leaf| leaf.dtl_object.is_some())?;
-            Some((vdev.guid, leaf.missed.get()))
+            (!unreadable.contains(&vdev.guid)).then(|| (vdev.guid, leaf.missed.get()))
         });
-        Self { logged: lists.collect(), away: BTreeSet::new() }
+        Self { logged: lists.collect(), unreadable, away: BTreeSet::new() }
     }
 
     /// A leaf left the tree, and its list was freed.
     pub(crate) fn forget(&mut self, guid: u64) {
         self.logged.remove(&guid);
+        self.unreadable.remove(&guid);
         self.away.remove(&guid);
     }
 
@@ -89,6 +95,12 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<bool, EngineError> {
             changed.push((vdev.guid, missed));
         }
     }
+    for guid in std::mem::take(&mut cx.outages.unreadable) {
+        let device = devices::name(&tree, guid);
+        tracing::warn!(device = device.name, "what it missed is not known: it gets everything anew");
+        cx.events.tell(Event::HistoryLost { device });
+        replace(cx, guid).await?;
+    }
     let any = !changed.is_empty();
     for (guid, missed) in changed {
         if missed.is_empty() {
@@ -120,6 +132,17 @@ async fn remove(cx: &mut Syncer, guid: u64) -> Result<(), EngineError> {
         Some(object) => cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await,
         None => Ok(()),
     }
+}
+
+/// A list that cannot be read makes room for another one.
+async fn replace(cx: &mut Syncer, guid: u64) -> Result<(), EngineError> {
+    let Some(object) = object_of(cx, guid) else { return Ok(()) };
+    devices::edit(&mut cx.config, guid, |list| drop(list.remove("DTL")));
+    if let Err(error) = cx.out.alloc.free_dirty_time_log(object, &mut cx.mos).await {
+        // What it takes is a few KiB, and nothing leads there any more.
+        tracing::warn!(object, %error, "a dirty time log that cannot be read is left where it is");
+    }
+    Ok(())
 }
 
 /// Replaces the list of one leaf.

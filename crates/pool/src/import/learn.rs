@@ -164,10 +164,8 @@ pub(super) async fn from_mos(
     let features = features(mos, directory, &[]).await?;
     let active = |guid: &str| features.iter().any(|feature| feature.guid == guid && feature.count > 0);
     io.set_large_gang_headers(active("com.klarasystems:dynamic_gang_header"));
-    for leaf in io.tree().leaves() {
-        load_dtl(mos, leaf).await;
-    }
     for top in &io.tree().tops {
+        load_dtls(mos, top).await;
         load_class(mos, top).await;
     }
     let scan = scan(directory).await?;
@@ -236,15 +234,31 @@ pub(crate) async fn device_list(
     Ok(list.nvlist_array(name).unwrap_or_default().to_vec())
 }
 
-/// The txgs a leaf missed. A log that cannot be read is as good as none: checksums still find what is
-/// old, only later, and it is counted as an error then.
-async fn load_dtl(mos: &ObjectSet, vdev: &Vdev) {
-    let Some((leaf, object)) = vdev.leaf.as_ref().and_then(|leaf| Some((leaf, leaf.dtl_object?))) else {
-        return;
+/// The txgs the leaves of a top-level device missed. A leaf whose log cannot be read may have missed anything, and so is
+/// taken to have missed everything; unless too many are like that: then what they have is all there is, and checksums have
+/// to find what is old.
+async fn load_dtls(mos: &ObjectSet, top: &Vdev) {
+    let (leaves, mut unknown) = (top.leaves(), Vec::new());
+    for vdev in &leaves {
+        let Some((leaf, object)) = vdev.leaf.as_ref().and_then(|leaf| Some((leaf, leaf.dtl_object?))) else {
+            continue;
+        };
+        match missed_txgs(mos, object).await {
+            Ok(set) => leaf.missed.add_all(&set),
+            Err(error) => {
+                tracing::warn!(device = %vdev, %error, "dirty time log not readable");
+                unknown.push(leaf);
+            }
+        }
+    }
+    let tolerated = match &top.kind {
+        Kind::Mirror | Kind::Replacing | Kind::Spare => leaves.len().saturating_sub(1),
+        Kind::Raidz(geometry) => geometry.parity,
+        _ => 0,
     };
-    match missed_txgs(mos, object).await {
-        Ok(set) => leaf.missed.add_all(&set),
-        Err(error) => tracing::warn!(device = %vdev, %error, "dirty time log not readable"),
+    if unknown.len() <= tolerated {
+        let newest = mos.pointer().physical_birth().max(mos.pointer().birth());
+        unknown.into_iter().for_each(|leaf| leaf.missed.assume_all(newest + 1));
     }
 }
 

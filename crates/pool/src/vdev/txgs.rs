@@ -12,6 +12,8 @@ use parking_lot::RwLock;
 #[derive(Debug, Default)]
 pub struct Missed {
     any: AtomicBool,
+    /// Nobody knows: everything is assumed.
+    is_assumed: AtomicBool,
     set: RwLock<TxgSet>,
 }
 
@@ -28,6 +30,17 @@ impl Missed {
         let ranges = set.ranges.iter().chain(&other.ranges).copied().collect();
         *set = TxgSet::from_ranges(ranges);
         self.any.store(!set.is_empty(), Relaxed);
+    }
+
+    /// It is not known what was missed: everything before `txg`, then.
+    pub fn assume_all(&self, txg: u64) {
+        self.add_all(&TxgSet::from_ranges(vec![(1, txg)]));
+        self.is_assumed.store(true, Relaxed);
+    }
+
+    /// Whether all was assumed. True once.
+    pub fn take_assumed(&self) -> bool {
+        self.is_assumed.swap(false, Relaxed)
     }
 
     /// A write of `txg` failed.
