@@ -17,7 +17,7 @@ use pool::vdev::{State, Vdev};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
-use crate::support::{DISK, POOL, Running, World, content, data};
+use crate::support::{DISK, POOL, Running, World, content, data, quiet, start_caching};
 
 const VOLUME: u64 = 4 << 20;
 const BLOCK: u32 = 8192;
@@ -288,22 +288,27 @@ async fn a_log_device_that_failed_is_used_again_when_it_is_back() {
 /// Reads that take a second where others take nothing are no reason to wait for them.
 #[tokio::test(start_paused = true)]
 async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
-    for layout in ["raidz2 d0 d1 d2 d3"] {
+    for layout in ["raidz2 d0 d1 d2 d3", "mirror d0 d1", "mirror d0 d1 d2"] {
         let mut case = Case::new(layout, 8, true).await;
         case.write(200, false).await;
         case.sync().await;
         let Case { world, running, volume, twin, random, what } = case;
         drop(volume);
         running.export().await;
-        // With nothing in the cache.
-        let running = world.open().await;
+        // Nothing is kept: whatever is read is read from the devices.
+        let disk = |media: &Arc<MemDisk>| Arc::new(FaultDisk::new(Arc::clone(media) as Arc<dyn Disk>, 8));
+        let disks: Vec<_> = world.media.iter().map(disk).collect();
+        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+        let running = Running { engine: start_caching(as_disks, 8, quiet(), 0).await.unwrap(), disks };
         let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
         running.engine.watch(Arc::new(Bays(running.disks.clone())));
-        let case = Case { world, running, volume, twin, random, what };
+        let mut case = Case { world, running, volume, twin, random, what };
         let second = Duration::from_secs(1);
         case.running.disks[1].inject(Fault::anywhere(On::Read, Effect::Delay(second..=second)));
         let mut waited = 0;
-        for (block, right) in case.twin.chunks(BLOCK as usize).enumerate() {
+        for _ in 0..1000 {
+            let block = case.random.random_range(0..case.twin.len() / BLOCK as usize);
+            let right = &case.twin[block * BLOCK as usize..(block + 1) * BLOCK as usize];
             let begun = tokio::time::Instant::now();
             let read = case.volume.read(block as u64 * u64::from(BLOCK), BLOCK as usize).await.unwrap();
             waited += u32::from(begun.elapsed() >= second);
@@ -337,6 +342,67 @@ async fn a_drive_that_is_slow_sits_out_and_comes_back_when_it_is_fast() {
             "{}",
             case.what
         );
+        case.end().await;
+    }
+}
+
+/// Damage to the list of what a drive missed costs time, not data.
+#[tokio::test(start_paused = true)]
+async fn a_drive_whose_list_of_what_it_missed_cannot_be_read_gets_everything() {
+    for layout in ["mirror d0 d1", "mirror d0 d1 d2"] {
+        let mut case = Case::new(layout, 9, false).await;
+        case.write(200, false).await;
+        case.sync().await;
+        // A list so long that it does not fit into its dnode.
+        for _ in 0..200 {
+            case.write(1, false).await;
+            case.sync().await;
+        }
+        case.running.disks[1].vanish();
+        case.write(20, false).await;
+        case.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        let newest = case.engine().view().uberblock().txg;
+        let some: Vec<u64> = (5..newest).filter(|_| case.random.random_range(0..3) == 0).collect();
+        case.leaf(1, |vdev| some.iter().for_each(|txg| vdev.leaf.as_ref().unwrap().missed.add(*txg)));
+        case.sync().await;
+        let Case { world, running, volume, twin, random, what } = case;
+        drop(volume);
+        running.export().await;
+        let pool = world.look().await.unwrap();
+        let list = pool.tree().leaves().iter().find_map(|leaf| leaf.leaf.as_ref().unwrap().dtl_object);
+        let object = pool.mos().object(list.expect("a list")).await.unwrap();
+        let mut runs = object.runs(0, 0..object.max_block_id() + 1);
+        let mut damaged = 0;
+        while let Some(run) = runs.next().await.unwrap() {
+            let pool::dmu::Run::Block { pointer, .. } = run else { continue };
+            for (dva, media) in pointer.dvas().flat_map(|dva| world.media.iter().map(move |m| (dva, m))) {
+                let at = pool::vdev::LABEL_START + dva.offset;
+                media.write(at, vec![0x55; 512].into()).await.unwrap();
+                damaged += 1;
+            }
+        }
+        assert!(damaged > 0, "the list is in a block");
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let case = Case { world, running, volume, twin, random, what };
+        assert_eq!(case.count(|event| matches!(event, Event::HistoryLost { .. })), 1, "{}", case.what);
+        case.check().await;
+        let done = crate::scans::over(case.engine()).await;
+        assert!(done.processed >= VOLUME * 3 / 4, "{}: only {} bytes", case.what, done.processed);
+        case.sync().await;
+        assert!(!case.lacks_anything(1), "{}", case.what);
+        case.check().await;
+        // Once is enough.
+        let Case { world, running, volume, twin, random, what } = case;
+        drop(volume);
+        running.export().await;
+        world.verify(&what).await;
+        let running = world.open().await;
+        let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let case = Case { world, running, volume, twin, random, what };
+        assert_eq!(case.count(|event| matches!(event, Event::HistoryLost { .. })), 0, "{}", case.what);
+        assert!(!case.lacks_anything(1), "{}", case.what);
         case.end().await;
     }
 }
