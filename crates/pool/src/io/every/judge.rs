@@ -140,7 +140,7 @@ impl Reader {
                 block[truth.len()..end].copy_from_slice(&data[inside..]);
             }
         }
-        let counted = trail.guilty().map(|guilty| guilty.corrupt).unwrap_or_default();
+        let counted = trail.take_guilty().map(|guilty| guilty.corrupt).unwrap_or_default();
         if let Some(parity) = parity_of(layout, &block) {
             let right = (&block[..], &parity[..]);
             self.blame_cells(job, (layout, cells), right, plan, got, place, outcome, &counted);
