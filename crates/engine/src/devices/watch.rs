@@ -352,7 +352,7 @@ impl Watch {
             }
             Probed::Here => {
                 if is_spareable(&tree, guid) || !engine.suspension().is_on() {
-                    engine.targets().trust(guid);
+                    trust(engine, guid);
                     engine.suspension().kick();
                 } else {
                     self.kick_later();
@@ -375,7 +375,7 @@ impl Watch {
         for guid in engine.targets().suspects() {
             let Some(disk) = disk_of(&tree, guid) else { continue };
             match probe(&disk).await {
-                Probed::Here => engine.targets().trust(guid),
+                Probed::Here => trust(engine, guid),
                 Probed::Gone => self.remove(engine, guid, "it is gone"),
                 Probed::Failing(_) | Probed::Silent => self.kick_later(),
             }
@@ -405,7 +405,7 @@ impl Watch {
                 Probed::Here => {
                     self.failed_probes.remove(&guid);
                     if engine.targets().suspects().contains(&guid) && !engine.suspension().is_on() {
-                        engine.targets().trust(guid);
+                        trust(engine, guid);
                     }
                 }
                 Probed::Gone => self.remove(engine, guid, "it is gone"),
@@ -472,7 +472,7 @@ impl Watch {
         }
         self.parked.remove(&guid);
         self.diagnosis.forget(Some(guid));
-        engine.targets().trust(guid);
+        trust(engine, guid);
         if engine.suspension().is_on() {
             // The pool waits for it within a transaction group, so no command can put it in its place.
             let is_spared = find::locate(&view.tree(), guid).is_some_and(|place| {
@@ -640,6 +640,12 @@ impl Watch {
             engine.events().tell(Event::PoolState { from, to });
         }
     }
+}
+
+/// It is written to again, and given what it lacks.
+fn trust(engine: &Engine, guid: u64) {
+    engine.targets().trust(guid);
+    engine.txgs().wake();
 }
 
 /// Changes how a leaf is, and tells of it. The next transaction group notes it.

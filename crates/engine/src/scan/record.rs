@@ -151,12 +151,26 @@ pub(crate) async fn sync(cx: &mut Syncer) -> Result<(), EngineError> {
     if is_finished {
         finish(cx, &scans).await?;
     }
-    if let Some(lacking) = wanted(&scans, &devices::lacking(&cx.io.tree())) {
+    if let Some(lacking) = wanted(&scans, &writable(cx)) {
         end(cx, &scans, ScanStep::Cancelled).await?;
         begin(cx, &scans, Extent::Resilver, &lacking).await?;
     }
     errors::sync(cx, &scans.found).await?;
     write(cx, &scans).await
+}
+
+/// Leaves that lack something and can be given it. One that refused something lately is not written to before somebody has
+/// looked at it: it misses this transaction group too, and a resilver of it would end where it began, at once and again.
+fn writable(cx: &Syncer) -> Vec<(u64, TxgSet)> {
+    let (tree, targets) = (cx.io.tree(), cx.out.targets());
+    let mut lacking = devices::lacking(&tree);
+    for vdev in tree.leaves() {
+        let generation = vdev.leaf.as_ref().map_or(0, |leaf| leaf.condition.get().generation);
+        if targets.is_suspect(vdev.guid, generation) {
+            lacking.retain(|(guid, _)| *guid != vdev.guid);
+        }
+    }
+    lacking
 }
 
 /// Whether a resilver has to begin now, and for whom.

@@ -199,6 +199,13 @@ impl Targets {
         }
     }
 
+    /// Whether leaf `guid`, in this generation of its condition, is not written to until it was looked at.
+    pub(crate) fn is_suspect(&self, guid: u64, generation: u64) -> bool {
+        let known = self.known.lock();
+        let doubts = known.get(&guid).map(|(doubts, _)| doubts);
+        doubts.is_some_and(|doubts| doubts.suspect.load(Relaxed) == generation.wrapping_add(1))
+    }
+
     /// Leaves that are not written to until they were looked at.
     pub(crate) fn suspects(&self) -> Vec<u64> {
         let known = self.known.lock();
