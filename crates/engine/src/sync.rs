@@ -408,12 +408,12 @@ impl Syncer {
         loop {
             let before = suspension.before();
             let (io, config) = (Arc::clone(&self.io), self.config.clone());
-            let open = async {
+            let open = Box::pin(async {
                 match &self.view {
                     Some(view) => Pool::at(view, io, uberblock, config).await,
                     None => Pool::new(io, uberblock, config).await,
                 }
-            };
+            });
             let why = match deadline::within(open, deadline::write_limit()).await {
                 Some(Ok(view)) => return Ok(view),
                 Some(Err(ImportError::Metadata { source: ReadError::Block(error), .. }))

@@ -108,7 +108,7 @@ impl Condition {
     #[must_use]
     pub fn new(mut standing: Standing) -> Self {
         let deadline = Arc::<Deadline>::default();
-        standing.timed = standing.disk.clone().map(|disk| Timed::new(disk, Arc::clone(&deadline)));
+        standing.timed = standing.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&deadline)));
         Self { now: ArcSwap::from_pointee(standing), deadline }
     }
 
@@ -135,7 +135,7 @@ impl Condition {
                 _ => false,
             };
             if !same {
-                next.timed = next.disk.clone().map(|disk| Timed::new(disk, Arc::clone(&self.deadline)));
+                next.timed = next.disk.clone().map(|disk| Timed::over(disk, Arc::clone(&self.deadline)));
             }
             let changed = !same || now.state().0.is_readable() != next.state().0.is_readable();
             next.generation = now.generation + u64::from(changed);

@@ -225,7 +225,7 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    pub(super) fn new(disk: Arc<dyn Disk>, deadline: Arc<Deadline>) -> Arc<dyn Disk> {
+    pub(super) fn over(disk: Arc<dyn Disk>, deadline: Arc<Deadline>) -> Arc<dyn Disk> {
         Arc::new(Self { disk, deadline })
     }
 }
@@ -289,7 +289,7 @@ mod tests {
         let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(1 << 20)), 1));
         disk.inject(Fault::anywhere(on, Effect::Delay(HOUR..=HOUR)).times(1));
         let deadline = Arc::<Deadline>::default();
-        (Timed::new(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline)), disk, deadline)
+        (Timed::over(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline)), disk, deadline)
     }
 
     #[tokio::test(start_paused = true)]
@@ -305,7 +305,7 @@ mod tests {
             assert_eq!(begun.elapsed(), write_limit());
             assert!(deadline.owes_writes() && deadline.is_silent());
             // Also through another handle.
-            let again = Timed::new(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline));
+            let again = Timed::over(Arc::clone(&disk) as Arc<dyn Disk>, Arc::clone(&deadline));
             assert!(again.write(0, Bytes::from_static(b"new")).await.is_err());
             assert!(timed.flush().await.is_err() && timed.probe().await.is_err());
             assert_eq!(begun.elapsed(), write_limit(), "that took no time");
