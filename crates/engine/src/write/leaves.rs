@@ -278,7 +278,9 @@ impl Leaves {
             leaf.forget_history();
             leaf.since = None;
             (leaf.behind, leaf.noted, leaf.has_caught_up) = (None, false, false);
-            leaf.lacks = leaf.target.missed.contains(txg);
+            // Log blocks of this group that a leaf did not get were judged one by one when they were written, and are noted.
+            // Several leaves may lack different ones: that is no reason to do without all of these leaves now.
+            leaf.lacks = false;
             leaf.epochs.rotate_left(1);
             leaf.epochs[2] = (txg, leaf.target.epoch());
         }

@@ -204,3 +204,37 @@ async fn a_leaf_that_was_away_is_written_when_a_new_tree_has_it_but_not_trusted_
         assert!(read(&io, bp).await == job.content);
     }
 }
+
+/// Found by drives that were pulled from under a client who flushes: the pool stayed suspended though all were back.
+#[tokio::test]
+async fn leaves_that_lack_different_log_blocks_of_a_group_take_the_group_itself() {
+    let bench = Bench::new(&[raidz(2, 6)], 12);
+    let io = bench.io(&[], 0);
+    let mut writer = bench.writer_over(io.clone(), 0);
+    writer.finish().await.unwrap();
+    let direct = writer.direct();
+    let tree = io.tree();
+    let leaves = tree.leaves();
+    let missed = |leaf: usize| leaves[leaf].leaf.as_ref().unwrap().missed.contains(TXG + 1);
+    for leaf in 0..4 {
+        // Away for a moment, while log blocks are written that two columns may do without.
+        bench.faults[leaf].inject(refuse());
+        for n in 0..6 {
+            let dva = writer.alloc.set_aside(0, 4096);
+            direct.write(dva, noise(4096, n), TXG + 1, true).await.unwrap();
+        }
+        bench.faults[leaf].heal();
+        writer.targets().trust(100 + leaf as u64);
+    }
+    assert!((0..4).all(missed), "more than there is parity for");
+    writer.begin(TXG + 1);
+    let pointers = writer.write(jobs(8)).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(writer.failed_leaves(), []);
+    assert!((0..4).all(missed), "the log blocks are still to be made up for");
+    for (bp, job) in pointers.iter().zip(jobs(8)) {
+        for without in [[0, 1], [2, 3], [4, 5]] {
+            assert!(read(&bench.io(&without, 0), bp).await == job.content);
+        }
+    }
+}
