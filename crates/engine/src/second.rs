@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use pool::{
     Pool, PoolIo,
     cache::{Below, BelowFuture, Stored},
-    vdev::Vdev,
+    vdev::{Counted, Vdev, Work},
 };
 
 pub use l2arc::{Config, DeviceStatus, L2Stats, Recovered, memory_needed};
@@ -114,7 +114,14 @@ impl Second {
             return true;
         }
         let ashift = vdev.top.as_ref().map_or(info.physical_sector.max(512).ilog2(), |top| top.ashift);
-        match self.l2.add(Arc::clone(disk), vdev.guid, ashift, self.open) {
+        let counted = match &vdev.leaf {
+            Some(leaf) => {
+                let errors = Arc::clone(&vdev.counters);
+                Counted::over(Arc::clone(disk), &leaf.pulse, Work::AsyncWrite, Some(errors))
+            }
+            None => Arc::clone(disk),
+        };
+        match self.l2.add(counted, vdev.guid, ashift, self.open) {
             Ok(()) => {}
             // It is just being let go.
             Err(AddError::Known(_)) => return false,

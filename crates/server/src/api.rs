@@ -3,11 +3,13 @@
 //! Numbers that do not fit 53 bits (guids) are texts. Every property comes twice: as people read it and exactly.
 //! Documented for other programs in `docs/api.md`; fields are only ever added.
 
+use pool::vdev::Tallied;
 use serde::{Deserialize, Serialize};
 
 pub mod alerts;
 pub mod arc;
 pub mod events;
+pub mod iostat;
 pub mod log;
 
 /// The version of this API, in every path.
@@ -173,6 +175,9 @@ pub struct Device {
     /// Size of the device itself, of leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<u64>,
+    /// What it has done, of `/v1/iostat`: of what has devices below, what these have done together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<Tallied>,
     /// Devices below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Self>,

@@ -165,6 +165,17 @@ impl Client {
         self.get("/v1/arc".to_owned()).await
     }
 
+    /// What the devices of its pools have done, or of one of them.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn iostat(&self, pool: Option<&str>) -> Result<api::iostat::IostatList, ClientError> {
+        match pool {
+            Some(name) => self.get(format!("/v1/iostat/{}", escape(name, ""))).await,
+            None => self.get("/v1/iostat".to_owned()).await,
+        }
+    }
+
     /// What happened since event number `since`, to all pools or one.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use crate::{
     api::{self, DatasetQuery},
     arc,
     events::Journal,
-    logs,
+    iostat, logs,
     ops::{self, Host, Request},
     serving::Serving,
     view::{self, ViewError},
@@ -140,6 +140,8 @@ impl ControlSocket {
             .route("/v1/served", get(served))
             .route("/v1/log", get(log))
             .route("/v1/arc", get(cache))
+            .route("/v1/iostat", get(iostat_all))
+            .route("/v1/iostat/{name}", get(iostat_one))
             .route("/v1/events", get(events::list))
             .route("/v1/events/clear", post(events::clear))
             .route("/v1/alerts", get(alerts::status))
@@ -225,6 +227,21 @@ async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
 
 async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
     Json(arc::report(&shared.host.cache(), &shared.host.all()))
+}
+
+async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<api::iostat::IostatList> {
+    Json(iostat::list(&shared.host.all(), None).await)
+}
+
+async fn iostat_one(
+    State(shared): State<Arc<Shared>>,
+    axum::extract::Path(name): axum::extract::Path<String>,
+) -> Response {
+    let found = iostat::list(&shared.host.all(), Some(&name)).await;
+    match found.pools.is_empty() {
+        true => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
+        false => Json(found).into_response(),
+    }
 }
 
 /// Does something. The operation goes on if the client goes away: half of a command is no command.

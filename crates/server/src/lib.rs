@@ -29,6 +29,7 @@ pub mod history;
 pub mod host;
 pub mod hostid;
 mod hotplug;
+pub mod iostat;
 pub mod labelclear;
 pub mod logs;
 mod memory;

@@ -7,6 +7,7 @@ use engine::{
     engine::Engine,
     events::{Event, ScanKind},
     scan::Progress,
+    second::DeviceStatus,
 };
 use pool::{
     Pool,
@@ -166,6 +167,7 @@ struct Live {
     /// Leaves that the running scan writes to.
     repairing: BTreeSet<u64>,
     sweeps: Vec<SweepStatus>,
+    rings: Vec<DeviceStatus>,
 }
 
 impl Live {
@@ -184,7 +186,8 @@ impl Live {
                 ));
             }
         }
-        Self { suspended, scan, repairing, sweeps: engine.sweep_status() }
+        let rings = engine.second().devices();
+        Self { suspended, scan, repairing, sweeps: engine.sweep_status(), rings }
     }
 }
 
@@ -214,6 +217,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     let function = shown.scan_stats.as_ref().map_or("", |scan| scan.function.as_str());
     if let Some(live) = live {
         decorate(&mut shown.root, live, function);
+        shown.cache.iter_mut().for_each(|device| tell_of_ring(device, &live.rings));
     }
     let in_use: BTreeSet<u64> = pool.tree().leaves().iter().map(|leaf| leaf.guid).collect();
     for spare in &mut shown.spares {
@@ -268,6 +272,31 @@ fn decorate(device: &mut api::Device, live: &Live, function: &str) {
         });
     }
     device.children.iter_mut().for_each(|child| decorate(child, live, function));
+}
+
+/// How full a cache device is, and what was found on it when it was opened.
+fn tell_of_ring(device: &mut api::Device, rings: &[DeviceStatus]) {
+    let Some(ring) = rings.iter().find(|ring| ring.vdev.to_string() == device.guid) else { return };
+    device.space = Some(api::Space {
+        size: ring.size,
+        allocated: ring.used,
+        free: ring.size.saturating_sub(ring.used),
+        fragmentation: None,
+        capacity: (u128::from(ring.used) * 100).checked_div(ring.size.into()).unwrap_or(0) as u64,
+    });
+    let said = match &ring.recovered {
+        None => "(rebuilding)".to_owned(),
+        // It was empty.
+        Some(found) if found.of_blocks == 0 => return,
+        Some(found) if found.blocks == found.of_blocks => format!("(recovered {} blocks)", found.blocks),
+        Some(found) => {
+            format!("(recovered {} of {} blocks, because {})", found.blocks, found.of_blocks, found.because)
+        }
+    };
+    device.note = Some(match device.note.take() {
+        Some(note) => format!("{note}  {said}"),
+        None => said,
+    });
 }
 
 /// What of a pool has to be read.
@@ -436,6 +465,7 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
             capacity: space.capacity(),
         }),
         device_bytes: vdev.device_bytes,
+        io: None,
         children: vdev
             .children
             .iter()

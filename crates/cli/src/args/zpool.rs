@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{
     Rewind, Search, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolInitialize, ZpoolOffline, ZpoolOnline,
@@ -52,6 +52,8 @@ pub(crate) enum Zpool {
     Status(ZpoolStatus),
     /// Show pools with their size, use and health
     List(ZpoolList),
+    /// Show what devices do: operations, bytes, times, queues
+    Iostat(ZpoolIostat),
     /// Show properties of pools
     Get(ZpoolGet),
     /// Set a property of pools
@@ -199,6 +201,67 @@ pub(crate) struct ZpoolList {
     pub(crate) json: bool,
     /// Pools; all if none is named
     pub(crate) pools: Vec<String>,
+}
+
+/// What is printed before each report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Timestamp {
+    /// Seconds since 1970
+    U,
+    /// The date
+    D,
+}
+
+/// `zpool iostat`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first report is of the time since the pool was opened, per second; each later one of the interval. What is counted
+is what reaches devices: what was joined into one transfer counts once, a write to a mirror on each side.
+
+  -l  total_wait  from being wanted to being done    disk_wait  the part of it that the device took
+      syncq_wait asyncq_wait scrub trim rebuild      the rest of it, by who wanted it: somebody who waits, nobody yet
+                                                     (read ahead, transaction groups), a scan, a trim
+  -q  pend  waiting for their turn now               activ  with the device now
+  -r  ind   transfers of one block                   agg  of several")]
+pub(crate) struct ZpoolIostat {
+    /// The devices of each pool too
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// How long things took on average
+    #[arg(short = 'l')]
+    pub(crate) latency: bool,
+    /// What waits and what is under way now
+    #[arg(short = 'q')]
+    pub(crate) queues: bool,
+    /// Histograms of sizes
+    #[arg(short = 'r')]
+    pub(crate) size_histogram: bool,
+    /// Histograms of times
+    #[arg(short = 'w')]
+    pub(crate) latency_histogram: bool,
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers: bytes and nanoseconds
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// Leave out the report of the time since the pool was opened
+    #[arg(short = 'y')]
+    pub(crate) skip: bool,
+    /// Headers once only
+    #[arg(short = 'n')]
+    pub(crate) header_once: bool,
+    /// Print the time before each report: seconds since 1970 (u), or the date (d)
+    #[arg(short = 'T', value_name = "u|d", value_enum)]
+    pub(crate) timestamp: Option<Timestamp>,
+    #[command(flatten)]
+    pub(crate) names: DeviceNames,
+    /// JSON, one object a line: counts, and the seconds in which they were counted
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Pools, or devices; all pools if none is named. Then seconds, and how often
+    #[arg(value_name = "POOL|DEVICE… [INTERVAL [COUNT]]")]
+    pub(crate) words: Vec<String>,
 }
 
 /// `zpool get`

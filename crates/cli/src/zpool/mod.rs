@@ -6,6 +6,7 @@ mod events;
 pub(crate) mod get;
 mod history;
 mod import;
+mod iostat;
 mod list;
 mod names;
 mod scan;
@@ -53,6 +54,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Wait(args) => wait::run(args, context).await,
         Zpool::Status(args) => status::run(args, context).await,
         Zpool::List(args) => list::run(args, context).await,
+        Zpool::Iostat(args) => iostat::run(args, context).await,
         Zpool::Get(args) => get::run(args, context).await,
     }
 }

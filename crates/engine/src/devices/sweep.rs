@@ -27,7 +27,7 @@ use disk::Disk;
 use ondisk::nvlist::NvList;
 use parking_lot::Mutex;
 use pool::{
-    vdev::{Kind, LABEL_START, Tree, Vdev},
+    vdev::{Counted, Kind, LABEL_START, Tree, Vdev, Work},
     zap::Zap,
 };
 
@@ -432,7 +432,8 @@ fn zap_of(config: &mut NvList, guid: u64) -> Option<u64> {
 /// The device of a leaf that is in use.
 fn disk(tree: &Tree, guid: u64) -> Result<Arc<dyn Disk>, OpError> {
     let place = find::leaf(tree, guid)?;
-    let disk = place.vdev.leaf.as_ref().and_then(|leaf| leaf.timed()).filter(|_| place.vdev.is_readable());
+    let leaf = place.vdev.leaf.as_ref().filter(|_| place.vdev.is_readable());
+    let disk = leaf.and_then(|leaf| Some(Counted::over(leaf.timed()?, &leaf.pulse, Work::Initialize, None)));
     disk.ok_or_else(|| refused("device is unavailable"))
 }
 

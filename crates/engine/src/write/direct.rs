@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use ondisk::blkptr::Dva;
 use pool::{
     PoolIo,
-    vdev::{LABEL_START, Vdev},
+    vdev::{LABEL_START, Vdev, Work},
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -206,13 +206,18 @@ impl Leaf {
         let start = LABEL_START + offset;
         let write =
             |data: Bytes| if durable { disk.write_through(start, data) } else { disk.write(start, data) };
-        let begun = Instant::now();
+        let mut job = self.0.pulse.tally.enqueue(Work::SyncWrite);
+        job.issue();
+        let (begun, len) = (Instant::now(), data.len() as u64);
         let mut result = write(data.clone()).await;
         if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
             // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
             result = write(data).await;
         }
         self.0.took(begun.elapsed());
+        if result.is_ok() {
+            job.end(len, false);
+        }
         self.settle(result, "write")
     }
 

@@ -17,7 +17,7 @@
 //! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
 //! overview.md §6 D, §7.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
@@ -32,7 +32,7 @@ use ondisk::{
     nvlist::{Encoding, NvList, Value},
     uberblock::Uberblock,
 };
-use pool::vdev::{Class, Kind, Tree, Vdev};
+use pool::vdev::{Class, Kind, Tree, Vdev, Work};
 
 use crate::{EngineError, devices::diagnose::Reports, events::IoError};
 
@@ -63,6 +63,16 @@ struct Leaf<'a> {
     disk: Arc<dyn Disk>,
     labels: [u64; LABELS],
     ring: Ring,
+}
+
+impl Leaf<'_> {
+    async fn write(&self, at: u64, bytes: Bytes) -> io::Result<()> {
+        let (len, write) = (bytes.len() as u64, self.disk.write(at, bytes));
+        match &self.vdev.leaf {
+            Some(leaf) => leaf.pulse.tally.time(Work::SyncWrite, len, write).await,
+            None => write.await,
+        }
+    }
 }
 
 /// Commits `uberblock`: after this, the pool is what its root says. `config` is the pool's configuration if
@@ -320,7 +330,7 @@ async fn write_labels(
         for number in which {
             let start = leaf.labels[number];
             let bytes = sealed(region.clone(), start + CONFIG_OFFSET);
-            written |= done(reports, leaf, leaf.disk.write(start + CONFIG_OFFSET, bytes).await);
+            written |= done(reports, leaf, leaf.write(start + CONFIG_OFFSET, bytes).await);
         }
         written && done(reports, leaf, leaf.disk.flush().await)
     });
@@ -347,7 +357,7 @@ async fn write_uberblock(
         let mut written = false;
         for start in leaf.labels {
             let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
-            written |= done(reports, leaf, leaf.disk.write(at, bytes).await);
+            written |= done(reports, leaf, leaf.write(at, bytes).await);
         }
         written && done(reports, leaf, leaf.disk.flush().await)
     });
@@ -370,7 +380,7 @@ fn settled(written: bool, uberblock: &Uberblock) -> Result<(), EngineError> {
 }
 
 /// Whether an operation worked; a failure is counted on the leaf, and told.
-fn done(reports: &Reports, leaf: &Leaf<'_>, result: std::io::Result<()>) -> bool {
+fn done(reports: &Reports, leaf: &Leaf<'_>, result: io::Result<()>) -> bool {
     if let Err(error) = &result {
         tracing::warn!(device = %leaf.vdev, %error, "label not written");
         leaf.vdev.counters.count_write();
@@ -408,7 +418,7 @@ fn geometry(disk: &Arc<dyn Disk>) -> Result<Geometry, EngineError> {
     Geometry::new(info.size).ok_or_else(|| EngineError::Device(format!("{} is too small", info.path)))
 }
 
-fn device_error(error: std::io::Error) -> EngineError {
+fn device_error(error: io::Error) -> EngineError {
     let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
     EngineError::Device(format!("{error}{source}"))
 }

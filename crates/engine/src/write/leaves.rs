@@ -28,7 +28,7 @@ use bytes::Bytes;
 use disk::IoBuf;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use pool::vdev::{LABEL_START, Vdev};
+use pool::vdev::{LABEL_START, Vdev, Work};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
@@ -424,6 +424,7 @@ impl Leaves {
             return self.fall_behind(index, "it was away");
         }
         let (start, places) = (LABEL_START + run.start, run.places);
+        let is_joined = run.pieces.len() > 1;
         let data = join(run.pieces, (run.needed - run.start) as usize);
         let cost = data.len().max(TRANSFER_COST);
         let (gate, target) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.target));
@@ -431,15 +432,22 @@ impl Leaves {
         self.device_bytes += data.len() as u64;
         self.cost_in_flight += cost;
         self.in_flight.get_mut().push(Box::pin(async move {
+            let mut job = target.pulse.tally.enqueue(Work::AsyncWrite);
             // The gate is never closed.
             let _turn = gate.acquire_many(target.urgency.weight()).await;
-            let begun = Instant::now();
+            job.issue();
+            let (begun, len) = (Instant::now(), data.len() as u64);
             let mut result = disk.write(start, data.clone()).await;
             if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
                 // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
                 result = disk.write(start, data).await;
             }
             target.took(begun.elapsed());
+            if result.is_ok() {
+                job.end(len, is_joined);
+            } else {
+                drop(job);
+            }
             Done { guid: target.guid, cost, result, places }
         }));
     }

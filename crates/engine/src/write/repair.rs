@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use pool::{
     PoolIo,
     io::{Repair, Turns},
-    vdev::{LABEL_START, Vdev},
+    vdev::{Job, LABEL_START, Vdev, Work},
 };
 
 use super::layout::{Sink, Top};
@@ -134,16 +134,24 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
     let len: usize = run.iter().map(|piece| piece.data.len()).sum();
     let births: Vec<u64> = run.iter().map(|piece| piece.birth).collect();
     let start = LABEL_START + run.first().map_or(0, |piece| piece.offset);
+    let is_joined = run.len() > 1;
     let data = join(run, len);
-    let _turn = turns.turn(vdev, len).await;
     let leaf = vdev.leaf.as_ref();
+    let mut job = leaf.map(|leaf| leaf.pulse.tally.enqueue(Work::AsyncWrite));
+    let _turn = turns.turn(vdev, len).await;
     let Some(disk) = leaf.and_then(|leaf| leaf.timed()).filter(|_| vdev.is_readable()) else {
         return (vdev.guid, len as u64, births, false);
     };
+    job.iter_mut().for_each(Job::issue);
     let mut result = disk.write(start, data.clone()).await;
     if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
         // Once more: a bus reset looks like a failed write.
         result = disk.write(start, data).await;
+    }
+    if result.is_ok()
+        && let Some(job) = job
+    {
+        job.end(len as u64, is_joined);
     }
     if let Err(error) = &result {
         vdev.counters.count_write();

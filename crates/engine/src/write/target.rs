@@ -30,7 +30,7 @@ pub(crate) struct Target {
     condition: Arc<Condition>,
     counters: Arc<Counters>,
     pub(crate) missed: Arc<Missed>,
-    pulse: Arc<Pulse>,
+    pub(super) pulse: Arc<Pulse>,
     pub(super) urgency: Arc<Urgency>,
     shared: Arc<Doubts>,
     reports: Arc<Reports>,

@@ -136,7 +136,7 @@ impl Reader {
             return outcomes;
         }
         // What fails here is read again below, where failures are counted.
-        let trail = Trail::quiet();
+        let trail = Trail::quiet().ahead(access == Some(Access::Prefetch));
         let range = Range { offset: start, len: (end - start) as usize, birth: 0, scratch: false };
         let data = self.read_leaf(leaf, range, &trail).await;
         let shared = cache::Transfer::new();

@@ -286,6 +286,7 @@ impl Reader {
             range.offset.checked_add(if range.scratch { LABEL_START - SCRATCH } else { LABEL_START })?;
         let units = u32::try_from(range.len).ok()?.div_ceil(IN_FLIGHT_UNIT);
         let (deadline, patience) = (leaf.condition.deadline(), trail.patience());
+        let mut job = leaf.pulse.tally.enqueue(trail.work());
         // Neither semaphore is ever closed. Who waits for as long as it takes keeps nobody else from reading.
         let (_turn, _memory) = match patience {
             Patience::Endless => (None, None),
@@ -299,10 +300,13 @@ impl Reader {
                 (turn, Some(self.gate.acquire_many(units).await.ok()?))
             }
         };
+        job.issue();
         let beat = leaf.pulse.begin(trail.demand());
         match deadline.read(&disk, start, range.len, patience).await {
             Ok(data) => {
                 beat.end();
+                // What is quiet is several blocks in one transfer.
+                job.end(range.len as u64, !trail.tells());
                 Some(data.freeze())
             }
             Err(Unread { error, is_late }) => {

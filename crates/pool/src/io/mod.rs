@@ -478,7 +478,8 @@ impl Reader {
             self.keep_read(bp, at, access, raw, &content, Memory::Foreign);
             return Ok(content);
         }
-        let raw = self.read_raw_along(bp, at, Trail::default()).await?;
+        let trail = Trail::default().ahead(access == Access::Prefetch);
+        let raw = self.read_raw_along(bp, at, trail).await?;
         let content = self.content(bp, at, &raw)?;
         self.keep_read(bp, at, access, raw, &content, Memory::Own);
         Ok(content)

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{
     error::{BlockErrorKind, Evidence},
-    vdev::{Demand, Vdev, deadline::Patience},
+    vdev::{Demand, Vdev, Work, deadline::Patience},
 };
 
 /// Enough to tell every column of a wide stripe; more would only repeat itself.
@@ -25,6 +25,8 @@ pub(crate) struct Trail {
     unsupported: Mutex<Option<String>>,
     /// It is a scan that reads.
     scan: bool,
+    /// Nobody has asked for it yet.
+    ahead: bool,
     /// Some device did not answer in time,
     late: AtomicBool,
     /// and nobody else has the block, so that it is waited for.
@@ -64,6 +66,20 @@ impl Trail {
     /// Of a block that a scan reads.
     pub(crate) fn of_scan() -> Self {
         Self { scan: true, ..Self::default() }
+    }
+
+    /// Whether nobody has asked for it yet.
+    pub(crate) fn ahead(self, ahead: bool) -> Self {
+        Self { ahead, ..self }
+    }
+
+    /// What kind of read it is.
+    pub(crate) fn work(&self) -> Work {
+        match (self.scan, self.ahead) {
+            (true, _) => Work::Scrub,
+            (false, true) => Work::AsyncRead,
+            (false, false) => Work::SyncRead,
+        }
     }
 
     /// For whom is read.

@@ -30,6 +30,7 @@ mod pulse;
 pub mod raidz;
 mod reshape;
 mod state;
+mod tally;
 mod txgs;
 
 pub use condition::{Condition, Standing};
@@ -38,6 +39,7 @@ pub use indirect::Mapping;
 pub use pulse::{Beat, Demand, Pulse, SLOW};
 pub use raidz::{Geometry, Reflow};
 pub use state::{Aux, Counters, Errors, State};
+pub use tally::{Counted, Job, SIZES, TIMES, Tallied, Tally, Work};
 pub use txgs::{Missed, TxgSet};
 
 /// Bytes before the allocatable space of a leaf: two labels and the boot area.

@@ -14,6 +14,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::Tally;
+
 /// An I/O that took longer is counted: `zpool status -s`.
 pub const SLOW: Duration = Duration::from_secs(30);
 /// Share of a new sample in the average: 1/8.
@@ -34,6 +36,8 @@ pub struct Pulse {
     clients: Beats,
     scans: Beats,
     slow: AtomicU64,
+    /// What was done, for whoever wants to see it.
+    pub tally: Tally,
 }
 
 #[derive(Debug, Default)]

@@ -1,0 +1,309 @@
+//! `zpool iostat`: what the devices of pools do, in the columns and histograms of OpenZFS.
+//!
+//! The process that has a pool open counts ([`server::iostat`]): the daemon, or without one this command, which then shows
+//! what it took to open the pool. The first report is since the pool was opened, per second; later ones are of the
+//! interval. Columns and their meaning: docs/format/arc.md §5.3.
+
+mod histogram;
+mod object;
+mod rows;
+
+use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
+
+use server::{
+    api::{Device, iostat::PoolIo},
+    client::Client,
+    host::{Foreign, Settings, chain},
+    iostat,
+    pool::{Pool, vdev::Tallied},
+    view,
+};
+
+use super::finish;
+use crate::{
+    args::{Timestamp, ZpoolIostat},
+    context::{Context, FAILED, print},
+    repeat,
+};
+
+/// Lines between two headers on a terminal.
+const HEADER_EVERY: usize = 20;
+/// Kinds that have an id and no place in the picture.
+const HIDDEN: [&str; 2] = ["hole", "indirect"];
+
+pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<ExitCode> {
+    let usage = |wrong: &str| context.usage(&["zpool", "iostat"], wrong);
+    if (args.latency_histogram || args.size_histogram) && (args.latency || args.queues) {
+        return Err(usage("histograms (-r, -w) cannot be shown with -l or -q").into());
+    }
+    let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
+    let (mut source, mut failures) = Source::find(context, asked.names).await?;
+    let mut last = source.look().await?;
+    let wanted = Wanted::of(&last, asked.names, &mut failures);
+    if last.is_empty() && asked.names.is_empty() {
+        eprintln!("no pools available");
+        return Ok(finish(&failures));
+    }
+    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    if !asked.names.is_empty() && wanted.is_empty() {
+        return Ok(ExitCode::from(FAILED));
+    }
+    let (mut reports, mut lines) = (0_u64, 0);
+    // What was counted since each pool was opened; `-y` leaves it out.
+    let mut shown = (!args.skip || asked.interval.is_none()).then(|| last.clone());
+    loop {
+        if let Some(pools) = shown.take() {
+            let is_due = reports == 0
+                || (!args.header_once
+                    && (args.verbose || (std::io::stdout().is_terminal() && lines >= HEADER_EVERY)));
+            if is_due {
+                lines = 0;
+            }
+            let text = report(&pools, &wanted, &args, is_due);
+            lines += text.lines().count();
+            print(&text)?;
+            reports += 1;
+        }
+        let is_last = asked.count.map_or(asked.interval.is_none(), |count| reports >= count);
+        let Some(interval) = asked.interval.filter(|_| !is_last) else { break };
+        tokio::time::sleep(interval).await;
+        let now = source.look().await?;
+        shown = Some(now.iter().map(|pool| since(pool, &last)).collect());
+        last = now;
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Who counts.
+enum Source {
+    Daemon(Client),
+    /// Pools that no daemon has, opened for this.
+    Here(Vec<(Arc<Pool>, bool)>),
+}
+
+impl Source {
+    /// The daemon, if it has all the pools that are meant; else those of them that are found here.
+    async fn find(context: &Context, names: &[String]) -> anyhow::Result<(Self, Vec<String>)> {
+        let places = context.places(&[]);
+        let daemon = match places.named() {
+            [] => Client::find(&context.socket()).await?,
+            _ => None,
+        };
+        if let Some(daemon) = daemon {
+            return Ok((Self::Daemon(daemon), Vec::new()));
+        }
+        let known = places.all().await?;
+        let (mut pools, mut failures) = (Vec::new(), known.problems);
+        let is_named = |name: &str| names.iter().any(|asked| asked == name);
+        let some_named = known.pools.iter().any(|(candidate, _)| is_named(&candidate.name));
+        for (candidate, remembered) in &known.pools {
+            if some_named && !is_named(&candidate.name) {
+                continue;
+            }
+            let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
+            match server::host::open(candidate, remembered.as_ref(), &settings).await {
+                Ok(opened) => {
+                    opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                    let is_writable =
+                        remembered.as_ref().is_some_and(|pool| !pool.read_only && pool.txg.is_none());
+                    pools.push((opened.pool, is_writable));
+                }
+                Err(error) => failures.push(chain(&error)),
+            }
+        }
+        Ok((Self::Here(pools), failures))
+    }
+
+    async fn look(&mut self) -> anyhow::Result<Vec<PoolIo>> {
+        match self {
+            Self::Daemon(daemon) => Ok(daemon.iostat(None).await?.pools),
+            Self::Here(pools) => {
+                let mut found = Vec::new();
+                for (pool, is_writable) in pools {
+                    found.push(iostat::of(pool, view::pool(pool, !*is_writable).await));
+                }
+                Ok(found)
+            }
+        }
+    }
+}
+
+/// What is to be shown.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Guids of pools; all if there is nothing else.
+    pools: Vec<String>,
+    /// Guids of devices, in the order they were named.
+    devices: Vec<String>,
+    all: bool,
+}
+
+impl Wanted {
+    /// Each name is a pool, or a device as `zpool status` names it: of the first pool named, if one was.
+    fn of(pools: &[PoolIo], names: &[String], failures: &mut Vec<String>) -> Self {
+        let mut wanted = Self { all: names.is_empty(), ..Self::default() };
+        for name in names {
+            if let Some(pool) = pools.iter().find(|pool| pool.name == *name || pool.guid == *name) {
+                wanted.pools.push(pool.guid.clone());
+                continue;
+            }
+            let among =
+                pools.iter().filter(|pool| wanted.pools.is_empty() || wanted.pools.contains(&pool.guid));
+            let found =
+                among.flat_map(|pool| [&pool.root].into_iter().chain(&pool.cache)).find_map(|device| {
+                    find(device, &|device| {
+                        device.name == *name || device.guid == *name || device.path.as_deref() == Some(name)
+                    })
+                });
+            match found {
+                Some(device) => wanted.devices.push(device.guid.clone()),
+                None if wanted.pools.is_empty() => {
+                    failures.push(format!("cannot open '{name}': no such pool or device"));
+                }
+                None => failures.push(format!("cannot open '{name}': no such device in the pool")),
+            }
+        }
+        wanted
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.devices.is_empty()
+    }
+}
+
+/// The first device that is meant, from `device` down.
+fn find<'a>(device: &'a Device, is_it: &dyn Fn(&Device) -> bool) -> Option<&'a Device> {
+    if is_it(device) {
+        return Some(device);
+    }
+    device.children.iter().find_map(|child| find(child, is_it))
+}
+
+/// What happened since an earlier look; of what was not there then, all.
+fn since(now: &PoolIo, before: &[PoolIo]) -> PoolIo {
+    let Some(old) = before.iter().find(|pool| pool.guid == now.guid) else { return now.clone() };
+    let mut happened = now.clone();
+    subtract(&mut happened.root, &old.root);
+    for device in &mut happened.cache {
+        if let Some(old) = old.cache.iter().find(|old| old.guid == device.guid) {
+            subtract(device, old);
+        }
+    }
+    happened
+}
+
+fn subtract(device: &mut Device, before: &Device) {
+    if let (Some(now), Some(old)) = (&device.io, &before.io) {
+        device.io = Some(now.since(old));
+    }
+    for child in &mut device.children {
+        if let Some(old) = before.children.iter().find(|old| old.guid == child.guid) {
+            subtract(child, old);
+        }
+    }
+}
+
+/// Whether a device has its line.
+fn is_shown(device: &Device) -> bool {
+    !HIDDEN.contains(&device.kind.as_str())
+}
+
+/// What a device did.
+fn work(device: &Device) -> Tallied {
+    device.io.clone().unwrap_or_default()
+}
+
+/// One report.
+fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, with_header: bool) -> String {
+    let pools: Vec<&PoolIo> = pools
+        .iter()
+        .filter(|pool| wanted.all || !wanted.devices.is_empty() || wanted.pools.contains(&pool.guid))
+        .collect();
+    let devices: Vec<&Device> = wanted
+        .devices
+        .iter()
+        .filter_map(|guid| {
+            let tops = pools.iter().flat_map(|pool| [&pool.root].into_iter().chain(&pool.cache));
+            tops.into_iter().find_map(|device| find(device, &|device| device.guid == *guid))
+        })
+        .collect();
+    let mut out = String::new();
+    if !args.json {
+        match args.timestamp {
+            Some(Timestamp::U) => out.push_str(&format!("{}\n", now())),
+            Some(Timestamp::D) => out.push_str(&format!("{}\n", view::moment(now()))),
+            None => {}
+        }
+    }
+    match () {
+        () if args.json => out.push_str(&object::line(&pools, &devices, args)),
+        () if args.latency_histogram || args.size_histogram => {
+            histogram::render(&mut out, &pools, &devices, args)
+        }
+        () => rows::render(&mut out, &pools, &devices, args, with_header),
+    }
+    out
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Devices in the order and depth in which they are shown, and the titles of their sections.
+enum Line<'a> {
+    Device(&'a Device, usize),
+    Section(&'static str),
+}
+
+/// A pool and, if they are wanted, the devices below it.
+fn lines(pool: &PoolIo, verbose: bool) -> Vec<Line<'_>> {
+    let mut found = vec![Line::Device(&pool.root, 0)];
+    if !verbose {
+        return found;
+    }
+    for (class, title) in
+        [("normal", None), ("dedup", Some("dedup")), ("special", Some("special")), ("log", Some("logs"))]
+    {
+        let mut tops = pool.root.children.iter().filter(|top| is_shown(top) && top.class == class).peekable();
+        if tops.peek().is_some() {
+            found.extend(title.map(Line::Section));
+        }
+        tops.for_each(|top| descend(top, 2, &mut found));
+    }
+    if !pool.cache.is_empty() {
+        found.push(Line::Section("cache"));
+    }
+    pool.cache.iter().for_each(|device| descend(device, 2, &mut found));
+    found
+}
+
+fn descend<'a>(device: &'a Device, depth: usize, found: &mut Vec<Line<'a>>) {
+    found.push(Line::Device(device, depth));
+    device.children.iter().for_each(|child| descend(child, depth + 2, found));
+}
+
+/// How wide the column of names is.
+fn name_width(pools: &[&PoolIo], devices: &[&Device], args: &ZpoolIostat) -> usize {
+    let of = |device: &Device, depth: usize| depth + args.names.of(device).chars().count();
+    let named = devices.iter().map(|device| of(device, 0)).max();
+    let all = pools.iter().flat_map(|pool| lines(pool, args.verbose)).map(|line| match line {
+        Line::Device(device, depth) => of(device, depth),
+        Line::Section(title) => title.len(),
+    });
+    let widest = if devices.is_empty() { all.max() } else { named };
+    widest.unwrap_or(0).max(10)
+}
+
+/// A time as OpenZFS shortens it: whole numbers, `-` for none.
+fn time(nanos: u64, exact: bool) -> String {
+    match nanos {
+        0 => "-".to_owned(),
+        nanos if exact => nanos.to_string(),
+        0..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => format!("{}us", nanos / 1_000),
+        1_000_000..1_000_000_000 => format!("{}ms", nanos / 1_000_000),
+        _ => format!("{}s", nanos / 1_000_000_000),
+    }
+}

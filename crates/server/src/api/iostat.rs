@@ -1,0 +1,26 @@
+//! What the devices of pools have done.
+
+use serde::{Deserialize, Serialize};
+
+use super::Device;
+
+/// Answer of `/v1/iostat`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IostatList {
+    /// By name.
+    pub pools: Vec<PoolIo>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolIo {
+    /// Name.
+    pub name: String,
+    /// Guid.
+    pub guid: String,
+    /// Its devices; each says what it has done in `io`.
+    pub root: Device,
+    /// Cache devices, which are not part of the root.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache: Vec<Device>,
+}

@@ -1,0 +1,58 @@
+//! What the devices of pools have done, as the control socket shows it: leaves count, what is above them is the sum.
+//!
+//! A pool is what has been allocated and what its devices did. Cache devices stand beside it, as they hold nothing that is
+//! the pool's own.
+
+use std::collections::BTreeMap;
+
+use pool::{
+    Pool,
+    vdev::{Tallied, Vdev},
+};
+
+use crate::{
+    api::{
+        self, Device,
+        iostat::{IostatList, PoolIo},
+    },
+    ops::Held,
+    view,
+};
+
+/// All pools that are open here, or the one of this name or guid.
+pub async fn list(held: &[std::sync::Arc<Held>], name: Option<&str>) -> IostatList {
+    let mut pools = Vec::new();
+    for held in held {
+        let view = held.view();
+        let is_meant = |name: &str| view.name() == name || name.parse() == Ok(view.guid());
+        if name.is_none_or(is_meant) {
+            pools.push(of(&view, view::held(held).await));
+        }
+    }
+    pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
+    IostatList { pools }
+}
+
+/// What the devices of a pool have done since it was opened.
+#[must_use]
+pub fn of(pool: &Pool, shown: api::Pool) -> PoolIo {
+    let tree = pool.tree();
+    let leaves = tree.leaves().into_iter().chain(pool.l2cache());
+    let tallied = |vdev: &Vdev| Some((vdev.guid.to_string(), vdev.leaf.as_ref()?.pulse.tally.get()));
+    let leaves: BTreeMap<String, Tallied> = leaves.filter_map(tallied).collect();
+    let api::Pool { name, guid, mut root, mut cache, .. } = shown;
+    sum(&mut root, &leaves);
+    cache.iter_mut().for_each(|device| {
+        sum(device, &leaves);
+    });
+    PoolIo { name, guid, root, cache }
+}
+
+fn sum(device: &mut Device, leaves: &BTreeMap<String, Tallied>) -> Tallied {
+    let mut all = leaves.get(&device.guid).cloned().unwrap_or_default();
+    for child in &mut device.children {
+        all.add(&sum(child, leaves));
+    }
+    device.io = Some(all.clone());
+    all
+}
