@@ -94,18 +94,34 @@ impl Curve {
     #[inline]
     pub fn access(&mut self, id: u64, size: u32) {
         self.seen += f64::from(size);
+        self.look(id, size, f64::from(size));
+    }
+
+    /// A block came in that nobody asked for: written, or read ahead. It is used as by an access, and not counted.
+    pub fn fill(&mut self, id: u64, size: u32) {
+        self.look(id, size, 0.0);
+    }
+
+    /// What was counted so far weighs this much of what it did.
+    pub fn fade(&mut self, by: f64) {
+        self.reuse.iter_mut().for_each(|units| *units *= by);
+        self.first *= by;
+        self.seen *= by;
+    }
+
+    #[inline]
+    fn look(&mut self, id: u64, size: u32, weight: f64) {
         // Not the identity itself: policies choose their samples by it.
         let hash = mix(id ^ 0x5851_f42d_4c95_7f2d);
         if hash < self.threshold {
-            self.sample(hash, size);
+            self.sample(hash, size, weight);
         }
     }
 
-    fn sample(&mut self, hash: u64, size: u32) {
+    fn sample(&mut self, hash: u64, size: u32, weight: f64) {
         if self.blocks.len() + 1 >= self.marks.len() {
             self.compact();
         }
-        let weight = f64::from(size);
         match self.used.get(hash) {
             Some(time) => {
                 let younger = self.sum(self.blocks.len()) - self.sum(time as usize + 1);

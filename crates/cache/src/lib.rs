@@ -7,6 +7,7 @@
 //!             ├ Arc        as published, to the digit
 //!             └ Adaptive   the default: Queues under the rules that Minis show to be best
 //!   any  ─▶ Curve: what LRU would miss at every other size
+//!   a sample ─▶ Advisor: what the live policy would hit with more memory, or with a SecondTier below
 //! ```
 //! No I/O, no clock, no randomness, no lock but the atomics of [`HitBuffer`], no bytes of blocks: a cache holds the
 //! blocks, a simulation ([`trace`]) only counts them, and both ask the same code. The same accesses in the same order
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod adaptive;
+mod advisor;
 mod arc;
 mod curve;
 mod ghosts;
@@ -23,21 +25,27 @@ mod hits;
 mod index;
 mod judge;
 mod mini;
+mod model;
 mod plain;
 mod policy;
 mod queues;
 mod rules;
+mod second;
+mod seen;
 mod slab;
 pub mod trace;
 
 pub use self::{
     adaptive::Adaptive,
+    advisor::{Advisor, Kind, Outlook, Point, RAM, SECOND},
     arc::Arc,
     curve::{Curve, KEYS},
     hits::HitBuffer,
     index::Index,
     plain::Plain,
     policy::{Block, GhostHits, Policy, Slot, Usage},
+    second::SecondTier,
+    seen::Seen,
 };
 
 /// Spreads the bits of one word over all 64 (the finaliser of SplitMix64, public domain): a bijection.

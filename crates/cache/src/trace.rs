@@ -9,6 +9,7 @@ use crate::{
     index::Index,
     mix,
     policy::{Block, Policy, Slot},
+    second::SecondTier,
 };
 
 /// Bytes of a block.
@@ -119,6 +120,8 @@ pub struct Score {
     pub bytes: u64,
     /// Those that lay in missed blocks.
     pub byte_misses: u64,
+    /// Missed blocks that a second tier had.
+    pub second_hits: u64,
 }
 
 impl Score {
@@ -141,6 +144,14 @@ impl Score {
     }
 }
 
+impl Score {
+    /// Accesses that found nothing in the second tier either, of all; 0 of none.
+    #[must_use]
+    pub fn both_miss_ratio(&self) -> f64 {
+        ratio(self.block_misses - self.second_hits, self.accesses)
+    }
+}
+
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -152,13 +163,24 @@ pub struct Simulation<P> {
     places: Index,
     /// Identity of the block in each place.
     ids: Vec<u64>,
+    second: Option<SecondTier>,
     score: Score,
 }
 
 impl<P: Policy> Simulation<P> {
     /// An empty cache that asks this policy.
     pub fn new(policy: P) -> Self {
-        Self { policy, places: Index::default(), ids: Vec::new(), score: Score::default() }
+        Self { policy, places: Index::default(), ids: Vec::new(), second: None, score: Score::default() }
+    }
+
+    /// The same with a cache device below it, which gets what it evicts.
+    pub fn with_second(policy: P, second: SecondTier) -> Self {
+        Self { second: Some(second), ..Self::new(policy) }
+    }
+
+    /// The cache device.
+    pub const fn second(&self) -> Option<&SecondTier> {
+        self.second.as_ref()
     }
 
     /// What happened so far.
@@ -187,6 +209,12 @@ impl<P: Policy> Simulation<P> {
     /// Plays the access to one block; whether it was there.
     #[inline]
     pub fn access(&mut self, block: u64) -> bool {
+        self.access_evicting(block, &mut |_| ())
+    }
+
+    /// The same, and names what goes for it by its identity, [`mix`] of its number.
+    #[inline]
+    pub fn access_evicting(&mut self, block: u64, evicted: &mut dyn FnMut(u64)) -> bool {
         self.score.accesses += 1;
         let id = mix(block);
         if let Some(slot) = self.places.get(id) {
@@ -194,10 +222,18 @@ impl<P: Policy> Simulation<P> {
             return true;
         }
         self.score.block_misses += 1;
-        let Self { policy, places, ids, .. } = self;
+        let Self { policy, places, ids, second, .. } = self;
+        if let Some(second) = second {
+            self.score.second_hits += u64::from(second.get(id));
+        }
         let slot = policy.insert(Block { id, size: 1 }, &mut |slot| {
-            let gone = places.remove(ids[slot.0 as usize]);
+            let id = ids[slot.0 as usize];
+            let gone = places.remove(id);
             debug_assert_eq!(gone, Some(slot.0), "the policy evicted what was not here");
+            if let Some(second) = second {
+                second.offer(id, 1);
+            }
+            evicted(id);
         });
         if let Some(slot) = slot {
             let at = slot.0 as usize;

@@ -89,6 +89,10 @@ pub(crate) enum Command {
     Zilstat(Zilstat),
     /// How the ARC does: hits, misses, sizes, once or every few seconds
     Arcstat(Arcstat),
+    /// The ARC on one page: sizes, hits and misses by kind, read-ahead, cache devices
+    ArcSummary(ArcSummary),
+    /// What more memory or a cache device would be worth, by what was used lately
+    Advise(Advise),
     /// Who is told when something is wrong, and what is wrong now
     Alert(Alert),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
@@ -226,6 +230,32 @@ pub(crate) struct Arcstat {
     /// Seconds between reports, and how many
     #[arg(value_name = "INTERVAL [COUNT]")]
     pub(crate) words: Vec<String>,
+}
+
+/// `millpond arc-summary`
+#[derive(Debug, Args)]
+pub(crate) struct ArcSummary {
+    /// JSON: every number by its name
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+}
+
+/// `millpond advise`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Hit ratios are of data that somebody asked for, in memory or, with an SSD, in either. What would happen with other
+sizes is found out by miniature caches that follow a sample of what is really used; what is said of them may be off by the
+points behind '±'. What was used long ago counts less and less.")]
+pub(crate) struct Advise {
+    /// The whole curve as a table, and what plain LRU would do
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// Pools or volumes; everything if none is named
+    #[arg(value_name = "POOL|VOLUME")]
+    pub(crate) names: Vec<String>,
 }
 
 /// `millpond verify`
@@ -373,6 +403,13 @@ pub(crate) struct Cachesim {
     /// The same in thousandths of the footprint. Without either: 1,3,10,30,100,200,400
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) permille: Vec<u64>,
+    /// A cache device of so many blocks below the cache, which gets what that evicts: what it takes and keeps follows the
+    /// product's rules (repeatable, or several with commas)
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',')]
+    pub(crate) l2: Vec<u64>,
+    /// The same in thousandths of the footprint
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) l2_permille: Vec<u64>,
     /// JSON, one object a line
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,

@@ -4,7 +4,8 @@
 //! one pass; sizes in permille of the footprint need a pass before it that counts distinct blocks. Nothing of the
 //! trace is kept, so it may be longer than memory.
 //!
-//! Not here: a second level (`--l2`) comes with the cache devices.
+//! With `--l2` a cache device stands below each cache: it gets what the cache evicts, and decides by the rules of the
+//! product what of it to write and what to keep.
 
 use std::{
     fs::File,
@@ -19,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use cache::{
-    Index, Policy,
+    Index, Policy, SecondTier,
     trace::{BLOCK_BYTES, HEADER, Request, Score, Simulation},
 };
 use serde_json::json;
@@ -43,6 +44,9 @@ pub(crate) async fn run(args: Cachesim, context: &Context) -> anyhow::Result<Exi
     if let Some(bad) = args.policy.iter().find(|name| cache::policy_named(name, 1).is_none()) {
         let known = cache::POLICIES.join(", ");
         return Err(context.usage(&["cachesim"], &format!("no policy '{bad}': there are {known}")).into());
+    }
+    if args.l2.contains(&0) {
+        return Err(context.usage(&["cachesim"], "a cache device of 0 blocks holds nothing").into());
     }
     if args.size.contains(&0) {
         return Err(context.usage(&["cachesim"], "a cache of 0 blocks holds nothing").into());
@@ -73,6 +77,8 @@ struct Outcome {
     score: Score,
     /// What the policy allocated at the end.
     memory: usize,
+    /// Of a cache device below it: blocks it may hold, blocks written to it.
+    second: Option<(u64, u64)>,
 }
 
 fn simulate(args: &Cachesim, progress: &Arc<Progress>) -> anyhow::Result<Vec<Outcome>> {
@@ -83,19 +89,30 @@ fn simulate(args: &Cachesim, progress: &Arc<Progress>) -> anyhow::Result<Vec<Out
     let length = std::fs::metadata(&args.trace)
         .with_context(|| format!("cannot open '{}'", args.trace.display()))?
         .len();
-    let passes = if permille.is_empty() { 1 } else { 2 };
+    let is_relative = !permille.is_empty() || !args.l2_permille.is_empty();
+    let passes = if is_relative { 2 } else { 1 };
     progress.total.store(length.saturating_mul(passes), Relaxed);
 
-    let mut sizes = args.size.clone();
-    if !permille.is_empty() {
+    let (mut sizes, mut devices) = (args.size.clone(), args.l2.clone());
+    if is_relative {
         let footprint = footprint(&args.trace, progress)?;
-        sizes.extend(permille.iter().map(|permille| (footprint * permille / 1000).max(1)));
+        let part = |permille: &u64| (footprint * permille / 1000).max(1);
+        sizes.extend(permille.iter().map(part));
+        devices.extend(args.l2_permille.iter().map(part));
     }
+    let devices: Vec<Option<u64>> =
+        if devices.is_empty() { vec![None] } else { devices.into_iter().map(Some).collect() };
     let mut runs: Vec<(String, Simulation<Box<dyn Policy>>)> = Vec::new();
     for size in sizes {
         for name in &args.policy {
-            let policy = cache::policy_named(name, size).ok_or_else(|| anyhow!("no policy '{name}'"))?;
-            runs.push((name.clone(), Simulation::new(policy)));
+            for device in &devices {
+                let policy = cache::policy_named(name, size).ok_or_else(|| anyhow!("no policy '{name}'"))?;
+                let simulation = match device {
+                    Some(blocks) => Simulation::with_second(policy, SecondTier::new(*blocks)),
+                    None => Simulation::new(policy),
+                };
+                runs.push((name.clone(), simulation));
+            }
         }
     }
     for_each_request(&args.trace, progress, |request| {
@@ -108,6 +125,7 @@ fn simulate(args: &Cachesim, progress: &Arc<Progress>) -> anyhow::Result<Vec<Out
             capacity: simulation.policy().capacity(),
             score: simulation.score(),
             memory: simulation.policy().memory(),
+            second: simulation.second().map(|second| (second.capacity(), second.written().0)),
         })
         .collect())
 }
@@ -180,8 +198,8 @@ impl Read for Counted {
 /// One object a line, one line for each policy and size.
 fn in_json(results: &[Outcome]) -> String {
     let mut text = String::new();
-    for Outcome { policy, capacity, score, memory } in results {
-        let object = json!({
+    for Outcome { policy, capacity, score, memory, second } in results {
+        let mut object = json!({
             "policy": policy,
             "capacity_blocks": capacity,
             "requests": score.requests,
@@ -192,6 +210,17 @@ fn in_json(results: &[Outcome]) -> String {
             "byte_miss_ratio": score.byte_miss_ratio(),
             "policy_bytes": memory,
         });
+        if let (Some((blocks, written)), Some(object)) = (second, object.as_object_mut()) {
+            for (name, value) in [
+                ("l2_capacity_blocks", json!(blocks)),
+                ("l2_hits", json!(score.second_hits)),
+                ("l2_hit_ratio", json!(score.block_miss_ratio() - score.both_miss_ratio())),
+                ("l2_written_blocks", json!(written)),
+                ("both_miss_ratio", json!(score.both_miss_ratio())),
+            ] {
+                object.insert(name.to_owned(), value);
+            }
+        }
         text.push_str(&object.to_string());
         text.push('\n');
     }
@@ -202,8 +231,8 @@ fn in_words(results: &[Outcome]) -> String {
     let percent = |ratio: f64| format!("{:.2}%", ratio * 100.0);
     let rows: Vec<Vec<String>> = results
         .iter()
-        .map(|Outcome { policy, capacity, score, .. }| {
-            vec![
+        .map(|Outcome { policy, capacity, score, second, .. }| {
+            let mut row = vec![
                 policy.clone(),
                 capacity.to_string(),
                 human(capacity.saturating_mul(BLOCK_BYTES)),
@@ -211,19 +240,38 @@ fn in_words(results: &[Outcome]) -> String {
                 percent(score.block_miss_ratio()),
                 percent(score.request_miss_ratio()),
                 percent(score.byte_miss_ratio()),
-            ]
+            ];
+            if let Some((blocks, written)) = second {
+                let writes = *written as f64 / score.accesses.max(1) as f64;
+                row.extend([
+                    blocks.to_string(),
+                    score.second_hits.to_string(),
+                    percent(score.both_miss_ratio()),
+                    format!("{writes:.3}"),
+                ]);
+            }
+            row
         })
         .collect();
     let mut columns = vec![Column::left("POLICY")];
     columns.extend(
         ["BLOCKS", "SIZE", "MISSES", "MISS", "REQUESTS", "BYTES"].map(|header| Column::right(header, 6)),
     );
+    let with_second = results.iter().any(|outcome| outcome.second.is_some());
+    if with_second {
+        columns.extend(["L2", "L2HITS", "BOTH", "WRITES"].map(|header| Column::right(header, 6)));
+    }
     let mut text = render(&columns, &rows, false);
     if let Some(Outcome { score, .. }) = results.first() {
         text.push_str(&format!(
             "\n{} requests, {} block accesses. MISS of these, REQUESTS with a missed block, BYTES in missed blocks\n",
             score.requests, score.accesses
         ));
+        if with_second {
+            text.push_str(
+                "L2 blocks of the cache device, BOTH misses of the two together, WRITES blocks written to it per access\n",
+            );
+        }
     }
     text
 }

@@ -9,7 +9,9 @@
 #![expect(clippy::print_stderr, reason = "this is the command line")]
 
 mod act;
+mod advise;
 mod alert;
+mod arc_summary;
 mod arcstat;
 mod args;
 mod ask;
@@ -111,6 +113,8 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Alert(args) => alert::run(args, context).await,
         Command::Zilstat(args) => zilstat::run(args, context).await,
         Command::Arcstat(args) => arcstat::run(args, context).await,
+        Command::ArcSummary(args) => arc_summary::run(args, context).await,
+        Command::Advise(args) => advise::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Ls(args) => files::ls(args, context).await,

@@ -74,6 +74,49 @@ fn the_default_policy_is_the_one_that_is_tested_beside_it() {
 }
 
 #[test]
+fn a_cache_device_below_gets_what_is_evicted_and_is_told_apart() {
+    let (out, err, code) = cachesim(&[
+        &boots(),
+        "--policy",
+        "arc",
+        "--size",
+        "9510",
+        "--l2",
+        "1,200000",
+        "--l2-permille",
+        "200",
+        "-j",
+    ]);
+    assert_eq!(code, Some(0), "{err}");
+    let objects: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let number = |object: &Value, key: &str| object[key].as_u64().unwrap();
+    assert_eq!(objects.len(), 3);
+    let [nothing, all, some] = &objects[..] else { panic!("{out}") };
+    assert!(
+        objects.iter().all(|object| number(object, "block_misses") == 142_121),
+        "memory is as without it"
+    );
+    assert!(number(nothing, "l2_hits") < 100 && number(nothing, "l2_capacity_blocks") == 1, "{nothing}");
+    // One that holds everything that was ever evicted misses what was never seen before, and what memory still has.
+    let footprint = 95_105;
+    assert_eq!(number(all, "block_misses") - number(all, "l2_hits"), footprint, "{all}");
+    assert!(number(all, "l2_written_blocks") <= footprint);
+    let hits = number(some, "l2_hits");
+    assert!(hits > 1000 && hits < number(all, "l2_hits"), "{some}");
+    let both = some["both_miss_ratio"].as_f64().unwrap();
+    assert!((both - (142_121 - hits) as f64 / 171_569.0).abs() < 1e-9, "{some}");
+    let (out, _, code) = cachesim(&[&boots(), "--policy", "lru", "--size", "951", "--l2", "4000"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.lines().next().unwrap().contains("L2HITS") && out.contains("misses of the two together"),
+        "{out}"
+    );
+    let (_, err, code) = cachesim(&[&boots(), "--l2", "0"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("a cache device of 0 blocks holds nothing"), "{err}");
+}
+
+#[test]
 fn people_get_a_table_of_all_policies() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("tiny.csv");

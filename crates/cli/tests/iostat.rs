@@ -131,3 +131,45 @@ fn what_reaches_devices_is_counted_there_and_shown_in_columns() {
         assert!(said.contains(says), "{command}: {said}");
     }
 }
+
+#[test]
+fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_known() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    for command in ["arc-summary", "advise"] {
+        let said = lab.run(command).fails(1);
+        assert!(said.contains("no daemon answers") && said.contains("millpond serve"), "{said}");
+    }
+    lab.run(&format!("zpool create --size 256M tank {here}/a cache {here}/l2")).ok();
+    lab.run("zfs create -s -V 16M tank/v").ok();
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
+    let page = lab.run("arc-summary").ok();
+    for section in [
+        "ARC status:",
+        "ARC structural breakdown (current size):",
+        "ARC types breakdown (compressed + overhead):",
+        "ARC states breakdown (compressed + overhead):",
+        "ARC misc:",
+        "ARC total accesses:",
+        "ARC demand data accesses:",
+        "ARC predictive prefetches:",
+        "ARC states hits of all accesses:",
+        "L2ARC status:",
+        "L2ARC rebuild:",
+    ] {
+        assert!(page.lines().any(|line| line.starts_with(section)), "{section} in {page}");
+    }
+    let all = json(&lab.run("arc-summary -j").ok());
+    assert!(number(&all["arcstats"], "/c") > 0 && all["arcstats"]["rules_data"].is_string(), "{all}");
+    assert_eq!(number(&all["arcstats"], "/l2_ndev"), 1);
+    let said = lab.run("advise").ok();
+    assert!(said.ends_with("of 1000 sampled accesses so far: too few to judge by\n"), "{said}");
+    let advice = json(&lab.run("advise -j").ok());
+    assert!(number(&advice["advice"]["arc"], "/one_in") >= 64, "{advice}");
+    let said = lab.run("advise tank/nope").fails(1);
+    assert!(said.contains("cannot advise on 'tank/nope': too little of it was used lately"), "{said}");
+    // The cache device is as empty as it was made: nothing to tell of what was recovered.
+    let status = lab.run("zpool status tank").ok();
+    let line = status.lines().find(|line| line.contains("/l2 ")).unwrap();
+    assert!(line.contains("ONLINE") && line.trim_end().ends_with("0     0     0"), "{line:?}");
+}

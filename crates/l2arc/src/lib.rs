@@ -31,7 +31,6 @@ mod queue;
 mod read;
 mod rebuild;
 mod ring;
-mod seen;
 mod stats;
 mod tier;
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use cache::Seen;
 use disk::Disk;
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
@@ -23,7 +24,6 @@ use crate::{
     index::{ADDRESS_MAX, Hash, Index},
     queue::Queue,
     rebuild::Recovered,
-    seen::Seen,
     stats::{Counters, add},
 };
 
@@ -219,7 +219,7 @@ impl L2 {
             return;
         }
         counters.eligible(&block);
-        let again = shared.seen.lock().again(hash, shared.index.len());
+        let again = shared.seen.lock().again(hash.0, shared.index.len());
         if !again && config.second_eviction && !shared.is_filling() {
             add(&counters.l2_skip_first_eviction, lsize);
             return;

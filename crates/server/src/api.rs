@@ -6,6 +6,7 @@
 use pool::vdev::Tallied;
 use serde::{Deserialize, Serialize};
 
+pub mod advice;
 pub mod alerts;
 pub mod arc;
 pub mod events;

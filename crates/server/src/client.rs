@@ -165,6 +165,14 @@ impl Client {
         self.get("/v1/arc".to_owned()).await
     }
 
+    /// What more memory or a cache device would be worth.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn advice(&self) -> Result<api::advice::AdviceList, ClientError> {
+        self.get("/v1/advice".to_owned()).await
+    }
+
     /// What the devices of its pools have done, or of one of them.
     ///
     /// # Errors

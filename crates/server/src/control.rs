@@ -26,6 +26,7 @@ mod alerts;
 mod events;
 
 use crate::{
+    advice,
     alerts::Alerts,
     api::{self, DatasetQuery},
     arc,
@@ -140,6 +141,7 @@ impl ControlSocket {
             .route("/v1/served", get(served))
             .route("/v1/log", get(log))
             .route("/v1/arc", get(cache))
+            .route("/v1/advice", get(advise))
             .route("/v1/iostat", get(iostat_all))
             .route("/v1/iostat/{name}", get(iostat_one))
             .route("/v1/events", get(events::list))
@@ -227,6 +229,10 @@ async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
 
 async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
     Json(arc::report(&shared.host.cache(), &shared.host.all()))
+}
+
+async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceList> {
+    Json(advice::report(&shared.host.cache(), &shared.host.all()).await)
 }
 
 async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<api::iostat::IostatList> {

@@ -16,6 +16,7 @@
 //! The API is documented in `docs/api.md`.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod alerts;
 pub mod answers;
 pub mod api;

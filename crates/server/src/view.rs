@@ -377,7 +377,7 @@ async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
     Ok(found)
 }
 
-async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
+pub(crate) async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
     pool.dsl().await.ok()?.head_name(object).await.ok()?
 }
 

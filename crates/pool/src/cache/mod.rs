@@ -9,7 +9,7 @@
 //!
 //! * [`key`]: what a block is; [`shard`]: where it is; [`ranks`]: whether it stays; [`hot`]: decompressed copies;
 //!   [`transfer`]: memory that several blocks share; [`notes`]: what hits leave behind; [`clock`]: which uses are one;
-//!   [`room`]: the budget; [`below`]: the second tier.
+//!   [`room`]: the budget; [`below`]: the second tier; [`advice`]: what another size of it would do.
 //! * Blocks are held as they are stored. Those that were compressed and are in use are held decompressed as well, in
 //!   up to an eighth of the budget.
 //! * Bytes: a block is charged the memory it takes; what the map, the policies, half-used transfers and copies take is
@@ -24,11 +24,13 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
+use ::cache::Kind;
 use bytes::Bytes;
 use disk::IoBuf;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+mod advice;
 mod below;
 mod clock;
 mod figures;
@@ -44,6 +46,9 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
+pub use ::cache::{Outlook, Point};
+pub use advice::Advice;
+use advice::Feed;
 pub(crate) use below::Origin;
 pub use below::{Below, BelowFuture, Stored};
 use clock::Clock;
@@ -97,6 +102,7 @@ pub struct BlockCache {
     /// Memory of the shards' own.
     tables: AtomicUsize,
     left: Left,
+    feed: Arc<Feed>,
 }
 
 /// Counters of what left.
@@ -119,6 +125,8 @@ pub(crate) struct Fresh<'a> {
     /// It is stored in another form than its content.
     pub(crate) is_compressed: bool,
     pub(crate) level: u8,
+    /// The object set it is of.
+    pub(crate) objset: u64,
     pub(crate) access: Access,
     /// The tier below may have it.
     pub(crate) is_eligible: bool,
@@ -166,6 +174,7 @@ impl BlockCache {
             hot_budget: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
             left: Left::default(),
+            feed: Feed::new(replacement, budget),
         };
         cache.fit(&mut cache.ranks.lock(), &mut Gone::new());
         cache
@@ -211,6 +220,13 @@ impl BlockCache {
         let Some(hit) = self.shard(key.id).lock().hit(key, access, now) else { return Found::Nothing };
         let stripe = self.stripes.mine();
         let due = stripe.hit(access, &hit);
+        if Feed::wants(key.id)
+            && hit.class == Class::Data
+            && (hit.note.is_some() || hit.was_prefetched)
+            && self.feed.hit(key.id)
+        {
+            self.feed.play_soon(self.stripes.demand());
+        }
         if due.look {
             self.clock.look();
         }
@@ -260,7 +276,7 @@ impl BlockCache {
             Memory::Writer if is_part => Some(self.written_together(held.len())),
             _ => None,
         };
-        let mut gone = Gone::new();
+        let (mut gone, mut is_due) = (Gone::new(), false);
         {
             let mut ranks = self.ranks.lock();
             self.clock.look();
@@ -310,10 +326,22 @@ impl BlockCache {
                 };
                 self.resize(&mut self.shard(key.id).lock(), |shard| shard.insert(entry));
                 self.clock.came(u64::from(units), ranks.capacity());
+                if Feed::wants(key.id) && class == Class::Data {
+                    let kind = match (fresh.access, memory) {
+                        (Access::Prefetch, _) | (_, Memory::Writer) => Kind::Fill,
+                        (Access::Demand, _) => Kind::Miss,
+                    };
+                    let (whose, capacity) =
+                        ((fresh.origin.guid, fresh.objset), ranks.policy(class).capacity());
+                    is_due = self.feed.came(key.id, units, whose, kind, capacity);
+                }
             }
             self.fit(&mut ranks, &mut gone);
         }
         self.let_go(gone, true);
+        if is_due {
+            self.feed.play_soon(self.stripes.demand());
+        }
         if is_compressed && let Some(content) = fresh.content {
             self.warm(&key, class, content);
         }
@@ -364,6 +392,9 @@ impl BlockCache {
             self.fit(&mut ranks, &mut gone);
         }
         self.let_go(gone, false);
+        if Feed::wants(key.id) && self.feed.gone(key.id) {
+            self.feed.play_soon(self.stripes.demand());
+        }
         self.rescue();
     }
 
@@ -386,6 +417,13 @@ impl BlockCache {
     pub fn rules(&self) -> [&'static str; 2] {
         let ranks = self.ranks.lock();
         Class::ALL.map(|class| ranks.policy(class).rules())
+    }
+
+    /// What more memory or a cache device would be worth; none of a cache too small to be sampled.
+    #[must_use]
+    pub fn advice(&self) -> Option<Advice> {
+        let ghosts = self.ranks.lock().policy(Class::Data).ghost_hits();
+        self.feed.advice(self.stripes.demand(), ghosts)
     }
 
     #[inline]

@@ -114,6 +114,15 @@ impl Stripes {
         &self.stripes[self.turn.fetch_add(1, Relaxed) % STRIPES]
     }
 
+    /// Hits and misses of data that somebody waited for.
+    pub(super) fn demand(&self) -> [u64; 2] {
+        let (demand, data) = (Access::Demand as usize, Class::Data as usize);
+        self.stripes.iter().fold([0; 2], |[hits, misses], stripe| {
+            let found: u64 = stripe.hits[demand][data].iter().map(|count| count.load(Relaxed)).sum();
+            [hits + found, misses + stripe.misses[demand][data].load(Relaxed)]
+        })
+    }
+
     pub(super) fn counted(&self) -> Counted {
         let mut all = Counted::default();
         for stripe in &self.stripes {

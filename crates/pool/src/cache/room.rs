@@ -32,6 +32,7 @@ impl BlockCache {
             + self.shards.len() * size_of::<Mutex<Shard>>()
             + self.stripes.memory()
             + self.hot.memory()
+            + self.feed.memory()
             + self.tables.load(Relaxed)
             + ranks.memory()
             + pinned

@@ -37,6 +37,7 @@ fn block(origin: &Arc<Origin>, n: u64, stored: Bytes, content: Option<Bytes>) ->
         compress: if content.is_some() { 15 } else { 2 },
         is_compressed: content.is_some(),
         level: 0,
+        objset: 1,
         access: Access::Demand,
         is_eligible: true,
         stored: Some(stored),
@@ -427,4 +428,63 @@ fn counters_are_found_by_their_names() {
     assert!(stats.rows().iter().enumerate().all(|(n, (_, value))| *value == n as u64), "each is its own");
     assert_eq!(stats.since(&ArcStats::default()), stats);
     assert_eq!(stats.since(&stats), ArcStats::default());
+}
+
+#[test]
+fn what_more_memory_would_hit_is_known_from_a_sample_and_ghosts_agree() {
+    let mut cache = BlockCache::new(64 << 20);
+    cache.clock.count_every_use();
+    let pool = origin(1);
+    let data = bytes(0, 4096);
+    let mut random = Random(5);
+    let mut used = |cache: &BlockCache, accesses: u64| {
+        let mut hits = 0;
+        for _ in 0..accesses {
+            let unit_interval = random.below(1 << 40) as f64 / (1_u64 << 40) as f64;
+            let n = (unit_interval.powi(2) * 50_000.0) as u64;
+            match find(cache, &pool, n) {
+                Some(_) => hits += 1,
+                None => {
+                    cache.count_miss(Access::Demand, Class::Data);
+                    cache.insert(Fresh { objset: 54 + n % 2, ..block(&pool, n, data.clone(), None) });
+                }
+            }
+            // There is no task here that plays what was noted.
+            if cache.stripes.demand().iter().sum::<u64>() % 4096 == 0 {
+                cache.advice();
+            }
+        }
+        hits as f64 / accesses as f64
+    };
+    used(&cache, 400_000);
+    let advice = cache.advice().unwrap();
+    let stats = cache.stats();
+    assert!(stats.size <= stats.c, "its memory is within the budget: {stats:?}");
+    assert!(advice.memory < 10 << 20, "{}", advice.memory);
+    assert_eq!(advice.one_in, 64);
+    let whole = &advice.whole;
+    assert!(whole.accesses > 3000.0, "one in 64 of 400 000: {whole:?}");
+    let really = stats.demand_data_hits as f64 / (stats.demand_data_hits + stats.demand_data_misses) as f64;
+    assert!(
+        (whole.hit_ratio - really).abs() < 1e-6,
+        "what is there is what was counted: {whole:?}, {really}"
+    );
+    // Four times the memory holds everything.
+    let larger = BlockCache::new(256 << 20);
+    used(&larger, 400_000);
+    let larger = used(&larger, 100_000);
+    let most = whole.memory.last().unwrap();
+    assert!(most.size > 200 << 20, "{whole:?}");
+    assert!((most.hit_ratio - larger).abs() <= whole.error + 0.05, "{whole:?}, really {larger}");
+    assert!(
+        whole.memory.windows(2).all(|two| two[0].hit_ratio <= two[1].hit_ratio + whole.error),
+        "{whole:?}"
+    );
+    assert!(whole.second[0].hit_ratio > whole.hit_ratio, "{whole:?}");
+    let double = whole.memory[4].hit_ratio - whole.hit_ratio;
+    assert!(advice.ghosts > 0.02 && advice.ghosts < double + whole.error, "{} of {double}", advice.ghosts);
+    assert_eq!(advice.pools.len(), 1);
+    let known: Vec<(u64, u64)> = advice.datasets.iter().map(|(pool, objset, _)| (*pool, *objset)).collect();
+    assert_eq!(known, [(1, 54), (1, 55)]);
+    assert!(BlockCache::new(32 << 20).advice().is_none(), "too small to be sampled");
 }

@@ -430,6 +430,7 @@ impl Shared {
             compress: bp.compression_id(),
             is_compressed: is_compressed(bp),
             level: bp.level(),
+            objset: at.objset,
             access,
             is_eligible: caching.secondary.wants(class == Class::Metadata),
             stored,

@@ -5,13 +5,15 @@
 //! two to four devices-full of evictions, and costs 2.5 bytes a cached block. One block in ten that was never seen
 //! passes for seen: that many writes too many, and nothing else.
 
-use crate::index::Hash;
+use crate::mix;
 
-/// The memory of evictions.
+/// The memory of evictions. Blocks are known by a well spread hash of their identity.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub struct Seen {
     now: Generation,
     before: Generation,
+    /// Of a miniature: generations may be small.
+    is_small: bool,
 }
 
 #[derive(Debug, Default)]
@@ -24,15 +26,23 @@ struct Generation {
 
 /// Blocks in a generation, at least.
 const CAPACITY_MIN: u64 = 8192;
+/// The same of a small one.
+const SMALL_MIN: u64 = 64;
 const BITS_EACH: u64 = 5;
 /// Bits set for each block.
 const PROBES: u32 = 3;
 
 impl Seen {
+    /// One for a tier so small that what is usual would reach back too far.
+    #[must_use]
+    pub fn small() -> Self {
+        Self { is_small: true, ..Self::default() }
+    }
+
     /// Whether this block was here before, and notes that it is here now. `held` is how many blocks the devices hold.
-    pub(crate) fn again(&mut self, hash: Hash, held: u64) -> bool {
+    pub fn again(&mut self, hash: u64, held: u64) -> bool {
         if self.now.noted >= self.now.capacity {
-            let next = Generation::new((2 * held).max(CAPACITY_MIN));
+            let next = Generation::new((2 * held).max(if self.is_small { SMALL_MIN } else { CAPACITY_MIN }));
             self.before = std::mem::replace(&mut self.now, next);
         }
         let known = self.now.has(hash) || self.before.has(hash);
@@ -41,7 +51,8 @@ impl Seen {
     }
 
     /// Bytes of memory.
-    pub(crate) fn memory(&self) -> u64 {
+    #[must_use]
+    pub fn memory(&self) -> u64 {
         8 * (self.now.bits.len() + self.before.bits.len()) as u64
     }
 }
@@ -51,9 +62,9 @@ impl Generation {
         Self { bits: vec![0; (capacity * BITS_EACH).div_ceil(64) as usize].into(), noted: 0, capacity }
     }
 
-    fn places(&self, Hash(hash): Hash) -> impl Iterator<Item = (usize, u64)> + use<> {
+    fn places(&self, hash: u64) -> impl Iterator<Item = (usize, u64)> + use<> {
         let bits = self.bits.len() as u64 * 64;
-        let step = cache::mix(hash) | 1;
+        let step = mix(hash) | 1;
         (0..u64::from(PROBES)).map(move |probe| {
             let mixed = hash.wrapping_add(step.wrapping_mul(probe));
             let bit = ((u128::from(mixed) * u128::from(bits)) >> 64) as u64;
@@ -61,11 +72,11 @@ impl Generation {
         })
     }
 
-    fn has(&self, hash: Hash) -> bool {
+    fn has(&self, hash: u64) -> bool {
         !self.bits.is_empty() && self.places(hash).all(|(word, mask)| self.bits[word] & mask != 0)
     }
 
-    fn note(&mut self, hash: Hash) {
+    fn note(&mut self, hash: u64) {
         for (word, mask) in self.places(hash) {
             self.bits[word] |= mask;
         }
@@ -76,19 +87,18 @@ impl Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cache::mix;
 
     #[test]
     fn the_second_time_is_recognised_and_the_first_mostly_is_not() {
         let mut seen = Seen::default();
         let held = 50_000;
-        let strangers = (0..150_000).filter(|n| seen.again(Hash(mix(*n)), held)).count();
+        let strangers = (0..150_000).filter(|n| seen.again(mix(*n), held)).count();
         assert!(strangers < 20_000, "{strangers} of 150000 took for seen");
-        assert!((100_000..150_000).all(|n| seen.again(Hash(mix(n)), held)), "all of the last were seen");
+        assert!((100_000..150_000).all(|n| seen.again(mix(n), held)), "all of the last were seen");
         assert!(seen.memory() <= held * 5 / 2 + 64, "{} bytes", seen.memory());
-        let old = (1_000_000..1_500_000).map(|n| seen.again(Hash(mix(n)), held)).count();
+        let old = (1_000_000..1_500_000).map(|n| seen.again(mix(n), held)).count();
         assert_eq!(old, 500_000);
-        let old = (0..10_000).filter(|n| seen.again(Hash(mix(*n)), held)).count();
+        let old = (0..10_000).filter(|n| seen.again(mix(*n), held)).count();
         assert!(old < 2_000, "{old} of 10000 remembered for too long");
     }
 }

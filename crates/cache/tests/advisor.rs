@@ -1,0 +1,189 @@
+//! What the advisor expects of more memory and of a cache device is what a cache of that size really does, within the error
+//! that it states; and what ghosts tell is not something else.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic: that is how it fails; what it measured is for whoever asks with --nocapture"
+)]
+
+mod support;
+
+use cache::{Adaptive, Advisor, Kind, Outlook, Policy as _, RAM, SECOND, SecondTier, mix, trace::Simulation};
+use support::{OUTSIDE, Trace};
+
+/// One block in so many is shown, as a power of two.
+const FEED: u32 = 3;
+
+/// What a cache of `capacity` blocks really hits, and with each of these cache devices below it.
+fn really(blocks: &[u64], capacity: u64, devices: &[u64]) -> (f64, Vec<f64>) {
+    let mut cache = Simulation::new(Adaptive::new(capacity));
+    let mut tiers: Vec<SecondTier> = devices.iter().map(|size| SecondTier::new(*size)).collect();
+    let (mut hits, mut below) = (0_u64, vec![0_u64; devices.len()]);
+    for block in blocks {
+        let mut gone = None;
+        if cache.access_evicting(*block, &mut |id| gone = Some(id)) {
+            hits += 1;
+        } else {
+            for (tier, hits) in tiers.iter_mut().zip(&mut below) {
+                *hits += u64::from(tier.get(mix(*block)));
+            }
+        }
+        if let Some(id) = gone {
+            tiers.iter_mut().for_each(|tier| tier.offer(id, 1));
+        }
+    }
+    let share = |count: u64| count as f64 / blocks.len() as f64;
+    (share(hits), below.into_iter().map(|below| share(hits + below)).collect())
+}
+
+/// What the advisor makes of a sample of what a live cache sees, and the live cache.
+fn advised(blocks: &[u64], capacity: u64) -> (Outlook, Simulation<Adaptive>) {
+    let mut advisor = Advisor::new("default", capacity, FEED, 1024, cache::KEYS);
+    let mut live = Simulation::new(Adaptive::new(capacity));
+    for block in blocks {
+        let (id, is_hit) = (mix(*block), live.access(*block));
+        if id >> (u64::BITS - FEED) != 0 {
+            continue;
+        }
+        if is_hit {
+            advisor.hit(id);
+        } else {
+            advisor.came(id, 1, 0, Kind::Miss);
+        }
+    }
+    let missed = live.score().block_miss_ratio();
+    println!("one in {}, {} bytes", advisor.one_in(), advisor.bytes());
+    (advisor.outlook(Some(missed)), live)
+}
+
+fn is_right(trace: &Trace, permille: u64) {
+    let blocks: Vec<u64> = trace.requests.iter().flat_map(|request| request.blocks()).collect();
+    let footprint =
+        trace.reference["distinct_blocks"].as_u64().or(trace.reference["footprint_blocks"].as_u64());
+    let footprint = footprint.unwrap_or_else(|| {
+        let mut distinct: Vec<u64> = blocks.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        distinct.len() as u64
+    });
+    let capacity = footprint * permille / 1000;
+    let (outlook, live) = advised(&blocks, capacity);
+    let mut worst = 0.0_f64;
+    let mut check = |what: &str, part: f64, found: f64, exact: f64| {
+        let off = found - exact;
+        worst = worst.max(off.abs());
+        println!(
+            "{} {capacity} {what} x {part}: {found:.4}, really {exact:.4}: {off:+.4} of {:.4}",
+            trace.name, outlook.error
+        );
+        assert!(off.abs() <= outlook.error, "{} {capacity} {what} x {part}: {off:+.4}", trace.name);
+    };
+    let devices = SECOND.map(|part| (capacity as f64 * part) as u64);
+    let (_, with_device) = really(&blocks, capacity, &devices);
+    for (part, point) in RAM.iter().zip(&outlook.memory) {
+        assert_eq!(point.size, (capacity as f64 * part) as u64);
+        check("memory", *part, point.hit_ratio, really(&blocks, point.size, &[]).0);
+    }
+    for ((part, point), exact) in SECOND.iter().zip(&outlook.second).zip(with_device) {
+        check("device", *part, point.hit_ratio, exact);
+    }
+    assert!(outlook.error <= 0.05, "an error that says nothing: {}", outlook.error);
+    // Ghosts: misses of what was evicted within about one more cache-full.
+    let ghosts = live.policy().ghost_hits();
+    let told = (ghosts.recent + ghosts.frequent) as f64 / live.score().accesses as f64;
+    let more = |part: f64| {
+        let at = RAM.iter().position(|known| *known == part).unwrap();
+        outlook.memory[at].hit_ratio - outlook.hit_ratio
+    };
+    println!(
+        "{} {capacity}: worst {worst:.4}; ghosts {told:.4}, x 1.25 {:.4}, x 2 {:.4}, x 4 {:.4}",
+        trace.name,
+        more(1.25),
+        more(2.0),
+        more(4.0)
+    );
+    assert!(
+        told >= more(1.25) - outlook.error && told <= more(4.0) + outlook.error,
+        "{}: ghosts tell {told:.4}",
+        trace.name
+    );
+}
+
+#[test]
+fn of_zipf() {
+    is_right(&Trace::synthetic("zipf"), 100);
+}
+
+#[test]
+fn of_zipf_and_scans() {
+    if std::env::var_os("MILLPOND_LONG").is_none() {
+        return println!("NOT RUN: it takes long; MILLPOND_LONG=1 runs it");
+    }
+    is_right(&Trace::synthetic("zipfscan"), 30);
+}
+
+#[test]
+fn of_a_loop_and_zipf() {
+    is_right(&Trace::synthetic("loop"), 100);
+}
+
+#[test]
+fn of_forty_clones_booting() {
+    is_right(&Trace::synthetic("bootstorm"), 30);
+}
+
+#[test]
+fn of_traces_of_others() {
+    for trace in OUTSIDE.into_iter().filter_map(Trace::outside) {
+        is_right(&trace, 100);
+    }
+}
+
+/// Two groups share a cache: one fits into it, the other runs in a loop that is larger.
+#[test]
+fn each_group_is_told_what_is_true_of_it() {
+    let (small, large) = (4_000_u64, 60_000_u64);
+    let capacity = 20_000;
+    let mut advisor = Advisor::new("arc", capacity, 0, 1024, cache::KEYS);
+    let mut live = Simulation::new(cache::Arc::new(capacity));
+    for k in 0..600_000_u64 {
+        let (block, group) = if k % 2 == 0 { (mix(k) % small, 3) } else { ((1 << 32) + k / 2 % large, 5) };
+        let kind = if live.access(block) { Kind::Hit } else { Kind::Miss };
+        advisor.came(mix(block), 1, group, kind);
+    }
+    let of = |group: u32| advisor.outlook_of_groups(&[group]).unwrap();
+    let (fits, loops) = (of(3), of(5));
+    println!("{fits:?}\n{loops:?}");
+    assert!(fits.hit_ratio > 0.9 && loops.hit_ratio < 0.05);
+    let with = |outlook: &Outlook, part: f64| {
+        outlook.memory[RAM.iter().position(|known| *known == part).unwrap()].hit_ratio
+    };
+    assert!((with(&fits, 4.0) - fits.hit_ratio).abs() <= 0.05, "more is of no use to it");
+    assert!(with(&loops, 4.0) > 0.6, "but to the other: {loops:?}");
+    // Alone, the small one needs a quarter of the memory, and the loop three times as much.
+    let alone =
+        |outlook: &Outlook, size: u64| outlook.lru.iter().find(|point| point.size >= size).unwrap().hit_ratio;
+    assert!(
+        alone(&fits, capacity / 4) > 0.9
+            && alone(&loops, capacity) < 0.1
+            && alone(&loops, 4 * capacity) > 0.7
+    );
+    assert!(
+        advisor.outlook_of_groups(&[3, 5]).unwrap().accesses
+            > advisor.outlook_of_groups(&[3]).unwrap().accesses
+    );
+    assert_eq!(advisor.outlook_of_groups(&[4]), None, "nothing is known of who does nothing");
+}
+
+/// What changed long ago no longer counts, and memory stays bounded.
+#[test]
+fn it_forgets_and_stays_small() {
+    let mut advisor = Advisor::new("default", 1 << 20, 0, 512, cache::KEYS);
+    for k in 0..4_000_000_u64 {
+        // First everything is new, then little is used again and again.
+        let (block, kind) = if k < 3_000_000 { (k, Kind::Miss) } else { (mix(k) % 10_000, Kind::Hit) };
+        advisor.came(mix(block), 1, (block % 1000) as u32, kind);
+    }
+    assert!(advisor.bytes() < 20 << 20, "{} bytes", advisor.bytes());
+    assert!(advisor.one_in() >= 512);
+}
