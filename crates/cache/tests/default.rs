@@ -145,9 +145,7 @@ fn workloads_that_change_do_not_lead_it_astray() {
                 }
                 let misses = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
                 println!("{name} {seed} {capacity}: {misses:.2?}");
-                // Phases: known to fall short of the bound that traces hold; docs/decisions says why.
-                let limit = if name == "phases" { 2.0 } else { BEHIND_MAX };
-                assert!(misses[0] - misses[1] <= limit, "{name} {seed} {capacity}: {misses:.2?}");
+                assert!(misses[0] - misses[1] <= BEHIND_MAX, "{name} {seed} {capacity}: {misses:.2?}");
             }
         }
     }

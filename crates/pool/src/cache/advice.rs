@@ -1,11 +1,11 @@
 //! What the cache's own accesses say about other sizes of it: the feed of the [`Advisor`].
 //!
 //! ```text
-//!   hit, miss, fill of a block whose identity is below a bound (one in 64) ──▶ a list, under a lock that nobody waits for
+//!   hit, miss, fill of a block whose identity is below a bound (one in 128) ──▶ a list, under a lock that nobody waits for
 //!                                     the list is long ──▶ a task plays it to the advisor
 //! ```
 //! What is noted is what the policies are told: uses that follow each other at once are one. A hit pays a comparison of
-//! the hash it was looked up by; one in 64 tries a lock, and if that is busy the note is lost. Only data is looked at:
+//! the hash it was looked up by; one in 128 tries a lock, and if that is busy the note is lost. Only data is looked at:
 //! metadata is what a cache of any reasonable size keeps.
 //!
 //! A cache too small to be sampled (under 64 MiB) has no advice.
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::ranks::{Replacement, UNIT};
 
 /// One block in 2^this is looked at, or fewer.
-const FEED: u32 = 6;
+const FEED: u32 = 7;
 /// Identities from here on are not.
 const BOUND: u64 = 1 << (u64::BITS - FEED);
 /// Notes that are played together, and notes that are kept at most.
