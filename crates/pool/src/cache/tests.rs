@@ -451,7 +451,7 @@ fn what_more_memory_would_hit_is_known_from_a_sample_and_ghosts_agree() {
             }
             // There is no task here that plays what was noted.
             if cache.stripes.demand().iter().sum::<u64>() % 4096 == 0 {
-                cache.advice();
+                drop(cache.advice());
             }
         }
         hits as f64 / accesses as f64
