@@ -117,7 +117,7 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
             ),
         );
     }
-    out
+    out.trim_start_matches('\n').to_owned()
 }
 
 /// `+8G RAM: hit ratio 71 → 83 % ± 2`

@@ -49,6 +49,8 @@ enum Note {
 
 /// See the module.
 pub(super) struct Feed {
+    /// The cache is large enough.
+    is_on: bool,
     notes: Mutex<Vec<Note>>,
     /// A task is about to play them.
     is_due: AtomicBool,
@@ -115,6 +117,7 @@ impl Feed {
             }
         });
         Arc::new(Self {
+            is_on: model.is_some(),
             notes: Mutex::default(),
             is_due: AtomicBool::new(false),
             capacity: AtomicU64::new((budget / UNIT) as u64),
@@ -154,6 +157,9 @@ impl Feed {
         kind: Kind,
         capacity: u64,
     ) -> bool {
+        if !self.is_on {
+            return false;
+        }
         self.capacity.store(capacity, Relaxed);
         let group = {
             let mut datasets = self.datasets.lock();
@@ -171,6 +177,9 @@ impl Feed {
     }
 
     fn note(&self, note: Note) -> bool {
+        if !self.is_on {
+            return false;
+        }
         let Some(mut notes) = self.notes.try_lock() else { return false };
         if notes.len() < NOTES_MAX {
             notes.push(note);
