@@ -301,7 +301,7 @@ fn time(nanos: u64, exact: bool) -> String {
     match nanos {
         0 => "-".to_owned(),
         nanos if exact => nanos.to_string(),
-        0..1_000 => format!("{nanos}ns"),
+        1..1_000 => format!("{nanos}ns"),
         1_000..1_000_000 => format!("{}us", nanos / 1_000),
         1_000_000..1_000_000_000 => format!("{}ms", nanos / 1_000_000),
         _ => format!("{}s", nanos / 1_000_000_000),
