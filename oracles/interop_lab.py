@@ -139,9 +139,9 @@ class Lab:
             self.millpond("zfs", "create", "-s", "-V", str(size), *opts.split(), f"{self.pool}/{name}")
             self.volumes[f"{self.pool}/{name}"] = bytearray(size)
 
-    def serve(self):
+    def serve(self, *more):
         self.err = open(os.path.join(self.home, "serve.err"), "ab")
-        self.daemon = subprocess.Popen([MILLPOND, "serve", "-d", self.dir, "--nbd", "127.0.0.1:0", self.pool], cwd=self.dir,
+        self.daemon = subprocess.Popen([MILLPOND, "serve", "-d", self.dir, "--nbd", "127.0.0.1:0", *more, self.pool], cwd=self.dir,
                                        env=self.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.err, text=True)
         self.port = None
         for line in self.daemon.stdout:

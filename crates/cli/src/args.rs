@@ -93,6 +93,8 @@ pub(crate) enum Command {
     ArcSummary(ArcSummary),
     /// What more memory or a cache device would be worth, by what was used lately
     Advise(Advise),
+    /// Read again what was in memory and on cache devices before a restart
+    Prewarm(PrewarmArgs),
     /// Who is told when something is wrong, and what is wrong now
     Alert(Alert),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
@@ -150,6 +152,11 @@ pub(crate) struct Serve {
     /// What decides which blocks stay in memory: `default`, which chooses its rules by what it sees, or `arc`
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = arc_policy)]
     pub(crate) arc_policy: Replacement,
+    /// How cache devices are used, by OpenZFS's names (repeatable): l2arc_dwpd_limit, l2arc_write_max,
+    /// l2arc_write_boost, l2arc_mfuonly, l2arc_noprefetch, l2arc_trim_ahead, l2arc_rebuild_enabled,
+    /// l2arc_rebuild_blocks_min_l2size
+    #[arg(long = "l2arc", value_name = "NAME=VALUE")]
+    pub(crate) l2arc: Vec<String>,
     /// Never write to a device: volumes are served read-only
     #[arg(long)]
     pub(crate) readonly: bool,
@@ -256,6 +263,26 @@ pub(crate) struct Advise {
     /// Pools or volumes; everything if none is named
     #[arg(value_name = "POOL|VOLUME")]
     pub(crate) names: Vec<String>,
+}
+
+/// `millpond prewarm`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A daemon remembers what is warm every five minutes and when it stops, and reads it again when it starts, in the order
+of the devices and in the pauses of clients. This begins it by hand (after a cache device was replaced, say), or shows
+how far it is.")]
+pub(crate) struct PrewarmArgs {
+    /// Wait until it is over
+    #[arg(short = 'w')]
+    pub(crate) wait: bool,
+    /// JSON, one object a line
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
+    /// End it where it is
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) stop: bool,
+    /// Pool by name or guid; all if none is named
+    pub(crate) pool: Option<String>,
 }
 
 /// `millpond verify`

@@ -23,6 +23,7 @@ mod dump;
 mod files;
 mod image;
 mod json;
+mod prewarm;
 mod progress;
 mod repeat;
 mod serve;
@@ -115,6 +116,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Arcstat(args) => arcstat::run(args, context).await,
         Command::ArcSummary(args) => arc_summary::run(args, context).await,
         Command::Advise(args) => advise::run(args, context).await,
+        Command::Prewarm(args) => prewarm::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Ls(args) => files::ls(args, context).await,

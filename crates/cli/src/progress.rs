@@ -61,14 +61,43 @@ impl Amount {
 
 impl Meter {
     pub(crate) fn new(what: &str) -> Self {
+        Self::with_style(what, "{prefix} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {msg}")
+    }
+
+    /// For work that is counted in blocks.
+    pub(crate) fn of_blocks(what: &str) -> Self {
+        Self::with_style(what, "{prefix} [{bar:30}] {percent:>3}%  {msg}")
+    }
+
+    fn with_style(what: &str, style: &str) -> Self {
         let now = Instant::now();
-        Self { bar: std::io::stderr().is_terminal().then(|| foreign_bar(what)), said: now, began: now }
+        let bar = std::io::stderr().is_terminal().then(|| foreign_bar(what, style));
+        Self { bar, said: now, began: now }
     }
 
     /// Work of which only the amount is known: the rest is reckoned from it.
     pub(crate) fn show_amount(&mut self, what: &str, amount: Amount) {
         let seconds = self.began.elapsed().as_secs_f64().max(0.001);
         self.show(what, amount, (amount.done as f64 / seconds) as u64, "");
+    }
+
+    /// Work that is counted in blocks, at so many bytes per second.
+    pub(crate) fn show_blocks(&mut self, what: &str, amount: Amount, rate: u64) {
+        let Amount { done, total } = amount;
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(total.max(done));
+                bar.set_position(done);
+                bar.set_prefix(what.to_owned());
+                bar.set_message(format!("{done} of {total} blocks  {}/s", human(rate)));
+            }
+            None if self.said.elapsed() >= LINES => {
+                self.said = Instant::now();
+                let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
+                eprintln!("{what}: {done} of {total} blocks ({percent}%), {}/s", human(rate));
+            }
+            None => {}
+        }
     }
 
     /// `rate` is bytes per second, `rest` how long it takes, in words.
@@ -103,11 +132,9 @@ impl Meter {
     }
 }
 
-fn foreign_bar(what: &str) -> ProgressBar {
+fn foreign_bar(what: &str, style: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
-    if let Ok(style) =
-        ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}%  {bytes} of {total_bytes}  {msg}")
-    {
+    if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_prefix(what.to_owned());

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use server::{
     daemon::{self, CACHE_BYTES, Config, Event},
+    engine::second::Config as TierConfig,
     host::Settings,
 };
 
@@ -14,6 +15,10 @@ use crate::{
 };
 
 pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCode> {
+    let mut tier = TierConfig::default();
+    for setting in &args.l2arc {
+        tier.set(setting).map_err(|error| context.usage(&["serve"], &format!("--l2arc: {error}")))?;
+    }
     let config = Config {
         places: context.places(&args.search.search),
         pools: args.pools,
@@ -22,6 +27,7 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
             rewind: (&args.rewind).into(),
             cache_bytes: CACHE_BYTES,
             replacement: args.arc_policy,
+            tier,
             ..Settings::default()
         },
         read_only: args.readonly,

@@ -88,6 +88,12 @@ impl MemDisk {
         bytes
     }
 
+    /// Puts bytes back at `offset`, for tests that make images. Panics if they do not fit.
+    pub fn restore(&self, offset: u64, bytes: &[u8]) {
+        assert!(offset + bytes.len() as u64 <= self.size.load(Relaxed), "inside the disk");
+        self.copy_in(offset, bytes);
+    }
+
     /// Another disk with the same content, size and name: what happens to one does not touch the other.
     #[must_use]
     pub fn fork(&self) -> Self {

@@ -39,10 +39,8 @@ use pool::{
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 pub use self::conduct::Conduct;
-use self::{
-    conduct::on_suspension,
-    publish::{content, describe},
-};
+use self::conduct::on_suspension;
+pub(crate) use self::publish::{content, describe};
 use crate::{
     BoxFuture, EngineError,
     devices::{
@@ -54,8 +52,9 @@ use crate::{
     events::Events,
     heal,
     open::multihost::Heartbeats,
+    prewarm::Prewarm,
     scan::{self, Ground, Scans},
-    second::Second,
+    second::{self, Second},
     suspend::Suspension,
     sync::{Syncer, Task, TaskFuture, Work},
     txg::{Limits, Txgs},
@@ -122,6 +121,7 @@ pub struct Engine {
     asks: Asks,
     /// Scans and heals.
     helpers: Mutex<Vec<Helper>>,
+    prewarm: Prewarm,
 }
 
 /// A task that goes on beside the syncing one, and ends with the engine at the latest.
@@ -208,7 +208,19 @@ impl Engine {
     ///
     /// # Errors
     /// It cannot be written to.
-    pub fn start(mut syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
+    pub fn start(syncer: Syncer, options: Options) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
+        Self::start_caching(syncer, options, second::Config::default())
+    }
+
+    /// The same, with a second tier of the cache that works like `tier` from the beginning.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_caching(
+        mut syncer: Syncer,
+        options: Options,
+        tier: second::Config,
+    ) -> BoxFuture<'static, Result<Arc<Self>, EngineError>> {
         Box::pin(async move {
             let events = Events::new(options.clock);
             syncer.events = Arc::clone(&events);
@@ -226,7 +238,7 @@ impl Engine {
             txgs.set_shared(done.shared_room);
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let conduct = Conduct::of(&view).await.unwrap_or_default();
-            let second = Second::new(view.io(), is_rewound);
+            let second = Second::new(view.io(), is_rewound, tier);
             second.follow(&view);
             let suspension = syncer.out.suspension();
             let means = Means {
@@ -279,10 +291,15 @@ impl Engine {
             let task = tokio::spawn(task::run(Arc::clone(&shared), Box::new(syncer), heartbeats));
             let helpers = vec![
                 Helper(tokio::spawn(scan::run(Arc::clone(&ground)))),
-                Helper(tokio::spawn(heal::run(ground, Arc::clone(&shared.ear)))),
+                Helper(tokio::spawn(heal::run(Arc::clone(&ground), Arc::clone(&shared.ear)))),
             ];
-            let engine =
-                Arc::new(Self { shared, task: Mutex::new(Some(task)), helpers: Mutex::new(helpers), asks });
+            let engine = Arc::new(Self {
+                shared,
+                task: Mutex::new(Some(task)),
+                asks,
+                helpers: Mutex::new(helpers),
+                prewarm: Prewarm::new(ground),
+            });
             tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports));
             match replay::replay(&engine, crashed).await {
                 Ok(replayed) => *engine.shared.replayed.lock() = replayed,
@@ -355,6 +372,16 @@ impl Engine {
     #[must_use]
     pub fn second(&self) -> &Second {
         &self.shared.second
+    }
+
+    /// What reads again what was warm.
+    pub(crate) fn prewarming(&self) -> &Prewarm {
+        &self.prewarm
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        (self.shared.options.now)()
     }
 
     /// Scrubs and resilvers.
@@ -544,6 +571,7 @@ impl Engine {
                 *self.task.lock() = Some(task);
                 return Err(EngineError::Suspended(why.to_string()));
             }
+            self.prewarm.stop();
             // First, so that the last transaction group says how far a scan is.
             self.shared.scans.halt();
             let helpers = std::mem::take(&mut *self.helpers.lock());
@@ -576,6 +604,7 @@ impl Engine {
         Box::pin(async move {
             let shared = &self.shared;
             self.asks.close();
+            self.prewarm.stop();
             shared.suspension.give_up();
             let why = EngineError::Suspended("the pool was given up".to_owned());
             shared.txgs.refuse(&why.to_string());

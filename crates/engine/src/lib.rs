@@ -36,6 +36,7 @@ pub mod missed;
 pub mod mos;
 pub mod open;
 pub mod policy;
+pub mod prewarm;
 pub mod scan;
 pub mod second;
 pub mod space;

@@ -21,6 +21,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use codec::{checksum, compress};
 use disk::Disk;
 use l2arc::{AddError, Block, Key, L2, Open};
@@ -32,7 +33,7 @@ use pool::{
     vdev::{Counted, Vdev, Work},
 };
 
-pub use l2arc::{Config, DeviceStatus, L2Stats, Recovered, memory_needed};
+pub use l2arc::{Config, DeviceStatus, L2Stats, Recovered, SettingError, memory_needed};
 
 /// The second tier of one pool.
 #[derive(Debug)]
@@ -54,8 +55,8 @@ const INDEX_PERCENT: u64 = 33;
 impl Second {
     /// Nothing but the door, below the pool's cache. `is_rewound`: the pool gave up transaction groups, whose blocks the
     /// devices may remember.
-    pub(crate) fn new(io: &PoolIo, is_rewound: bool) -> Self {
-        let l2 = Arc::new(L2::new(io.tree().guid, fitted(Config::default(), io)));
+    pub(crate) fn new(io: &PoolIo, is_rewound: bool, config: Config) -> Self {
+        let l2 = Arc::new(L2::new(io.tree().guid, fitted(config, io)));
         io.set_below(Some(Arc::new(Door(Arc::downgrade(&l2)))));
         Self {
             l2,
@@ -159,6 +160,11 @@ impl Second {
         self.known.lock().clear();
     }
 
+    /// What is behind the door.
+    pub(crate) fn l2(&self) -> &Arc<L2> {
+        &self.l2
+    }
+
     /// Counters and sizes, by OpenZFS's names.
     #[must_use]
     pub fn stats(&self) -> L2Stats {
@@ -225,9 +231,7 @@ impl Below for Door {
 
     fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
         let l2 = self.0.upgrade().filter(|l2| l2.is_used())?;
-        let is_verified =
-            checksum::Algorithm::from_id(bp.checksum_id()).is_some_and(checksum::Algorithm::is_verified);
-        if !is_verified || bp.is_encrypted() {
+        if !is_servable(bp) {
             return None;
         }
         l2.read(&key(bp)?, u32::try_from(bp.psize()).ok()?)
@@ -240,8 +244,34 @@ impl Below for Door {
     }
 }
 
-fn key(bp: &BlkPtr) -> Option<Key> {
+/// What a block is found by in the second tier.
+pub(crate) fn key(bp: &BlkPtr) -> Option<Key> {
     Some(Key { dva: bp.dvas().next()?.to_words()?, birth: bp.physical_birth() })
+}
+
+/// A block for the second tier that was never in memory; `stored` are its verified bytes. None if it cannot be served
+/// from there.
+pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
+    let Key { dva, birth } = key(bp).filter(|_| is_servable(bp))?;
+    Some(Block {
+        dva,
+        birth,
+        lsize: u32::try_from(bp.lsize()).ok()?,
+        psize: u32::try_from(stored.len()).ok()?,
+        compress: bp.compression_id(),
+        level: compression_level(bp.compression_id(), &stored),
+        metadata: bp.level() > 0 || bp.object_type().is_metadata(),
+        frequent: false,
+        prefetched: false,
+        eligible: true,
+        data: stored,
+    })
+}
+
+/// Whether whoever reads a block can tell that it is the right one.
+fn is_servable(bp: &BlkPtr) -> bool {
+    let algorithm = checksum::Algorithm::from_id(bp.checksum_id());
+    algorithm.is_some_and(checksum::Algorithm::is_verified) && !bp.is_encrypted()
 }
 
 /// The level that a block was compressed with, as log blocks want it: zstd's stands in the header of the stored bytes

@@ -20,13 +20,14 @@ use tokio::{
 
 use crate::{
     header::{Geometry, Identity},
+    patient::{self, Patient},
     rebuild::Recovered,
 };
 
 /// A device in use.
 #[derive(Debug)]
 pub(crate) struct Device {
-    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) disk: Patient,
     pub(crate) who: Identity,
     pub(crate) geometry: Geometry,
     /// What is added to its addresses in the index: devices lie end to end there.
@@ -58,7 +59,7 @@ const DEPTH: usize = 2;
 impl Device {
     pub(crate) fn new(disk: Arc<dyn Disk>, who: Identity, geometry: Geometry, base: u64) -> Self {
         Self {
-            disk,
+            disk: Patient::new(disk),
             who,
             geometry,
             base,
@@ -74,21 +75,29 @@ impl Device {
         }
     }
 
-    /// `len` bytes at `daddr`.
+    /// `len` bytes at `daddr`, for nobody who waits.
     pub(crate) async fn read(&self, daddr: u64, len: usize) -> io::Result<IoBuf> {
+        self.read_within(daddr, len, patient::READ_LONG).await
+    }
+
+    /// `len` bytes at `daddr`, within `limit`.
+    pub(crate) async fn read_within(&self, daddr: u64, len: usize, limit: Duration) -> io::Result<IoBuf> {
         let aligned = self.geometry.aligned(len as u64);
         let is_inside = daddr >= self.geometry.start
             && daddr.checked_add(aligned).is_some_and(|end| end <= self.geometry.end);
         if !is_inside {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut buf = self.disk.read(daddr, IoBuf::with_len(aligned as usize)).await?;
+        let mut buf = self.disk.read_within(daddr, IoBuf::with_len(aligned as usize), limit).await?;
         buf.truncate(len);
         Ok(buf)
     }
 
-    /// Whether it is worth asking: it did not fail again and again just now.
+    /// Whether it is worth asking: it owes no answer, and did not fail again and again just now.
     pub(crate) fn is_usable(&self) -> bool {
+        if self.disk.is_silent() {
+            return false;
+        }
         self.errors.load(Relaxed) < ERRORS_MAX
             || self.resting.lock().is_none_or(|until| Instant::now() >= until)
     }

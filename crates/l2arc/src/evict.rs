@@ -8,6 +8,7 @@
 use std::{io, ops::Range};
 
 use bytes::Bytes;
+use disk::Disk;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use ondisk::l2arc::{Content, Entry};
 

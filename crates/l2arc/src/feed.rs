@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::{Instant, sleep_until};
+
 use crate::{
     Block,
     budget::Budget,
@@ -79,9 +81,7 @@ impl<'a> Feeder<'a> {
                 }
             }
             let config = self.shared.config();
-            if self.shared.queue.lock().bytes() < config.buffer / 2 {
-                self.pause(GATHER).await;
-            }
+            self.gather(config.buffer / 2).await;
             let most = config
                 .buffer
                 .min(self.budget.available(rate).max(ROUND_MIN))
@@ -98,6 +98,18 @@ impl<'a> Feeder<'a> {
         }
     }
 
+    /// Until enough waits to be worth a round, or for a while.
+    async fn gather(&self, enough: u64) {
+        let end = Instant::now() + GATHER;
+        while self.shared.queue.lock().bytes() < enough {
+            tokio::select! {
+                () = sleep_until(end) => return,
+                () = self.device.stopped() => return,
+                () = self.shared.more.notified() => {}
+            }
+        }
+    }
+
     /// Bytes per second that may be written now; 0: none.
     fn rate(&self) -> f64 {
         let config = self.shared.config();
@@ -105,7 +117,9 @@ impl<'a> Feeder<'a> {
             return if config.fill_rate == 0 { UNLIMITED } else { config.fill_rate as f64 };
         }
         let limit = config.dwpd_limit;
-        if limit > 0.0 { self.ring.geometry.ring() as f64 * limit / DAY } else { UNLIMITED }
+        let endurance = if limit > 0.0 { self.ring.geometry.ring() as f64 * limit / DAY } else { UNLIMITED };
+        let most = if config.write_max == 0 { UNLIMITED } else { config.write_max as f64 };
+        endurance.min(most)
     }
 
     async fn write(&mut self, mut fresh: Vec<(Hash, Block)>) {
@@ -201,7 +215,7 @@ impl<'a> Feeder<'a> {
 /// The device's.
 pub(crate) async fn write_header(shared: &Shared, device: &Device, ring: &mut Ring) -> io::Result<()> {
     ring.announced = false;
-    let written = header::write(&*device.disk, &device.geometry, &ring.header(device.who)).await?;
+    let written = header::write(&device.disk, &device.geometry, &ring.header(device.who)).await?;
     wrote(shared, device, written);
     ring.announced = true;
     Ok(())

@@ -27,10 +27,12 @@ mod evict;
 mod feed;
 mod header;
 mod index;
+mod patient;
 mod queue;
 mod read;
 mod rebuild;
 mod ring;
+mod settings;
 mod stats;
 mod tier;
 
@@ -40,6 +42,7 @@ pub use self::{
     header::{Geometry, Identity, Mismatch, Refused},
     index::{Full, Hash, Index, Place},
     rebuild::{Recovered, Stopped},
+    settings::SettingError,
     stats::L2Stats,
     tier::{AddError, DeviceStatus, Found, L2, Open},
 };
@@ -102,8 +105,11 @@ impl Block {
 pub struct Config {
     /// `l2arc_dwpd_limit`: how often a device may be written over in a day, once it is full; 0: as fast as it can.
     pub dwpd_limit: f64,
-    /// Bytes per second and device until it is full; 0: as fast as it can.
+    /// `l2arc_write_boost`: bytes per second and device until it is full; 0: as fast as it can.
     pub fill_rate: u64,
+    /// `l2arc_write_max`: bytes per second and device at most once it is full, whatever its endurance allows; 0: no more
+    /// than that.
+    pub write_max: u64,
     /// `l2arc_mfuonly`: 1, only what was used more than once; 2, that and metadata.
     pub mfuonly: u8,
     /// `l2arc_noprefetch`: not what came by prefetch and was not asked for.
@@ -130,6 +136,7 @@ impl Default for Config {
         Self {
             dwpd_limit: 1.0,
             fill_rate: 256 << 20,
+            write_max: 64 << 20,
             mfuonly: 0,
             noprefetch: true,
             trim_ahead: 0,

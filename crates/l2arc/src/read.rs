@@ -8,6 +8,7 @@ use crate::{
     Key,
     device::Device,
     index::Hash,
+    patient,
     stats::add,
     tier::{Found, L2, Shared},
 };
@@ -50,7 +51,7 @@ impl L2 {
 }
 
 async fn fetch(shared: &Shared, device: &Device, hash: Hash, address: u64, psize: u32) -> Option<Bytes> {
-    let read = device.read(address - device.base, psize as usize).await;
+    let read = device.read_within(address - device.base, psize as usize, patient::READ).await;
     device.went(read.is_ok());
     let Ok(buf) = read else {
         add(&shared.counters.l2_io_error, 1);

@@ -8,7 +8,7 @@
 
 use std::{fmt, io, sync::Arc};
 
-use disk::IoBuf;
+use disk::{Disk, IoBuf};
 use ondisk::{
     Order,
     l2arc::{Entry, Header, LogPointer, in_ring},
@@ -96,7 +96,7 @@ const TRIM: u64 = 1 << 30;
 pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> Ring {
     let config = shared.config();
     let header = match open {
-        Open::Remember if config.rebuild => header::read(&*device.disk, &device.geometry, device.who).await,
+        Open::Remember if config.rebuild => header::read(&device.disk, &device.geometry, device.who).await,
         _ => Err(Refused::Fresh),
     };
     let header = header.and_then(|(header, order)| {

@@ -134,6 +134,12 @@ impl L2 {
         self.shared.count.load(Relaxed) > 0
     }
 
+    /// Whether a device has room for more without anything being overwritten.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.is_used() && self.shared.is_filling()
+    }
+
     /// Takes a device into use; what it remembers is read in the background. `ashift` is the one in the configuration.
     ///
     /// # Errors

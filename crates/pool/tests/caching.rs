@@ -151,6 +151,88 @@ async fn wrong_bytes_of_the_second_tier_never_reach_a_reader() {
     }
 }
 
+/// Waits a little for each block, and counts.
+#[derive(Debug, Default)]
+struct Slow {
+    blocks: BTreeMap<(u64, u64, u64), Bytes>,
+    asked: AtomicUsize,
+}
+
+impl Below for Slow {
+    fn evicted(&self, _block: Stored) {}
+
+    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+        self.asked.fetch_add(1, Relaxed);
+        let right = self.blocks.get(&name(bp))?.clone();
+        Some(Box::pin(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            Some(right)
+        }))
+    }
+
+    fn lied(&self, _pool: u64, _bp: &BlkPtr) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_misses_a_block_that_somebody_reads_waits_for_that_read_and_takes_over_if_it_is_given_up() {
+    // With a cache, and where nothing is kept.
+    for size in [64 << 20, 0] {
+        let Some((pool, cache)) = pool("mirror2", size).await else { return };
+        let io = pool.io();
+        let mut blocks = blocks(&pool).await;
+        blocks.sort_by_key(|(bp, _)| name(bp));
+        blocks.dedup_by_key(|(bp, _)| name(bp));
+        blocks.truncate(300);
+        let truth: Vec<Bytes> =
+            io.read_blocks_uncached(&blocks).await.into_iter().map(Result::unwrap).collect();
+        let mut tier = Slow::default();
+        for (bp, at) in &blocks {
+            tier.blocks.insert(name(bp), io.read_raw(bp, *at).await.unwrap());
+        }
+        // As if it were opened anew.
+        cache.set_budget(0);
+        cache.set_budget(size);
+        let tier = Arc::new(tier);
+        io.set_below(Some(tier.clone()));
+        let blocks = Arc::new(blocks);
+        let waited = cache.stats().iohits;
+        // One who reads everything and goes away in the middle; eight who meet him, one by one and in batches.
+        let away = {
+            let (io, blocks) = (Arc::clone(io), Arc::clone(&blocks));
+            tokio::spawn(async move { drop(io.read_blocks(&blocks).await) })
+        };
+        tokio::task::yield_now().await;
+        let mut readers = tokio::task::JoinSet::new();
+        for reader in 0..8_usize {
+            let (io, blocks, truth) = (Arc::clone(io), Arc::clone(&blocks), truth.clone());
+            readers.spawn(async move {
+                if reader.is_multiple_of(2) {
+                    for (read, truth) in io.read_blocks(&blocks).await.into_iter().zip(&truth) {
+                        assert!(read.unwrap() == *truth);
+                    }
+                    return;
+                }
+                for ((bp, at), truth) in blocks.iter().zip(&truth) {
+                    assert!(io.read_block(bp, *at).await.unwrap() == *truth);
+                }
+            });
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(35)).await;
+        away.abort();
+        while let Some(read) = readers.join_next().await {
+            read.unwrap();
+        }
+        let (asked, all) = (tier.asked.load(Relaxed), blocks.len());
+        assert!(cache.stats().iohits > waited);
+        if size > 0 {
+            // Each block once, and once more where the one who had begun with it went away.
+            assert!(asked >= all && asked <= 2 * all, "{asked} reads of {all} blocks");
+        } else {
+            assert!(asked < 8 * all, "{asked} reads of {all} blocks");
+        }
+    }
+}
+
 #[tokio::test]
 async fn datasets_are_cached_as_their_properties_say() {
     let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };

@@ -12,6 +12,7 @@ pub mod arc;
 pub mod events;
 pub mod iostat;
 pub mod log;
+pub mod prewarm;
 
 /// The version of this API, in every path.
 pub const VERSION: &str = "v1";

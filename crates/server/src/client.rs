@@ -21,6 +21,7 @@ use crate::{
         self, DatasetQuery,
         alerts::{AlertHistory, AlertStatus, Tested},
         events::{EventList, EventsCleared, Zevent},
+        prewarm::{PrewarmList, PrewarmWish},
     },
     ops,
 };
@@ -182,6 +183,22 @@ impl Client {
             Some(name) => self.get(format!("/v1/iostat/{}", escape(name, ""))).await,
             None => self.get("/v1/iostat".to_owned()).await,
         }
+    }
+
+    /// How far pre-warming is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn prewarm_state(&self) -> Result<PrewarmList, ClientError> {
+        self.get("/v1/prewarm".to_owned()).await
+    }
+
+    /// Begins it, or ends it; how far it is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn prewarm(&self, wish: &PrewarmWish) -> Result<PrewarmList, ClientError> {
+        self.post("/v1/prewarm", wish).await
     }
 
     /// What happened since event number `since`, to all pools or one.

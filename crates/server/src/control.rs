@@ -24,6 +24,7 @@ use tokio::{net::UnixListener, sync::watch};
 
 mod alerts;
 mod events;
+mod prewarm;
 
 use crate::{
     advice,
@@ -144,6 +145,7 @@ impl ControlSocket {
             .route("/v1/advice", get(advise))
             .route("/v1/iostat", get(iostat_all))
             .route("/v1/iostat/{name}", get(iostat_one))
+            .route("/v1/prewarm", get(prewarm::list).post(prewarm::begin))
             .route("/v1/events", get(events::list))
             .route("/v1/events/clear", post(events::clear))
             .route("/v1/alerts", get(alerts::status))

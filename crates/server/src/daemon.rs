@@ -30,6 +30,7 @@ use crate::{
     hotplug,
     ops::{Host, Mode, Watching},
     serving::Serving,
+    warmth::Warmth,
 };
 
 /// Where NBD clients expect a server.
@@ -170,6 +171,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         observer: Observer::new(Arc::clone(&journal)),
         disks: Arc::clone(&disks),
         changes: Arc::default(),
+        warmth: Warmth::new(dir.clone()),
     };
     let host = Arc::new(host.with_serving(Arc::clone(&serving)).with_watching(watching));
     let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));

@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+use engine::second::Config as TierConfig;
 use pool::{
     ImportError, Pool,
     cache::{BlockCache, Replacement},
@@ -69,6 +70,8 @@ pub struct Settings {
     pub cache_bytes: usize,
     /// What decides in the ARC which blocks stay.
     pub replacement: Replacement,
+    /// How cache devices are used.
+    pub tier: TierConfig,
     /// The ARC that pools share; without it each gets one of its own.
     pub cache: Option<Arc<BlockCache>>,
 }
@@ -92,6 +95,7 @@ impl Default for Settings {
             read_only: false,
             cache_bytes: COMMAND_CACHE,
             replacement: Replacement::Default,
+            tier: TierConfig::default(),
             cache: None,
         }
     }

@@ -39,5 +39,6 @@ mod scans;
 pub mod serving;
 pub mod state;
 pub mod view;
+mod warmth;
 
 pub use ::{block, disk, engine, pool};

@@ -105,7 +105,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
 }
 
 /// The data object and the name of a volume in a committed state.
-pub(super) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
+pub(crate) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
     let found = view.mos().dnode(number).await?;
     let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
     let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
@@ -115,7 +115,7 @@ pub(super) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, St
 }
 
 /// Who a volume is and how its clients are to be treated.
-pub(super) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
+pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
     let pool_guid = dataset.dsl().pool_guid();
     let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
     let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;

@@ -227,6 +227,11 @@ impl LiveVolume {
         drop(forgotten);
     }
 
+    /// What is committed of its content.
+    pub(crate) fn data(&self) -> Arc<Object> {
+        Arc::clone(self.current.load().volume.data())
+    }
+
     /// Another size, name or way to treat clients; takes effect at once. The block size never changes.
     pub fn update(&self, identity: Identity, service: Service) {
         let _updating = self.updating.lock();

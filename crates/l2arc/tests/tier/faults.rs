@@ -106,11 +106,15 @@ async fn what_is_overwritten_during_a_read_is_not_given_out() {
     let disk = Arc::new(FaultDisk::new(memory(40), 1));
     let (l2, _) = opened(disk.clone(), eager()).await;
     fill(&l2, 0..500, SIZE).await;
-    let delay = Duration::from_secs(3600);
+    // Less than anybody waits for.
+    let delay = Duration::from_millis(990);
     disk.inject(Fault::anywhere(On::Read, Effect::Delay(delay..=delay)).times(1));
     let read = tokio::spawn(l2.read(&key(7), SIZE).unwrap());
     sleep(Duration::from_millis(1)).await;
-    fill(&l2, 1000..4000, SIZE).await;
+    for first in (1000..4000).step_by(600) {
+        (first..first + 600).for_each(|n| l2.offer(block(n, SIZE)));
+        sleep(Duration::from_millis(150)).await;
+    }
     assert!(!l2.holds(&key(7)));
     assert_eq!(read.await.unwrap(), None);
     assert_eq!(l2.stats().l2_evict_reading, 1);
@@ -180,4 +184,47 @@ async fn a_device_that_loses_or_misplaces_writes_gives_no_wrong_bytes() {
         assert_eq!(hits(&l2, 9000..10_000, SIZE).await, 1000);
         assert!(hit(&l2, 9500, SIZE).await);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_never_answers_holds_up_a_read_for_a_second_and_only_one() {
+    let disk = Arc::new(FaultDisk::new(memory(64), 1));
+    let (l2, _) = opened(disk.clone(), eager()).await;
+    fill(&l2, 0..500, SIZE).await;
+    let hour = Duration::from_secs(3600);
+    disk.inject(Fault::anywhere(On::Read, Effect::Delay(hour..=hour)).times(1));
+    let begin = tokio::time::Instant::now();
+    assert_eq!(l2.read(&key(7), SIZE).unwrap().await, None, "the pool is asked");
+    assert_eq!(begin.elapsed(), Duration::from_secs(1));
+    // It owes an answer: nothing is asked of it, and nothing is written to it.
+    let (written, misses) = (l2.stats().l2_write_bytes, l2.stats().l2_misses);
+    assert!((0..500).all(|n| l2.read(&key(n), SIZE).is_none()));
+    assert_eq!(l2.stats().l2_misses, misses + 500);
+    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    sleep(Duration::from_secs(60)).await;
+    assert!(!l2.holds(&key(600)) && l2.stats().l2_writes_error > 0, "{written}");
+    // The answer comes after all.
+    sleep(hour).await;
+    assert_eq!(hits(&l2, 0..500, SIZE).await, 500);
+    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(hits(&l2, 600..700, SIZE).await, 100);
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_never_ends_is_the_last_one_until_it_does() {
+    let disk = Arc::new(FaultDisk::new(memory(64), 1));
+    let (l2, _) = opened(disk.clone(), eager()).await;
+    fill(&l2, 0..500, SIZE).await;
+    let hour = Duration::from_secs(3600);
+    disk.inject(Fault::anywhere(On::Write, Effect::Delay(hour..=hour)).times(1));
+    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    sleep(Duration::from_secs(90)).await;
+    assert!(l2.stats().l2_writes_error > 0 && !l2.holds(&key(600)));
+    assert!(l2.read(&key(7), SIZE).is_none(), "nor is it read from");
+    sleep(hour).await;
+    fill(&l2, 800..900, SIZE).await;
+    assert_eq!(hits(&l2, (0..500).chain(800..900), SIZE).await, 600);
+    assert_eq!(l2.stats().l2_cksum_bad, 0);
 }

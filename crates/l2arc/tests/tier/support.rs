@@ -52,6 +52,7 @@ pub(crate) fn eager() -> Config {
     Config {
         dwpd_limit: 0.0,
         fill_rate: 0,
+        write_max: 0,
         persist_min: 0,
         second_eviction: false,
         reinsert: false,

@@ -8,6 +8,18 @@ use super::{
 };
 
 impl BlockCache {
+    /// Bytes that may come in before anything has to leave.
+    #[must_use]
+    pub fn unfilled(&self) -> u64 {
+        let ranks = self.ranks.lock();
+        let used: u64 = Class::ALL
+            .map(|class| ranks.usage(class))
+            .iter()
+            .map(|usage| usage.recent + usage.frequent)
+            .sum();
+        ranks.capacity().saturating_sub(used) * UNIT as u64
+    }
+
     /// What it counted and holds.
     #[must_use]
     pub fn stats(&self) -> ArcStats {
@@ -29,6 +41,7 @@ impl BlockCache {
             counted.hits[access as usize][class as usize].iter().sum()
         };
         let misses = |access: Access, class: Class| counted.misses[access as usize][class as usize];
+        let waits = |access: Access, class: Class| counted.waits[access as usize][class as usize];
         let listed =
             |frequent: usize| -> u64 { counted.hits.iter().flatten().map(|by_list| by_list[frequent]).sum() };
         let left = |eligible: usize, frequent: usize| self.left.content[eligible][frequent].load(Relaxed);
@@ -36,6 +49,10 @@ impl BlockCache {
         let c_max = self.budget_max.load(Relaxed) as u64;
         let mut stats = ArcStats {
             demand_data_hits: hits(Access::Demand, Class::Data),
+            demand_data_iohits: waits(Access::Demand, Class::Data),
+            demand_metadata_iohits: waits(Access::Demand, Class::Metadata),
+            prefetch_data_iohits: waits(Access::Prefetch, Class::Data),
+            prefetch_metadata_iohits: waits(Access::Prefetch, Class::Metadata),
             demand_data_misses: misses(Access::Demand, Class::Data),
             demand_metadata_hits: hits(Access::Demand, Class::Metadata),
             demand_metadata_misses: misses(Access::Demand, Class::Metadata),
@@ -81,6 +98,7 @@ impl BlockCache {
         };
         drop(ranks);
         stats.hits = stats.mru_hits + stats.mfu_hits;
+        stats.iohits = counted.waits.iter().flatten().sum();
         stats.misses = counted.misses.iter().flatten().sum();
         stats.predictive_prefetch = stats.prefetch_data_misses + stats.prefetch_metadata_misses;
         stats.mru_size = stats.mru_data + stats.mru_metadata;

@@ -53,7 +53,7 @@ pub(crate) use below::Origin;
 pub use below::{Below, BelowFuture, Stored};
 use clock::Clock;
 use hot::Hot;
-pub use key::{Access, Caching, Keep};
+pub use key::{Access, Caching, Keep, Warmth};
 pub(crate) use key::{Class, Key, mix};
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
@@ -246,9 +246,26 @@ impl BlockCache {
         self.shard(key.id).lock().get_mut(key).is_some()
     }
 
+    /// The block, if it is here. Not a use, and not counted.
+    pub(crate) fn glance(&self, key: &Key) -> Found {
+        self.shard(key.id).lock().get_mut(key).map_or(Found::Nothing, |entry| entry.found())
+    }
+
+    /// How the block is here, if it is. Not a use.
+    pub(crate) fn warmth(&self, key: &Key) -> Option<Warmth> {
+        let mut shard = self.shard(key.id).lock();
+        let entry = shard.get_mut(key)?;
+        Some(if entry.is_frequent { Warmth::Frequent } else { Warmth::Recent })
+    }
+
     /// A block was not here and is read.
     pub(crate) fn count_miss(&self, access: Access, class: Class) {
         self.stripes.mine().miss(access, class);
+    }
+
+    /// A block was not here, and somebody was reading it already.
+    pub(crate) fn count_wait(&self, access: Access, class: Class) {
+        self.stripes.mine().wait(access, class);
     }
 
     /// Remembers a block. One larger than an eighth of the budget is not: it would push out too much.

@@ -26,6 +26,8 @@ pub(super) struct Stripe {
     hits: [[[AtomicU64; 2]; 2]; 2],
     /// By access and class.
     misses: [[AtomicU64; 2]; 2],
+    /// Those that found a read on its way, likewise.
+    waits: [[AtomicU64; 2]; 2],
     /// First uses of what was read ahead.
     useful: AtomicU64,
 }
@@ -53,6 +55,10 @@ impl Stripe {
 
     pub(super) fn miss(&self, access: Access, class: Class) {
         self.misses[access as usize][class as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn wait(&self, access: Access, class: Class) {
+        self.waits[access as usize][class as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -84,6 +90,7 @@ pub(super) struct Stripes {
 pub(super) struct Counted {
     pub(super) hits: [[[u64; 2]; 2]; 2],
     pub(super) misses: [[u64; 2]; 2],
+    pub(super) waits: [[u64; 2]; 2],
     pub(super) useful: u64,
 }
 
@@ -128,6 +135,7 @@ impl Stripes {
         for stripe in &self.stripes {
             for (i, j) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 all.misses[i][j] += stripe.misses[i][j].load(Relaxed);
+                all.waits[i][j] += stripe.waits[i][j].load(Relaxed);
                 for k in 0..2 {
                     all.hits[i][j][k] += stripe.hits[i][j][k].load(Relaxed);
                 }

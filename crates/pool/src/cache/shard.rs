@@ -78,7 +78,7 @@ pub(super) struct Hit {
 }
 
 impl Entry {
-    fn found(&self) -> Found {
+    pub(super) fn found(&self) -> Found {
         match &self.hot {
             Some(hot) => Found::Content(hot.clone()),
             None if self.is_content => Found::Content(self.held.clone()),

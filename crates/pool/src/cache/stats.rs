@@ -39,31 +39,31 @@ macro_rules! arc_stats {
 arc_stats! {
     /// Lookups that found a block.
     hits,
-    /// Lookups that had to wait for a read on its way. Not counted apart here.
+    /// Lookups that waited for a read on its way.
     iohits,
     /// Blocks that had to be read, from the second tier too.
     misses,
     /// Hits of somebody who waits, on data.
     demand_data_hits,
-    /// Not counted apart.
+    /// Of somebody who waits, on data.
     demand_data_iohits,
     /// Misses of somebody who waits, of data.
     demand_data_misses,
     /// Hits of somebody who waits, on metadata.
     demand_metadata_hits,
-    /// Not counted apart.
+    /// Of somebody who waits, on metadata.
     demand_metadata_iohits,
     /// Misses of somebody who waits, of metadata.
     demand_metadata_misses,
     /// Data that was to be read ahead and was here.
     prefetch_data_hits,
-    /// Not counted apart.
+    /// Data that was to be read ahead and was on its way.
     prefetch_data_iohits,
     /// Data that was read ahead.
     prefetch_data_misses,
     /// Metadata that was to be read ahead and was here.
     prefetch_metadata_hits,
-    /// Not counted apart.
+    /// Metadata that was to be read ahead and was on its way.
     prefetch_metadata_iohits,
     /// Metadata that was read ahead.
     prefetch_metadata_misses,

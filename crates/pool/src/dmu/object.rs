@@ -223,6 +223,44 @@ impl Object {
         }
     }
 
+    /// Tells `each` of the data blocks from `from` on whose pointers can be had without reading, up to the end of one
+    /// indirect block; answers with where to go on. What lies below indirect blocks that `at_hand` has not is passed
+    /// over, so this never waits.
+    ///
+    /// # Errors
+    /// A pointer on the way makes no sense.
+    pub fn known(
+        &self,
+        from: u64,
+        at_hand: impl Fn(&BlkPtr) -> Option<Bytes>,
+        mut each: impl FnMut(u64, &BlkPtr),
+    ) -> Result<u64, ReadError> {
+        let mut cursor = Cursor::default();
+        let end = self.first_descendant(self.ancestor(from, 1).saturating_add(1), 1);
+        let end = end.min(self.max_block_id().saturating_add(1)).max(from.saturating_add(1));
+        let mut blkid = from;
+        while blkid < end {
+            blkid = match cursor.step(self, 0, blkid, &at_hand)? {
+                Step::Block(pointer) => {
+                    each(blkid, &pointer);
+                    blkid + 1
+                }
+                Step::Hole { until, .. } => until.max(blkid + 1),
+                Step::Need { at, .. } => {
+                    let level = u8::try_from(at.level).unwrap_or(0);
+                    self.first_descendant(at.blkid.saturating_add(1), level).max(blkid + 1)
+                }
+            };
+        }
+        Ok(blkid)
+    }
+
+    /// The block at `level` above (or at) data block `blkid`.
+    #[must_use]
+    pub fn above(&self, blkid: u64, level: u8) -> u64 {
+        self.ancestor(blkid, level)
+    }
+
     /// Reads data block `blkid`.
     ///
     /// # Errors

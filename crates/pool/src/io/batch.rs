@@ -5,15 +5,17 @@
 //! the transfer's memory, without a copy. Whatever does not verify, and whatever lies elsewhere (RAIDZ,
 //! gangs, removed devices), goes the careful way, block by block.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use disk::IoBuf;
 use ondisk::blkptr::BlkPtr;
+use parking_lot::Mutex;
 
 use super::{
-    Bookmark, Reader,
+    Bookmark, Flight, Reader,
     device::Range,
+    flights::{Answer, Lead},
     join::{BoxFuture, join_all},
     trail::Trail,
 };
@@ -32,6 +34,16 @@ const TRANSFERS: usize = 16;
 
 type Blocks<'a> = &'a [(BlkPtr, Bookmark)];
 type Outcome = (usize, Result<Bytes, BlockError>);
+/// Reads of this call that others may wait for, by index in the request.
+type Leads<'a> = BTreeMap<usize, Mutex<Option<Lead<'a>>>>;
+
+/// Tells those who wait for a block what became of it.
+fn landed(leads: &Leads<'_>, index: usize, answer: Answer) -> Outcome {
+    if let Some(lead) = leads.get(&index).and_then(|lead| lead.lock().take()) {
+        lead.landed(&answer);
+    }
+    (index, answer)
+}
 
 /// Blocks of one transfer.
 struct Transfer<'a> {
@@ -51,10 +63,21 @@ impl Reader {
     ) -> Vec<Result<Bytes, BlockError>> {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
         let (mut below, mut single, mut mergeable) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut leads, mut followings) = (Leads::new(), Vec::new());
         for (index, (bp, _)) in blocks.iter().enumerate() {
             if let Some(found) = access.and_then(|access| self.find(bp, access)) {
                 results[index] = Some(Ok(found));
-            } else if let Some(answer) = access.and_then(|_| self.ask_below(bp)) {
+                continue;
+            }
+            match access.and_then(|_| self.key(bp)).map(|key| self.flights.join(key)) {
+                Some(Flight::Lead(lead)) => drop(leads.insert(index, Mutex::new(Some(lead)))),
+                Some(Flight::Follow(following)) => {
+                    followings.push((index, following));
+                    continue;
+                }
+                None => {}
+            }
+            if let Some(answer) = access.and_then(|_| self.ask_below(bp)) {
                 below.push((index, answer));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));
@@ -62,18 +85,33 @@ impl Reader {
                 single.push(index);
             }
         }
+        let leads = &leads;
         let mut reads: Vec<BoxFuture<'_, Vec<Outcome>>> = Vec::new();
         for transfer in transfers(mergeable, blocks) {
-            reads.push(Box::pin(self.read_transfer(transfer, blocks, access)));
+            reads.push(Box::pin(self.read_transfer(transfer, blocks, access, leads)));
         }
         for (index, answer) in below {
             let (bp, at) = &blocks[index];
             let access = access.unwrap_or(Access::Demand);
-            let read = self.read_missing_from(bp, *at, access, Some(answer));
-            reads.push(Box::pin(async move { vec![(index, read.await)] }));
+            let read = self.read_now(bp, *at, access, Some(answer));
+            reads.push(Box::pin(async move { vec![landed(leads, index, read.await)] }));
         }
         for index in single {
-            reads.push(Box::pin(async move { vec![(index, self.read_one(&blocks[index], access).await)] }));
+            reads.push(Box::pin(async move {
+                vec![landed(leads, index, self.read_one(&blocks[index], access).await)]
+            }));
+        }
+        // Behind those that others may wait for: nobody waits for who waits.
+        for (index, following) in followings {
+            let (bp, at) = &blocks[index];
+            let access = access.unwrap_or(Access::Demand);
+            reads.push(Box::pin(async move {
+                let answer = match self.read_following(bp, *at, access, following).await {
+                    Some(answer) => answer,
+                    None => self.read_missing(bp, *at, access).await,
+                };
+                vec![(index, answer)]
+            }));
         }
         for (index, result) in join_all(reads, TRANSFERS).await.into_iter().flatten() {
             results[index] = Some(result);
@@ -91,7 +129,7 @@ impl Reader {
         access: Option<Access>,
     ) -> Result<Bytes, BlockError> {
         match access {
-            Some(access) => self.read_missing_from(bp, *at, access, None).await,
+            Some(access) => self.read_now(bp, *at, access, None).await,
             None => self.read_block_uncached(bp, *at).await,
         }
     }
@@ -128,11 +166,12 @@ impl Reader {
         transfer: Transfer<'_>,
         blocks: Blocks<'_>,
         access: Option<Access>,
+        leads: &Leads<'_>,
     ) -> Vec<Outcome> {
         let Transfer { leaf, start, end, blocks: inside } = transfer;
         let mut outcomes = Vec::with_capacity(inside.len());
         if let [(index, _)] = inside[..] {
-            outcomes.push((index, self.read_one(&blocks[index], access).await));
+            outcomes.push(landed(leads, index, self.read_one(&blocks[index], access).await));
             return outcomes;
         }
         // What fails here is read again below, where failures are counted.
@@ -148,7 +187,7 @@ impl Reader {
                 Some(raw) if self.is_right(bp, &raw) => self.finish(bp, *at, raw, access, &shared),
                 _ => self.read_one(&blocks[index], access).await,
             };
-            outcomes.push((index, result));
+            outcomes.push(landed(leads, index, result));
         }
         if access.is_some()
             && let Some(data) = data

@@ -45,7 +45,7 @@ use tokio::sync::Semaphore;
 use crate::{
     cache::{
         Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Key, Memory,
-        Origin, mix,
+        Origin, Warmth, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -55,6 +55,7 @@ mod batch;
 mod device;
 mod ear;
 mod every;
+mod flights;
 mod gang;
 pub(crate) mod join;
 mod repair;
@@ -63,6 +64,7 @@ mod trail;
 
 pub use ear::{Ear, Wrong};
 pub use every::Examined;
+use flights::{Flights, Followed, Following, Turn as Flight, follow};
 pub use repair::{How, Repair, Turn, Turns};
 use trail::{Guilty, Trail};
 
@@ -122,6 +124,7 @@ pub(crate) struct Shared {
     auxiliaries: Mutex<Disks>,
     /// Who wants to know what goes wrong.
     ear: OnceLock<Arc<dyn Ear>>,
+    flights: Flights,
 }
 
 /// Reads blocks from one tree of devices.
@@ -154,6 +157,7 @@ impl PoolIo {
             gate: Arc::new(Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize)),
             auxiliaries: Mutex::default(),
             ear: OnceLock::new(),
+            flights: Flights::default(),
         });
         let reader = Reader { shared: Arc::clone(&shared), tree: Arc::new(tree) };
         Self { shared, reader: ArcSwap::from_pointee(reader) }
@@ -292,10 +296,37 @@ impl PoolIo {
         self.shared.find(bp, Access::Prefetch)
     }
 
+    /// As [`peek`](Self::peek), for whoever looks around: not even counted.
+    #[must_use]
+    pub fn glance(&self, bp: &BlkPtr) -> Option<Bytes> {
+        match self.shared.cache.glance(&self.shared.key(bp)?) {
+            Found::Content(content) => Some(content),
+            Found::Stored(raw) => decompress(bp, raw).ok(),
+            Found::Nothing => None,
+        }
+    }
+
     /// Whether the block is in memory. Not a use of it.
     #[must_use]
     pub fn is_cached(&self, bp: &BlkPtr) -> bool {
         self.shared.key(bp).is_some_and(|key| self.shared.cache.has(&key))
+    }
+
+    /// How the block is in memory, if it is. Not a use of it.
+    #[must_use]
+    pub fn warmth(&self, bp: &BlkPtr) -> Option<Warmth> {
+        self.shared.key(bp).and_then(|key| self.shared.cache.warmth(&key))
+    }
+
+    /// Puts stored bytes, which were verified, into the cache, because somebody had asked for them before.
+    pub fn admit(&self, bp: &BlkPtr, at: Bookmark, raw: Bytes) {
+        self.shared.keep(bp, at, Access::Demand, Some(raw), None, Memory::Foreign);
+    }
+
+    /// Which caches a dataset (by object number) wants its blocks to be in.
+    #[must_use]
+    pub fn caching(&self, objset: u64) -> Caching {
+        self.shared.caching.load().get(&objset).copied().unwrap_or_default()
     }
 
     /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read is left to whoever does.
@@ -452,14 +483,49 @@ impl Reader {
         self.read_missing(bp, at, Access::Demand).await
     }
 
-    /// Reads a block that is not in the cache, and puts it there.
+    /// Reads a block that is not in the cache, and puts it there; or waits for somebody who is doing that.
     async fn read_missing(&self, bp: &BlkPtr, at: Bookmark, access: Access) -> Result<Bytes, BlockError> {
-        let answer = self.ask_below(bp);
-        self.read_missing_from(bp, at, access, answer).await
+        let Some(key) = self.key(bp) else { return self.read_now(bp, at, access, None).await };
+        loop {
+            match self.flights.join(key) {
+                Flight::Lead(lead) => {
+                    // Another's read may have landed since the cache was asked.
+                    if let Some(found) = self.cache.has(&key).then(|| self.find(bp, access)).flatten() {
+                        return Ok(found);
+                    }
+                    let answer = self.read_now(bp, at, access, self.ask_below(bp)).await;
+                    lead.landed(&answer);
+                    return answer;
+                }
+                Flight::Follow(following) => {
+                    if let Some(answer) = self.read_following(bp, at, access, following).await {
+                        return answer;
+                    }
+                }
+            }
+        }
     }
 
-    /// The same if the second tier has been asked.
-    async fn read_missing_from(
+    /// What another's read comes to, or one's own if that takes too long. None: it was given up.
+    async fn read_following(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        access: Access,
+        following: Following,
+    ) -> Option<Result<Bytes, BlockError>> {
+        match follow(following).await {
+            Followed::Answer(answer) => {
+                self.cache.count_wait(access, Class::of(bp));
+                Some(answer)
+            }
+            Followed::Gone => None,
+            Followed::Late => Some(self.read_now(bp, at, access, self.ask_below(bp)).await),
+        }
+    }
+
+    /// Reads a block from the second tier, if that has an `answer`, or from the devices, and puts it into the cache.
+    async fn read_now(
         &self,
         bp: &BlkPtr,
         at: Bookmark,

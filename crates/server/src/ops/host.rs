@@ -17,6 +17,7 @@ use engine::{
     dsl::OpError,
     engine::{Ending, Engine, OpFuture, Options},
     open::OpenOptions,
+    second::Config as TierConfig,
     sync::Syncer,
     txg::Limits,
 };
@@ -41,6 +42,7 @@ use crate::{
     memory::Memory,
     serving::Serving,
     state::{Remembered, StateError},
+    warmth::Warmth,
 };
 
 /// Who runs operations.
@@ -302,6 +304,8 @@ pub(crate) struct Watching {
     pub(crate) disks: Arc<Disks>,
     /// Devices that came and went.
     pub(crate) changes: Arc<Changes>,
+    /// Remembers what is warm.
+    pub(crate) warmth: Warmth,
 }
 
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
@@ -424,8 +428,9 @@ impl Host {
             // What is known can be told when the devices no longer answer.
             held.memory().look(&held.view());
         }
-        if let Some(Watching { observer, disks, changes }) = &self.watching {
+        if let Some(Watching { observer, disks, changes, warmth }) = &self.watching {
             observer.opened(&held);
+            warmth.opened(&held);
             if let Some(engine) = held.engine() {
                 engine.watch(Arc::new(DeviceOpener::new(
                     self.places.named().to_vec(),
@@ -562,7 +567,7 @@ impl Host {
         };
         let started = async {
             let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
-            Engine::start(syncer, self.options()).await
+            Engine::start_caching(syncer, self.options(), self.tier()).await
         };
         match Box::pin(started).await {
             Ok(engine) => {
@@ -598,6 +603,11 @@ impl Host {
             Mode::Daemon | Mode::ReadOnly => Limits::for_memory(memory),
         };
         Options { limits, ..Options::default() }
+    }
+
+    /// How cache devices are used.
+    pub(crate) fn tier(&self) -> TierConfig {
+        self.settings.tier
     }
 
     /// The ARC of all pools.
@@ -639,6 +649,9 @@ impl Host {
     /// # Errors
     /// What was done last could not be written.
     pub(crate) async fn end(&self, held: &Held, ending: Ending) -> Result<(), EngineError> {
+        if let Some(watching) = &self.watching {
+            watching.warmth.closing(held, ending).await;
+        }
         let outcome = match held.engine() {
             Some(engine) if ending == Ending::Close => close(held, engine).await,
             Some(engine) => loop {

@@ -188,7 +188,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     };
     let syncer = Box::pin(create::create(&plan, &taken.disks(), options)).await;
     let syncer = syncer.map_err(|error| refused(&what, &error))?;
-    let engine = Box::pin(Engine::start(syncer, host.options())).await;
+    let engine = Box::pin(Engine::start_caching(syncer, host.options(), host.tier())).await;
     let engine = engine.map_err(|error| Failure::because(&what, chain(&error)))?;
     taken.keep();
     let held = host.keep(Held::writing(engine));

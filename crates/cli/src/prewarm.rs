@@ -1,0 +1,73 @@
+//! `millpond prewarm`: reads again what was warm, or shows how far that is.
+
+use std::{process::ExitCode, time::Duration};
+
+use server::{
+    api::prewarm::{Prewarm, PrewarmWish},
+    client::Client,
+    pool::{status::human, time::duration},
+};
+
+use crate::{
+    args::PrewarmArgs,
+    context::{Context, FAILED, print},
+    progress::{Amount, Meter},
+};
+
+/// How often is asked how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) async fn run(args: PrewarmArgs, context: &Context) -> anyhow::Result<ExitCode> {
+    let Some(daemon) = Client::find(&context.socket()).await? else {
+        eprintln!(
+            "cannot pre-warm: no daemon answers on '{}'\nwhat is warmed is the memory of the process that serves the \
+             volumes: 'millpond serve'",
+            context.socket().display()
+        );
+        return Ok(ExitCode::from(FAILED));
+    };
+    let wish = PrewarmWish { pool: args.pool, stop: args.stop };
+    let mut now = daemon.prewarm(&wish).await?.pools;
+    if args.wait && !args.stop {
+        let mut meter = Meter::of_blocks("pre-warm");
+        while now.iter().any(|pool| pool.state == "running") {
+            let sum = |part: fn(&Prewarm) -> u64| now.iter().map(part).sum::<u64>();
+            let amount = Amount {
+                done: sum(|pool| pool.memory_done + pool.device_done),
+                total: sum(|pool| pool.memory_total + pool.device_total),
+            };
+            let seconds = sum(|pool| pool.ms) as f64 / 1e3;
+            let rate = (sum(|pool| pool.bytes) as f64 / seconds.max(0.001)) as u64;
+            meter.show_blocks("pre-warm", amount, rate);
+            tokio::time::sleep(LOOK).await;
+            let names: Vec<String> = now.iter().map(|pool| pool.guid.clone()).collect();
+            now = daemon.prewarm_state().await?.pools;
+            now.retain(|pool| names.contains(&pool.guid));
+        }
+        meter.end();
+    }
+    for pool in &now {
+        print(&match args.json {
+            true => format!("{}\n", serde_json::to_string(pool)?),
+            false => line(pool),
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(pool: &Prewarm) -> String {
+    let Prewarm { pool: name, state, memory_done, memory_total, device_done, device_total, .. } = pool;
+    let what = match state.as_str() {
+        "none" => return format!("{name}: nothing was pre-warmed since the pool was opened\n"),
+        "running" => "under way",
+        "full" => "ended, memory or cache devices are full",
+        "stopped" => "stopped",
+        _ => "complete",
+    };
+    format!(
+        "{name}: {what}: {memory_done} of {memory_total} blocks in memory, {device_done} of {device_total} on cache \
+         devices; {} read in {}\n",
+        human(pool.bytes),
+        duration(pool.ms / 1000)
+    )
+}

@@ -1,0 +1,199 @@
+//! What was warm, kept in a file for each pool, so that a daemon that starts again knows what to read.
+//!
+//! ```text
+//!   opened  ─▶ file ─▶ engine::prewarm, in the background
+//!   every five minutes, when nothing is being warmed ─▶ sample ─▶ file
+//!   closed in good order ─▶ sample, if that is quick ─▶ file        destroyed ─▶ no file
+//! ```
+//! `heat-GUID` in the state directory, replaced as a whole. It is a hint: one that is torn, of another pool, of a future
+//! that the pool gave up, or old costs a line in the log and nothing else. Decision: docs/decisions/0014-prewarm.md.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use engine::{
+    engine::{Ending, Engine},
+    prewarm::{Ended, Heat, Progress},
+};
+use parking_lot::Mutex;
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::{
+    api::prewarm::Prewarm,
+    hostid,
+    ops::{Failure, Held},
+};
+
+/// How often is written down what is warm.
+const INTERVAL: Duration = Duration::from_secs(300);
+/// How long a pool that is being closed may take for it.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Larger than any file of ours.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// The files of a state directory, and the tasks that write them.
+#[derive(Debug)]
+pub(crate) struct Warmth {
+    dir: PathBuf,
+    tasks: Mutex<BTreeMap<u64, JoinHandle<()>>>,
+}
+
+impl Warmth {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir, tasks: Mutex::default() }
+    }
+
+    /// A pool was opened: what was warm is read again, and what becomes warm is remembered.
+    pub(crate) fn opened(&self, held: &Held) {
+        let Some(engine) = held.engine() else { return };
+        let file = self.file(held.guid());
+        match recall(&file, engine) {
+            Ok(Some(heat)) => engine.prewarm(heat),
+            Ok(None) => {}
+            Err(why) => {
+                tracing::warn!(pool = held.name(), file = %file.display(), "what was warm is not read again: {why}");
+            }
+        }
+        let task = tokio::spawn(keep(Arc::downgrade(engine), file));
+        if let Some(before) = self.tasks.lock().insert(held.guid(), task) {
+            before.abort();
+        }
+    }
+
+    /// A pool is about to be left.
+    pub(crate) async fn closing(&self, held: &Held, ending: Ending) {
+        let task = self.tasks.lock().remove(&held.guid());
+        let (Some(task), Some(engine)) = (task, held.engine()) else { return };
+        task.abort();
+        let file = self.file(held.guid());
+        if ending == Ending::Destroy {
+            let _was_there = fs::remove_file(file);
+            return;
+        }
+        // What is half warmed again is no better than what is known already.
+        if !engine.stop_prewarm()
+            && let Some(heat) = engine.sample_heat_within(LAST_LOOK).await
+        {
+            save(&file, &heat);
+        }
+    }
+
+    /// Begins to warm a pool, or goes on with it.
+    pub(crate) fn begin(&self, held: &Held) -> Result<(), Failure> {
+        let what = format!("cannot pre-warm '{}'", held.name());
+        let Some(engine) = held.engine() else {
+            let why = held.read_only().unwrap_or("it is not open for writing");
+            return Err(Failure::because(&what, format_args!("pool is read-only: {why}")));
+        };
+        if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
+            return Ok(());
+        }
+        match recall(&self.file(held.guid()), engine) {
+            Ok(Some(heat)) => {
+                engine.prewarm(heat);
+                Ok(())
+            }
+            Ok(None) => Err(Failure::because(
+                &what,
+                "nothing is remembered yet: what is warm is written down every five minutes, and when the daemon stops",
+            )),
+            Err(why) => Err(Failure::because(&what, why)),
+        }
+    }
+
+    fn file(&self, guid: u64) -> PathBuf {
+        self.dir.join(format!("heat-{guid}"))
+    }
+}
+
+/// Samples now and then, until the pool is closed.
+async fn keep(engine: Weak<Engine>, file: PathBuf) {
+    loop {
+        sleep(INTERVAL).await;
+        let Some(engine) = engine.upgrade() else { return };
+        if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
+            continue;
+        }
+        let heat = engine.sample_heat().await;
+        drop(engine);
+        let file = file.clone();
+        let saved = tokio::task::spawn_blocking(move || save(&file, &heat));
+        let _only_if_the_runtime_ends = saved.await;
+    }
+}
+
+/// What a file remembers of a pool, if that can be used.
+fn recall(file: &Path, engine: &Engine) -> Result<Option<Heat>, String> {
+    let mut bytes = Vec::new();
+    match fs::File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    }
+    let view = engine.view();
+    let heat = Heat::decode(&bytes).map_err(|error| error.to_string())?;
+    heat.check(view.guid(), view.uberblock().txg, hostid::now()).map_err(|error| error.to_string())?;
+    Ok((!heat.is_empty()).then_some(heat))
+}
+
+fn save(file: &Path, heat: &Heat) {
+    // Nothing is warm yet: what was before the restart is still the better guess.
+    if heat.is_empty() {
+        return;
+    }
+    if let Err(error) = replace(file, &heat.encode()) {
+        tracing::warn!(file = %file.display(), %error, "what is warm cannot be written down");
+    }
+}
+
+fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir)?;
+    let aside = file.with_extension("new");
+    let mut to = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    to.write_all(bytes)?;
+    to.sync_all()?;
+    fs::rename(&aside, file)?;
+    fs::File::open(dir)?.sync_all()
+}
+
+/// How far it is, for the control socket.
+pub(crate) fn report(held: &Held) -> Prewarm {
+    let progress = held.engine().and_then(|engine| engine.prewarm_progress());
+    let state = match progress.map(|now| now.ended) {
+        None => "none",
+        Some(None) => "running",
+        Some(Some(Ended::Complete)) => "complete",
+        Some(Some(Ended::Full)) => "full",
+        Some(Some(Ended::Stopped | Ended::Closed)) => "stopped",
+    };
+    let zero = Progress {
+        ended: None,
+        memory: (0, 0),
+        device: (0, 0),
+        read: (0, 0),
+        bytes: 0,
+        took: Duration::ZERO,
+    };
+    let Progress { memory, device, read, bytes, took, .. } = progress.unwrap_or(zero);
+    Prewarm {
+        pool: held.name().to_owned(),
+        guid: held.guid().to_string(),
+        state: state.to_owned(),
+        memory_done: memory.0,
+        memory_total: memory.1,
+        device_done: device.0,
+        device_total: device.1,
+        read_memory: read.0,
+        read_device: read.1,
+        bytes,
+        ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+    }
+}
