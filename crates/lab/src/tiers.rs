@@ -56,6 +56,8 @@ pub struct Preset {
     pub shape: &'static str,
     /// How fast a disk is.
     pub disk: Profile,
+    /// Bytes of a disk at least.
+    pub disk_bytes: u64,
     /// Sectors are `1 << ashift` bytes.
     pub ashift: u32,
     /// Cache devices.
@@ -90,6 +92,7 @@ impl Preset {
                 seek: (Duration::from_micros(1700), Duration::from_micros(7000)),
                 ..Profile::hdd_7200()
             },
+            disk_bytes: 0,
             ashift: 9,
             ssds: 6,
             ssd: Profile {
@@ -116,6 +119,7 @@ impl Preset {
             disks: (6, 6),
             shape: "raidz2",
             disk: Profile::hdd_5400(),
+            disk_bytes: 0,
             ashift: 12,
             ssds: 2,
             ssd: Profile::ssd(),
@@ -138,6 +142,8 @@ impl Preset {
             disks: (1, 1),
             shape: "",
             disk,
+            // Large enough that its metaslabs are.
+            disk_bytes: 4 << 30,
             memory: 48 << 20,
             data: 192 << 20,
             clients: 1,
@@ -220,7 +226,7 @@ impl Rig {
         let (count, width) = preset.disks;
         // Room for twice the data.
         let share = 2 * preset.data * width as u64 / count as u64;
-        let size = (share + (64 << 20)).next_multiple_of(1 << 20);
+        let size = (share + (64 << 20)).max(preset.disk_bytes).next_multiple_of(1 << 20);
         let disk = |n| Arc::new(MemDisk::new(size).named(format!("/lab/d{n}")));
         // Labels and a header come on top of what a cache device holds.
         let ssd = |n| Arc::new(MemDisk::new(preset.ssd_bytes + (5 << 20)).named(format!("/lab/s{n}")));

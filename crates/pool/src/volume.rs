@@ -34,6 +34,8 @@ use readahead::Readahead;
 
 /// Object with the data.
 const DATA: u64 = 1;
+/// Indirect blocks fetched ahead of a stream.
+const POINTERS_AHEAD: u64 = 8;
 /// Object with the size.
 const PROPERTIES: u64 = 2;
 
@@ -247,19 +249,45 @@ impl Volume {
 
     /// Notes that `blocks` were asked for and, if that continues a sequence, fetches what comes next.
     fn read_ahead(&self, blocks: Range<u64>) {
-        let next = self.readahead.observe(blocks);
+        let next = self.readahead.observe(blocks.clone());
         if next.is_empty() {
             return;
         }
+        self.read_ahead_pointers(&blocks, &next);
         let end = self.geometry.size.div_ceil(self.data.block_bytes());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for piece in self.readahead.start(&next, end) {
             let data = Arc::clone(&self.data);
             runtime.spawn(async move {
-                fetch(&data, piece.blocks.clone()).await;
+                fetch(&data, 0, piece.blocks.clone()).await;
                 drop(piece);
             });
         }
+    }
+
+    /// Fetches the pointers to what a stream will come to, several indirect blocks at once: an arm that has to move for
+    /// each of them loses a sixth of its time.
+    fn read_ahead_pointers(&self, asked: &Range<u64>, next: &[Range<u64>]) {
+        let fanout = self.data.first_descendant(1, 1);
+        // A stream fetches one stretch, a stride several.
+        let [next] = next else { return };
+        if self.data.levels() < 2 {
+            return;
+        }
+        let (row, nearest) = if next.start >= asked.start {
+            let first = next.end / fanout + 1;
+            let end = self.data.max_block_id() / fanout + 1;
+            (first..first.saturating_add(POINTERS_AHEAD).min(end), first)
+        } else {
+            let end = next.start / fanout;
+            (end.saturating_sub(POINTERS_AHEAD)..end, end.saturating_sub(1))
+        };
+        if !self.readahead.wants_pointers(&row, nearest) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let data = Arc::clone(&self.data);
+        runtime.spawn(async move { fetch(&data, 1, row).await });
     }
 
     async fn list_extents(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
@@ -323,14 +351,14 @@ fn push_zero(segments: &mut Segments, len: usize, last_wanted: Option<usize>) {
 }
 
 /// Brings blocks into the cache; what cannot be read is left for whoever really asks for it.
-async fn fetch(data: &Object, blocks: Range<u64>) {
-    let mut runs = data.runs(0, blocks);
+async fn fetch(data: &Object, level: u8, blocks: Range<u64>) {
+    let mut runs = data.runs(level, blocks);
     let mut wanted = Vec::new();
     while let Ok(Some(run)) = runs.next().await {
         if let Run::Block { blkid, pointer } = run
             && !data.source().has(&pointer)
         {
-            wanted.push((pointer, data.bookmark(0, blkid)));
+            wanted.push((pointer, data.bookmark(level, blkid)));
         }
     }
     if !wanted.is_empty() {

@@ -29,6 +29,8 @@ pub(super) struct Readahead {
     block_bytes: u64,
     streams: Mutex<Streams>,
     fetches: Arc<Fetches>,
+    /// Indirect blocks that were fetched last.
+    pointers: Mutex<Range<u64>>,
 }
 
 /// What is being fetched at the moment.
@@ -62,7 +64,7 @@ impl Readahead {
     /// For a volume of blocks of this size.
     pub(super) fn new(block_bytes: u64) -> Self {
         let block_bytes = block_bytes.max(1);
-        Self { block_bytes, streams: Mutex::new(Streams::new(block_bytes)), fetches: Arc::default() }
+        Self { block_bytes, streams: Mutex::new(Streams::new(block_bytes)), fetches: Arc::default(), pointers: Mutex::default() }
     }
 
     /// Notes that these blocks, of a volume that ends at `end`, are about to be fetched: in pieces of one transfer each.
@@ -82,6 +84,17 @@ impl Readahead {
         }
         self.fetches.count.store(list.len(), Ordering::Release);
         started
+    }
+
+    /// Whether to fetch a row of indirect blocks now, of which a stream wants the `nearest` next: not if that was in the
+    /// row before.
+    pub(super) fn wants_pointers(&self, row: &Range<u64>, nearest: u64) -> bool {
+        let mut last = self.pointers.lock();
+        if row.is_empty() || last.contains(&nearest) {
+            return false;
+        }
+        *last = row.clone();
+        true
     }
 
     /// Returns when no fetch of any of `blocks` that is under way now is under way any more.
