@@ -37,7 +37,7 @@ impl Random {
 fn content(number: usize) -> Vec<u8> {
     let mut random = Random(number as u64 + 1);
     (0..BLOCK / 8)
-        .flat_map(|_| (random.below(1 << 30) as u64 * 0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .flat_map(|_| (random.below(1 << 30) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
         .collect()
 }
 
@@ -70,6 +70,10 @@ fn read(lab: &Lab, wire: &mut Nbd, random: &mut Random, reads: usize) -> f64 {
 #[test]
 fn after_kill_9_the_cache_device_serves_as_before_and_after_a_stop_memory_is_warm_again() {
     let lab = Lab::scratch();
+    if !lab.run("serve --help").stdout.contains("--arc-max") {
+        eprintln!("not run: this daemon's cache cannot be made small");
+        return;
+    }
     let here = lab.cwd().display().to_string();
     lab.run(&format!("zpool create --size 192M tank {here}/d0 cache {here}/c0")).ok();
     lab.run(&format!("zfs create -s -V {} -b 16K -o compression=off tank/v", BLOCKS * BLOCK)).ok();

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use disk::Profile;
+use engine::prewarm::Heat;
 use lab::tiers::{Preset, Rig};
 use tokio::time::{Instant, sleep};
 
@@ -45,7 +46,7 @@ async fn a_warm_l2arc_is_worth_what_was_measured_on_the_server_of_2008_and_pre_w
         }
     };
     let by_misses = begin.elapsed();
-    let mut heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
     println!(
         "warm by misses after {by_misses:?}; {:?} blocks, remembered in {} bytes",
         heat.blocks(),
@@ -72,24 +73,25 @@ async fn a_warm_l2arc_is_worth_what_was_measured_on_the_server_of_2008_and_pre_w
     assert_eq!((second.l2_cksum_bad, second.l2_io_error), (0, 0));
     running.stop().await.unwrap();
 
-    // All of it warm: as if the last seldom block had been missed once, too.
+    // The cache devices have all of it, as if the last seldom block had been missed once, too.
     let running = rig.start(SLOW).await.unwrap();
     let blocks = running.preset.data / u64::from(running.preset.block);
-    (0..blocks).for_each(|number| heat.note(running.volume.dataset(), number, None, true));
-    running.engine.prewarm(heat);
+    let mut all = Heat::new(heat.pool, heat.txg, heat.saved);
+    (0..blocks).for_each(|number| all.note(running.volume.dataset(), number, None, true));
+    running.engine.prewarm(all);
     while running.engine.prewarm_progress().unwrap().ended.is_none() {
         sleep(Duration::from_millis(100)).await;
     }
     println!("{:?}", running.engine.prewarm_progress());
     sleep(Duration::from_secs(60)).await;
-    running.read_at_random(5_000).await.unwrap();
+    running.read_at_random(20_000).await.unwrap();
     let warm = running.read_at_random(10_000).await.unwrap();
     println!(
         "warm: {warm:?}; {:.2} times the requests, {:.1} of the latency",
         warm.ops / disks.ops,
         disks.latency_ms / warm.latency_ms
     );
-    assert!((9.0..=10.5).contains(&disks.latency_ms), "{disks:?}");
+    assert!((8.8..=10.5).contains(&disks.latency_ms), "{disks:?}");
     assert!(is_near(warm.ops / disks.ops, 8.4), "{}", warm.ops / disks.ops);
     assert!(is_near(disks.latency_ms / warm.latency_ms, 20.0), "{}", disks.latency_ms / warm.latency_ms);
     // A single reader waits hardly longer than for the device alone.
