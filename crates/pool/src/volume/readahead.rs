@@ -64,7 +64,12 @@ impl Readahead {
     /// For a volume of blocks of this size.
     pub(super) fn new(block_bytes: u64) -> Self {
         let block_bytes = block_bytes.max(1);
-        Self { block_bytes, streams: Mutex::new(Streams::new(block_bytes)), fetches: Arc::default(), pointers: Mutex::default() }
+        Self {
+            block_bytes,
+            streams: Mutex::new(Streams::new(block_bytes)),
+            fetches: Arc::default(),
+            pointers: Mutex::default(),
+        }
     }
 
     /// Notes that these blocks, of a volume that ends at `end`, are about to be fetched: in pieces of one transfer each.
