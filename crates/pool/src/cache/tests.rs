@@ -454,7 +454,7 @@ fn what_more_memory_would_hit_is_known_from_a_sample_and_ghosts_agree() {
                 drop(cache.advice());
             }
         }
-        hits as f64 / accesses as f64
+        f64::from(hits) / accesses as f64
     };
     used(&cache, 400_000);
     let advice = cache.advice().unwrap();
