@@ -38,6 +38,7 @@ sim:
 	MILLPOND_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release -p millpond-engine --test engine histories -- --nocapture
 	MILLPOND_FAULTS=$(or $(FAULTS),2000) $(CARGO) test --release -p millpond-engine --test engine faults -- --nocapture
 	MILLPOND_KILLS=$(or $(KILLS),200) $(CARGO) test --release -p millpond --test kill9 -- --nocapture
+	MILLPOND_MEMORY_SECONDS=$(or $(MEMORY_SECONDS),600) MILLPOND_MEMORY_SIZES=256,512,2048 $(CARGO) test --release -p millpond --test memory_limit -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use server::pool::cache::Replacement;
+use server::{budget::limit::Wish, pool::cache::Replacement};
 
 mod alert;
 mod drives;
@@ -95,6 +95,8 @@ pub(crate) enum Command {
     Advise(Advise),
     /// Read again what was in memory and on cache devices before a restart
     Prewarm(PrewarmArgs),
+    /// The daemon's memory: its limit, who holds how much, what is shed and why
+    Memory(MemoryArgs),
     /// Who is told when something is wrong, and what is wrong now
     Alert(Alert),
     /// Read and verify every allocated block of a pool, and say what is wrong and where
@@ -157,6 +159,13 @@ pub(crate) struct Serve {
     /// l2arc_rebuild_blocks_min_l2size
     #[arg(long = "l2arc", value_name = "NAME=VALUE")]
     pub(crate) l2arc: Vec<String>,
+    /// Memory of the whole daemon: a size, or a share of what there is. By default what its cgroup allows, or three
+    /// quarters of the machine's
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    pub(crate) memory_limit: Option<Wish>,
+    /// Of that, the cache at most; it has what the rest leaves
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) arc_max: Option<u64>,
     /// Never write to a device: volumes are served read-only
     #[arg(long)]
     pub(crate) readonly: bool,
@@ -210,6 +219,28 @@ pub(crate) struct Zilstat {
 /// A policy of the ARC by its name.
 pub(crate) fn arc_policy(name: &str) -> Result<Replacement, &'static str> {
     Replacement::named(name).ok_or("the policies are default and arc")
+}
+
+/// A size in bytes.
+fn size(text: &str) -> Result<u64, String> {
+    match text.parse()? {
+        Wish::Bytes(bytes) => Ok(bytes),
+        Wish::Percent(_) => Err("give a size, not a share".to_owned()),
+    }
+}
+
+/// `millpond memory`
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// One tab between fields and no header, for scripts
+    #[arg(short = 'H')]
+    pub(crate) scripted: bool,
+    /// Exact numbers
+    #[arg(short = 'p')]
+    pub(crate) exact: bool,
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
 }
 
 /// `millpond arcstat`

@@ -12,6 +12,7 @@ mod act;
 mod advise;
 mod alert;
 mod arc_summary;
+mod allocator;
 mod arcstat;
 mod args;
 mod ask;
@@ -23,6 +24,7 @@ mod dump;
 mod files;
 mod image;
 mod json;
+mod memory;
 mod prewarm;
 mod progress;
 mod repeat;
@@ -117,6 +119,7 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::ArcSummary(args) => arc_summary::run(args, context).await,
         Command::Advise(args) => advise::run(args, context).await,
         Command::Prewarm(args) => prewarm::run(args, context).await,
+        Command::Memory(args) => memory::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Ls(args) => files::ls(args, context).await,

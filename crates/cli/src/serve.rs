@@ -1,15 +1,17 @@
 //! `millpond serve`: what the daemon says, as text or as one JSON object a line.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use serde_json::json;
 use server::{
-    daemon::{self, CACHE_BYTES, Config, Event},
+    daemon::{self, Config, Event},
     engine::second::Config as TierConfig,
+    governor::MemorySettings,
     host::Settings,
 };
 
 use crate::{
+    allocator::Jemalloc,
     args::Serve,
     context::{Context, foreign, print},
 };
@@ -25,7 +27,6 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
         settings: Settings {
             foreign: foreign(args.force),
             rewind: (&args.rewind).into(),
-            cache_bytes: CACHE_BYTES,
             replacement: args.arc_policy,
             tier,
             ..Settings::default()
@@ -34,6 +35,11 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
         nbd: args.nbd,
         iscsi: args.iscsi,
         socket: context.socket(),
+        memory: MemorySettings {
+            limit: args.memory_limit,
+            arc_max: args.arc_max,
+            allocator: Some(Arc::new(Jemalloc::for_a_daemon())),
+        },
         alerts: args.alerts,
     };
     Box::pin(daemon::serve(config, |event| tell(&event, args.json))).await?;

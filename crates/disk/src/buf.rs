@@ -9,7 +9,7 @@
 //! * [`IoBuf::freeze`] makes it shareable without a copy; the memory comes back when the last clone dies.
 //! * Classes are 4 KiB apart up to 64 KiB, then four to a doubling up to 16 MiB, so a cached block wastes at
 //!   most a page or a quarter of itself.
-//! * Free lists are bounded (see [`CLASS_IDLE_MAX`], [`IDLE_MAX`]); what does not fit is freed.
+//! * Free lists are bounded (see [`CLASS_IDLE_MAX`], [`set_idle_max`]); what does not fit is freed.
 //!
 //! [`bytes_outstanding`] says how much is held by buffers alive now, for whoever budgets memory.
 #![expect(unsafe_code, reason = "aligned allocations and slices over them; std has no aligned Vec")]
@@ -125,7 +125,9 @@ impl Drop for IoBuf {
         if let Some(class) = class_of(self.capacity) {
             let mut idle = POOL[class].lock();
             // The global sum is approximate between threads: a bound, not a ledger.
-            if idle.len() < class_idle_max(class) && IDLE.load(Relaxed) + self.capacity <= IDLE_MAX {
+            if idle.len() < class_idle_max(class)
+                && IDLE.load(Relaxed) + self.capacity <= IDLE_LIMIT.load(Relaxed)
+            {
                 IDLE.fetch_add(self.capacity, Relaxed);
                 idle.push(Idle(self.start));
                 return;
@@ -169,9 +171,26 @@ pub fn bytes_outstanding() -> usize {
     OUTSTANDING.load(Relaxed)
 }
 
-/// Memory waiting in the free lists to be used again, in bytes. At most [`IDLE_MAX`].
+/// Memory waiting in the free lists to be used again, in bytes. At most [`IDLE_MAX`], or what was set.
 pub fn bytes_idle() -> usize {
     IDLE.load(Relaxed)
+}
+
+/// The free lists keep at most `bytes` between them from now on, and no more than [`IDLE_MAX`]; what they have beyond
+/// that is freed.
+pub fn set_idle_max(bytes: usize) {
+    let most = bytes.min(IDLE_MAX);
+    IDLE_LIMIT.store(most, Relaxed);
+    // The largest first: they are the fewest.
+    for class in (0..CLASSES).rev() {
+        let capacity = class_size(class);
+        while IDLE.load(Relaxed) > most {
+            let Some(idle) = POOL[class].lock().pop() else { break };
+            IDLE.fetch_sub(capacity, Relaxed);
+            // SAFETY: it was in the list of this class, so it has this capacity, and nobody else has it.
+            unsafe { give_back(idle.0, capacity) }
+        }
+    }
 }
 
 /// Most bytes the free lists keep between them: what a few hundred block reads in flight leave behind.
@@ -203,6 +222,7 @@ const _: () = assert!(class_size(CLASSES - 1) == POOLED_MAX);
 static POOL: [Mutex<Vec<Idle>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 static OUTSTANDING: AtomicUsize = AtomicUsize::new(0);
 static IDLE: AtomicUsize = AtomicUsize::new(0);
+static IDLE_LIMIT: AtomicUsize = AtomicUsize::new(IDLE_MAX);
 
 /// The smallest class with room for `len` bytes, or `None` if a buffer of that size is not kept.
 fn class_of(len: usize) -> Option<usize> {

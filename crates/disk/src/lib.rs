@@ -17,7 +17,7 @@ mod request;
 mod sys;
 mod uring;
 
-pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding};
+pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding, set_idle_max};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
 pub use mem::MemDisk;

@@ -398,7 +398,23 @@ impl Engine {
     /// How much may be dirty, and for how long.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.shared.options.limits
+        self.shared.txgs.limits()
+    }
+
+    /// Scrubs wait, for lack of memory, or go on.
+    pub fn hold_scrubs(&self, held: bool) {
+        self.shared.scans.hold_scrubs(held);
+    }
+
+    /// Bytes of memory that blocks to be scanned may take.
+    pub fn set_scan_memory(&self, bytes: usize) {
+        self.shared.scans.set_memory(bytes);
+    }
+
+    /// Bytes of memory that blocks to be scanned take.
+    #[must_use]
+    pub fn scan_memory(&self) -> u64 {
+        self.shared.scans.memory()
     }
 
     /// What was found in intent logs when the pool was opened.

@@ -23,6 +23,7 @@ use crate::{
     chap::{Exchange, Said},
     negotiate::{self, Answer, Params, RECEIVE_MAX},
     pdu::{Fatal, Header, Outbox, op},
+    session::window,
     targets::{SessionKey, Target, Targets},
 };
 
@@ -83,6 +84,8 @@ pub struct Login {
     requests: u32,
     stat_sn: u32,
     exp_cmd_sn: u32,
+    /// Commands that may be under way.
+    window: u32,
     initiator: Option<String>,
     target_name: Option<String>,
     discovery: bool,
@@ -112,6 +115,7 @@ pub struct Accepted {
     pub(crate) params: Params,
     pub(crate) stat_sn: u32,
     pub(crate) exp_cmd_sn: u32,
+    pub(crate) window: u32,
     /// What we said we take in one data segment.
     pub(crate) receive_max: u32,
     pub(crate) peer: IpAddr,
@@ -142,6 +146,7 @@ impl Login {
             requests: 0,
             stat_sn: 0,
             exp_cmd_sn: 0,
+            window: crate::session::WINDOW,
             initiator: None,
             target_name: None,
             discovery: false,
@@ -166,6 +171,9 @@ impl Login {
         if header.opcode() != op::LOGIN {
             return Err(Fatal::Protocol("a PDU other than login before the login"));
         }
+        let gate = &targets.config().gate;
+        self.params.first_burst_max = negotiate::first_burst_for(gate.max());
+        self.window = window(gate, &self.params);
         match self.request(header, data, targets, out) {
             Ok(step) => Ok(step),
             Err(status) => {
@@ -192,7 +200,7 @@ impl Login {
         let mut h = Header::new(op::LOGIN_RESPONSE);
         h.0[8..16].copy_from_slice(&request.0[8..16]); // ISID, TSIH
         h.set(16, request.itt()).set(24, self.stat_sn);
-        h.set(28, self.exp_cmd_sn).set(32, self.exp_cmd_sn.wrapping_add(crate::session::WINDOW - 1));
+        h.set(28, self.exp_cmd_sn).set(32, self.exp_cmd_sn.wrapping_add(self.window).wrapping_sub(1));
         self.stat_sn = self.stat_sn.wrapping_add(1);
         h
     }
@@ -421,6 +429,7 @@ impl Login {
             params: self.params,
             stat_sn: self.stat_sn,
             exp_cmd_sn: self.exp_cmd_sn,
+            window: self.window,
             receive_max: if self.declared { RECEIVE_MAX } else { 8192 },
         })
     }

@@ -10,6 +10,11 @@ pub const RECEIVE_MAX: u32 = 256 << 10;
 const BURST_MAX: u32 = 1 << 20;
 const FIRST_BURST_MAX: u32 = 256 << 10;
 
+/// What the peer may send unasked for one command, where all may have `max` bytes in flight.
+pub fn first_burst_for(max: u64) -> u32 {
+    u32::try_from(max.wrapping_div(1024)).unwrap_or(u32::MAX).clamp(16 << 10, FIRST_BURST_MAX)
+}
+
 /// What was negotiated; fresh, the standard's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
@@ -23,6 +28,8 @@ pub struct Params {
     pub max_burst: u32,
     /// Bytes sent unasked for one command.
     pub first_burst: u32,
+    /// The most we agree to.
+    pub first_burst_max: u32,
     /// No unsolicited Data-Out PDUs.
     pub initial_r2t: bool,
     /// Data in the command PDU.
@@ -37,6 +44,7 @@ impl Default for Params {
             send_max: 8192,
             max_burst: 262_144,
             first_burst: 65_536,
+            first_burst_max: FIRST_BURST_MAX,
             initial_r2t: true,
             immediate_data: true,
         }
@@ -114,7 +122,7 @@ impl Params {
                 say(n)
             }
             "FirstBurstLength" => {
-                let n = numeric(512, LEN_MAX, &|n| n.min(FIRST_BURST_MAX));
+                let n = numeric(512, LEN_MAX, &|n| n.min(self.first_burst_max));
                 self.first_burst = n.unwrap_or(self.first_burst).min(self.max_burst);
                 say(n.map(|_| self.first_burst))
             }

@@ -353,6 +353,10 @@ impl Driver {
             }
             let was_full = !self.session.wants_input();
             let written = write(&mut self.stream, self.session.outbox(), cx)?;
+            self.session.settle(self.buffer.capacity());
+            if self.session.poll_turn(cx).is_ready() {
+                continue;
+            }
             if self.session.ended() {
                 ready!(written);
                 return Poll::Ready(Ok(()));

@@ -9,7 +9,11 @@
 //! themselves, is in the outbox when the call returns. Nothing here knows a socket, a task or a clock.
 //!
 //! * At most [`WINDOW`] commands are under way; `MaxCmdSN` says so and never goes back.
-//! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes parsing stops.
+//! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes, or a quarter of its share of what all may
+//!   hold, parsing stops.
+//! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
+//!   ([`Session::poll_turn`]). What comes unasked cannot wait: it is bounded by the window, which gets narrower the more
+//!   sessions there are. A command whose data is there never waits for room: others may be waiting for its.
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
 //!
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
@@ -21,10 +25,12 @@ use std::{
     collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
 };
 
 use block::Segments;
 use bytes::{Buf as _, Bytes, BytesMut};
+use memory::{Gate, Member};
 use scsi::{Begin, Cancel, Job, LogicalUnit, Neighbours, Nexus, NexusId, Response, Sense, Status};
 use smallvec::SmallVec;
 
@@ -36,16 +42,31 @@ use crate::{
     task::{Ask, Phase, Task},
 };
 
-/// Commands under way in one session.
+/// Commands under way in one session at most.
 pub const WINDOW: u32 = 128;
+/// And at least, however many sessions there are.
+const WINDOW_MIN: u32 = 8;
 /// Immediate commands and task management requests under way, which the window does not bound.
 const IMMEDIATE_MAX: usize = 32;
 /// Answers waiting for the socket, in bytes, above which no further request is looked at.
 const OUTBOX_HIGH: usize = 4 << 20;
-/// Bytes that jobs and Data-Out of one session may hold; one command is always let through.
+/// The same where many share little.
+const OUTBOX_LOW: usize = 256 << 10;
+/// Bytes that Data-Out of one session may hold, and its reads; one command is always let through.
 const HELD_MAX: u64 = 32 << 20;
 /// Text of one request over all its PDUs, and of one answer.
 const TEXT_MAX: usize = 64 << 10;
+
+/// Commands of one session that may be under way: the data that all sessions' commands may carry unasked is at most half
+/// of what may be in flight.
+pub(crate) fn window(gate: &Gate, params: &Params) -> u32 {
+    if !params.immediate_data && params.initial_r2t {
+        return WINDOW;
+    }
+    // A session is two members of the gate, so this is half of its share.
+    let commands = gate.share().checked_div(u64::from(params.first_burst)).unwrap_or(0);
+    u32::try_from(commands).unwrap_or(WINDOW).clamp(WINDOW_MIN, WINDOW)
+}
 
 /// A logical unit, and this session's nexus with it.
 pub type Attached = (Arc<LogicalUnit>, Arc<Nexus>);
@@ -162,7 +183,17 @@ pub struct Session {
     waits: Vec<Wait>,
     /// Requests that came before their turn, by CmdSN.
     early: BTreeMap<u32, (Header, Bytes)>,
-    held: u64,
+    /// Room for Data-Out, and for what goes the other way: each waits for its own turn.
+    coming: Member,
+    going: Member,
+    /// Bytes of Data-Out that was or may be asked for.
+    asked: u64,
+    /// Bytes of Data-Out that came unasked.
+    unasked: u64,
+    /// Bytes that jobs hold besides their Data-Out.
+    holds: u64,
+    /// Memory that the caller receives into.
+    receiving: usize,
     next_ttt: u32,
     text_in: Vec<u8>,
     text_out: Option<(u32, Vec<u8>)>,
@@ -173,7 +204,10 @@ pub struct Session {
 impl Session {
     /// A session that has just logged in by way of the portal `local`. `outbox` may hold the login response.
     pub fn new(accepted: Accepted, targets: Arc<Targets>, local: SocketAddr, mut outbox: Outbox) -> Self {
-        let Accepted { key, target, params, stat_sn, exp_cmd_sn, receive_max, peer, proven } = accepted;
+        let Accepted { key, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
+            accepted;
+        let gate = &targets.config().gate;
+        let (coming, going) = (Member::new(Arc::clone(gate)), Member::new(Arc::clone(gate)));
         let initiator = key.initiator.clone();
         let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven };
         let neighbours = target.as_ref().map(|_| Arc::new(reach) as Arc<dyn Neighbours>);
@@ -199,7 +233,7 @@ impl Session {
             outbox,
             stat_sn,
             exp_cmd_sn,
-            max_cmd_sn: exp_cmd_sn.wrapping_add(WINDOW - 1),
+            max_cmd_sn: exp_cmd_sn.wrapping_add(window).wrapping_sub(1),
             under_way: 0,
             tasks: BTreeMap::new(),
             queued: VecDeque::new(),
@@ -208,7 +242,12 @@ impl Session {
             resetting: 0,
             waits: Vec::new(),
             early: BTreeMap::new(),
-            held: 0,
+            coming,
+            going,
+            asked: 0,
+            unasked: 0,
+            holds: 0,
+            receiving: 0,
             next_ttt: 1,
             text_in: Vec::new(),
             text_out: None,
@@ -285,7 +324,35 @@ impl Session {
 
     /// Whether `handle_bytes` would look at more input.
     pub fn wants_input(&self) -> bool {
-        !self.closing && self.outbox.len() <= OUTBOX_HIGH
+        let len = self.outbox.len();
+        let is_low = |len: usize| {
+            let share = usize::try_from(self.going.gate().share() / 4).unwrap_or(OUTBOX_HIGH);
+            len <= share.clamp(OUTBOX_LOW, OUTBOX_HIGH)
+        };
+        !self.closing && (len <= OUTBOX_LOW || is_low(len))
+    }
+
+    /// Tells the gate what is held now. `receiving` is the memory that the caller receives into.
+    pub fn settle(&mut self, receiving: usize) {
+        self.receiving = receiving;
+        self.coming.settle(self.asked);
+        self.coming.set_buffers((receiving as u64).saturating_add(self.unasked));
+        if !self.wants_input() {
+            self.going.withdraw(); // nothing is begun before its answers are fetched
+        }
+        self.going.settle(self.holds.saturating_add(self.outbox.len() as u64));
+    }
+
+    /// Ready when there is room for what had to wait: go on with [`Self::poll_work`].
+    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let data = self.coming.poll_turn(cx);
+        if data.is_ready() {
+            self.grant();
+        }
+        match (data, self.going.poll_turn(cx)) {
+            (Poll::Pending, Poll::Pending) => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
     }
 
     /// Whether the session has ended: close when the outbox is empty.
@@ -335,7 +402,7 @@ impl Session {
         result
     }
 
-    /// The next thing to run, if the budget allows.
+    /// The next thing to run, if there is room for it.
     pub fn poll_work(&mut self) -> Option<Work> {
         if let Some((itt, act)) = self.resets.pop_front() {
             let (lun, kind) = match act {
@@ -348,28 +415,37 @@ impl Session {
         if !self.wants_input() {
             return None; // answers that nobody fetches would pile up
         }
+        // Reads that have no room keep their places; what has its data already goes past them.
+        let mut at = 0_usize;
+        let mut full = false;
         loop {
-            let itt = *self.queued.front()?;
-            let Some(task) = self.tasks.get(&itt) else {
-                self.queued.pop_front(); // aborted meanwhile
-                continue;
-            };
-            let Some(job) = task.job else {
-                self.queued.pop_front();
-                continue;
-            };
-            let more = u64::from(job.holds);
-            if self.held > 0 && self.held.saturating_add(more) > HELD_MAX {
+            let Some(itt) = self.queued.get(at).copied() else {
+                if !full {
+                    self.going.withdraw();
+                }
                 return None;
+            };
+            let Some((job, needs)) = self.tasks.get(&itt).and_then(|task| Some((task.job?, task.needs)))
+            else {
+                self.queued.remove(at); // aborted meanwhile
+                continue;
+            };
+            if needs == 0 && job.holds > 0 {
+                full = full || !self.has_room(job.holds);
+                if full {
+                    at = at.saturating_add(1);
+                    continue;
+                }
             }
-            self.queued.pop_front();
+            self.queued.remove(at);
+            let Some(task) = self.tasks.get(&itt) else { continue };
             let Some(attached) = self.unit(task.ask.lun).cloned() else {
                 self.absent(itt); // its disk was taken away while its data came
                 continue;
             };
             let Some(task) = self.tasks.get_mut(&itt) else { continue };
-            self.held = self.held.saturating_add(more);
-            task.charged = task.charged.saturating_add(job.holds);
+            self.holds = self.holds.saturating_add(u64::from(job.holds));
+            task.holds = job.holds;
             task.phase = Phase::Running;
             let data = std::mem::take(&mut task.data);
             let kind = if job.is_long() {
@@ -383,6 +459,13 @@ impl Session {
             units.push(attached);
             return Some(Work { itt, units, kind });
         }
+    }
+
+    /// Whether a job that will hold `bytes` may begin.
+    fn has_room(&mut self, bytes: u32) -> bool {
+        let held = self.holds.saturating_add(self.outbox.len() as u64);
+        let fits = self.holds == 0 || self.holds.saturating_add(u64::from(bytes)) <= HELD_MAX;
+        (fits || self.going.has_turn()) && self.going.ask(held, u64::from(bytes))
     }
 
     #[cold]
@@ -540,6 +623,8 @@ impl Session {
             Begin::Job(job) => {
                 let left = burst.saturating_sub(immediate);
                 let mut task = Task::new(ask, Some(job), Phase::Unsolicited { left });
+                task.unasked = immediate;
+                self.unasked = self.unasked.saturating_add(u64::from(immediate));
                 task.keep(data);
                 let itt = ask.itt;
                 self.insert(task);
@@ -568,8 +653,8 @@ impl Session {
         } else if task.complete() {
             task.phase = Phase::Queued;
             self.queued.push_back(itt);
-        } else if task.charged > 0 {
-            self.ask_for_data(itt); // its budget is granted already
+        } else if task.granted > 0 {
+            self.ask_for_data(itt); // there is room for all of it
         } else {
             task.phase = Phase::Waiting;
             self.waiting.push_back(itt);
@@ -577,21 +662,26 @@ impl Session {
         }
     }
 
-    /// Lets commands ask for their data while the budget lasts.
+    /// Lets commands ask for their data while there is room.
     fn grant(&mut self) {
         while let Some(itt) = self.waiting.front().copied() {
             let Some(task) = self.tasks.get_mut(&itt) else {
                 self.waiting.pop_front();
                 continue;
             };
-            if self.held > 0 && self.held.saturating_add(u64::from(task.needs)) > HELD_MAX {
+            let more = task.needs.saturating_sub(task.received);
+            let fits = self.asked == 0 || self.asked.saturating_add(u64::from(more)) <= HELD_MAX;
+            let has_room = fits || self.coming.has_turn();
+            if !has_room || !self.coming.ask(self.asked, u64::from(more)) {
                 return;
             }
             self.waiting.pop_front();
-            task.charged = task.charged.saturating_add(task.needs);
-            self.held = self.held.saturating_add(u64::from(task.needs));
+            task.granted = more;
+            self.asked = self.asked.saturating_add(u64::from(more));
             self.ask_for_data(itt);
         }
+        // Whoever waited was aborted.
+        self.coming.withdraw();
     }
 
     fn ask_for_data(&mut self, itt: u32) {
@@ -614,6 +704,11 @@ impl Session {
             return Ok(()); // of a command that has been answered or aborted
         };
         self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
+        if matches!(task.phase, Phase::Unsolicited { .. }) {
+            let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            task.unasked = task.unasked.saturating_add(len);
+            self.unasked = self.unasked.saturating_add(u64::from(len));
+        }
         match task.data_out(header, data) {
             Ok(true) => self.sequence_complete(itt),
             Ok(false) => {}
@@ -783,7 +878,9 @@ impl Session {
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_sub(1);
         }
-        self.held = self.held.saturating_sub(u64::from(task.charged));
+        self.unasked = self.unasked.saturating_sub(u64::from(task.unasked));
+        self.asked = self.asked.saturating_sub(u64::from(task.granted));
+        self.holds = self.holds.saturating_sub(u64::from(task.holds));
         self.grant();
         Some(task)
     }

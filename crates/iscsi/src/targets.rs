@@ -18,6 +18,7 @@ use std::{
 };
 
 use block::BlockVolume;
+use memory::Gate;
 use scsi::{LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
 use tokio::sync::watch;
 
@@ -69,6 +70,9 @@ pub struct Config {
     /// Initiators are told at once, by an asynchronous message, when logical units come or go; hosts then look for
     /// them without being asked. The unit attention comes either way.
     pub announce_luns: bool,
+    /// What all sessions may hold together: data of commands under way and answers not yet sent. Other servers may share
+    /// it.
+    pub gate: Arc<Gate>,
 }
 
 impl Default for Config {
@@ -83,6 +87,7 @@ impl Default for Config {
             ping_after: Duration::from_secs(30),
             logout_wait: Duration::from_secs(3),
             announce_luns: true,
+            gate: Gate::new(512 << 20),
         }
     }
 }

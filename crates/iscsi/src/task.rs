@@ -72,8 +72,12 @@ pub(crate) struct Task {
     pub(crate) data_sn: u32,
     /// R2Ts sent.
     pub(crate) r2t_sn: u32,
-    /// Bytes charged to the session's budget.
-    pub(crate) charged: u32,
+    /// Bytes of Data-Out that came unasked.
+    pub(crate) unasked: u32,
+    /// Bytes of Data-Out it may ask for, taken from the gate.
+    pub(crate) granted: u32,
+    /// Bytes the job holds besides.
+    pub(crate) holds: u32,
     /// Aborted while running: no answer when it ends.
     pub(crate) aborted: bool,
     /// Ends it early while it runs, if it is one of those that may take long.
@@ -97,7 +101,9 @@ impl Task {
             data: Segments::new(),
             data_sn: 0,
             r2t_sn: 0,
-            charged: 0,
+            unasked: 0,
+            granted: 0,
+            holds: 0,
             aborted: false,
             cancel: None,
         }

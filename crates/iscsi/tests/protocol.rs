@@ -15,6 +15,7 @@ use iscsi::{
     pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op},
     session::Session,
 };
+use memory::{Gate, Member};
 use proptest::prelude::*;
 
 const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
@@ -29,7 +30,11 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn targets(volume: &Arc<MemVolume>) -> Arc<Targets> {
-    let targets = Targets::new(Config::default());
+    targets_behind(Gate::new(512 << 20), volume)
+}
+
+fn targets_behind(gate: Arc<Gate>, volume: &Arc<MemVolume>) -> Arc<Targets> {
+    let targets = Targets::new(Config { gate, ..Config::default() });
     targets.add(NAME, Arc::clone(volume) as Arc<dyn BlockVolume>).unwrap();
     targets
 }
@@ -68,7 +73,10 @@ struct Initiator {
 
 impl Initiator {
     fn new(volume: &Arc<MemVolume>, keys: &str) -> Self {
-        let targets = targets(volume);
+        Self::of(targets(volume), keys)
+    }
+
+    fn of(targets: Arc<Targets>, keys: &str) -> Self {
         let text = format!("InitiatorName=iqn.test|TargetName={NAME}|{keys}|");
         let (header, data) = login_pdu(0x87, &text);
         let mut login = Login::default();
@@ -315,6 +323,85 @@ fn the_window_closes_behind_unanswered_writes_and_opens_again() {
     assert_eq!(max_cmd_sn, beyond.cmd_sn(), "one answered, one more may come");
     i.push(beyond, &[]).unwrap();
     assert_eq!(i.replies().len(), 1);
+}
+
+/// What other connections hold leaves room for a write or a read of 16 KiB, not for both.
+fn nearly_full() -> (Arc<Gate>, Member) {
+    let gate = Gate::new(64 << 10);
+    let mut others = Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 40 << 10));
+    (gate, others)
+}
+
+fn turn(i: &mut Initiator) -> bool {
+    i.session.settle(0);
+    i.session.poll_turn(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+}
+
+/// Both would wait for ever: the read for room that the write has, the write for its place behind the read.
+#[test]
+fn a_read_that_has_no_room_does_not_hold_up_a_write_whose_data_is_there() {
+    let (gate, _others) = nearly_full();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 32), 0x20, 16 << 10);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    assert_eq!((r2t.opcode(), gate.used()), (op::R2T, 56 << 10));
+    let h = i.header(&rw10(0x28, 0, 32), 0x40, 16 << 10);
+    i.push(h, &[]).unwrap();
+    assert_eq!((i.replies(), gate.waiting()), (vec![], 1), "there is no room for what it reads");
+    assert!(!turn(&mut i));
+    let payload = vec![7; 16 << 10];
+    send_data(&mut i, r2t.itt(), r2t.word20(), 0, payload.len(), &payload, 8192);
+    let written = i.replies();
+    assert_eq!((written.len(), written[0].header.opcode(), written[0].header.0[3]), (1, op::RESPONSE, 0));
+    assert!(turn(&mut i), "what the write had is there for the read");
+    i.pump().unwrap();
+    assert_eq!(i.replies().into_iter().flat_map(|reply| reply.data).collect::<Vec<u8>>(), payload);
+    turn(&mut i);
+    assert_eq!(gate.used(), 40 << 10, "all of it was given back");
+}
+
+#[test]
+fn data_is_asked_for_when_there_is_room_for_all_of_it() {
+    let (gate, others) = nearly_full();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    for _ in 0..2 {
+        let h = i.header(&rw10(0x2a, 0, 32), 0x20, 16 << 10);
+        i.push(h, &[]).unwrap();
+    }
+    assert_eq!(i.replies().len(), 1, "one of two");
+    assert!(!turn(&mut i));
+    drop(others);
+    assert!(turn(&mut i));
+    assert_eq!(i.replies()[0].header.opcode(), op::R2T);
+    assert_eq!(gate.used(), 32 << 10);
+    drop(i);
+    assert_eq!((gate.used(), gate.waiting(), gate.members()), (0, 0, 0));
+}
+
+/// Data that comes unasked cannot wait, so fewer commands may bring some where many share little.
+#[test]
+fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() {
+    let gate = Gate::new(32 << 20);
+    let targets = targets_behind(Arc::clone(&gate), &volume());
+    let text = format!("InitiatorName=iqn.a|TargetName={NAME}|FirstBurstLength=262144|");
+    let (header, data) = login_pdu(0x87, &text);
+    let mut window = |members: usize| {
+        let _others: Vec<Member> = (0..members).map(|_| Member::new(Arc::clone(&gate))).collect();
+        let mut outbox = Outbox::default();
+        let mut login = Login::default();
+        login.handle(&header, &data, &targets, &mut outbox).unwrap();
+        let accepted = login.finish(7, &mut outbox).unwrap();
+        let wire = outbox.drain();
+        let text = String::from_utf8_lossy(&wire).into_owned();
+        assert!(text.contains("FirstBurstLength=32768"), "{text}");
+        drop(accepted);
+        let response: [u8; 48] = *wire.first_chunk().unwrap();
+        let word = |at: usize| u32::from_be_bytes(response[at..at + 4].try_into().unwrap());
+        word(32) - word(28) + 1
+    };
+    assert_eq!([window(1), window(20), window(200)], [128, 25, 8]);
 }
 
 #[test]

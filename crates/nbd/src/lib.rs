@@ -43,6 +43,6 @@ mod transmission;
 pub use error::{NbdError, ProtocolError};
 pub use export::{Export, ExportEntry, Exports, Registry, RegistryError};
 pub use serve::{Listener, ServeLimits, Server};
-pub use session::{Budget, Limits, Phase, Session};
+pub use session::{Limits, Phase, Session};
 pub use stats::{ConnectionInfo, Counters};
 pub use transmission::{Op, Outcome, Request, Tag};

@@ -24,6 +24,7 @@ use std::{
 
 use block::{BlockVolume, Extent, Quiet, Segment, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
+use memory::Gate;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -36,7 +37,7 @@ use tracing::{debug, error, info, warn};
 use crate::{
     error::{NbdError, ProtocolError},
     export::Exports,
-    session::{Budget, Limits, Phase, Session},
+    session::{Limits, Phase, Session},
     stats::{ConnectionInfo, Counters, Published},
     transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
 };
@@ -74,9 +75,9 @@ pub struct ServeLimits {
     pub grace: Duration,
     /// Bounds of each connection.
     pub session: Limits,
-    /// Bytes that all connections may hold together: requests in flight and replies not yet sent (replies
-    /// that are shared with a cache count, too). Each connection may exceed it by one request.
-    pub bytes: usize,
+    /// What all connections may hold together: requests in flight and replies not yet sent (replies that are shared
+    /// with a cache count, too). Other servers may share it.
+    pub gate: Arc<Gate>,
 }
 
 impl Default for ServeLimits {
@@ -86,7 +87,7 @@ impl Default for ServeLimits {
             handshake: Duration::from_secs(10),
             grace: Duration::from_secs(30),
             session: Limits::default(),
-            bytes: 512 << 20,
+            gate: Gate::new(512 << 20),
         }
     }
 }
@@ -100,7 +101,6 @@ pub struct Server {
 struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
-    budget: Arc<Budget>,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     /// Counters of connections that ended.
     past: Mutex<Counters>,
@@ -120,12 +120,10 @@ struct Connection {
 impl Server {
     /// A server of these exports.
     pub fn new(exports: Arc<dyn Exports>, limits: ServeLimits) -> Self {
-        let budget = Arc::new(Budget::new(limits.bytes));
         Self {
             shared: Arc::new(Shared {
                 exports,
                 limits,
-                budget,
                 connections: Mutex::default(),
                 past: Mutex::default(),
                 next_id: AtomicU64::new(1),
@@ -287,7 +285,7 @@ where
 {
     let (shared, connection) = (&guard.shared, &guard.connection);
     let exports = Arc::clone(&shared.exports);
-    let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.budget));
+    let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
     let peer = connection.peer.as_str();
 
     let greeted = tokio::select! {
@@ -529,6 +527,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
                 if self.session.phase() == Phase::Leaving {
                     return Poll::Ready(End::Left);
                 }
+            }
+            // With too much to be sent it would be asked for nothing: then the socket wakes us.
+            if self.session.output_len() < BATCH && self.session.poll_turn(cx).is_ready() {
+                continue;
             }
             if !self.session.wants_bytes() {
                 return Poll::Pending;

@@ -6,23 +6,22 @@
 //! ```
 //!
 //! Memory is bounded by admission, not by hope: a header is taken from the receive buffer only when the
-//! request's data fits the connection's budget and the server's ([`Budget`]), counting what is in flight
-//! and what still waits to be sent. Until then nothing is read, and the client's own socket fills up. A
-//! connection with nothing at hand always gets one request through, so two of them cannot starve each other.
+//! request's data fits the connection's limits, and the gate that all connections share lets it in, counting what is
+//! in flight and what still waits to be sent. Until then nothing is read, and the client's own socket fills up; its
+//! turn comes ([`Session::poll_turn`]). One request may exceed the connection's limits.
 //!
 //! Write payloads land in a buffer of their own of exactly their length; large ones straight from the socket.
 
 use std::{
     fmt,
     io::IoSlice,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
+    task::{Context, Poll},
 };
 
 use block::{Durability, Segment, Segments};
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
+use memory::{Gate, Member};
 
 use crate::{
     error::{Errno, NbdError, ProtocolError},
@@ -60,25 +59,6 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that all connections of a server may hold together (each may exceed it by one request).
-#[derive(Debug)]
-pub struct Budget {
-    max: usize,
-    used: AtomicUsize,
-}
-
-impl Budget {
-    /// A budget of `max` bytes.
-    pub fn new(max: usize) -> Self {
-        Self { max, used: AtomicUsize::new(0) }
-    }
-
-    /// Bytes held now.
-    pub fn used(&self) -> usize {
-        self.used.load(Relaxed)
-    }
-}
-
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -109,7 +89,7 @@ enum Incoming {
 pub struct Session {
     exports: Arc<dyn Exports>,
     limits: Limits,
-    budget: Arc<Budget>,
+    gate: Member,
     state: State,
     export: Option<Export>,
     rx: BytesMut,
@@ -119,8 +99,6 @@ pub struct Session {
     in_flight: usize,
     /// Their charges.
     charged: usize,
-    /// What the budget was told last.
-    settled: usize,
     /// The parser can do nothing before more bytes come.
     starved: bool,
     leaving: bool,
@@ -131,13 +109,13 @@ pub struct Session {
 
 impl Session {
     /// A connection at its first byte; the greeting is ready to be sent.
-    pub fn new(exports: Arc<dyn Exports>, limits: Limits, budget: Arc<Budget>) -> Self {
+    pub fn new(exports: Arc<dyn Exports>, limits: Limits, gate: Arc<Gate>) -> Self {
         let mut out = Outbox::default();
         greeting(&mut out);
         Self {
             exports,
             limits,
-            budget,
+            gate: Member::new(gate),
             state: State::Handshake(Handshake::default()),
             export: None,
             rx: BytesMut::new(),
@@ -145,7 +123,6 @@ impl Session {
             out,
             in_flight: 0,
             charged: 0,
-            settled: 0,
             starved: true,
             leaving: false,
             refusing: false,
@@ -279,30 +256,27 @@ impl Session {
     }
 
     /// Whether a request that will hold `charge` bytes may start now.
-    fn admits(&self, charge: usize) -> bool {
-        if self.in_flight == 0 && self.out.is_empty() {
-            return true;
-        }
-        let own = self.held().saturating_add(charge);
-        let others = self.budget.used().saturating_sub(self.settled);
-        self.in_flight < self.limits.requests
-            && own <= self.limits.bytes
-            && own.saturating_add(others) <= self.budget.max
+    fn admits(&mut self, charge: usize) -> bool {
+        let held = self.held();
+        let is_lone = self.in_flight == 0 && self.out.is_empty();
+        let fits = self.in_flight < self.limits.requests && held.saturating_add(charge) <= self.limits.bytes;
+        // What it has the turn for fitted when it asked.
+        (is_lone || fits || self.gate.has_turn()) && self.gate.ask(held as u64, charge as u64)
+    }
+
+    /// Ready when a request that had to wait for others may begin: go on with [`Self::poll_request`].
+    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.gate.poll_turn(cx)
     }
 
     fn held(&self) -> usize {
         self.charged.saturating_add(self.out.len())
     }
 
-    /// Tells the server's budget what this connection holds.
+    /// Tells the gate what this connection holds.
     fn settle(&mut self) {
-        let now = self.held();
-        if now > self.settled {
-            self.budget.used.fetch_add(now.saturating_sub(self.settled), Relaxed);
-        } else if now < self.settled {
-            self.budget.used.fetch_sub(self.settled.saturating_sub(now), Relaxed);
-        }
-        self.settled = now;
+        self.gate.settle(self.held() as u64);
+        self.gate.set_buffers(self.rx.capacity() as u64);
     }
 
     fn act(&mut self, verdict: Verdict) -> Option<Request> {
@@ -443,6 +417,7 @@ impl Session {
     /// Reads nothing more (the client left, or is out of step); what is in flight is finished and sent.
     pub fn leave(&mut self) {
         self.leaving = true;
+        self.gate.withdraw();
         self.rx = BytesMut::new();
         if let Some(Incoming::Payload { tag, .. }) = self.incoming.take() {
             self.charged = self.charged.saturating_sub(tag.charge);
@@ -457,14 +432,6 @@ impl Session {
     /// Nothing in flight and nothing to send.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.out.is_empty()
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.charged = 0;
-        self.out.clear();
-        self.settle();
     }
 }
 

@@ -12,6 +12,7 @@ pub mod arc;
 pub mod events;
 pub mod iostat;
 pub mod log;
+pub mod memory;
 pub mod prewarm;
 
 /// The version of this API, in every path.

@@ -201,6 +201,14 @@ impl Client {
         self.post("/v1/prewarm", wish).await
     }
 
+    /// Who holds how much memory.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn memory(&self) -> Result<api::memory::Memory, ClientError> {
+        self.get("/v1/memory".to_owned()).await
+    }
+
     /// What happened since event number `since`, to all pools or one.
     ///
     /// # Errors

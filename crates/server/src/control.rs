@@ -32,6 +32,7 @@ use crate::{
     api::{self, DatasetQuery},
     arc,
     events::Journal,
+    governor::Governor,
     iostat, logs,
     ops::{self, Host, Request},
     serving::Serving,
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) journal: Arc<Journal>,
     /// Who is told.
     pub(crate) alerts: Arc<Alerts>,
+    /// Who holds how much memory.
+    pub(crate) governor: Arc<Governor>,
 }
 
 /// Why the control socket could not be made.
@@ -146,6 +149,7 @@ impl ControlSocket {
             .route("/v1/iostat", get(iostat_all))
             .route("/v1/iostat/{name}", get(iostat_one))
             .route("/v1/prewarm", get(prewarm::list).post(prewarm::begin))
+            .route("/v1/memory", get(memory))
             .route("/v1/events", get(events::list))
             .route("/v1/events/clear", post(events::clear))
             .route("/v1/alerts", get(alerts::status))
@@ -250,6 +254,8 @@ async fn iostat_one(
         true => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
         false => Json(found).into_response(),
     }
+async fn memory(State(shared): State<Arc<Shared>>) -> Json<api::memory::Memory> {
+    Json(shared.governor.report(&shared.host))
 }
 
 /// Does something. The operation goes on if the client goes away: half of a command is no command.

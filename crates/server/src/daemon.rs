@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use ::memory::{limit::LimitError, machine::Machine};
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
@@ -26,6 +27,7 @@ use crate::{
     control::{ControlSocket, Shared, SocketError},
     disks::Disks,
     events::{Journal, observe::Observer},
+    governor::{self, Governor, MemorySettings},
     host::{HostError, Known, Places, Settings},
     hotplug,
     ops::{Host, Mode, Watching},
@@ -37,8 +39,6 @@ use crate::{
 pub const NBD_DEFAULT: &str = "127.0.0.1:10809";
 /// Where iSCSI initiators expect one.
 pub const ISCSI_DEFAULT: &str = "127.0.0.1:3260";
-/// The ARC, which all pools share, in bytes.
-pub const CACHE_BYTES: usize = 512 << 20;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -57,6 +57,8 @@ pub struct Config {
     pub iscsi: Vec<String>,
     /// Control socket.
     pub socket: PathBuf,
+    /// How much memory it may have.
+    pub memory: MemorySettings,
     /// Who is told of alerts; in the state directory if it is not said.
     pub alerts: Option<PathBuf>,
 }
@@ -74,6 +76,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Memory: too little, or more than there is.
+    #[error(transparent)]
+    Memory(#[from] LimitError),
     /// Cannot listen.
     #[error("cannot listen on {address} for {protocol}")]
     Listen {
@@ -127,6 +132,10 @@ pub enum Event {
 /// See [`ServeError`]. Not for what happens to single connections.
 pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), ServeError> {
     let mut stop_signal = StopSignal::new()?;
+    let governor = Governor::new(&config.memory, Machine::default())?;
+    if let Some(warning) = governor.last_to_be_killed() {
+        tracing::warn!("{warning}");
+    }
     let (mut nbd_addresses, mut iscsi_addresses) =
         (resolve(&config.nbd).await?, resolve(&config.iscsi).await?);
     if nbd_addresses.is_empty() && iscsi_addresses.is_empty() {
@@ -137,7 +146,11 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     let registry = Arc::new(nbd::Registry::new());
     let portals = iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified());
     let portals = portals.map(iscsi::Portal::from).collect();
-    let targets = iscsi::Targets::new(iscsi::Config { portals, ..iscsi::Config::default() });
+    let targets = iscsi::Targets::new(iscsi::Config {
+        portals,
+        gate: Arc::clone(governor.gate()),
+        ..iscsi::Config::default()
+    });
     let mut nbd_listeners = Vec::new();
     for address in &nbd_addresses {
         let listener = TcpListener::bind(address).await;
@@ -158,12 +171,17 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
     let iscsi_local = iscsi_server.as_ref().map_or(Ok(Vec::new()), iscsi::Server::local_addrs)?;
 
-    let nbd_server =
-        nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, nbd::ServeLimits::default());
+    let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd::ServeLimits::default() };
+    let nbd_server = nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits);
     let serving =
         Arc::new(Serving::new(registry, nbd_server.clone(), Arc::clone(&targets), nbd_local, iscsi_local));
     let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
-    let host = Host::new(config.places.clone(), mode, config.settings.clone());
+    let settings = Settings {
+        cache_bytes: governor.cache_bytes(),
+        memory: Some(governor.limit()),
+        ..config.settings.clone()
+    };
+    let host = Host::new(config.places.clone(), mode, settings);
     let journal = Arc::new(Journal::default());
     let dir = config.places.state().dir().to_owned();
     let disks = Disks::remembered(&dir);
@@ -192,6 +210,8 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
     serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
 
+    governor::settle(&governor, &host, &journal).await;
+    let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
     alerts.start();
     alerts.watch(Pools::new(Arc::downgrade(&host), missing), Arc::clone(&journal), disks);
     let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
@@ -212,7 +232,8 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             let _stopped = stopping.wait_for(|stop| *stop).await;
         }));
     }
-    let shared = Arc::new(Shared { host: Arc::clone(&host), serving, journal, alerts: Arc::clone(&alerts) });
+    let shared =
+        Arc::new(Shared { host: Arc::clone(&host), serving, journal, alerts: Arc::clone(&alerts), governor });
     let control = async {
         if let Err(error) = socket.serve(shared, stopping).await {
             tracing::error!(%error, "control socket: no longer listening");
@@ -233,6 +254,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
     drop(tasks);
     hotplug.abort();
+    governing.abort();
     // Before the pools: that they are closed now is no news to anybody.
     alerts.stop().await;
     // An operation that has begun is finished first.

@@ -68,6 +68,8 @@ pub struct Settings {
     pub read_only: bool,
     /// Size of the ARC, in bytes.
     pub cache_bytes: usize,
+    /// Bytes of memory that this process may have; all of the machine's if it is not said.
+    pub memory: Option<u64>,
     /// What decides in the ARC which blocks stay.
     pub replacement: Replacement,
     /// How cache devices are used.
@@ -94,6 +96,7 @@ impl Default for Settings {
             missing_log: false,
             read_only: false,
             cache_bytes: COMMAND_CACHE,
+            memory: None,
             replacement: Replacement::Default,
             tier: TierConfig::default(),
             cache: None,

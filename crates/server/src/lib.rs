@@ -5,6 +5,7 @@
 //!    └───────────── no daemon ──────────────▶ answers, view ──▶ api types, the same either way
 //!   ops:    every command that changes something, run by the daemon or by a command without one
 //!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
+//!   governor: how much memory all of it may have, and what gives way
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go
 //!   state:  which pools were imported, and on which devices
 //! ```
@@ -26,6 +27,7 @@ pub mod control;
 pub mod daemon;
 pub mod disks;
 pub mod events;
+pub mod governor;
 pub mod history;
 pub mod host;
 pub mod hostid;
@@ -42,3 +44,6 @@ pub mod view;
 mod warmth;
 
 pub use ::{block, disk, engine, pool};
+
+/// How much memory may be had, and what gives way.
+pub use ::memory as budget;

@@ -140,13 +140,34 @@ impl Lab {
     /// Starts `millpond serve` with these words and waits for `ready`.
     #[track_caller]
     pub(crate) fn serve(&self, line: &str) -> Daemon {
-        let mut child = self
-            .command("millpond")
+        self.serve_by(self.command("millpond").args(line.split_whitespace()))
+    }
+
+    /// The same in a cgroup, by its file of processes.
+    #[track_caller]
+    pub(crate) fn serve_in(&self, processes: &Path, line: &str) -> Daemon {
+        let inner = self.command("millpond");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(processes)
+            .arg(inner.get_program())
             .args(line.split_whitespace())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+            .current_dir(&self.cwd)
+            .stdin(Stdio::null());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        self.serve_by(&mut command)
+    }
+
+    #[track_caller]
+    fn serve_by(&self, command: &mut Command) -> Daemon {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");
         let mut stderr = child.stderr.take().expect("piped");
         let (said, hear) = mpsc::channel();

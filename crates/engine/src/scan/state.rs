@@ -142,6 +142,15 @@ pub(super) struct State {
     pub(super) given_up: BTreeMap<u64, TxgSet>,
     /// The pool is being closed.
     pub(super) halted: bool,
+    /// Scrubs wait: there is too little memory.
+    pub(super) scrubs_held: bool,
+}
+
+impl State {
+    /// Whether what there is to do has to wait for memory.
+    fn is_held(&self) -> bool {
+        self.scrubs_held && self.run.as_ref().is_some_and(|run| run.kind == ScanKind::Scrub)
+    }
 }
 
 impl Scans {
@@ -159,14 +168,37 @@ impl Scans {
     /// The scan that is to be carried out now.
     pub(super) fn current(&self) -> Option<(u64, Run)> {
         let state = self.state.lock();
-        let run = state.run.as_ref().filter(|run| run.paused.is_none() && !state.halted)?;
+        let run =
+            state.run.as_ref().filter(|run| run.paused.is_none() && !state.halted && !state.is_held())?;
         (state.finished != Some(state.generation)).then(|| (state.generation, run.clone()))
     }
 
     /// Whether the scan of this generation is still to be carried out.
     pub(super) fn goes_on(&self, generation: u64) -> bool {
         let state = self.state.lock();
-        state.generation == generation && !state.halted
+        state.generation == generation && !state.halted && !state.is_held()
+    }
+
+    /// Scrubs stop where they are until they are let go on.
+    pub(crate) fn hold_scrubs(&self, held: bool) {
+        let mut state = self.state.lock();
+        let before = state.is_held();
+        state.scrubs_held = held;
+        if state.is_held() != before {
+            self.wake(&mut state);
+        }
+    }
+
+    /// What blocks that wait to be read may take of memory, in bytes.
+    pub(crate) fn set_memory(&self, bytes: usize) {
+        if let Some(waiting) = self.waiting.get() {
+            waiting.set_memory(bytes);
+        }
+    }
+
+    /// What they take.
+    pub(crate) fn memory(&self) -> u64 {
+        self.waiting.get().map_or(0, |waiting| waiting.memory())
     }
 
     /// Changes this scan, if it is still the one: what was begun before an interruption counts all the same.

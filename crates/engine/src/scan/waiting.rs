@@ -15,7 +15,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use ondisk::blkptr::{BlkPtr, Dva};
@@ -43,7 +46,7 @@ pub(super) struct Waiting {
     horizon: Arc<Horizon>,
     state: Mutex<State>,
     /// Blocks at most.
-    room: usize,
+    room: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +76,17 @@ impl Releases for Waiting {
 impl Waiting {
     /// Takes up to `memory` bytes.
     pub(super) fn new(horizon: Arc<Horizon>, memory: usize) -> Self {
-        Self { horizon, state: Mutex::default(), room: (memory / COST).max(16) }
+        Self { horizon, state: Mutex::default(), room: AtomicUsize::new((memory / COST).max(16)) }
+    }
+
+    /// Takes up to `memory` bytes from now on; what waits already stays.
+    pub(super) fn set_memory(&self, memory: usize) {
+        self.room.store((memory / COST).max(16), Relaxed);
+    }
+
+    /// Bytes that those which wait take.
+    pub(super) fn memory(&self) -> u64 {
+        (self.state.lock().blocks.len() * COST) as u64
     }
 
     /// A walk begins: of a state that is committed after this returns.
@@ -108,7 +121,7 @@ impl Waiting {
         if state.blocks.insert(key, (*bp, at)).is_none() {
             state.bytes += bp.asize();
         }
-        if state.blocks.len() > self.room
+        if state.blocks.len() > self.room.load(Relaxed)
             && let Some((last, (bp, _))) = state.blocks.pop_last()
         {
             state.bytes -= bp.asize();

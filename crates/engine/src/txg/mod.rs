@@ -17,9 +17,16 @@
 //!
 //! Facts: docs/format/txg-and-throttle.md.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use block::VolumeError;
+use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -123,10 +130,20 @@ impl State {
     }
 }
 
+impl Shared {
+    fn limits(&self) -> Limits {
+        Limits { dirty_max: self.dirty_max.load(Relaxed), ..self.limits }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     limits: Limits,
+    /// Of these, what may change: bytes that may be dirty.
+    dirty_max: AtomicU64,
+    /// Tells of what becomes dirty.
+    steps: Steps,
     /// The last hold on a closed group was released.
     released: Notify,
     /// There may be a reason to sync.
@@ -175,6 +192,8 @@ impl Txgs {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             limits,
+            dirty_max: AtomicU64::new(limits.dirty_max),
+            steps: Steps::default(),
             released: Notify::new(),
             reason: Notify::new(),
             room: Notify::new(),
@@ -221,12 +240,12 @@ impl Txgs {
         let mut state = self.shared.state.lock();
         let dirty = state.dirty + cost.dirty;
         let free =
-            state.refusing.is_none() && state.failing.is_none() && dirty <= self.shared.limits.delay_from();
+            state.refusing.is_none() && state.failing.is_none() && dirty <= self.shared.limits().delay_from();
         (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
 
     fn try_step(&self, cost: Cost, delayed: bool, arrived: Instant) -> Result<Step, VolumeError> {
-        let limits = &self.shared.limits;
+        let limits = self.shared.limits();
         let mut state = self.shared.state.lock();
         if let Some(reason) = &state.refusing {
             return Err(VolumeError::NotReady(reason.clone()));
@@ -295,10 +314,11 @@ impl Txgs {
         group.touched = true;
         let before = state.dirty;
         state.dirty += cost.dirty;
-        let threshold = self.shared.limits.sync_from();
+        let threshold = self.shared.limits().sync_from();
         if before < threshold && state.dirty >= threshold {
             self.shared.reason.notify_one();
         }
+        self.shared.steps.is_now(state.dirty);
         Tx { shared: Arc::clone(&self.shared), txg }
     }
 
@@ -310,6 +330,7 @@ impl Txgs {
         let bytes = bytes.min(group.dirty);
         group.dirty -= bytes;
         state.dirty -= bytes;
+        self.shared.steps.is_now(state.dirty);
         drop(state);
         self.shared.room.notify_waiters();
     }
@@ -369,7 +390,29 @@ impl Txgs {
     /// The limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.shared.limits
+        self.shared.limits()
+    }
+
+    /// From now on so many bytes may be dirty. What is beyond that stays; writers wait until it has become less.
+    pub fn set_dirty_max(&self, bytes: u64) {
+        let before = self.shared.dirty_max.swap(bytes, Relaxed);
+        if before == bytes {
+            return;
+        }
+        // More room for those who wait, or a reason to sync.
+        self.shared.room.notify_waiters();
+        self.shared.reason.notify_one();
+    }
+
+    /// Rings `bell` for every `step` bytes that become dirty. Once.
+    pub fn attach(&self, bell: Arc<Bell>, step: u64) {
+        self.shared.steps.attach(bell, step);
+    }
+
+    /// The most that may be dirty before the bell is rung again.
+    #[must_use]
+    pub fn dirty_at_most(&self) -> u64 {
+        self.shared.steps.at_most(self.dirty())
     }
 }
 
@@ -382,7 +425,7 @@ impl Txgs {
             let until = {
                 let state = self.shared.state.lock();
                 let group = &state.groups[slot(state.open)];
-                let full = state.dirty >= self.shared.limits.sync_from() && group.touched;
+                let full = state.dirty >= self.shared.limits().sync_from() && group.touched;
                 if full || state.wanted >= state.open || state.refusing.is_some() {
                     return;
                 }
@@ -447,6 +490,7 @@ impl Txgs {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty;
+            self.shared.steps.is_now(state.dirty);
             state.shared_limit = shared_limit;
             state.lent_before = 0;
             state.rooms.synced(slot(txg));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use block::{Segment, Segments};
 use scsi::{Response, Status};
 
-use super::{Session, WINDOW};
+use super::{Session, window};
 use crate::{
     pdu::{Header, NO_TAG, op},
     task::Ask,
@@ -19,7 +19,7 @@ impl Session {
     }
 
     fn number(&mut self, h: &mut Header, counts: bool) {
-        let free = WINDOW.saturating_sub(self.under_way);
+        let free = window(self.coming.gate(), &self.params).saturating_sub(self.under_way);
         let max = self.exp_cmd_sn.wrapping_add(free).wrapping_sub(1);
         // It may never go back: serial number arithmetic (§4.2.2.1).
         if max.wrapping_sub(self.max_cmd_sn) < 1 << 31 {

@@ -1,5 +1,7 @@
 //! The core byte by byte, with a volume in memory behind it and no socket in front.
 
+use std::task::Waker;
+
 use block::{BlockVolume, Extent, MemVolume, VolumeError};
 use futures_util::FutureExt;
 use proptest::prelude::*;
@@ -53,7 +55,7 @@ struct Talk {
 
 impl Talk {
     fn new(exports: Arc<dyn Exports>) -> Self {
-        let session = Session::new(exports, Limits::default(), Arc::new(Budget::new(1 << 30)));
+        let session = Session::new(exports, Limits::default(), Gate::new(1 << 30));
         Self { session, said: Vec::new(), error: None }
     }
 
@@ -643,10 +645,10 @@ fn volume_errors_map_to_their_numbers() {
 #[test]
 fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
     let limits = Limits { requests: 2, bytes: 10_000 };
-    let budget = Arc::new(Budget::new(1 << 20));
+    let budget = Gate::new(1 << 20);
     let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
     talk.session.limits = limits;
-    talk.session.budget = Arc::clone(&budget);
+    talk.session.gate = Member::new(Arc::clone(&budget));
     let input = cat(&[
         &request(0, 0, 1, 0, 60_000),
         &request(0, 0, 2, 0, 4000),
@@ -674,21 +676,40 @@ fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
 }
 
 #[test]
-fn connections_share_the_servers_budget_and_give_back_what_they_held() {
-    let budget = Arc::new(Budget::new(10_000));
+fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
+    let gate = Gate::new(10_000);
+    let turn = |session: &mut Session| session.poll_turn(&mut Context::from_waker(Waker::noop())).is_ready();
     let mut one = in_transmission(exports().0, "tank/vm1", &[]);
     let mut two = in_transmission(exports().0, "tank/vm1", &[]);
-    one.session.budget = Arc::clone(&budget);
-    two.session.budget = Arc::clone(&budget);
+    one.session.gate = Member::new(Arc::clone(&gate));
+    two.session.gate = Member::new(Arc::clone(&gate));
     let held = next(&mut one, &request(0, 0, 1, 0, 9_000));
     assert!(one.session.poll_request().unwrap().is_none());
     let first = next(&mut two, &cat(&[&request(0, 0, 1, 0, 900), &request(0, 0, 2, 0, 900)]));
     assert!(two.session.poll_request().unwrap().is_none(), "10 800 bytes are too many");
-    drop((held, first));
-    drop(one);
+    assert!(!two.session.wants_bytes() && !turn(&mut two.session));
+    // A write is not read before there is room for all of it, also on a connection that has nothing else.
+    let mut three = in_transmission(exports().0, "tank/vm1", &[]);
+    three.session.gate = Member::new(Arc::clone(&gate));
+    three.session.handle_bytes(&request(0, 1, 1, 0, 5_000));
+    assert!(three.session.poll_request().unwrap().is_none());
+    assert!(!three.session.wants_bytes());
+    one.session.complete(held.tag, zeroes(9_000));
+    said(&mut one);
+    assert!(one.session.poll_request().unwrap().is_none());
+    assert!(turn(&mut two.session) && turn(&mut three.session));
     assert!(two.session.poll_request().unwrap().is_some());
-    drop(two);
-    assert_eq!(budget.used(), 0);
+    assert!(three.session.poll_request().unwrap().is_none());
+    assert!(three.session.wants_bytes(), "its payload may come now");
+    assert_eq!(gate.used(), 6_800);
+    // One that waits and leaves is in nobody's way.
+    one.session.handle_bytes(&request(0, 0, 3, 0, 9_000));
+    assert!(one.session.poll_request().unwrap().is_none());
+    one.session.leave();
+    drop((first, two, three));
+    assert_eq!((gate.used(), gate.waiting()), (0, 0));
+    drop(one);
+    assert_eq!(gate.members(), 0);
 }
 
 #[test]
@@ -733,7 +754,7 @@ fn a_client_that_never_reads_the_export_list_cannot_make_it_pile_up() {
         let volume = Arc::new(MemVolume::new("v", 4096, 4096));
         registry.insert(&format!("{n:0>200}"), "", volume).unwrap();
     }
-    let mut session = Session::new(registry, Limits::default(), Arc::new(Budget::new(1 << 30)));
+    let mut session = Session::new(registry, Limits::default(), Gate::new(1 << 30));
     session.handle_bytes(FLAGS);
     session.poll_request().unwrap();
     while session.wants_bytes() {

@@ -97,6 +97,8 @@ pub struct BlockCache {
     budget: AtomicUsize,
     /// The largest budget it had.
     budget_max: AtomicUsize,
+    /// The largest since the shards' tables were made smaller.
+    tables_for: AtomicUsize,
     /// The part of the budget that hot copies may have now. It grows as they come.
     hot_budget: AtomicUsize,
     /// Memory of the shards' own.
@@ -171,6 +173,7 @@ impl BlockCache {
             written: Mutex::default(),
             budget: AtomicUsize::new(budget),
             budget_max: AtomicUsize::new(budget),
+            tables_for: AtomicUsize::new(budget),
             hot_budget: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
             left: Left::default(),
@@ -197,7 +200,8 @@ impl BlockCache {
                 ranks.reset((budget / UNIT) as u64);
             }
             self.fit(&mut ranks, &mut gone);
-            if budget < before / 2 {
+            if budget < self.tables_for.fetch_max(budget, Relaxed) / 2 {
+                self.tables_for.store(budget, Relaxed);
                 self.shards.iter().for_each(|shard| self.resize(&mut shard.lock(), Shard::shrink));
                 self.fit(&mut ranks, &mut gone);
             }

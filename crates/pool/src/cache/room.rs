@@ -13,7 +13,34 @@ use super::{
     shard::{Entry, Shard},
 };
 
+/// Bytes that leave at a time when the budget shrinks by much: about a millisecond, in which misses wait.
+const SLICE: usize = 8 << 20;
+
 impl BlockCache {
+    /// A step on the way to another budget; true when it is there. A larger one is there at once. Whoever takes memory
+    /// away in steps lets others at the cache in between.
+    pub fn approach(&self, budget: usize) -> bool {
+        let now = self.budget.load(Relaxed);
+        let next = if budget < now {
+            // What it may have and has not is no work.
+            budget.max(now.min(self.size()).saturating_sub(SLICE))
+        } else {
+            budget
+        };
+        if next != now {
+            self.set_budget(next);
+        }
+        next == budget
+    }
+
+    /// Bytes it holds, bookkeeping included.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let ranks = self.ranks.lock();
+        let charged: u64 = ranks.held.iter().map(|held| held.charged).sum();
+        usize::try_from(charged).unwrap_or(usize::MAX) + self.hot.taken() + self.fixed(&ranks, 0)
+    }
+
     /// Changes a shard, and counts what its tables take.
     pub(super) fn resize<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
         let before = shard.memory();

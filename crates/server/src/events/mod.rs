@@ -9,7 +9,14 @@
 //!
 //! Not here: what an event means to a person, and who is told (`alerts`).
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use engine::events::Record;
 use parking_lot::Mutex;
@@ -24,6 +31,8 @@ use crate::api::events::Zevent;
 /// Events kept: a device that fails badly tells of itself some ten times a second at most, so this is minutes of the
 /// worst and years of the usual.
 pub const KEPT: usize = 8192;
+/// And while memory is short.
+pub(crate) const KEPT_SHORT: usize = 256;
 
 /// An event, named and as the engine told it.
 #[derive(Clone, Debug)]
@@ -39,6 +48,8 @@ pub struct Entry {
 /// See the head of this file.
 pub struct Journal {
     kept: Mutex<VecDeque<Arc<Entry>>>,
+    /// So many at most.
+    most: AtomicUsize,
     newest: watch::Sender<u64>,
 }
 
@@ -50,7 +61,7 @@ impl fmt::Debug for Journal {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { kept: Mutex::default(), newest: watch::Sender::new(0) }
+        Self { kept: Mutex::default(), most: AtomicUsize::new(KEPT), newest: watch::Sender::new(0) }
     }
 }
 
@@ -86,11 +97,20 @@ impl Journal {
         all.insert("eid".to_owned(), json!(eid));
         let zevent = Zevent { eid, class: class.to_owned(), time, pool: about.pool.clone(), pairs: all };
         kept.push_back(Arc::new(Entry { zevent, guid: about.guid, cause }));
-        if kept.len() > KEPT {
+        if kept.len() > self.most.load(Relaxed) {
             kept.pop_front();
         }
         // Within the lock, so that numbers are told in order.
         self.newest.send_replace(eid);
+    }
+
+    /// Keeps the last `most` from now on, and forgets the others.
+    pub(crate) fn keep(&self, most: usize) {
+        self.most.store(most, Relaxed);
+        let mut kept = self.kept.lock();
+        let gone = kept.len().saturating_sub(most);
+        kept.drain(..gone);
+        kept.shrink_to(most);
     }
 
     /// Those kept with a number greater than `after`, oldest first; of one pool, by name or guid, if `pool` says so.

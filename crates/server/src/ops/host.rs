@@ -597,7 +597,7 @@ impl Host {
     /// How engines of this host run.
     pub(crate) fn options(&self) -> Options {
         // Of the memory, what a pool may have dirty is a tenth; a command hardly writes.
-        let memory = memory_bytes();
+        let memory = self.settings.memory.unwrap_or_else(memory_bytes);
         let limits = match self.mode {
             Mode::Command => Limits::for_memory(memory.min(2 << 30)),
             Mode::Daemon | Mode::ReadOnly => Limits::for_memory(memory),

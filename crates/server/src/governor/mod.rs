@@ -1,0 +1,408 @@
+//! Keeps the daemon within its memory: looks at what is held, asks the plan, and does what it says.
+//!
+//! ```text
+//!   bell (dirty data, requests in flight grow) ─┐
+//!   alarm (the kernel: somebody waits)  ────────┼─▶ look ─▶ memory::plan ─▶ cache, gate, dirty limits, scrubs, log
+//!   a tick, slower where nothing happens  ──────┘
+//! ```
+//!
+//! The cache gives way in slices, so that clients use it in between. What is shed and what comes back is said in one
+//! line each time, and in the journal of every pool. Decision: docs/decisions/0013-memory.md.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use ::memory::{
+    Bell, Gate, human,
+    limit::{Limit, LimitError, Origin, Wish},
+    machine::{Cgroup, Machine},
+    plan::{Plan, Sight, Stage, Terms, Verdict, Why},
+};
+use engine::engine::Engine;
+use parking_lot::Mutex;
+use pool::cache::BlockCache;
+use serde_json::{Map, json};
+use tokio::time::{Instant, sleep, sleep_until};
+
+mod alarm;
+mod report;
+
+use crate::{
+    events::{About, Journal},
+    hostid,
+    ops::Host,
+};
+
+/// Between looks at a daemon that does nothing, and at one that does.
+const IDLE: Duration = Duration::from_secs(1);
+const BUSY: Duration = Duration::from_millis(100);
+/// However often the bell rings.
+const LEAST: Duration = Duration::from_millis(4);
+/// How often the cgroup and the machine are looked at, as long as nothing is short.
+const OUTSIDE: Duration = Duration::from_millis(90);
+/// Between two requests to the allocator to give back what it keeps.
+const RELEASE: Duration = Duration::from_millis(250);
+/// After that long without anything given back somebody who waits is let through, if there is memory for it.
+const STUCK: Duration = Duration::from_secs(2);
+/// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
+const OOM_SCORE: i32 = -999;
+/// The journal's class for what is shed and taken back.
+const EVENT: &str = "sysevent.io.millpond.memory";
+/// Where these lines go in the log.
+const LOG: &str = "millpond::memory";
+
+/// The memory allocator of this process, which only the program knows.
+pub trait Allocator: fmt::Debug + Send + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Bytes in use, and bytes it has of the kernel for them; `None` if it does not say.
+    fn in_use(&self) -> Option<(u64, u64)>;
+    /// Gives back to the kernel what is not in use.
+    fn release(&self);
+}
+
+/// What somebody may say about memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemorySettings {
+    /// What the process may have; by default what its cgroup or the machine allows.
+    pub limit: Option<Wish>,
+    /// The cache at most.
+    pub arc_max: Option<u64>,
+    /// The allocator in use.
+    pub allocator: Option<Arc<dyn Allocator>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Governor {
+    limit: Limit,
+    terms: Terms,
+    machine: Machine,
+    cgroup: Cgroup,
+    gate: Arc<Gate>,
+    bell: Arc<Bell>,
+    allocator: Option<Arc<dyn Allocator>>,
+    /// What was resident before anything was opened.
+    base: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    plan: Plan,
+    sight: Sight,
+    verdict: Verdict,
+    looked: Instant,
+    outside: Instant,
+    released: Option<Instant>,
+    /// The gate's turns, and since when they stand still.
+    turns: (u64, Instant),
+    /// Engines that know the bell, by guid.
+    known: BTreeMap<u64, Weak<Engine>>,
+    /// Where the last reduction came from, and when something was shed.
+    shed_since: Option<u64>,
+    shed_times: u64,
+}
+
+impl Governor {
+    /// For the memory that this process may have.
+    ///
+    /// # Errors
+    /// It is too little, or more than there is.
+    pub fn new(settings: &MemorySettings, machine: Machine) -> Result<Arc<Self>, LimitError> {
+        let limit = ::memory::limit::limit(settings.limit, &machine)?;
+        let terms = Terms::new(limit.bytes, settings.arc_max, machine.total());
+        let cgroup = machine.cgroup();
+        let mut plan = Plan::new(terms);
+        let resident = machine.resident().unwrap_or(0);
+        let sight = Sight {
+            resident,
+            cgroup: cgroup.room().map(|room| room.left()),
+            available: machine.available(),
+            ..Sight::default()
+        };
+        let verdict = plan.look(&sight, Duration::ZERO);
+        let (gate, bell) = (Gate::new(terms.in_flight()), Arc::<Bell>::default());
+        gate.attach(Arc::clone(&bell), (terms.in_flight() / 16).max(1 << 20));
+        disk::set_idle_max(usize::try_from(terms.idle()).unwrap_or(usize::MAX));
+        let now = Instant::now();
+        Ok(Arc::new(Self {
+            limit,
+            terms,
+            machine,
+            cgroup,
+            gate,
+            bell,
+            allocator: settings.allocator.clone(),
+            base: resident,
+            state: Mutex::new(State {
+                plan,
+                sight,
+                verdict,
+                looked: now,
+                outside: now,
+                released: None,
+                turns: (0, now),
+                known: BTreeMap::new(),
+                shed_since: None,
+                shed_times: 0,
+            }),
+        }))
+    }
+
+    /// The gate of all connections.
+    #[must_use]
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// What the cache may have to begin with, in bytes.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        usize::try_from(self.state.lock().verdict.target).unwrap_or(usize::MAX)
+    }
+
+    /// What the process may have, in bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.bytes
+    }
+
+    /// Asks the kernel to kill others first, if it has to kill. A sentence if it may not be asked.
+    #[must_use]
+    pub fn last_to_be_killed(&self) -> Option<String> {
+        let now = self.machine.oom_score()?;
+        if now <= OOM_SCORE {
+            return None;
+        }
+        let error = self.machine.set_oom_score(OOM_SCORE).err()?;
+        Some(format!(
+            "oom_score_adj stays {now} ({error}): when memory runs out the kernel may kill this daemon before others; \
+             run it as root, or set OOMScoreAdjust={OOM_SCORE} in its unit"
+        ))
+    }
+
+    /// Looks and acts until the host is gone.
+    pub async fn run(self: Arc<Self>, host: Weak<Host>, journal: Arc<Journal>) {
+        let mut alarm = alarm::Alarm::new(&self.machine.pressure_file(&self.cgroup));
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.bell.heard() => {}
+                () = alarm.rings() => {}
+            }
+            let earliest = self.state.lock().looked + LEAST;
+            sleep_until(earliest).await;
+            let Some(host) = host.upgrade() else { return };
+            let busy = self.look(&host, &journal).await;
+            next = Instant::now() + if busy { BUSY } else { IDLE };
+        }
+    }
+
+    /// One look. Whether another one is due soon.
+    async fn look(&self, host: &Host, journal: &Journal) -> bool {
+        let cache = host.cache();
+        let engines: Vec<Arc<Engine>> =
+            host.all().iter().filter_map(|held| held.engine().map(Arc::clone)).collect();
+        let now = Instant::now();
+        let (before, verdict, sight, release) = {
+            let mut state = self.state.lock();
+            self.meet(&mut state, &engines);
+            let elapsed = now.duration_since(state.looked);
+            let is_due = state.verdict.is_short || now.duration_since(state.outside) >= OUTSIDE;
+            let sight = self.see(&state.sight, &cache, &engines, is_due);
+            if is_due {
+                state.outside = now;
+            }
+            let before = state.verdict;
+            let verdict = state.plan.look(&sight, elapsed);
+            let release = verdict.is_short && state.released.is_none_or(|at| at.elapsed() >= RELEASE);
+            if release {
+                state.released = Some(now);
+            }
+            (state.sight, state.verdict, state.looked) = (sight, verdict, now);
+            self.unstick(&mut state, &sight);
+            (before, verdict, sight, release)
+        };
+        self.apply(&verdict, &cache, &engines).await;
+        if release {
+            // What is kept for use again, here and by the allocator.
+            disk::set_idle_max(1 << 20);
+            if let Some(allocator) = &self.allocator {
+                allocator.release();
+            }
+        } else if before.is_short && !verdict.is_short {
+            disk::set_idle_max(usize::try_from(self.terms.idle()).unwrap_or(usize::MAX));
+        }
+        if before.stage != verdict.stage || before.squeeze != verdict.squeeze {
+            self.tell(&before, &verdict, &sight, host, journal);
+        }
+        verdict.is_short
+            || verdict.stage > Stage::Nothing
+            || sight.parts > (8 << 20)
+            || self.gate.waiting() > 0
+            || (verdict.is_growing && sight.cache + sight.cache / 8 >= verdict.target)
+    }
+
+    /// New engines are told of the bell and of their shares.
+    fn meet(&self, state: &mut State, engines: &[Arc<Engine>]) {
+        let share = self.share(engines.len());
+        state.known.retain(|_, engine| engine.strong_count() > 0);
+        for engine in engines {
+            let guid = engine.view().guid();
+            let is_known = state.known.get(&guid).is_some_and(|known| known.as_ptr() == Arc::as_ptr(engine));
+            if !is_known {
+                engine.txgs().attach(Arc::clone(&self.bell), (share / 8).max(1 << 20));
+                state.known.insert(guid, Arc::downgrade(engine));
+            }
+        }
+    }
+
+    /// Dirty data that each pool may have.
+    fn share(&self, pools: usize) -> u64 {
+        (self.terms.dirty() / pools.max(1) as u64).max(4 << 20)
+    }
+
+    fn see(&self, before: &Sight, cache: &BlockCache, engines: &[Arc<Engine>], outside: bool) -> Sight {
+        let (mut dirty, mut at_most, mut others) = (0, 0, 0);
+        for engine in engines {
+            dirty += engine.txgs().dirty();
+            at_most += engine.txgs().dirty_at_most();
+            others += engine.second().memory() + engine.scan_memory();
+        }
+        let flight = self.gate.used();
+        let mut sight = Sight {
+            resident: self.machine.resident().unwrap_or(before.resident),
+            cache: cache.size() as u64,
+            parts: dirty + flight + self.gate.buffers() + others + disk::bytes_idle() as u64,
+            coming: at_most.saturating_sub(dirty) + self.gate.used_at_most().saturating_sub(flight),
+            ..*before
+        };
+        if outside {
+            sight.cgroup = self.cgroup.room().map(|room| room.left());
+            sight.available = self.machine.available();
+            sight.stall = self.machine.stall(&self.cgroup).unwrap_or(0.0);
+        }
+        sight
+    }
+
+    /// Clients that hold what they took and do nothing must not be in the way of others for ever.
+    fn unstick(&self, state: &mut State, sight: &Sight) {
+        let turns = self.gate.turns();
+        if self.gate.waiting() == 0 || turns != state.turns.0 {
+            state.turns = (turns, Instant::now());
+        } else if state.turns.1.elapsed() >= STUCK {
+            let is_room = sight.resident + self.terms.reserve / 2 < self.limit.bytes;
+            if is_room && self.gate.let_one_pass() {
+                tracing::info!(target: LOG, "requests of clients that do not go on hold all that may be in flight: one that waited is let through");
+            }
+        }
+    }
+
+    async fn apply(&self, verdict: &Verdict, cache: &BlockCache, engines: &[Arc<Engine>]) {
+        let target = usize::try_from(verdict.target).unwrap_or(usize::MAX);
+        while !cache.approach(target) {
+            tokio::task::yield_now().await;
+        }
+        let share = self.share(engines.len());
+        self.gate.set_max((self.terms.in_flight() >> verdict.squeeze).max(4 << 20));
+        // All that scans may take, for one pool or for many.
+        let scans = (self.limit.bytes / 32 / engines.len().max(1) as u64).clamp(1 << 20, 192 << 20);
+        for engine in engines {
+            engine.txgs().set_dirty_max((share >> verdict.squeeze).max(4 << 20));
+            engine.set_scan_memory(usize::try_from(scans).unwrap_or(usize::MAX));
+            engine.hold_scrubs(verdict.stage >= Stage::Scans);
+        }
+    }
+
+    /// Says what was shed or taken back, and why.
+    fn tell(&self, before: &Verdict, now: &Verdict, sight: &Sight, host: &Host, journal: &Journal) {
+        let is_worse = (now.stage, now.squeeze) > (before.stage, before.squeeze);
+        let why = self.why(now.why, sight);
+        let shed = now.stage.names().join(", ");
+        let line = match (is_worse, now.stage) {
+            (true, _) => format!(
+                "memory is short ({why}): shed {shed}; the cache may have {}, volumes are served on",
+                human(now.target)
+            ),
+            (false, Stage::Nothing) => {
+                format!(
+                    "memory is there again: nothing is shed any more; the cache may have {}",
+                    human(now.target)
+                )
+            }
+            (false, _) => {
+                format!("memory is there again: still shed {shed}; the cache may have {}", human(now.target))
+            }
+        };
+        {
+            let mut state = self.state.lock();
+            if is_worse && before.stage == Stage::Nothing {
+                state.shed_since = Some(hostid::now());
+                state.shed_times += 1;
+            } else if now.stage == Stage::Nothing {
+                state.shed_since = None;
+            }
+        }
+        if is_worse {
+            tracing::error!(target: LOG, "{line}");
+        } else {
+            tracing::info!(target: LOG, "{line}");
+        }
+        if now.stage >= Stage::Statistics && before.stage < Stage::Statistics {
+            journal.keep(crate::events::KEPT_SHORT);
+        } else if now.stage == Stage::Nothing {
+            journal.keep(crate::events::KEPT);
+        }
+        for held in host.all() {
+            let about = About { pool: held.name().to_owned(), guid: held.guid() };
+            let mut pairs = Map::new();
+            pairs.insert("shed".to_owned(), json!(now.stage.names()));
+            pairs.insert("reason".to_owned(), json!(why));
+            pairs.insert("arc_target".to_owned(), json!(now.target));
+            pairs.insert("message".to_owned(), json!(line));
+            journal.add(&about, EVENT, (hostid::now(), 0), pairs, None);
+        }
+    }
+
+    /// Who takes the memory, with figures.
+    fn why(&self, why: Why, sight: &Sight) -> String {
+        match why {
+            Why::Cgroup => {
+                let left = u64::try_from(sight.cgroup.unwrap_or(0)).unwrap_or(0);
+                format!("{} leave {}", why.word(), human(left))
+            }
+            Why::Machine => {
+                format!("the machine has {} available", human(sight.available.unwrap_or(0)))
+            }
+            Why::Pressure => format!("somebody waits for memory {:.0}% of the time", sight.stall),
+            Why::Limit | Why::Cap => format!(
+                "{} of {} resident, {} of them dirty data, requests and the like",
+                human(sight.resident),
+                human(self.limit.bytes),
+                human(sight.parts)
+            ),
+        }
+    }
+}
+
+/// How a limit reads in a sentence.
+fn origin(limit: &Limit) -> String {
+    match &limit.origin {
+        Origin::Given => "given with --memory-limit".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Looks once at everything as soon as pools are open, so that nothing is served under limits made for nothing.
+pub(crate) async fn settle(governor: &Governor, host: &Host, journal: &Journal) {
+    governor.look(host, journal).await;
+    // Their devices are open and their first blocks are here: what they take is seen now.
+    sleep(LEAST).await;
+    governor.look(host, journal).await;
+}
