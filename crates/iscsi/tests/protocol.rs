@@ -387,7 +387,7 @@ fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() 
     let targets = targets_behind(Arc::clone(&gate), &volume());
     let text = format!("InitiatorName=iqn.a|TargetName={NAME}|FirstBurstLength=262144|");
     let (header, data) = login_pdu(0x87, &text);
-    let mut window = |members: usize| {
+    let window = |members: usize| {
         let _others: Vec<Member> = (0..members).map(|_| Member::new(Arc::clone(&gate))).collect();
         let mut outbox = Outbox::default();
         let mut login = Login::default();

@@ -645,7 +645,7 @@ fn volume_errors_map_to_their_numbers() {
 #[test]
 fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
     let limits = Limits { requests: 2, bytes: 10_000 };
-    let budget = Gate::new(1 << 20);
+    let budget = Gate::new(100_000);
     let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
     talk.session.limits = limits;
     talk.session.gate = Member::new(Arc::clone(&budget));

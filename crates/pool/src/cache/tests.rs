@@ -158,6 +158,26 @@ fn the_budget_holds_for_blocks_of_all_sizes_and_when_it_shrinks() {
 }
 
 #[test]
+fn a_smaller_budget_is_approached_in_slices_and_a_larger_one_is_there_at_once() {
+    let cache = BlockCache::new(64 << 20);
+    let pool = origin(1);
+    (0..3000).for_each(|n| cache.insert(block(&pool, n, bytes(n, 8192), None)));
+    let full = cache.size();
+    assert!(full > 22 << 20, "{full}");
+    assert!(!cache.approach(4 << 20), "not all at once");
+    assert!(cache.budget() <= full - (8 << 20), "what it did not use is no work");
+    assert!(cache.budget() >= full - (9 << 20) && cache.size() <= cache.budget());
+    let mut steps = 1;
+    while !cache.approach(4 << 20) {
+        steps += 1;
+        assert!(cache.size() <= cache.budget() && steps < 5);
+    }
+    assert!(cache.budget() == 4 << 20 && cache.size() <= 4 << 20);
+    assert_eq!(cache.stats().size, cache.size() as u64);
+    assert!(cache.approach(32 << 20) && cache.budget() == 32 << 20);
+}
+
+#[test]
 fn threads_together_stay_within_the_budget_and_get_right_bytes() {
     let cache = BlockCache::new(3 << 20);
     let pools = [origin(1), origin(2)];
