@@ -11,8 +11,8 @@
 mod act;
 mod advise;
 mod alert;
-mod arc_summary;
 mod allocator;
+mod arc_summary;
 mod arcstat;
 mod args;
 mod ask;

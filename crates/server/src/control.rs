@@ -254,6 +254,8 @@ async fn iostat_one(
         true => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
         false => Json(found).into_response(),
     }
+}
+
 async fn memory(State(shared): State<Arc<Shared>>) -> Json<api::memory::Memory> {
     Json(shared.governor.report(&shared.host))
 }
