@@ -68,7 +68,7 @@ impl Steps {
     #[must_use]
     pub fn at_most(&self, bytes: u64) -> u64 {
         let step = self.step.load(Relaxed);
-        if step == 0 { bytes } else { (bytes / step + 1) * step }
+        bytes.checked_div(step).map_or(bytes, |whole| (whole + 1) * step)
     }
 }
 
