@@ -11,8 +11,9 @@
 //! A reader ignores a label that is newer than the best uberblock, so before the commit the odd labels hold, and
 //! after it the even ones: one pair always agrees with the newest valid uberblock.
 //!
-//! A leaf that fails is left behind: it holds an older label and uberblock, and that is recognised. A commit needs
-//! one label on each top-level device (logs excepted) and one uberblock in the pool.
+//! A leaf that fails is left behind: it holds an older label and uberblock, and that is recognised. So one whose even labels
+//! were refused, and may be torn, keeps its odd ones. A commit needs one label on each top-level device (logs excepted) and
+//! one uberblock in the pool.
 //!
 //! Not here: what is in the configuration (`create`, `open`, whoever changes it). Facts: docs/format/labels.md,
 //! overview.md §6 D, §7.
@@ -103,10 +104,14 @@ pub async fn commit(
     for leaf in &leaves {
         regions.push(config_region(&leaf_config(config, tree, leaf.vdev, leaf.top, uberblock.txg)?)?);
     }
-    write_labels(tree, &leaves, &regions, EVEN, uberblock.txg, reports).await?;
+    let mut both: Vec<(&Leaf<'_>, &Vec<u8>)> = leaves.iter().zip(&regions).collect();
+    let written = write_labels(tree, &both, EVEN, uberblock.txg, reports).await?;
     let all: Vec<&Leaf<'_>> = leaves.iter().collect();
     settled(write_uberblock(&all, uberblock, multihost, reports).await, uberblock)?;
-    write_labels(tree, &leaves, &regions, ODD, uberblock.txg, reports).await
+    let mut written = written.into_iter();
+    both.retain(|_| written.next().unwrap_or(false));
+    write_labels(tree, &both, ODD, uberblock.txg, reports).await?;
+    Ok(())
 }
 
 /// Writes all four labels of every leaf of top-level device `top` as OpenZFS wants them before the first sync of
@@ -316,33 +321,33 @@ fn rotation(tree: &Tree, txg: u64) -> Vec<usize> {
     tops
 }
 
-/// Writes two labels of every leaf and flushes.
+/// Writes two labels of these leaves and flushes; which leaves took both.
 async fn write_labels(
     tree: &Tree,
-    leaves: &[Leaf<'_>],
-    regions: &[Vec<u8>],
+    leaves: &[(&Leaf<'_>, &Vec<u8>)],
     which: [usize; 2],
     txg: u64,
     reports: &Reports,
-) -> Result<(), EngineError> {
-    let writes = leaves.iter().zip(regions).map(async |(leaf, region)| {
-        let mut written = false;
+) -> Result<Vec<bool>, EngineError> {
+    let writes = leaves.iter().map(async |(leaf, region)| {
+        let mut taken = 0;
         for number in which {
             let start = leaf.labels[number];
-            let bytes = sealed(region.clone(), start + CONFIG_OFFSET);
-            written |= done(reports, leaf, leaf.write(start + CONFIG_OFFSET, bytes).await);
+            let bytes = sealed(Vec::clone(region), start + CONFIG_OFFSET);
+            taken += usize::from(done(reports, leaf, leaf.write(start + CONFIG_OFFSET, bytes).await));
         }
-        written && done(reports, leaf, leaf.disk.flush().await)
+        let is_durable = taken > 0 && done(reports, leaf, leaf.disk.flush().await);
+        (is_durable, is_durable && taken == which.len())
     });
     let written = join_all(writes).await;
     for (top, vdev) in tree.tops.iter().enumerate() {
-        let mut its = leaves.iter().zip(&written).filter(|(leaf, _)| leaf.top == top).peekable();
+        let mut its = leaves.iter().zip(&written).filter(|((leaf, _), _)| leaf.top == top).peekable();
         let needed = vdev.class() != Class::Log && its.peek().is_some();
-        if needed && !its.any(|(_, written)| *written) {
+        if needed && !its.any(|(_, (has_one, _))| *has_one) {
             return Err(EngineError::Device(format!("no device of {vdev} took the label of txg {txg}")));
         }
     }
-    Ok(())
+    Ok(written.into_iter().map(|(_, has_both)| has_both).collect())
 }
 
 /// Writes an uberblock to all labels of some leaves and flushes; true if at least one copy is safe.

@@ -8,7 +8,7 @@ use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     BoxFuture,
     devices::{NewLeaf, Opener},
-    dsl::Properties,
+    dsl::{self, Properties, Stored},
     engine::Engine,
     events::{DeviceName, Event},
     volume::LiveVolume,
@@ -405,4 +405,40 @@ async fn a_drive_whose_list_of_what_it_missed_cannot_be_read_gets_everything() {
         assert!(!case.lacks_anything(1), "{}", case.what);
         case.end().await;
     }
+}
+
+/// Found by random faults, seed 1013: all four labels of a drive that tore every write were torn, and nobody knew it again.
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_tears_every_write_keeps_labels_by_which_it_is_known_again() {
+    let mut case = Case::new("mirror d0 d1", 10, false).await;
+    case.write(40, false).await;
+    case.sync().await;
+    for round in 0..4 {
+        case.running.disks[1].inject(Fault::anywhere(On::Write, Effect::Tear(io::ErrorKind::Other)));
+        let comment = Properties::from([("comment".to_owned(), Stored::Text(format!("round {round}")))]);
+        // What the configuration says changes: labels are written.
+        let set = case.engine().run(false, move |cx| {
+            Box::pin(async move {
+                cx.config_dirty = true;
+                dsl::set_pool(cx, &comment).await
+            })
+        });
+        set.await.unwrap();
+        case.write(5, false).await;
+        case.sync().await;
+    }
+    let Case { world, running, volume, twin, random, what } = case;
+    drop(volume);
+    running.export().await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    let case = Case { world, running, volume, twin, random, what };
+    assert_ne!(case.state(1), State::CantOpen, "{}", case.what);
+    timeout(MINUTE, case.engine().clear(None)).await.unwrap().unwrap();
+    assert_eq!(case.state(1), State::Healthy, "{}", case.what);
+    case.check().await;
+    crate::scans::over(case.engine()).await;
+    case.sync().await;
+    assert!(!case.lacks_anything(1), "{}", case.what);
+    case.end().await;
 }
