@@ -66,11 +66,13 @@ impl Player {
             }
             8 => {
                 self.suspect(bay);
+                self.liars.insert(bay);
                 let by = 4096 * self.random.random_range(-300..300);
                 self.rule(bay, "writes go elsewhere", On::Write, Effect::Misdirect(by));
             }
             9 => {
                 self.suspect(bay);
+                self.liars.insert(bay);
                 let bits = self.random.random_range(1..20);
                 self.rule(bay, "bits of writes flip", On::Write, Effect::FlipBits(bits));
             }
@@ -168,12 +170,16 @@ impl Player {
             self.note(format!("replace {path}: {}", said(&result)));
             if result.is_ok() {
                 self.harm.remove(&bay);
+                self.liars.remove(&bay);
             }
             return;
         }
         let cleared = self.within("clear", engine.clear(Some(place.guid))).await;
         self.note(format!("clear {path}: {}", said(&cleared)));
-        self.online(&place.guid, bay).await;
+        if !self.online(&place.guid, bay).await && self.liars.contains(&bay) {
+            // None of its labels is right any more: it is a new disk to whoever finds it.
+            self.harm.entry(bay).or_default().empty = true;
+        }
     }
 
     async fn return_disk(&mut self, bay: usize) {

@@ -1,7 +1,7 @@
 //! Plays one campaign: a pool under load, to which things happen.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -9,7 +9,7 @@ use std::{
 use block::BlockVolume;
 use disk::Disk;
 use engine::{
-    devices::NewLeaf,
+    devices::{NewLeaf, Onlined},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::{Ending, Engine, OpFuture},
     scan::ScanCommand,
@@ -89,6 +89,8 @@ pub(crate) struct Player {
     pub(crate) log: Vec<String>,
     /// A device may have said that something is durable which is not.
     pub(crate) is_lied_to: bool,
+    /// Bays whose disk has written other bytes than it was given, labels too, and said nothing.
+    pub(crate) liars: BTreeSet<usize>,
     /// Bays whose disks are an exported pool, to be judged.
     pub(crate) left: Vec<usize>,
     began: Instant,
@@ -118,6 +120,7 @@ impl Player {
             names: 0,
             log: vec![format!("{layout} ashift {ashift}")],
             is_lied_to: false,
+            liars: BTreeSet::new(),
             left: Vec::new(),
             began: Instant::now(),
         };
@@ -305,7 +308,7 @@ impl Player {
                 let result = self.within("offline", engine.offline(place.guid, temporary)).await;
                 self.note(format!("offline {path} temporary {temporary}: {}", said(&result)));
             }
-            4..6 => self.online(&place.guid, place.bay).await,
+            4..6 => drop(self.online(&place.guid, place.bay).await),
             6..9 => {
                 let Some(bay) = self.unused(&places) else { return };
                 self.bays.0[bay].put(blank(&self.bays.0[bay].path));
@@ -322,12 +325,14 @@ impl Player {
         }
     }
 
-    pub(crate) async fn online(&mut self, guid: &u64, bay: usize) {
+    /// Whether it is used again, or a matter of time.
+    pub(crate) async fn online(&mut self, guid: &u64, bay: usize) -> bool {
         let engine = self.engine();
         let here = &self.bays.0[bay];
         let disk = here.is_present().then(|| here.disk() as Arc<dyn Disk>);
         let result = self.within("online", engine.online(*guid, disk, false)).await;
         self.note(format!("online {}: {}", self.bays.0[bay].path, said(&result)));
+        !matches!(result, Ok(Onlined::StillFaulted))
     }
 
     /// A bay whose disk no pool has.
