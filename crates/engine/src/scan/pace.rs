@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   nobody wanted anything for a while:   several transfers queued, in the order of the device
-//!   clients are about:                    one at a time, in their pauses …
+//!   clients are about:                    short ones, one at a time, in their pauses …
 //!   … and where they make no pauses:      one after each SHARE times what one takes
 //! ```
 //!
 //! So a client waits for one transfer of the scan at most, now and then, and the promise is: a scan gets at least one
-//! part in [`SHARE`] + 1 of each leaf's time, whatever clients do (about 5 MB/s of a disk that turns).
+//! part in [`SHARE`] + 1 of each leaf's time, whatever clients do (about 3 MB/s of a disk that turns).
 
 use std::{
     collections::BTreeMap,
@@ -32,8 +32,11 @@ use crate::BoxFuture;
 const DEPTH: usize = 4;
 /// After that long without a client the leaf is the scan's.
 const QUIET: Duration = Duration::from_millis(1000);
-/// A pause of clients in which one transfer is begun. Whoever reads one block after the other comes back sooner.
-const PAUSE: Duration = Duration::from_millis(4);
+/// A pause of clients in which one transfer is begun. Whoever reads one block after the other comes back sooner, also
+/// where other leaves answered in between.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Longest transfer while clients are about: moving the arm takes far longer than reading that much.
+const SHORT: u64 = 256 << 10;
 /// How often is looked for a pause.
 const LOOK: Duration = Duration::from_millis(2);
 /// Clients without pauses have so many times as much of a leaf's time as the scan.
@@ -79,6 +82,11 @@ impl Turns for Pace {
             drop(door);
             Box::new(Transfer { lane, since, alone }) as Turn
         })
+    }
+
+    fn longest(&self, leaf: &Vdev) -> u64 {
+        let idle = leaf.leaf.as_ref().and_then(|leaf| leaf.pulse.idle());
+        if idle.is_none_or(|idle| idle >= QUIET) { u64::MAX } else { SHORT }
     }
 }
 

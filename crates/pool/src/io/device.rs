@@ -175,8 +175,7 @@ impl Reader {
         }
         for (piece, copies) in pieces.iter().zip(&copies) {
             for copy in copies {
-                trail.wrong(copy.from, piece.offset);
-                self.count_wrong(copy.from, birth, trail);
+                self.mistrust(copy.from, piece.offset, birth, trail);
             }
         }
         None
@@ -197,8 +196,7 @@ impl Reader {
                     if check(&data) {
                         return Some(data);
                     }
-                    trail.wrong(vdev, range.offset);
-                    self.count_wrong(vdev, range.birth, trail);
+                    self.mistrust(vdev, range.offset, range.birth, trail);
                     None
                 }
                 Kind::Mirror | Kind::Replacing | Kind::Spare => {
@@ -321,6 +319,15 @@ impl Reader {
                 None
             }
         }
+    }
+
+    /// `device` gave bytes that are not what was written there: its fault, unless it was away then.
+    pub(super) fn mistrust(&self, device: &Vdev, offset: u64, birth: u64, trail: &Trail) {
+        if device.missed(birth) {
+            return trail.fault(device, offset, "was away when this was written");
+        }
+        trail.wrong(device, offset);
+        self.count_wrong(device, birth, trail);
     }
 
     /// One more wrong answer of `device`; expected, and not counted, from one that missed that txg.

@@ -495,7 +495,7 @@ impl Reader {
         });
         let mut transfers: Vec<(Extent<'_>, &[usize])> = Vec::new();
         let (mut first, mut open): (usize, Option<Extent<'_>>) = (0, None);
-        let mut gap = GAP_BYTES;
+        let (mut gap, mut longest) = (GAP_BYTES, TRANSFER_BYTES);
         for (position, &i) in order.iter().enumerate() {
             let next = plan.extents[i];
             let end = next.offset + next.len as u64;
@@ -508,13 +508,15 @@ impl Reader {
                         .and_then(|leaf| leaf.disk())
                         .is_some_and(|disk| disk.info().rotational);
                 gap = if turns { TURNING_GAP_BYTES } else { GAP_BYTES };
+                longest = how.turns.map_or(TRANSFER_BYTES, |turns| turns.longest(next.leaf)).min(TRANSFER_BYTES);
+                gap = gap.min(longest / 2);
             }
             if let Some(run) = &mut open {
                 let run_end = run.offset + run.len as u64;
                 let joins = run.leaf.guid == next.leaf.guid
                     && run.scratch == next.scratch
                     && next.offset <= run_end.saturating_add(gap)
-                    && end.max(run_end) - run.offset <= TRANSFER_BYTES;
+                    && end.max(run_end) - run.offset <= longest;
                 if joins {
                     run.len = (end.max(run_end) - run.offset) as usize;
                     continue;

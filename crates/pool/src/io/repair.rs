@@ -33,6 +33,9 @@ pub trait Turns: Send + Sync {
     /// Waits until `bytes` may be transferred. Turns of one leaf are to be given in the order in which the futures were
     /// polled first: that is the order of the device.
     fn turn<'a>(&'a self, leaf: &'a Vdev, bytes: usize) -> BoxFuture<'a, Turn>;
+
+    /// How many bytes a transfer that is planned now may have at most: whoever else wants the leaf waits for one.
+    fn longest(&self, leaf: &Vdev) -> u64;
 }
 
 /// How blocks are examined.

@@ -107,8 +107,10 @@ impl Reader {
                 return Some(data.freeze());
             }
         }
-        // Where too few have answered nothing was compared, and nobody is to blame but those who did not answer.
-        if block.assemble(&|_| false).is_some() {
+        // Where too few have answered of those that were there when it was written nothing was compared, and nobody is to
+        // blame but those who did not answer.
+        let outdated = block.outdated();
+        if block.assemble(&|cell| outdated.contains(&cell.child)).is_some() {
             self.charge_all(&block, range.offset, trail);
         }
         None
@@ -273,8 +275,7 @@ impl Reader {
                 && !charged.contains(&copy.from.guid)
             {
                 charged.push(copy.from.guid);
-                trail.wrong(copy.from, offset);
-                self.count_wrong(copy.from, block.birth, trail);
+                self.mistrust(copy.from, offset, block.birth, trail);
             }
         }
     }
@@ -283,6 +284,14 @@ impl Reader {
 impl Block<'_> {
     fn has_failures(&self) -> bool {
         self.got.iter().flatten().any(|got| matches!(got, Got::Failed))
+    }
+
+    /// The children whose bytes may be older than the block.
+    fn outdated(&self) -> SmallVec<[usize; 12]> {
+        let cells = |stripe: usize| self.layout.stripes[stripe].cells.iter().zip(&self.got[stripe]);
+        let is_outdated = |got: &Got<'_>| matches!(got, Got::Data(copy) if copy.from.missed(self.birth));
+        let all = (0..self.got.len()).flat_map(cells);
+        all.filter(|(_, got)| is_outdated(got)).map(|(cell, _)| cell.child).collect()
     }
 
     fn forget(&mut self) {

@@ -1,6 +1,6 @@
 //! What goes wrong with disks, and how it is put right again.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use disk::{Effect, Fault, On};
 use rand::Rng;
@@ -13,6 +13,9 @@ use super::{
 
 /// Of a million: a rule strikes now and then, often, always.
 const CHANCES: [u32; 3] = [20_000, 300_000, 1_000_000];
+
+/// Longer than anybody waits. A disk that works again is not written to before what it was asked is over.
+const LATE: RangeInclusive<Duration> = Duration::from_secs(1000)..=Duration::from_secs(1500);
 
 impl Player {
     /// Something goes wrong with a disk, if the limit allows it.
@@ -40,7 +43,13 @@ impl Player {
             return;
         }
         self.is_lied_to |= place.is_log;
-        let kind = if lonely_log { self.random.random_range(0..5) } else { self.random.random_range(0..14) };
+        // One that never answers is waited for where nobody else has the block: only within redundancy that is not for ever.
+        let kinds = match self.limit {
+            _ if lonely_log => 5,
+            Limit::Redundancy => 17,
+            Limit::None => 14,
+        };
+        let kind = self.random.random_range(0..kinds);
         match kind {
             0 | 1 => {
                 self.note(format!("{path}: pulled"));
@@ -84,10 +93,16 @@ impl Player {
                 self.suspect(bay);
                 self.rule(bay, "flushes do nothing", On::Flush, Effect::Lose);
             }
-            _ => {
+            12 | 13 => {
                 self.suspect(bay);
                 self.rot(bay).await;
             }
+            14 => self.rule(bay, "reads are answered far too late", On::Read, Effect::Delay(LATE)),
+            15 => {
+                self.suspect(bay);
+                self.rule(bay, "writes are answered far too late", On::Write, Effect::Delay(LATE));
+            }
+            _ => self.rule(bay, "flushes are answered far too late", On::Flush, Effect::Delay(LATE)),
         }
         if self.bug() == Some(Bug::IgnoresFlushes) {
             for bay in &self.bays.0 {

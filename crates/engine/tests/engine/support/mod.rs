@@ -144,6 +144,13 @@ impl World {
         import_from(disks).await
     }
 
+    /// The same, through disks that can be pulled.
+    pub async fn look_through(&self) -> Result<(Arc<Pool>, Vec<Arc<FaultDisk>>), String> {
+        let disks = self.power_on();
+        let pool = import_from(disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect()).await?;
+        Ok((pool, disks))
+    }
+
     /// Cuts the power of a running pool: un-flushed writes are kept, lost or torn.
     pub async fn cut(&mut self, running: Running) {
         self.cuts += 1;
@@ -249,11 +256,18 @@ pub async fn content(volume: &dyn BlockVolume) -> Vec<u8> {
     let step = 1 << 20;
     for offset in (0..size).step_by(step) {
         let len = step.min((size - offset) as usize);
-        for segment in volume.read(offset, len).await.unwrap() {
-            match segment {
-                Segment::Data(bytes) => all.extend_from_slice(&bytes),
-                Segment::Zero(len) => all.resize(all.len() + len, 0),
-            }
+        all.extend(joined(volume.read(offset, len).await.unwrap()));
+    }
+    all
+}
+
+/// What was read, as bytes.
+pub fn joined(segments: block::Segments) -> Vec<u8> {
+    let mut all = Vec::new();
+    for segment in segments {
+        match segment {
+            Segment::Data(bytes) => all.extend_from_slice(&bytes),
+            Segment::Zero(len) => all.resize(all.len() + len, 0),
         }
     }
     all
