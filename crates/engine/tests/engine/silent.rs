@@ -324,3 +324,24 @@ async fn who_needs_what_only_a_silent_device_has_waits_for_it_and_a_transaction_
     assert_eq!(is_there, !told.contains("not carried out"), "{told}");
     case.end().await;
 }
+
+/// Found by random faults, seed 105: an import waited for a drive that answered nothing, for as long as that took.
+#[tokio::test(start_paused = true)]
+async fn an_import_goes_on_without_a_device_that_does_not_answer() {
+    for (seed, layout) in (1..).zip(["mirror d0 d1", "raidz d0 d1 d2"]) {
+        let Case { world, engine, volume, twin, .. } = Case::new(layout, seed).await;
+        drop(volume);
+        engine.end(Ending::Export).await.unwrap();
+        drop(engine);
+        let disks: Vec<_> = world.media.iter().map(|media| Holding::new(Arc::clone(media))).collect();
+        disks[1].hold(true, false);
+        let as_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+        let begun = timeout(2 * MINUTE, start_caching(as_disks, seed, quiet(), 16 << 20)).await;
+        let engine = begun.unwrap_or_else(|_| panic!("{layout}: an import hangs")).unwrap();
+        assert_eq!(engine.view().tree().state().0, State::Degraded, "{layout}");
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        assert!(content(&*volume).await == twin, "{layout}: content");
+        drop(volume);
+        timeout(2 * MINUTE, engine.end(Ending::Export)).await.unwrap().unwrap();
+    }
+}

@@ -8,15 +8,24 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use codec::checksum::{Checksum, Form, embedded};
 use disk::{Disk, IoBuf};
 use ondisk::{
-    label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, Ring},
+    label::{CONFIG_BYTES, CONFIG_OFFSET, Geometry, LABEL_BYTES, LABELS, Ring},
     nvlist::NvList,
     uberblock::{Rank, Uberblock},
 };
+
+use crate::{
+    io::join::{BoxFuture, join_all},
+    vdev::deadline,
+};
+
+/// A disk that is well and busy answers before, and one that has not by now may never do.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// One device and what its labels say.
 #[derive(Clone, Debug)]
@@ -37,7 +46,7 @@ impl Device {
     /// Reads the labels. `Ok(None)` if the device holds no valid label at all.
     ///
     /// # Errors
-    /// The device cannot be read anywhere a label could be.
+    /// The device cannot be read anywhere a label could be, or does not answer for half a minute.
     pub async fn read(disk: Arc<dyn Disk>) -> std::io::Result<Option<Self>> {
         let info = disk.info();
         let Some(geometry) = Geometry::new(info.size) else { return Ok(None) };
@@ -48,12 +57,18 @@ impl Device {
             uberblocks: BTreeMap::new(),
             allocatable: geometry.asize(),
         };
+        let mut reads: Vec<BoxFuture<'_, (u64, Option<std::io::Result<IoBuf>>)>> = Vec::with_capacity(LABELS);
+        for start in geometry.labels() {
+            let read = disk.read(start, IoBuf::with_len(LABEL_BYTES as usize));
+            reads.push(Box::pin(async move { (start, deadline::within(read, ANSWER).await) }));
+        }
         let mut labels = Vec::new();
         let mut failure = None;
-        for (number, start) in geometry.labels().into_iter().enumerate() {
-            match disk.read(start, IoBuf::with_len(LABEL_BYTES as usize)).await {
-                Ok(label) => labels.push((number, start, label)),
-                Err(error) => failure = Some(error),
+        for (number, (start, answer)) in join_all(reads, LABELS).await.into_iter().enumerate() {
+            match answer {
+                Some(Ok(label)) => labels.push((number, start, label)),
+                Some(Err(error)) => failure = Some(error),
+                None => failure = Some(deadline::late("read of a label", ANSWER)),
             }
         }
         if let (true, Some(error)) = (labels.is_empty(), failure) {

@@ -29,6 +29,9 @@ const COMBINATIONS_MAX: usize = 4096;
 /// Bytes put together and hashed for one of them, which bounds the time a bad block can take.
 const COMBINED_BYTES_MAX: usize = 4 << 30;
 
+/// Why the answer of a device says nothing.
+pub(super) const OUTDATED: &str = "it was away when this was written";
+
 /// Unverified bytes and the device that gave them.
 #[derive(Clone, Debug)]
 pub(super) struct Copy<'a> {
@@ -324,7 +327,7 @@ impl Reader {
     /// `device` gave bytes that are not what was written there: its fault, unless it was away then.
     pub(super) fn mistrust(&self, device: &Vdev, offset: u64, birth: u64, trail: &Trail) {
         if device.missed(birth) {
-            return trail.fault(device, offset, "was away when this was written");
+            return trail.fault(device, offset, OUTDATED);
         }
         trail.wrong(device, offset);
         self.count_wrong(device, birth, trail);

@@ -508,7 +508,8 @@ impl Reader {
                         .and_then(|leaf| leaf.disk())
                         .is_some_and(|disk| disk.info().rotational);
                 gap = if turns { TURNING_GAP_BYTES } else { GAP_BYTES };
-                longest = how.turns.map_or(TRANSFER_BYTES, |turns| turns.longest(next.leaf)).min(TRANSFER_BYTES);
+                longest =
+                    how.turns.map_or(TRANSFER_BYTES, |turns| turns.longest(next.leaf)).min(TRANSFER_BYTES);
                 gap = gap.min(longest / 2);
             }
             if let Some(run) = &mut open {

@@ -8,7 +8,7 @@
 //!
 //! Facts: docs/format/vdevs.md §4.2 and, for expanded devices, §5.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use codec::parity::{self, Column};
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::{
     Check, Reader,
-    device::{Copy, Range, alternatives},
+    device::{Copy, OUTDATED, Range, alternatives},
     trail::Trail,
 };
 use crate::vdev::{
@@ -96,6 +96,9 @@ impl Reader {
             return Some(data.freeze());
         }
 
+        // Whoever gave bytes that were compared with the checksum in vain.
+        let mut suspects: BTreeMap<u64, &Vdev> = BTreeMap::new();
+        let mut outdated = BTreeSet::new();
         for other in 0..vdev.children.iter().map(alternatives).max().unwrap_or(1) {
             if other > 0 {
                 block.forget();
@@ -106,12 +109,19 @@ impl Reader {
                 data.truncate(range.len);
                 return Some(data.freeze());
             }
+            // Where too few have answered of those that were there when it was written, nobody is to blame but those who
+            // did not answer.
+            let out = block.outdated();
+            if block.assemble(&|cell| out.contains(&cell.child)).is_some() {
+                suspects.extend(block.answers().map(|copy| (copy.from.guid, copy.from)));
+            }
+            outdated.extend(out);
         }
-        // Where too few have answered of those that were there when it was written nothing was compared, and nobody is to
-        // blame but those who did not answer.
-        let outdated = block.outdated();
-        if block.assemble(&|cell| outdated.contains(&cell.child)).is_some() {
-            self.charge_all(&block, range.offset, trail);
+        if suspects.is_empty() {
+            outdated.into_iter().for_each(|child| trail.fault(&vdev.children[child], range.offset, OUTDATED));
+        }
+        for suspect in suspects.into_values() {
+            self.mistrust(suspect, range.offset, block.birth, trail);
         }
         None
     }
@@ -266,31 +276,25 @@ impl Reader {
             self.count_wrong(vdev, block.birth, trail);
         }
     }
-
-    /// Nothing helped: whoever gave bytes is a suspect.
-    fn charge_all(&self, block: &Block<'_>, offset: u64, trail: &Trail) {
-        let mut charged: SmallVec<[u64; 12]> = SmallVec::new();
-        for got in block.got.iter().flatten() {
-            if let Got::Data(copy) = got
-                && !charged.contains(&copy.from.guid)
-            {
-                charged.push(copy.from.guid);
-                self.mistrust(copy.from, offset, block.birth, trail);
-            }
-        }
-    }
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
     fn has_failures(&self) -> bool {
         self.got.iter().flatten().any(|got| matches!(got, Got::Failed))
     }
 
+    fn answers(&self) -> impl Iterator<Item = &Copy<'a>> {
+        self.got.iter().flatten().filter_map(|got| match got {
+            Got::Data(copy) => Some(copy),
+            _ => None,
+        })
+    }
+
     /// The children whose bytes may be older than the block.
-    fn outdated(&self) -> SmallVec<[usize; 12]> {
-        let cells = |stripe: usize| self.layout.stripes[stripe].cells.iter().zip(&self.got[stripe]);
+    fn outdated(&self) -> BTreeSet<usize> {
         let is_outdated = |got: &Got<'_>| matches!(got, Got::Data(copy) if copy.from.missed(self.birth));
-        let all = (0..self.got.len()).flat_map(cells);
+        let all =
+            self.layout.stripes.iter().zip(&self.got).flat_map(|(stripe, got)| stripe.cells.iter().zip(got));
         all.filter(|(_, got)| is_outdated(got)).map(|(cell, _)| cell.child).collect()
     }
 

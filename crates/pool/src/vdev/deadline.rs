@@ -209,7 +209,8 @@ async fn attend<T>(mut op: Op<T>, limit: Duration) -> Result<io::Result<T>, Op<T
     }
 }
 
-fn late(what: &str, limit: Duration) -> io::Error {
+/// Says that `what` took longer than that.
+pub(crate) fn late(what: &str, limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("a {what} was not answered within {limit:?}"))
 }
 
