@@ -1,7 +1,7 @@
 //! The allocator of the program: jemalloc, which gives memory back by itself, and at once when it is told to.
 //!
 //! A cache frees small pieces all over its memory. What an allocator keeps of that is memory that nobody has and the
-//! limit is charged with. Why this one, and what was measured: docs/decisions/0014-memory.md.
+//! limit is charged with. Why this one, and what was measured: docs/decisions/0015-memory.md.
 
 use server::governor::Allocator;
 use tikv_jemalloc_ctl::{Access as _, AsName as _, arenas, background_thread, epoch, stats};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Nothing here knows a cache, a pool or a protocol: the daemon reads the parts, asks the plan, and does what it says.
-//! Why so, and what was measured: docs/decisions/0014-memory.md.
+//! Why so, and what was measured: docs/decisions/0015-memory.md.
 #![forbid(unsafe_code)]
 
 pub mod bell;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The cache gives way in slices, so that clients use it in between. What is shed and what comes back is said in one
-//! line each time, and in the journal of every pool. Decision: docs/decisions/0014-memory.md.
+//! line each time, and in the journal of every pool. Decision: docs/decisions/0015-memory.md.
 
 use std::{
     collections::BTreeMap,
