@@ -124,8 +124,9 @@ impl Terms {
     /// For this limit.
     #[must_use]
     pub fn new(limit: u64, cap: Option<u64>, total: Option<u64>) -> Self {
-        let least = (limit / 64).clamp(4 << 20, 64 << 20);
-        let cap = cap.unwrap_or(limit).min(limit).max(least);
+        // Who asks for a small cache gets it: some MiB of metadata is all that a pool cannot do without.
+        let cap = cap.unwrap_or(limit).clamp(4 << 20, limit.max(4 << 20));
+        let least = (limit / 64).clamp(4 << 20, 64 << 20).min(cap);
         let floor = (limit / 12).max(least).min(cap);
         Self { limit, reserve: (limit / 12).clamp(12 << 20, 1 << 30), cap, floor, least, total }
     }
@@ -569,5 +570,13 @@ mod tests {
         let sight = Sight { resident: 30 * M, ..Sight::default() };
         let verdict = plan.look(&sight, TICK);
         assert_eq!((verdict.target, verdict.why), (100 * M, Why::Cap));
+    }
+
+    /// Found by `cli/tests/warm.rs`: on a large machine a cache of 16 MiB was one of 64 MiB.
+    #[test]
+    fn a_small_cap_is_kept_on_a_large_machine() {
+        let terms = Terms::new(64 << 30, Some(16 * M), Some(96 << 30));
+        assert_eq!((terms.cap, terms.floor, terms.least), (16 * M, 16 * M, 16 * M));
+        assert_eq!(Terms::new(64 << 30, Some(1), None).cap, 4 * M);
     }
 }
