@@ -173,7 +173,7 @@ impl Below for Slow {
     fn lied(&self, _pool: u64, _bp: &BlkPtr) {}
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_misses_a_block_that_somebody_reads_waits_for_that_read_and_takes_over_if_it_is_given_up() {
     // With a cache, and where nothing is kept.
     for size in [64 << 20, 0] {

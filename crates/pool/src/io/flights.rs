@@ -8,11 +8,11 @@
 //! kept and not polled, because whoever it reads for is busy with a slow connection, holds up others for
 //! [`PATIENCE`] at most: then they read by themselves. Hits never come here.
 
-use std::time::Duration;
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::timeout};
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{cache::Key, error::BlockError};
 
@@ -31,8 +31,23 @@ pub(super) struct Flights {
     shards: [Mutex<Vec<(Key, Following)>>; SHARDS],
 }
 
-/// Waits for another's read.
-pub(super) type Following = watch::Receiver<Option<Answer>>;
+/// Another's read.
+pub(super) type Following = Arc<Flight>;
+
+/// A read under way. Those who wait are woken in the order in which they came: simulations repeat themselves.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    state: Mutex<State>,
+    over: Notify,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    UnderWay,
+    Landed(Answer),
+    Gone,
+}
 
 /// Who reads a block.
 pub(super) enum Turn<'a> {
@@ -47,7 +62,7 @@ pub(super) enum Turn<'a> {
 pub(super) struct Lead<'a> {
     flights: &'a Flights,
     key: Key,
-    answer: watch::Sender<Option<Answer>>,
+    flight: Arc<Flight>,
 }
 
 impl Default for Flights {
@@ -60,11 +75,11 @@ impl Flights {
     pub(super) fn join(&self, key: Key) -> Turn<'_> {
         let mut shard = self.shard(&key).lock();
         if let Some((_, following)) = shard.iter().find(|(other, _)| *other == key) {
-            return Turn::Follow(following.clone());
+            return Turn::Follow(Arc::clone(following));
         }
-        let (answer, following) = watch::channel(None);
-        shard.push((key, following));
-        Turn::Lead(Lead { flights: self, key, answer })
+        let flight = Arc::<Flight>::default();
+        shard.push((key, Arc::clone(&flight)));
+        Turn::Lead(Lead { flights: self, key, flight })
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Vec<(Key, Following)>> {
@@ -75,9 +90,9 @@ impl Flights {
 impl Lead<'_> {
     /// The read is over, and what is worth keeping is in the cache.
     pub(super) fn landed(self, answer: &Answer) {
-        // One receiver is in the list.
-        if self.answer.receiver_count() > 1 {
-            self.answer.send_replace(Some(answer.clone()));
+        // One is in the list. Who comes between this look and the end asks the cache.
+        if Arc::strong_count(&self.flight) > 2 {
+            *self.flight.state.lock() = State::Landed(answer.clone());
         }
     }
 }
@@ -88,6 +103,13 @@ impl Drop for Lead<'_> {
         if let Some(at) = shard.iter().position(|(key, _)| *key == self.key) {
             shard.swap_remove(at);
         }
+        drop(shard);
+        let mut state = self.flight.state.lock();
+        if matches!(*state, State::UnderWay) {
+            *state = State::Gone;
+        }
+        drop(state);
+        self.flight.over.notify_waiters();
     }
 }
 
@@ -101,10 +123,18 @@ pub(super) enum Followed {
 }
 
 /// Waits for another's read.
-pub(super) async fn follow(mut following: Following) -> Followed {
-    match timeout(PATIENCE, following.wait_for(Option::is_some)).await {
-        Ok(Ok(answer)) => answer.clone().map_or(Followed::Gone, Followed::Answer),
-        Ok(Err(_)) => Followed::Gone,
-        Err(_) => Followed::Late,
-    }
+pub(super) async fn follow(flight: Following) -> Followed {
+    let end = async {
+        loop {
+            let mut over = pin!(flight.over.notified());
+            over.as_mut().enable();
+            match &*flight.state.lock() {
+                State::UnderWay => {}
+                State::Landed(answer) => return Followed::Answer(answer.clone()),
+                State::Gone => return Followed::Gone,
+            }
+            over.await;
+        }
+    };
+    timeout(PATIENCE, end).await.unwrap_or(Followed::Late)
 }

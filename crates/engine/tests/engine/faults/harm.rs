@@ -14,8 +14,10 @@ use super::{
 /// Of a million: a rule strikes now and then, often, always.
 const CHANCES: [u32; 3] = [20_000, 300_000, 1_000_000];
 
-/// Longer than anybody waits. A disk that works again is not written to before what it was asked is over.
-const LATE: RangeInclusive<Duration> = Duration::from_secs(1000)..=Duration::from_secs(1500);
+/// Longer than anybody waits.
+const LATE: RangeInclusive<Duration> = Duration::from_secs(100)..=Duration::from_secs(200);
+/// What is noted of rules that make a disk so late.
+const TOO_LATE: &str = "are answered far too late";
 
 impl Player {
     /// Something goes wrong with a disk, if the limit allows it.
@@ -97,12 +99,12 @@ impl Player {
                 self.suspect(bay);
                 self.rot(bay).await;
             }
-            14 => self.rule(bay, "reads are answered far too late", On::Read, Effect::Delay(LATE)),
+            14 => self.rule(bay, &format!("reads {TOO_LATE}"), On::Read, Effect::Delay(LATE)),
             15 => {
                 self.suspect(bay);
-                self.rule(bay, "writes are answered far too late", On::Write, Effect::Delay(LATE));
+                self.rule(bay, &format!("writes {TOO_LATE}"), On::Write, Effect::Delay(LATE));
             }
-            _ => self.rule(bay, "flushes are answered far too late", On::Flush, Effect::Delay(LATE)),
+            _ => self.rule(bay, &format!("flushes {TOO_LATE}"), On::Flush, Effect::Delay(LATE)),
         }
         if self.bug() == Some(Bug::IgnoresFlushes) {
             for bay in &self.bays.0 {
@@ -169,9 +171,13 @@ impl Player {
         let places = self.places();
         let path = self.bays.0[bay].path.clone();
         let had_rules = self.harm.get_mut(&bay).map(|harm| std::mem::take(&mut harm.rules));
-        if had_rules.is_some_and(|rules| !rules.is_empty()) {
+        if let Some(rules) = had_rules.filter(|rules| !rules.is_empty()) {
             self.note(format!("{path}: works again"));
             self.bays.0[bay].heal();
+            if rules.iter().any(|rule| rule.ends_with(TOO_LATE)) {
+                // Not before it has answered what it was asked.
+                tokio::time::sleep(*LATE.end()).await;
+            }
         }
         if !self.bays.0[bay].is_present() {
             self.return_disk(bay).await;
