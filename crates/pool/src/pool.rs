@@ -40,6 +40,7 @@ pub(crate) struct PoolParts {
     pub(crate) removal: Option<Removal>,
     pub(crate) spares: Vec<Vdev>,
     pub(crate) l2cache: Vec<Vdev>,
+    pub(crate) missing_log: bool,
 }
 
 /// The last removal of a top-level device, as the pool remembers it: directory entry
@@ -99,6 +100,12 @@ impl Pool {
         Self::of(None, io, uberblock, config).await
     }
 
+    /// Whether it was opened although devices of the log may be missing (`zpool import -m`).
+    #[must_use]
+    pub fn may_lack_log(&self) -> bool {
+        self.parts.missing_log
+    }
+
     async fn of(
         previous: Option<&Self>,
         io: Arc<PoolIo>,
@@ -138,6 +145,7 @@ impl Pool {
             removal: previous.and_then(|pool| pool.parts.removal),
             spares,
             l2cache,
+            missing_log: false,
         }))
     }
 

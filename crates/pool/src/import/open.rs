@@ -329,6 +329,7 @@ async fn open_at(
         removal: learnt.removal,
         spares,
         l2cache,
+        missing_log: options.missing_log,
     }))
 }
 
