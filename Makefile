@@ -1,5 +1,5 @@
 # Millpond. `make run` and `make test` are all a newcomer needs; each sets up what is missing.
-.PHONY: run test bench sim fuzz interop lint setup clean
+.PHONY: run test bench sim soak fuzz interop lint setup clean
 CARGO ?= cargo
 # Debian's cargo and rustup's both put build products here unless told otherwise.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -41,15 +41,22 @@ sim:
 	MILLPOND_MEMORY_SECONDS=$(or $(MEMORY_SECONDS),600) MILLPOND_MEMORY_SIZES=256,512,2048 $(CARGO) test --release -p millpond --test memory_limit -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
 
+## soak: hours of random faults under clients that verify: kills, restarts, cut connections, aborts, resets (SECONDS=…; MILLPOND_SEED=… repeats one)
+soak:
+	@scripts/setup test
+	MILLPOND_SOAK=$(or $(SECONDS),14400) $(CARGO) test --release -p millpond --test outages -- --nocapture
+
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory
 fuzz:
 	@scripts/setup build
 	MILLPOND_FUZZ_ITERATIONS=$(or $(ITERATIONS),10000000) $(CARGO) test --release -p millpond-ondisk --test mutate -- --nocapture
 
-## interop: the real OpenZFS kernel module, in an emulated machine, takes pools over from us and we from it (half an hour; the first time it builds the module)
+## interop: a real Linux client on our targets, and the real OpenZFS kernel module, which takes pools over from us and we from it, in emulated machines
+##   (three quarters of an hour; the first time it builds the module)
 interop:
 	@scripts/setup test
 	$(CARGO) build --release
+	@MILLPOND=$(TARGET)/release/millpond oracles/linux-interop
 	@MILLPOND=$(TARGET)/release/millpond oracles/openzfs-interop
 
 setup:

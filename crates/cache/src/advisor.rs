@@ -38,7 +38,7 @@ const CURVE_KEYS: usize = 4096;
 /// Counted accesses of a group before it is judged.
 const ENOUGH: f64 = 200.0;
 /// Error of a sampled miss ratio, by blocks that the miniature of the live cache holds at least.
-const ERRORS: [(usize, f64); 4] = [(4000, 0.015), (1000, 0.025), (400, 0.04), (0, 0.1)];
+const ERRORS: [(usize, f64); 4] = [(4000, 0.015), (1000, 0.03), (400, 0.04), (0, 0.1)];
 
 /// What happened to a block in the live cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

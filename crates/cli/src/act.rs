@@ -153,6 +153,9 @@ pub(crate) fn search(paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
 }
 
+/// Programs whose name is part of what was typed.
+const PROGRAMS: [&str; 4] = ["zpool", "zfs", "stmfadm", "sbdadm"];
+
 /// What a pool's history tells of a call: `zfs create -V 10G tank/vm1`, whatever the program was called by, and
 /// without the options that say where pools and the daemon are.
 fn typed(arguments: impl Iterator<Item = OsString>) -> String {
@@ -160,7 +163,7 @@ fn typed(arguments: impl Iterator<Item = OsString>) -> String {
     let called = arguments.next().unwrap_or_default();
     let called = called.rsplit('/').next().unwrap_or_default().to_owned();
     let mut words = Vec::new();
-    if matches!(called.as_str(), "zpool" | "zfs") {
+    if PROGRAMS.contains(&called.as_str()) {
         words.push(called);
     }
     while let Some(word) = arguments.next() {
@@ -169,7 +172,7 @@ fn typed(arguments: impl Iterator<Item = OsString>) -> String {
             arguments.next();
         } else if !(word.starts_with("-d") || word.starts_with("--state=") || word.starts_with("--socket=")) {
             words.push(word);
-            if words.len() >= 2 || !matches!(words[0].as_str(), "zpool" | "zfs") {
+            if words.len() >= 2 || !PROGRAMS.contains(&words[0].as_str()) {
                 break;
             }
         }

@@ -10,10 +10,11 @@ use server::{budget::limit::Wish, pool::cache::Replacement};
 
 mod alert;
 mod drives;
+mod share;
 mod zfs;
 mod zpool;
 
-pub(crate) use self::{alert::*, drives::*, zfs::*, zpool::*};
+pub(crate) use self::{alert::*, drives::*, share::*, zfs::*, zpool::*};
 
 /// The hybrid storage pool in user space: OpenZFS pools, no kernel module, served over iSCSI and NBD
 #[derive(Debug, Parser)]
@@ -57,6 +58,38 @@ pub(crate) struct ZfsProgram {
     pub(crate) command: Zfs,
 }
 
+/// `stmfadm`, as a program of its own
+#[derive(Debug, Parser)]
+#[command(
+    name = "stmfadm",
+    version,
+    about = "Logical units and their LUNs, as COMSTAR's program of this name has them",
+    max_term_width = 110,
+    arg_required_else_help = true
+)]
+pub(crate) struct StmfadmProgram {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Stmfadm,
+}
+
+/// `sbdadm`, as a program of its own
+#[derive(Debug, Parser)]
+#[command(
+    name = "sbdadm",
+    version,
+    about = "Logical units, as COMSTAR's program of this name has them",
+    max_term_width = 110,
+    arg_required_else_help = true
+)]
+pub(crate) struct SbdadmProgram {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Sbdadm,
+}
+
 /// Where pools are looked for, and who is asked.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Globals {
@@ -85,6 +118,17 @@ pub(crate) enum Command {
     Status(ZpoolStatus),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
+    /// Who is offered what: targets, LUNs, portals, access, CHAP
+    #[command(arg_required_else_help = true)]
+    Share(Share),
+    /// Who is connected, by which path, and what they do with which disk
+    Initiators(Initiators),
+    /// COMSTAR's program, for Proxmox's "ZFS over iSCSI"; also by a link of this name
+    #[command(subcommand, arg_required_else_help = true)]
+    Stmfadm(Stmfadm),
+    /// COMSTAR's program, likewise
+    #[command(subcommand, arg_required_else_help = true)]
+    Sbdadm(Sbdadm),
     /// Who asked for stable writes, what the intent log did, would a log device help
     Zilstat(Zilstat),
     /// How the ARC does: hits, misses, sizes, once or every few seconds
@@ -138,6 +182,15 @@ pub(crate) struct Search {
     pub(crate) search: Vec<PathBuf>,
 }
 
+/// Whether TLS is one way in or the only one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TlsMode {
+    /// Clients that ask for it have it
+    On,
+    /// Nobody is served without
+    Require,
+}
+
 /// `millpond serve`
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -148,6 +201,21 @@ pub(crate) struct Serve {
     /// NBD on this address; none if only --iscsi is given
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:10809")]
     pub(crate) nbd: Vec<String>,
+    /// TLS for NBD: server-cert.pem, server-key.pem and ca-cert.pem in this directory, as for qemu-nbd and nbdkit
+    #[arg(long, value_name = "DIR")]
+    pub(crate) nbd_tls_certificates: Option<PathBuf>,
+    /// Whether NBD clients may do without
+    #[arg(
+        long,
+        value_name = "on|require",
+        default_value = "require",
+        requires = "nbd_tls_certificates",
+        hide_possible_values = true
+    )]
+    pub(crate) nbd_tls: TlsMode,
+    /// NBD clients need a certificate of the authority in ca-cert.pem
+    #[arg(long, requires = "nbd_tls_certificates")]
+    pub(crate) nbd_tls_verify_peer: bool,
     /// iSCSI portal on this address (repeatable); none if only --nbd is given
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
     pub(crate) iscsi: Vec<String>,

@@ -5,12 +5,12 @@
 
 use server::{
     answers::Pools,
-    api::{self, DatasetQuery},
+    api::{self, DatasetQuery, share::PoolShares},
     client::Client,
     host::{self, Foreign, HostError, Places, Settings, chain},
     hostid::hostid,
     pool::import::examine,
-    view,
+    shares, view,
 };
 
 use crate::context::Context;
@@ -144,6 +144,20 @@ impl Ask {
         }
         view::sort(&mut answer.found);
         answer.found.dedup_by(|a, b| a.name == b.name);
+        Ok(answer)
+    }
+
+    /// What all pools keep about offering.
+    pub(crate) async fn shares(&self) -> anyhow::Result<Answer<Vec<PoolShares>>> {
+        let mut answer = Answer::<Vec<PoolShares>>::default();
+        match &self.daemon {
+            Some(daemon) => answer.found = daemon.share().await?.pools,
+            None => {
+                for pool in self.open_all(&mut answer.failures).await?.all() {
+                    answer.found.push(shares::report(pool).await);
+                }
+            }
+        }
         Ok(answer)
     }
 

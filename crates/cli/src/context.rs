@@ -16,7 +16,7 @@ use server::{
     state::State,
 };
 
-use crate::args::{Globals, Millpond, Rewind, ZfsProgram, ZpoolProgram};
+use crate::args::{Globals, Millpond, Rewind, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 
 /// Exit code of a command that failed.
 pub(crate) const FAILED: u8 = 1;
@@ -59,6 +59,8 @@ impl Context {
         let (mut command, path) = match self.program {
             "zpool" => (ZpoolProgram::command(), path.get(1..).unwrap_or_default()),
             "zfs" => (ZfsProgram::command(), path.get(1..).unwrap_or_default()),
+            "stmfadm" => (StmfadmProgram::command(), path.get(1..).unwrap_or_default()),
+            "sbdadm" => (SbdadmProgram::command(), path.get(1..).unwrap_or_default()),
             _ => (Millpond::command(), path),
         };
         command.build();

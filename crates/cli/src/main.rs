@@ -1,4 +1,4 @@
-//! `millpond`, and `zpool` or `zfs` by the name it is called with.
+//! `millpond`, and `zpool`, `zfs`, `stmfadm` or `sbdadm` by the name it is called with.
 //!
 //! Reads the command line, starts the runtime and hands over: `zpool/` and `zfs/` are what OpenZFS's programs
 //! of those names do, `serve` is the daemon, the other modules are Millpond's own commands. Each returns its exit
@@ -23,13 +23,16 @@ mod drill;
 mod dump;
 mod files;
 mod image;
+mod initiators;
 mod json;
 mod memory;
 mod prewarm;
 mod progress;
 mod repeat;
 mod serve;
+mod share;
 mod sparse;
+mod stmfadm;
 mod table;
 mod verify;
 mod zfs;
@@ -38,7 +41,7 @@ mod zpool;
 
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
-use args::{Command, Millpond, ZfsProgram, ZpoolProgram};
+use args::{Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 use clap::{CommandFactory as _, Parser};
 
 use crate::context::{Context, FAILED, Usage};
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         let mut program = match called.as_ref().and_then(|name| name.to_str()) {
             Some("zpool") => ZpoolProgram::command(),
             Some("zfs") => ZfsProgram::command(),
+            Some("stmfadm") => StmfadmProgram::command(),
+            Some("sbdadm") => SbdadmProgram::command(),
             _ => Millpond::command(),
         };
         eprintln!("{}", program.render_help());
@@ -68,6 +73,14 @@ fn main() -> ExitCode {
         Some("zfs") => {
             let program = ZfsProgram::parse_from(arguments);
             ("zfs", program.globals, Command::Zfs(program.command))
+        }
+        Some("stmfadm") => {
+            let program = StmfadmProgram::parse_from(arguments);
+            ("stmfadm", program.globals, Command::Stmfadm(program.command))
+        }
+        Some("sbdadm") => {
+            let program = SbdadmProgram::parse_from(arguments);
+            ("sbdadm", program.globals, Command::Sbdadm(program.command))
         }
         _ => {
             let program = Millpond::parse_from(arguments);
@@ -113,6 +126,10 @@ async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
         Command::Zfs(command) => zfs::run(command, context).await,
         Command::Status(args) => zpool::status::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
+        Command::Share(args) => share::run(args, context).await,
+        Command::Initiators(args) => initiators::run(args, context).await,
+        Command::Stmfadm(command) => stmfadm::stmfadm(command, context).await,
+        Command::Sbdadm(command) => stmfadm::sbdadm(command, context).await,
         Command::Alert(args) => alert::run(args, context).await,
         Command::Zilstat(args) => zilstat::run(args, context).await,
         Command::Arcstat(args) => arcstat::run(args, context).await,

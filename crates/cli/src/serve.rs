@@ -4,6 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use serde_json::json;
 use server::{
+    certificates::NbdTls,
     daemon::{self, Config, Event},
     engine::second::Config as TierConfig,
     governor::MemorySettings,
@@ -12,7 +13,7 @@ use server::{
 
 use crate::{
     allocator::Jemalloc,
-    args::Serve,
+    args::{Serve, TlsMode},
     context::{Context, foreign, print},
 };
 
@@ -33,6 +34,11 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
         },
         read_only: args.readonly,
         nbd: args.nbd,
+        nbd_tls: args.nbd_tls_certificates.map(|directory| NbdTls {
+            directory,
+            is_required: args.nbd_tls == TlsMode::Require,
+            verifies_clients: args.nbd_tls_verify_peer,
+        }),
         iscsi: args.iscsi,
         socket: context.socket(),
         memory: MemorySettings {

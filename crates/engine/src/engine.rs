@@ -13,17 +13,16 @@
 //! If a transaction group cannot be synced for another reason, or the pool is given up, that is the end until it is opened
 //! again: what is on the devices is the last committed state, and every operation says so.
 
+mod command;
 mod conduct;
+mod keeper;
 mod publish;
 mod task;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -36,18 +35,18 @@ use pool::{
     dmu::ReadError,
     dsl::{DatasetKind, HeadKind},
 };
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+use tokio::{task::JoinHandle, time::timeout};
 
 pub use self::conduct::Conduct;
-use self::conduct::on_suspension;
 pub(crate) use self::publish::{content, describe};
+use self::{conduct::on_suspension, keeper::PoolKeeper};
 use crate::{
     BoxFuture, EngineError,
     devices::{
         self, Sweeps,
         watch::{self, Asks},
     },
-    dsl::OpError,
+    dsl::{OpError, kept},
     ear::EngineEar,
     events::Events,
     heal,
@@ -56,7 +55,7 @@ use crate::{
     scan::{self, Ground, Scans},
     second::{self, Second},
     suspend::Suspension,
-    sync::{Syncer, Task, TaskFuture, Work},
+    sync::{Syncer, Task, Work},
     txg::{Limits, Txgs},
     volume::LiveVolume,
     write::{Targets, Written},
@@ -327,8 +326,7 @@ impl Engine {
     /// Why nothing is written: until the pool is cleared, or until it is opened again.
     #[must_use]
     pub fn suspended(&self) -> Option<EngineError> {
-        let failed = self.shared.failed.lock().clone();
-        failed.or_else(|| self.shared.suspension.why())
+        self.shared.suspended()
     }
 
     /// Who waits when too few devices are there.
@@ -438,69 +436,7 @@ impl Engine {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        loop {
-            match self.run_once(is_snapshot, op.clone()).await {
-                // Two snapshots of one dataset need two transaction groups.
-                Err(OpError::Again) => {}
-                result => return result,
-            }
-        }
-    }
-
-    async fn run_once<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Send + 'static,
-    {
-        if let Some(error) = self.suspended() {
-            return Err(EngineError::Suspended(error.to_string()).into());
-        }
-        if self.shared.ending.lock().is_some() {
-            return Err(EngineError::Suspended("the pool is being closed".into()).into());
-        }
-        let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
-        let slot = Arc::new(Mutex::new(None));
-        let kept = Arc::clone(&slot);
-        let run = boxed(move |cx| {
-            Box::pin(async move {
-                let dirty = cx.mos.is_dirty();
-                let result = op(cx).await;
-                // What fails underneath a command before it has changed anything is only the command's misfortune.
-                let fatal = match &result {
-                    Err(OpError::Engine(error)) if dirty || cx.mos.is_dirty() => Some(error.clone()),
-                    _ => None,
-                };
-                *kept.lock() = Some(result);
-                fatal.map_or(Ok(()), Err)
-            })
-        });
-        let done = Box::new(move |outcome: Result<(), EngineError>| {
-            let result = match (outcome, slot.lock().take()) {
-                (Ok(()), Some(result)) => result,
-                (Err(error), _) => Err(EngineError::Suspended(error.to_string()).into()),
-                (Ok(()), None) => Err(EngineError::Suspended("the command was not run".into()).into()),
-            };
-            // Whoever asked may have gone away; the command is done all the same.
-            drop(answer.send(result));
-        });
-        let number = self.shared.numbers.fetch_add(1, Relaxed);
-        self.shared.tasks.lock().push_back((number, Task { is_snapshot, run, done }));
-        self.shared.txgs.wake();
-        let why = tokio::select! {
-            biased;
-            result = answered => {
-                return result
-                    .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
-            }
-            why = self.shared.suspension.suspended() => why,
-        };
-        let mut queue = self.shared.tasks.lock();
-        let waiting = queue.iter().position(|(task, _)| *task == number);
-        let text = match waiting.map(|position| drop(queue.remove(position))) {
-            Some(()) => format!("{why}; the command was not carried out"),
-            None => format!("{why}; the command is carried out when the pool is cleared"),
-        };
-        Err(EngineError::Suspended(text).into())
+        self.shared.run(is_snapshot, op).await
     }
 
     /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).
@@ -544,6 +480,7 @@ impl Engine {
                 }
                 let (identity, service) = describe(&view, &dataset).await?;
                 let (data, _) = content(&view, number).await?;
+                let kept = kept::of_directory(dataset.dir().extra(dataset.dsl()).await?, dataset.guid());
                 let mut volumes = self.shared.volumes.lock();
                 if !Arc::ptr_eq(&view, &self.view()) {
                     continue;
@@ -556,6 +493,10 @@ impl Engine {
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 self.shared.logs.insert(Arc::clone(&log));
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
+                if kept::is_possible(&view) {
+                    volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
+                }
+                volume.set_used(dataset.phys().map_or(0, |phys| phys.referenced_bytes));
                 volumes.insert(number, Entry { volume: Arc::clone(&volume), txgs });
                 drop(volumes);
                 // Its room is known after a transaction group that was asked for it.
@@ -678,14 +619,6 @@ fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
 
 /// How long whoever is told that the pool is given up may take to let go.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Tells the compiler that a closure's future lives as long as the syncer it is lent.
-fn boxed<F>(run: F) -> Box<dyn for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send>
-where
-    F: for<'a> FnOnce(&'a mut Syncer) -> TaskFuture<'a> + Send + 'static,
-{
-    Box::new(run)
-}
 
 impl Ending {
     fn state(self) -> PoolState {

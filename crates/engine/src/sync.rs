@@ -171,6 +171,8 @@ pub struct Room {
     pub limit: u64,
     /// Of that, what is reserved for it.
     pub own: u64,
+    /// What it holds.
+    pub used: u64,
 }
 
 /// What a transaction group did.
@@ -367,7 +369,8 @@ impl Syncer {
             // What is set aside for it by its own reservation is in this number.
             let limit = dsl::available(self, phys.dir).await?;
             let own = limit.saturating_sub(granted);
-            rooms.push((dataset, Room { limit: limit.saturating_sub(granted - shared), own }));
+            let limit = limit.saturating_sub(granted - shared);
+            rooms.push((dataset, Room { limit, own, used: phys.referenced_bytes }));
         }
         Ok((shared, rooms))
     }

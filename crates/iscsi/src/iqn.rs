@@ -32,6 +32,14 @@ pub const AUTHORITY: &str = "iqn.2026-11.io.millpond:";
 /// Longest iSCSI name, in bytes.
 pub const NAME_MAX: usize = 223;
 
+/// Whether a target of this name may belong to that pool: the name of one of its datasets, or one that somebody chose.
+#[must_use]
+pub fn may_be_of_pool(name: &str, pool: &str) -> bool {
+    let below = for_dataset(pool);
+    !name.starts_with(AUTHORITY)
+        || name.strip_prefix(&below).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
 /// The iSCSI name of a volume or snapshot.
 pub fn for_dataset(name: &str) -> String {
     let mut iqn = AUTHORITY.to_owned();

@@ -7,7 +7,7 @@
 //!     │    └─ task one command              │
 //!     ├─ negotiate text keys                │
 //!     ├─ pdu       framing, outbox          ┘
-//!     └─ targets   what is served to whom, access
+//!     └─ targets   what is served to whom, access; tally: who did what
 //!   scsi ── what a command means       block ── what a volume is
 //! ```
 //!
@@ -29,10 +29,12 @@ pub mod negotiate;
 pub mod pdu;
 mod serve;
 pub mod session;
+pub mod tally;
 mod targets;
 mod task;
 
 pub use access::{Access, AccessError, Auth, Network};
+pub use scsi::{LogicalUnit, Naa, Registration, naa};
 pub use serve::Server;
 pub use targets::{
     AddError, Config, Counters, LUN_MAX, Offer, Portal, Redirect, SessionInfo, Target, Targets,

@@ -289,7 +289,7 @@ impl Login {
     fn authenticate(&mut self, stage: u8, targets: &Targets, answers: &mut Vec<u8>) -> Result<bool, Status> {
         let access: Arc<Access> = match &self.target {
             Some(target) => target.access(),
-            None => Arc::new(targets.config().discovery.clone()),
+            None => targets.discovery(),
         };
         let needed = !access.auth.is_empty();
         let methods = self.methods.take();
@@ -366,13 +366,14 @@ impl Login {
         let peer = self.peer.ip();
         self.group = targets.group_of(self.local);
         if self.discovery {
-            let admitted = targets.config().discovery.admits(initiator, peer);
+            let admitted = targets.discovery().admits(initiator, peer);
             return if admitted { Ok(()) } else { Err(Status::NotAuthorised) };
         }
         let name = self.target_name.as_deref().ok_or(Status::MissingParameter)?;
         let target = match targets.find(name) {
             Some(target) if target.is_in_group(self.group) => target,
             None if targets.was_removed(name) => return Err(Status::Removed),
+            None if targets.is_awaited(name) => return Err(Status::ServiceUnavailable),
             _ => return Err(Status::NotFound),
         };
         if !target.access().admits(initiator, peer) {

@@ -9,6 +9,8 @@
 pub const RECEIVE_MAX: u32 = 256 << 10;
 const BURST_MAX: u32 = 1 << 20;
 const FIRST_BURST_MAX: u32 = 256 << 10;
+/// Bursts of one command asked for at once: enough that a long line is never idle between two.
+const R2TS_MAX: u32 = 8;
 
 /// What the peer may send unasked for one command, where all may have `max` bytes in flight.
 pub fn first_burst_for(max: u64) -> u32 {
@@ -34,6 +36,8 @@ pub struct Params {
     pub initial_r2t: bool,
     /// Data in the command PDU.
     pub immediate_data: bool,
+    /// Bursts of one command that may be asked for at once.
+    pub r2ts: u32,
 }
 
 impl Default for Params {
@@ -47,6 +51,7 @@ impl Default for Params {
             first_burst_max: FIRST_BURST_MAX,
             initial_r2t: true,
             immediate_data: true,
+            r2ts: 1,
         }
     }
 }
@@ -141,7 +146,12 @@ impl Params {
                 None => reject(),
             },
             "DataPDUInOrder" | "DataSequenceInOrder" => boolean(value).map_or_else(reject, |_| said(true)),
-            "MaxConnections" | "MaxOutstandingR2T" => say(numeric(1, 65_535, &|_| 1)),
+            "MaxConnections" => say(numeric(1, 65_535, &|_| 1)),
+            "MaxOutstandingR2T" => {
+                let n = numeric(1, 65_535, &|n| n.min(R2TS_MAX));
+                self.r2ts = n.unwrap_or(self.r2ts);
+                say(n)
+            }
             "ErrorRecoveryLevel" => say(numeric(0, 2, &|_| 0)),
             "DefaultTime2Wait" => say(numeric(0, 3600, &|n| n.max(2))),
             "DefaultTime2Retain" => say(numeric(0, 3600, &|_| 0)),
@@ -212,7 +222,9 @@ mod tests {
             ("DefaultTime2Wait", "0", "2"),
             ("DefaultTime2Retain", "20", "0"),
             ("DefaultTime2Retain", "3601", "Reject"),
-            ("MaxOutstandingR2T", "16", "1"),
+            ("MaxOutstandingR2T", "16", "8"),
+            ("MaxOutstandingR2T", "1", "1"),
+            ("MaxOutstandingR2T", "0", "Reject"),
             ("DataPDUInOrder", "No", "Yes"),
             ("ErrorRecoveryLevel", "2", "0"),
             ("ErrorRecoveryLevel", "3", "Reject"),

@@ -19,24 +19,22 @@ use std::{
     time::Duration,
 };
 
-use block::Quiet;
 use bytes::BytesMut;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use scsi::Response;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval_at, sleep, timeout},
 };
 
 use crate::{
-    crowd::Crowd,
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
     session::Session,
-    targets::{Claim, Counters, Order, Portal, SessionInfo, Targets},
+    targets::{Claim, Counters, Doors, Order, Portal, SessionInfo, Targets},
 };
 
 /// Room for requests: 680 commands, or one that carries little data. Grows for PDUs that need more.
@@ -74,10 +72,8 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
         let Self { targets, listeners } = self;
         let config = targets.config();
-        let room = Arc::new(Semaphore::new(config.connections_max));
-        let unknown = Arc::new(Semaphore::new(config.logins_max));
-        let (peers, strangers) = (Crowd::default(), Crowd::default());
-        let quiet = Arc::new(Quiet::default());
+        // All servers of these targets share them.
+        let Doors { room, peers, unknown, strangers, quiet } = &targets.doors;
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
@@ -98,19 +94,23 @@ impl Server {
                             }
                         };
                         let ip = peer.ip().to_canonical();
-                        let permit = Arc::clone(&room).try_acquire_owned().ok();
+                        let permit = Arc::clone(room).try_acquire_owned().ok();
                         let place = peers.enter(ip, config.connections_per_peer_max);
-                        let login = Arc::clone(&unknown).try_acquire_owned().ok();
+                        let login = Arc::clone(unknown).try_acquire_owned().ok();
                         let stranger = strangers.enter(ip, config.logins_max.div_ceil(2));
                         let entered = permit.zip(place).zip(login.zip(stranger));
                         let Some((stays, until_login)) = entered else {
                             quiet.say(|left_out| tracing::warn!(%peer, left_out, "iscsi: too many connections"));
                             continue;
                         };
-                        let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(&quiet));
+                        let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(quiet));
                         connections.spawn(async move {
                             match connection(stream, peer, targets, stopped, until_login).await {
                                 Ok(()) | Err(Ended::Closed) => {}
+                                // iscsiadm ends discoveries like this; a host that died does, too.
+                                Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                                    quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
+                                }
                                 Err(error) => quiet.say(|left_out| {
                                     tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
                                 }),
@@ -139,7 +139,7 @@ async fn accept(listener: &TcpListener) -> (&TcpListener, io::Result<(TcpStream,
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    #[error("socket")]
+    #[error("{0}")]
     Io(#[from] io::Error),
     #[error("protocol: {0}")]
     Fatal(#[from] Fatal),
@@ -235,7 +235,10 @@ async fn log_in(
                 peer,
                 target,
                 portal: Portal { address: local, group: key.group },
+                isid: key.isid,
+                since: Instant::now(),
                 user: login.proven().map(|auth| auth.user().to_owned()),
+                proven: login.proven().cloned(),
                 counters: Arc::clone(&counters),
             };
             let claim = targets.claim(key, info).await;

@@ -18,8 +18,11 @@
 //!
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
 
+mod data;
+mod manage;
 mod send;
 mod text;
+mod work;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,16 +31,19 @@ use std::{
     task::{Context, Poll},
 };
 
-use block::Segments;
 use bytes::{Buf as _, Bytes, BytesMut};
 use memory::{Gate, Member};
-use scsi::{Begin, Cancel, Job, LogicalUnit, Neighbours, Nexus, NexusId, Response, Sense, Status};
+use scsi::{Begin, Neighbours, NexusId, Response, Sense};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
+use self::manage::{Act, Wait};
+pub use self::work::{Attached, Work, WorkKind};
 use crate::{
     login::Accepted,
     negotiate::Params,
     pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op, reject},
+    tally::Tally,
     targets::{Counters, Reach, SessionKey, Target, Targets},
     task::{Ask, Phase, Task},
 };
@@ -68,90 +74,6 @@ pub(crate) fn window(gate: &Gate, params: &Params) -> u32 {
     u32::try_from(commands).unwrap_or(WINDOW).clamp(WINDOW_MIN, WINDOW)
 }
 
-/// A logical unit, and this session's nexus with it.
-pub type Attached = (Arc<LogicalUnit>, Arc<Nexus>);
-
-/// Something for the caller to run.
-pub struct Work {
-    /// Give it back to [`Session::complete`].
-    pub itt: u32,
-    /// Where: one logical unit, or every one that a reset is for.
-    pub units: SmallVec<[Attached; 1]>,
-    /// What to do.
-    pub kind: WorkKind,
-}
-
-/// What to run.
-#[derive(Debug)]
-pub enum WorkKind {
-    /// A command of the logical unit, with its data.
-    Job(Job, Segments),
-    /// One that may take long, and how an abort ends it early.
-    Long(Job, Segments, Cancel),
-    /// A reset of the logical units, to be told to others with this unit attention.
-    Reset(Sense),
-    /// CLEAR TASK SET: commands of other sessions end.
-    ClearTaskSet,
-}
-
-impl Work {
-    /// Runs it; what comes out is for [`Session::complete`].
-    pub async fn run(mut self) -> (u32, Option<Response>) {
-        let itt = self.itt;
-        match self.kind {
-            WorkKind::Job(job, data) => match self.units.pop() {
-                Some((unit, nexus)) => (itt, Some(unit.run(&nexus, job, data).await)),
-                None => (itt, Some(Response::status(Status::Busy))),
-            },
-            WorkKind::Long(job, data, cancel) => match self.units.pop() {
-                Some((unit, nexus)) => (itt, Some(Box::pin(unit.run_until(&nexus, job, data, cancel)).await)),
-                None => (itt, Some(Response::status(Status::Busy))),
-            },
-            WorkKind::Reset(attention) => {
-                for (unit, _) in &self.units {
-                    unit.reset(attention).await;
-                }
-                (itt, None)
-            }
-            WorkKind::ClearTaskSet => {
-                for (unit, nexus) in &self.units {
-                    unit.clear_task_set(nexus).await;
-                }
-                (itt, None)
-            }
-        }
-    }
-}
-
-/// What a task management function does once this session's own commands have ended, if it does more than to end them.
-#[derive(Clone, Copy, Debug)]
-enum Act {
-    /// For a logical unit, or for all of them.
-    Reset {
-        attention: Sense,
-        lun: Option<u16>,
-        cold: bool,
-    },
-    Clear {
-        lun: u16,
-    },
-}
-
-/// What waits for aborted commands to end.
-#[derive(Debug)]
-enum Reply {
-    TaskManagement(Option<Act>),
-    Logout,
-}
-
-#[derive(Debug)]
-struct Wait {
-    itt: u32,
-    reply: Reply,
-    /// Commands that must end first.
-    on: Vec<u32>,
-}
-
 /// A logged-in session.
 pub struct Session {
     targets: Arc<Targets>,
@@ -159,6 +81,8 @@ pub struct Session {
     target: Option<Arc<Target>>,
     /// The target's disks as they were at `epoch`, by number.
     units: Vec<(u16, Attached)>,
+    /// What was done with each of them.
+    tallies: Vec<(u16, Arc<Tally>)>,
     epoch: u64,
     neighbours: Option<Arc<dyn Neighbours>>,
     local: SocketAddr,
@@ -223,6 +147,7 @@ impl Session {
             key,
             target,
             units: Vec::new(),
+            tallies: Vec::new(),
             epoch: 0,
             neighbours,
             local,
@@ -265,6 +190,7 @@ impl Session {
         self.epoch = target.epoch();
         let luns = if target.removed() { Vec::new() } else { target.luns() };
         let mut old = std::mem::take(&mut self.units);
+        let mut counted = std::mem::take(&mut self.tallies);
         for (lun, unit) in luns {
             let same = old.iter().position(|(was, (old, _))| *was == lun && Arc::ptr_eq(old, &unit));
             let attached = match same.map(|at| old.swap_remove(at)) {
@@ -276,7 +202,10 @@ impl Session {
                 }
             };
             self.units.push((lun, attached));
+            let at = counted.iter().position(|(was, _)| *was == lun).filter(|_| same.is_some());
+            self.tallies.push((lun, at.map(|at| counted.swap_remove(at).1).unwrap_or_default()));
         }
+        self.counters.luns.set(&self.tallies);
         old.into_iter().for_each(|(_, (unit, nexus))| unit.detach(&nexus));
     }
 
@@ -285,6 +214,12 @@ impl Session {
         let lun = scsi::lun_number(lun)?;
         let at = self.units.binary_search_by_key(&lun, |(lun, _)| *lun).ok()?;
         self.units.get(at).map(|(_, attached)| attached)
+    }
+
+    fn tally(&self, lun: [u8; 8]) -> Option<&Tally> {
+        let lun = scsi::lun_number(lun)?;
+        let at = self.tallies.binary_search_by_key(&lun, |(lun, _)| *lun).ok()?;
+        self.tallies.get(at).map(|(_, tally)| &**tally)
     }
 
     /// CHECK CONDITION as the disk of that LUN would say it.
@@ -314,6 +249,7 @@ impl Session {
 
     /// Shares the counters that the registry lists.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
+        counters.luns.set(&self.tallies);
         self.counters = counters;
     }
 
@@ -400,95 +336,6 @@ impl Session {
         };
         buf.advance(at.min(buf.len()));
         result
-    }
-
-    /// The next thing to run, if there is room for it.
-    pub fn poll_work(&mut self) -> Option<Work> {
-        if let Some((itt, act)) = self.resets.pop_front() {
-            let (lun, kind) = match act {
-                Act::Reset { attention, lun, .. } => (lun, WorkKind::Reset(attention)),
-                Act::Clear { lun } => (Some(lun), WorkKind::ClearTaskSet),
-            };
-            let units = self.units.iter().filter(|(number, _)| lun.is_none_or(|lun| lun == *number));
-            return Some(Work { itt, units: units.map(|(_, attached)| attached.clone()).collect(), kind });
-        }
-        if !self.wants_input() {
-            return None; // answers that nobody fetches would pile up
-        }
-        // Reads that have no room keep their places; what has its data already goes past them.
-        let mut at = 0_usize;
-        let mut full = false;
-        loop {
-            let Some(itt) = self.queued.get(at).copied() else {
-                if !full {
-                    self.going.withdraw();
-                }
-                return None;
-            };
-            let Some((job, needs)) = self.tasks.get(&itt).and_then(|task| Some((task.job?, task.needs)))
-            else {
-                self.queued.remove(at); // aborted meanwhile
-                continue;
-            };
-            if needs == 0 && job.holds > 0 {
-                full = full || !self.has_room(job.holds);
-                if full {
-                    at = at.saturating_add(1);
-                    continue;
-                }
-            }
-            self.queued.remove(at);
-            let Some(task) = self.tasks.get(&itt) else { continue };
-            let Some(attached) = self.unit(task.ask.lun).cloned() else {
-                self.absent(itt); // its disk was taken away while its data came
-                continue;
-            };
-            let Some(task) = self.tasks.get_mut(&itt) else { continue };
-            self.holds = self.holds.saturating_add(u64::from(job.holds));
-            task.holds = job.holds;
-            task.phase = Phase::Running;
-            let data = std::mem::take(&mut task.data);
-            let kind = if job.is_long() {
-                let cancel = Cancel::default();
-                task.cancel = Some(cancel.clone());
-                WorkKind::Long(job, data, cancel)
-            } else {
-                WorkKind::Job(job, data)
-            };
-            let mut units = SmallVec::new();
-            units.push(attached);
-            return Some(Work { itt, units, kind });
-        }
-    }
-
-    /// Whether a job that will hold `bytes` may begin.
-    fn has_room(&mut self, bytes: u32) -> bool {
-        let held = self.holds.saturating_add(self.outbox.len() as u64);
-        let fits = self.holds == 0 || self.holds.saturating_add(u64::from(bytes)) <= HELD_MAX;
-        (fits || self.going.has_turn()) && self.going.ask(held, u64::from(bytes))
-    }
-
-    #[cold]
-    fn absent(&mut self, itt: u32) {
-        if let Some(task) = self.end_task(itt) {
-            // Any command but those that ask who is there gets the same answer.
-            self.answer(&task.ask, scsi::absent_lun(&[0; 16], &[]), task.r2t_sn);
-        }
-    }
-
-    /// The answer to a [`Work`]; for a reset `None`.
-    pub fn complete(&mut self, itt: u32, response: Option<Response>) {
-        let Some(response) = response else {
-            self.resetting = self.resetting.saturating_sub(1);
-            self.task_management_done(itt, 0);
-            return;
-        };
-        if let Some(task) = self.end_task(itt) {
-            if !task.aborted {
-                self.answer(&task.ask, response, task.r2t_sn);
-            }
-            self.ended_one(itt);
-        }
     }
 
     /// Asks the initiator to log out within `seconds` (RFC 7143 §11.9, event 1).
@@ -589,6 +436,7 @@ impl Session {
             return self.reject(header, reject::TOO_MANY_IMMEDIATE);
         }
         self.counters.commands.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
         let more = !header.is_final(); // unsolicited Data-Out follows
         let burst = self.params.first_burst.min(ask.expected);
         let immediate = u32::try_from(data.len()).unwrap_or(u32::MAX);
@@ -614,6 +462,9 @@ impl Session {
                 if !response.data.is_empty() {
                     self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
                 }
+                if let Some(tally) = self.tally(ask.lun) {
+                    tally.at_once(cdb[0], scsi::pieces::total_len(&response.data) as u64);
+                }
                 self.answer(&ask, response, 0);
             }
             Begin::Done(response) => {
@@ -623,6 +474,7 @@ impl Session {
             Begin::Job(job) => {
                 let left = burst.saturating_sub(immediate);
                 let mut task = Task::new(ask, Some(job), Phase::Unsolicited { left });
+                (task.opcode, task.since) = (cdb[0], Some(Instant::now()));
                 task.unasked = immediate;
                 self.unasked = self.unasked.saturating_add(u64::from(immediate));
                 task.keep(data);
@@ -636,91 +488,11 @@ impl Session {
     }
 
     fn insert(&mut self, task: Task) {
+        self.tally(task.ask.lun).inspect(|tally| tally.began());
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_add(1);
         }
         self.tasks.insert(task.ask.itt, task);
-    }
-
-    /// All of a burst is there: run the command, ask for more, or send the answer that was waiting.
-    fn sequence_complete(&mut self, itt: u32) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        if let Phase::Dropping(response) = &mut task.phase {
-            let response = std::mem::replace(&mut **response, Response::status(Status::Busy));
-            if let Some(task) = self.end_task(itt) {
-                self.answer(&task.ask, response, 0);
-            }
-        } else if task.complete() {
-            task.phase = Phase::Queued;
-            self.queued.push_back(itt);
-        } else if task.granted > 0 {
-            self.ask_for_data(itt); // there is room for all of it
-        } else {
-            task.phase = Phase::Waiting;
-            self.waiting.push_back(itt);
-            self.grant();
-        }
-    }
-
-    /// Lets commands ask for their data while there is room.
-    fn grant(&mut self) {
-        while let Some(itt) = self.waiting.front().copied() {
-            let Some(task) = self.tasks.get_mut(&itt) else {
-                self.waiting.pop_front();
-                continue;
-            };
-            let more = task.needs.saturating_sub(task.received);
-            let fits = self.asked == 0 || self.asked.saturating_add(u64::from(more)) <= HELD_MAX;
-            let has_room = fits || self.coming.has_turn();
-            if !has_room || !self.coming.ask(self.asked, u64::from(more)) {
-                return;
-            }
-            self.waiting.pop_front();
-            task.granted = more;
-            self.asked = self.asked.saturating_add(u64::from(more));
-            self.ask_for_data(itt);
-        }
-        // Whoever waited was aborted.
-        self.coming.withdraw();
-    }
-
-    fn ask_for_data(&mut self, itt: u32) {
-        let ttt = self.take_ttt();
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        let end = task.received.saturating_add(self.params.max_burst).min(task.needs);
-        let mut h = Header::new(op::R2T);
-        h.0[8..16].copy_from_slice(&task.ask.lun);
-        h.set(16, itt).set(20, ttt).set(36, task.r2t_sn).set(40, task.received);
-        h.set(44, end.saturating_sub(task.received));
-        task.r2t_sn = task.r2t_sn.wrapping_add(1);
-        task.data_sn = 0;
-        task.phase = Phase::Solicited { ttt, end };
-        self.send(h, &[], false);
-    }
-
-    fn data_out(&mut self, header: &Header, data: Bytes) -> Result<(), Fatal> {
-        let itt = header.itt();
-        let Some(task) = self.tasks.get_mut(&itt) else {
-            return Ok(()); // of a command that has been answered or aborted
-        };
-        self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
-        if matches!(task.phase, Phase::Unsolicited { .. }) {
-            let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            task.unasked = task.unasked.saturating_add(len);
-            self.unasked = self.unasked.saturating_add(u64::from(len));
-        }
-        match task.data_out(header, data) {
-            Ok(true) => self.sequence_complete(itt),
-            Ok(false) => {}
-            Err(_) if matches!(task.phase, Phase::Queued | Phase::Running) => {} // too late to matter
-            Err(_) => {
-                if let Some(task) = self.end_task(itt) {
-                    let response = self.check(task.ask.lun, Sense::DATA_PHASE_ERROR);
-                    self.answer(&task.ask, response, task.r2t_sn);
-                }
-            }
-        }
-        Ok(())
     }
 
     fn nop(&mut self, header: &Header, data: &[u8]) {
@@ -734,147 +506,9 @@ impl Session {
         self.send(h, fits, true);
     }
 
-    fn logout(&mut self, header: &Header) {
-        let reason = header.flags() & 0x7f;
-        if reason > 1 {
-            // Removing a connection for recovery belongs to a higher error recovery level.
-            return self.logout_response(header.itt(), 2);
-        }
-        if self.too_many_waits() {
-            return self.reject(header, reject::TOO_MANY_IMMEDIATE);
-        }
-        let on = self.abort(|_| true);
-        self.wait(Wait { itt: header.itt(), reply: Reply::Logout, on });
-    }
-
-    fn too_many_waits(&self) -> bool {
-        self.waits.len().saturating_add(self.resetting) >= IMMEDIATE_MAX
-    }
-
-    fn logout_response(&mut self, itt: u32, response: u8) {
-        let mut h = Header::new(op::LOGOUT_RESPONSE);
-        h.0[2] = response;
-        h.set(16, itt);
-        self.send(h, &[], true);
-        self.closing |= response == 0;
-    }
-
-    fn task_management(&mut self, header: &Header) {
-        let itt = header.itt();
-        if self.too_many_waits() || self.waits.iter().any(|wait| wait.itt == itt) {
-            return self.reject(header, reject::TOO_MANY_IMMEDIATE);
-        }
-        let function = header.flags() & 0x7f;
-        let lun = scsi::lun_number(header.lun()).filter(|_| self.unit(header.lun()).is_some());
-        let (on, act) = match (function, lun) {
-            (1, _) => {
-                let tag = header.word20();
-                if !self.tasks.contains_key(&tag) {
-                    // It may be on its way still: then its number counts as received (§11.5.1).
-                    let ahead = header.word32().wrapping_sub(self.exp_cmd_sn);
-                    let coming = ahead == 0 && header.cmd_sn().wrapping_sub(header.word32()) < WINDOW;
-                    if coming && header.cmd_sn() != header.word32() {
-                        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-                        return self.task_management_done(itt, 0);
-                    }
-                    return self.task_management_done(itt, 1);
-                }
-                (self.abort(|task| task.ask.itt == tag), None)
-            }
-            (2 | 4 | 5, None) => return self.task_management_done(itt, 2),
-            (2, Some(lun)) => (self.abort_lun(lun), None),
-            (4, Some(lun)) => (self.abort_lun(lun), Some(Act::Clear { lun })),
-            (5, Some(lun)) => {
-                let attention = Sense::DEVICE_RESET;
-                (self.abort_lun(lun), Some(Act::Reset { attention, lun: Some(lun), cold: false }))
-            }
-            (6, _) => {
-                let attention = Sense::BUS_RESET;
-                (self.abort(|_| true), Some(Act::Reset { attention, lun: None, cold: false }))
-            }
-            (7, _) => {
-                let attention = Sense::POWER_ON;
-                (self.abort(|_| true), Some(Act::Reset { attention, lun: None, cold: true }))
-            }
-            (8, _) => return self.task_management_done(itt, 4),
-            // CLEAR ACA: there never is an ACA condition (NormACA in INQUIRY).
-            _ => return self.task_management_done(itt, 5),
-        };
-        self.wait(Wait { itt, reply: Reply::TaskManagement(act), on });
-    }
-
-    fn abort_lun(&mut self, lun: u16) -> Vec<u32> {
-        self.abort(|task| scsi::lun_number(task.ask.lun) == Some(lun))
-    }
-
-    fn task_management_done(&mut self, itt: u32, response: u8) {
-        let mut h = Header::new(op::TASK_MANAGEMENT_RESPONSE);
-        h.0[2] = response;
-        h.set(16, itt);
-        self.send(h, &[], true);
-    }
-
-    /// Ends commands; returns those that are running and will end later, without an answer.
-    fn abort(&mut self, which: impl Fn(&Task) -> bool) -> Vec<u32> {
-        let chosen: Vec<u32> = self.tasks.values().filter(|t| which(t)).map(|t| t.ask.itt).collect();
-        let mut running = Vec::new();
-        for itt in chosen {
-            match self.tasks.get_mut(&itt) {
-                Some(task) if matches!(task.phase, Phase::Running) => {
-                    task.aborted = true;
-                    if let Some(cancel) = &task.cancel {
-                        cancel.cancel();
-                    }
-                    running.push(itt);
-                }
-                _ => {
-                    self.end_task(itt);
-                }
-            }
-        }
-        running
-    }
-
-    fn wait(&mut self, wait: Wait) {
-        if wait.on.is_empty() {
-            self.waited(wait.itt, &wait.reply);
-        } else {
-            self.waits.push(wait);
-        }
-    }
-
-    fn waited(&mut self, itt: u32, reply: &Reply) {
-        match reply {
-            Reply::Logout => self.logout_response(itt, 0),
-            Reply::TaskManagement(None) => self.task_management_done(itt, 0),
-            Reply::TaskManagement(Some(act)) => {
-                self.resetting = self.resetting.saturating_add(1);
-                self.resets.push_back((itt, *act));
-                if let Act::Reset { cold: true, .. } = act {
-                    self.targets.end_sessions(&self.key.target);
-                }
-            }
-        }
-    }
-
-    /// A command that others may have waited for is gone.
-    fn ended_one(&mut self, itt: u32) {
-        if self.waits.is_empty() {
-            return;
-        }
-        for wait in &mut self.waits {
-            wait.on.retain(|other| *other != itt);
-        }
-        let (done, left) = std::mem::take(&mut self.waits).into_iter().partition(|wait| wait.on.is_empty());
-        self.waits = left;
-        let done: Vec<Wait> = done;
-        for wait in done {
-            self.waited(wait.itt, &wait.reply);
-        }
-    }
-
     fn end_task(&mut self, itt: u32) -> Option<Task> {
         let task = self.tasks.remove(&itt)?;
+        self.tally(task.ask.lun).inspect(|tally| tally.ended());
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_sub(1);
         }

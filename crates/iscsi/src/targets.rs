@@ -6,25 +6,32 @@
 //! A session is known by initiator name, ISID, target and portal group (RFC 7143 §4.4.3). When the same one logs in
 //! again the old one is told to end, and the new login is answered only after it has: no write of a
 //! dead session can land late (`Claim`, §6.3.5).
+//!
+//! Portals, discovery and access lists change while it runs; sessions that would not be let in any more are ended.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use block::BlockVolume;
+use block::{BlockVolume, Quiet};
 use memory::Gate;
 use scsi::{LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
-use tokio::sync::watch;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 
 use crate::{
     access::{Access, Auth},
+    crowd::Crowd,
     iqn,
+    tally::Tallies,
 };
 
 /// Highest LUN: what flat addressing has room for.
@@ -44,6 +51,14 @@ pub struct Portal {
 impl From<SocketAddr> for Portal {
     fn from(address: SocketAddr) -> Self {
         Self { address, group: PORT_GROUP }
+    }
+}
+
+impl Portal {
+    /// Whether initiators can be told to come there: not one that stands for every address, or for a port yet to be
+    /// chosen.
+    pub(crate) fn is_one_place(&self) -> bool {
+        !self.address.ip().is_unspecified() && self.address.port() != 0
     }
 }
 
@@ -128,7 +143,7 @@ pub struct Target {
     epoch: AtomicU64,
     changes: watch::Sender<u64>,
     access: RwLock<Arc<Access>>,
-    groups: Option<Vec<u16>>,
+    groups: RwLock<Option<Vec<u16>>>,
     redirect: RwLock<Option<Redirect>>,
     removed: AtomicBool,
 }
@@ -197,7 +212,7 @@ impl Target {
         self.luns().iter().for_each(|(_, unit)| unit.announce());
     }
 
-    /// Who may log in from now on. Sessions that are there stay.
+    /// Who may log in from now on. Sessions that are there stay; see [`Targets::enforce`].
     pub fn set_access(&self, access: Access) {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
     }
@@ -218,7 +233,21 @@ impl Target {
 
     /// Whether it may be reached through that portal group.
     pub fn is_in_group(&self, group: u16) -> bool {
-        self.groups.as_ref().is_none_or(|groups| groups.contains(&group))
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.as_ref().is_none_or(|groups| groups.contains(&group))
+    }
+
+    /// Portal groups through which it may be reached from now on; `None`: all. See [`Targets::enforce`].
+    pub fn set_groups(&self, groups: Option<Vec<u16>>) {
+        *self.groups.write().unwrap_or_else(PoisonError::into_inner) = groups;
+    }
+
+    /// Whether a session like this would be let in now.
+    fn lets_in(&self, info: &SessionInfo) -> bool {
+        let access = self.access();
+        self.is_in_group(info.portal.group)
+            && access.admits(&info.initiator, info.peer.ip())
+            && access.trusts(info.proven.as_ref())
     }
 
     /// Whether an operator took it away; sessions that are still there get LOGICAL UNIT NOT SUPPORTED.
@@ -255,6 +284,8 @@ pub struct Counters {
     pub bytes_out: AtomicU64,
     /// Bytes of Data-Out.
     pub bytes_in: AtomicU64,
+    /// By disk.
+    pub luns: Tallies,
 }
 
 /// A logged-in session, for listings.
@@ -268,8 +299,13 @@ pub struct SessionInfo {
     pub target: String,
     /// The portal it came in by.
     pub portal: Portal,
+    /// The initiator's part of the session's identity.
+    pub isid: [u8; 6],
+    /// When it logged in.
+    pub since: Instant,
     /// The CHAP name it proved, if any.
     pub user: Option<String>,
+    pub(crate) proven: Option<Auth>,
     /// Its counters, live.
     pub counters: Arc<Counters>,
 }
@@ -315,11 +351,29 @@ struct Registry {
     last_tsih: u16,
 }
 
+/// Says of the name of a target that is not there whether it may come.
+type Awaited = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// How many may come in, over all portals.
+pub(crate) struct Doors {
+    /// Connections.
+    pub(crate) room: Arc<Semaphore>,
+    pub(crate) peers: Crowd,
+    /// Those that are not logged in yet.
+    pub(crate) unknown: Arc<Semaphore>,
+    pub(crate) strangers: Crowd,
+    pub(crate) quiet: Arc<Quiet>,
+}
+
 /// The targets of a server.
 pub struct Targets {
     config: Config,
+    portals: RwLock<Arc<Vec<Portal>>>,
+    discovery: RwLock<Arc<Access>>,
+    pub(crate) doors: Doors,
     service: Arc<Service>,
     registry: Mutex<Registry>,
+    awaited: OnceLock<Awaited>,
 }
 
 impl Targets {
@@ -330,14 +384,75 @@ impl Targets {
 
     /// No targets yet; logical units are of `service`, whose one port group gets the portal groups for ports.
     pub fn with_service(config: Config, service: Arc<Service>) -> Arc<Self> {
-        let mut ports: Vec<u16> =
-            config.portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
+        let doors = Doors {
+            room: Arc::new(Semaphore::new(config.connections_max)),
+            peers: Crowd::default(),
+            unknown: Arc::new(Semaphore::new(config.logins_max)),
+            strangers: Crowd::default(),
+            quiet: Arc::default(),
+        };
+        let targets = Self {
+            portals: RwLock::default(),
+            discovery: RwLock::new(Arc::new(config.discovery.clone())),
+            doors,
+            service,
+            registry: Mutex::default(),
+            awaited: OnceLock::new(),
+            config,
+        };
+        targets.set_portals(targets.config.portals.clone());
+        Arc::new(targets)
+    }
+
+    /// The portals from now on, in place of those of [`Config`]. One with an unspecified address stands for every
+    /// address at its port and is not named to initiators.
+    pub fn set_portals(&self, portals: Vec<Portal>) {
+        let mut ports: Vec<u16> = portals.iter().map(|portal| portal.group).chain([PORT_GROUP]).collect();
         ports.sort_unstable();
         ports.dedup();
-        if let [group] = service.port_groups().as_slice() {
-            service.set_port_groups(vec![PortGroup { ports, ..group.clone() }]);
+        if let [group] = self.service.port_groups().as_slice()
+            && group.ports != ports
+        {
+            self.service.set_port_groups(vec![PortGroup { ports, ..group.clone() }]);
         }
-        Arc::new(Self { config, service, registry: Mutex::default() })
+        *self.portals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(portals);
+    }
+
+    /// The portals, as SendTargets names them.
+    pub fn portals(&self) -> Arc<Vec<Portal>> {
+        Arc::clone(&self.portals.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who may discover from now on, in place of [`Config::discovery`].
+    pub fn set_discovery(&self, access: Access) {
+        *self.discovery.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+    }
+
+    /// Who may discover.
+    pub fn discovery(&self) -> Arc<Access> {
+        Arc::clone(&self.discovery.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the sessions of a target that it would not let in any more. How many those were.
+    pub fn enforce(&self, target: &Target) -> usize {
+        let registry = self.registry();
+        let of_target = registry.sessions.values().filter(|entry| entry.info.target == target.iqn);
+        let unwanted = of_target.filter(|entry| !target.lets_in(&entry.info));
+        let end = |entry: &&Entry| {
+            entry.orders.send_replace(Order::End);
+        };
+        unwanted.inspect(end).count()
+    }
+
+    /// Who logs in to a target that is not there, and that `awaited` says may come, is told to try again. Hosts give a
+    /// session up for good when its target was never heard of. Set once; later calls do nothing.
+    pub fn set_awaited(&self, awaited: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        drop(self.awaited.set(Box::new(awaited)));
+    }
+
+    /// Whether a target that is not there may come.
+    pub(crate) fn is_awaited(&self, iqn: &str) -> bool {
+        self.awaited.get().is_some_and(|awaited| awaited(iqn))
     }
 
     /// Limits and habits.
@@ -352,8 +467,15 @@ impl Targets {
 
     /// The portal group of the address that a connection came in by.
     pub fn group_of(&self, local: SocketAddr) -> u16 {
-        let portals = &self.config.portals;
-        portals.iter().find(|portal| portal.address == local).map_or(PORT_GROUP, |portal| portal.group)
+        let portals = self.portals();
+        let exact = portals.iter().find(|portal| portal.address == local);
+        let any = || {
+            let everywhere = |portal: &&Portal| {
+                portal.address.ip().is_unspecified() && portal.address.port() == local.port()
+            };
+            portals.iter().find(everywhere)
+        };
+        exact.or_else(any).map_or(PORT_GROUP, |portal| portal.group)
     }
 
     /// Serves `volume` at LUN 0 of a new target that everybody may use. Names are compared in lower case.
@@ -381,7 +503,7 @@ impl Targets {
             epoch: AtomicU64::new(0),
             changes: watch::Sender::new(0),
             access: RwLock::new(Arc::new(offer.access)),
-            groups: offer.groups,
+            groups: RwLock::new(offer.groups),
             redirect: RwLock::default(),
             removed: AtomicBool::new(false),
         });
@@ -443,7 +565,12 @@ impl Targets {
                     }
                     None => {
                         let tsih = registry.free_tsih();
-                        let (orders, receiver) = watch::channel(Order::Serve);
+                        // Who may log in may have changed since this one was asked who it is.
+                        let target = registry.targets.get(&info.target);
+                        let is_in =
+                            info.target.is_empty() || target.is_some_and(|target| target.lets_in(&info));
+                        let order = if is_in { Order::Serve } else { Order::End };
+                        let (orders, receiver) = watch::channel(order);
                         registry.sessions.insert(key.clone(), Entry { tsih, info, orders });
                         return Claim { targets: Arc::clone(self), key, tsih, orders: receiver };
                     }

@@ -7,9 +7,12 @@
 //! Data must come in order, without gaps, under the right tag and sequence numbers; anything else ends
 //! the command with ABORTED COMMAND and not a byte of it is written (RFC 7143 §11.7).
 
+use std::collections::VecDeque;
+
 use block::{Segment, Segments};
 use bytes::Bytes;
 use scsi::{Cancel, Job, Response};
+use tokio::time::Instant;
 
 use crate::pdu::Header;
 
@@ -20,14 +23,22 @@ pub(crate) enum Phase {
     Unsolicited { left: u32 },
     /// Wants data, but may not ask for it until the budget allows.
     Waiting,
-    /// Data-Out comes under a transfer tag, up to `end` of the buffer.
-    Solicited { ttt: u32, end: u32 },
+    /// Data-Out comes under transfer tags: bursts in the order in which they were asked for, which is that of the buffer.
+    Solicited { bursts: VecDeque<Burst> },
     /// To be run.
     Queued,
     /// With the caller.
     Running,
     /// Answered in advance: the rest of its unsolicited data is dropped, then the answer goes out.
     Dropping(Box<Response>),
+}
+
+/// Data that was asked for with one R2T.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Burst {
+    pub(crate) ttt: u32,
+    /// Its end in the buffer.
+    pub(crate) end: u32,
 }
 
 /// What a command's PDU said that its answer needs.
@@ -82,6 +93,9 @@ pub(crate) struct Task {
     pub(crate) aborted: bool,
     /// Ends it early while it runs, if it is one of those that may take long.
     pub(crate) cancel: Option<Cancel>,
+    /// What it is, and since when, for those who count.
+    pub(crate) opcode: u8,
+    pub(crate) since: Option<Instant>,
 }
 
 /// A Data-Out PDU that breaks the rules.
@@ -106,6 +120,8 @@ impl Task {
             holds: 0,
             aborted: false,
             cancel: None,
+            opcode: 0,
+            since: None,
         }
     }
 
@@ -141,10 +157,16 @@ impl Task {
                 }
                 *left = left.checked_sub(len).ok_or(OutOfOrder)?;
             }
-            Phase::Solicited { ttt: mine, end: mine_end } => {
+            Phase::Solicited { bursts } => {
+                let burst = bursts.front().copied().ok_or(OutOfOrder)?;
                 // The F bit belongs on the last PDU of what the R2T asked for, and only there.
-                if ttt != *mine || end > *mine_end || header.is_final() != (end == *mine_end) {
+                let is_last = end == burst.end;
+                if ttt != burst.ttt || end > burst.end || header.is_final() != is_last {
                     return Err(OutOfOrder);
+                }
+                if is_last {
+                    bursts.pop_front();
+                    self.data_sn = 0;
                 }
             }
             Phase::Waiting | Phase::Queued | Phase::Running => return Err(OutOfOrder),

@@ -287,6 +287,52 @@ fn send_data(i: &mut Initiator, itt: u32, ttt: u32, from: usize, to: usize, payl
 }
 
 #[test]
+fn as_many_bursts_are_asked_for_at_once_as_was_agreed() {
+    const BURST: usize = 1024;
+    let disk = volume();
+    for (agreed, at_once) in [(1, 1), (3, 3), (100, 8)] {
+        let keys =
+            format!("ImmediateData=No|InitialR2T=Yes|MaxBurstLength={BURST}|MaxOutstandingR2T={agreed}");
+        let mut i = Initiator::new(&disk, &keys);
+        let payload: Vec<u8> = (0..24 * 512_u32).map(|n| (n % 251 + agreed) as u8).collect();
+        let h = i.header(&rw10(0x2a, 3, 24), 0x20, payload.len() as u32);
+        i.push(h, &[]).unwrap();
+        let word = |h: &Header, at: usize| u32::from_be_bytes(h.0[at..at + 4].try_into().unwrap()) as usize;
+        let (mut asked, mut next) = (std::collections::VecDeque::new(), 0);
+        let answered = loop {
+            for reply in i.replies() {
+                asked.push_back(reply.header);
+            }
+            let left = (payload.len() - next) / BURST;
+            if left == 0 {
+                break asked.pop_front().unwrap();
+            }
+            assert_eq!(asked.len(), left.min(at_once), "{keys}: {left} left");
+            let r2t = asked.pop_front().unwrap();
+            assert_eq!((r2t.opcode(), word(&r2t, 36)), (op::R2T, next / BURST), "{keys}: in order");
+            assert_eq!((word(&r2t, 40), word(&r2t, 44)), (next, BURST), "{keys}");
+            send_data(&mut i, h.itt(), r2t.word20(), next, next + BURST, &payload, 512);
+            next += BURST;
+        };
+        assert_eq!((answered.opcode(), answered.0[3]), (op::RESPONSE, 0), "{keys}");
+        assert!(i.read(3, 24) == payload, "{keys}");
+    }
+    // The data of the second burst before that of the first.
+    let mut i =
+        Initiator::new(&disk, "ImmediateData=No|InitialR2T=Yes|MaxBurstLength=512|MaxOutstandingR2T=2");
+    let before = i.read(3, 2);
+    let h = i.header(&rw10(0x2a, 3, 2), 0x20, 1024);
+    i.push(h, &[]).unwrap();
+    let second = i.replies()[1].header;
+    let mut d = Header::new(op::DATA_OUT);
+    d.0[1] = 0x80;
+    d.set(16, h.itt()).set(20, second.word20()).set(40, 512);
+    i.push(d, &[9; 512]).unwrap();
+    assert_eq!(i.replies()[0].header.0[3], 2, "ABORTED COMMAND");
+    assert!(i.read(3, 2) == before);
+}
+
+#[test]
 fn data_out_of_order_ends_the_command_and_not_a_byte_is_written() {
     for (sn, offset, ttt_wrong) in [(1, 0, false), (0, 512, false), (0, 0, true)] {
         let disk = volume();

@@ -99,6 +99,58 @@ async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {
 }
 
 #[tokio::test]
+async fn each_path_of_a_host_is_a_session_with_counters_of_its_own() {
+    let targets = Targets::new(quick());
+    targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+    let portals: Vec<SocketAddr> = (1..=3).map(|host| ([127, 0, 0, host], 0).into()).collect();
+    let server = Server::bind(Arc::clone(&targets), &portals).await.unwrap();
+    let portals = server.local_addrs().unwrap();
+    let (_stop, stopped) = oneshot::channel::<()>();
+    let _server = tokio::spawn(server.run(async { drop(stopped.await) }));
+    let mut paths = Vec::new();
+    for (isid, portal) in (1..).zip(&portals) {
+        paths.push(log_in(*portal, isid).await);
+    }
+    // As a host does that takes its paths in turn.
+    for turn in 1..=30 {
+        for path in &mut paths {
+            test_unit_ready(path, turn).await.unwrap();
+        }
+    }
+    let mut sessions = targets.sessions();
+    sessions.sort_by_key(|session| session.portal.address);
+    for (session, portal) in sessions.iter().zip(&portals) {
+        assert_eq!((session.portal.address, session.initiator.as_str()), (*portal, "iqn.test"));
+        assert_eq!(session.counters.commands.load(std::sync::atomic::Ordering::Relaxed), 30);
+    }
+    assert_eq!(sessions.len(), 3);
+}
+
+/// The class and detail that a login to a target of that name is answered with.
+async fn login_status(address: SocketAddr, name: &str) -> (u8, u8) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut h = Header::new(op::LOGIN | 0x40);
+    (h.0[1], h.0[8], h.0[13]) = (0x87, 0x80, 9);
+    send(&mut stream, h, format!("InitiatorName=iqn.test\0TargetName={name}\0").as_bytes()).await;
+    receive(&mut stream).await.map(|(h, _)| (h.0[36], h.0[37])).unwrap()
+}
+
+#[tokio::test]
+async fn hosts_are_told_to_try_again_while_their_target_may_still_come() {
+    let served = serve(quick()).await;
+    let (later, never) = ("iqn.2026-11.io.millpond:lake:vm", "iqn.2026-11.io.millpond:lakes:vm");
+    assert_eq!(login_status(served.address, later).await, (2, 3), "not found");
+    served.targets.set_awaited(|name| iscsi::iqn::may_be_of_pool(name, "lake"));
+    assert_eq!(login_status(served.address, later).await, (3, 1), "service unavailable: hosts try again");
+    assert_eq!(login_status(served.address, "iqn.2001-04.com.example:chosen").await, (3, 1));
+    assert_eq!(login_status(served.address, never).await, (2, 3), "of another pool");
+    served.targets.add(later, Arc::new(MemVolume::new("lake/vm", 1 << 20, 8192))).unwrap();
+    assert_eq!(login_status(served.address, later).await, (0, 0));
+    assert!(served.targets.remove(later));
+    assert_eq!(login_status(served.address, later).await, (2, 4), "an operator's word counts");
+}
+
+#[tokio::test]
 async fn who_does_not_log_in_in_time_is_dropped() {
     let served = serve(quick()).await;
     let mut silent = TcpStream::connect(served.address).await.unwrap();

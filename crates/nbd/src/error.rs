@@ -79,6 +79,12 @@ pub enum ProtocolError {
     /// Newstyle clients that are not "fixed" know one option only.
     #[error("option {0} from a client without fixed newstyle")]
     NotFixed(u32),
+    /// `EXPORT_NAME` without TLS, where TLS is required: it can only be answered by hanging up.
+    #[error("an export chosen without TLS, which is required here")]
+    NotSecured,
+    /// Bytes in the clear where TLS begins: not what a client sends, but what somebody on the way adds.
+    #[error("{0} bytes in the clear behind STARTTLS")]
+    Injected(usize),
     /// A payload so long that following it makes no sense.
     #[error("payload of {0} bytes announced")]
     PayloadTooLong(u64),

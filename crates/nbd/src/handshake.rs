@@ -15,6 +15,7 @@ use crate::{
         BASE_ALLOCATION, BASE_ALLOCATION_ID, MAGIC_INIT, MAGIC_OPT, MAGIC_OPT_REPLY, MAX_PAYLOAD, MAX_STRING,
         OPTION_LEN, flag, handshake_flag, info, opt, rep,
     },
+    tls::Security,
     transmission::{Headers, Terms},
 };
 
@@ -29,6 +30,7 @@ pub(crate) struct Handshake {
     headers: Headers,
     /// The export that `base:allocation` was selected for, by canonical name.
     meta_export: Option<String>,
+    pub(crate) security: Security,
     /// The server is going away: choices of an export are refused.
     pub(crate) shutdown: bool,
     /// Bytes of an oversized option still to be skipped.
@@ -44,6 +46,8 @@ pub(crate) enum Step {
     Starved,
     /// The client leaves.
     Abort(usize),
+    /// TLS begins after this many bytes.
+    Secure(usize),
     /// Transmission begins after this many bytes.
     Go(usize, Box<Export>, Terms),
 }
@@ -105,11 +109,17 @@ impl Handshake {
         let used = OPTION_LEN.saturating_add(len);
         let Some(data) = rx.get(OPTION_LEN..used) else { return Ok(Step::Starved) };
         match option {
-            opt::EXPORT_NAME => return self.export_name(client, data, used, exports, out),
             opt::ABORT => {
                 respond(out, option, rep::ACK, &[]);
                 return Ok(Step::Abort(used));
             }
+            opt::STARTTLS => return Ok(self.start_tls(data, used, out)),
+            opt::EXPORT_NAME if self.security == Security::Required => return Err(ProtocolError::NotSecured),
+            _ if self.security == Security::Required => {
+                respond(out, option, rep::ERR_TLS_REQD, b"TLS is required here");
+                return Ok(Step::Used(used));
+            }
+            opt::EXPORT_NAME => return self.export_name(client, data, used, exports, out),
             _ => {}
         }
         match self.answer(option, data, exports, out) {
@@ -168,9 +178,25 @@ impl Handshake {
                 let chosen = self.info(option, data, exports, out)?;
                 Ok(Some(chosen).filter(|_| option == opt::GO))
             }
-            opt::STARTTLS => Err(Refusal(rep::ERR_POLICY, "TLS is not offered")),
             _ => Err(Refusal(rep::ERR_UNSUP, "unknown option")),
         }
+    }
+
+    fn start_tls(&mut self, data: &[u8], used: usize, out: &mut Outbox) -> Step {
+        let refusal = match self.security {
+            _ if !data.is_empty() => Some(INVALID),
+            Security::Off => Some(Refusal(rep::ERR_POLICY, "TLS is not offered")),
+            Security::On => Some(Refusal(rep::ERR_INVALID, "TLS is on already")),
+            Security::Offered | Security::Required => None,
+        };
+        if let Some(Refusal(code, why)) = refusal {
+            respond(out, opt::STARTTLS, code, why.as_bytes());
+            return Step::Used(used);
+        }
+        respond(out, opt::STARTTLS, rep::ACK, &[]);
+        *self =
+            Self { client: self.client, shutdown: self.shutdown, security: Security::On, ..Self::default() };
+        Step::Secure(used)
     }
 
     fn export_name(

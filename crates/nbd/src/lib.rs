@@ -14,9 +14,9 @@
 //! misses run as futures of that same task, so replies come in any order and a slow request delays no other.
 //!
 //! What is offered: `GO`, `INFO`, `EXPORT_NAME`, `LIST`, `ABORT`, structured replies, `base:allocation`,
-//! extended headers; `READ` (with `DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`),
-//! `CACHE`, `BLOCK_STATUS` (`REQ_ONE`), `FUA`, multi-conn. Not offered yet: TLS (`STARTTLS` is answered
-//! with `ERR_POLICY`), resize, payload filters for block status.
+//! extended headers, `STARTTLS`; `READ` (with `DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`),
+//! `CACHE`, `BLOCK_STATUS` (`REQ_ONE`), `FUA`, multi-conn. Not offered: resize, payload
+//! filters for block status.
 //!
 //! Facts: the NBD project's `doc/proto.md` and its `extension-ext-header` branch.
 #![forbid(unsafe_code)]
@@ -38,6 +38,7 @@ pub mod proto;
 mod serve;
 mod session;
 mod stats;
+mod tls;
 mod transmission;
 
 pub use error::{NbdError, ProtocolError};
@@ -45,4 +46,5 @@ pub use export::{Export, ExportEntry, Exports, Registry, RegistryError};
 pub use serve::{Listener, ServeLimits, Server};
 pub use session::{Limits, Phase, Session};
 pub use stats::{ConnectionInfo, Counters};
+pub use tls::{Tls, TlsError};
 pub use transmission::{Op, Outcome, Request, Tag};

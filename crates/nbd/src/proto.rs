@@ -78,6 +78,8 @@ pub mod rep {
     pub const ERR_POLICY: u32 = (1 << 31) | 2;
     /// Malformed, or out of place.
     pub const ERR_INVALID: u32 = (1 << 31) | 3;
+    /// Nothing without TLS.
+    pub const ERR_TLS_REQD: u32 = (1 << 31) | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) | 6;
     /// The server is going away.

@@ -39,6 +39,7 @@ use crate::{
     export::Exports,
     session::{Limits, Phase, Session},
     stats::{ConnectionInfo, Counters, Published},
+    tls::Tls,
     transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
 };
 
@@ -101,6 +102,7 @@ pub struct Server {
 struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
+    tls: Option<Tls>,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     /// Counters of connections that ended.
     past: Mutex<Counters>,
@@ -120,10 +122,16 @@ struct Connection {
 impl Server {
     /// A server of these exports.
     pub fn new(exports: Arc<dyn Exports>, limits: ServeLimits) -> Self {
+        Self::with_tls(exports, limits, None)
+    }
+
+    /// The same; with TLS, if there is any.
+    pub fn with_tls(exports: Arc<dyn Exports>, limits: ServeLimits, tls: Option<Tls>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 exports,
                 limits,
+                tls,
                 connections: Mutex::default(),
                 past: Mutex::default(),
                 next_id: AtomicU64::new(1),
@@ -283,17 +291,54 @@ async fn connection_task<S>(guard: Registered, mut stream: S, mut stop: watch::R
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let (shared, connection) = (&guard.shared, &guard.connection);
+    let shared = &guard.shared;
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
-    let peer = connection.peer.as_str();
-
-    let greeted = tokio::select! {
-        () = stopped(&mut stop) => Err(End::Stopped),
-        greeted = timeout(shared.limits.handshake, handshake(&mut stream, &mut session)) => {
-            greeted.unwrap_or(Err(End::TooSlow))
+    if let Some(tls) = &shared.tls {
+        session.offer_tls(tls.is_required);
+    }
+    let limit = shared.limits.handshake;
+    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
+    match shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing) {
+        None => converse(guard, stream, session, greeted, stop).await,
+        Some(tls) => {
+            let securing = async { tls.acceptor.accept(stream).await.map_err(End::Lost) };
+            match in_time(limit, &mut stop, securing).await {
+                Ok(mut stream) => {
+                    session.secured();
+                    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
+                    converse(guard, stream, session, greeted, stop).await;
+                }
+                Err(end) => report(&guard, &session, &end),
+            }
         }
-    };
+    }
+}
+
+/// Something of the handshake, unless it takes too long or the server stops.
+async fn in_time<T>(
+    limit: Duration,
+    stop: &mut watch::Receiver<bool>,
+    what: impl Future<Output = Result<T, End>>,
+) -> Result<T, End> {
+    tokio::select! {
+        () = stopped(stop) => Err(End::Stopped),
+        done = timeout(limit, what) => done.unwrap_or(Err(End::TooSlow)),
+    }
+}
+
+/// Serves a client that chose an export, to the end of the connection.
+async fn converse<S>(
+    guard: Registered,
+    mut stream: S,
+    mut session: Session,
+    greeted: Result<Option<Request>, End>,
+    mut stop: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let (shared, connection) = (&guard.shared, &guard.connection);
+    let peer = connection.peer.as_str();
     let end = match (greeted, session.export().cloned()) {
         (Err(end), _) => end,
         (Ok(_), None) => End::Left,
@@ -318,20 +363,28 @@ where
                 end: None,
                 deadline: false,
                 unpolled: false,
+                unflushed: false,
             };
             poll_fn(|cx| pump.poll(cx)).await
         }
     };
+    report(&guard, &session, &end);
+    if matches!(end, End::Stopped) {
+        // Lets go of the volume first: a pool may be waiting for that.
+        drop(session);
+        linger(&mut stream).await;
+    }
+}
+
+/// Says how a connection ended.
+fn report(guard: &Registered, session: &Session, end: &End) {
+    let (shared, connection) = (&guard.shared, &guard.connection);
+    let peer = connection.peer.as_str();
     connection.counters.publish(session.counters());
     let export = session.export().map(|export| export.name.as_str());
-    match &end {
+    match end {
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
-        End::Stopped => {
-            debug!(peer, export, counters = ?session.counters(), "nbd: closed");
-            // Lets go of the volume first: a pool may be waiting for that.
-            drop(session);
-            linger(&mut stream).await;
-        }
+        End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         end => {
             shared.quiet.say(|left_out| {
                 let why = match end {
@@ -359,8 +412,11 @@ where
         while let Some(bytes) = session.poll_transmit() {
             stream.write_all(&bytes).await.map_err(End::Lost)?;
         }
-        if session.phase() == Phase::Leaving {
-            return Err(End::Left);
+        stream.flush().await.map_err(End::Lost)?;
+        match session.phase() {
+            Phase::Leaving => return Err(End::Left),
+            Phase::Securing => return Ok(None),
+            Phase::Handshake | Phase::Transmission => {}
         }
         if session.wants_bytes() {
             match stream.read_buf(&mut session.receive()).await.map_err(End::Lost)? {
@@ -487,6 +543,8 @@ struct Pump<'a, 'v, S> {
     deadline: bool,
     /// Something in `running` was never polled, so nothing would wake us for it.
     unpolled: bool,
+    /// The stream was given something that it may hold back (TLS does).
+    unflushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
@@ -511,6 +569,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
                 Err(error) => {
                     // Nobody will read the answers, but what was begun is finished.
                     self.session.discard_output();
+                    self.unflushed = false;
                     self.session.leave();
                     self.finish(End::Lost(error));
                     true
@@ -520,7 +579,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
                 continue;
             }
             self.counters.publish(self.session.counters());
-            if self.session.is_idle() {
+            if self.session.is_idle() && !self.unflushed {
                 if let Some(end) = self.end.take() {
                     return Poll::Ready(end);
                 }
@@ -549,6 +608,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
                 Poll::Ready(Ok(n)) => self.session.received(n),
                 Poll::Ready(Err(error)) => {
                     self.session.discard_output();
+                    self.unflushed = false;
                     self.session.leave();
                     self.finish(End::Lost(error));
                 }
@@ -608,8 +668,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
             let slices = slices.get(..filled).unwrap_or_default();
             match Pin::new(&mut *self.stream).poll_write_vectored(cx, slices) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(n)) => self.session.transmitted(n),
+                Poll::Ready(Ok(n)) => {
+                    self.session.transmitted(n);
+                    self.unflushed = true;
+                }
                 Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(true),
+            }
+        }
+        if self.unflushed {
+            match Pin::new(&mut *self.stream).poll_flush(cx)? {
+                Poll::Ready(()) => self.unflushed = false,
                 Poll::Pending => return Ok(true),
             }
         }

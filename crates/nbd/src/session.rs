@@ -30,6 +30,7 @@ use crate::{
     outbox::Outbox,
     proto::OPTION_LEN,
     stats::Counters,
+    tls::Security,
     transmission::{Headers, Op, Outcome, RawRequest, Request, Tag, Terms, Verdict, reply},
 };
 
@@ -64,6 +65,8 @@ impl Default for Limits {
 pub enum Phase {
     /// Options are being haggled over.
     Handshake,
+    /// What waits to be sent is the last that is sent in the clear: then TLS begins, and [`Session::secured`] goes on.
+    Securing,
     /// Requests are served.
     Transmission,
     /// No more is read; what is in flight is finished and sent.
@@ -102,6 +105,7 @@ pub struct Session {
     /// The parser can do nothing before more bytes come.
     starved: bool,
     leaving: bool,
+    securing: bool,
     /// New requests get `ESHUTDOWN`.
     refusing: bool,
     counters: Counters,
@@ -125,15 +129,30 @@ impl Session {
             charged: 0,
             starved: true,
             leaving: false,
+            securing: false,
             refusing: false,
             counters: Counters::default(),
         }
+    }
+
+    /// Clients may ask for TLS, or have to.
+    pub fn offer_tls(&mut self, is_required: bool) {
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.security = if is_required { Security::Required } else { Security::Offered };
+        }
+    }
+
+    /// TLS is on: what comes from now on is what was said under it.
+    pub fn secured(&mut self) {
+        self.securing = false;
+        self.starved = true;
     }
 
     /// How far it is.
     pub fn phase(&self) -> Phase {
         match self.state {
             _ if self.leaving => Phase::Leaving,
+            _ if self.securing => Phase::Securing,
             State::Handshake(_) => Phase::Handshake,
             State::Transmission(_) => Phase::Transmission,
         }
@@ -203,7 +222,7 @@ impl Session {
 
     fn next_request(&mut self) -> Result<Option<Request>, ProtocolError> {
         self.starved = false;
-        while !self.leaving {
+        while !self.leaving && !self.securing {
             if self.incoming.is_some() {
                 match self.take_payload() {
                     Some(request) => return Ok(Some(request)),
@@ -229,6 +248,13 @@ impl Session {
                         Step::Abort(n) => {
                             self.rx.advance(n);
                             self.leave();
+                        }
+                        Step::Secure(n) => {
+                            self.rx.advance(n);
+                            if !self.rx.is_empty() {
+                                return Err(ProtocolError::Injected(self.rx.len()));
+                            }
+                            self.securing = true;
                         }
                         Step::Go(n, export, terms) => {
                             self.rx.advance(n);

@@ -6,6 +6,7 @@ mod support;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hasher},
     os::unix::fs::FileExt,
     path::Path,
     sync::Arc,
@@ -57,13 +58,52 @@ fn disks(images: &[Vec<u8>]) -> Vec<Arc<dyn Disk>> {
     images.iter().enumerate().map(disk).collect()
 }
 
+/// What is added to the byte at a place.
+type Flips = BTreeMap<u64, u8>;
+
+/// An image that many rounds share, with what this one flipped: a copy for each round would be most of their time.
+#[derive(Debug)]
+struct Flipped {
+    name: String,
+    image: Arc<Vec<u8>>,
+    /// What is flipped, by where.
+    flips: Flips,
+}
+
+impl Disk for Flipped {
+    fn info(&self) -> disk::DiskInfo {
+        let like = MemDisk::new(self.image.len() as u64).named(self.name.clone());
+        like.info()
+    }
+    fn read(&self, offset: u64, mut buf: disk::IoBuf) -> disk::DiskFuture<'_, disk::IoBuf> {
+        let end = offset + buf.len() as u64;
+        let Some(bytes) = self.image.get(offset as usize..end as usize) else {
+            return Box::pin(async { Err(std::io::Error::other("beyond the end")) });
+        };
+        buf.copy_from_slice(bytes);
+        for (at, flip) in self.flips.range(offset..end) {
+            buf[(at - offset) as usize] ^= flip;
+        }
+        Box::pin(async { Ok(buf) })
+    }
+    fn write(&self, _: u64, _: bytes::Bytes) -> disk::DiskFuture<'_, ()> {
+        unreachable!("what only reads a pool writes nothing")
+    }
+    fn write_through(&self, _: u64, _: bytes::Bytes) -> disk::DiskFuture<'_, ()> {
+        unreachable!("what only reads a pool writes nothing")
+    }
+    fn flush(&self) -> disk::DiskFuture<'_, ()> {
+        unreachable!("what only reads a pool writes nothing")
+    }
+    fn trim(&self, _: u64, _: u64) -> disk::DiskFuture<'_, ()> {
+        unreachable!("what only reads a pool writes nothing")
+    }
+}
+
 /// Byte ranges of the allocatable space that are in use, as far as non-zero content shows.
 fn used(image: &[u8]) -> Vec<usize> {
     let first = 4 << 20;
-    (first..image.len() - (512 << 10))
-        .step_by(4096)
-        .filter(|&at| image[at..at + 4096].iter().any(|&b| b != 0))
-        .collect()
+    (first..image.len() - (512 << 10)).step_by(4096).filter(|&at| image[at..at + 4096] != [0; 4096]).collect()
 }
 
 async fn read_all(images: &[Vec<u8>]) -> (Walk, u64) {
@@ -136,9 +176,9 @@ async fn contents(pool: &Arc<Pool>) -> Contents {
     while let Some(visit) = todo.pop() {
         match pool.io().read_block_uncached(&visit.pointer, visit.at).await {
             Ok(content) => {
-                let sum =
-                    content.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-                found.right.insert(visit.at, sum);
+                let mut sum = DefaultHasher::new();
+                sum.write(&content);
+                found.right.insert(visit.at, sum.finish());
                 if visit.has_children() {
                     todo.extend(expand(&visit, &scopes.all[visit.scope as usize], &content).visits);
                 }
@@ -153,7 +193,7 @@ async fn contents(pool: &Arc<Pool>) -> Contents {
     found
 }
 
-/// Number of damaged pools: 1000 in the tests (some six minutes on two cores), ten times as many in `make sim`.
+/// Number of damaged pools: 1000 in the tests, ten times as many in `make sim`.
 fn rounds() -> u64 {
     std::env::var("MILLPOND_SIM_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1000)
 }
@@ -171,20 +211,26 @@ fn seeds() -> Vec<u64> {
 }
 
 /// Flips up to a few thousand bytes, most of them where something is; sometimes in labels too.
-fn flip(images: &mut [Vec<u8>], used: &[Vec<usize>], random: &mut Random) {
+fn flip(images: &[Arc<Vec<u8>>], used: &[Vec<usize>], random: &mut Random) -> Vec<Arc<dyn Disk>> {
+    let mut flipped = vec![BTreeMap::new(); images.len()];
     let most = 1 << random.below(12);
     let flips = 1 + random.below(most);
     let labels = random.below(4) == 0;
     for _ in 0..flips {
         let victim = random.below(images.len() as u64) as usize;
-        let (image, used) = (&mut images[victim], &used[victim]);
+        let (image, used) = (&images[victim], &used[victim]);
         let page = match random.below(20) {
             0 if labels => random.below(128) as usize * 4096,
             1 => random.below(image.len() as u64 / 4096) as usize * 4096,
             _ => used[random.below(used.len() as u64) as usize],
         };
-        image[page + random.below(4096) as usize] ^= 1 + random.below(255) as u8;
+        let at = page as u64 + random.below(4096);
+        *flipped[victim].entry(at).or_default() ^= 1 + random.below(255) as u8;
     }
+    let disk = |(i, (image, flips)): (usize, (&Arc<Vec<u8>>, Flips))| {
+        Arc::new(Flipped { name: format!("disk{i}"), image: Arc::clone(image), flips }) as Arc<dyn Disk>
+    };
+    images.iter().zip(flipped).enumerate().map(disk).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,15 +246,15 @@ async fn flipped_bytes_give_right_bytes_or_an_error_that_names_the_block() {
         let before = contents(&pool).await;
         assert_eq!((&before.errors[..], before.right.len() > 500), (&[][..], true), "{name}");
         let used: Vec<Vec<usize>> = images.iter().map(|image| used(image)).collect();
+        let images: Vec<Arc<Vec<u8>>> = images.into_iter().map(Arc::new).collect();
         pristine.push((name, images, used, pool.uberblock().txg, before));
     }
     for (round, seed) in seeds().into_iter().enumerate() {
         let (name, images, used, txg, before) = &pristine[(seed % pristine.len() as u64) as usize];
         println!("round {round}: {name}, MILLPOND_SEED={seed:#x}");
-        let (mut images, mut random) = (images.clone(), Random(seed));
-        flip(&mut images, used, &mut random);
+        let disks = flip(images, used, &mut Random(seed));
         let work = async {
-            match open_disks(disks(&images)).await {
+            match open_disks(disks).await {
                 Ok(pool) => {
                     let after = contents(&pool).await;
                     for (at, sum) in &after.right {

@@ -9,7 +9,6 @@ use std::sync::{
 };
 
 use block::{BlockVolume, Geometry, Keeper, Segments};
-use bytes::Bytes;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
@@ -19,7 +18,8 @@ use crate::{
     log, mode,
     nexus::{Neighbours, Nexus, NexusId, limit},
     opcodes, pieces,
-    reserve::{self, Class},
+    reserve::{self, Class, Kept},
+    room::Room,
     sense::{Sense, SenseBytes, Status},
     service::Service,
 };
@@ -135,12 +135,14 @@ pub struct LogicalUnit {
     size_told: AtomicU64,
     /// `shared.mode`, for the path of a write.
     write_through: AtomicBool,
+    /// Initiators that do not say otherwise get every write stable.
+    pub(crate) cache_off: AtomicBool,
     swp: AtomicBool,
     pub(crate) shared: Mutex<Shared>,
     /// Where reservations survive power loss.
-    keeper: Option<Arc<dyn Keeper>>,
+    pub(crate) keeper: Option<Arc<dyn Keeper>>,
     /// One PERSISTENT RESERVE OUT at a time; what the keeper has.
-    kept: tokio::sync::Mutex<Bytes>,
+    pub(crate) kept: tokio::sync::Mutex<Kept>,
     /// Held for reading by every write, for writing by COMPARE AND WRITE and by whoever must know that
     /// no older write is still on its way.
     pub(crate) exclusive: tokio::sync::RwLock<()>,
@@ -149,21 +151,19 @@ pub struct LogicalUnit {
     watched: AtomicBool,
     /// Tokens that a write to their blocks ends.
     rods: Mutex<Vec<Weak<Rod>>>,
-    /// Bytes available below which initiators are warned; 0: never.
-    threshold: AtomicU64,
-    below_threshold: AtomicBool,
+    room: Room,
 }
 
 pub(crate) struct Shared {
     pub(crate) mode: mode::Params,
     pub(crate) reservations: reserve::Reservations,
     /// Who holds the unit by RESERVE(6).
-    reserve6: Option<NexusId>,
+    pub(crate) reserve6: Option<NexusId>,
     nexuses: Vec<Weak<Nexus>>,
 }
 
 impl Shared {
-    fn nexuses(&self) -> impl Iterator<Item = Arc<Nexus>> {
+    pub(crate) fn nexuses(&self) -> impl Iterator<Item = Arc<Nexus>> {
         self.nexuses.iter().filter_map(Weak::upgrade)
     }
 
@@ -207,6 +207,7 @@ impl LogicalUnit {
             serial: serial(&naa),
             size_told: AtomicU64::new(geometry.size),
             write_through: AtomicBool::new(false),
+            cache_off: AtomicBool::new(false),
             swp: AtomicBool::new(false),
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(geometry.read_only),
@@ -215,13 +216,12 @@ impl LogicalUnit {
                 nexuses: Vec::new(),
             }),
             keeper,
-            kept: tokio::sync::Mutex::new(kept.unwrap_or_default()),
+            kept: tokio::sync::Mutex::new(Kept::new(kept)),
             exclusive: tokio::sync::RwLock::new(()),
             copies: Copies::default(),
             watched: AtomicBool::new(false),
             rods: Mutex::default(),
-            threshold: AtomicU64::new(0),
-            below_threshold: AtomicBool::new(false),
+            room: Room::default(),
             volume,
         }
     }
@@ -244,7 +244,7 @@ impl LogicalUnit {
 
     /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never.
     pub fn set_threshold(&self, available: u64) {
-        self.threshold.store(available, Ordering::Release);
+        self.room.set_threshold(available);
         self.announce();
     }
 
@@ -282,7 +282,7 @@ impl LogicalUnit {
         {
             let mut shared = self.shared();
             shared.reserve6 = None;
-            self.set_mode(&mut shared, mode::Params::new(self.volume.geometry().read_only));
+            self.set_mode(&mut shared, self.defaults(self.volume.geometry().read_only));
             shared.nexuses().for_each(|nexus| nexus.clear());
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
@@ -317,9 +317,7 @@ impl LogicalUnit {
     /// has fallen below the threshold, THIN PROVISIONING SOFT THRESHOLD REACHED.
     pub fn announce(&self) {
         self.geometry();
-        let threshold = self.threshold.load(Ordering::Acquire);
-        let below = self.volume.space().is_some_and(|space| space.available < threshold);
-        if self.below_threshold.swap(below, Ordering::AcqRel) != below && below {
+        if self.room.has_fallen(self.volume.space()) {
             self.shared().raise(Sense::THIN_THRESHOLD, |_| true);
         }
     }
@@ -496,11 +494,11 @@ impl LogicalUnit {
                     write_protected: geometry.read_only || current.swp,
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
-                    defaults: mode::Params::new(geometry.read_only),
+                    defaults: self.defaults(geometry.read_only),
                     threshold: self
                         .volume
                         .space()
-                        .map(|_| log::units(self.threshold.load(Ordering::Acquire), self.block_size)),
+                        .map(|_| log::units(self.room.threshold(), self.block_size)),
                 };
                 let query = mode::Query { ten, no_descriptors, control, page, subpage };
                 done(mode::sense(&query, &medium, current)?, allocation)
@@ -609,64 +607,8 @@ impl LogicalUnit {
     }
 
     /// Works out anew what each nexus may do.
-    fn limit(&self, shared: &Shared) {
+    pub(crate) fn limit(&self, shared: &Shared) {
         shared.nexuses().for_each(|nexus| nexus.limit(self.limits_of(shared, nexus.id())));
-    }
-
-    /// PERSISTENT RESERVE OUT: what changes is durable first, then true, then answered.
-    pub(crate) async fn reserve_out(
-        &self,
-        nexus: &Nexus,
-        (action, scope, kind): (u8, u8, u8),
-        list: &[u8],
-    ) -> Result<(), Refusal> {
-        let mut kept = self.kept.lock().await;
-        let ports = self.service.ports();
-        let (next, outcome) = {
-            let shared = self.shared();
-            if shared.reserve6.as_ref().is_some_and(|holder| holder != nexus.id()) {
-                return Err(Refusal::Conflict);
-            }
-            let attached: Vec<NexusId> = shared.nexuses().map(|nexus| nexus.id().clone()).collect();
-            let can_keep = self.keeper.is_some();
-            let from = nexus.id();
-            let request = reserve::Request {
-                from,
-                action,
-                scope,
-                kind,
-                list,
-                ports: &ports,
-                attached: &attached,
-                can_keep,
-            };
-            let mut next = shared.reservations.clone();
-            let outcome = next.act(&request)?;
-            (next, outcome)
-        };
-        if let Some(keeper) = &self.keeper {
-            // What was not readable stays as it is until it is cleared.
-            let bytes = if next.unreadable() { kept.clone() } else { Bytes::from(next.encode()) };
-            if bytes != *kept {
-                keeper.store(bytes.clone()).await.map_err(|e| Sense::from_volume(&e, self.block_size))?;
-                *kept = bytes;
-            }
-        }
-        {
-            let mut shared = self.shared();
-            shared.reservations = next;
-            for (id, attention) in &outcome.attentions {
-                shared.raise(*attention, |other| other == id);
-            }
-            shared.nexuses().filter(|n| outcome.abort.contains(n.id())).for_each(|nexus| nexus.clear());
-            self.limit(&shared);
-        }
-        if !outcome.abort.is_empty() {
-            self.copies.cancel(|whose| outcome.abort.contains(whose));
-            // Whoever was preempted has no write on its way any more once this is granted.
-            drop(self.exclusive.write().await);
-        }
-        Ok(())
     }
 
     /// A token stands for some of our blocks from now on. The caller holds `exclusive` alone.

@@ -6,12 +6,12 @@ use std::{
     pin::pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
-use block::{BlockVolume, Durability, MemKeeper, MemVolume, Segment, Segments, Space};
+use block::{BlockVolume, Durability, Keeper, MemKeeper, MemVolume, Segment, Segments, Space};
 use bytes::Bytes;
 use scsi::{
     Access, Begin, Cancel, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Service, Status,
@@ -471,6 +471,51 @@ fn a_reservation_that_cannot_be_kept_is_not_granted() {
     assert_eq!(disk.good(&nexus, read_keys, &[]), [0; 8], "neither key nor generation");
     keeper.fail(false);
     disk.good(&nexus, &cdb, &list);
+}
+
+/// Keeps what it is given, and says that it did not: what a pool does whose devices go while it writes.
+#[derive(Default)]
+struct Doubtful {
+    kept: MemKeeper,
+    fails: AtomicBool,
+}
+
+impl Keeper for Doubtful {
+    fn load(&self) -> Option<Bytes> {
+        self.kept.load()
+    }
+
+    fn store(&self, value: Bytes) -> block::VolumeFuture<'_, ()> {
+        Box::pin(async move {
+            self.kept.store(value).await?;
+            match self.fails.load(Ordering::Relaxed) {
+                true => Err(block::VolumeError::NotReady("the pool is suspended".into())),
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+#[test]
+fn what_a_failed_store_may_have_left_is_put_right_by_the_next_command() {
+    let lab = Lab::new();
+    let keeper = Arc::new(Doubtful::default());
+    let start = || lab.disk(MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _));
+    let disk = start();
+    let (one, two) = (lab.attach(&disk, "iqn.node1"), lab.attach(&disk, "iqn.node2"));
+    let (cdb, list) = register(0, 0, 1, 1);
+    disk.good(&one, &cdb, &list);
+    keeper.fails.store(true, Ordering::Relaxed);
+    let (cdb, list) = register(0, 0, 2, 1);
+    assert_eq!(disk.sense(&two, &cdb, &list), (2, 4, 1));
+    keeper.fails.store(false, Ordering::Relaxed);
+    // Registers as it is registered: the state is what it was, and what is kept is not.
+    let (cdb, list) = register(0, 1, 1, 1);
+    disk.good(&one, &cdb, &list);
+    let disk = start();
+    let one = lab.attach(&disk, "iqn.node1");
+    let keys = disk.good(&one, &[0x5e, 0, 0, 0, 0, 0, 0, 1, 0], &[]);
+    assert_eq!((keys[7], keys[15], keys.len()), (8, 1, 16), "whoever was refused is not registered");
 }
 
 #[test]

@@ -10,10 +10,12 @@ pub mod advice;
 pub mod alerts;
 pub mod arc;
 pub mod events;
+pub mod initiators;
 pub mod iostat;
 pub mod log;
 pub mod memory;
 pub mod prewarm;
+pub mod share;
 
 /// The version of this API, in every path.
 pub const VERSION: &str = "v1";

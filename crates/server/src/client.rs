@@ -21,7 +21,9 @@ use crate::{
         self, DatasetQuery,
         alerts::{AlertHistory, AlertStatus, Tested},
         events::{EventList, EventsCleared, Zevent},
+        initiators::InitiatorList,
         prewarm::{PrewarmList, PrewarmWish},
+        share::ShareList,
     },
     ops,
 };
@@ -148,6 +150,22 @@ impl Client {
     /// See [`ClientError`].
     pub async fn served(&self) -> Result<api::ServedList, ClientError> {
         self.get("/v1/served".to_owned()).await
+    }
+
+    /// Who is offered what.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn share(&self) -> Result<ShareList, ClientError> {
+        self.get("/v1/share".to_owned()).await
+    }
+
+    /// Who is connected.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn initiators(&self) -> Result<InitiatorList, ClientError> {
+        self.get("/v1/initiators".to_owned()).await
     }
 
     /// What its intent logs were asked for, and what that took.

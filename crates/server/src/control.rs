@@ -33,7 +33,7 @@ use crate::{
     arc,
     events::Journal,
     governor::Governor,
-    iostat, logs,
+    initiators, iostat, logs,
     ops::{self, Host, Request},
     serving::Serving,
     view::{self, ViewError},
@@ -143,6 +143,8 @@ impl ControlSocket {
             .route("/v1/pools/{name}", get(pool))
             .route("/v1/datasets", get(datasets))
             .route("/v1/served", get(served))
+            .route("/v1/share", get(share))
+            .route("/v1/initiators", get(initiators))
             .route("/v1/log", get(log))
             .route("/v1/arc", get(cache))
             .route("/v1/advice", get(advise))
@@ -227,6 +229,14 @@ async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<Dataset
 
 async fn served(State(shared): State<Arc<Shared>>) -> Json<api::ServedList> {
     Json(shared.serving.list())
+}
+
+async fn share(State(shared): State<Arc<Shared>>) -> Json<api::share::ShareList> {
+    Json(initiators::shares(&shared.host, &shared.serving).await)
+}
+
+async fn initiators(State(shared): State<Arc<Shared>>) -> Json<api::initiators::InitiatorList> {
+    Json(initiators::list(&shared.serving))
 }
 
 async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {

@@ -24,14 +24,16 @@ use crate::{
         source::{Missing, Pools},
     },
     api::Served,
+    certificates::NbdTls,
     control::{ControlSocket, Shared, SocketError},
     disks::Disks,
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
     host::{HostError, Known, Places, Settings},
-    hotplug,
+    hotplug, lookout,
     ops::{Host, Mode, Watching},
     serving::Serving,
+    shares::Portals,
     warmth::Warmth,
 };
 
@@ -53,6 +55,8 @@ pub struct Config {
     pub read_only: bool,
     /// Addresses for NBD, `ADDR:PORT`. With none here and none for iSCSI, both defaults.
     pub nbd: Vec<String>,
+    /// TLS of NBD.
+    pub nbd_tls: Option<NbdTls>,
     /// Addresses for iSCSI.
     pub iscsi: Vec<String>,
     /// Control socket.
@@ -89,6 +93,24 @@ pub enum ServeError {
         /// The system's reason.
         #[source]
         source: io::Error,
+    },
+    /// A certificate or key is not there.
+    #[error("cannot read '{}', which TLS needs", path.display())]
+    Certificate {
+        /// Which file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Certificates are of no use.
+    #[error("TLS cannot be used with the certificates in '{}'", directory.display())]
+    Tls {
+        /// Where they are.
+        directory: PathBuf,
+        /// What is wrong with them.
+        #[source]
+        source: nbd::TlsError,
     },
     /// The control socket.
     #[error(transparent)]
@@ -142,15 +164,11 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         nbd_addresses = resolve(&[NBD_DEFAULT.to_owned()]).await?;
         iscsi_addresses = resolve(&[ISCSI_DEFAULT.to_owned()]).await?;
     }
+    let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
     let registry = Arc::new(nbd::Registry::new());
-    let portals = iscsi_addresses.iter().copied().filter(|a| a.port() != 0 && !a.ip().is_unspecified());
-    let portals = portals.map(iscsi::Portal::from).collect();
-    let targets = iscsi::Targets::new(iscsi::Config {
-        portals,
-        gate: Arc::clone(governor.gate()),
-        ..iscsi::Config::default()
-    });
+    let targets =
+        iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi::Config::default() });
     let mut nbd_listeners = Vec::new();
     for address in &nbd_addresses {
         let listener = TcpListener::bind(address).await;
@@ -160,21 +178,28 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             source,
         })?);
     }
-    let iscsi_server = match iscsi_addresses.first() {
-        None => None,
-        Some(&address) => {
-            let server = iscsi::Server::bind(Arc::clone(&targets), &iscsi_addresses).await;
-            Some(server.map_err(|source| ServeError::Listen { address, protocol: "iSCSI", source })?)
-        }
-    };
+    let mut iscsi_servers = Vec::new();
+    for address in iscsi_addresses {
+        let server = iscsi::Server::bind(Arc::clone(&targets), &[address]).await;
+        iscsi_servers.push(server.map_err(|source| ServeError::Listen {
+            address,
+            protocol: "iSCSI",
+            source,
+        })?);
+    }
+    let portals = Portals::new(Arc::clone(&targets), iscsi_servers)?;
     let nbd_local: Vec<SocketAddr> =
         nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-    let iscsi_local = iscsi_server.as_ref().map_or(Ok(Vec::new()), iscsi::Server::local_addrs)?;
 
     let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd::ServeLimits::default() };
-    let nbd_server = nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits);
-    let serving =
-        Arc::new(Serving::new(registry, nbd_server.clone(), Arc::clone(&targets), nbd_local, iscsi_local));
+    let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
+    let serving = Arc::new(Serving::new(
+        registry,
+        nbd_server.clone(),
+        Arc::clone(&targets),
+        nbd_local,
+        Arc::clone(&portals),
+    ));
     let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
     let settings = Settings {
         cache_bytes: governor.cache_bytes(),
@@ -205,6 +230,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             return Err(error);
         }
     };
+    targets.set_awaited(awaited(&host, &missing));
     for held in host.all() {
         serving.follow(&held).await.into_iter().for_each(|warning| tell(Event::Warning(warning)));
     }
@@ -215,6 +241,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     alerts.start();
     alerts.watch(Pools::new(Arc::downgrade(&host), missing), Arc::clone(&journal), disks);
     let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
+    let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
     let (stop, stopping) = watch::channel(false);
     let mut tasks = tokio::task::JoinSet::new();
     for listener in nbd_listeners {
@@ -225,13 +252,18 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
             }
         });
     }
-    if let Some(server) = iscsi_server {
-        let mut stopping = stopping.clone();
-        tasks.spawn(server.run(async move {
-            // An error means that the sender is gone, which is a stop, too.
-            let _stopped = stopping.wait_for(|stop| *stop).await;
-        }));
-    }
+    portals.start().await;
+    tasks.spawn({
+        let (portals, mut stopping) = (Arc::clone(&portals), stopping.clone());
+        async move {
+            tokio::select! {
+                () = portals.retry() => {}
+                // An error means that the sender is gone, which is a stop, too.
+                _stopped = stopping.wait_for(|stop| *stop) => {}
+            }
+            portals.stop().await;
+        }
+    });
     let shared =
         Arc::new(Shared { host: Arc::clone(&host), serving, journal, alerts: Arc::clone(&alerts), governor });
     let control = async {
@@ -254,6 +286,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     }
     drop(tasks);
     hotplug.abort();
+    looking.abort();
     governing.abort();
     // Before the pools: that they are closed now is no news to anybody.
     alerts.stop().await;
@@ -263,6 +296,17 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     drop(turns);
     drop(socket);
     closed.map_err(ServeError::Close)
+}
+
+/// What a target may wait for: a pool that is imported here and not open yet.
+fn awaited(host: &Arc<Host>, missing: &[Missing]) -> impl Fn(&str) -> bool + Send + Sync + use<> {
+    let host = Arc::downgrade(host);
+    let missing: Vec<(u64, String)> = missing.iter().map(|pool| (pool.guid, pool.name.clone())).collect();
+    move |target| {
+        let open = host.upgrade().map(|host| host.all()).unwrap_or_default();
+        let is_away = |guid: u64| open.iter().all(|held| held.guid() != guid);
+        missing.iter().any(|(guid, pool)| is_away(*guid) && iscsi::iqn::may_be_of_pool(target, pool))
+    }
 }
 
 /// SIGTERM and SIGINT.

@@ -5,6 +5,7 @@
 //!    └───────────── no daemon ──────────────▶ answers, view ──▶ api types, the same either way
 //!   ops:    every command that changes something, run by the daemon or by a command without one
 //!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
+//!   shares: what the pools keep about who is offered what; initiators: who came
 //!   governor: how much memory all of it may have, and what gives way
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go
 //!   state:  which pools were imported, and on which devices
@@ -22,6 +23,7 @@ pub mod alerts;
 pub mod answers;
 pub mod api;
 pub mod arc;
+pub mod certificates;
 pub mod client;
 pub mod control;
 pub mod daemon;
@@ -32,13 +34,16 @@ pub mod history;
 pub mod host;
 pub mod hostid;
 mod hotplug;
+pub mod initiators;
 pub mod iostat;
 pub mod labelclear;
 pub mod logs;
+mod lookout;
 mod memory;
 pub mod ops;
 mod scans;
 pub mod serving;
+pub mod shares;
 pub mod state;
 pub mod view;
 mod warmth;

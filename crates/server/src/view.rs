@@ -25,7 +25,7 @@ use crate::{
     hostid, logs,
     memory::{Known, PATIENCE},
     ops::Held,
-    scans,
+    scans, shares,
 };
 
 /// The note of a leaf whose resilver has not begun.
@@ -124,6 +124,17 @@ fn property(property: &props::Property) -> api::Property {
         props::Source::Received => (SourceKind::Received, None),
         props::Source::Temporary => (SourceKind::Temporary, None),
     };
+    if shares::property::is_secret(&property.name) {
+        let hidden = || "(hidden)".to_owned();
+        return api::Property {
+            name: property.name.clone().into_owned(),
+            value: hidden(),
+            exact: hidden(),
+            source,
+            inherited_from,
+            received: property.received.as_ref().map(|_| hidden()),
+        };
+    }
     api::Property {
         name: property.name.clone().into_owned(),
         value: property.print(HUMAN).into_owned(),

@@ -164,8 +164,9 @@ impl Lab {
         self.serve_by(&mut command)
     }
 
+    /// The same by this command.
     #[track_caller]
-    fn serve_by(&self, command: &mut Command) -> Daemon {
+    pub(crate) fn serve_by(&self, command: &mut Command) -> Daemon {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");

@@ -9,7 +9,8 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
+    thread,
     time::Duration,
 };
 
@@ -44,12 +45,16 @@ pub(crate) trait Wire: Send {
     fn read(&mut self, offset: u64, len: u32) -> Answer<Vec<u8>>;
 }
 
-fn connect(port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(("127.0.0.1", port))?;
+fn connect(address: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, patience)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     Ok(stream)
+}
+
+fn here(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 /// A connection to an NBD export.
@@ -60,7 +65,7 @@ pub(crate) struct Nbd {
 
 impl Nbd {
     pub(crate) fn open(port: u16, export: &str) -> Answer<Self> {
-        let mut stream = connect(port)?;
+        let mut stream = connect(here(port), PATIENCE)?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting, b"NBDMAGICIHAVEOPT\x00\x03");
@@ -119,6 +124,13 @@ impl Nbd {
     }
 }
 
+impl Nbd {
+    /// The connection, for who wants to cut it.
+    pub(crate) fn stream(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
+    }
+}
+
 impl Wire for Nbd {
     fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> Answer<()> {
         self.ask(u16::from(fua), 1, offset, data.len() as u32, data, 0).map(drop)
@@ -144,6 +156,10 @@ pub(crate) struct Iscsi {
     command: u32,
     expected_status: u32,
     is_write_through: bool,
+    /// Commands that others' resets ended, and those there was no room for, are sent again.
+    is_patient: bool,
+    /// The target asked for a logout.
+    shall_leave: bool,
 }
 
 /// What a PDU is, and the data behind it.
@@ -156,8 +172,20 @@ fn word(header: &[u8; 48], at: usize) -> u32 {
 impl Iscsi {
     /// Logs in as initiator `number`: who comes back with the same number takes over the session it lost.
     pub(crate) fn open(port: u16, iqn: &str, number: u8) -> Answer<Self> {
-        let stream = connect(port)?;
-        let mut this = Self { stream, itt: 1, command: 1, expected_status: 0, is_write_through: false };
+        Self::open_at(here(port), PATIENCE, iqn, number)
+    }
+
+    /// The same at a portal, waiting so long for an answer.
+    pub(crate) fn open_at(portal: SocketAddr, patience: Duration, iqn: &str, number: u8) -> Answer<Self> {
+        let mut this = Self {
+            stream: connect(portal, patience)?,
+            itt: 1,
+            command: 1,
+            expected_status: 0,
+            is_write_through: false,
+            is_patient: false,
+            shall_leave: false,
+        };
         let text = [
             &format!("InitiatorName=iqn.2026-11.test:client{number}") as &str,
             "SessionType=Normal",
@@ -193,8 +221,75 @@ impl Iscsi {
         Ok(())
     }
 
+    /// Bytes of a logical block (READ CAPACITY(10)).
+    pub(crate) fn block_size(&mut self) -> Answer<u32> {
+        let capacity = self.scsi(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8)?;
+        Ok(u32::from_be_bytes(capacity[4..8].try_into().expect("four bytes")))
+    }
+
     pub(crate) fn is_write_through(&self) -> bool {
         self.is_write_through
+    }
+
+    /// Sends again what a reset of others ended, as hosts do.
+    pub(crate) fn patient(mut self) -> Self {
+        self.is_patient = true;
+        self
+    }
+
+    /// The connection, for who wants to cut it.
+    pub(crate) fn stream(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
+    }
+
+    /// Whether the target asked for a logout.
+    pub(crate) fn shall_leave(&self) -> bool {
+        self.shall_leave
+    }
+
+    /// Logs out. The server may be faster.
+    pub(crate) fn log_out(mut self) -> Answer<()> {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x46, 0x80);
+        self.itt += 1;
+        self.send(header, &[])?;
+        while self.receive()?.0[0] & 0x3f != 0x26 {}
+        Ok(())
+    }
+
+    /// Sends a write and does not wait for its answer. Gives its tag.
+    pub(crate) fn begin_write(&mut self, offset: u64, data: &[u8]) -> Answer<u32> {
+        let cdb = Self::cdb16(0x8a, 0, offset, data.len() as u32);
+        self.command(&cdb, data, 0)?;
+        Ok(self.itt)
+    }
+
+    /// Aborts a command; returns the target's answer to that. When it comes, the command has ended, one way or the other.
+    pub(crate) fn abort(&mut self, tag: u32) -> Answer<u8> {
+        self.task_management(1, tag)
+    }
+
+    /// Resets the disk, for everybody.
+    pub(crate) fn reset(&mut self) -> Answer<u8> {
+        self.task_management(5, u32::MAX)
+    }
+
+    fn task_management(&mut self, function: u8, tag: u32) -> Answer<u8> {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x42, 0x80 | function);
+        header[20..24].copy_from_slice(&tag.to_be_bytes());
+        header[32..36].copy_from_slice(&(self.command - 1).to_be_bytes());
+        self.itt += 1;
+        self.send(header, &[])?;
+        loop {
+            let (reply, _) = self.receive()?;
+            match reply[0] & 0x3f {
+                0x22 if word(&reply, 16) == self.itt => return Ok(reply[2]),
+                // The command's own answer was faster.
+                0x21 | 0x25 | 0x31 => self.expected_status = word(&reply, 24).wrapping_add(1),
+                other => return Err(Trouble::Refused(format!("PDU {other:#x} in place of an answer"))),
+            }
+        }
     }
 
     fn send(&mut self, mut header: [u8; 48], data: &[u8]) -> io::Result<()> {
@@ -227,27 +322,36 @@ impl Iscsi {
                     self.send(pong, &[])?;
                     self.itt = itt;
                 }
-                0x20 | 0x32 => {}
+                0x32 => self.shall_leave |= header[36] == 1,
+                0x20 => {}
                 _ => return Ok((header, data)),
             }
         }
     }
 
+    fn command(&mut self, cdb: &[u8], out: &[u8], back: usize) -> io::Result<()> {
+        let mut header = [0; 48];
+        header[0] = 0x01;
+        header[1] = 0x81 | if back > 0 { 0x40 } else { 0 } | if out.is_empty() { 0 } else { 0x20 };
+        header[20..24].copy_from_slice(&(out.len().max(back) as u32).to_be_bytes());
+        header[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.itt += 1;
+        self.send(header, out)?;
+        self.command += 1;
+        Ok(())
+    }
+
     /// One command with all of its Data-Out as immediate data; a unit attention is taken note of, and the command
     /// sent again.
     fn scsi(&mut self, cdb: &[u8], out: &[u8], back: usize) -> Answer<Vec<u8>> {
-        for _ in 0..8 {
-            let mut header = [0; 48];
-            header[0] = 0x01;
-            header[1] = 0x81 | if back > 0 { 0x40 } else { 0 } | if out.is_empty() { 0 } else { 0x20 };
-            header[20..24].copy_from_slice(&(out.len().max(back) as u32).to_be_bytes());
-            header[32..32 + cdb.len()].copy_from_slice(cdb);
-            self.itt += 1;
-            self.send(header, out)?;
-            self.command += 1;
+        for _ in 0..if self.is_patient { 200 } else { 8 } {
+            self.command(cdb, out, back)?;
             let mut data = vec![0; back];
             let (status, sense) = loop {
                 let (reply, bytes) = self.receive()?;
+                if word(&reply, 16) != self.itt {
+                    return Err(Trouble::Refused(format!("an answer to {:#x}, not asked", word(&reply, 16))));
+                }
                 let has_status = match reply[0] & 0x3f {
                     0x25 => {
                         let at = word(&reply, 40) as usize;
@@ -265,6 +369,8 @@ impl Iscsi {
             match (status, sense.get(4).map(|key| key & 0x0f)) {
                 (0, _) => return Ok(data),
                 (2, Some(6)) => {}
+                // BUSY, TASK SET FULL, TASK ABORTED.
+                (0x08 | 0x28 | 0x40, _) if self.is_patient => thread::sleep(Duration::from_millis(5)),
                 _ => {
                     return Err(Trouble::Refused(format!(
                         "command {:#x}: status {status:#x}, {sense:x?}",

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Counts objects with attributes.
-const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
+pub(super) const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 /// Blocks of more than 128 KiB.
 pub(super) const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
 /// Largest block without that feature, in bytes.

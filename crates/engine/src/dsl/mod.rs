@@ -18,6 +18,7 @@ mod find;
 mod free;
 mod holds;
 mod init;
+pub(crate) mod kept;
 mod limits;
 mod log;
 mod policy;

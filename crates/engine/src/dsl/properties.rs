@@ -359,6 +359,11 @@ pub fn set_pool<'a>(cx: &'a mut Syncer, properties: &'a Properties) -> BoxFuture
                     object
                 }
             };
+            // An empty value of a user's property is none.
+            if name.contains(':') && *value == Stored::Text(String::new()) {
+                zap::remove(&mut cx.mos, object, name.as_str().into()).await?;
+                continue;
+            }
             zap::set(&mut cx.mos, object, name.as_str().into(), stored(value)).await?;
         }
         Ok(())

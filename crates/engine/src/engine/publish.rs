@@ -50,6 +50,7 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
             tell(shared, view, change).await;
         }
     }
+    syncer.io.forget_freed();
     for log in shared.logs.all() {
         log.committed(txg);
     }
@@ -58,9 +59,10 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
             shared.means.space.readmit_device(vdev);
         }
     }
-    for (dataset, Room { limit, own }) in done.rooms {
+    for (dataset, Room { limit, own, used }) in done.rooms {
         if let Some(entry) = shared.volumes.lock().get(&dataset) {
             entry.txgs.set_room(limit, own);
+            entry.volume.set_used(used);
         }
     }
     shared.txgs.synced(txg, done.shared_room);

@@ -292,6 +292,18 @@ impl Txgs {
             && announced.saturating_add(room.excess(cost.space)) <= limit
     }
 
+    /// Bytes of the pool that may still be taken, all that was promised since the last commit taken off.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        let state = self.shared.state.lock();
+        let lent = state.lent + state.lent_before;
+        let shared = state.shared_limit.saturating_sub(state.announced().saturating_add(lent));
+        let Some(room) = self.volume.and_then(|volume| state.rooms.get(volume)) else { return shared };
+        let pending: u64 = room.pending.iter().sum();
+        let own = room.own.saturating_sub(pending);
+        room.limit.saturating_sub(pending).min(own.saturating_add(shared))
+    }
+
     /// Whether a sync could make room: something is announced and not yet synced.
     fn is_pending(&self, state: &State) -> bool {
         let own = self.volume.and_then(|volume| state.rooms.get(volume));

@@ -30,14 +30,15 @@ mod unlogged;
 use std::{
     fmt,
     sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use arc_swap::ArcSwap;
 use block::{
-    Asked, BlockVolume, Durability, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture,
+    Asked, BlockVolume, Durability, Extent, Geometry, Identity, Keeper, Segments, Space, VolumeError,
+    VolumeFuture,
 };
 use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
@@ -101,6 +102,10 @@ pub struct LiveVolume {
     /// Groups in `memory`, so that nobody takes the lock to find it empty.
     groups: AtomicUsize,
     closed: AtomicBool,
+    /// What belongs to it besides its content; none where the pool cannot keep it.
+    keeper: OnceLock<Arc<dyn Keeper>>,
+    /// Bytes of the pool that it held at the last commit.
+    used: AtomicU64,
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
 }
@@ -170,11 +175,23 @@ impl LiveVolume {
             memory: RwLock::default(),
             groups: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            keeper: OnceLock::new(),
+            used: AtomicU64::new(0),
             updating: Mutex::new(()),
         });
         let source: Weak<Self> = Arc::downgrade(&this);
         this.log.attach(source);
         this
+    }
+
+    /// Where what belongs to it survives power loss; for good.
+    pub(crate) fn keep_in(&self, keeper: Arc<dyn Keeper>) {
+        let _first = self.keeper.set(keeper);
+    }
+
+    /// What it holds of the pool as of the last commit, in bytes.
+    pub(crate) fn set_used(&self, bytes: u64) {
+        self.used.store(bytes, Ordering::Relaxed);
     }
 
     /// Who asked for stability, and what it took.
@@ -463,6 +480,14 @@ impl BlockVolume for LiveVolume {
 
     fn unmap(&self, offset: u64, len: u64, durability: Durability) -> VolumeFuture<'_, ()> {
         Box::pin(self.zero_pieces(offset, len, Zeroes::Unmap, durability))
+    }
+
+    fn keeper(&self) -> Option<Arc<dyn Keeper>> {
+        self.keeper.get().cloned()
+    }
+
+    fn space(&self) -> Option<Space> {
+        Some(Space { used: self.used.load(Ordering::Relaxed), available: self.txgs.available() })
     }
 
     fn flush(&self) -> VolumeFuture<'_, ()> {

@@ -368,8 +368,8 @@ impl<S: Extents> BlockWriter<S> {
                 "block {bp} is deduplicated: this version cannot free such blocks"
             )));
         }
-        self.io.forget(bp);
         if bp.physical_birth() == self.txg {
+            self.io.forget(bp);
             if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
                 self.forget(place);
                 return Ok(());
@@ -384,6 +384,8 @@ impl<S: Extents> BlockWriter<S> {
                 shape.release(&mut self.alloc);
                 return Ok(());
             }
+        } else {
+            self.io.forget_later(bp);
         }
         if bp.is_gang() {
             let extents = loop {

@@ -35,7 +35,7 @@ fn props(list: &[(&str, u64)]) -> Properties {
 }
 
 /// Runs the reference checker over the images in `dir`; what it complains of.
-fn complaints(dir: &std::path::Path) -> Vec<String> {
+pub(crate) fn complaints(dir: &std::path::Path) -> Vec<String> {
     let images = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let output = Command::new("python3")
         .arg(fixtures::repository().join("docs/format/decode.py"))

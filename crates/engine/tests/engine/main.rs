@@ -19,6 +19,7 @@ mod files;
 mod foreign;
 mod histories;
 mod interleavings;
+mod kept;
 mod log;
 mod log_speed;
 mod logged;

@@ -86,7 +86,8 @@ impl Session {
         };
         // The portal it came by first; then the others.
         let here = Portal { address: self.local, group: self.key.group };
-        let others = self.targets.config().portals.iter().filter(|portal| portal.address != self.local);
+        let others = self.targets.portals();
+        let others = others.iter().filter(|portal| portal.address != self.local && portal.is_one_place());
         let portals: Vec<Portal> = [here].into_iter().chain(others.copied()).collect();
         // What an initiator may not use is not named to it.
         let may = |target: &Arc<Target>| target.access().admits(&self.key.initiator, self.peer);

@@ -325,6 +325,48 @@ fn unknown_and_oversized_options_are_skipped_and_the_next_is_understood() {
 }
 
 #[test]
+fn without_tls_nothing_is_told_where_it_is_required_and_what_was_said_before_it_is_forgotten() {
+    let mut talk = Talk::new(exports().0);
+    talk.session.offer_tls(true);
+    talk.hear(&[0, 0, 0, 3]);
+    for number in [3, 6, 7, 8, 9, 10, 11, 4242] {
+        let said = talk.ask(&option(number, &[]));
+        assert_eq!(error_code(&said), rep::ERR_TLS_REQD, "option {number}");
+    }
+    assert_eq!(error_code(&talk.ask(&option(5, b"x"))), rep::ERR_INVALID);
+    assert_eq!(talk.ask(&option(5, &[])), answer(5, 1, &[]));
+    assert_eq!(talk.session.phase(), Phase::Securing);
+    assert!(!talk.session.wants_bytes(), "what comes now is for TLS");
+    talk.session.secured();
+    assert_eq!(error_code(&talk.ask(&option(5, &[]))), rep::ERR_INVALID, "it is on already");
+    assert_eq!(talk.ask(&option(8, &[])), answer(8, 1, &[]));
+
+    // Structured replies that were agreed on in the clear are not agreed on any more.
+    let mut talk = hello(exports().0);
+    talk.session.offer_tls(false);
+    assert_eq!(talk.ask(&option(8, &[])), answer(8, 1, &[]));
+    assert_eq!(talk.ask(&option(5, &[])), answer(5, 1, &[]));
+    talk.session.secured();
+    assert_eq!(talk.ask(&option(8, &[])), answer(8, 1, &[]), "not ERR_INVALID: it was forgotten");
+
+    // Nor is an export that was chosen without it, and there is no reply to say so.
+    let mut talk = Talk::new(exports().0);
+    talk.session.offer_tls(true);
+    talk.hear(&[0, 0, 0, 3]);
+    talk.hear(&option(1, b"tank/vm1"));
+    assert_eq!(talk.error, Some(ProtocolError::NotSecured));
+}
+
+#[test]
+fn bytes_in_the_clear_behind_starttls_end_the_connection() {
+    let mut talk = hello(exports().0);
+    talk.session.offer_tls(true);
+    let injected = option(7, &cat(&[&name("tank/vm1"), &[0, 0]]));
+    talk.hear(&cat(&[&option(5, &[]), &injected]));
+    assert_eq!(talk.error, Some(ProtocolError::Injected(injected.len())));
+}
+
+#[test]
 fn malformed_options_get_err_invalid_and_cost_nothing_else() {
     let mut talk = hello(exports().0);
     for (number, data) in [

@@ -44,9 +44,19 @@ impl Served {
         Self::start(Listener::Unix(UnixListener::bind(path).unwrap()), 0, ServeLimits::default())
     }
 
+    pub async fn tls(tls: nbd::Tls) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self::start_with(Listener::Tcp(listener), port, ServeLimits::default(), Some(tls))
+    }
+
     fn start(listener: Listener, port: u16, limits: ServeLimits) -> Self {
+        Self::start_with(listener, port, limits, None)
+    }
+
+    fn start_with(listener: Listener, port: u16, limits: ServeLimits, tls: Option<nbd::Tls>) -> Self {
         let registry = Arc::new(Registry::new());
-        let server = Server::new(registry.clone(), limits);
+        let server = Server::with_tls(registry.clone(), limits, tls);
         let (stop, stopping) = watch::channel(false);
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve(listener, stopping).await });

@@ -122,6 +122,8 @@ pub(crate) struct Shared {
     gate: Arc<Semaphore>,
     /// Spares and cache devices that were added while the pool is open, by guid.
     auxiliaries: Mutex<Disks>,
+    /// Blocks in the cache that were freed by a transaction group which is not committed yet.
+    freed: Mutex<Vec<Key>>,
     /// Who wants to know what goes wrong.
     ear: OnceLock<Arc<dyn Ear>>,
     flights: Flights,
@@ -156,6 +158,7 @@ impl PoolIo {
             counting: AtomicBool::new(false),
             gate: Arc::new(Semaphore::new((IN_FLIGHT_BYTES / IN_FLIGHT_UNIT) as usize)),
             auxiliaries: Mutex::default(),
+            freed: Mutex::default(),
             ear: OnceLock::new(),
             flights: Flights::default(),
         });
@@ -213,6 +216,20 @@ impl PoolIo {
         if let Some(key) = self.shared.key(bp) {
             self.shared.cache.forget(&key);
         }
+    }
+
+    /// The same for a block that is freed by the transaction group under way: whoever reads meanwhile reads the last
+    /// commit, of which it is a part, and if devices go away before this one is committed the cache may be all there is.
+    pub fn forget_later(&self, bp: &BlkPtr) {
+        if let Some(key) = self.shared.key(bp).filter(|key| self.shared.cache.has(key)) {
+            self.shared.freed.lock().push(key);
+        }
+    }
+
+    /// The transaction group is committed, and nobody reads the state before it any more.
+    pub fn forget_freed(&self) {
+        let freed = std::mem::take(&mut *self.shared.freed.lock());
+        freed.iter().for_each(|key| self.shared.cache.forget(key));
     }
 
     /// Says which blocks of a dataset (by object number) the caches may keep from now on.

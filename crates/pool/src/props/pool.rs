@@ -38,6 +38,18 @@ impl PoolProperties {
         Ok(Self { list })
     }
 
+    /// Only the properties that users invented: cheaper than all of them.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn users(pool: &Pool) -> Result<BTreeMap<String, String>, ReadError> {
+        let text = |(name, value): (String, ZapValue)| {
+            let text = value.as_text().filter(|_| name.contains(':'))?.to_owned();
+            Some((name, text))
+        };
+        Ok(stored(pool).await?.into_iter().filter_map(text).collect())
+    }
+
     /// All of them, in order.
     #[must_use]
     pub fn list(&self) -> &[Property] {

@@ -14,11 +14,15 @@
 
 mod kept;
 mod lists;
+mod out;
 mod table;
 
 use std::sync::Arc;
 
-pub(crate) use self::table::{Class, class, passes_reserve6};
+pub(crate) use self::{
+    out::Kept,
+    table::{Class, class, passes_reserve6},
+};
 use crate::{
     nexus::{NexusId, limit},
     sense::Sense,
@@ -167,6 +171,12 @@ impl Reservations {
         let stranger = NexusId { initiator: name.into(), port: 0 };
         let own = self.registrants.iter().filter(|r| r.id.initiator_name() == name);
         own.map(|r| self.limits(&r.id)).fold(self.limits(&stranger), |all, one| all & one)
+    }
+
+    /// Who is registered, whether as a holder, and of which type the reservation is.
+    pub(crate) fn registrations(&self) -> Vec<(NexusId, bool, Option<u8>)> {
+        let kind = self.held.as_ref().map(|held| held.kind as u8);
+        self.registrants.iter().map(|r| (r.id.clone(), self.holds(&r.id), kind)).collect()
     }
 
     /// PERSISTENT RESERVE IN. `can_keep`: there is a place that survives power loss.

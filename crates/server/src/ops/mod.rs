@@ -22,14 +22,20 @@ mod destroy;
 mod devices;
 mod drives;
 mod host;
+mod lus;
 mod names;
 mod pools;
 mod properties;
 mod scans;
+mod shares;
 mod snapshots;
 
 pub(crate) use host::Watching;
 pub use host::{Held, Host, Mode};
+pub use lus::LuChange;
+pub use shares::ShareChange;
+
+pub use crate::shares::{Credential, Secret};
 
 /// A property and its value as typed.
 pub type Assignment = (String, String);
@@ -281,6 +287,20 @@ pub enum Operation {
         source: String,
         /// Full name with `#`, or the part from `#` on.
         name: String,
+    },
+    /// `millpond share …`
+    Share {
+        /// Which pool.
+        pool: String,
+        /// What of it.
+        change: ShareChange,
+    },
+    /// `stmfadm …-lu`, `…-view`
+    Lu {
+        /// Which volume.
+        volume: String,
+        /// What of it.
+        change: LuChange,
     },
 }
 
@@ -599,6 +619,7 @@ impl Operation {
             | Self::PoolScan { pool, .. }
             | Self::DeviceSweep { pool, .. }
             | Self::PoolAbandon { pool }
+            | Self::Share { pool, .. }
             | Self::History { pool } => pool,
             Self::CreateVolume(CreateVolume { name, .. })
             | Self::CreateFilesystem { name, .. }
@@ -609,7 +630,8 @@ impl Operation {
             | Self::Clone { snapshot: name, .. }
             | Self::Promote { name }
             | Self::Rename { from: name, .. }
-            | Self::Bookmark { source: name, .. } => pool_of(name),
+            | Self::Bookmark { source: name, .. }
+            | Self::Lu { volume: name, .. } => pool_of(name),
             Self::Snapshot { names, .. }
             | Self::Hold { names, .. }
             | Self::Release { names, .. }
@@ -745,6 +767,8 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         }
         Operation::Holds { names, recursive } => snapshots::holds(&cx, &names, recursive).await,
         Operation::Bookmark { source, name } => snapshots::bookmark(&cx, &source, &name).await,
+        Operation::Share { pool, change } => Box::pin(shares::change(&cx, &pool, change)).await,
+        Operation::Lu { volume, change } => Box::pin(lus::change(&cx, &volume, change)).await,
         Operation::Destroy(what) => destroy::destroy(&cx, what).await,
         Operation::Rollback { snapshot, recursive, clones } => {
             destroy::rollback(&cx, &snapshot, recursive, clones).await

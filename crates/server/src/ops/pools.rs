@@ -354,7 +354,7 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         return Box::pin(export(cx, name, true)).await;
     };
     if let Some(serving) = &cx.host.serving {
-        serving.withdraw_pool(held.name());
+        serving.withdraw_pool(held.name()).await;
     }
     let mut warnings = Vec::new();
     if let Some(engine) = held.engine() {
@@ -377,7 +377,7 @@ async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending
         if serving.clients_of_pool(held.name()) > 0 && !force {
             return Err(Failure::because(what, "pool is busy"));
         }
-        serving.withdraw_pool(held.name());
+        serving.withdraw_pool(held.name()).await;
     }
     let ended = cx.host.end(held, ending).await;
     ended.map_err(|error| Failure::because(what, chain(&error)))?;
@@ -519,7 +519,8 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
         })
     })
     .await?;
-    Ok(Answer::default())
+    let warnings = cx.served(&held).await;
+    Ok(Answer { warnings, ..Answer::default() })
 }
 
 /// `zpool sync`

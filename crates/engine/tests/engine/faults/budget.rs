@@ -90,12 +90,20 @@ impl Places {
 
     /// Places of a top-level device that are not whole, if the disk in `bay` gets lost.
     fn lacking(&self, top: usize, bays: &Bays, harm: &BTreeMap<usize, Harm>, bay: Option<usize>) -> usize {
-        let mut slots: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut slots: BTreeMap<usize, (bool, bool)> = BTreeMap::new();
         for place in self.all.iter().filter(|place| place.top == top) {
-            let whole = Some(place.bay) != bay && Self::is_whole(place, bays, harm);
-            *slots.entry(place.slot).or_default() |= whole;
+            let is_lost = Some(place.bay) == bay;
+            let (whole, doubtful) = slots.entry(place.slot).or_default();
+            *whole |= !is_lost && Self::is_whole(place, bays, harm);
+            *doubtful |= is_lost || Self::may_be_left_alone(place, bays, harm);
         }
-        slots.values().filter(|whole| !**whole).count()
+        slots.values().filter(|(whole, doubtful)| !whole || *doubtful).count()
+    }
+
+    /// Of a pair one goes when the other has everything, and that it will not work for long the engine cannot know.
+    fn may_be_left_alone(place: &Place, bays: &Bays, harm: &BTreeMap<usize, Harm>) -> bool {
+        let is_in_use = place.state.is_readable() && bays.0[place.bay].is_present();
+        place.is_paired && is_in_use && harm.get(&place.bay).is_some_and(|harm| *harm != Harm::default())
     }
 
     /// Whether another leaf in the same place is whole.

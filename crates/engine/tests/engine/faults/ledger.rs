@@ -174,22 +174,22 @@ impl Ledger {
         if version == 0 {
             return vec![0; UNIT];
         }
-        let mut bytes = Vec::with_capacity(UNIT + 8);
-        for word in [MAGIC, self.volume, unit as u32, version] {
-            bytes.extend(word.to_le_bytes());
+        let mut bytes = vec![0x5a; UNIT];
+        let (head, body) = bytes.split_at_mut(16);
+        for (place, word) in head.chunks_exact_mut(4).zip([MAGIC, self.volume, unit as u32, version]) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
         let mut state = (u64::from(version) << 32 ^ (unit as u64) << 8 ^ u64::from(self.volume))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             | 1;
         // One version in four compresses well.
-        let noise = if version.is_multiple_of(4) { 256 } else { UNIT };
-        while bytes.len() < noise {
+        let noise = if version.is_multiple_of(4) { 240 } else { body.len() };
+        for place in body[..noise].chunks_exact_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            bytes.extend(state.to_le_bytes());
+            place.copy_from_slice(&state.to_le_bytes());
         }
-        bytes.resize(UNIT, 0x5a);
         bytes
     }
 }

@@ -171,14 +171,18 @@ impl World {
 
     /// Writes the media as image files.
     pub fn save(&self, dir: &Path) {
+        // Holes stay holes: writing zeroes took a third of the tests that ask zdb.
+        const PIECE: usize = 16 << 10;
         for (n, media) in self.media.iter().enumerate() {
             let file = std::fs::File::create(dir.join(format!("d{n}.img"))).unwrap();
             let size = media.info().size;
             file.set_len(size).unwrap();
             for start in (0..size).step_by(1 << 20) {
                 let data = media.snapshot(start..(start + (1 << 20)).min(size));
-                if data.iter().any(|byte| *byte != 0) {
-                    std::os::unix::fs::FileExt::write_all_at(&file, &data, start).unwrap();
+                for (at, piece) in (start..).step_by(PIECE).zip(data.chunks(PIECE)) {
+                    if *piece != [0; PIECE][..piece.len()] {
+                        std::os::unix::fs::FileExt::write_all_at(&file, piece, at).unwrap();
+                    }
                 }
             }
         }

@@ -1,0 +1,371 @@
+//! `millpond share` and `millpond initiators`: what is set takes effect at once, for strangers' initiators too, and is there
+//! again after restart, rename, export and import elsewhere; a clone and a received copy do not take what was their origin's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
+mod support;
+#[path = "support/wire.rs"]
+mod wire;
+
+use std::{
+    fs,
+    io::Write as _,
+    net::TcpListener,
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+use support::{Lab, Outcome, ask, served_as, wait_until};
+use wire::{Iscsi, Trouble, Wire as _};
+
+const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
+const TARGET: &str = "iqn.2026-11.com.example:vms";
+const SECRET: &str = "twelve bytes, or more";
+
+/// A pool with two small thin volumes.
+fn pool() -> Lab {
+    let lab = Lab::scratch();
+    let disk = lab.cwd().join("a").display().to_string();
+    lab.run(&format!("zpool create --size 128M tank {disk}")).ok();
+    lab.run("zfs create -s -V 8M tank/a").ok();
+    lab.run("zfs create -s -V 8M tank/b").ok();
+    lab
+}
+
+/// Runs a command that is told something on its standard input.
+fn told(lab: &Lab, line: &str, input: &str) -> Outcome {
+    let mut command = lab.command("millpond");
+    let child = command.args(line.split_whitespace()).stdin(Stdio::piped());
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Outcome { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// The port that the daemon listens at for iSCSI.
+fn port(lab: &Lab, dataset: &str) -> u16 {
+    let url = served_as(lab, dataset, "iscsi");
+    url.split(['/', ':']).nth(4).unwrap().parse().unwrap()
+}
+
+/// How `tank/a` and its like are served: protocol and the part of the address that stays.
+fn urls(lab: &Lab, dataset: &str) -> Vec<String> {
+    let body = ask(lab, "/v1/served");
+    let served =
+        body["served"].as_array().unwrap().iter().find(|served| served["dataset"] == dataset).cloned();
+    let urls = served.map_or_else(Vec::new, |served| served["urls"].as_array().unwrap().clone());
+    let url = |url: &Value| {
+        let url = url["url"].as_str().unwrap();
+        let (scheme, rest) = url.split_once("://").unwrap();
+        format!("{scheme}:{}", rest.split_once('/').unwrap().1)
+    };
+    urls.iter().map(url).collect()
+}
+
+/// What is kept of a volume.
+fn volume(lab: &Lab, name: &str) -> Value {
+    let list: Value = serde_json::from_str(&lab.run("share list -j").stdout).unwrap();
+    let volumes = list["pools"]["tank"]["volumes"].as_array().unwrap().clone();
+    volumes.into_iter().find(|volume| volume["name"] == name).unwrap_or(Value::Null)
+}
+
+fn refused(answer: Result<Iscsi, Trouble>) -> String {
+    match answer {
+        Ok(_) => panic!("it was let in"),
+        Err(Trouble::Refused(why)) => why,
+        Err(Trouble::Gone(error)) => format!("gone: {error}"),
+    }
+}
+
+#[test]
+fn settings_go_where_the_pool_goes() {
+    let lab = pool();
+    // Without a daemon, and twice: who automates asks twice.
+    for _ in 0..2 {
+        lab.run(&format!("share target create {TARGET}")).ok();
+        assert_eq!(
+            lab.run(&format!("share lun add {TARGET} tank/a 5")).ok(),
+            format!("tank/a is LUN 5 of {TARGET}\n")
+        );
+    }
+    lab.run(&format!("share lun add {TARGET} tank/b")).ok();
+    lab.run(&format!(
+        "share access allow {TARGET} --initiator iqn.2026-11.test:client1 --network 127.0.0.0/8"
+    ))
+    .ok();
+    told(
+        &lab,
+        &format!("share chap set {TARGET} --user host --mutual-user pond"),
+        &format!("{SECRET}\nanother secret, mine\n"),
+    )
+    .ok();
+    lab.run("share set write-cache=off thin-threshold=10% tank/b").ok();
+    let mine = volume(&lab, "tank/a");
+    assert_eq!((&mine["target"], &mine["lun"], &mine["nbd"]), (&TARGET.into(), &5.into(), &false.into()));
+    assert_eq!(volume(&lab, "tank/b")["lun"], 0);
+
+    // A snapshot is not everybody's, a clone is nobody's LUN, a rollback changes nothing of this.
+    lab.run("zfs snapshot tank/a@s").ok();
+    lab.run("zfs clone tank/a@s tank/clone").ok();
+    lab.run("zfs rollback tank/a@s").ok();
+    let clone = volume(&lab, "tank/clone");
+    assert_eq!((&clone["lun"], &clone["nbd"]), (&Value::Null, &true.into()));
+    assert_ne!(clone["naa"], mine["naa"]);
+
+    let daemon = lab.serve(SERVE);
+    assert_eq!(urls(&lab, "tank/a"), [format!("iscsi:{TARGET}/5")]);
+    assert_eq!(urls(&lab, "tank/a@s"), Vec::<String>::new());
+    assert_eq!(urls(&lab, "tank/clone"), ["nbd:tank/clone", "iscsi:iqn.2026-11.io.millpond:tank:clone/0"]);
+    lab.run("zfs rename tank/a tank/renamed").ok();
+    assert_eq!(urls(&lab, "tank/renamed"), [format!("iscsi:{TARGET}/5")]);
+    assert_eq!(volume(&lab, "tank/renamed")["naa"], mine["naa"]);
+    assert_eq!(daemon.stop().code(), Some(0));
+
+    // No secret is shown or recorded.
+    for line in [
+        "zpool get all tank",
+        "zpool get -Hp all tank",
+        "zpool history -il tank",
+        "share list -v",
+        "share list -j",
+        "zpool get -j all tank",
+    ] {
+        let shown = lab.run(line).stdout;
+        assert!(
+            !shown.is_empty() && !shown.contains("twelve") && !shown.contains("another"),
+            "{line}: {shown}"
+        );
+    }
+    assert!(lab.run("zpool get all tank").stdout.contains("(hidden)"));
+
+    // Elsewhere: another state directory, another socket.
+    lab.run("zpool export tank").ok();
+    if fixtures::tool("zdb").is_some() {
+        fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
+    }
+    let there = Lab::at(lab.cwd());
+    there.run("zpool import -d . tank").ok();
+    let _daemon = there.serve(SERVE);
+    assert_eq!(urls(&there, "tank/renamed"), [format!("iscsi:{TARGET}/5")]);
+    let list: Value = serde_json::from_str(&there.run("share list -j").stdout).unwrap();
+    let target = &list["pools"]["tank"]["targets"][0];
+    assert_eq!(target["access"]["initiators"][0], "iqn.2026-11.test:client1");
+    assert_eq!(target["access"]["chap"][0]["mutual_user"], "pond");
+    let b = volume(&there, "tank/b");
+    assert_eq!((&b["write_cache"], &b["thin_threshold"]), (&false.into(), &"10%".into()));
+    // And back to no settings at all.
+    there.run(&format!("share target destroy {TARGET}")).ok();
+    assert_eq!(
+        urls(&there, "tank/renamed"),
+        ["nbd:tank/renamed", "iscsi:iqn.2026-11.io.millpond:tank:renamed/0"]
+    );
+    assert_eq!(urls(&there, "tank/renamed@s").len(), 2);
+}
+
+#[test]
+fn who_may_log_in_changes_under_those_who_have() {
+    let lab = pool();
+    let _daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let port = port(&lab, "tank/a");
+    let mut first = Iscsi::open(port, TARGET, 1).unwrap();
+    let mut second = Iscsi::open(port, TARGET, 2).unwrap();
+    first.write(0, &[7; 4096], true).unwrap();
+    assert_eq!(second.read(0, 512).unwrap(), [7; 512]);
+
+    // Who is connected, and did what.
+    let seen = ask(&lab, "/v1/initiators");
+    let sessions = seen["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), 2);
+    let lun = |at: usize| sessions[at]["luns"][0].clone();
+    assert_eq!(
+        (&lun(0)["volume"], &lun(0)["writes"], &lun(0)["write_bytes"]),
+        (&"tank/a".into(), &1.into(), &4096.into())
+    );
+    assert_eq!(
+        (&lun(1)["reads"], &lun(1)["read_bytes"], &lun(1)["under_way"]),
+        (&1.into(), &512.into(), &0.into())
+    );
+    assert_eq!(lun(0)["latency"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum::<u64>(), 1);
+    assert_eq!(sessions[0]["isid"], "800000000001");
+    let shown = lab.run("initiators -Hp").ok();
+    assert!(shown.lines().next().unwrap().starts_with("iqn.2026-11.test:client1\t127.0.0.1:"), "{shown}");
+    let shown = lab.run("initiators -v").ok();
+    assert!(shown.contains(&format!("127.0.0.1:{port}")) && shown.contains("SESSIONS"), "{shown}");
+
+    // The second is not named: out at once, and not in again.
+    lab.run(&format!("share access allow {TARGET} --initiator iqn.2026-11.test:client1")).ok();
+    wait_until(|| ask(&lab, "/v1/initiators")["sessions"].as_array().unwrap().len() == 1);
+    assert!(second.read(0, 512).is_err());
+    assert!(refused(Iscsi::open(port, TARGET, 2)).contains("0x2/0x2"));
+    assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
+
+    // One that somebody uses as it is offered now has to be let go first.
+    let own = Iscsi::open(port, "iqn.2026-11.io.millpond:tank:b", 3).unwrap();
+    let said = lab.run(&format!("share lun add {TARGET} tank/b")).fails(1);
+    assert!(said.contains("disconnect them first"), "{said}");
+    drop(own);
+    wait_until(|| ask(&lab, "/v1/initiators")["sessions"].as_array().unwrap().len() == 1);
+
+    // A disk comes under a running session, and goes.
+    lab.run(&format!("share lun add {TARGET} tank/b")).ok();
+    assert_eq!(urls(&lab, "tank/b"), [format!("iscsi:{TARGET}/1")]);
+    assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
+    lab.run(&format!("share lun remove {TARGET} tank/b")).ok();
+
+    // Whoever is logged in keeps its volume and target busy.
+    assert!(lab.run("zfs destroy tank/a").fails(1).contains("busy"));
+    assert!(lab.run(&format!("share target destroy {TARGET}")).fails(1).contains("millpond initiators"));
+    assert!(lab.run("share set block=4096 tank/a").fails(1).contains("block size"));
+
+    // A credential: the session that has not proven it ends, and nobody comes without.
+    told(&lab, &format!("share chap set {TARGET} --user host"), &format!("{SECRET}\n")).ok();
+    wait_until(|| ask(&lab, "/v1/initiators")["sessions"].as_array().unwrap().is_empty());
+    assert!(refused(Iscsi::open(port, TARGET, 1)).contains("0x2/"));
+    if let Some(qemu_img) = fixtures::tool("qemu-img") {
+        let by = |user: &str, secret: &str| {
+            let dir = lab.path(secret.split(' ').next().unwrap());
+            fs::write(&dir, secret).unwrap();
+            Command::new(&qemu_img)
+                .args(["info", "--object", &format!("secret,id=s,file={}", dir.display()), "--image-opts"])
+                .arg(format!(
+                    "driver=raw,file.driver=iscsi,file.transport=tcp,file.portal=127.0.0.1:{port},file.target={TARGET},file.lun=0,\
+                     file.initiator-name=iqn.2026-11.test:client1,file.user={user},file.password-secret=s"
+                ))
+                .output()
+                .unwrap()
+        };
+        let let_in = by("host", SECRET);
+        assert!(let_in.status.success(), "{}", String::from_utf8_lossy(&let_in.stderr));
+        assert!(!by("host", "wrong bytes of a secret").status.success());
+    }
+    let said = lab.run(&format!("share chap clear {TARGET}"));
+    assert!(said.stderr.contains("nobody is asked"), "{said:?}");
+    drop(Iscsi::open(port, TARGET, 1).unwrap());
+
+    // Who takes the last one away closes the door, and is told.
+    let said = lab.run(&format!("share access deny {TARGET} --initiator iqn.2026-11.test:client1"));
+    assert!(said.stderr.contains("nobody is left"), "{said:?}");
+    assert!(refused(Iscsi::open(port, TARGET, 1)).contains("0x2/0x2"));
+    lab.run(&format!("share access allow {TARGET} --initiator *")).ok();
+    drop(Iscsi::open(port, TARGET, 2).unwrap());
+}
+
+#[test]
+fn portals_open_and_close_under_a_running_daemon() {
+    let lab = pool();
+    let mut daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let first = port(&lab, "tank/a");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    lab.run(&format!("share portal add --group 2 {free}")).ok();
+    assert_eq!(lab.run("share portal list -H").ok(), format!("{free}\t2\ttank\tlistens\n"));
+    assert_eq!(urls(&lab, "tank/a").len(), 2);
+    drop(Iscsi::open(free.port(), TARGET, 1).unwrap());
+
+    // A target that is to be reached by the second group only.
+    lab.run(&format!("share target set {TARGET} --groups 2")).ok();
+    assert!(refused(Iscsi::open(first, TARGET, 1)).contains("0x2/0x3"));
+    let session = Iscsi::open(free.port(), TARGET, 1).unwrap();
+    let seen = ask(&lab, "/v1/initiators");
+    assert_eq!(
+        (&seen["sessions"][0]["group"], &seen["sessions"][0]["portal"]),
+        (&2.into(), &free.to_string().into())
+    );
+    drop(session);
+
+    // One that somebody else has is told, and kept.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let said = lab.run(&format!("share portal add {address}"));
+    assert!(said.code == Some(0) && said.stderr.contains("does not listen"), "{said:?}");
+    lab.run(&format!("share portal remove {address}")).ok();
+
+    daemon.signal("KILL");
+    daemon.wait();
+    let _daemon = lab.serve(SERVE);
+    drop(Iscsi::open(free.port(), TARGET, 1).unwrap());
+    lab.run(&format!("share portal remove {free}")).ok();
+    wait_until(|| matches!(Iscsi::open(free.port(), TARGET, 1), Err(Trouble::Gone(_))));
+}
+
+#[test]
+fn what_is_offered_besides_luns_can_be_chosen() {
+    let lab = pool();
+    lab.run("zfs snapshot tank/a@s").ok();
+    let _daemon = lab.serve(SERVE);
+    let own = |name: &str| format!("iscsi:iqn.2026-11.io.millpond:tank:{name}/0");
+    for (offer, expected) in [
+        ("iscsi", vec![own("a")]),
+        ("nbd", vec!["nbd:tank/a".to_owned()]),
+        ("none", vec![]),
+        ("auto", vec!["nbd:tank/a".to_owned(), own("a")]),
+    ] {
+        lab.run(&format!("share set offer={offer} tank/a")).ok();
+        assert_eq!(urls(&lab, "tank/a"), expected, "{offer}");
+        assert_eq!(urls(&lab, "tank/a@s").len(), expected.len(), "{offer}");
+    }
+    // For all of a pool; and nothing but its LUNs is left.
+    lab.run("share set offer= tank/a").ok();
+    lab.run("share set offer=none tank").ok();
+    assert_eq!((urls(&lab, "tank/a"), urls(&lab, "tank/b")), (vec![], vec![]));
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    assert_eq!(urls(&lab, "tank/a"), [format!("iscsi:{TARGET}/0")]);
+    lab.run("share set offer=all tank/a").ok();
+    assert_eq!(urls(&lab, "tank/a"), ["nbd:tank/a".to_owned(), format!("iscsi:{TARGET}/0")]);
+
+    let at = port(&lab, "tank/a");
+    assert_eq!(Iscsi::open(at, TARGET, 1).unwrap().block_size().unwrap(), 512);
+    wait_until(|| ask(&lab, "/v1/initiators")["sessions"].as_array().unwrap().is_empty());
+    lab.run("share set block=4096 tank/a").ok();
+    assert_eq!(Iscsi::open(at, TARGET, 1).unwrap().block_size().unwrap(), 4096);
+    for (line, word) in [
+        ("share set offer=everyone tank/a", "none of auto"),
+        ("share set size=1 tank/a", "the options are"),
+        ("share set block=513 tank/a", "neither 512"),
+        ("share target create vms", "for example"),
+        ("share target create iqn.2026-11.io.millpond:tank:b", "tank/b"),
+        ("share lun add iqn.2026-11.com.example:no tank/b", "target create"),
+        ("share lun add iqn.2026-11.com.example:vms tank", "only volumes"),
+        ("share lun add iqn.2026-11.com.example:vms tank/a 3", "lun remove"),
+        ("share lun add iqn.2026-11.com.example:vms tank/b 0", "is tank/a"),
+        ("share lun add iqn.2026-11.com.example:vms tank/b 16384", "above"),
+        ("share access allow iqn.2026-11.com.example:vms --network 10.0.0.0/99", "network"),
+        ("share access allow iqn.2026-11.com.example:vms", "--initiator"),
+    ] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains(word), "{line}: {said}");
+    }
+    let short = told(&lab, &format!("share chap set {TARGET} --user u"), "short\n").fails(1);
+    assert!(short.contains("12 to 255") && !short.contains("short"), "{short}");
+}
+
+/// Settings that this version does not understand close a door and open none.
+#[test]
+fn settings_that_cannot_be_understood_let_nobody_in() {
+    let lab = pool();
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let _daemon = lab.serve(SERVE);
+    let set = |property: &str| lab.run_args("millpond", ["zpool", "set", property, "tank"]);
+    let said = set(&format!("org.millpond:target:{TARGET}={{\"fence\":true}}"));
+    assert!(said.stderr.contains("not offered"), "{said:?}");
+    assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new());
+    let refused = ask(&lab, "/v1/served");
+    assert!(refused["served"][0]["refused"].as_str().unwrap().contains("no target"), "{refused}");
+    assert!(lab.run(&format!("share target create {TARGET}")).fails(1).contains("target destroy"));
+    lab.run(&format!("share target destroy {TARGET}")).ok();
+    assert_eq!(urls(&lab, "tank/a").len(), 2);
+    lab.run_args("millpond", ["zfs", "set", "org.millpond:lun=nonsense", "tank/b"]).ok();
+    assert_eq!(urls(&lab, "tank/b"), Vec::<String>::new());
+    lab.run("zfs inherit org.millpond:lun tank/b").ok();
+    assert_eq!(urls(&lab, "tank/b").len(), 2);
+}

@@ -1,0 +1,147 @@
+//! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides, whom it keeps out, and
+//! that data comes through whole.
+#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+mod support;
+
+use std::{path::Path, sync::Arc};
+
+use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
+use support::{Served, run, tool};
+
+const MIB: u64 = 1 << 20;
+
+/// Extensions of certificates: an authority, and somebody it vouches for.
+const CONFIG: &str = "\
+[req]
+distinguished_name = dn
+[dn]
+[authority]
+basicConstraints = critical,CA:TRUE
+keyUsage = keyCertSign
+[member]
+basicConstraints = critical,CA:FALSE
+subjectAltName = DNS:localhost,IP:127.0.0.1
+";
+
+/// An authority, and a server and a client it vouches for, in the files that libnbd, QEMU and we look for.
+async fn certificates(dir: &Path) -> Option<()> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    std::fs::write(at("config"), CONFIG).unwrap();
+    for who in ["ca", "server", "client"] {
+        let (key, certificate) = (at(&format!("{who}-key.pem")), at(&format!("{who}-cert.pem")));
+        let (subject, config) = (format!("/CN={who}"), at("config"));
+        let (authority, authority_key) = (at("ca-cert.pem"), at("ca-key.pem"));
+        let mut args = vec!["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
+        args.extend(["-nodes", "-days", "2", "-subj", &subject, "-config", &config]);
+        args.extend(["-keyout", &key, "-out", &certificate, "-extensions"]);
+        if who == "ca" {
+            args.push("authority");
+        } else {
+            args.extend(["member", "-CA", &authority, "-CAkey", &authority_key]);
+        }
+        run("openssl", &args).await?;
+    }
+    Some(())
+}
+
+fn tls(dir: &Path, verifies_clients: bool, is_required: bool) -> nbd::Tls {
+    let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+    let authority = verifies_clients.then(|| read("ca-cert.pem"));
+    let (chain, key) = (read("server-cert.pem"), read("server-key.pem"));
+    nbd::Tls::new(&chain, &key, authority.as_deref(), is_required).unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at >> 12) as u8).wrapping_mul(31) ^ (at as u8) | 1).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stock_clients_with_certificates_move_data_and_others_are_kept_out() {
+    let dir = tempfile::tempdir().unwrap();
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    let served = Served::tls(tls(dir.path(), true, true)).await;
+    let volume = Arc::new(MemVolume::new("tank/vm1", 16 * MIB, 4096));
+    served.registry.insert("tank/vm1", "", Arc::clone(&volume) as Arc<dyn BlockVolume>).unwrap();
+    let port = served.port;
+    let url = format!("nbds://localhost:{port}/tank/vm1?tls-certificates={}", dir.path().display());
+    let Some(json) = run("nbdinfo", &["--json", &url]).await else { return };
+    for fact in [r#""TLS": true"#, r#""structured": true"#, r#""export-size": 16777216"#] {
+        assert!(json.contains(fact), "{fact} is not in {json}");
+    }
+
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let mut data = pattern(16 << 20);
+    data[3 << 20..7 << 20].fill(0);
+    std::fs::write(&source, &data).unwrap();
+    run("nbdcopy", &["--flush", source.to_str().unwrap(), &url]).await.unwrap();
+    run("nbdcopy", &[&url, target.to_str().unwrap()]).await.unwrap();
+    assert!(std::fs::read(&target).unwrap() == data, "what comes back is what went in");
+
+    let object = format!("tls-creds-x509,id=t,endpoint=client,dir={}", dir.path().display());
+    let image = format!("driver=nbd,host=localhost,port={port},export=tank/vm1,tls-creds=t");
+    let copy = dir.path().join("copy");
+    let copy = copy.to_str().unwrap();
+    run("qemu-img", &["convert", "--object", &object, "--image-opts", &image, "-O", "raw", copy])
+        .await
+        .unwrap();
+    assert!(std::fs::read(copy).unwrap() == data, "QEMU reads the same");
+
+    // In the clear nothing is told, not even a list.
+    let plain = tool("nbdinfo", &["--list", &served.url("")]).await.unwrap();
+    assert!(!plain.status.success());
+    let plain = tool("nbdinfo", &["--size", &served.url("tank/vm1")]).await.unwrap();
+    assert!(!plain.status.success());
+    // A client that only knows the authority has no certificate to show.
+    let stranger = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join("ca-cert.pem"), stranger.path().join("ca-cert.pem")).unwrap();
+    let url = format!("nbds://localhost:{port}/tank/vm1?tls-certificates={}", stranger.path().display());
+    let refused = tool("nbdinfo", &["--size", &url]).await.unwrap();
+    assert!(!refused.status.success(), "no certificate, no service");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_tls_is_offered_both_ways_in_lead_to_the_same_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    let served = Served::tls(tls(dir.path(), false, false)).await;
+    let volume = Arc::new(MemVolume::new("tank/vm1", MIB, 4096));
+    let mut piece = Segments::new();
+    piece.push(Segment::Data(pattern(4096).into()));
+    volume.write(0, piece, Durability::Cached).await.unwrap();
+    served.registry.insert("tank/vm1", "", Arc::clone(&volume) as Arc<dyn BlockVolume>).unwrap();
+    let stranger = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join("ca-cert.pem"), stranger.path().join("ca-cert.pem")).unwrap();
+    let secure =
+        format!("nbds://localhost:{}/tank/vm1?tls-certificates={}", served.port, stranger.path().display());
+    for (url, is_secure) in [(secure, true), (served.url("tank/vm1"), false)] {
+        let Some(json) = run("nbdinfo", &["--json", &url]).await else { return };
+        assert!(json.contains(&format!(r#""TLS": {is_secure}"#)), "{json}");
+        let target = dir.path().join("target");
+        run("nbdcopy", &[&url, target.to_str().unwrap()]).await.unwrap();
+        let mut want = pattern(4096);
+        want.resize(MIB as usize, 0);
+        assert!(std::fs::read(&target).unwrap() == want);
+    }
+    served.stop().await;
+}
+
+#[test]
+fn certificates_of_no_use_are_refused_by_name() {
+    for (chain, key, says) in [
+        (&b""[..], &b""[..], "server's certificate cannot be used"),
+        (
+            &b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"[..],
+            &b"no key"[..],
+            "server's key",
+        ),
+    ] {
+        let error = nbd::Tls::new(chain, key, None, true).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}

@@ -1,0 +1,159 @@
+//! Who is connected and what they do, as values: the shape of `/v1/initiators` and of `millpond initiators`.
+//!
+//! Everything counts from login. Two answers give what happened between them.
+
+use serde::{Deserialize, Serialize};
+
+/// Answer of `/v1/initiators`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitiatorList {
+    /// A clock of the daemon, in nanoseconds: for the time between two answers.
+    pub at_ns: u64,
+    /// Upper ends of the buckets of latencies, microseconds, exclusive; the last one has no end.
+    pub latency_bounds: Vec<u64>,
+    /// iSCSI sessions, by initiator.
+    pub sessions: Vec<Session>,
+    /// NBD connections.
+    pub nbd: Vec<NbdClient>,
+}
+
+/// An iSCSI session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Initiator name.
+    pub initiator: String,
+    /// Where it came from.
+    pub address: String,
+    /// The portal it came in by.
+    pub portal: String,
+    /// That portal's group.
+    pub group: u16,
+    /// Target; empty of a discovery.
+    pub target: String,
+    /// The initiator's part of the session's identity, hexadecimal.
+    pub isid: String,
+    /// When it logged in, seconds since 1970.
+    pub since: u64,
+    /// The CHAP name it proved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// SCSI commands taken.
+    pub commands: u64,
+    /// Bytes received and sent, as data of commands.
+    pub bytes_in: u64,
+    /// See `bytes_in`.
+    pub bytes_out: u64,
+    /// By disk, those it has sent commands to.
+    pub luns: Vec<LunUse>,
+}
+
+/// What a session does with one disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LunUse {
+    /// Number.
+    pub lun: u16,
+    /// The volume or snapshot.
+    pub volume: String,
+    /// READ commands.
+    pub reads: u64,
+    /// WRITE commands.
+    pub writes: u64,
+    /// All others.
+    pub others: u64,
+    /// Reads that were answered from memory at once.
+    pub from_memory: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Commands under way now.
+    pub under_way: u64,
+    /// Sum of the latencies of reads and writes, nanoseconds, from the request to its answer.
+    pub busy_ns: u64,
+    /// Reads and writes by latency, see `latency_bounds`.
+    pub latency: Vec<u64>,
+    /// This session's port is registered for persistent reservations.
+    pub registered: bool,
+    /// And holds one, of this type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<String>,
+}
+
+/// An NBD connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NbdClient {
+    /// Ascending in the life of the daemon.
+    pub id: u64,
+    /// Where it came from.
+    pub address: String,
+    /// The volume; nothing while it has not chosen one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// READ requests.
+    pub reads: u64,
+    /// WRITE requests.
+    pub writes: u64,
+    /// All others.
+    pub others: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+}
+
+impl LunUse {
+    /// What happened since an earlier answer.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        let then = |at: usize| before.latency.get(at).copied().unwrap_or(0);
+        Self {
+            reads: less(self.reads, before.reads),
+            writes: less(self.writes, before.writes),
+            others: less(self.others, before.others),
+            from_memory: less(self.from_memory, before.from_memory),
+            read_bytes: less(self.read_bytes, before.read_bytes),
+            write_bytes: less(self.write_bytes, before.write_bytes),
+            busy_ns: less(self.busy_ns, before.busy_ns),
+            latency: self.latency.iter().enumerate().map(|(at, now)| less(*now, then(at))).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Average latency of reads and writes, nanoseconds.
+    #[must_use]
+    pub fn average_ns(&self) -> Option<u64> {
+        self.busy_ns.checked_div(self.reads + self.writes)
+    }
+
+    /// The latency, in microseconds, that so many percent of the reads and writes stay below.
+    #[must_use]
+    pub fn quantile_us(&self, bounds: &[u64], percent: u64) -> Option<u64> {
+        let total: u64 = self.latency.iter().sum();
+        let wanted = (total * percent).div_ceil(100);
+        let mut seen = 0;
+        for (count, bound) in self.latency.iter().zip(bounds) {
+            seen += count;
+            if total > 0 && seen >= wanted {
+                return Some(*bound);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_what_happened_between_two_answers() {
+        let bounds = [1, 2, 4];
+        let before = LunUse { reads: 1, latency: vec![1, 0, 0], ..LunUse::default() };
+        let now = LunUse { reads: 101, busy_ns: 5000, latency: vec![1, 98, 2], ..LunUse::default() };
+        let between = now.since(&before);
+        assert_eq!((between.reads, between.average_ns()), (100, Some(50)));
+        assert_eq!((between.quantile_us(&bounds, 50), between.quantile_us(&bounds, 99)), (Some(2), Some(4)));
+        assert_eq!(LunUse::default().quantile_us(&bounds, 99), None);
+    }
+}

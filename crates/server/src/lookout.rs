@@ -1,0 +1,124 @@
+//! What hosts and operators are to hear of disks without asking: that the room for a thin one runs short, that it has
+//! another size, that the reservations kept with it cannot be read.
+//!
+//! Every ten seconds each disk is looked at: a few numbers in memory, microseconds for a hundred disks.
+//!
+//! A thin disk has less room than its hosts think. They are warned (unit attention 38h/07h) when less than a tenth of
+//! the disk can still be written, or less than what the disk has not taken yet, whichever is smaller: a disk whose space
+//! is reserved never warns. What `millpond share set thin-threshold=…` says comes before that.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use block::{Identity, Space};
+use iscsi::Targets;
+use serde_json::{Map, json};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    events::{About, Journal, names},
+    hostid,
+    ops::pool_of,
+    serving::Serving,
+    shares::Threshold,
+};
+
+/// How often.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Looks until nothing is served any more.
+pub(crate) async fn run(serving: Weak<Serving>, journal: Arc<Journal>) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = BTreeSet::new();
+    loop {
+        ticks.tick().await;
+        let Some(serving) = serving.upgrade() else { return };
+        look(serving.targets(), &|name| serving.threshold(name), &journal, &mut told);
+    }
+}
+
+/// Looks once. `wished` is what was set for a volume; `told` are the disks whose reservations were found unreadable before.
+fn look(targets: &Targets, wished: &dyn Fn(&str) -> Threshold, journal: &Journal, told: &mut BTreeSet<u64>) {
+    let mut unreadable = BTreeSet::new();
+    for (_, unit) in targets.list().iter().flat_map(|target| target.luns()) {
+        let volume = unit.volume();
+        match volume.space() {
+            Some(space) => {
+                let size = volume.geometry().size;
+                let usual = threshold(size, space);
+                unit.set_threshold(wished(&volume.identity().name).bytes(size, usual));
+            }
+            None => unit.announce(),
+        }
+        if unit.reservations_unreadable() {
+            let identity = volume.identity();
+            if unreadable.insert(identity.guid) && !told.contains(&identity.guid) {
+                tell(&identity, journal);
+            }
+        }
+    }
+    *told = unreadable;
+}
+
+/// Bytes available below which hosts are warned.
+fn threshold(size: u64, space: Space) -> u64 {
+    (size / 10).min(size.saturating_sub(space.used))
+}
+
+fn tell(identity: &Identity, journal: &Journal) {
+    let name = &identity.name;
+    let message = format!(
+        "the persistent reservations kept with '{name}' cannot be read: a newer version wrote them, or they were damaged. \
+         Every initiator is refused with RESERVATION CONFLICT, because nobody knows who was fenced. Serve the pool with the \
+         version that wrote them; or make sure that no fenced host can still write, and clear them from any host: \
+         sg_persist --out --register-ignore --param-sark=0x1 DISK; sg_persist --out --clear --param-rk=0x1 DISK"
+    );
+    tracing::error!("{message}");
+    let mut pairs = Map::new();
+    pairs.insert("dataset".to_owned(), json!(name));
+    pairs.insert("message".to_owned(), json!(message));
+    let (class, pairs) = names::millpond("sysevent", "reservations_unreadable", pairs);
+    let about = About { pool: pool_of(name).to_owned(), guid: identity.pool_guid };
+    journal.add(&about, &class, (hostid::now(), 0), pairs, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use block::{Keeper as _, MemKeeper, MemVolume};
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn a_thin_disk_warns_at_a_tenth_and_one_that_has_all_it_may_want_never() {
+        let warned = |used, available| available < threshold(1000, Space { used, available });
+        assert!(warned(0, 99) && !warned(0, 100));
+        assert!(warned(950, 49) && !warned(950, 50), "no more than 50 can be asked for");
+        assert!(!warned(1000, 0) && !warned(1100, 0));
+    }
+
+    #[tokio::test]
+    async fn reservations_that_cannot_be_read_are_told_once_with_the_remedy() {
+        let targets = Targets::new(iscsi::Config::default());
+        let keeper = Arc::new(MemKeeper::default());
+        keeper.store(Bytes::from_static(b"of another version")).await.unwrap();
+        let volume = MemVolume::new("tank/csv", 1 << 20, 8192).with_keeper(keeper);
+        targets.add("iqn.2026-11.io.millpond:tank:csv", Arc::new(volume)).unwrap();
+        targets
+            .add("iqn.2026-11.io.millpond:tank:other", Arc::new(MemVolume::new("tank/other", 1 << 20, 8192)))
+            .unwrap();
+        let (journal, mut told) = (Journal::default(), BTreeSet::new());
+        let usual = |_: &str| Threshold::Auto;
+        look(&targets, &usual, &journal, &mut told);
+        look(&targets, &usual, &journal, &mut told);
+        let said = journal.since(0, None);
+        assert_eq!(said.len(), 1);
+        assert_eq!(said[0].zevent.class, "sysevent.io.millpond.reservations_unreadable");
+        assert_eq!(said[0].zevent.pairs["dataset"], json!("tank/csv"));
+        assert!(said[0].zevent.pairs["message"].as_str().unwrap().contains("--clear"));
+    }
+}

@@ -1,0 +1,226 @@
+//! Logical units by the names of COMSTAR's `stmfadm`: what Proxmox's "ZFS over iSCSI" asks a storage server to do.
+//!
+//! ```text
+//!   create-lu   the volume has a name (32 digits)      add-view     and a LUN
+//!   delete-lu   both are gone, and remembered          import-lu    the name is back; a view gets the LUN it had
+//! ```
+//!
+//! The name is for those who manage. What hosts know the disk by is made of guids, as ever: a volume that is destroyed and
+//! created again under its name would otherwise be taken for the old one.
+
+use iscsi::iqn;
+use pool::dsl::{DatasetKind, HeadKind};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Answer, Failure,
+    host::Cx,
+    pool_of,
+    properties::{effective, lookup},
+    shares::{Edits, Now, apply, free_for_lun},
+};
+use crate::shares::{LogicalUnitName, Place, TargetConfig, naa, property};
+
+/// What is done to a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum LuChange {
+    /// `create-lu`
+    Create {
+        /// What stands before the dataset's name: `/dev/zvol/rdsk`.
+        base: String,
+        /// 32 hexadecimal digits; without, what hosts know it by.
+        #[serde(default)]
+        guid: Option<String>,
+        /// Whether initiators find the write cache on; as it is without.
+        #[serde(default)]
+        write_cache: Option<bool>,
+    },
+    /// `delete-lu`
+    Delete,
+    /// `import-lu`
+    Import {
+        /// What stands before the dataset's name.
+        base: String,
+    },
+    /// `modify-lu`
+    Modify {
+        /// Bytes it is to have: those of the volume.
+        #[serde(default)]
+        size: Option<u64>,
+        /// Whether initiators find the write cache on.
+        #[serde(default)]
+        write_cache: Option<bool>,
+    },
+    /// `add-view`
+    View {
+        /// Target; the pool's default or only one without.
+        #[serde(default)]
+        target: Option<String>,
+        /// Number; the one it had, or the lowest free one without.
+        #[serde(default)]
+        lun: Option<u16>,
+    },
+    /// `remove-view`
+    Unview,
+}
+
+fn write_cache(edits: &mut Edits, volume: &str, on: Option<bool>) {
+    if let Some(on) = on {
+        edits.dataset(volume, property::WRITE_CACHE, Some(if on { "on" } else { "off" }.to_owned()));
+    }
+}
+
+/// Whether it can be the name of a logical unit.
+fn guid(text: &str) -> Result<String, String> {
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| text.to_ascii_lowercase()).ok_or_else(|| format!("'{text}' is not 32 hexadecimal digits"))
+}
+
+/// Does it to a volume. The answer to [`LuChange::Create`] and [`LuChange::Import`] is the name.
+pub(crate) async fn change(cx: &Cx<'_>, volume: &str, change: LuChange) -> Result<Answer, Failure> {
+    let what = format!("cannot change logical unit '{volume}'");
+    let held = cx.host.writable(pool_of(volume)).await.map_err(|error| error.of_dataset(&what, volume))?;
+    let view = held.view();
+    let dataset = lookup(&view, volume).await?;
+    if dataset.head_kind() != HeadKind::Volume || dataset.kind() != DatasetKind::Head {
+        return Err(Failure::because(&what, "it is not a volume"));
+    }
+    if let LuChange::Modify { size: Some(size), .. } = change {
+        let has = effective(&dataset).await?.number("volsize").unwrap_or(0);
+        if size != has {
+            let why = format!(
+                "the volume has {has} bytes and not {size}: a logical unit is as large as its volume\nto change both: 'zfs set \
+                 volsize={size} {volume}'"
+            );
+            return Err(Failure::because(&what, why));
+        }
+    }
+    let now = Now::read(&view).await.map_err(|why| Failure::because(&what, why))?;
+    if matches!(change, LuChange::Create { .. }) {
+        free_for_lun(cx, &now, volume).map_err(|why| Failure::because(&what, why))?;
+    }
+    let planned = plan(&now, volume, &naa(&view, &dataset), change);
+    let (edits, lines) = planned.map_err(|why| Failure::because(&what, why))?;
+    let warnings = match edits {
+        Some(edits) => apply(cx, &held, &what, edits).await?,
+        None => Vec::new(),
+    };
+    Ok(Answer { lines, warnings, ..Answer::default() })
+}
+
+fn plan(
+    now: &Now,
+    volume: &str,
+    naa: &str,
+    change: LuChange,
+) -> Result<(Option<Edits>, Vec<String>), String> {
+    let share = now.volumes.get(volume).ok_or("it is not a volume")?;
+    let mut edits = Edits::default();
+    // One that got its LUN from 'millpond share' is known by what hosts call it.
+    let known = share.name.clone().or_else(|| {
+        let base = "/dev/zvol/rdsk".to_owned();
+        let name = LogicalUnitName { guid: naa.to_owned(), base, deleted: false, was: None };
+        share.place.is_some().then_some(name)
+    });
+    let keep = |edits: &mut Edits, name: &LogicalUnitName| -> Result<(), String> {
+        let text = crate::shares::to_text(name)?;
+        edits.dataset(volume, property::LU, Some(text));
+        Ok(())
+    };
+    let there =
+        || known.clone().filter(|name| !name.deleted).ok_or_else(|| "there is no logical unit".to_owned());
+    let mut lines = Vec::new();
+    match change {
+        LuChange::Create { base, guid: wanted, write_cache: cache } => {
+            let wanted = wanted.as_deref().map(guid).transpose()?;
+            if let Some(active) = known.as_ref().filter(|name| !name.deleted)
+                && wanted.as_ref().is_some_and(|wanted| *wanted != active.guid)
+            {
+                return Err(format!("it is logical unit {} already; delete that first", active.guid));
+            }
+            let guid = wanted.or_else(|| known.as_ref().map(|name| name.guid.clone()));
+            let guid = guid.unwrap_or_else(|| naa.to_owned());
+            for (other, share) in now.volumes.iter().filter(|(other, _)| *other != volume) {
+                match share.name.as_ref().filter(|name| name.guid == guid) {
+                    Some(name) if name.deleted => edits.dataset(other, property::LU, None),
+                    Some(_) => return Err(format!("'{other}' is logical unit {guid}")),
+                    None => {}
+                }
+            }
+            let was = known.and_then(|name| name.was);
+            keep(&mut edits, &LogicalUnitName { guid: guid.clone(), base, deleted: false, was })?;
+            write_cache(&mut edits, volume, cache);
+            lines.push(guid);
+        }
+        LuChange::Delete => {
+            let was = share.place.as_ref().map(Place::to_string);
+            let name = there()?;
+            let was = was.or_else(|| name.was.clone());
+            keep(&mut edits, &LogicalUnitName { deleted: true, was, ..name })?;
+            edits.dataset(volume, property::LUN, None);
+        }
+        LuChange::Import { base } => {
+            let name = known.ok_or(
+                "it never was a logical unit: there is nothing to import; create one with create-lu",
+            )?;
+            lines.push(name.guid.clone());
+            if !name.deleted {
+                return Ok((None, lines));
+            }
+            keep(&mut edits, &LogicalUnitName { deleted: false, base, ..name })?;
+        }
+        LuChange::Modify { write_cache: cache, .. } => {
+            there()?;
+            if cache.is_none() {
+                return Ok((None, lines));
+            }
+            write_cache(&mut edits, volume, cache);
+        }
+        LuChange::View { target, lun } => {
+            let name = there()?;
+            let (target, create) = match target {
+                Some(target) => (target.to_ascii_lowercase(), false),
+                None => default_target(now, pool_of(volume))?,
+            };
+            match create {
+                true => edits.pool(
+                    property::target(&target),
+                    &TargetConfig { default: true, ..TargetConfig::default() },
+                )?,
+                false => drop(now.target(&target)?),
+            }
+            let was: Option<Place> = name.was.as_ref().and_then(|was| was.parse().ok());
+            let before = was.filter(|was| was.target == target && !now.luns(&target).contains_key(&was.lun));
+            let lun = lun.or_else(|| before.filter(|_| share.place.is_none()).map(|was| was.lun));
+            let Some(place) = now.place(volume, &target, lun)? else { return Ok((None, lines)) };
+            edits.dataset(volume, property::LUN, Some(place.to_string()));
+            keep(&mut edits, &LogicalUnitName { was: None, ..name })?;
+        }
+        LuChange::Unview => {
+            let name = there()?;
+            let Some(place) = &share.place else { return Ok((None, lines)) };
+            edits.dataset(volume, property::LUN, None);
+            keep(&mut edits, &LogicalUnitName { was: Some(place.to_string()), ..name })?;
+        }
+    }
+    Ok((Some(edits), lines))
+}
+
+/// Where a view goes that names no target, and whether that has to be created: the pool's default, or its only one, or one
+/// named after the pool.
+fn default_target(now: &Now, pool: &str) -> Result<(String, bool), String> {
+    let mut targets = now.shares.targets.iter();
+    if let Some((iqn, _)) = targets.clone().find(|(_, share)| share.config.default) {
+        return Ok((iqn.clone(), false));
+    }
+    match (targets.next(), targets.next()) {
+        (None, _) => Ok((iqn::for_dataset(pool), true)),
+        (Some((iqn, _)), None) => Ok((iqn.clone(), false)),
+        _ => Err(
+            "the pool has several targets: name one with --target-group (in Proxmox: comstar_tg), or say which is meant with \
+             'millpond share target set IQN --default on'"
+                .to_owned(),
+        ),
+    }
+}

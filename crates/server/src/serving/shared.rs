@@ -1,0 +1,147 @@
+//! Targets that were set up: created, changed and removed as the pools' properties say. Whoever would not be let in any
+//! more is out at once.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
+
+use iscsi::{Access, Offer, Target};
+
+use super::Serving;
+use crate::shares::{Credential, PoolShares, Rule};
+
+/// What pools have said so far.
+#[derive(Default)]
+pub(super) struct Shared {
+    targets: BTreeMap<String, Owned>,
+    discovery: BTreeMap<String, (Rule, Vec<Credential>)>,
+}
+
+struct Owned {
+    pool: String,
+    target: Arc<Target>,
+}
+
+impl Serving {
+    /// The target of this name, which must be of this pool.
+    pub(super) fn shared_target(&self, pool: &str, iqn: &str) -> Result<Arc<Target>, String> {
+        match self.shared.lock().targets.get(iqn) {
+            Some(owned) if owned.pool == pool => Ok(Arc::clone(&owned.target)),
+            Some(owned) => Err(format!("target {iqn} is of pool '{}'", owned.pool)),
+            None => Err(format!("there is no target {iqn}: 'millpond share target create {iqn}'")),
+        }
+    }
+
+    /// How many initiators are logged in to it.
+    pub(crate) fn sessions_of(&self, iqn: &str) -> usize {
+        self.targets.sessions().iter().filter(|session| session.target == iqn).count()
+    }
+
+    /// The targets of a pool are these from now on. What cannot be done is a sentence each.
+    pub(super) fn follow_targets(&self, pool: &str, shares: &PoolShares) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut shared = self.shared.lock();
+        let gone: Vec<String> = shared
+            .targets
+            .iter()
+            .filter(|(iqn, owned)| owned.pool == pool && !shares.targets.contains_key(*iqn))
+            .map(|(iqn, _)| iqn.clone())
+            .collect();
+        for iqn in gone {
+            shared.targets.remove(&iqn);
+            self.targets.remove(&iqn);
+            // Its disks went with it; they are offered anew if they have another place.
+            let mut entries = self.entries.lock();
+            let left = entries.iter().filter(|(_, entry)| {
+                entry.disk.as_ref().is_some_and(|disk| !entry.plan.own && disk.target.iqn() == iqn)
+            });
+            let left: Vec<String> = left.map(|(name, _)| name.clone()).collect();
+            for name in left {
+                entries.remove(&name);
+                self.registry.remove(&name);
+            }
+        }
+        for (iqn, share) in &shares.targets {
+            match shared.targets.entry(iqn.clone()) {
+                Entry::Occupied(owned) if owned.get().pool != pool => {
+                    problems.push(format!(
+                        "target {iqn} of pool '{pool}' is not offered: pool '{}' has one of this name",
+                        owned.get().pool
+                    ));
+                }
+                Entry::Occupied(owned) => {
+                    let target = &owned.get().target;
+                    target.set_access(share.access.clone());
+                    target.set_groups(share.config.groups.clone());
+                    let ended = self.targets.enforce(target);
+                    if ended > 0 {
+                        tracing::info!(iqn, ended, "iscsi: sessions ended: they are no longer allowed");
+                    }
+                }
+                Entry::Vacant(place) => {
+                    let offer = Offer { access: share.access.clone(), groups: share.config.groups.clone() };
+                    match self.targets.create(iqn, offer) {
+                        Ok(target) => {
+                            place.insert(Owned { pool: pool.to_owned(), target });
+                        }
+                        Err(error) => problems.push(format!("target {iqn} is not offered: {error}")),
+                    }
+                }
+            }
+        }
+        match &shares.discovery {
+            Some(discovery) => shared.discovery.insert(pool.to_owned(), discovery.clone()),
+            None => shared.discovery.remove(pool),
+        };
+        match discovery(&shared.discovery) {
+            Ok(access) => self.targets.set_discovery(access),
+            Err(why) => {
+                // Nobody, until it is put right.
+                let rule = Rule { initiators: Some(Vec::new()), networks: None };
+                self.targets.set_discovery(rule.access(&[]).unwrap_or_default());
+                problems.push(format!("nobody may discover: {why}"));
+            }
+        }
+        problems
+    }
+}
+
+/// Discovery is the server's: what its pools say of it is added up.
+fn discovery(pools: &BTreeMap<String, (Rule, Vec<Credential>)>) -> Result<Access, String> {
+    let together = |list: &dyn Fn(&Rule) -> Option<Vec<String>>| -> Option<Vec<String>> {
+        let all: Option<Vec<Vec<String>>> = pools.values().map(|(rule, _)| list(rule)).collect();
+        all.filter(|all| !all.is_empty()).map(|all| all.concat())
+    };
+    let rule = Rule {
+        initiators: together(&|rule| rule.initiators.clone()),
+        networks: together(&|rule| rule.networks.clone()),
+    };
+    let credentials: Vec<Credential> =
+        pools.values().flat_map(|(_, credentials)| credentials.iter().cloned()).collect();
+    rule.access(&credentials).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pools_say_of_discovery_is_added_up() {
+        let rule = |names: &[&str]| Rule {
+            initiators: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            networks: None,
+        };
+        let mut pools = BTreeMap::new();
+        let peer = "192.0.2.1".parse().unwrap();
+        assert!(discovery(&pools).unwrap().admits("iqn.a:x", peer));
+        pools.insert("a".to_owned(), (rule(&["iqn.a:x"]), Vec::new()));
+        pools.insert("b".to_owned(), (rule(&["iqn.b:*"]), Vec::new()));
+        let both = discovery(&pools).unwrap();
+        assert!(
+            both.admits("iqn.a:x", peer) && both.admits("iqn.b:y", peer) && !both.admits("iqn.c:z", peer)
+        );
+        pools.insert("c".to_owned(), (Rule::default(), Vec::new()));
+        assert!(discovery(&pools).unwrap().admits("iqn.c:z", peer));
+    }
+}

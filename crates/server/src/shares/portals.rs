@@ -1,0 +1,305 @@
+//! Where iSCSI listens: the addresses the daemon was given, and those its pools want, which come and go with them.
+//!
+//! ```text
+//!   serve --iscsi ─┐
+//!   pool A wants ──┼─▶ settle ─▶ bind what is missing, close what nobody wants any more, tell the targets
+//!   pool B wants ──┘       ▲
+//!                          └── every ten seconds, while an address cannot be had
+//! ```
+//!
+//! A pool may come to a host before its address does (a failover, a network that is not up yet): what cannot be bound is
+//! tried again until it can. Nobody is let in before [`Portals::start`]: an initiator that comes while pools are being
+//! opened waits instead of being told that there is no such target.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use iscsi::{Portal, Server, Targets};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
+
+use super::config::PortalConfig;
+
+/// How often an address that cannot be had is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Portal group of addresses that nobody gave one.
+const GROUP: u16 = 1;
+
+/// A portal as it is now.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) address: SocketAddr,
+    pub(crate) group: u16,
+    /// Why it does not listen.
+    pub(crate) problem: Option<String>,
+}
+
+/// The listeners of a daemon. See the module.
+pub(crate) struct Portals {
+    targets: Arc<Targets>,
+    state: tokio::sync::Mutex<State>,
+    shown: Mutex<Vec<Shown>>,
+    /// Something could not be bound.
+    missing: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Addresses that the daemon was given, as they were bound.
+    fixed: Vec<SocketAddr>,
+    wanted: BTreeMap<String, Vec<PortalConfig>>,
+    listening: BTreeMap<SocketAddr, Listener>,
+    /// Closed, and still finishing what is under way.
+    leaving: Vec<Running>,
+    started: bool,
+    stopped: bool,
+}
+
+struct Listener {
+    /// Until it is started.
+    server: Option<Server>,
+    stop: watch::Sender<bool>,
+    task: Option<Running>,
+}
+
+/// A server at work; whoever no longer waits for its end ends it at once.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Listener {
+    fn new(server: Server) -> Self {
+        Self { server: Some(server), stop: watch::Sender::new(false), task: None }
+    }
+
+    fn start(&mut self) {
+        let Some(server) = self.server.take() else { return };
+        let mut stopping = self.stop.subscribe();
+        self.task = Some(Running(tokio::spawn(server.run(async move {
+            // An error means that the sender is gone, which is a stop, too.
+            let _stopped = stopping.wait_for(|stop| *stop).await;
+        }))));
+    }
+
+    fn stop(self) -> Option<Running> {
+        self.stop.send_replace(true);
+        self.task
+    }
+}
+
+impl Portals {
+    /// Those that listen already, in the order they were given.
+    ///
+    /// # Errors
+    /// One does not say where it listens.
+    pub(crate) fn new(targets: Arc<Targets>, servers: Vec<Server>) -> io::Result<Arc<Self>> {
+        let mut state = State::default();
+        for server in servers {
+            for address in server.local_addrs()? {
+                state.fixed.push(address);
+            }
+            if let Some(address) = state.fixed.last() {
+                state.listening.insert(*address, Listener::new(server));
+            }
+        }
+        let shown =
+            state.fixed.iter().map(|address| Shown { address: *address, group: GROUP, problem: None });
+        let shown: Vec<Shown> = shown.collect();
+        targets.set_portals(shown.iter().map(|shown| Portal::from(shown.address)).collect());
+        let (shown, state) = (Mutex::new(shown), tokio::sync::Mutex::new(state));
+        Ok(Arc::new(Self { targets, state, shown, missing: Notify::new() }))
+    }
+
+    /// All of them, those that were given to the daemon first.
+    pub(crate) fn list(&self) -> Vec<Shown> {
+        self.shown.lock().clone()
+    }
+
+    /// A pool wants these from now on; none: no longer any. What could not be bound is a sentence each.
+    pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
+        let mut state = self.state.lock().await;
+        let same = state.wanted.get(pool).map_or(portals.is_empty(), |before| before == portals);
+        if same {
+            return Vec::new();
+        }
+        state.wanted.remove(pool);
+        if !portals.is_empty() {
+            state.wanted.insert(pool.to_owned(), portals.to_vec());
+        }
+        self.settle(&mut state).await;
+        let mine: BTreeSet<SocketAddr> = portals.iter().map(|portal| portal.address).collect();
+        let shown = self.shown.lock();
+        let failed = shown.iter().filter(|shown| mine.contains(&shown.address));
+        let sentence = |shown: &Shown| {
+            let why = shown.problem.as_ref()?;
+            Some(format!(
+                "portal {} does not listen: {why}; it is tried again every {} seconds",
+                shown.address,
+                RETRY.as_secs()
+            ))
+        };
+        failed.filter_map(sentence).collect()
+    }
+
+    /// Makes it so.
+    async fn settle(&self, state: &mut State) {
+        if state.stopped {
+            return;
+        }
+        let mut groups: BTreeMap<SocketAddr, u16> =
+            state.fixed.iter().map(|address| (*address, GROUP)).collect();
+        let mut order = state.fixed.clone();
+        for portal in state.wanted.values().rev().flatten() {
+            if groups.insert(portal.address, portal.group).is_none() {
+                order.push(portal.address);
+            }
+        }
+        let unwanted: Vec<SocketAddr> =
+            state.listening.keys().filter(|address| !groups.contains_key(address)).copied().collect();
+        for address in unwanted {
+            let task = state.listening.remove(&address).and_then(Listener::stop);
+            state.leaving.extend(task);
+        }
+        state.leaving.retain(|task| !task.0.is_finished());
+        let mut shown = Vec::new();
+        for address in order {
+            let problem = match covers(state, address) {
+                true => None,
+                false => match Server::bind(Arc::clone(&self.targets), &[address]).await {
+                    Ok(server) => {
+                        let mut listener = Listener::new(server);
+                        if state.started {
+                            listener.start();
+                        }
+                        state.listening.insert(address, listener);
+                        tracing::info!(%address, "iscsi: portal listens");
+                        None
+                    }
+                    Err(error) => Some(error.to_string()),
+                },
+            };
+            let group = groups.get(&address).copied().unwrap_or(GROUP);
+            shown.push(Shown { address, group, problem });
+        }
+        let portals = shown.iter().filter(|shown| shown.problem.is_none());
+        let portals = portals.map(|shown| Portal { address: shown.address, group: shown.group });
+        self.targets.set_portals(portals.collect());
+        if shown.iter().any(|shown| shown.problem.is_some()) {
+            self.missing.notify_one();
+        }
+        *self.shown.lock() = shown;
+    }
+
+    /// Lets initiators in.
+    pub(crate) async fn start(&self) {
+        let mut state = self.state.lock().await;
+        state.started = true;
+        state.listening.values_mut().for_each(Listener::start);
+    }
+
+    /// Tries again what could not be bound, for ever.
+    pub(crate) async fn retry(&self) {
+        loop {
+            self.missing.notified().await;
+            tokio::time::sleep(RETRY).await;
+            let mut state = self.state.lock().await;
+            self.settle(&mut state).await;
+        }
+    }
+
+    /// No new connections; returns when the last one has closed.
+    pub(crate) async fn stop(&self) {
+        let tasks: Vec<Running> = {
+            let mut state = self.state.lock().await;
+            state.stopped = true;
+            let listening = std::mem::take(&mut state.listening);
+            let tasks: Vec<_> = listening.into_values().filter_map(Listener::stop).collect();
+            state.leaving.drain(..).chain(tasks).collect()
+        };
+        for mut task in tasks {
+            // A server that failed has no connections either.
+            let _ended = (&mut task.0).await;
+        }
+    }
+}
+
+/// Whether somebody listens there already, perhaps at every address of that port.
+fn covers(state: &State, address: SocketAddr) -> bool {
+    state.listening.keys().any(|open| {
+        *open == address
+            || (open.port() == address.port()
+                && open.ip().is_unspecified()
+                && (open.is_ipv6() || address.is_ipv4()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn portal(address: SocketAddr, group: u16) -> PortalConfig {
+        PortalConfig { address, group }
+    }
+
+    #[tokio::test]
+    async fn portals_come_and_go_with_their_pools() {
+        let targets = Targets::new(iscsi::Config::default());
+        let here: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let server = Server::bind(Arc::clone(&targets), &[here]).await.unwrap();
+        let portals = Portals::new(Arc::clone(&targets), vec![server]).unwrap();
+        let fixed = portals.list()[0].address;
+        portals.start().await;
+        // A port that is free now.
+        let free = {
+            let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            probe.local_addr().unwrap()
+        };
+        assert_eq!(portals.want("tank", &[portal(free, 2), portal(fixed, 3)]).await, Vec::<String>::new());
+        assert_eq!(targets.portals().iter().map(|p| p.group).collect::<Vec<_>>(), [3, 2]);
+        tokio::net::TcpStream::connect(free).await.unwrap();
+        portals.want("tank", &[]).await;
+        assert_eq!(targets.portals().len(), 1);
+        for _ in 0..200 {
+            if tokio::net::TcpStream::connect(free).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(tokio::net::TcpStream::connect(free).await.is_err());
+        portals.stop().await;
+        assert!(tokio::net::TcpStream::connect(fixed).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_somebody_else_has_is_tried_until_it_is_free() {
+        let targets = Targets::new(iscsi::Config::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let said = portals.want("tank", &[portal(address, 1)]).await;
+        assert!(said[0].contains("does not listen"), "{said:?}");
+        assert!(targets.portals().is_empty() && portals.list()[0].problem.is_some());
+        let retry = tokio::spawn({
+            let portals = Arc::clone(&portals);
+            async move { portals.retry().await }
+        });
+        drop(taken);
+        tokio::time::sleep(RETRY * 3).await;
+        assert!(portals.list()[0].problem.is_none());
+        retry.abort();
+        portals.stop().await;
+    }
+}

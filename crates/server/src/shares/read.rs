@@ -1,0 +1,378 @@
+//! What a pool's properties say about offering, and what that comes to for each volume.
+
+use std::collections::BTreeMap;
+
+use block::Identity;
+use iscsi::Access;
+use pool::{
+    Pool,
+    dmu::ReadError,
+    dsl::{Dataset, DatasetKind},
+    props::{PoolProperties, PropertySet, Source},
+};
+
+use super::config::{
+    Credential, LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, block,
+    offering, property, targets, threshold, write_cache,
+};
+use crate::{api::share as api, host::chain};
+
+/// A target, understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TargetShare {
+    pub(crate) config: TargetConfig,
+    pub(crate) credentials: Vec<Credential>,
+    pub(crate) access: Access,
+}
+
+/// What a pool says of targets, portals and discovery.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PoolShares {
+    pub(crate) targets: BTreeMap<String, TargetShare>,
+    pub(crate) portals: Vec<PortalConfig>,
+    /// None: nothing is said.
+    pub(crate) discovery: Option<(Rule, Vec<Credential>)>,
+    /// What could not be understood, a sentence each.
+    pub(crate) problems: Vec<String>,
+}
+
+/// A property's JSON; none if it is not there.
+fn json<T: serde::de::DeserializeOwned>(
+    users: &BTreeMap<String, String>,
+    name: &str,
+) -> Result<Option<T>, String> {
+    match users.get(name) {
+        // What is said of a secret's text must not quote it.
+        Some(text) => match serde_json::from_str(text) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) if property::is_secret(name) => Err(format!("property '{name}' cannot be understood")),
+            Err(error) => Err(format!("property '{name}' cannot be understood: {error}")),
+        },
+        None => Ok(None),
+    }
+}
+
+impl PoolShares {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The pool's properties cannot be read.
+    pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
+        Ok(Self::of(&PoolProperties::users(pool).await?))
+    }
+
+    fn of(users: &BTreeMap<String, String>) -> Self {
+        let mut shares = Self::default();
+        for (iqn, config) in targets(users) {
+            let read = || {
+                let config = config.map_err(|why| {
+                    format!("property '{}' cannot be understood: {why}", property::target(&iqn))
+                })?;
+                let credentials: Vec<Credential> =
+                    json(users, &property::chap(Some(&iqn)))?.unwrap_or_default();
+                let access = config.access.access(&credentials).map_err(|error| error.to_string())?;
+                Ok(TargetShare { config, credentials, access })
+            };
+            match read() {
+                Ok(target) => {
+                    shares.targets.insert(iqn, target);
+                }
+                Err::<_, String>(why) => shares.problems.push(format!("target {iqn} is not offered: {why}")),
+            }
+        }
+        match json(users, property::PORTALS) {
+            Ok(portals) => shares.portals = portals.unwrap_or_default(),
+            Err(why) => shares.problems.push(why),
+        }
+        let discovery = json::<Rule>(users, property::DISCOVERY)
+            .and_then(|rule| Ok((rule, json::<Vec<Credential>>(users, &property::chap(None))?)));
+        match discovery {
+            Ok((None, None)) => {}
+            Ok((rule, credentials)) => {
+                shares.discovery = Some((rule.unwrap_or_default(), credentials.unwrap_or_default()));
+            }
+            Err(why) => {
+                shares.discovery = Some((Rule { initiators: Some(Vec::new()), networks: None }, Vec::new()));
+                shares.problems.push(format!("nobody may discover: {why}"));
+            }
+        }
+        shares
+    }
+}
+
+/// What the properties of a volume or snapshot say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VolumeShare {
+    pub(crate) offer: Offering,
+    /// Its own LUN.
+    pub(crate) place: Option<Place>,
+    /// Its own name for `stmfadm`.
+    pub(crate) name: Option<LogicalUnitName>,
+    /// Somebody decides by LUNs who gets it, or, of a snapshot, who gets its volume.
+    pub(crate) managed: bool,
+    pub(crate) block: u32,
+    pub(crate) write_cache: bool,
+    pub(crate) threshold: Threshold,
+    /// What cannot be understood: then it is not offered.
+    pub(crate) problem: Option<String>,
+}
+
+impl VolumeShare {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub(crate) async fn read(dataset: &Dataset) -> Result<Self, ReadError> {
+        let head = dataset.name().split('@').next().unwrap_or_default();
+        Ok(Self::of(&PropertySet::users(dataset).await?, head))
+    }
+
+    fn of(users: &[(String, String, Source)], head: &str) -> Self {
+        let mut share = Self { block: 512, write_cache: true, ..Self::default() };
+        let mut problem = None;
+        for (name, text, source) in users {
+            let is_own = *source == Source::Local;
+            // A snapshot shows what its volume has.
+            let of_volume = matches!(source, Source::Inherited(from) if from == head);
+            let read = match name.as_str() {
+                property::LUN if is_own || of_volume => {
+                    share.managed = true;
+                    text.parse().map(|place| share.place = Some(place).filter(|_| is_own))
+                }
+                property::LU if is_own || of_volume => {
+                    share.managed = true;
+                    let parsed = serde_json::from_str(text).map_err(|error| error.to_string());
+                    parsed.map(|name| share.name = Some(name).filter(|_| is_own))
+                }
+                property::OFFER => offering(text).map(|offer| share.offer = offer),
+                property::BLOCK => block(text).map(|block| share.block = block),
+                property::WRITE_CACHE => write_cache(text).map(|on| share.write_cache = on),
+                property::THIN_THRESHOLD => threshold(text).map(|threshold| share.threshold = threshold),
+                _ => Ok(()),
+            };
+            if let Err(why) = read {
+                problem = Some(format!("property '{name}' cannot be understood: {why}"));
+            }
+        }
+        share.problem = problem;
+        share
+    }
+
+    /// What is to be offered of it.
+    pub(crate) fn plan(&self) -> Plan {
+        let free = !self.managed;
+        Plan {
+            nbd: match self.offer {
+                Offering::Auto => free,
+                Offering::All | Offering::Nbd => true,
+                Offering::Iscsi | Offering::None => false,
+            },
+            own: free && matches!(self.offer, Offering::Auto | Offering::All | Offering::Iscsi),
+            place: self.place.clone(),
+            block: self.block,
+            write_cache: self.write_cache,
+            threshold: self.threshold,
+        }
+    }
+}
+
+/// How one volume or snapshot is to be offered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Over NBD.
+    pub(crate) nbd: bool,
+    /// As a target of its own.
+    pub(crate) own: bool,
+    /// As a LUN of a target that was set up.
+    pub(crate) place: Option<Place>,
+    pub(crate) block: u32,
+    pub(crate) write_cache: bool,
+    pub(crate) threshold: Threshold,
+}
+
+/// The name hosts know a volume by, as they print it.
+pub(crate) fn naa(pool: &Pool, dataset: &Dataset) -> String {
+    let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid: pool.guid() };
+    iscsi::naa(&identity).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn access(rule: &Rule, credentials: &[Credential]) -> api::Access {
+    let chap = |credential: &Credential| api::Chap {
+        user: credential.user.clone(),
+        mutual_user: credential.mutual_user.clone(),
+    };
+    api::Access {
+        initiators: rule.initiators.clone(),
+        networks: rule.networks.clone(),
+        chap: credentials.iter().map(chap).collect(),
+    }
+}
+
+/// What a pool keeps about offering, without what only a daemon knows. What could not be read is among the problems.
+pub async fn report(pool: &Pool) -> api::PoolShares {
+    let mut report = api::PoolShares { pool: pool.name().to_owned(), ..api::PoolShares::default() };
+    let shares = match PoolShares::read(pool).await {
+        Ok(shares) => shares,
+        Err(error) => {
+            report.problems.push(format!(
+                "cannot read the properties of '{}': {}",
+                pool.name(),
+                chain(&error)
+            ));
+            return report;
+        }
+    };
+    report.problems = shares.problems;
+    for (iqn, target) in &shares.targets {
+        report.targets.push(api::Target {
+            name: iqn.clone(),
+            default: target.config.default,
+            groups: target.config.groups.clone(),
+            access: access(&target.config.access, &target.credentials),
+            luns: Vec::new(),
+            sessions: None,
+        });
+    }
+    let portal = |portal: &PortalConfig| api::Portal {
+        address: portal.address.to_string(),
+        group: portal.group,
+        listening: None,
+        problem: None,
+    };
+    report.portals = shares.portals.iter().map(portal).collect();
+    report.discovery = shares.discovery.map(|(rule, credentials)| access(&rule, &credentials));
+    let listed = match pool.dsl().await {
+        Ok(dsl) => dsl.volumes().await,
+        Err(error) => Err(error),
+    };
+    let (datasets, problems) = match listed {
+        Ok(listed) => listed,
+        Err(error) => {
+            report.problems.push(format!("cannot list the datasets of '{}': {}", pool.name(), chain(&error)));
+            return report;
+        }
+    };
+    report.problems.extend(problems.iter().map(|problem| chain(problem)));
+    for dataset in &datasets {
+        match volume(pool, dataset).await {
+            Ok(volume) => report.volumes.push(volume),
+            Err(error) => {
+                report.problems.push(format!(
+                    "cannot read the properties of '{}': {}",
+                    dataset.name(),
+                    chain(&error)
+                ));
+            }
+        }
+    }
+    report.volumes.retain(|volume| !volume.name.contains('@') || volume.target.is_some());
+    for volume in &report.volumes {
+        let (Some(name), Some(lun)) = (&volume.target, volume.lun) else { continue };
+        match report.targets.iter_mut().find(|target| target.name == *name) {
+            Some(target) => target.luns.push(api::Lun { lun, volume: volume.name.clone(), naa: volume.naa.clone() }),
+            None => report.problems.push(format!(
+                "{} is to be LUN {lun} of {name}, and the pool has no such target: 'millpond share target create {name}', or \
+                 'millpond share lun remove {name} {}'",
+                volume.name, volume.name
+            )),
+        }
+    }
+    report.targets.iter_mut().for_each(|target| target.luns.sort_by_key(|lun| lun.lun));
+    report
+}
+
+async fn volume(pool: &Pool, dataset: &Dataset) -> Result<api::Volume, ReadError> {
+    let share = VolumeShare::read(dataset).await?;
+    let size = match dataset.kind() {
+        DatasetKind::Head => dataset.properties().await?.number("volsize").unwrap_or(0),
+        _ => 0,
+    };
+    let threshold = match share.threshold {
+        Threshold::Auto => "auto".to_owned(),
+        Threshold::Never => "none".to_owned(),
+        Threshold::Bytes(bytes) => bytes.to_string(),
+        Threshold::Percent(percent) => format!("{percent}%"),
+    };
+    let plan = share.plan();
+    Ok(api::Volume {
+        name: dataset.name().to_owned(),
+        size,
+        naa: naa(pool, dataset),
+        target: share.place.as_ref().map(|place| place.target.clone()),
+        lun: share.place.as_ref().map(|place| place.lun),
+        offer: share.offer.word().to_owned(),
+        own_target: plan.own.then(|| iscsi::iqn::for_dataset(dataset.name())),
+        nbd: plan.nbd,
+        block: share.block,
+        write_cache: share.write_cache,
+        thin_threshold: threshold,
+        lu: share.name.map(|name| api::LogicalUnit {
+            source: format!("{}/{}", name.base, dataset.name()),
+            guid: name.guid,
+            deleted: name.deleted,
+        }),
+        problem: share.problem,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(users: &[(&str, &str, Source)]) -> VolumeShare {
+        let users: Vec<_> = users
+            .iter()
+            .map(|(name, text, source)| (format!("org.millpond:{name}"), (*text).to_owned(), source.clone()))
+            .collect();
+        VolumeShare::of(&users, "tank/v")
+    }
+
+    #[test]
+    fn a_lun_counts_only_where_it_was_set() {
+        assert_eq!((of(&[]).plan().nbd, of(&[]).plan().own), (true, true));
+        let own = of(&[("lun", "iqn.a:t 3", Source::Local)]).plan();
+        assert_eq!((own.nbd, own.own, own.place.unwrap().lun), (false, false, 3));
+        // Of a snapshot, whose volume has a LUN: neither has it one, nor does everybody get it.
+        let snapshot = of(&[("lun", "iqn.a:t 3", Source::Inherited("tank/v".into()))]).plan();
+        assert_eq!((snapshot.nbd, snapshot.own, snapshot.place), (false, false, None));
+        for source in [Source::Received, Source::Inherited("tank".into())] {
+            let copy = of(&[("lun", "iqn.a:t 3", source)]).plan();
+            assert_eq!((copy.own, copy.place), (true, None));
+        }
+    }
+
+    #[test]
+    fn options_are_inherited_and_what_is_strange_is_a_problem() {
+        let from = || Source::Inherited("tank".into());
+        let share =
+            of(&[("offer", "none", from()), ("block", "4096", from()), ("write-cache", "off", from())]);
+        assert_eq!(
+            (share.plan().nbd, share.plan().own, share.block, share.write_cache),
+            (false, false, 4096, false)
+        );
+        assert_eq!(share.problem, None);
+        let all = of(&[("offer", "all", Source::Local), ("lun", "iqn.a:t 0", Source::Local)]).plan();
+        assert!(all.nbd && !all.own && all.place.is_some());
+        for (name, text) in [("block", "513"), ("offer", "everyone"), ("lun", "x"), ("lu", "{}")] {
+            assert!(of(&[(name, text, Source::Local)]).problem.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_target_that_are_not_understood_leave_it_out() {
+        let users = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+        };
+        let shares = PoolShares::of(&users(&[
+            ("org.millpond:target:iqn.a:one", "{}"),
+            ("org.millpond:target:iqn.a:two", r#"{"newer":1}"#),
+            ("org.millpond:target:iqn.a:three", "{}"),
+            ("org.millpond:chap:iqn.a:three", r#"[{"user":"u","secret":"hunter2"}]"#),
+            ("org.millpond:chap", "hunter3"),
+        ]));
+        assert_eq!(shares.targets.keys().collect::<Vec<_>>(), ["iqn.a:one"]);
+        assert_eq!(shares.problems.len(), 3, "{:?}", shares.problems);
+        assert!(shares.discovery.unwrap().0.is_closed());
+        assert!(!shares.problems.concat().contains("hunter"), "{:?}", shares.problems);
+    }
+}
