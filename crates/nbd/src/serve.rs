@@ -5,9 +5,10 @@
 //! task ([`FuturesUnordered`]) and are answered as they finish. So a hit costs no hop and no wake-up, a
 //! miss one wake-up, and nothing is polled while nothing happens.
 //!
-//! Shutdown is soft: no new connections, what is in flight is finished and sent, what still arrives is
-//! answered with `ESHUTDOWN`, then the stream is closed from our side first and drained, so that the last
-//! replies are not lost to a reset.
+//! Shutdown is soft: no new connections, what is in flight is finished and sent, then the stream is closed
+//! from our side first and drained, so that the last replies are not lost to a reset. What still arrives
+//! is left unanswered when the server stops: hosts send it again to the next server, while an error would
+//! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`.
 
 use std::{
     collections::BTreeMap,
@@ -348,7 +349,7 @@ async fn converse<S>(
             drop(connection.export.set(export.name.clone()));
             let removed = export.removed();
             let stop = Box::pin(async move {
-                tokio::select! { () = stopped(&mut stop) => {}, () = removed => {} }
+                tokio::select! { () = stopped(&mut stop) => Goodbye::Server, () = removed => Goodbye::Export }
             });
             let running = FuturesUnordered::new();
             running.push(Running::Stop(stop));
@@ -446,14 +447,20 @@ enum Running<'v> {
     /// A request of the client.
     Operation(Option<Tag>, Operation<'v>),
     /// The server stops or the export is gone.
-    Stop(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Stop(Pin<Box<dyn Future<Output = Goodbye> + Send>>),
     /// The grace of a stop is over.
     Deadline(Pin<Box<tokio::time::Sleep>>),
 }
 
+/// Why a connection is ended from our side.
+enum Goodbye {
+    Server,
+    Export,
+}
+
 enum Event {
     Done(Tag, Result<Outcome, NbdError>),
-    Stop,
+    Stop(Goodbye),
     Deadline,
 }
 
@@ -462,7 +469,7 @@ impl Future for Running<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Event> {
         match &mut *self {
-            Running::Stop(stop) => stop.as_mut().poll(cx).map(|()| Event::Stop),
+            Running::Stop(stop) => stop.as_mut().poll(cx).map(Event::Stop),
             Running::Deadline(sleep) => sleep.as_mut().poll(cx).map(|()| Event::Deadline),
             Running::Operation(tag, operation) => match operation.poll(cx) {
                 Poll::Ready(outcome) => match tag.take() {
@@ -556,8 +563,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
             while let Poll::Ready(Some(event)) = Pin::new(&mut self.running).poll_next(cx) {
                 match event {
                     Event::Done(tag, outcome) => self.session.complete(tag, outcome),
-                    Event::Stop => {
-                        self.session.shut_down();
+                    Event::Stop(goodbye) => {
+                        match goodbye {
+                            Goodbye::Server => self.session.leave(),
+                            Goodbye::Export => self.session.shut_down(),
+                        }
                         self.finish(End::Stopped);
                     }
                     Event::Deadline => return Poll::Ready(End::Overdue),

@@ -432,7 +432,7 @@ impl Session {
         Some(bytes.freeze()).filter(|bytes| !bytes.is_empty())
     }
 
-    /// From now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.
+    /// The export is gone: from now on, new requests are answered with `ESHUTDOWN`; those in flight are finished.
     pub fn shut_down(&mut self) {
         self.refusing = true;
         if let State::Handshake(handshake) = &mut self.state {

@@ -74,7 +74,7 @@ async fn what_one_connection_was_answered_the_other_sees_and_flushes() {
 }
 
 #[tokio::test]
-async fn a_slow_read_delays_no_other_and_a_stop_waits_for_it() {
+async fn a_slow_read_delays_no_other_and_a_stop_waits_for_it_and_refuses_nothing() {
     let volume = Gated::new();
     let served = Served::of("v", volume.clone()).await;
     let mut raw = Raw::go(&served, "v").await;
@@ -84,18 +84,9 @@ async fn a_slow_read_delays_no_other_and_a_stop_waits_for_it() {
         assert_eq!(raw.reply(512).await, (0, cookie, vec![7; 512]));
     }
     served.begin_stop();
-    // New requests are refused from some moment on; until then they are served.
-    let refused = async {
-        loop {
-            raw.send(READ, 99, 4096, 512, &[]).await;
-            let (errno, cookie, _) = raw.reply(512).await;
-            assert_eq!(cookie, 99);
-            if errno != 0 {
-                return errno;
-            }
-        }
-    };
-    assert_eq!(timeout(Duration::from_secs(10), refused).await.unwrap(), 108);
+    sleep(Duration::from_millis(20)).await;
+    // An error would be passed on to the guest; what has no answer is sent again to the next server.
+    raw.send(READ, 99, 4096, 512, &[]).await;
     volume.gate.add_permits(1);
     assert_eq!(raw.reply(512).await, (0, 1, vec![7; 512]));
     raw.end().await;
