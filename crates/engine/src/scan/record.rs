@@ -15,7 +15,10 @@ use ondisk::{
     scan::{ScanFunc, ScanPhys, ScanState},
     zap::Value,
 };
-use pool::{Pool, vdev::TxgSet};
+use pool::{
+    Pool,
+    vdev::{Tree, TxgSet},
+};
 
 use super::{
     ScanCommand, errors,
@@ -56,7 +59,8 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         return Ok(());
     }
     let cursor = cursor(&view, &phys).await;
-    let lacking = devices::lacking(&view.tree());
+    let tree = view.tree();
+    let lacking = devices::lacking(&tree);
     let kind = if phys.func() == ScanFunc::Resilver { ScanKind::Resilver } else { ScanKind::Scrub };
     let known = |guid: u64| cursor.as_ref().is_some_and(|(_, guids)| guids.contains(&guid));
     let in_range = |missed: &TxgSet| missed.span().is_none_or(|(_, end)| end <= words[word::MAX]);
@@ -71,7 +75,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         max: words[word::MAX],
         started: words[word::START],
         paused: (words[word::FLAGS] & FLAG_PAUSED != 0).then_some(words[word::START]),
-        targets: targets(&lacking),
+        targets: targets(&tree, &lacking),
         position,
         total: words[word::TO_EXAMINE],
         known: None,
@@ -116,11 +120,14 @@ async fn cursor(view: &Pool, phys: &ScanPhys) -> Option<(Position, Vec<u64>)> {
     is_this.then(|| (position, guids.to_vec()))
 }
 
-fn targets(lacking: &[(u64, TxgSet)]) -> BTreeMap<u64, Target> {
-    lacking
-        .iter()
-        .map(|(guid, missed)| (*guid, Target { missed: missed.clone(), ..Target::default() }))
-        .collect()
+fn targets(tree: &Tree, lacking: &[(u64, TxgSet)]) -> BTreeMap<u64, Target> {
+    let leaves = tree.leaves();
+    let target = |(guid, missed): &(u64, TxgSet)| {
+        let leaf = leaves.iter().find(|leaf| leaf.guid == *guid).and_then(|vdev| vdev.leaf.as_ref());
+        let generation = leaf.map_or(0, |leaf| leaf.condition.get().generation);
+        (*guid, Target { missed: missed.clone(), generation, ..Target::default() })
+    };
+    lacking.iter().map(target).collect()
 }
 
 /// Births that a resilver of these leaves is about: greater than the first, less than the second. That the second is the
@@ -241,7 +248,7 @@ async fn begin(
         max,
         started: cx.now,
         paused: None,
-        targets: targets(lacking),
+        targets: targets(&cx.io.tree(), lacking),
         position: Position::default(),
         total,
         known: None,

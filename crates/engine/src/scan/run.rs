@@ -184,9 +184,13 @@ impl Pass {
                 waiting.clear();
                 return ended;
             }
-            let Some(limit) = limit else { return Ended::Done };
-            if !self.checkpoint(Position { metadata: true, key: limit }).await {
+            // Also at the end: what was written must be durable before it is said of anybody that he lacks nothing.
+            let key = limit.unwrap_or((u64::MAX, u32::MAX));
+            if !self.checkpoint(Position { metadata: true, key }).await {
                 return Ended::Later;
+            }
+            if limit.is_none() {
+                return Ended::Done;
             }
         }
     }

@@ -76,6 +76,8 @@ pub(super) struct Target {
     pub(super) failed: BTreeSet<u64>,
     /// It was away in between, so some blocks may be missing on it.
     pub(super) broken: bool,
+    /// Of its condition when the scan began: it may have been away between two looks.
+    pub(super) generation: u64,
 }
 
 /// A scan.
@@ -238,11 +240,14 @@ impl Scans {
         let mut state = self.state.lock();
         let State { run, given_up, .. } = &mut *state;
         let leaves = tree.leaves();
-        let is_there = |guid: u64| leaves.iter().any(|leaf| leaf.guid == guid && leaf.is_readable());
-        given_up.retain(|guid, _| is_there(*guid));
+        let generation = |guid: u64| {
+            let leaf = leaves.iter().find(|leaf| leaf.guid == guid && leaf.is_readable())?;
+            Some(leaf.leaf.as_ref()?.condition.get().generation)
+        };
+        given_up.retain(|guid, _| generation(*guid).is_some());
         if let Some(run) = run {
             for (guid, target) in &mut run.targets {
-                target.broken |= !is_there(*guid);
+                target.broken |= generation(*guid) != Some(target.generation);
             }
         }
     }

@@ -635,14 +635,14 @@ fn collect_sides<'v>(
         Kind::Mirror | Kind::Replacing | Kind::Spare => {
             vdev.children.iter().for_each(|child| collect_sides(child, birth, found, outcome, place));
         }
-        Kind::Disk | Kind::File | Kind::Raidz(_) if vdev.is_readable() => {
+        // Cell by cell, even if more of its leaves lack the block than there is parity for: some of them may have it.
+        Kind::Raidz(_) if vdev.is_readable() => found.push(vdev),
+        Kind::Disk | Kind::File if vdev.is_readable() => {
             if !vdev.missed(birth) {
                 return found.push(vdev);
             }
             outcome.thin = true;
-            if vdev.leaf.is_some() {
-                note(&mut outcome.places[place].lacking, vdev.guid);
-            }
+            note(&mut outcome.places[place].lacking, vdev.guid);
         }
         _ => outcome.thin = true,
     }

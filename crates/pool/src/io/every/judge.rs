@@ -144,12 +144,47 @@ impl Reader {
         if let Some(parity) = parity_of(layout, &block) {
             let right = (&block[..], &parity[..]);
             self.blame_cells(job, (layout, cells), right, plan, got, place, outcome, &counted);
+            self.let_off(job, vdev, layout, right, &mut outcome.places[place].lacking).await;
         }
         if job.want {
             outcome.places[place].padded = Some(Bytes::from(block));
             outcome.raw.get_or_insert(truth);
         }
         true
+    }
+
+    /// Takes those off the list of leaves that lack something which have all of it nevertheless. Too few others could be
+    /// trusted, so the only copy may be theirs, and what is right is not written again.
+    async fn let_off(
+        &self,
+        job: &Job<'_>,
+        vdev: &Vdev,
+        layout: &Layout,
+        (block, parity): (&[u8], &[Vec<Vec<u8>>]),
+        lacking: &mut SmallVec<[u64; 2]>,
+    ) {
+        let mut stale: SmallVec<[u64; 4]> = SmallVec::new();
+        for (stripe, parity) in layout.stripes.iter().zip(parity) {
+            for (c, cell) in stripe.cells.iter().enumerate().filter(|(_, cell)| cell.len > 0) {
+                let expected =
+                    parity.get(c).map_or_else(|| &block[cell.start..cell.start + cell.len], |p| &p[..]);
+                for leaf in vdev.children[cell.child].leaves() {
+                    if !lacking.contains(&leaf.guid) || stale.contains(&leaf.guid) {
+                        continue;
+                    }
+                    let range =
+                        Range { offset: cell.offset, len: cell.len, birth: job.birth, scratch: cell.scratch };
+                    let is_right = self
+                        .read_leaf(leaf, range, &Trail::quiet())
+                        .await
+                        .is_some_and(|data| data[..] == *expected);
+                    if !is_right {
+                        stale.push(leaf.guid);
+                    }
+                }
+            }
+        }
+        lacking.retain(|guid| stale.contains(guid));
     }
 
     /// Notes which cells were read as something else than is right. Those of `counted` were charged already.
