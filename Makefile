@@ -39,7 +39,7 @@ sim:
 	MILLPOND_FAULTS=$(or $(FAULTS),2000) $(CARGO) test --release -p millpond-engine --test engine faults -- --nocapture
 	MILLPOND_KILLS=$(or $(KILLS),200) $(CARGO) test --release -p millpond --test kill9 -- --nocapture
 	MILLPOND_MEMORY_SECONDS=$(or $(MEMORY_SECONDS),600) MILLPOND_MEMORY_SIZES=256,512,2048 $(CARGO) test --release -p millpond --test memory_limit -- --nocapture
-	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test damage -- --nocapture
+	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test pool damage:: -- --nocapture
 
 ## soak: hours of random faults under clients that verify: kills, restarts, cut connections, aborts, resets (SECONDS=…; MILLPOND_SEED=… repeats one)
 soak:

@@ -1,8 +1,5 @@
 //! What lies between a reader and the devices: a second tier that may lie, and datasets that do not want to be cached.
 //! On pools that OpenZFS wrote.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +17,8 @@ use pool::{
     dmu::{Object, ObjectSet, Run},
     import::{OpenOptions, open},
 };
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 type Blocks = Vec<(BlkPtr, Bookmark)>;
 

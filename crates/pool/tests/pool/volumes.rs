@@ -1,7 +1,4 @@
 //! Volumes as the protocols see them: ranges, edges, extents, cached reads, snapshots beside their heads.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::sync::Arc;
 
@@ -11,7 +8,8 @@ use pool::{
     cache::BlockCache,
     import::{OpenOptions, open},
 };
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 async fn open_fixture(name: &str) -> Arc<Pool> {
     // Room for everything: what is forgotten cannot be read from memory.

@@ -1,6 +1,4 @@
 //! Opening fixtures, and reading every block of a pool without knowing what datasets are.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod patch;
 

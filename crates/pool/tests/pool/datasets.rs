@@ -1,15 +1,13 @@
 //! What real pools hold, against what OpenZFS says they hold: names, space, every property with its source, and
 //! the content of every volume and volume snapshot.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use block::{BlockVolume, Segment};
 use pool::{Pool, dsl::Dataset, import::open, props::Style};
 use sha2::{Digest, Sha256};
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 /// Bytes of one read of a whole volume: no multiple of any block, so that edges are met.
 const READ: u64 = 3 * (1 << 20) + 512;

@@ -1,8 +1,5 @@
 //! What a volume would need if every block were written: for every volume of every fixture that real OpenZFS
 //! reserved space for, to the byte what it reserved.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use pool::{
     dmu::Run,
@@ -10,7 +7,8 @@ use pool::{
     props::Value,
     space::{block_space, deflate, volume_reservation},
 };
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 #[tokio::test]
 async fn the_reservation_of_a_volume_is_what_openzfs_reserved() {

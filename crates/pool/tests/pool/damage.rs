@@ -1,8 +1,5 @@
 //! Damage on purpose: silent corruption within redundancy is read right, any other damage is either
 //! harmless or an error that names the block; devices that fail are counted as OpenZFS counts them.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +15,8 @@ use pool::{
     traverse::{Scopes, expand},
     verify::{Progress, verify},
 };
-use support::{Walk, open_disks, walk};
+
+use crate::support::{Walk, open_disks, walk};
 
 /// A small generator with a printed seed (xorshift64*, public domain).
 struct Random(u64);

@@ -1,8 +1,5 @@
 //! Devices as they are found in the wild: used before, copied, cut short, among thousands of other files, or in
 //! use by somebody else right now.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,7 +15,8 @@ use pool::{
     status::PoolStatus,
     vdev::State,
 };
-use support::{anyhow, candidate, walk};
+
+use crate::support::{anyhow, candidate, walk};
 
 const LABEL: usize = LABEL_BYTES as usize;
 

@@ -1,10 +1,6 @@
 //! What real file systems hold, against what OpenZFS says they hold: every entry of every file system and
 //! snapshot with its attributes, content and extended attributes.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
-
-mod support;
-
 use std::collections::BTreeMap;
 
 use fixtures::Entry;
@@ -14,7 +10,8 @@ use pool::{
     zpl::{FileError, FileSystem, Follow, Node},
 };
 use sha2::{Digest, Sha256};
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 /// Bytes of one read: no multiple of any record, so that edges are met.
 const READ: usize = 300_001;

@@ -1,10 +1,8 @@
 //! Every block of every real pool at hand, read and verified.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use pool::import::open;
-use support::{anyhow, candidate, walk};
+
+use crate::support::{anyhow, candidate, walk};
 
 #[tokio::test]
 async fn every_block_of_every_fixture_verifies() {

@@ -2,18 +2,12 @@
 //!
 //! `MILLPOND_ZTEST_POOLS` names directories of pools that are there already (separated by `:`); without it one
 //! pool is made. A pool that `zdb` cannot open is not held against us.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test may fail loudly and say what it saw, its helpers too"
-)]
-
-mod support;
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
 use pool::import::open;
-use support::{anyhow, candidate, walk};
+
+use crate::support::{anyhow, candidate, walk};
 
 /// Objects of each dataset by its number, as `zdb -d` counts them.
 fn objects_by_zdb(dir: &Path, name: &str) -> Option<BTreeMap<u64, u64>> {

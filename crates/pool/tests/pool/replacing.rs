@@ -1,8 +1,5 @@
 //! Devices that are being replaced and spares that stand in: the right one of two is asked for each block, and what
 //! the other one lacks costs neither data nor a counted error. Real content, with the tree around it changed.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{fs, sync::Arc};
 
@@ -14,7 +11,8 @@ use pool::{
     import::open,
     vdev::{Disks, State, Tree, TxgSet},
 };
-use support::{Walk, anyhow, candidate, walk, walk_through};
+
+use crate::support::{Walk, anyhow, candidate, walk, walk_through};
 
 const NEW: u64 = 0x0e17;
 

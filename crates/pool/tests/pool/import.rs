@@ -1,7 +1,4 @@
 //! Finding and opening pools: what is missing, torn, old, elsewhere, or no pool at all.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -12,7 +9,8 @@ use pool::{
     status::{PoolStatus, Problem},
     vdev::State,
 };
-use support::{anyhow, candidate, open_disks, walk};
+
+use crate::support::{anyhow, candidate, open_disks, walk};
 
 const LABEL: usize = 256 << 10;
 

@@ -4,9 +4,6 @@
 //! zdb's answers are kept in `tests/zdb/NAME.txt` (its table, and nothing else of its output), because asking
 //! takes seconds for each pool. `MILLPOND_ZDB=all` asks again for every fixture and rewrites them; otherwise a
 //! handful of pools is asked live.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it met")]
-
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +17,8 @@ use pool::{
     import::open,
     verify::{Count, Kind, Progress, Report, SpaceReport, verify},
 };
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 /// Asked live in every run.
 const LIVE: [&str; 2] = ["single", "raidz1x3"];

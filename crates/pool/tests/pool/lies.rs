@@ -1,12 +1,5 @@
 //! Lies told with right checksums, each in a place of its own: every one ends soon, in little memory, and in an
 //! error that says where.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test may fail loudly and say what it saw, its helpers too"
-)]
-
-mod support;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -20,7 +13,8 @@ use pool::{
     status::{PoolStatus, Problem, error_log},
     zap::Zap,
 };
-use support::{
+
+use crate::support::{
     anyhow,
     patch::{Patch, relabel},
     walk,

@@ -1,8 +1,5 @@
 //! Structures that lie although their checksums are right: a real pool whose blocks are changed after they were
 //! verified. Whatever comes out, it comes out soon, as a value or as an error that names a block.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
-
-mod support;
 
 use std::{
     sync::{
@@ -23,7 +20,8 @@ use pool::{
     props::Style,
     space::deflated_size,
 };
-use support::{anyhow, candidate};
+
+use crate::support::{anyhow, candidate};
 
 /// Gives the blocks of a real pool, some of them with a few bytes changed.
 #[derive(Debug)]
