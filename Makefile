@@ -37,14 +37,14 @@ sim:
 	MILLPOND_CUTS=$(or $(CUTS),200) $(CARGO) test --release -p millpond-engine --test engine cuts -- --nocapture
 	MILLPOND_HISTORIES=$(or $(HISTORIES),1000) $(CARGO) test --release -p millpond-engine --test engine histories -- --nocapture
 	MILLPOND_FAULTS=$(or $(FAULTS),2000) $(CARGO) test --release -p millpond-engine --test engine faults -- --nocapture
-	MILLPOND_KILLS=$(or $(KILLS),200) $(CARGO) test --release -p millpond --test kill9 -- --nocapture
-	MILLPOND_MEMORY_SECONDS=$(or $(MEMORY_SECONDS),600) MILLPOND_MEMORY_SIZES=256,512,2048 $(CARGO) test --release -p millpond --test memory_limit -- --nocapture
+	MILLPOND_KILLS=$(or $(KILLS),200) $(CARGO) test --release -p millpond --test cli kill9 -- --nocapture
+	MILLPOND_MEMORY_SECONDS=$(or $(MEMORY_SECONDS),600) MILLPOND_MEMORY_SIZES=256,512,2048 $(CARGO) test --release -p millpond --test alone memory_limit -- --nocapture
 	MILLPOND_SIM_ROUNDS=$(or $(ROUNDS),10000) $(CARGO) test --release -p millpond-pool --test pool damage:: -- --nocapture
 
 ## soak: hours of random faults under clients that verify: kills, restarts, cut connections, aborts, resets (SECONDS=…; MILLPOND_SEED=… repeats one)
 soak:
 	@scripts/setup test
-	MILLPOND_SOAK=$(or $(SECONDS),14400) $(CARGO) test --release -p millpond --test outages -- --nocapture
+	MILLPOND_SOAK=$(or $(SECONDS),14400) $(CARGO) test --release -p millpond --test alone outages -- --nocapture
 
 ## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory
 fuzz:

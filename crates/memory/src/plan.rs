@@ -572,7 +572,7 @@ mod tests {
         assert_eq!((verdict.target, verdict.why), (100 * M, Why::Cap));
     }
 
-    /// Found by `cli/tests/warm.rs`: on a large machine a cache of 16 MiB was one of 64 MiB.
+    /// Found by `cli/tests/alone/warm.rs`: on a large machine a cache of 16 MiB was one of 64 MiB.
     #[test]
     fn a_small_cap_is_kept_on_a_large_machine() {
         let terms = Terms::new(64 << 30, Some(16 * M), Some(96 << 30));

@@ -2,7 +2,11 @@
 //! reservations, unit attentions and sense data included. For tests of what clusters do; `wire.rs` is for tests of data.
 //!
 //! Facts: RFC 7143 §11, SPC-4 §6.13, §6.14, SBC-3 §5.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it, and a test may panic")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and a test may panic"
+)]
 
 use std::{
     io::{Read as _, Write as _},

@@ -1,7 +1,10 @@
 //! The vocabulary of the command line's tests: run it with nothing of this machine's around it, start the daemon
 //! and be sure that it ends.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "this is the world outside: real processes in real time")]
+
+pub(crate) mod host;
+pub(crate) mod wire;
 
 use std::{
     ffi::OsStr,

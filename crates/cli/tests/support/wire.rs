@@ -4,7 +4,7 @@
 //! Facts: the NBD protocol text (fixed newstyle handshake, simple replies), RFC 7143 §11, SBC-3.
 #![allow(
     dead_code,
-    reason = "each test file uses a part of it, and some of it is for reading in a panic only"
+    reason = "each test program uses a part of it, and some of it is for reading in a panic only"
 )]
 
 use std::{

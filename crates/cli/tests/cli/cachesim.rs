@@ -1,6 +1,5 @@
 //! `millpond cachesim` prints the numbers that are defined for it, for several policies and sizes at once, and names
 //! the line of a record it cannot use.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic: that is how it fails")]
 
 use std::{path::PathBuf, process::Command};
 

@@ -1,14 +1,5 @@
 //! The daemon's life: it starts, says where everything is, answers on its socket, and ends cleanly.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -19,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use support::Lab;
+use crate::support::Lab;
 
 fn lab() -> Lab {
     Lab::at(fixtures::pool("single").dir)

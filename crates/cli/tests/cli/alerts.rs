@@ -1,13 +1,5 @@
 //! `zpool events` and `millpond alert`, with a real daemon: what happens is shown, and somebody is told.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test; the world outside is real"
-)]
-
-mod support;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -17,7 +9,8 @@ use std::{
 };
 
 use serde_json::Value;
-use support::Lab;
+
+use crate::support::Lab;
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0";
 
@@ -181,7 +174,7 @@ fn a_missing_disk_is_told_with_what_to_do_and_not_anew_by_the_next_daemon() {
     lab.run(&format!("alert add syslog here --target {target} --digest 0")).ok();
     // Once, so that the disks are known.
     let daemon = lab.serve(SERVE);
-    support::wait_until(|| lab.path("state/disks.json").exists());
+    crate::support::wait_until(|| lab.path("state/disks.json").exists());
     assert_eq!(daemon.stop().code(), Some(0));
 
     let aside = lab.cwd().join("aside.gone");

@@ -1,14 +1,10 @@
 //! `millpond zilstat` and the warnings of `zpool status`: what clients asked for is what is counted, properties take
 //! effect on volumes that are being written to, and what is said about it is true.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic: that is how it fails")]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use serde_json::Value;
-use support::{Lab, served_as};
-use wire::{Iscsi, Nbd, Wire};
+
+use crate::support::wire::{Iscsi, Nbd, Wire};
+use crate::support::{Lab, served_as};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 

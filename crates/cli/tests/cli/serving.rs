@@ -1,22 +1,13 @@
 //! Clients nobody here wrote read every volume of every fixture: libnbd's `nbdcopy` over NBD, QEMU with libiscsi
 //! over iSCSI. What they get has the hash of the manifest.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-
 use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
 };
 
-use support::{Daemon, Lab, served_as, sha256};
+use crate::support::{Daemon, Lab, served_as, sha256};
 
 /// Crashed pools are read without replay: their manifest says what is there after it.
 fn hashes_hold(fixture: &fixtures::Fixture) -> bool {

@@ -1,23 +1,13 @@
 //! What a daemon that starts again still has: its cache devices remember what they hold, also after SIGKILL, and what was
 //! in memory is read again.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use support::{Daemon, Lab, ask, wait_until};
-use wire::{Nbd, Wire};
+use crate::support::wire::{Nbd, Wire};
+use crate::support::{Daemon, Lab, ask, wait_until};
 
 const BLOCK: usize = 16384;
 const BLOCKS: usize = 2048;
@@ -69,6 +59,7 @@ fn read(lab: &Lab, wire: &mut Nbd, random: &mut Random, reads: usize) -> f64 {
 
 #[test]
 fn after_kill_9_the_cache_device_serves_as_before_and_after_a_stop_memory_is_warm_again() {
+    let _turn = crate::alone();
     let lab = Lab::scratch();
     if !lab.run("serve --help").stdout.contains("--arc-max") {
         eprintln!("not run: this daemon's cache cannot be made small");

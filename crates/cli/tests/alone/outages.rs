@@ -7,16 +7,6 @@
 //! within five seconds of the daemon's start. In the end the pool is exported and zdb looks at it.
 //!
 //! `make test` plays a dose; `make soak` (`MILLPOND_SOAK=SECONDS`) hours; `MILLPOND_SEED` repeats one's order of faults.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,8 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{Daemon, Lab};
-use wire::{Answer, Iscsi, Nbd, Trouble, Wire};
+use crate::support::wire::{Answer, Iscsi, Nbd, Trouble, Wire};
+use crate::support::{Daemon, Lab};
 
 /// The unit of bookkeeping.
 const SLOT: usize = 4096;
@@ -501,6 +491,7 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn clients_that_try_again_lose_nothing_whatever_happens_to_server_and_connections() {
+    let _turn = crate::alone();
     let seed = setting("MILLPOND_SEED")
         .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
     let length = Duration::from_secs(setting("MILLPOND_SOAK").unwrap_or(4));
@@ -539,6 +530,7 @@ fn clients_that_try_again_lose_nothing_whatever_happens_to_server_and_connection
 
 #[test]
 fn hosts_of_a_pool_whose_drives_are_late_are_told_to_try_again() {
+    let _turn = crate::alone();
     let lab = Lab::scratch();
     let (late, away) = (lab.cwd().join("late"), lab.cwd().join("away"));
     lab.run(&format!("zpool create --size 128M tank {}", lab.cwd().join("a").display())).ok();

@@ -1,18 +1,11 @@
 //! What the real OpenZFS printed about each fixture when it was made, we print too: `zpool status` to the letter,
 //! `zpool list -v`, `zfs get all` and `zpool get all` in everything that is not of the moment.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "what fails here fails a test; how much was compared is said"
-)]
-
-mod support;
-
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink};
 
 use fixtures::Fixture;
-use support::Lab;
+
+use crate::support::Lab;
 
 /// Space that a pool imported read-only reported as nothing, and what each import makes up anew.
 const POOL_MOMENT: [&str; 6] = ["load_guid", "cachefile", "free", "allocated", "capacity", "fragmentation"];

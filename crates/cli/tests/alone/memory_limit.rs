@@ -5,14 +5,6 @@
 //! The cgroup is one of version 1 that the test makes itself, which takes root and a kernel that has the memory
 //! controller there; without them the test says that it did not run. `MILLPOND_MEMORY_SECONDS=600` with
 //! `MILLPOND_MEMORY_SIZES=256,512,2048` is the long run of `make sim`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
-)]
-
-mod support;
 
 use std::{
     fs,
@@ -28,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{Lab, ask, served_as};
+use crate::support::{Lab, ask, served_as};
 
 /// Connections, half over each protocol, and requests each of them has under way.
 const CONNECTIONS: usize = 64;
@@ -477,6 +469,7 @@ fn storm(mib: u64, seconds: u64) {
 
 #[test]
 fn in_a_small_cgroup_many_writers_and_a_hog_beside_it_neither_kill_it_nor_see_errors() {
+    let _turn = crate::alone();
     let sizes = std::env::var("MILLPOND_MEMORY_SIZES").unwrap_or_else(|_| "256".to_owned());
     for mib in sizes.split(',') {
         storm(mib.parse().expect("MiB, separated by commas"), seconds());
@@ -485,6 +478,7 @@ fn in_a_small_cgroup_many_writers_and_a_hog_beside_it_neither_kill_it_nor_see_er
 
 #[test]
 fn a_limit_that_cannot_be_kept_is_refused_before_anything_is_opened() {
+    let _turn = crate::alone();
     let lab = Lab::empty();
     let said = lab.run("serve --memory-limit 20M").fails(1);
     assert!(said.contains("20M of memory are too little: serving takes 128M at least"), "{said}");

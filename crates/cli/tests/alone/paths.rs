@@ -5,16 +5,6 @@
 //! the server cannot know to be dead; what the lost session had sent never lands late; nothing that was answered is lost.
 //!
 //! Needs network namespaces (root, or a user's own); where there are none the test says so and is not run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     net::SocketAddr,
@@ -27,8 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{Daemon, Lab, ask, wait_until};
-use wire::{Answer, Iscsi, Trouble, Wire as _};
+use crate::support::wire::{Answer, Iscsi, Trouble, Wire as _};
+use crate::support::{Daemon, Lab, ask, wait_until};
 
 const PATHS: usize = 3;
 const SLOT: usize = 4096;
@@ -228,6 +218,7 @@ impl Host {
 
 #[test]
 fn a_path_that_is_lost_and_comes_back_costs_its_host_a_pause_and_others_nothing() {
+    let _turn = crate::alone();
     if !is_inside("a_path_that_is_lost_and_comes_back_costs_its_host_a_pause_and_others_nothing") {
         return;
     }

@@ -1,15 +1,5 @@
 //! `millpond share` and `millpond initiators`: what is set takes effect at once, for strangers' initiators too, and is there
 //! again after restart, rename, export and import elsewhere; a clone and a received copy do not take what was their origin's.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     fs,
@@ -19,8 +9,9 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{Lab, Outcome, ask, served_as, wait_until};
-use wire::{Iscsi, Trouble, Wire as _};
+
+use crate::support::wire::{Iscsi, Trouble, Wire as _};
+use crate::support::{Lab, Outcome, ask, served_as, wait_until};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 const TARGET: &str = "iqn.2026-11.com.example:vms";

@@ -10,16 +10,6 @@
 //! the pool is exported and zdb looks at it.
 //!
 //! `MILLPOND_KILLS=200` is the long run of `make sim`; `MILLPOND_SEED` repeats one.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     collections::VecDeque,
@@ -32,8 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{Daemon, Lab, served_as};
-use wire::{Iscsi, Nbd, Trouble, Wire};
+use crate::support::wire::{Iscsi, Nbd, Trouble, Wire};
+use crate::support::{Daemon, Lab, served_as};
 
 /// The unit of atomicity, and of bookkeeping.
 const SLOT: usize = 4096;

@@ -1,18 +1,10 @@
 //! What Proxmox's stock storage providers run over ssh for "ZFS over iSCSI" with the comstar provider: the exact words,
 //! and what their regular expressions take out of the answers. Facts: proxmox/pve-storage, `ZFSPlugin`, `ZFSPoolPlugin`,
 //! `LunCmd/Comstar`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
 
 use std::process::Command;
 
-use support::{Lab, Outcome, served_as};
+use crate::support::{Lab, Outcome, served_as};
 
 const BASE: &str = "/dev/zvol/rdsk";
 

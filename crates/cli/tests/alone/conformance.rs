@@ -5,9 +5,6 @@
 //!
 //! The daemon and the volumes stay: a test that left a reservation, a mode or a unit attention behind would be found
 //! out by the next. Several lanes, each with a volume of its own, run side by side.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic: that is how it fails")]
-
-mod support;
 
 use std::{
     path::Path,
@@ -16,7 +13,8 @@ use std::{
 };
 
 use fixtures::suite::{UNMAP_SINGLE, failures, must, should, verdict};
-use support::{Lab, ask};
+
+use crate::support::{Lab, ask};
 
 /// What writes, unmaps, compares, or asks what is there.
 const WRITERS: [&str; 29] = [
@@ -93,6 +91,7 @@ fn lane(tool: &Path, paths: &[String], queue: &Mutex<Vec<String>>, bad: &Mutex<V
 
 #[test]
 fn volumes_of_a_pool_pass_what_a_serious_target_must_pass() {
+    let _turn = crate::alone();
     let Some(tool) = fixtures::tool("iscsi-test-cu") else { return };
     let lab = Lab::scratch();
     let here = lab.cwd().display().to_string();

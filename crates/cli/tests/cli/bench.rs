@@ -1,10 +1,7 @@
 //! `millpond bench engine`: one JSON object per test with numbers that fit together, and a pool behind it that is
 //! clean; nothing is left where nothing was to be kept.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
-mod support;
-
-use support::Lab;
+use crate::support::Lab;
 
 const FIELDS: [&str; 17] = [
     "tag",

@@ -1,7 +1,4 @@
 //! `verify`, `image`, `ls`, `cat`, `get` and `dump` on real pools, against what their manifests say.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +11,8 @@ use std::{
 use fixtures::{Entry, Fixture};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use support::Lab;
+
+use crate::support::Lab;
 
 /// SHA-256 of a file, in hex.
 fn hash(path: &Path) -> String {

@@ -5,16 +5,9 @@
 //! and its exit code if that is not 0. Guids, times and paths of the test are replaced by words. After a wanted
 //! change, write them anew and read the difference:
 //!
-//!     MILLPOND_BLESS=1 cargo test -p millpond --test write_commands
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test; the world outside is real"
-)]
+//!     MILLPOND_BLESS=1 cargo test -p millpond --test cli write_commands
 
-mod support;
-
-use support::{Lab, transcript};
+use crate::support::{Lab, transcript};
 
 /// Words of the test in place of what differs from run to run: paths, and columns as wide as they are.
 fn tame(lab: &Lab) -> impl Fn(&str) -> String {

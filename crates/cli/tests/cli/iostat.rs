@@ -1,14 +1,10 @@
 //! `zpool iostat`: what reaches the devices of a pool is counted where it does, by who wanted it, and shown in OpenZFS's
 //! columns, with the log and the cache devices in sections of their own.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic: that is how it fails")]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use serde_json::Value;
-use support::{Lab, served_as};
-use wire::{Nbd, Wire};
+
+use crate::support::wire::{Nbd, Wire};
+use crate::support::{Lab, served_as};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()

@@ -1,14 +1,6 @@
 //! Clients nobody here wrote, writing: QEMU's image converter over NBD and over iSCSI, fio with verification, a file
 //! system made outside and checked inside. What was written is there after the daemon stopped, after the pool was
 //! exported and imported again, and zdb finds nothing wrong.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
 
 use std::{
     fs,
@@ -17,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use support::{Daemon, Lab, served_as, sha256};
+use crate::support::{Daemon, Lab, served_as, sha256};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 
@@ -261,7 +253,7 @@ fn what_is_served_follows_what_the_pool_has() {
     };
     let names = || {
         let listed = lab.run("zfs list -H -o name -t volume,snapshot").ok();
-        let served = support::ask(&lab, "/v1/served");
+        let served = crate::support::ask(&lab, "/v1/served");
         let served = served["served"].as_array().unwrap().iter();
         let mut served: Vec<_> = served.map(|one| one["dataset"].as_str().unwrap().to_owned()).collect();
         // The root is a file system: its snapshots are not served.
@@ -295,7 +287,7 @@ fn what_is_served_follows_what_the_pool_has() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    support::wait_until(|| support::ask(&lab, "/v1/served")["nbd_connections"] == 1);
+    crate::support::wait_until(|| crate::support::ask(&lab, "/v1/served")["nbd_connections"] == 1);
     assert_eq!(lab.run("zfs destroy -r tank/x").fails(1), "cannot destroy 'tank/x': dataset is busy\n");
     assert_eq!(lab.run("zfs rollback tank/x@s").fails(1), "cannot rollback 'tank/x': dataset is busy\n");
     assert_eq!(lab.run("zfs rename tank/x tank/y").fails(1), "cannot rename 'tank/x': dataset is busy\n");
@@ -303,7 +295,7 @@ fn what_is_served_follows_what_the_pool_has() {
     assert_eq!(lab.run("zpool destroy tank").fails(1), "cannot destroy 'tank': pool is busy\n");
     client.kill().unwrap();
     client.wait().unwrap();
-    support::wait_until(|| support::ask(&lab, "/v1/served")["nbd_connections"] == 0);
+    crate::support::wait_until(|| crate::support::ask(&lab, "/v1/served")["nbd_connections"] == 0);
     lab.run("zfs destroy -r tank/x").ok();
     assert_eq!(names(), "tank/c tank/c@s tank/v");
 
@@ -336,7 +328,7 @@ fn an_initiator_hears_of_a_volume_that_grows() {
         .spawn()
         .unwrap();
     let mut stdin = client.stdin.take().unwrap();
-    support::wait_until(|| support::ask(&lab, "/v1/served")["iscsi_sessions"] == 1);
+    crate::support::wait_until(|| crate::support::ask(&lab, "/v1/served")["iscsi_sessions"] == 1);
     lab.run("zfs set volsize=32M tank/v").ok();
     // The session goes on, beyond what was the end when it began.
     stdin.write_all(b"read 0 4096\ntruncate 32M\nlength\nquit\n").unwrap();

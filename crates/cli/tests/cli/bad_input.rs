@@ -1,17 +1,8 @@
 //! What goes wrong is said once, with the thing, the reason and the remedy, and the exit code is OpenZFS's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
-use support::Lab;
+use crate::support::Lab;
 
 /// An empty directory with the images of a fixture at these indices, as links.
 fn some_of(fixture: &str, indices: &[usize]) -> Lab {
@@ -239,7 +230,7 @@ fn no_read_only_import_changes_an_image() {
     let fixture = fixtures::pool("mirror2");
     let copy = fixture.copy();
     let images: Vec<_> = fs::read_dir(copy.path()).unwrap().flatten().map(|entry| entry.path()).collect();
-    let sums = || images.iter().map(|path| support::sha256(path)).collect::<Vec<_>>();
+    let sums = || images.iter().map(|path| crate::support::sha256(path)).collect::<Vec<_>>();
     let before = sums();
     let lab = Lab::at(copy.path());
     for line in [

@@ -1,12 +1,10 @@
 //! `millpond drill`: the list, report cards in words and as JSON, drills on a copy that leave the original as it was.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
-
-mod support;
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
-use support::Lab;
+
+use crate::support::Lab;
 
 const LINES: [&str; 4] = ["lost", "dropped", "longest pause of a client", "check of the whole pool"];
 

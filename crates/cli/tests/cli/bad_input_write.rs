@@ -1,15 +1,8 @@
 //! What cannot be done is refused in OpenZFS's words, with its exit code, and leaves everything as it was.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test; the world outside is real"
-)]
-
-mod support;
 
 use std::fs;
 
-use support::Lab;
+use crate::support::Lab;
 
 /// Must fail with this code and exactly this on standard error, `HERE` standing for the working directory.
 #[track_caller]

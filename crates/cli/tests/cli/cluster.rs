@@ -5,15 +5,6 @@
 //! Hosts here are sessions that say exactly what they are told (`support/host.rs`), because stock clients neither pick
 //! their ISIDs nor come back after a crash under the same ones.
 //! Facts: SPC-4 §5.13, SBC-3 §5, docs/targets.md.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test; the world outside is real"
-)]
-
-#[path = "support/host.rs"]
-mod host;
-mod support;
 
 use std::{
     collections::BTreeSet,
@@ -25,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host::{APTPL, CONFLICT, Host, WERO, action, number};
-use support::{Daemon, Lab, ask, served_as};
+use crate::support::host::{APTPL, CONFLICT, Host, WERO, action, number};
+use crate::support::{Daemon, Lab, ask, served_as};
 
 const SERVE: &str = "serve --iscsi 127.0.0.1:0 tank";
 /// A pool with thin volumes of these sizes.

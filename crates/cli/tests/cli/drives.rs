@@ -8,16 +8,6 @@
 //!
 //! A file that was moved away can still be written to by whoever has it open. So a daemon that noticed nothing would
 //! pass for healthy here, until the file is back, old; and what is asked for first is that it notices.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and numbers are for reading; the world outside is real"
-)]
-
-mod support;
-#[path = "support/wire.rs"]
-mod wire;
 
 use std::{
     fs,
@@ -32,8 +22,9 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{Daemon, Lab, Outcome, wait_until};
-use wire::{Iscsi, Nbd, Wire};
+
+use crate::support::wire::{Iscsi, Nbd, Wire};
+use crate::support::{Daemon, Lab, Outcome, wait_until};
 
 /// The unit that clients write.
 const SLOT: usize = 16 << 10;

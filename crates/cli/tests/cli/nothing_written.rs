@@ -1,17 +1,11 @@
 //! Looking never writes: commands that look, a read-only import and a daemon with `--readonly` are run under
 //! `strace`, which must see no image opened but for reading, and the images must be the same to the bit afterwards.
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may fail loudly, and waits in real time"
-)]
-
-mod support;
 
 use std::{collections::BTreeMap, fs, path::Path, process::Stdio, time::Duration};
 
 use sha2::{Digest as _, Sha256};
-use support::Lab;
+
+use crate::support::Lab;
 
 /// System calls by which a device could be opened for writing.
 const OPENS: &str = "trace=open,openat,openat2,creat";

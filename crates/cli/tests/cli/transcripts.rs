@@ -3,23 +3,14 @@
 //! A transcript is a list of `$ command` lines, each with what it printed, lines of standard error marked with
 //! `!`, and its exit code if that is not 0. After a wanted change, write them anew and read the difference:
 //!
-//!     MILLPOND_BLESS=1 cargo test -p millpond --test transcripts
+//!     MILLPOND_BLESS=1 cargo test -p millpond --test cli transcripts
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
-)]
-
-mod support;
-
-use support::Lab;
+use crate::support::Lab;
 
 /// A transcript with nothing to be made the same.
 #[track_caller]
 fn transcript(name: &str, lab: &Lab, commands: &[&str]) {
-    support::transcript(name, lab, commands, &str::to_owned);
+    crate::support::transcript(name, lab, commands, &str::to_owned);
 }
 
 fn fixture(name: &str) -> Lab {
@@ -257,7 +248,7 @@ fn unreplayed() {
         ],
     );
     let lab = Lab::copy_of(&fixtures::pool("crash-main"));
-    support::transcript(
+    crate::support::transcript(
         "replay",
         &lab,
         &[

@@ -1,0 +1,33 @@
+//! The command line and the daemon behind it, from outside. One program, because each would have to be linked anew;
+//! what needs the machine for itself is in `alone/`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "what fails here fails a test, and what was not run is said; the world outside is real"
+)]
+
+mod alerts;
+mod arrows;
+mod bad_input;
+mod bad_input_write;
+mod bench;
+mod cachesim;
+mod cluster;
+mod daemon;
+mod drill;
+mod drives;
+mod iostat;
+mod kill9;
+mod manifests;
+mod nothing_written;
+mod proxmox;
+mod serving;
+mod serving_write;
+mod share;
+#[path = "../support/mod.rs"]
+mod support;
+mod tools;
+mod transcripts;
+mod write_commands;
+mod zilstat;
