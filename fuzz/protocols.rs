@@ -1,6 +1,6 @@
 //! What every fuzz target of a protocol core does with its input: bytes of a peer that means no good.
 //!
-//! The same source serves two runners: the libFuzzer targets beside it, and `crates/iscsi/tests/strangers.rs` on a
+//! The same source serves two runners: the libFuzzer targets beside it, and `crates/iscsi/tests/iscsi/strangers.rs` on a
 //! stable toolchain. A body must return on every input, and may panic only to say that a promise is broken.
 
 use std::{

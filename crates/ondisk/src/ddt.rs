@@ -6,7 +6,7 @@
 //! freeing blocks does.
 //!
 //! The dedup log of feature `fast_dedup` is not decoded. Facts: docs/format/mos.md §1, docs/format/blkptr.md
-//! (dedup bit); the layout of entries was read off a pool of OpenZFS 2.4 (tests/vectors.rs holds one).
+//! (dedup bit); the layout of entries was read off a pool of OpenZFS 2.4 (tests/ondisk/vectors.rs holds one).
 
 use crate::blkptr::Dva;
 use crate::{Error, Order, Reader, Reason, Result};

@@ -136,7 +136,7 @@ pub(crate) struct MailServer {
 
 impl MailServer {
     pub(crate) fn start(mode: &str, certificates: &Certificates) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/delivery/smtpd.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/delivery/smtpd.py");
         let (process, stdout, port) =
             python(&[&script, Path::new(mode), certificates.cert.as_path(), certificates.key.as_path()]);
         Self { _process: process, stdout, port }

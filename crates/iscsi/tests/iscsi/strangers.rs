@@ -3,14 +3,10 @@
 //!
 //! Each input is derived from one number, so that a failure prints what replays it:
 //! `MILLPOND_FUZZ_SEED=… MILLPOND_FUZZ_ITERATIONS=1`. The default is a short dose.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test may fail loudly"
-)]
 
-#[path = "../../../fuzz/protocols.rs"]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "a test may fail loudly")]
+
+#[path = "../../../../fuzz/protocols.rs"]
 mod protocols;
 
 /// Inputs for each body without `MILLPOND_FUZZ_ITERATIONS`.

@@ -1,13 +1,11 @@
 //! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides, whom it keeps out, and
 //! that data comes through whole.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
-
-mod support;
 
 use std::{path::Path, sync::Arc};
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
-use support::{Served, run, tool};
+
+use crate::support::{Served, run, tool};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,5 @@
 //! Every drill on the simulated home lab: nothing acknowledged is lost, nobody is dropped; a seed repeats itself; and a
 //! pool that cannot bear what is done to it is not called well.
-#![allow(clippy::unwrap_used, reason = "a test that fails says why by its panic")]
 
 use std::sync::Arc;
 

@@ -2,7 +2,6 @@
 //!
 //! A backend is a function that makes a writable disk of [`SIZE`] zero bytes. Each test prints which backend it
 //! skipped and why, where the machine lacks one (no io_uring, no loop devices).
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and says what it skipped")]
 
 use std::{
     future::Future,

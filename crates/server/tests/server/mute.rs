@@ -2,7 +2,6 @@
 //!
 //! The disks are simulated and so is the clock: a read that takes an hour is one that never comes back, as far as the
 //! person who asked is concerned.
-#![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -3,7 +3,6 @@
 //! A missing client fails the test, unless `MILLPOND_ALLOW_MISSING_TOOLS` is set. Every conformance test
 //! runs in a process of its own against a volume of its own, because one run of the whole list is
 //! unsound in libiscsi 1.19 (a hook of one test stays on for later ones).
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{
     net::SocketAddr,

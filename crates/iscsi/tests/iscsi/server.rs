@@ -1,5 +1,4 @@
 //! The server's own promises, over real sockets: reinstatement, deadlines, limits, stopping.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

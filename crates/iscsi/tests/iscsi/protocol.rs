@@ -2,7 +2,6 @@
 //!
 //! `Initiator` speaks to a `Login` and then a `Session` in memory and runs the jobs itself, so a test can
 //! cut the stream where it likes, send what no client sends, and look at every byte that comes back.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{pin::pin, sync::Arc, task::Poll};
 

@@ -1,7 +1,4 @@
 //! Bytes of real pools against what OpenZFS's own tools and our reference reader say of them.
-#![allow(clippy::unwrap_used, reason = "a test may fail loudly, in its helpers, too")]
-
-mod seeds;
 
 use ondisk::{
     Order, ddt, indirect, l2arc, sa, spacemap, stream,
@@ -11,7 +8,7 @@ use ondisk::{
 use serde_json::Value;
 
 fn structures(name: &str) -> Vec<Vec<u8>> {
-    let all = seeds::real_structures();
+    let all = crate::seeds::real_structures();
     let found: Vec<_> = all.into_iter().filter(|(known, _)| known == name).map(|(_, bytes)| bytes).collect();
     assert!(!found.is_empty(), "no {name} among the seeds");
     found
@@ -137,7 +134,7 @@ fn replaying_real_space_maps_gives_their_alloc() {
 
 #[test]
 fn a_real_log_chain_reads_as_zdb_lists_it() {
-    let chain = json(include_str!("../../../docs/format/vectors/zil_chain.json"));
+    let chain = json(include_str!("../../../../docs/format/vectors/zil_chain.json"));
     let header = zil::Header::decode(&hex(&chain["header"]), LITTLE).unwrap();
     assert_eq!(
         (header.claim_txg, header.claim_block_seq, header.claim_record_seq, header.flags),
@@ -196,7 +193,7 @@ fn a_real_log_chain_reads_as_zdb_lists_it() {
 
 #[test]
 fn a_real_cache_device_lists_what_it_holds() {
-    let vector = json(include_str!("../../../docs/format/vectors/l2arc.json"));
+    let vector = json(include_str!("../../../../docs/format/vectors/l2arc.json"));
     let bytes = &structures("l2arc_header")[0];
     let (header, order) = l2arc::Header::decode(bytes).unwrap();
     assert_eq!(order, LITTLE);

@@ -1,19 +1,18 @@
 //! The server itself: coherence of connections, order, limits, shutdown, removal.
 
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
 use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
 use bytes::Bytes;
 use nbd::ServeLimits;
-use support::{Raw, Served};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     sync::Semaphore,
     time::{Instant, sleep, timeout},
 };
+
+use crate::support::{Raw, Served};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;

@@ -1,5 +1,4 @@
 //! What a volume's troubles look like to a host: each must lead it to the right remedy.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{pin::pin, sync::Arc, task::Poll};
 

@@ -1,6 +1,5 @@
 //! Several hosts at several disks, without a socket: who is let in and with which proof, what each sees when disks come
 //! and go, and what one host's task management and reservations do to the others.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 

@@ -1,6 +1,5 @@
 //! Which promise each command makes to its client, and that the volume hears of exactly that one: FUA, the write
 //! cache switched off, a flush, or nothing but the write itself.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{
     pin::pin,

@@ -3,12 +3,6 @@
 //!
 //! Certificates are made by `openssl` for each run: an authority of its own, and a server certificate for `localhost`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "what fails here fails a test; the world outside is real"
-)]
-
 use std::{
     io::Read as _,
     net::{TcpListener, UdpSocket},

@@ -1,11 +1,10 @@
 //! The stock clients against a volume in memory: nbdinfo, nbdcopy, qemu-io, qemu-img, fio.
 
-mod support;
-
 use std::sync::Arc;
 
 use block::{BlockVolume, MemVolume, Segment};
-use support::{Served, run, tool};
+
+use crate::support::{Served, run, tool};
 
 const MIB: u64 = 1 << 20;
 

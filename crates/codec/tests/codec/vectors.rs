@@ -2,8 +2,6 @@
 //! from pools that OpenZFS wrote (`real_blocks`, `raidz_real`, `zil_chain`), and inputs worked out by an
 //! independent reference (`checksums`, `compression`, `raidz`).
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is the report")]
-
 use codec::Order;
 use codec::checksum::embedded::{self, Kind};
 use codec::checksum::{self, Checksum, Form, Salt};

@@ -1,5 +1,4 @@
 //! `FaultDisk` keeps its promises: it breaks exactly what it was told to, and a seed repeats it.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 

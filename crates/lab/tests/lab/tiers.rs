@@ -1,10 +1,5 @@
 //! What a second tier of cache is worth, on the machines of two field reports: the same ratios come out of the code that
 //! serves, on modelled devices.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test that fails says why by its panic, and what it measured to the person who runs it"
-)]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Copies that a host orders and does not see, byte by byte: EXTENDED COPY, ODX, what they may touch and how they end;
 //! reservations that survive a power cut; access states; thin provisioning's threshold.
-#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 use std::{
     pin::pin,

@@ -1,8 +1,6 @@
 //! Compressors as a stranger would use them: any bytes as input to any decoder, valid streams with
 //! damage, limits of any length; and every encoder's output read back.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is the report")]
-
 use codec::compress::{Algorithm, Level, compress, decompress};
 use proptest::prelude::*;
 

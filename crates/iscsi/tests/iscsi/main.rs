@@ -1,0 +1,8 @@
+//! The target's promises, as a value and over sockets. One program, because each would have to be linked anew.
+#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+mod clients;
+mod cluster;
+mod protocol;
+mod server;
+mod strangers;

@@ -1,0 +1,7 @@
+//! The server's promises, for stock clients and a raw one. One program, because each would have to be linked anew.
+#![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+mod clients;
+mod support;
+mod tls;
+mod wire;
