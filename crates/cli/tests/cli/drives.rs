@@ -509,6 +509,8 @@ fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
         scene.load_goes_on(1 << 20);
         // A spare that was called while the pool fell goes back, too.
         scene.wait_for("the spare is back", |now| !now.has_kind("spare"));
+        // It may go before the two others have all that they lack.
+        scene.wait_for("they have caught up", Status::is_whole);
     });
     scene.judge();
 }
