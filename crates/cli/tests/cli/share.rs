@@ -16,6 +16,8 @@ use crate::support::{Lab, Outcome, ask, served_as, wait_until};
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 const TARGET: &str = "iqn.2026-11.com.example:vms";
 const SECRET: &str = "twelve bytes, or more";
+/// REPORTED LUNS DATA HAS CHANGED.
+const LUNS_CHANGED: (u8, u8) = (0x3f, 0x0e);
 
 /// A pool with two small thin volumes.
 fn pool() -> Lab {
@@ -205,10 +207,14 @@ fn who_may_log_in_changes_under_those_who_have() {
     wait_until(|| ask(&lab, "/v1/initiators")["sessions"].as_array().unwrap().len() == 1);
 
     // A disk comes under a running session, and goes.
+    first.news();
     lab.run(&format!("share lun add {TARGET} tank/b")).ok();
     assert_eq!(urls(&lab, "tank/b"), [format!("iscsi:{TARGET}/1")]);
     assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
+    assert_eq!(first.news(), [LUNS_CHANGED], "so that hosts look for it by themselves");
     lab.run(&format!("share lun remove {TARGET} tank/b")).ok();
+    assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
+    assert_eq!(first.news(), [LUNS_CHANGED]);
 
     // Whoever is logged in keeps its volume and target busy.
     assert!(lab.run("zfs destroy tank/a").fails(1).contains("busy"));
@@ -340,6 +346,31 @@ fn what_is_offered_besides_luns_can_be_chosen() {
 }
 
 /// Settings that this version does not understand close a door and open none.
+#[test]
+fn discovery_has_credentials_of_its_own() {
+    let Some(iscsi_ls) = fixtures::tool("iscsi-ls") else { return };
+    let lab = pool();
+    let _daemon = lab.serve(SERVE);
+    let port = port(&lab, "tank/a");
+    let found = |secret: Option<&str>| {
+        let mut command = Command::new(&iscsi_ls);
+        command.arg(format!("iscsi://127.0.0.1:{port}"));
+        if let Some(secret) = secret {
+            command.env("LIBISCSI_CHAP_USERNAME", "scout").env("LIBISCSI_CHAP_PASSWORD", secret);
+        }
+        let output = command.output().unwrap();
+        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("io.millpond:tank:a")
+    };
+    assert!(found(None));
+    told(&lab, "share chap set --discovery --user scout", &format!("{SECRET}\n")).ok();
+    assert!(found(Some(SECRET)));
+    assert!(!found(None) && !found(Some("another dozen of bytes")));
+    // Who knows a target by name is asked for what that target asks.
+    drop(Iscsi::open(port, "iqn.2026-11.io.millpond:tank:a", 1).unwrap());
+    let _said = lab.run("share chap clear --discovery");
+    assert!(found(None));
+}
+
 #[test]
 fn settings_that_cannot_be_understood_let_nobody_in() {
     let lab = pool();

@@ -160,6 +160,8 @@ pub(crate) struct Iscsi {
     is_patient: bool,
     /// The target asked for a logout.
     shall_leave: bool,
+    /// Unit attentions it was told since somebody asked: additional sense code and qualifier.
+    news: Vec<(u8, u8)>,
 }
 
 /// What a PDU is, and the data behind it.
@@ -185,6 +187,7 @@ impl Iscsi {
             is_write_through: false,
             is_patient: false,
             shall_leave: false,
+            news: Vec::new(),
         };
         let text = [
             &format!("InitiatorName=iqn.2026-11.test:client{number}") as &str,
@@ -210,6 +213,11 @@ impl Iscsi {
         // What a new nexus is told first is no failure.
         this.scsi(&[0], &[], 0)?;
         Ok(this)
+    }
+
+    /// What it was told by itself since this was asked last.
+    pub(crate) fn news(&mut self) -> Vec<(u8, u8)> {
+        std::mem::take(&mut self.news)
     }
 
     /// Switches the write cache off: every write is durable when it is answered, until the target restarts.
@@ -368,7 +376,7 @@ impl Iscsi {
             };
             match (status, sense.get(4).map(|key| key & 0x0f)) {
                 (0, _) => return Ok(data),
-                (2, Some(6)) => {}
+                (2, Some(6)) => self.news.extend(sense.get(14..16).map(|code| (code[0], code[1]))),
                 // BUSY, TASK SET FULL, TASK ABORTED.
                 (0x08 | 0x28 | 0x40, _) if self.is_patient => thread::sleep(Duration::from_millis(5)),
                 _ => {
