@@ -37,8 +37,8 @@ const CURVES: usize = 8;
 const CURVE_KEYS: usize = 4096;
 /// Counted accesses of a group before it is judged.
 const ENOUGH: f64 = 200.0;
-/// Error of a sampled miss ratio, by blocks that the miniature of the live cache holds at least.
-const ERRORS: [(usize, f64); 4] = [(4000, 0.015), (1000, 0.03), (400, 0.04), (0, 0.1)];
+/// Standard deviations that the stated error is: more than that a sample is rarely off.
+const SIGMAS: f64 = 3.0;
 
 /// What happened to a block in the live cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct Point {
     pub size: u64,
     /// 0 to 1.
     pub hit_ratio: f64,
+    /// What that may be off by, 0 to 1: the outlook's, and more of a size whose miniature holds less than that of now.
+    pub error: f64,
 }
 
 /// What is expected, of everything or of a part.
@@ -361,21 +363,30 @@ impl Advisor {
         };
         let memory = sizes(&RAM).into_iter().zip(counts.hits);
         let second = sizes(&SECOND).into_iter().zip(counts.second);
-        let blocks = self.memory[NOW].len();
-        let of_sample = ERRORS.iter().find(|(least, _)| blocks >= *least).map_or(0.1, |(_, error)| *error);
+        // Of a share of accesses that is known from so many blocks, if it is a half, where it deviates most. Accesses to
+        // one block, and the rules that a miniature chooses, hang together: so it is not the accesses that count.
+        let of_sample = |model: &Model| (SIGMAS * 0.5 / (model.len().max(1) as f64).sqrt()).min(1.0);
         let residual = (of_now - share(counts.missed)).abs();
+        let error = of_sample(&self.memory[NOW]).max(residual).max(luck);
+        let errors = self.memory.iter().map(|model| error.max(of_sample(model)));
         let lru = |curve: &Curve| -> Vec<Point> {
             let sizes = (-4..=5).map(|power| (self.capacity as f64 * f64::from(power).exp2()) as u64);
             let ratio = |size: u64| 1.0 - curve.miss_ratio(size >> self.feed);
-            sizes.map(|size| Point { size, hit_ratio: ratio(size) }).collect()
+            sizes.map(|size| Point { size, hit_ratio: ratio(size), error }).collect()
         };
         Outlook {
             accesses: counts.accesses,
             hit_ratio: 1.0 - really,
-            error: of_sample.max(residual).max(luck),
-            memory: memory.map(|(size, hits)| Point { size, hit_ratio: scale(1.0 - share(hits)) }).collect(),
+            error,
+            memory: memory
+                .zip(errors)
+                .map(|((size, hits), error)| Point { size, hit_ratio: scale(1.0 - share(hits)), error })
+                .collect(),
             second: second
-                .map(|(size, hits)| Point { size, hit_ratio: scale((of_now - share(hits)).max(0.0)) })
+                .map(|(size, hits)| {
+                    let hit_ratio = scale((of_now - share(hits)).max(0.0));
+                    Point { size, hit_ratio, error }
+                })
                 .collect(),
             lru: curve.map_or_else(Vec::new, lru),
         }

@@ -8,7 +8,7 @@
 //! every time.
 //!
 //! The miniatures do not pay for changes; the real cache does, up to a miss for each block it holds. So while it is
-//! not ARC its own hits are compared with the miniature ARC's too. What it gains is credited up to a limit; once it is
+//! not ARC, and for a while afterwards, its own hits are compared with the miniature ARC's too. What it gains is credited up to a limit; once it is
 //! behind by a little it has to be ARC until half of that is forgotten.
 //!
 //! Deterministic: the same accesses lead to the same decisions.
@@ -38,6 +38,9 @@ const PAYS_MIN: f32 = 0.05;
 /// that the long memory holds. With a short memory of 3000 accesses: 87 hits and 35.
 const CREDIT: f32 = 0.0025;
 const BEHIND: f32 = 0.001;
+/// Sampled accesses, for each block a miniature holds, until a real cache that is ARC again has got back what ARC would
+/// have kept: what it misses meanwhile is the price of having been something else.
+const AFTER_TURNS: f32 = 4.0;
 
 /// Accesses that one of two hit and the other missed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,11 +79,13 @@ pub(crate) struct Judge {
     misses: [f32; SETS],
     /// Each set against ARC, in the long run.
     long: [Duel; SETS],
-    /// Hits of the real cache less ARC's while it was not ARC, in the long run.
+    /// Hits of the real cache less ARC's while it was not ARC and for a while afterwards, in the long run.
     real: f32,
     /// The real cache is behind: nobody but ARC may run.
     is_distrusted: bool,
     since: u32,
+    /// Sampled accesses for which the last change back to ARC still counts.
+    after: u32,
 }
 
 impl Judge {
@@ -103,6 +108,10 @@ impl Judge {
             duel.count(hit(set), hit(ARC));
         }
         if self.running != ARC {
+            self.after = (AFTER_TURNS * blocks as f32) as u32;
+        }
+        if self.after > 0 {
+            self.after -= 1;
             self.real += f32::from(u8::from(is_hit)) - f32::from(u8::from(hit(ARC)));
         }
         self.since += 1;

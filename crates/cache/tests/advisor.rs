@@ -8,7 +8,9 @@
 
 mod support;
 
-use cache::{Adaptive, Advisor, Kind, Outlook, Policy as _, RAM, SECOND, SecondTier, mix, trace::Simulation};
+use cache::{
+    Adaptive, Advisor, Kind, Outlook, Point, Policy as _, RAM, SECOND, SecondTier, mix, trace::Simulation,
+};
 use support::{OUTSIDE, Trace};
 
 /// One block in so many is shown, as a power of two.
@@ -69,23 +71,24 @@ fn is_right(trace: &Trace, permille: u64) {
     let capacity = footprint * permille / 1000;
     let (outlook, live) = advised(&blocks, capacity);
     let mut worst = 0.0_f64;
-    let mut check = |what: &str, part: f64, found: f64, exact: f64| {
+    let mut check = |what: &str, part: f64, found: &Point, exact: f64| {
+        let (found, error) = (found.hit_ratio, found.error);
         let off = found - exact;
         worst = worst.max(off.abs());
         println!(
             "{} {capacity} {what} x {part}: {found:.4}, really {exact:.4}: {off:+.4} of {:.4}",
-            trace.name, outlook.error
+            trace.name, error
         );
-        assert!(off.abs() <= outlook.error, "{} {capacity} {what} x {part}: {off:+.4}", trace.name);
+        assert!(off.abs() <= error, "{} {capacity} {what} x {part}: {off:+.4}", trace.name);
     };
     let devices = SECOND.map(|part| (capacity as f64 * part) as u64);
     let (_, with_device) = really(&blocks, capacity, &devices);
     for (part, point) in RAM.iter().zip(&outlook.memory) {
         assert_eq!(point.size, (capacity as f64 * part) as u64);
-        check("memory", *part, point.hit_ratio, really(&blocks, point.size, &[]).0);
+        check("memory", *part, point, really(&blocks, point.size, &[]).0);
     }
     for ((part, point), exact) in SECOND.iter().zip(&outlook.second).zip(with_device) {
-        check("device", *part, point.hit_ratio, exact);
+        check("device", *part, point, exact);
     }
     assert!(outlook.error <= 0.05, "an error that says nothing: {}", outlook.error);
     // Ghosts: misses of what was evicted within about one more cache-full.
