@@ -122,7 +122,7 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
 
 /// `+8G RAM: hit ratio 71 → 83 % ± 2`
 fn sentences(out: &mut String, list: &AdviceList, outlook: &Outlook) {
-    let error = (outlook.error * 100.0).ceil().max(1.0);
+    let error = |point: &Point| (error_of(outlook, point) * 100.0).ceil().max(1.0);
     let now = whole_percent(outlook.hit_ratio);
     for point in &outlook.memory {
         let then = whole_percent(point.hit_ratio);
@@ -133,16 +133,20 @@ fn sentences(out: &mut String, list: &AdviceList, outlook: &Outlook) {
             true => ('+', point.size - list.memory),
             false => ('-', list.memory - point.size),
         };
-        line(out, format_args!("  {sign}{} RAM: hit ratio {now} → {then} % ± {error}", bytes(change)));
+        let (change, error) = (bytes(change), error(point));
+        line(out, format_args!("  {sign}{change} RAM: hit ratio {now} → {then} % ± {error}"));
     }
     for point in &outlook.second {
         let then = whole_percent(point.hit_ratio);
         let useless = if then <= now { ": buys nothing" } else { "" };
-        line(
-            out,
-            format_args!("  +{} SSD: hit ratio {now} → {then} % ± {error}{useless}", bytes(point.size)),
-        );
+        let (size, error) = (bytes(point.size), error(point));
+        line(out, format_args!("  +{size} SSD: hit ratio {now} → {then} % ± {error}{useless}"));
     }
+}
+
+/// What one size may be off by: smaller caches are known from fewer blocks.
+fn error_of(outlook: &Outlook, point: &Point) -> f64 {
+    outlook.error.max(point.error)
 }
 
 /// What is expected of `times` the memory there is.
@@ -163,7 +167,11 @@ fn curve(out: &mut String, outlook: &Outlook) {
                 what.to_owned(),
                 bytes(point.size),
                 format!("{:.1}%", point.hit_ratio * 100.0),
-                if what == "memory, LRU" { "-".to_owned() } else { format!("{:.1}", outlook.error * 100.0) },
+                if what == "memory, LRU" {
+                    "-".to_owned()
+                } else {
+                    format!("{:.1}", error_of(outlook, point) * 100.0)
+                },
             ]);
         }
     }
@@ -218,7 +226,11 @@ mod tests {
     }
 
     fn outlook(accesses: f64) -> Outlook {
-        let point = |size: u64, hit_ratio: f64| Point { size: size << 30, hit_ratio };
+        let point = |size: u64, hit_ratio: f64| Point {
+            size: size << 30,
+            hit_ratio,
+            error: if size < 8 { 0.031 } else { 0.018 },
+        };
         Outlook {
             accesses,
             hit_ratio: 0.71,
@@ -252,7 +264,7 @@ mod tests {
         for wanted in [
             "8G of memory for data: hit ratio 71 % (19.5K sampled accesses, of one block in 256)\n",
             "\n  +8G RAM: hit ratio 71 → 83 % ± 2\n",
-            "\n  -4G RAM: hit ratio 71 → 60 % ± 2\n",
+            "\n  -4G RAM: hit ratio 71 → 60 % ± 4\n",
             "\n  +128G SSD: hit ratio 71 → 92 % ± 2\n",
             "\n  +64G SSD: hit ratio 71 → 71 % ± 2: buys nothing\n",
             "ghost lists: 9.0 % of all accesses missed what had just been evicted; twice the memory is expected to hit 12 % more\n",

@@ -51,7 +51,10 @@ pub async fn report(arc: &BlockCache, held: &[Arc<Held>]) -> AdviceList {
 
 fn outlook(found: &cache::Outlook) -> Outlook {
     let points = |points: &[cache::Point]| {
-        points.iter().map(|point| Point { size: point.size, hit_ratio: point.hit_ratio }).collect()
+        points
+            .iter()
+            .map(|point| Point { size: point.size, hit_ratio: point.hit_ratio, error: point.error })
+            .collect()
     };
     Outlook {
         accesses: found.accesses,

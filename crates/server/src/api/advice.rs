@@ -46,7 +46,7 @@ pub struct Outlook {
     pub accesses: f64,
     /// What they hit in memory.
     pub hit_ratio: f64,
-    /// What the ratios below may be off by.
+    /// What the ratio now, and those below of larger sizes, may be off by.
     pub error: f64,
     /// With other amounts of memory, smallest first; what there is among them.
     pub memory: Vec<Point>,
@@ -64,4 +64,7 @@ pub struct Point {
     pub size: u64,
     /// 0 to 1.
     pub hit_ratio: f64,
+    /// What that may be off by, 0 to 1; nothing from a daemon that does not tell.
+    #[serde(default)]
+    pub error: f64,
 }
