@@ -19,8 +19,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::wire::{Answer, Iscsi, Nbd, Trouble, Wire};
-use crate::support::{Daemon, Lab};
+use crate::support::{
+    Daemon, Lab,
+    random::Random,
+    wire::{Answer, Iscsi, Nbd, Trouble, Wire},
+};
 
 /// The unit of bookkeeping.
 const SLOT: usize = 4096;
@@ -37,23 +40,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest a client waits for one answer, or for the daemon.
 const PATIENCE: Duration = Duration::from_secs(60);
 const IQN: &str = "iqn.2026-11.io.millpond:tank:v";
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 /// What a slot holds after turn `turn`: words that tell both, and noise. Turn 0 is zeroes.
 fn content(slot: usize, turn: u32) -> Vec<u8> {

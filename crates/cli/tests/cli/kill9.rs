@@ -22,8 +22,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::wire::{Iscsi, Nbd, Trouble, Wire};
-use crate::support::{Daemon, Lab, served_as};
+use crate::support::{
+    Daemon, Lab,
+    random::Random,
+    served_as,
+    wire::{Iscsi, Nbd, Trouble, Wire},
+};
 
 /// The unit of atomicity, and of bookkeeping.
 const SLOT: usize = 4096;
@@ -36,23 +40,6 @@ const SLOTS: usize = REGION * CLIENTS;
 const VOLUME: usize = (SLOTS * SLOT).next_multiple_of(1 << 20);
 /// Most slots of one request.
 const RUN_MAX: usize = 12;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 /// What a slot holds after turn `turn`: sectors that tell slot, turn and number, and bytes that compress a little.
 fn content(slot: usize, turn: u32) -> Vec<u8> {

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is the world outside: real processes in real time")]
 
 pub(crate) mod host;
+pub(crate) mod random;
 pub(crate) mod wire;
 
 use std::{
