@@ -1,6 +1,6 @@
 //! The syncing task: one transaction group after the other, until the pool is left.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use super::{Ending, Shared, publish::publish};
 use crate::{
@@ -17,7 +17,7 @@ pub(super) async fn run(
     mut heartbeats: Heartbeats,
 ) -> Box<Syncer> {
     loop {
-        next(&shared, &mut syncer).await;
+        serving(&shared, &mut syncer, shared.txgs.next()).await;
         if shared.suspension.is_given_up() {
             return syncer;
         }
@@ -34,7 +34,7 @@ pub(super) async fn run(
         // Before the group is closed: a write that was acknowledged before a command was given must be in the
         // command's group or an earlier one, or a snapshot would lack it.
         let tasks = take_tasks(&shared);
-        let (txg, touched) = shared.txgs.close().await;
+        let (txg, touched) = serving(&shared, &mut syncer, shared.txgs.close()).await;
         if !shared.tasks.lock().is_empty() {
             shared.txgs.wake();
         }
@@ -104,14 +104,14 @@ pub(super) async fn run(
     }
 }
 
-/// Waits until the open group should be synced, and gives logs the space they ask for meanwhile.
-async fn next(shared: &Shared, syncer: &mut Syncer) {
-    let reason = shared.txgs.next();
-    tokio::pin!(reason);
+/// Waits for `what`, and gives logs the space they ask for meanwhile: a round may hold the group that is being closed
+/// while it waits for space.
+async fn serving<T>(shared: &Shared, syncer: &mut Syncer, what: impl Future<Output = T>) -> T {
+    let mut what = pin!(what);
     loop {
         tokio::select! {
             biased;
-            () = &mut reason => return,
+            done = &mut what => return done,
             () = shared.means.space.asked() => restock(syncer).await,
         }
     }

@@ -334,6 +334,14 @@ impl Txgs {
         Tx { shared: Arc::clone(&self.shared), txg }
     }
 
+    /// Holds the open group without announcing anything: it is not synced before this is dropped.
+    pub(crate) fn hold(&self) -> Tx {
+        let mut state = self.shared.state.lock();
+        let txg = state.open;
+        state.groups[slot(txg)].holds += 1;
+        Tx { shared: Arc::clone(&self.shared), txg }
+    }
+
     /// `bytes` that were announced as dirty are not (overwrote what was dirty already), or no longer: they are
     /// on their way to the devices.
     pub fn undirty(&self, txg: u64, bytes: u64) {

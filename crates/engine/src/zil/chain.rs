@@ -99,6 +99,17 @@ impl Chain {
         Ok((filled, self.pointer(&next)?))
     }
 
+    /// Takes back what was appended behind the block with this sequence, none of which was written or entered in a
+    /// space map: it is the tail again.
+    pub(super) fn retract(&mut self, sequence: u64) -> Vec<Dva> {
+        let kept = self.blocks.partition_point(|block| block.sequence <= sequence);
+        let taken = self.blocks.split_off(kept);
+        if let Some(tail) = self.blocks.back_mut() {
+            tail.max_txg = 0;
+        }
+        taken.into_iter().map(|block| block.dva).collect()
+    }
+
     /// Blocks up to this sequence are on stable media.
     pub(super) fn durable(&mut self, sequence: u64) {
         // From the new end: a chain may have thousands, of which all but the last few are known to be.

@@ -12,7 +12,9 @@
 //! round had taken is logged nowhere, so a new chain is usable only when the groups of all that are synced.
 //!
 //! The syncing task calls [`Log::sync`] in every group that touches the log; the mutex keeps both sides apart, and
-//! a block taken under it belongs to the group that is open then.
+//! a block taken under it belongs to the group that is open then. Its round holds that group until it is over: space maps
+//! that have a block are on the devices only after what leads to the block, or a crash between the two would leave it
+//! allocated to nobody.
 //!
 //! Facts: docs/format/zil.md §4.
 
@@ -41,7 +43,7 @@ use rand::{RngCore, rngs::StdRng};
 use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, oneshot, watch},
+    sync::{oneshot, watch},
     time::Instant,
 };
 
@@ -161,8 +163,8 @@ pub struct Log {
     means: Option<Means>,
     source: OnceLock<Weak<dyn Source>>,
     state: Mutex<State>,
-    /// Wakes a round that waits for space when the log ends.
-    ended: Notify,
+    /// The log has ended: no round waits for space any more, whichever begins still.
+    ended: watch::Sender<bool>,
     /// Rounds forming or in flight.
     busy: watch::Sender<usize>,
     /// The object set names a chain of this log, or none.
@@ -181,6 +183,8 @@ struct Formed {
     blocks: Vec<Sealed>,
     /// Top-level devices that hold what was written ahead.
     tops: SmallVec<[u32; 3]>,
+    /// The groups its blocks were taken in, held.
+    held: SmallVec<[Tx; 2]>,
 }
 
 /// A log block on its way.
@@ -216,7 +220,7 @@ impl Log {
             means,
             source: OnceLock::new(),
             state: Mutex::new(state),
-            ended: Notify::new(),
+            ended: watch::Sender::new(false),
             busy: watch::Sender::new(0),
             is_named: AtomicBool::new(false),
         })
@@ -417,6 +421,18 @@ impl Log {
             pending = self.write_ahead(means, &*source, &policy, pending, &mut formed.tops).await;
         }
         drop((held, source));
+        self.fill(means, pending, &mut formed).await.inspect_err(|_| {
+            // Nothing of it was written, so nothing leads there.
+            if let Some(first) = formed.blocks.first() {
+                let taken = self.state.lock().chain.retract(first.sequence);
+                taken.into_iter().for_each(|dva| means.space.give_back(dva));
+            }
+        })?;
+        Ok(formed)
+    }
+
+    /// Takes places at the end of the chain, and fills those before with `pending`.
+    async fn fill(&self, means: &Means, pending: Vec<Pending>, formed: &mut Formed) -> Result<(), Fallback> {
         let mut rest: usize = pending.iter().map(Pending::bytes).sum();
         let place = {
             let mut state = self.state.lock();
@@ -444,17 +460,23 @@ impl Log {
             let is_last = pending.peek().is_none();
             let bytes = if is_last { place } else { place_for(rest) };
             let supply = self.state.lock().supply;
+            let mut ended = self.ended.subscribe();
             let taken = tokio::select! {
+                biased;
                 taken = means.space.take(bytes as u64, supply) => taken,
-                () = self.ended.notified() => None,
+                // Whoever sets space aside may be the one who waits for the log to end.
+                _ = ended.wait_for(|ended| *ended) => None,
             };
             let dva = taken.ok_or(Fallback::NoSpace)?;
             let (filled, next, verifier) = {
                 let mut state = self.state.lock();
-                // Read under the lock: see the top of this file.
-                let birth = means.txgs.open();
-                let appended = state.chain.append(dva, bytes, birth, filling.max_txg);
+                // Under the lock: see the top of this file.
+                let held = means.txgs.hold();
+                let appended = state.chain.append(dva, bytes, held.txg(), filling.max_txg);
                 let (filled, next) = appended.map_err(|_| Fallback::NotBegun)?;
+                if formed.held.last().is_none_or(|last| last.txg() != held.txg()) {
+                    formed.held.push(held);
+                }
                 (filled, next, state.chain.seal(filled.sequence))
             };
             let shorten = means.direct.may_shorten(&filled.dva);
@@ -462,7 +484,7 @@ impl Log {
             let Block { dva, birth, sequence, .. } = filled;
             formed.blocks.push(Sealed { dva, birth, sequence, data });
             if is_last {
-                return Ok(formed);
+                return Ok(());
             }
         }
     }
@@ -528,7 +550,7 @@ impl Log {
     /// Writes blocks and makes them durable; false if that failed.
     async fn write(&self, formed: &Formed) -> bool {
         let Some(means) = &self.means else { return false };
-        let Formed { blocks, tops } = formed;
+        let Formed { blocks, tops, .. } = formed;
         for block in blocks {
             self.stats.block(block.dva.vdev, block.data.len() as u64);
         }
@@ -695,7 +717,7 @@ impl Log {
     /// Takes nothing more, and waits until nothing of it is on its way.
     pub(crate) async fn end(&self) {
         self.state.lock().phase = Phase::Ended;
-        self.ended.notify_one();
+        self.ended.send_replace(true);
         let mut busy = self.busy.subscribe();
         // The sender is in `self`.
         drop(busy.wait_for(|busy| *busy == 0).await);

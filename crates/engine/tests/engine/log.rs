@@ -8,8 +8,10 @@ use block::{Asked, BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::{
     dsl::{self, Properties, Stored},
+    engine::Ending,
     volume::LiveVolume,
 };
+use tokio::time::{sleep, timeout};
 
 use crate::{
     files,
@@ -314,4 +316,66 @@ async fn the_log_takes_no_space_that_writers_were_promised() {
     assert!(report.commits > 20_000, "{report:?}");
     running.export().await;
     world.verify("at the end").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_between_a_commit_and_its_group_leaves_no_block_of_the_log_to_nobody() {
+    for seed in 0..8 {
+        let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 40 + seed).await;
+        let one = volume(&running, "one").await;
+        // What is logged takes long; labels, which say that a group is committed, do not.
+        let late = Effect::Delay(Duration::from_secs(60)..=Duration::from_secs(61));
+        running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, late));
+        let commit = {
+            let one = Arc::clone(&one);
+            tokio::spawn(async move { one.write(1 << 20, data(vec![7; 1 << 20]), FUA).await })
+        };
+        sleep(Duration::from_millis(100)).await;
+        let synced = timeout(Duration::from_secs(30), running.engine.sync()).await;
+        // The group has blocks that nothing leads to yet.
+        assert!(synced.is_err() && !commit.is_finished(), "{synced:?}");
+        world.cut(running).await;
+        commit.abort();
+        world.verify("cut off").await;
+        let running = world.open().await;
+        running.export().await;
+        world.verify("at the end").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_is_left_while_commits_wait_for_space() {
+    let (world, running) = World::create("d0", 12, 512 << 20, 17).await;
+    let mut volumes = Vec::new();
+    for name in ["one", "two"] {
+        let volume = running.volume(&format!("{POOL}/{name}"), 64 << 20, BLOCK, Properties::new()).await;
+        volume.write(0, data(vec![1; 512]), FUA).await.unwrap();
+        volumes.push(volume);
+    }
+    let late = Effect::Delay(Duration::from_secs(5)..=Duration::from_secs(10));
+    running.disks[0].inject(Fault::anywhere(On::Write, late));
+    // While a group is being written nothing is set aside, and this is more than there is.
+    let group = {
+        let engine = Arc::clone(&running.engine);
+        tokio::spawn(async move { engine.sync().await })
+    };
+    sleep(Duration::from_secs(1)).await;
+    let writers: Vec<_> = (0..16_u64)
+        .map(|number| {
+            let volume = Arc::clone(&volumes[number as usize % 2]);
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(number * 10)).await;
+                // Refused once the pool is being left, or done: both are answers.
+                drop(volume.write(number << 22, data(vec![7; 4 << 20]), FUA).await);
+            })
+        })
+        .collect();
+    sleep(Duration::from_secs(1)).await;
+    timeout(Duration::from_secs(3600), running.engine.end(Ending::Close)).await.expect("an end").unwrap();
+    group.await.unwrap().unwrap();
+    for writer in writers {
+        timeout(Duration::from_secs(60), writer).await.expect("an answer").unwrap();
+    }
+    drop(running);
+    world.verify("closed").await;
 }
