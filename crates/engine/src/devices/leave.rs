@@ -38,6 +38,11 @@ pub(super) fn detach(cx: &mut Syncer, guid: u64) -> BoxFuture<'_, Result<(), OpE
     })
 }
 
+/// Whether it was at `path` until another device took that.
+fn is_old(vdev: &Vdev, path: &str) -> bool {
+    vdev.path.as_deref().and_then(|old| old.strip_suffix(OLD)) == Some(path)
+}
+
 fn is_copies(vdev: &Vdev) -> bool {
     matches!(vdev.kind, Kind::Mirror | Kind::Replacing | Kind::Spare)
 }
@@ -63,9 +68,9 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
     }
     if parent.kind == Kind::Replacing
         && leaf.id != 0
-        && let Some(old) = parent.children.first()
-        && let Some(path) = old.path.as_deref().and_then(|path| path.strip_suffix(OLD))
-        && leaf.path.as_deref() == Some(path)
+        && let Some(path) = leaf.path.as_deref()
+        // Not always the first: what replaces it may have been replaced itself.
+        && let Some(old) = parent.children.iter().find(|child| is_old(child, path))
     {
         shape::edit(&mut config, old.guid, |list| list.set("path", path));
     }

@@ -35,6 +35,9 @@ pub(super) async fn run(
         // command's group or an earlier one, or a snapshot would lack it.
         let tasks = take_tasks(&shared);
         let (txg, touched) = serving(&shared, &mut syncer, shared.txgs.close()).await;
+        for log in shared.logs.all() {
+            log.settle().await;
+        }
         if !shared.tasks.lock().is_empty() {
             shared.txgs.wake();
         }

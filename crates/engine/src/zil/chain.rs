@@ -148,9 +148,9 @@ impl Chain {
         }
     }
 
-    /// Whether nothing in it is needed once `txg` is synced.
-    pub(super) fn is_over(&self, txg: u64) -> bool {
-        self.blocks.iter().all(|block| block.birth <= txg && block.max_txg <= txg)
+    /// Whether nothing that is on stable media of it is needed once `txg` is synced.
+    pub(super) fn is_needless(&self, txg: u64) -> bool {
+        self.blocks.iter().all(|block| !block.is_durable || block.max_txg <= txg)
     }
 
     /// Frees all of it.

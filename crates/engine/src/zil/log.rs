@@ -163,8 +163,8 @@ pub struct Log {
     means: Option<Means>,
     source: OnceLock<Weak<dyn Source>>,
     state: Mutex<State>,
-    /// The log has ended: no round waits for space any more, whichever begins still.
-    ended: watch::Sender<bool>,
+    /// It was given up, or has ended: no round waits for space any more.
+    is_over: watch::Sender<bool>,
     /// Rounds forming or in flight.
     busy: watch::Sender<usize>,
     /// The object set names a chain of this log, or none.
@@ -220,7 +220,7 @@ impl Log {
             means,
             source: OnceLock::new(),
             state: Mutex::new(state),
-            ended: watch::Sender::new(false),
+            is_over: watch::Sender::new(false),
             busy: watch::Sender::new(0),
             is_named: AtomicBool::new(false),
         })
@@ -307,6 +307,9 @@ impl Log {
 
     /// Another round, if there may be one.
     fn next_round(self: &Arc<Self>, state: &mut State) -> Option<Driven> {
+        if state.phase != Phase::Ready {
+            self.turn_away(state);
+        }
         if state.is_forming || state.in_flight >= ROUNDS || state.waiting.is_empty() {
             return None;
         }
@@ -317,6 +320,23 @@ impl Log {
             log.round().await;
             log.busy.send_modify(|busy| *busy -= 1);
         }))))
+    }
+
+    /// Those who wait for a round are told that there is none.
+    fn turn_away(&self, state: &mut State) {
+        for waiter in std::mem::take(&mut state.waiting) {
+            self.stats.fell_back(state.why);
+            tell(waiter.answer, false);
+        }
+    }
+
+    /// The chain takes no more.
+    fn give_up(&self, state: &mut State, why: Fallback) {
+        if state.phase == Phase::Ready {
+            state.phase = Phase::GivenUp;
+            state.why = why;
+            self.is_over.send_replace(true);
+        }
     }
 
     async fn round(self: &Arc<Self>) {
@@ -340,7 +360,7 @@ impl Log {
             match &formed {
                 // Nothing was taken.
                 Ok(_) | Err(Fallback::Burst) => {}
-                Err(why) => give_up(&mut state, *why),
+                Err(why) => self.give_up(&mut state, *why),
             }
             let before = state.last.replace(is_over);
             // Dropped, it goes on in a task of its own.
@@ -372,7 +392,7 @@ impl Log {
                         state.chain.durable(last.sequence);
                     }
                 }
-                Ok(_) => give_up(&mut state, Fallback::Device),
+                Ok(_) => self.give_up(&mut state, Fallback::Device),
                 Err(_) => {}
             }
             drop(self.next_round(&mut state));
@@ -460,12 +480,12 @@ impl Log {
             let is_last = pending.peek().is_none();
             let bytes = if is_last { place } else { place_for(rest) };
             let supply = self.state.lock().supply;
-            let mut ended = self.ended.subscribe();
+            let mut is_over = self.is_over.subscribe();
             let taken = tokio::select! {
                 biased;
                 taken = means.space.take(bytes as u64, supply) => taken,
                 // Whoever sets space aside may be the one who waits for the log to end.
-                _ = ended.wait_for(|ended| *ended) => None,
+                _ = is_over.wait_for(|is_over| *is_over) => None,
             };
             let dva = taken.ok_or(Fallback::NoSpace)?;
             let (filled, next, verifier) = {
@@ -618,14 +638,6 @@ fn tell(who: oneshot::Sender<bool>, done: bool) {
     }
 }
 
-/// The chain takes no more.
-fn give_up(state: &mut State, why: Fallback) {
-    if state.phase == Phase::Ready {
-        state.phase = Phase::GivenUp;
-        state.why = why;
-    }
-}
-
 /// Bytes of a place for `rest` bytes of records, or as much of them as a block takes.
 fn place_for(rest: usize) -> usize {
     (rest + CHAIN_BYTES).next_multiple_of(BLOCK_UNIT).clamp(PLACE_MIN, BLOCK_BYTES_MAX)
@@ -644,8 +656,8 @@ impl Log {
     pub(crate) fn needs_sync(&self, txg: u64) -> bool {
         let state = self.state.lock();
         match state.phase {
-            Phase::Wanted => true,
-            Phase::GivenUp | Phase::Ended => !state.chain.is_empty(),
+            Phase::Wanted | Phase::GivenUp => true,
+            Phase::Ended => !state.chain.is_empty(),
             _ => state.chain.is_touched_by(txg),
         }
     }
@@ -664,7 +676,7 @@ impl Log {
     pub(crate) fn leave(&self, vdev: u64) {
         let mut state = self.state.lock();
         if state.chain.is_on(vdev) {
-            give_up(&mut state, Fallback::NotBegun);
+            self.give_up(&mut state, Fallback::NotBegun);
         }
     }
 
@@ -678,17 +690,19 @@ impl Log {
     ) -> Result<[u8; HEADER_BYTES], EngineError> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        state.chain.adopt(txg, alloc)?;
         let idle = state.in_flight == 0 && !state.is_forming;
         match state.phase {
-            Phase::Ready => state.chain.advance(txg, alloc),
-            Phase::GivenUp if idle && state.newest <= txg && state.chain.is_over(txg) => {
+            // Whatever else there is, nothing of it is needed: what a failed round wrote, or did not, leads nowhere.
+            Phase::GivenUp | Phase::Ended if idle && state.chain.is_needless(txg) => {
                 state.chain.free(alloc)?;
-                state.phase = Phase::Wanted;
+                if state.phase == Phase::GivenUp && state.newest <= txg {
+                    state.phase = Phase::Wanted;
+                }
             }
-            Phase::GivenUp => state.chain.advance(txg, alloc),
-            Phase::Ended if idle && state.chain.is_over(txg) => state.chain.free(alloc)?,
-            _ => {}
+            _ => {
+                state.chain.adopt(txg, alloc)?;
+                state.chain.advance(txg, alloc);
+            }
         }
         if state.phase == Phase::Wanted
             && let Some(means) = &self.means
@@ -700,6 +714,7 @@ impl Log {
             state.record = 0;
             state.last = None;
             state.phase = Phase::Begun(txg);
+            self.is_over.send_replace(false);
         }
         state.chain.header()
     }
@@ -717,14 +732,23 @@ impl Log {
     /// Takes nothing more, and waits until nothing of it is on its way.
     pub(crate) async fn end(&self) {
         self.state.lock().phase = Phase::Ended;
-        self.ended.send_replace(true);
+        self.is_over.send_replace(true);
+        self.idle().await;
+        self.turn_away(&mut self.state.lock());
+    }
+
+    /// Waits until nothing of a log that was given up is on its way: then the group that its last round held leaves
+    /// nothing of it in the space maps.
+    pub(crate) async fn settle(&self) {
+        if self.state.lock().phase == Phase::GivenUp {
+            self.idle().await;
+        }
+    }
+
+    async fn idle(&self) {
         let mut busy = self.busy.subscribe();
         // The sender is in `self`.
         drop(busy.wait_for(|busy| *busy == 0).await);
-        let waiters = std::mem::take(&mut self.state.lock().waiting);
-        for waiter in waiters {
-            tell(waiter.answer, false);
-        }
     }
 
     /// Frees all of it in the group being synced, whatever it holds: the dataset goes. To be called after

@@ -387,6 +387,22 @@ async fn a_replacement_that_is_whole_takes_the_place() {
     case.judge("a mirrored log").await;
 }
 
+/// Its path is how it is found again. The first of them was given it back, others were not.
+#[tokio::test(start_paused = true)]
+async fn a_device_has_its_path_back_when_what_took_it_is_detached() {
+    let mut case = Case::new("mirror d0 d1", 31).await;
+    let one = case.disk(DISK);
+    let path = one.path.clone();
+    let one = case.engine().replace(case.guid("d0"), one).await.unwrap();
+    case.engine().offline(one, false).await.unwrap();
+    let two = NewLeaf { path: path.clone(), ..case.disk(DISK) };
+    let two = case.engine().replace(one, two).await.unwrap();
+    let path_of = |case: &Case, guid| case.leaf(guid, |vdev| vdev.path.clone().unwrap());
+    assert_eq!((path_of(&case, one), path_of(&case, two)), (format!("{path}/old"), path.clone()));
+    case.engine().detach(two).await.unwrap();
+    assert_eq!(path_of(&case, one), path);
+}
+
 /// Nobody takes a device online that was away when another program had the pool, and is there when we open it.
 #[tokio::test(start_paused = true)]
 async fn a_spare_goes_back_when_its_device_is_there_again_at_an_import() {

@@ -344,6 +344,35 @@ async fn a_power_cut_between_a_commit_and_its_group_leaves_no_block_of_the_log_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_failed_rounds_took_belongs_to_nobody_after_a_power_cut_either() {
+    for seed in 0..4 {
+        let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 60 + seed).await;
+        let one = volume(&running, "one").await;
+        let late = Effect::Delay(Duration::from_secs(20)..=Duration::from_secs(21));
+        running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, late));
+        let refused = Effect::Error(std::io::ErrorKind::Other);
+        running.disks[1].inject(Fault::anywhere(On::Flush, refused).times(2));
+        let write = |offset: u64| {
+            let one = Arc::clone(&one);
+            tokio::spawn(async move { one.write(offset, data(vec![7; 1 << 20]), FUA).await })
+        };
+        // One round in a group that is being closed, and one in the next.
+        let first = write(1 << 20);
+        sleep(Duration::from_secs(1)).await;
+        let engine = Arc::clone(&running.engine);
+        let group = tokio::spawn(async move { engine.sync().await });
+        sleep(Duration::from_secs(1)).await;
+        let second = write(2 << 20);
+        timeout(Duration::from_secs(600), group).await.expect("a group").unwrap().unwrap();
+        let report = one.log_report();
+        assert!(report.device_failed > 0, "{report:?}");
+        world.cut(running).await;
+        (first.abort(), second.abort());
+        world.verify("cut off").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_is_left_while_commits_wait_for_space() {
     let (world, running) = World::create("d0", 12, 512 << 20, 17).await;
     let mut volumes = Vec::new();

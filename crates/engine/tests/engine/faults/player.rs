@@ -320,6 +320,10 @@ impl Player {
             _ if places.is_stood_in_for(&place, &self.bays, &self.harm) => {
                 let result = self.within("detach", engine.detach(place.guid)).await;
                 self.note(format!("detach {path}: {}", said(&result)));
+                if result.is_ok() && self.places().in_bay(place.bay).is_some() {
+                    // What was there before it is looked for there again, and it is a blank disk now.
+                    self.harm.insert(place.bay, Harm { empty: true, ..Harm::default() });
+                }
             }
             _ => {}
         }
