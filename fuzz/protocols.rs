@@ -11,9 +11,10 @@ use std::{
 };
 
 use block::{BlockVolume, MemVolume, Segment, Segments};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use iscsi::{
     Config, Targets,
+    inbox::Inbox,
     login::{Login, Step},
     pdu::{Frame, Framing, Header, Outbox},
     session::Session,
@@ -114,12 +115,12 @@ fn iscsi_session(input: &[u8]) {
     let accepted = login.finish(1, &mut outbox).expect("accepted");
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 3260));
     let mut session = Session::new(accepted, targets, nowhere, outbox);
-    let mut buffer = BytesMut::new();
+    let mut buffer = Inbox::default();
     let piece = usize::from(mode >> 1).saturating_mul(16).max(1);
     while !input.is_empty() && !session.ended() {
         let (now_here, rest) = input.split_at(piece.min(input.len()));
         input = rest;
-        buffer.extend_from_slice(now_here);
+        buffer.extend(now_here);
         if session.handle_bytes(&mut buffer).is_err() {
             return;
         }

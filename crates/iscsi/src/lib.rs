@@ -6,6 +6,7 @@
 //!     ├─ session   the full feature phase   │ values: bytes in, bytes and jobs out
 //!     │    └─ task one command              │
 //!     ├─ negotiate text keys                │
+//!     ├─ inbox     what comes, until it is whole PDUs │
 //!     ├─ pdu       framing, outbox          ┘
 //!     └─ targets   what is served to whom, access; tally: who did what
 //!   scsi ── what a command means       block ── what a volume is
@@ -23,6 +24,7 @@
 pub mod access;
 mod chap;
 mod crowd;
+pub mod inbox;
 pub mod iqn;
 pub mod login;
 pub mod negotiate;

@@ -154,11 +154,8 @@ pub enum Fatal {
 /// What the bytes at the head of a buffer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A PDU that is not all there; `total` bytes are known to be needed.
-    Partial {
-        /// Bytes.
-        total: usize,
-    },
+    /// A PDU that is not all there.
+    Partial,
     /// A whole PDU.
     Whole {
         /// Its header.
@@ -188,12 +185,45 @@ fn digest_at(buf: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*digest)) // the wire's order, RFC 7143 §13.1
 }
 
+/// What is known of a PDU once its header is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) header: Header,
+    /// Bytes before the data: the header, what extends it, and their digest.
+    pub(crate) len: usize,
+    /// Bytes of data, without padding.
+    pub(crate) data_len: usize,
+    /// A digest follows the data.
+    has_digest: bool,
+}
+
+impl Head {
+    /// Bytes behind the data: padding and digest.
+    pub(crate) fn tail_len(&self) -> usize {
+        let padding = self.data_len.next_multiple_of(4).saturating_sub(self.data_len);
+        padding.saturating_add(if self.has_digest { 4 } else { 0 })
+    }
+
+    /// Bytes that `data` lacks.
+    pub(crate) fn missing(&self, data: &[u8]) -> usize {
+        self.data_len.saturating_sub(data.len())
+    }
+
+    /// Compares the digest of `data` and its padding with the one in `tail`.
+    pub(crate) fn check(&self, data: &[u8], tail: &[u8]) -> Result<(), Fatal> {
+        if !self.has_digest {
+            return Ok(());
+        }
+        let padding = tail.len().saturating_sub(4);
+        let sum = crc32c::crc32c_append(crc32c::crc32c(data), tail.get(..padding).unwrap_or(&[]));
+        if digest_at(tail, padding) == Some(sum) { Ok(()) } else { Err(Fatal::Digest("data")) }
+    }
+}
+
 impl Framing {
-    /// Looks at the head of `buf`. Digests are checked here.
-    pub fn next(&self, buf: &[u8]) -> Result<Frame, Fatal> {
-        let Some(head) = buf.first_chunk::<BHS>() else {
-            return Ok(Frame::Partial { total: BHS });
-        };
+    /// What the head of `buf` says, if all of it is there. Its digest is checked here.
+    pub(crate) fn head(&self, buf: &[u8]) -> Result<Option<Head>, Fatal> {
+        let Some(head) = buf.first_chunk::<BHS>() else { return Ok(None) };
         let header = Header(*head);
         let data_len = header.data_len();
         if data_len > self.data_max {
@@ -201,29 +231,27 @@ impl Framing {
         }
         // Below 1 KiB and 16 MiB, so that none of these sums overflows.
         let head_len = BHS.saturating_add(header.ahs_len());
-        let data_at = head_len.saturating_add(if self.header_digest { 4 } else { 0 });
-        let padded = data_len.next_multiple_of(4);
-        let data_digest = self.data_digest && data_len > 0;
-        let data_end = data_at.saturating_add(padded);
-        let total = data_end.saturating_add(if data_digest { 4 } else { 0 });
-        if self.header_digest {
-            let (Some(bytes), Some(digest)) = (buf.get(..head_len), digest_at(buf, head_len)) else {
-                return Ok(Frame::Partial { total });
-            };
-            if crc32c::crc32c(bytes) != digest {
-                return Err(Fatal::Digest("header"));
-            }
+        let len = head_len.saturating_add(if self.header_digest { 4 } else { 0 });
+        let Some(bytes) = buf.get(..head_len).filter(|_| buf.len() >= len) else { return Ok(None) };
+        if self.header_digest && digest_at(buf, head_len) != Some(crc32c::crc32c(bytes)) {
+            return Err(Fatal::Digest("header"));
         }
-        if buf.len() < total {
-            return Ok(Frame::Partial { total });
-        }
-        if data_digest {
-            let bytes = buf.get(data_at..data_end).unwrap_or(&[]);
-            if digest_at(buf, data_end) != Some(crc32c::crc32c(bytes)) {
-                return Err(Fatal::Digest("data"));
-            }
-        }
-        Ok(Frame::Whole { header, data_at, data_len, total })
+        Ok(Some(Head { header, len, data_len, has_digest: self.data_digest && data_len > 0 }))
+    }
+
+    /// Looks at the head of `buf` for a whole PDU. Digests are checked here.
+    ///
+    /// # Errors
+    /// The stream cannot be followed any further.
+    pub fn next(&self, buf: &[u8]) -> Result<Frame, Fatal> {
+        let Some(head) = self.head(buf)? else { return Ok(Frame::Partial) };
+        let data_end = head.len.saturating_add(head.data_len);
+        let total = data_end.saturating_add(head.tail_len());
+        let (Some(data), Some(tail)) = (buf.get(head.len..data_end), buf.get(data_end..total)) else {
+            return Ok(Frame::Partial);
+        };
+        head.check(data, tail)?;
+        Ok(Frame::Whole { header: head.header, data_at: head.len, data_len: head.data_len, total })
     }
 }
 

@@ -31,14 +31,15 @@ use tokio::{
 };
 
 use crate::{
+    inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
     session::Session,
     targets::{Claim, Counters, Doors, Order, Portal, SessionInfo, Targets},
 };
 
-/// Room for requests: 680 commands, or one that carries little data. Grows for PDUs that need more.
-const RECEIVE_BUFFER: usize = 32 << 10;
+/// Room for a request of the login phase.
+const RECEIVE_BUFFER: usize = 16 << 10;
 /// Slices per write; the kernel takes 1,024 at most.
 const SLICES: usize = 256;
 /// Longest data segment before the operational stage (RFC 7143 §13.12).
@@ -177,7 +178,7 @@ async fn connection(
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
         tracing::info!(%peer, initiator, "iscsi: logged in");
-        Driver { session, stream, buffer, jobs: FuturesUnordered::new(), heard: true }
+        Driver { session, stream, inbox: Inbox::from(buffer), jobs: FuturesUnordered::new(), heard: true }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped).await;
     // Writes that run must have ended before another session of this name may start.
@@ -271,7 +272,7 @@ type JobFuture = Pin<Box<dyn Future<Output = (u32, Option<Response>)> + Send>>;
 struct Driver {
     session: Session,
     stream: TcpStream,
-    buffer: BytesMut,
+    inbox: Inbox,
     jobs: FuturesUnordered<JobFuture>,
     /// Whether anything came since the last look.
     heard: bool,
@@ -356,7 +357,7 @@ impl Driver {
             }
             let was_full = !self.session.wants_input();
             let written = write(&mut self.stream, self.session.outbox(), cx)?;
-            self.session.settle(self.buffer.capacity());
+            self.session.settle(self.inbox.capacity());
             if self.session.poll_turn(cx).is_ready() {
                 continue;
             }
@@ -371,18 +372,15 @@ impl Driver {
                 continue; // jobs were held back, too
             }
             // What was left because the outbox was full comes before anything new.
-            if self.buffer.len() < self.session.needed().max(1) {
-                let missing = self.session.needed().saturating_sub(self.buffer.len());
-                if self.buffer.capacity().saturating_sub(self.buffer.len()) < missing.max(1024) {
-                    self.buffer.reserve(missing.max(RECEIVE_BUFFER));
-                }
-                let read = pin!(self.stream.read_buf(&mut self.buffer)).poll(cx);
+            if self.inbox.is_starved() {
+                let mut place = self.inbox.place();
+                let read = pin!(self.stream.read_buf(&mut place)).poll(cx);
                 if ready!(read)? == 0 {
                     return Poll::Ready(Err(Ended::Closed));
                 }
                 self.heard = true;
             }
-            self.session.handle_bytes(&mut self.buffer)?;
+            self.session.handle_bytes(&mut self.inbox)?;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The full feature phase of one session as a value: bytes in, jobs out, answers in, bytes out.
 //!
 //! ```text
-//!   receive buffer ─handle_bytes▶ Session ─poll_work▶ jobs (run by the caller, any number at a time)
+//!   inbox ─handle_bytes▶ Session ─poll_work▶ jobs (run by the caller, any number at a time)
 //!         socket ◀─outbox──────── Session ◀─complete── their responses
 //! ```
 //!
@@ -31,7 +31,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::Bytes;
 use memory::{Gate, Member};
 use scsi::{Begin, Neighbours, NexusId, Response, Sense};
 use smallvec::SmallVec;
@@ -40,9 +40,10 @@ use tokio::time::Instant;
 use self::manage::{Act, Wait};
 pub use self::work::{Attached, Work, WorkKind};
 use crate::{
+    inbox::Inbox,
     login::Accepted,
     negotiate::Params,
-    pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op, reject},
+    pdu::{Fatal, Framing, Header, NO_TAG, Outbox, op, reject},
     tally::Tally,
     targets::{Counters, Reach, SessionKey, Target, Targets},
     task::{Ask, Phase, Task},
@@ -122,7 +123,6 @@ pub struct Session {
     text_in: Vec<u8>,
     text_out: Option<(u32, Vec<u8>)>,
     closing: bool,
-    needed: usize,
 }
 
 impl Session {
@@ -177,7 +177,6 @@ impl Session {
             text_in: Vec::new(),
             text_out: None,
             closing: false,
-            needed: 0,
         };
         session.attach();
         session
@@ -296,46 +295,14 @@ impl Session {
         self.closing
     }
 
-    /// Bytes that the PDU at the head of the buffer needs in all.
-    pub fn needed(&self) -> usize {
-        self.needed
-    }
-
-    /// Takes every whole PDU out of `buf`, until the outbox is full.
-    pub fn handle_bytes(&mut self, buf: &mut BytesMut) -> Result<(), Fatal> {
-        // PDUs without data are read in place; those with data are split off, so that the data stays
-        // where it was received.
-        let mut at = 0_usize;
-        self.needed = 0;
-        let result = loop {
-            if !self.wants_input() {
-                break Ok(());
-            }
-            match self.framing.next(buf.get(at..).unwrap_or(&[])) {
-                Err(fatal) => break Err(fatal),
-                Ok(Frame::Partial { total }) => {
-                    self.needed = total;
-                    break Ok(());
-                }
-                Ok(Frame::Whole { header, data_len: 0, total, .. }) => {
-                    at = at.saturating_add(total);
-                    if let Err(fatal) = self.receive(header, Bytes::new()) {
-                        break Err(fatal);
-                    }
-                }
-                Ok(Frame::Whole { header, data_at, data_len, total }) => {
-                    buf.advance(at);
-                    at = 0;
-                    let pdu = buf.split_to(total).freeze();
-                    let data = pdu.slice(data_at..data_at.saturating_add(data_len));
-                    if let Err(fatal) = self.receive(header, data) {
-                        break Err(fatal);
-                    }
-                }
-            }
-        };
-        buf.advance(at.min(buf.len()));
-        result
+    /// Takes every whole PDU out of `inbox`, until the outbox is full.
+    pub fn handle_bytes(&mut self, inbox: &mut Inbox) -> Result<(), Fatal> {
+        while self.wants_input()
+            && let Some((header, data)) = inbox.next(&self.framing)?
+        {
+            self.receive(header, data)?;
+        }
+        Ok(())
     }
 
     /// Asks the initiator to log out within `seconds` (RFC 7143 §11.9, event 1).

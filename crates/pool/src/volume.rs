@@ -228,6 +228,9 @@ impl Volume {
             };
             blkid = next;
         }
+        if !wanted.is_empty() {
+            self.readahead.missed();
+        }
         self.read_ahead(blocks);
         if !wanted.is_empty() {
             let contents = source.read_many(&wanted).await;
@@ -257,9 +260,13 @@ impl Volume {
         let end = self.geometry.size.div_ceil(self.data.block_bytes());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for piece in self.readahead.start(&next, end) {
-            let data = Arc::clone(&self.data);
+            let (data, readahead) = (Arc::clone(&self.data), Arc::clone(&self.readahead));
             runtime.spawn(async move {
-                fetch(&data, 0, piece.blocks.clone()).await;
+                let blocks = piece.blocks.clone();
+                let last = blocks.end.saturating_sub(1)..blocks.end;
+                let is_here = readahead.is_warm() && !fetch(&data, 0, last).await;
+                let was_idle = is_here || !fetch(&data, 0, blocks).await;
+                readahead.ended(was_idle);
                 drop(piece);
             });
         }
@@ -287,7 +294,9 @@ impl Volume {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let data = Arc::clone(&self.data);
-        runtime.spawn(async move { fetch(&data, 1, row).await });
+        runtime.spawn(async move {
+            fetch(&data, 1, row).await;
+        });
     }
 
     async fn list_extents(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
@@ -350,8 +359,9 @@ fn push_zero(segments: &mut Segments, len: usize, last_wanted: Option<usize>) {
     }
 }
 
-/// Brings blocks into the cache; what cannot be read is left for whoever really asks for it.
-async fn fetch(data: &Object, level: u8, blocks: Range<u64>) {
+/// Brings blocks into the cache; what cannot be read is left for whoever really asks for it. False if there was nothing
+/// to bring.
+async fn fetch(data: &Object, level: u8, blocks: Range<u64>) -> bool {
     let mut runs = data.runs(level, blocks);
     let mut wanted = Vec::new();
     while let Ok(Some(run)) = runs.next().await {
@@ -361,9 +371,11 @@ async fn fetch(data: &Object, level: u8, blocks: Range<u64>) {
             wanted.push((pointer, data.bookmark(level, blkid)));
         }
     }
-    if !wanted.is_empty() {
-        data.source().read_ahead(&wanted).await;
+    if wanted.is_empty() {
+        return false;
     }
+    data.source().read_ahead(&wanted).await;
+    true
 }
 
 /// Collects extents of a byte range.

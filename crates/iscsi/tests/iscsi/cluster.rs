@@ -7,6 +7,7 @@ use block::{BlockVolume, MemVolume};
 use bytes::BytesMut;
 use iscsi::{
     Access, Auth, Config, Offer, Portal, Redirect, Targets,
+    inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Frame, Framing, Header, NO_TAG, Outbox, op},
     session::{Session, Work},
@@ -98,7 +99,7 @@ impl Host {
     fn push(&mut self, header: Header, data: &[u8]) {
         let mut out = Outbox::default();
         out.push(header, data);
-        self.session.handle_bytes(&mut BytesMut::from(&out.drain()[..])).unwrap();
+        self.session.handle_bytes(&mut Inbox::from(BytesMut::from(&out.drain()[..]))).unwrap();
     }
 
     fn run(&mut self) -> Vec<(Header, Vec<u8>)> {

@@ -9,6 +9,7 @@ use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
 use bytes::{Bytes, BytesMut};
 use iscsi::{
     Config, Targets,
+    inbox::Inbox,
     login::{Login, Status, Step},
     negotiate,
     pdu::{Fatal, Frame, Framing, Header, NO_TAG, Outbox, op},
@@ -65,7 +66,7 @@ struct Initiator {
     session: Session,
     framing: Framing,
     crc: bool,
-    inbox: BytesMut,
+    inbox: Inbox,
     cmd_sn: u32,
     next_itt: u32,
 }
@@ -86,7 +87,7 @@ impl Initiator {
         let session = Session::new(accepted, targets, ([127, 0, 0, 1], 3260).into(), outbox);
         let plain = Framing { data_max: 1 << 24, ..Framing::default() };
         let mut this =
-            Self { session, framing: plain, crc: false, inbox: BytesMut::new(), cmd_sn: 1, next_itt: 1 };
+            Self { session, framing: plain, crc: false, inbox: Inbox::default(), cmd_sn: 1, next_itt: 1 };
         assert_eq!(this.replies().len(), 1, "the login response");
         if keys.contains("CRC32C") {
             this.crc = true;
@@ -106,7 +107,7 @@ impl Initiator {
 
     fn push(&mut self, header: Header, data: &[u8]) -> Result<(), Fatal> {
         let bytes = self.bytes(header, data);
-        self.inbox.extend_from_slice(&bytes);
+        self.inbox.extend(&bytes);
         self.pump()
     }
 
@@ -596,7 +597,7 @@ fn a_long_discovery_answer_comes_in_pieces() {
         h.set(16, 5).set(20, ttt).set(24, 1);
         let mut out = Outbox::default();
         out.push(h, if ttt == NO_TAG { b"SendTargets=All\0" } else { b"" });
-        session.handle_bytes(&mut BytesMut::from(&out.drain()[..])).unwrap();
+        session.handle_bytes(&mut Inbox::from(BytesMut::from(&out.drain()[..]))).unwrap();
         let wire = session.outbox().drain();
         let reply = Header(*wire.first_chunk().unwrap());
         let len = usize::from(wire[6]) << 8 | usize::from(wire[7]);
@@ -620,7 +621,7 @@ fn a_broken_digest_ends_the_connection_and_its_data_is_not_used() {
     let mut bytes = i.bytes(h, &[1; 512]);
     let at = bytes.len() - 10;
     bytes[at] ^= 1;
-    i.inbox.extend_from_slice(&bytes);
+    i.inbox.extend(&bytes);
     assert_eq!(i.pump(), Err(Fatal::Digest("data")));
     assert_eq!(now(disk.read(0, 512)).unwrap()[0], Segment::Zero(512));
 }
@@ -662,7 +663,7 @@ proptest! {
         let keys = if crc { "InitialR2T=No|HeaderDigest=None" } else { "InitialR2T=Yes" };
         let mut i = Initiator::new(&volume(), keys);
         for pdu in pdus {
-            i.inbox.extend_from_slice(&pdu);
+            i.inbox.extend(&pdu);
             if i.pump().is_err() || i.session.ended() {
                 break;
             }
@@ -680,7 +681,7 @@ proptest! {
             drop(Login::default().handle(&h, &noise[48..], &targets, &mut outbox));
         }
         let mut i = Initiator::new(&volume(), "");
-        i.inbox.extend_from_slice(&noise);
+        i.inbox.extend(&noise);
         drop(i.pump());
         i.replies();
     }
@@ -699,7 +700,7 @@ proptest! {
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() { break }
                 let (now, later) = rest.split_at((*cut).min(rest.len()));
-                i.inbox.extend_from_slice(now);
+                i.inbox.extend(now);
                 i.pump().unwrap();
                 rest = later;
             }

@@ -9,7 +9,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -22,6 +22,9 @@ use streams::{Ahead, Streams};
 const FETCH_BYTES: u64 = 1 << 20;
 /// Fetches under way at once; beyond, the disks are busy enough.
 const FETCHES_MAX: usize = 32;
+/// Fetches in a row that found everything in memory, after which one block stands for a fetch until somebody misses one:
+/// to look for each takes as long as to read it from memory.
+const WARM: u32 = 8;
 
 /// Streams of one volume. Blocks are the volume's.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(super) struct Readahead {
     fetches: Arc<Fetches>,
     /// Indirect blocks that were fetched last.
     pointers: Mutex<Range<u64>>,
+    /// Fetches in a row that had nothing to do.
+    idle: AtomicU32,
 }
 
 /// What is being fetched at the moment.
@@ -69,6 +74,7 @@ impl Readahead {
             streams: Mutex::new(Streams::new(block_bytes)),
             fetches: Arc::default(),
             pointers: Mutex::default(),
+            idle: AtomicU32::new(0),
         }
     }
 
@@ -102,6 +108,24 @@ impl Readahead {
         true
     }
 
+    /// Whether what streams come to has been in memory for a while, so that one block tells enough of the next.
+    pub(super) fn is_warm(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) >= WARM
+    }
+
+    /// A fetch is over; it had nothing to do if all its blocks were in memory.
+    pub(super) fn ended(&self, was_idle: bool) {
+        let idle = if was_idle { self.idle.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.idle.store(idle, Ordering::Relaxed);
+    }
+
+    /// Somebody had to wait for a block.
+    pub(super) fn missed(&self) {
+        if self.idle.load(Ordering::Relaxed) != 0 {
+            self.idle.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Returns when no fetch of any of `blocks` that is under way now is under way any more.
     pub(super) async fn wait(&self, blocks: &Range<u64>) {
         if self.fetches.count.load(Ordering::Acquire) == 0 {
@@ -129,6 +153,19 @@ impl Readahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_looked_for_until_it_is_sure_and_again_after_a_miss() {
+        let readahead = Readahead::new(16 << 10);
+        let idle = |fetches: u32| (0..fetches).for_each(|_| readahead.ended(true));
+        idle(WARM - 1);
+        assert!(!readahead.is_warm());
+        readahead.ended(false);
+        idle(WARM);
+        assert!(readahead.is_warm());
+        readahead.missed();
+        assert!(!readahead.is_warm());
+    }
 
     #[tokio::test]
     async fn a_reader_waits_for_the_fetch_of_its_blocks_and_for_no_other() {
