@@ -250,6 +250,16 @@ class Job:
         return self.out
 
 
+def until(what, condition, limit):
+    begun = time.time()
+    while True:
+        if condition():
+            return time.time() - begun
+        if time.time() - begun > limit:
+            raise Wrong(f"not within {limit} s: {what}")
+        time.sleep(0.2)
+
+
 class Guest:
     """Boots; ends with `stop`. `cards` network cards on tap devices, `more` further words for QEMU."""
 

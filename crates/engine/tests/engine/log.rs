@@ -344,6 +344,24 @@ async fn a_power_cut_between_a_commit_and_its_group_leaves_no_block_of_the_log_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_log_device_that_missed_a_group_and_is_back_is_no_reason_to_refuse_the_pool() {
+    let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 71).await;
+    let one = volume(&running, "one").await;
+    // The chain ends in a place that was taken in a group the device will have missed.
+    one.write(1 << 20, data(vec![7; 20_000]), FUA).await.unwrap();
+    running.disks[1].vanish();
+    one.write(2 << 20, data(vec![8; 20_000]), Durability::Cached).await.unwrap();
+    timeout(Duration::from_secs(600), running.engine.sync()).await.expect("a group").unwrap();
+    let expected = content(&*one).await;
+    running.disks[1].come_back();
+    world.cut(running).await;
+    let running = world.open().await;
+    assert!(content(&*running.engine.volume(&format!("{POOL}/one")).await.unwrap()).await == expected);
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_failed_rounds_took_belongs_to_nobody_after_a_power_cut_either() {
     for seed in 0..4 {
         let (mut world, running) = World::create("d0 log d1", 12, 96 << 20, 60 + seed).await;

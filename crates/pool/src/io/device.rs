@@ -98,7 +98,7 @@ impl Reader {
         };
         let mapping = vdev.top.as_ref().and_then(|top| top.mapping.get());
         let Some(mapping) = mapping.filter(|_| depth < REMAP_DEPTH_MAX) else {
-            trail.fault(vdev, piece.offset, "the mapping of the removed device is not known");
+            trail.silent(vdev, piece.offset, "the mapping of the removed device is not known");
             return None;
         };
         let Some(targets) = mapping.lookup(piece.offset, piece.len) else {
@@ -279,7 +279,7 @@ impl Reader {
         let standing = leaf.condition.get();
         let (state, aux) = standing.state();
         let Some(disk) = standing.disk.clone().filter(|_| state.is_readable()) else {
-            trail.fault(vdev, range.offset, aux.note().unwrap_or(state.word(aux)));
+            trail.silent(vdev, range.offset, aux.note().unwrap_or(state.word(aux)));
             return None;
         };
         drop(standing);
@@ -311,7 +311,7 @@ impl Reader {
                 Some(data.freeze())
             }
             Err(Unread { error, is_late }) => {
-                trail.fault(vdev, range.offset, error.to_string());
+                trail.silent(vdev, range.offset, error.to_string());
                 if is_late {
                     trail.late();
                 }
@@ -380,6 +380,6 @@ fn refuse(vdev: &Vdev, range: Range, trail: &Trail) {
         }
         Kind::Unknown(word) => trail.unsupported(format!("{vdev}: devices of type {word} are not supported")),
         Kind::Hole => trail.malformed(format!("{vdev} holds no data")),
-        _ => trail.fault(vdev, range.offset, Aux::BadGuidSum.note().unwrap_or_default()),
+        _ => trail.silent(vdev, range.offset, Aux::BadGuidSum.note().unwrap_or_default()),
     }
 }

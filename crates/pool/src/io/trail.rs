@@ -35,6 +35,8 @@ pub(crate) struct Trail {
     quiet: bool,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
+    /// Somebody who may have it did not answer at all.
+    silent: AtomicBool,
     guilty: Mutex<Guilty>,
 }
 
@@ -135,6 +137,12 @@ impl Trail {
         }
     }
 
+    /// This device did not answer.
+    pub(crate) fn silent(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
+        self.silent.store(true, Relaxed);
+        self.fault(device, offset, fault);
+    }
+
     pub(crate) fn wrong(&self, device: &Vdev, offset: u64) {
         self.wrong.store(true, Relaxed);
         self.fault(device, offset, "checksum mismatch");
@@ -154,6 +162,8 @@ impl Trail {
             _ if self.wrong.load(Relaxed) => BlockErrorKind::Checksum,
             (_, Some(what)) => BlockErrorKind::Unsupported(what),
             (Some(what), None) => BlockErrorKind::Malformed(what),
+            // Everybody was asked, and nobody has it, whatever they missed.
+            (None, None) if self.tentative && !self.silent.load(Relaxed) => BlockErrorKind::Checksum,
             (None, None) => BlockErrorKind::Device,
         };
         (kind, self.evidence.into_inner())
