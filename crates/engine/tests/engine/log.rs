@@ -385,7 +385,8 @@ async fn what_failed_rounds_took_belongs_to_nobody_after_a_power_cut_either() {
         let report = one.log_report();
         assert!(report.device_failed > 0, "{report:?}");
         world.cut(running).await;
-        (first.abort(), second.abort());
+        first.abort();
+        second.abort();
         world.verify("cut off").await;
     }
 }
