@@ -6,7 +6,8 @@
 //!     ├─ session   the full feature phase   │ values: bytes in, bytes and jobs out
 //!     │    └─ task one command              │
 //!     ├─ negotiate text keys                │
-//!     ├─ inbox     what comes, until it is whole PDUs │
+//!     ├─ inbox     what comes in, until     │
+//!     │            it is whole PDUs         │
 //!     ├─ pdu       framing, outbox          ┘
 //!     └─ targets   what is served to whom, access; tally: who did what
 //!   scsi ── what a command means       block ── what a volume is
