@@ -30,7 +30,7 @@ def control_group(pond):
         guest.sh("export MILLPOND_STATE=/var/lib/millpond; millpond zpool create tank /dev/vdc"
                  " && millpond zfs create -V 1200M -o compression=off tank/v", timeout=120)
         guest.sh("(echo 0 > /cg/pond/cgroup.procs; MILLPOND_STATE=/var/lib/millpond exec setsid millpond serve --nbd 127.0.0.1:10809"
-                 " > /tmp/serve.out 2>&1 < /dev/null) & sleep 1; echo $! > /tmp/pid")
+                 " > /tmp/serve.out 2>&1 < /dev/null) & sleep 1")
         until("the daemon is ready", lambda: "ready" in guest.sh("cat /tmp/serve.out"), 60)
         pid = guest.sh("cat /cg/pond/cgroup.procs").split()[0]
         first = memory(guest)
@@ -41,7 +41,7 @@ def control_group(pond):
         guest.sh("nbd-client -N tank/v -b 4096 127.0.0.1 10809 /dev/nbd0", timeout=60)
         load = guest.spawn("fio --name=w --filename=/dev/nbd0 --rw=randrw --bs=64k --size=1000M --iodepth=16 --ioengine=libaio --direct=1"
                            " --verify=crc32c --verify_backlog=256 --time_based --runtime=90 --output-format=json")
-        begun, lowered, most, fell = time.time(), None, 0, None
+        begun, lowered, hits, most, fell = time.time(), None, None, 0, None
         while not load.done.is_set():
             time.sleep(2)
             used = int(guest.sh("cat /cg/pond/memory.current"))
