@@ -87,6 +87,7 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
         !repair.wrong.is_empty()
     });
     let repaired = repair::write(view.io(), &repairs, ground.scans.pace() as &dyn Turns).await;
+    repaired.report(&ground.reports);
     let guids: BTreeSet<u64> = repaired.bytes.keys().copied().collect();
     let failed = repair::flush(view.io(), &guids).await;
     for (guid, bytes) in repaired.bytes {

@@ -430,6 +430,9 @@ impl Watch {
         }
         self.expand(engine).await;
         self.slow.look(engine).await;
+        if engine.scans().has_waited() {
+            engine.txgs().wake();
+        }
         if !engine.suspension().is_on() && self.next_kick.is_none() {
             self.pause = PAUSES.0;
         }
@@ -516,6 +519,7 @@ impl Watch {
             self.patience.remove(&vdev.guid);
             self.failed_probes.remove(&vdev.guid);
             engine.targets().trust(vdev.guid);
+            engine.scans().forgive(vdev.guid);
             let Some(leaf) = &vdev.leaf else { continue };
             let standing = Arc::clone(&leaf.condition.get());
             if standing.disk.is_none() && !standing.offline {

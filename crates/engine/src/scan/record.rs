@@ -19,10 +19,11 @@ use pool::{
     Pool,
     vdev::{Tree, TxgSet},
 };
+use tokio::time::Instant;
 
 use super::{
     ScanCommand, errors,
-    state::{Counts, FLAG_PAUSED, Position, Run, Scans, Target, Words, word},
+    state::{Counts, FLAG_PAUSED, Position, Refusal, Run, Scans, Target, Words, word},
     waiting::Waiting,
 };
 use crate::{
@@ -187,7 +188,8 @@ fn wanted(scans: &Scans, lacking: &[(u64, TxgSet)]) -> Option<Vec<(u64, TxgSet)>
         return None;
     }
     let has_hope = |(guid, missed): &&(u64, TxgSet)| {
-        !state.given_up.get(guid).is_some_and(|known| missed.without(known).is_empty())
+        let refusal = state.refusals.get(guid).filter(|refusal| Instant::now() < refusal.again);
+        !refusal.is_some_and(|refusal| missed.without(&refusal.missed).is_empty())
     };
     let hopeful: Vec<_> = lacking.iter().filter(has_hope).cloned().collect();
     if hopeful.is_empty() {
@@ -309,8 +311,10 @@ fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
         let failed = TxgSet::from_ranges(failed);
         leaf.missed.subtract(&range.without(&failed));
         leaf.missed.add_all(&failed);
-        if !failed.is_empty() {
-            scans.state.lock().given_up.insert(vdev.guid, failed);
+        let refusals = &mut scans.state.lock().refusals;
+        let before = refusals.remove(&vdev.guid);
+        if !failed.is_empty() && !target.looked_after {
+            refusals.insert(vdev.guid, Refusal::new(failed, before.as_ref()));
         }
     }
 }
@@ -434,7 +438,7 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
             Some((ScanKind::Resilver, _)),
         ) => return refused("currently resilvering"),
         (ScanCommand::Resilver, _) => {
-            scans.state.lock().given_up.clear();
+            scans.state.lock().refusals.clear();
             let lacking = devices::lacking(&cx.io.tree());
             end(cx, &scans, ScanStep::Cancelled).await?;
             begin(cx, &scans, Extent::Resilver, &lacking).await?;

@@ -328,6 +328,7 @@ impl Pass {
                 }
             }
         });
+        repaired.report(&self.ground.reports);
         for (&guid, &bytes) in &repaired.bytes {
             if repairs.iter().any(|repair| repair.wrong.contains(&guid)) {
                 let device = device(view, guid);

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use ondisk::scan::{ScanPhys, ScanState};
@@ -14,7 +15,7 @@ use pool::{
     Bookmark,
     vdev::{Tree, TxgSet},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     Progress,
@@ -24,6 +25,9 @@ use super::{
     waiting::{Key, Waiting},
 };
 use crate::events::ScanKind;
+
+/// How long a leaf that refused some of what it lacks is left alone, the first time and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
 
 /// Words of the `scan` entry.
 pub(super) mod word {
@@ -78,6 +82,26 @@ pub(super) struct Target {
     pub(super) broken: bool,
     /// Of its condition when the scan began: it may have been away between two looks.
     pub(super) generation: u64,
+    /// Somebody looked after it since: what it refused may be tried again at once.
+    pub(super) looked_after: bool,
+}
+
+/// What a leaf refused while it was brought up to date. It may be one bad sector, so it is tried again, but at its leisure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) missed: TxgSet,
+    /// No resilver begins because of this alone before then.
+    pub(super) again: Instant,
+    /// How long it was put off.
+    pause: Duration,
+}
+
+impl Refusal {
+    /// Of a leaf that was not looked after since, and of which `before` was known.
+    pub(super) fn new(missed: TxgSet, before: Option<&Self>) -> Self {
+        let pause = before.map_or(PAUSES.0, |before| (before.pause * 2).min(PAUSES.1));
+        Self { missed, again: Instant::now() + pause, pause }
+    }
 }
 
 /// A scan.
@@ -140,8 +164,8 @@ pub(super) struct State {
     pub(super) generation: u64,
     /// The scan of this generation has read everything.
     pub(super) finished: Option<u64>,
-    /// What could not be made up for lately: trying again would not help.
-    pub(super) given_up: BTreeMap<u64, TxgSet>,
+    /// What leaves refused while they were brought up to date.
+    pub(super) refusals: BTreeMap<u64, Refusal>,
     /// The pool is being closed.
     pub(super) halted: bool,
     /// Scrubs wait: there is too little memory.
@@ -238,18 +262,33 @@ impl Scans {
     /// Notes which leaves are away: they will lack something when they are back.
     pub(super) fn look_at(&self, tree: &Tree) {
         let mut state = self.state.lock();
-        let State { run, given_up, .. } = &mut *state;
+        let State { run, refusals, .. } = &mut *state;
         let leaves = tree.leaves();
         let generation = |guid: u64| {
             let leaf = leaves.iter().find(|leaf| leaf.guid == guid && leaf.is_readable())?;
             Some(leaf.leaf.as_ref()?.condition.get().generation)
         };
-        given_up.retain(|guid, _| generation(*guid).is_some());
+        refusals.retain(|guid, _| generation(*guid).is_some());
         if let Some(run) = run {
             for (guid, target) in &mut run.targets {
                 target.broken |= generation(*guid) != Some(target.generation);
             }
         }
+    }
+
+    /// Somebody looked after leaf `guid`: what it refused is tried again as soon as no resilver runs.
+    pub(crate) fn forgive(&self, guid: u64) {
+        let mut state = self.state.lock();
+        state.refusals.remove(&guid);
+        if let Some(target) = state.run.as_mut().and_then(|run| run.targets.get_mut(&guid)) {
+            target.looked_after = true;
+        }
+    }
+
+    /// Whether some leaf has waited long enough for what it refused.
+    pub(crate) fn has_waited(&self) -> bool {
+        let state = self.state.lock();
+        state.run.is_none() && state.refusals.values().any(|refusal| refusal.again <= Instant::now())
     }
 
     /// See [`crate::engine::Engine::scan_progress`].

@@ -23,6 +23,7 @@ use pool::{
 };
 
 use super::layout::{Sink, Top};
+use crate::{devices::diagnose::Reports, events::IoError};
 
 /// Longest transfer.
 const RUN_BYTES: usize = 1 << 20;
@@ -34,6 +35,16 @@ pub(crate) struct Repaired {
     pub(crate) bytes: BTreeMap<u64, u64>,
     /// Leaves that did not take what they should have, with the births of the blocks.
     pub(crate) failed: BTreeSet<(u64, u64)>,
+}
+
+impl Repaired {
+    /// Whoever judges devices hears of those that refused, once each.
+    pub(crate) fn report(&self, reports: &Reports) {
+        let refused: BTreeSet<u64> = self.failed.iter().map(|(guid, _)| *guid).collect();
+        for guid in refused {
+            reports.note(guid, IoError::Write, None, "a repair was refused");
+        }
+    }
 }
 
 /// Some bytes for one leaf.

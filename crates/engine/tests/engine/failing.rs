@@ -10,7 +10,7 @@ use engine::{
     devices::{NewLeaf, Opener},
     dsl::{self, Properties, Stored},
     engine::Engine,
-    events::{DeviceName, Event},
+    events::{DeviceName, Event, IoError, ScanStep},
     volume::LiveVolume,
 };
 use pool::vdev::{State, Vdev};
@@ -471,5 +471,54 @@ async fn what_a_returned_drive_missed_is_not_blamed_on_those_that_stayed() {
             assert_eq!(leaf.counters.get().checksum, 0, "{layout}: {leaf}");
         }
         assert_eq!(tree.counters.get().checksum, 0, "{layout}: the pool");
+    }
+}
+
+/// Found by random faults, seed 80920: what a drive refused while it was resilvered was never tried again, so that it
+/// lacked redundancy for ever although it worked.
+#[tokio::test(start_paused = true)]
+async fn what_a_drive_refused_while_it_was_resilvered_is_tried_again() {
+    for (layout, is_cleared) in [("mirror d0 d1", true), ("mirror d0 d1", false), ("mirror d0 d1 d2", false)]
+    {
+        let mut case = Case::new(layout, 12, true).await;
+        case.running.disks[1].vanish();
+        case.write(60, false).await;
+        case.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        // It refuses what a resilver has to write there, and nothing else.
+        let [has, lacks] = [0, 1].map(|n| case.world.media[n].snapshot(0..DISK));
+        let bad = case.twin.chunks(BLOCK as usize).find_map(|block| {
+            let at = (0..has.len() - block.len()).step_by(4096);
+            let mut at = at.filter(|at| has[*at..].starts_with(block) && !lacks[*at..].starts_with(block));
+            at.next().filter(|_| block.iter().any(|byte| *byte != 0))
+        });
+        let bad = bad.expect("a block that it lacks") as u64;
+        let refuses = Effect::Error(io::ErrorKind::Other);
+        case.running.disks[1].inject(Fault::new(On::Write, bad..bad + u64::from(BLOCK), refuses));
+        case.running.disks[1].come_back();
+        tokio::time::sleep(MINUTE / 2).await;
+        let done = crate::scans::over(case.engine()).await;
+        assert!(done.processed > 0, "{}: {done:?}", case.what);
+        assert_eq!(case.state(1), State::Healthy, "{}", case.what);
+        assert!(case.lacks_anything(1), "{}: it was refused", case.what);
+        // Not again and again: a bad sector does not keep the pool busy.
+        tokio::time::sleep(10 * MINUTE).await;
+        let begun = case.count(|event| matches!(event, Event::Scan { step: ScanStep::Started, .. }));
+        assert!((2..8).contains(&begun), "{}: {begun} resilvers", case.what);
+        assert!(case.lacks_anything(1), "{}: it was refused", case.what);
+        case.running.disks[1].heal();
+        let wait = if is_cleared {
+            let guid = case.leaf(1, |vdev| vdev.guid);
+            case.engine().clear(Some(guid)).await.unwrap();
+            MINUTE / 4
+        } else {
+            20 * MINUTE
+        };
+        tokio::time::sleep(wait).await;
+        assert!(!case.lacks_anything(1), "{}: it has everything", case.what);
+        case.check().await;
+        let refused = |event: &Event| matches!(event, Event::IoFailed { error: IoError::Write, .. });
+        assert!(case.count(refused) > 0, "{}: refused repairs are told", case.what);
+        case.end().await;
     }
 }
