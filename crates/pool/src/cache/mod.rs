@@ -82,6 +82,8 @@ const PINNED: usize = 32;
 const WRITTEN_TOGETHER: usize = 1 << 20;
 
 type Gone = SmallVec<[Entry; 4]>;
+/// Blocks forgotten under one lock of the ranks.
+const FORGOTTEN_AT_ONCE: usize = 32;
 
 /// The cache. Its budget is in bytes.
 #[derive(Debug)]
@@ -401,22 +403,30 @@ impl BlockCache {
         self.settle();
     }
 
-    /// Forgets a block that is worthless, because it was freed.
-    pub(crate) fn forget(&self, key: &Key) {
-        if !self.has(key) {
-            return;
+    /// Forgets blocks that are worthless, because they were freed.
+    pub(crate) fn forget(&self, keys: &[Key]) {
+        for keys in keys.chunks(FORGOTTEN_AT_ONCE) {
+            let mut gone = Gone::new();
+            let mut told: SmallVec<[u64; FORGOTTEN_AT_ONCE]> = SmallVec::new();
+            {
+                let mut ranks = self.ranks.lock();
+                for key in keys.iter().filter(|key| self.has(key)) {
+                    self.remove(&mut ranks, key.id, &mut gone);
+                    told.extend(Some(key.id).filter(|id| Feed::wants(*id)));
+                }
+                if gone.is_empty() {
+                    continue;
+                }
+                self.fit(&mut ranks, &mut gone);
+            }
+            self.let_go(gone, false);
+            for id in told {
+                if self.feed.gone(id) {
+                    self.feed.play_soon(self.stripes.demand());
+                }
+            }
+            self.rescue();
         }
-        let mut gone = Gone::new();
-        {
-            let mut ranks = self.ranks.lock();
-            self.remove(&mut ranks, key.id, &mut gone);
-            self.fit(&mut ranks, &mut gone);
-        }
-        self.let_go(gone, false);
-        if Feed::wants(key.id) && self.feed.gone(key.id) {
-            self.feed.play_soon(self.stripes.demand());
-        }
-        self.rescue();
     }
 
     /// Forgets all blocks of a pool that was closed.

@@ -197,7 +197,7 @@ fn threads_together_stay_within_the_budget_and_get_right_bytes() {
                             assert_eq!(found, stored);
                             cache.warm(&Key::nth(n, pool), Class::Data, content.unwrap());
                         }
-                        Found::Nothing if random.below(50) == 0 => cache.forget(&Key::nth(n + 1, pool)),
+                        Found::Nothing if random.below(50) == 0 => cache.forget(&[Key::nth(n + 1, pool)]),
                         Found::Nothing => cache.insert(block(pool, n, stored, content)),
                     }
                 }
@@ -399,7 +399,7 @@ fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
     }
     // Freed blocks are nobody's; those of a pool that is closed stay where they are.
     let here: Vec<u64> = (0..2000).filter(|n| cache.has(&Key::nth(*n, &pool))).collect();
-    cache.forget(&Key::nth(here[0], &pool));
+    cache.forget(&[Key::nth(here[0], &pool)]);
     cache.forget_all(&pool);
     let evicted = below.0.lock();
     assert_eq!(evicted.len() + here.len(), 2000);

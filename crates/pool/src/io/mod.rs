@@ -97,6 +97,9 @@ const IN_FLIGHT_BYTES: u32 = 64 << 20;
 /// The unit in which they are counted (a semaphore holds 32 bits).
 const IN_FLIGHT_UNIT: u32 = 4096;
 
+/// Freed blocks that are remembered without asking whether they are in the cache.
+const FREED_UNASKED: usize = 64 << 10;
+
 /// Reads the blocks of one pool. Shared as `Arc<PoolIo>`; all methods may run concurrently. Its devices may come and
 /// go meanwhile ([`set_tree`](Self::set_tree)): a read ends on those it began with.
 #[derive(Debug)]
@@ -214,14 +217,17 @@ impl PoolIo {
     /// Takes a block out of the cache: it was freed, and nobody will ask for it.
     pub fn forget(&self, bp: &BlkPtr) {
         if let Some(key) = self.shared.key(bp) {
-            self.shared.cache.forget(&key);
+            self.shared.cache.forget(&[key]);
         }
     }
 
     /// The same for a block that is freed by the transaction group under way: whoever reads meanwhile reads the last
     /// commit, of which it is a part, and if devices go away before this one is committed the cache may be all there is.
     pub fn forget_later(&self, bp: &BlkPtr) {
-        if let Some(key) = self.shared.key(bp).filter(|key| self.shared.cache.has(key)) {
+        let Some(key) = self.shared.key(bp) else { return };
+        // Asking costs more than remembering, unless there is much to remember: a destroyed dataset is rarely in memory.
+        let is_short = self.shared.freed.lock().len() < FREED_UNASKED;
+        if is_short || self.shared.cache.has(&key) {
             self.shared.freed.lock().push(key);
         }
     }
@@ -229,7 +235,7 @@ impl PoolIo {
     /// The transaction group is committed, and nobody reads the state before it any more.
     pub fn forget_freed(&self) {
         let freed = std::mem::take(&mut *self.shared.freed.lock());
-        freed.iter().for_each(|key| self.shared.cache.forget(key));
+        self.shared.cache.forget(&freed);
     }
 
     /// Says which blocks of a dataset (by object number) the caches may keep from now on.
