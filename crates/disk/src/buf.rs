@@ -9,7 +9,8 @@
 //! * [`IoBuf::freeze`] makes it shareable without a copy; the memory comes back when the last clone dies.
 //! * Classes are 4 KiB apart up to 64 KiB, then four to a doubling up to 16 MiB, so a cached block wastes at
 //!   most a page or a quarter of itself.
-//! * Free lists are bounded (see [`CLASS_IDLE_MAX`], [`set_idle_max`]); what does not fit is freed.
+//! * Free lists are bounded together (see [`set_idle_max`]); what does not fit is freed, and what nobody needs for a while
+//!   if somebody sees to that ([`age_idle`]).
 //!
 //! [`bytes_outstanding`] says how much is held by buffers alive now, for whoever budgets memory.
 #![expect(unsafe_code, reason = "aligned allocations and slices over them; std has no aligned Vec")]
@@ -31,6 +32,8 @@ pub struct IoBuf {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
+    /// From the kernel directly, not from the allocator.
+    is_mapped: bool,
 }
 
 // SAFETY: an `IoBuf` is the only owner of its memory, as a `Vec<u8>` is.
@@ -103,16 +106,18 @@ impl IoBuf {
 
     fn allocate(len: usize) -> (Self, Origin) {
         if len == 0 {
-            return (Self { start: NonNull::dangling(), len, capacity: 0 }, Origin::Zeroed);
+            let start = NonNull::dangling();
+            return (Self { start, len, capacity: 0, is_mapped: false }, Origin::Zeroed);
         }
         let class = class_of(len);
         let capacity = class.map_or_else(|| len.next_multiple_of(Self::ALIGN), class_size);
         OUTSTANDING.fetch_add(capacity, Relaxed);
-        if let Some(idle) = class.and_then(|class| POOL[class].lock().pop()) {
+        if let Some(Idle { start, is_mapped }) = class.and_then(|class| POOL[class].lock().take()) {
             IDLE.fetch_sub(capacity, Relaxed);
-            return (Self { start: idle.0, len, capacity }, Origin::Recycled);
+            return (Self { start, len, capacity, is_mapped }, Origin::Recycled);
         }
-        (Self { start: obtain(capacity), len, capacity }, Origin::Zeroed)
+        let Idle { start, is_mapped } = obtain(capacity);
+        (Self { start, len, capacity, is_mapped }, Origin::Zeroed)
     }
 }
 
@@ -122,19 +127,17 @@ impl Drop for IoBuf {
             return;
         }
         OUTSTANDING.fetch_sub(self.capacity, Relaxed);
-        if let Some(class) = class_of(self.capacity) {
-            let mut idle = POOL[class].lock();
-            // The global sum is approximate between threads: a bound, not a ledger.
-            if idle.len() < class_idle_max(class)
-                && IDLE.load(Relaxed) + self.capacity <= IDLE_LIMIT.load(Relaxed)
-            {
-                IDLE.fetch_add(self.capacity, Relaxed);
-                idle.push(Idle(self.start));
-                return;
-            }
+        let memory = Idle { start: self.start, is_mapped: self.is_mapped };
+        // The global sum is approximate between threads: a bound, not a ledger.
+        if let Some(class) = class_of(self.capacity)
+            && IDLE.load(Relaxed) + self.capacity <= IDLE_LIMIT.load(Relaxed)
+        {
+            IDLE.fetch_add(self.capacity, Relaxed);
+            POOL[class].lock().idle.push(memory);
+            return;
         }
         // SAFETY: `allocate` had it from `obtain` with this very capacity, and nobody else has it.
-        unsafe { give_back(self.start, self.capacity) }
+        unsafe { give_back(memory, self.capacity) }
     }
 }
 
@@ -185,19 +188,42 @@ pub fn set_idle_max(bytes: usize) {
     for class in (0..CLASSES).rev() {
         let capacity = class_size(class);
         while IDLE.load(Relaxed) > most {
-            let Some(idle) = POOL[class].lock().pop() else { break };
+            let Some(idle) = POOL[class].lock().take() else { break };
             IDLE.fetch_sub(capacity, Relaxed);
             // SAFETY: it was in the list of this class, so it has this capacity, and nobody else has it.
-            unsafe { give_back(idle.0, capacity) }
+            unsafe { give_back(idle, capacity) }
         }
     }
 }
 
-/// Most bytes the free lists keep between them: what a few hundred block reads in flight leave behind.
-pub const IDLE_MAX: usize = 64 << 20;
+/// Frees of each free list what nobody has needed since this was called last. Whoever calls it every few seconds lets
+/// memory that comes and goes with transaction groups be used again, and gives back what was left by a burst.
+pub fn age_idle() {
+    (0..CLASSES).for_each(age);
+}
 
-/// Most bytes one class keeps (but always one buffer): 16 transfers of 1 MiB, twice what one stream has in flight.
-pub const CLASS_IDLE_MAX: usize = 16 << 20;
+fn age(class: usize) {
+    let spare: Vec<Idle> = {
+        let mut shelf = POOL[class].lock();
+        let spare = shelf.least.min(shelf.idle.len());
+        // The first are the coldest.
+        let spare = shelf.idle.drain(..spare).collect();
+        shelf.least = shelf.idle.len();
+        spare
+    };
+    let capacity = class_size(class);
+    for idle in spare {
+        IDLE.fetch_sub(capacity, Relaxed);
+        // SAFETY: it was in the list of this class, so it has this capacity, and nobody else has it.
+        unsafe { give_back(idle, capacity) }
+    }
+}
+
+/// Most bytes the free lists may be allowed to keep between them.
+pub const IDLE_MAX: usize = 1 << 30;
+
+/// What they keep at most until somebody says otherwise: what a few hundred block reads in flight leave behind.
+const IDLE_USUAL: usize = 64 << 20;
 
 /// Is the memory known to be zero?
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -206,10 +232,28 @@ enum Origin {
     Recycled,
 }
 
-/// A free buffer of its list's class.
-struct Idle(NonNull<u8>);
-// SAFETY: the list is the only owner of the memory.
+/// The memory of a buffer, of its list's class if it is in one.
+struct Idle {
+    start: NonNull<u8>,
+    is_mapped: bool,
+}
+// SAFETY: whoever has it is the only owner of the memory.
 unsafe impl Send for Idle {}
+
+/// The free list of a class.
+struct Shelf {
+    idle: Vec<Idle>,
+    /// The fewest there were since the list was aged.
+    least: usize,
+}
+
+impl Shelf {
+    fn take(&mut self) -> Option<Idle> {
+        let idle = self.idle.pop()?;
+        self.least = self.least.min(self.idle.len());
+        Some(idle)
+    }
+}
 
 /// Largest class: the format's largest block is 16 MiB.
 const POOLED_MAX: usize = 16 << 20;
@@ -219,10 +263,12 @@ const CLASSES: usize = LINEAR + 4 * 8;
 const _: () = assert!(class_size(LINEAR - 1) == 64 << 10);
 const _: () = assert!(class_size(CLASSES - 1) == POOLED_MAX);
 
-static POOL: [Mutex<Vec<Idle>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+static POOL: [Mutex<Shelf>; CLASSES] = [const { Mutex::new(Shelf { idle: Vec::new(), least: 0 }) }; CLASSES];
 static OUTSTANDING: AtomicUsize = AtomicUsize::new(0);
 static IDLE: AtomicUsize = AtomicUsize::new(0);
-static IDLE_LIMIT: AtomicUsize = AtomicUsize::new(IDLE_MAX);
+static IDLE_LIMIT: AtomicUsize = AtomicUsize::new(IDLE_USUAL);
+/// Buffers whose memory is from the kernel directly.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The smallest class with room for `len` bytes, or `None` if a buffer of that size is not kept.
 fn class_of(len: usize) -> Option<usize> {
@@ -250,38 +296,52 @@ const fn class_size(class: usize) -> usize {
     base + base / 4 * step
 }
 
-const fn class_idle_max(class: usize) -> usize {
-    let fit = CLASS_IDLE_MAX / class_size(class);
-    if fit == 0 { 1 } else { fit }
-}
-
 /// From this capacity on, memory comes from the kernel directly. Its pages are zero already and are first touched by
 /// the device's transfer; the allocator would fault each of them in to zero it a second time. Measured: a seventh
 /// of the processor time of a cold sequential read.
 const MAPPED_MIN: usize = 128 << 10;
 
+/// No more than so many buffers have memory from the kernel directly. A process may have 65530 mappings (Linux's
+/// `vm.max_map_count`), and each such buffer between two that were freed is one: past that nothing can be allocated, and not
+/// even freed, any more. A cache of many large blocks would get there.
+const MAPPED_MAX: usize = 16 << 10;
+
 /// `capacity` zero bytes, aligned. `capacity` is not 0.
-fn obtain(capacity: usize) -> NonNull<u8> {
+fn obtain(capacity: usize) -> Idle {
+    if capacity >= MAPPED_MIN
+        && let Some(start) = map(capacity)
+    {
+        return Idle { start, is_mapped: true };
+    }
     let layout = layout(capacity);
-    let start = if capacity >= MAPPED_MIN {
+    // SAFETY: `layout` is not empty: `capacity` is at least ALIGN here.
+    let start = unsafe { alloc_zeroed(layout) };
+    Idle { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), is_mapped: false }
+}
+
+/// The same from the kernel directly, if there are not too many of those.
+fn map(capacity: usize) -> Option<NonNull<u8>> {
+    if MAPPED.fetch_add(1, Relaxed) < MAPPED_MAX {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: an anonymous mapping where the kernel likes; it touches no memory of ours.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), capacity, protection, flags, -1, 0) };
-        if start == libc::MAP_FAILED { std::ptr::null_mut() } else { start.cast() }
-    } else {
-        // SAFETY: `layout` is not empty: `capacity` is at least ALIGN here.
-        unsafe { alloc_zeroed(layout) }
-    };
-    NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout))
+        if start != libc::MAP_FAILED {
+            return NonNull::new(start.cast());
+        }
+    }
+    MAPPED.fetch_sub(1, Relaxed);
+    None
 }
 
 /// Undoes [`obtain`].
 ///
 /// # Safety
-/// `start` came from `obtain(capacity)` and is not used again.
-unsafe fn give_back(start: NonNull<u8>, capacity: usize) {
-    if capacity >= MAPPED_MIN {
+/// `memory` came from `obtain(capacity)` and is not used again.
+unsafe fn give_back(memory: Idle, capacity: usize) {
+    let Idle { start, is_mapped } = memory;
+    if is_mapped {
+        MAPPED.fetch_sub(1, Relaxed);
         // SAFETY: a mapping of this length, the caller's to end. It cannot fail for a range that is mapped.
         let ended = unsafe { libc::munmap(start.as_ptr().cast(), capacity) };
         debug_assert_eq!(ended, 0, "the mapping was ours");
@@ -343,5 +403,38 @@ mod tests {
         assert_eq!((again.as_ptr().addr(), again[0]), (start, 7));
         drop(again);
         assert!(IoBuf::zeroed(LEN).iter().all(|&byte| byte == 0), "zeroed means zeroed");
+    }
+
+    /// 9 MiB is another such class.
+    #[test]
+    fn what_nobody_needs_is_freed_in_time() {
+        const LEN: usize = 9 << 20;
+        const CLASS: usize = LINEAR + 4 * 7;
+        let lent: Vec<IoBuf> = (0..3).map(|_| IoBuf::with_len(LEN)).collect();
+        assert_eq!(lent[0].capacity(), class_size(CLASS));
+        drop(lent);
+        age(CLASS);
+        assert_eq!(POOL[CLASS].lock().idle.len(), 3, "they were needed lately");
+        drop(IoBuf::with_len(LEN));
+        age(CLASS);
+        assert_eq!(POOL[CLASS].lock().idle.len(), 1, "one of them was");
+        age(CLASS);
+        assert_eq!(POOL[CLASS].lock().idle.len(), 0);
+    }
+
+    /// A cache of 16 GiB in blocks of 128 KiB came to 65530 mappings when every second of them was evicted, and the next
+    /// allocation was the end.
+    #[test]
+    fn many_large_buffers_do_not_use_up_the_mappings_of_the_process() {
+        const MANY: usize = MAPPED_MAX + 2000;
+        let mut lent: Vec<Option<IoBuf>> = (0..MANY).map(|_| Some(IoBuf::with_len(MAPPED_MIN))).collect();
+        assert!(MAPPED.load(Relaxed) <= MAPPED_MAX, "{}", MAPPED.load(Relaxed));
+        let exact = lent.iter().flatten().filter(|buf| buf.is_mapped).count();
+        assert!(exact > MAPPED_MAX / 2 && exact <= MAPPED_MAX, "{exact}");
+        lent.iter_mut().step_by(2).for_each(|buf| drop(buf.take()));
+        let more = IoBuf::with_len(MAPPED_MIN);
+        assert_eq!(more.len(), MAPPED_MIN);
+        drop(lent);
+        assert!(MAPPED.load(Relaxed) < MAPPED_MAX / 2, "what is freed makes room");
     }
 }

@@ -30,8 +30,8 @@ use bytes::Bytes;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 use crate::{
-    Disk, DiskFuture, DiskInfo, IoBuf, checked_range, refuse_write,
-    request::{Finished, Payload, Request, Verb},
+    Disk, DiskFuture, DiskInfo, IoBuf, checked_range, join, refuse_write,
+    request::{Finished, Parts, Payload, Request, Verb},
     sys, uring,
 };
 
@@ -108,6 +108,10 @@ pub struct FileDisk {
 /// Bytes of a transfer from or to a file in memory that is done at once: a copy of ten microseconds, where waking
 /// a thread of the kernel and being woken costs more.
 const COPY_MAX: usize = 64 << 10;
+
+/// Most parts of one write that the kernel takes (`IOV_MAX`), and what they must have on average to be taken as they are.
+const PARTS_MAX: usize = 1024;
+const PART_MIN: usize = 4 << 10;
 
 /// Threads a disk may block at once: as deep as the queue of the disks that have no better interface.
 const BLOCKING_MAX: usize = 32;
@@ -258,8 +262,8 @@ impl FileDisk {
         let file = Arc::clone(&self.file);
         let mut request = Request { file, verb, offset, start, len: 0, payload, exclusive };
         while request.start < len {
-            request.offset = offset + request.start as u64;
-            request.len = (len - request.start) as u64;
+            let start = request.start;
+            request.aim(start, offset + start as u64, (len - start) as u64);
             let finished = self.run(request).await?;
             request = finished.request;
             let moved = finished.result?;
@@ -334,6 +338,21 @@ impl FileDisk {
         }
         bounce[skip..skip + len].copy_from_slice(&data);
         self.write_from(verb, base, span, Payload::Buf(bounce), Some(exclusive)).await
+    }
+
+    /// Without a copy where the kernel can take the parts from where they are.
+    async fn write_parts_any(&self, offset: u64, len: usize, parts: Arc<[Bytes]>) -> io::Result<()> {
+        let align = self.align as usize;
+        let is_aligned =
+            |part: &Bytes| part.len().is_multiple_of(align) && part.as_ptr().addr().is_multiple_of(align);
+        let is_whole = offset.is_multiple_of(u64::from(self.align)) && parts.iter().all(is_aligned);
+        // Many small ones are copied faster than described.
+        let is_worth_it = (2..=PARTS_MAX).contains(&parts.len()) && len / parts.len() >= PART_MIN;
+        if !is_worth_it || (self.backend.direct && !is_whole) {
+            return self.write_any(Verb::Write, offset, join(&parts)).await;
+        }
+        let _shared = if self.backend.direct { Some(self.sectors.read().await) } else { None };
+        self.write_from(Verb::Write, offset, len, Payload::Parts(Parts::new(parts)), None).await
     }
 
     /// In one step where the kernel and the file system can, else in two.
@@ -426,6 +445,17 @@ impl Disk for FileDisk {
             }
             let what = || format!("cannot write {len} bytes at {offset}");
             self.write_any(Verb::Write, offset, data).await.map_err(self.error(what))
+        })
+    }
+
+    fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let len = parts.iter().map(Bytes::len).sum();
+            if !self.is_to_write(offset, len)? {
+                return Ok(());
+            }
+            let what = || format!("cannot write {len} bytes at {offset}");
+            self.write_parts_any(offset, len, parts).await.map_err(self.error(what))
         })
     }
 

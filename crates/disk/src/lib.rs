@@ -4,22 +4,24 @@
 //! block devices, sparse files, memory, and on devices that lose, tear or refuse things on purpose.
 #![deny(unsafe_code)]
 
-use std::{fmt, future::Future, io, ops::Range, pin::Pin};
+use std::{fmt, future::Future, io, ops::Range, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
 mod buf;
 mod fault;
 mod file;
+mod landing;
 mod mem;
 mod model;
 mod request;
 mod sys;
 mod uring;
 
-pub use buf::{CLASS_IDLE_MAX, IDLE_MAX, IoBuf, bytes_idle, bytes_outstanding, set_idle_max};
+pub use buf::{IDLE_MAX, IoBuf, age_idle, bytes_idle, bytes_outstanding, set_idle_max};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
+pub use landing::Landing;
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
 pub use uring::{Plug, plug, plugged};
@@ -62,6 +64,11 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf>;
     /// Writes all of `data`. Says nothing about durability: that is `flush`.
     fn write(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()>;
+    /// Writes the parts one behind the other from `offset` on, as one write of all of them. A device that takes its data
+    /// from several places at once needs no copy; for the others they are joined.
+    fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
+        self.write(offset, join(&parts))
+    }
     /// Writes all of `data`, which is on stable media when this returns; says nothing of other writes. What the
     /// intent log waits for: devices do it in one step where they can.
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
@@ -83,6 +90,23 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     /// The range's content is no longer needed and reads as anything until written again. Advisory:
     /// `Unsupported` where the device cannot.
     fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()>;
+}
+
+/// The parts as one: without a copy if it is one aligned part.
+fn join(parts: &[Bytes]) -> Bytes {
+    if let [part] = parts
+        && part.as_ptr().addr().is_multiple_of(IoBuf::ALIGN)
+    {
+        return part.clone();
+    }
+    let mut joined = IoBuf::with_len(parts.iter().map(Bytes::len).sum());
+    let mut rest = &mut joined[..];
+    for part in parts {
+        let (front, behind) = rest.split_at_mut(part.len());
+        front.copy_from_slice(part);
+        rest = behind;
+    }
+    joined.freeze()
 }
 
 /// `offset..offset + len` if that is inside a device of `size` bytes.

@@ -5,7 +5,9 @@
 //! blocking pool) until it is [`Finished`]. Both ways take the same value and hand it back, so that one can
 //! stand in for the other at any moment.
 
-use std::{fs::File, io, os::unix::fs::FileExt, sync::Arc};
+#![expect(unsafe_code, reason = "vectors for the kernel: raw pointers that have to change threads")]
+
+use std::{fmt, fs::File, io, os::unix::fs::FileExt, sync::Arc};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedRwLockWriteGuard, Semaphore};
@@ -37,6 +39,49 @@ pub(crate) enum Payload {
     /// To be filled (or, for a bounced write, written). Everything up to its capacity may be used.
     Buf(IoBuf),
     Bytes(Bytes),
+    Parts(Parts),
+}
+
+/// Bytes that lie in several places and are written one behind the other.
+pub(crate) struct Parts {
+    parts: Arc<[Bytes]>,
+    /// What the next transfer takes of them: see [`Parts::aim`].
+    vectors: Vec<libc::iovec>,
+}
+
+// SAFETY: the vectors point into `parts`, which nobody changes, and go where those go.
+unsafe impl Send for Parts {}
+// SAFETY: through a shared reference the vectors are only read.
+unsafe impl Sync for Parts {}
+
+impl Parts {
+    pub(crate) fn new(parts: Arc<[Bytes]>) -> Self {
+        Self { parts, vectors: Vec::new() }
+    }
+
+    /// The next transfer is of what is left behind the first `start` bytes.
+    fn aim(&mut self, mut start: usize) {
+        self.vectors.clear();
+        for part in self.parts.iter() {
+            let rest = part.get(start..).unwrap_or_default();
+            start = start.saturating_sub(part.len());
+            if !rest.is_empty() {
+                let iov_base = rest.as_ptr().cast_mut().cast();
+                self.vectors.push(libc::iovec { iov_base, iov_len: rest.len() });
+            }
+        }
+    }
+
+    /// What a transfer takes; it stays where it is when this is moved.
+    pub(crate) fn vectors(&self) -> &[libc::iovec] {
+        &self.vectors
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parts({})", self.parts.len())
+    }
 }
 
 /// An operation and all it needs.
@@ -75,6 +120,7 @@ impl Request {
                 assert!(self.verb != Verb::Read, "shared memory is never read into");
                 (bytes.as_ptr(), bytes.len())
             }
+            Payload::Parts(_) => unreachable!("parts are asked for their vectors"),
         };
         let len = self.transfer_len();
         assert!(self.start <= capacity, "the transfer starts in its buffer");
@@ -95,6 +141,9 @@ impl Request {
                 }
                 (Verb::Write, Payload::Bytes(bytes)) => {
                     self.file.write_at(&bytes[start..start + len], self.offset)
+                }
+                (Verb::Write, Payload::Parts(parts)) => {
+                    sys::write_vectors(&self.file, parts.vectors(), self.offset)
                 }
                 (Verb::WriteThrough, Payload::Buf(buf)) => {
                     sys::write_through(&self.file, &buf.whole_mut()[start..start + len], self.offset)
@@ -137,7 +186,15 @@ impl Request {
     pub(crate) fn transfer_len(&self) -> usize {
         match self.payload {
             Payload::None => 0,
-            Payload::Buf(_) | Payload::Bytes(_) => self.len.min(TRANSFER_MAX) as usize,
+            Payload::Buf(_) | Payload::Bytes(_) | Payload::Parts(_) => self.len.min(TRANSFER_MAX) as usize,
+        }
+    }
+
+    /// The next step is from byte `start` of the payload on.
+    pub(crate) fn aim(&mut self, start: usize, offset: u64, len: u64) {
+        (self.start, self.offset, self.len) = (start, offset, len);
+        if let Payload::Parts(parts) = &mut self.payload {
+            parts.aim(start);
         }
     }
 }

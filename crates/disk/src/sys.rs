@@ -148,6 +148,20 @@ pub(crate) fn write_through(file: &File, data: &[u8], offset: u64) -> io::Result
     }
 }
 
+/// Writes what lies in several places; may write less.
+///
+/// The vectors are of memory that can be read as long as this runs.
+pub(crate) fn write_vectors(file: &File, vectors: &[libc::iovec], offset: u64) -> io::Result<usize> {
+    let Ok(offset) = libc::off64_t::try_from(offset) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let count = libc::c_int::try_from(vectors.len()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: so many vectors, over memory that the caller keeps and that is only read.
+    let written = unsafe { libc::pwritev64(file.as_raw_fd(), vectors.as_ptr(), count, offset) };
+    match usize::try_from(written) {
+        Ok(written) => Ok(written),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Gives a file's blocks back; the range reads as zeroes.
 pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (Ok(offset), Ok(len)) = (libc::off64_t::try_from(offset), libc::off64_t::try_from(len)) else {

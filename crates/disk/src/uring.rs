@@ -45,7 +45,7 @@ use tokio::{
     runtime,
 };
 
-use crate::request::{Finished, Request, Verb};
+use crate::request::{Finished, Payload, Request, Verb};
 
 /// Submissions a plug can hold back before they are sent anyway.
 const SUBMISSIONS: u32 = 256;
@@ -71,7 +71,13 @@ fn try_out() -> io::Result<()> {
     let mut ring = build(8, 16)?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
-    let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::Fsync::CODE, opcode::Fallocate::CODE];
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+    ];
     if !needed.iter().all(|&code| probe.is_supported(code))
         || !ring.params().is_feature_ext_arg()
         || !ring.params().is_feature_nodrop()
@@ -439,6 +445,12 @@ impl Drop for Ring {
 /// The submission entry of `request`, or `None` if the ring cannot do that.
 fn entry(request: &Request) -> Option<squeue::Entry> {
     let fd = types::Fd(request.file.as_raw_fd());
+    if let (Verb::Write, Payload::Parts(parts)) = (request.verb, &request.payload) {
+        let vectors = parts.vectors();
+        let count = u32::try_from(vectors.len()).ok()?;
+        // They stay in the request, which the op keeps until the kernel is done with it.
+        return Some(opcode::Writev::new(fd, vectors.as_ptr(), count).offset(request.offset).build());
+    }
     let (memory, len) = request.memory();
     let len = u32::try_from(len).ok()?;
     Some(match request.verb {

@@ -146,7 +146,7 @@ impl Terms {
     /// Bytes of I/O buffers kept for use again.
     #[must_use]
     pub fn idle(&self) -> u64 {
-        (self.limit / 64).clamp(4 << 20, 64 << 20)
+        (self.limit / 16).clamp(4 << 20, 1 << 30)
     }
 
     /// The machine's memory below which the cache gives way to others.

@@ -21,6 +21,7 @@ use std::{
 
 use block::{Durability, Segment, Segments};
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
+use disk::Landing;
 use memory::{Gate, Member};
 
 use crate::{
@@ -83,7 +84,7 @@ enum State {
 #[derive(Debug)]
 enum Incoming {
     /// Of a write that will be served.
-    Payload { offset: u64, durability: Durability, tag: Tag, data: BytesMut, missing: usize },
+    Payload { offset: u64, durability: Durability, tag: Tag, data: Landing, missing: usize },
     /// Of a request that was refused; the answer follows the last byte.
     Drain { missing: u64, tag: Tag, error: NbdError },
 }
@@ -179,15 +180,15 @@ impl Session {
     }
 
     /// Where the next bytes from the socket go, and how many at most.
-    pub fn receive(&mut self) -> Limit<&mut BytesMut> {
+    pub fn receive(&mut self) -> Limit<&mut (dyn BufMut + Send)> {
         match &mut self.incoming {
             Some(Incoming::Payload { data, missing, .. }) if *missing >= DIRECT && self.rx.is_empty() => {
-                data.limit(*missing)
+                (data as &mut (dyn BufMut + Send)).limit(*missing)
             }
             _ => {
                 let room = RX.saturating_sub(self.rx.len());
                 self.rx.reserve(room);
-                (&mut self.rx).limit(room)
+                (&mut self.rx as &mut (dyn BufMut + Send)).limit(room)
             }
         }
     }
@@ -316,7 +317,7 @@ impl Session {
             Verdict::Receive { offset, len, durability, tag } => {
                 // Charged from here on: the buffer exists before the request does.
                 self.charged = self.charged.saturating_add(tag.charge);
-                let data = BytesMut::with_capacity(len);
+                let data = Landing::new(len);
                 self.incoming = Some(Incoming::Payload { offset, durability, tag, data, missing: len });
             }
         }

@@ -48,6 +48,12 @@ impl Disk for Counted {
         self.disk.write(offset, data)
     }
 
+    fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        self.counters.0[1].fetch_add(len, Relaxed);
+        self.disk.write_parts(offset, parts)
+    }
+
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         self.counters.0[1].fetch_add(data.len() as u64, Relaxed);
         self.disk.write_through(offset, data)

@@ -30,8 +30,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("millpond-lab", &["millpond-block", "millpond-disk", "millpond-engine", "millpond-pool"]),
     ("millpond-scsi", &["millpond-block"]),
-    ("millpond-iscsi", &["millpond-block", "millpond-memory", "millpond-scsi"]),
-    ("millpond-nbd", &["millpond-block", "millpond-memory"]),
+    ("millpond-iscsi", &["millpond-block", "millpond-disk", "millpond-memory", "millpond-scsi"]),
+    ("millpond-nbd", &["millpond-block", "millpond-disk", "millpond-memory"]),
     (
         "millpond-server",
         &[

@@ -156,6 +156,7 @@ macro_rules! suite {
                 ranges_outside_the_disk_are_invalid_input
                 hundreds_in_flight_each_get_their_own_bytes
                 dropped_futures_harm_nobody
+                what_lies_in_parts_is_written_as_one
                 a_flush_succeeds_and_content_stays
                 what_is_written_through_is_read_back_and_neighbours_stay
                 a_trimmed_range_is_usable_again
@@ -225,6 +226,44 @@ mod checks {
         disk.write(16384, data.clone()).await.unwrap();
         assert_eq!(&read(disk, 16384, 8192).await[..], &data[..]);
         assert_eq!(disk.info().size, SIZE, "nothing made it longer");
+    }
+
+    /// However many parts, of whatever size and alignment, there are, empty ones included.
+    pub(super) async fn what_lies_in_parts_is_written_as_one(subject: Subject) {
+        let disk = &*subject.disk;
+        let mut model = vec![0_u8; SIZE as usize];
+        let aligned = |len: usize| IoBuf::from_slice(&pattern(len as u64, len, 3)).freeze();
+        let skewed = |len: usize| Bytes::from(pattern(7, len + 1, 9)).slice(1..);
+        let cases: [(u64, Vec<Bytes>); 9] = [
+            (8192, vec![aligned(4096); 32]),
+            (1 << 20, vec![aligned(128 << 10), aligned(8192), aligned(256 << 10)]),
+            (65536, vec![aligned(8192), skewed(8192), aligned(4096)]),
+            (1000, vec![aligned(4096), aligned(4096)]),
+            (40_960, vec![skewed(100), aligned(10_000), skewed(0), skewed(7)]),
+            (2 << 20, (0..1500).map(|_| aligned(512)).collect()),
+            (12_288, vec![aligned(4096)]),
+            (16_384, Vec::new()),
+            (SIZE - 8192, vec![aligned(4096), aligned(4096)]),
+        ];
+        for (offset, parts) in cases {
+            let data = parts.concat();
+            model[offset as usize..][..data.len()].copy_from_slice(&data);
+            disk.write_parts(offset, parts.into()).await.unwrap();
+            assert_eq!(&read(disk, offset, data.len()).await[..], &data[..], "{offset}");
+        }
+        assert!(read(disk, 0, SIZE as usize).await[..] == model[..]);
+        let beyond = disk.write_parts(SIZE - 4096, vec![aligned(4096); 2].into()).await.unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::InvalidInput);
+        // Nobody waits for these, and the memory is used again while they may be under way.
+        for round in 0..20_u8 {
+            let parts: Vec<Bytes> = (0..16).map(|_| IoBuf::from_slice(&[round; 8192]).freeze()).collect();
+            let mut writing = pin!(disk.write_parts(1 << 20, parts.into()));
+            let mut context = Context::from_waker(Waker::noop());
+            drop(writing.as_mut().poll(&mut context));
+        }
+        disk.flush().await.unwrap();
+        let after = read(disk, 0, 1 << 20).await;
+        assert!(after[..] == model[..1 << 20], "their neighbours are what they were");
     }
 
     pub(super) async fn ranges_outside_the_disk_are_invalid_input(subject: Subject) {

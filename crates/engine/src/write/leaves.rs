@@ -25,7 +25,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use disk::IoBuf;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use pool::vdev::{LABEL_START, Vdev, Work};
@@ -49,8 +48,11 @@ pub(crate) const IN_FLIGHT_BYTES: usize = 32 << 20;
 /// What a transfer counts at least, so that many small ones are bounded as well.
 const TRANSFER_COST: usize = 16 << 10;
 
-/// Zeroes for padding; the largest sector.
-static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+/// Zeroes for padding; the largest sector. Aligned, so that a run with padding in it goes out as it is.
+static ZEROES: Zeroes = Zeroes([0; 64 << 10]);
+
+#[repr(align(4096))]
+struct Zeroes([u8; 64 << 10]);
 
 /// Bytes in histories beyond which everything is flushed and they begin anew: seconds of what devices take, so that the
 /// flushes cost little, and a bound for the memory (what is not compressed is in memory anyway).
@@ -395,10 +397,10 @@ impl Leaves {
     pub(crate) fn push_padding(&mut self, index: usize, offset: u64, len: usize) {
         let runs = &mut self.leaves[index].runs;
         let room = |run: &Run| run.end - run.start + (len as u64) < RUN_BYTES as u64;
-        if len <= ZEROES.len()
+        if len <= ZEROES.0.len()
             && let Some(run) = runs.iter_mut().rev().find(|run| run.end == offset && room(run))
         {
-            run.pieces.push(Bytes::from_static(&ZEROES[..len]));
+            run.pieces.push(Bytes::from_static(&ZEROES.0[..len]));
             run.end += len as u64;
         }
     }
@@ -425,26 +427,27 @@ impl Leaves {
         }
         let (start, places) = (LABEL_START + run.start, run.places);
         let is_joined = run.pieces.len() > 1;
-        let data = join(run.pieces, (run.needed - run.start) as usize);
-        let cost = data.len().max(TRANSFER_COST);
+        let len = (run.needed - run.start) as usize;
+        let parts = trimmed(run.pieces, len);
+        let cost = len.max(TRANSFER_COST);
         let (gate, target) = (Arc::clone(&leaf.gate), Arc::clone(&leaf.target));
         leaf.dirty = true;
-        self.device_bytes += data.len() as u64;
+        self.device_bytes += len as u64;
         self.cost_in_flight += cost;
         self.in_flight.get_mut().push(Box::pin(async move {
             let mut job = target.pulse.tally.enqueue(Work::AsyncWrite);
             // The gate is never closed.
             let _turn = gate.acquire_many(target.urgency.weight()).await;
             job.issue();
-            let (begun, len) = (Instant::now(), data.len() as u64);
-            let mut result = disk.write(start, data.clone()).await;
+            let begun = Instant::now();
+            let mut result = disk.write_parts(start, Arc::clone(&parts)).await;
             if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
                 // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
-                result = disk.write(start, data).await;
+                result = disk.write_parts(start, parts).await;
             }
             target.took(begun.elapsed());
             if result.is_ok() {
-                job.end(len, is_joined);
+                job.end(len as u64, is_joined);
             } else {
                 drop(job);
             }
@@ -613,22 +616,14 @@ fn newest<'a>(history: impl DoubleEndedIterator<Item = &'a (u64, Bytes)>) -> Vec
     covered.into_iter().collect()
 }
 
-/// The first `len` bytes of the pieces as one: without a copy if it is one aligned piece.
-fn join(mut pieces: Vec<Bytes>, len: usize) -> Bytes {
-    if let Some(first) = pieces.first_mut()
-        && first.len() == len
-        && first.as_ptr().addr().is_multiple_of(IoBuf::ALIGN)
-    {
-        return std::mem::take(first);
+/// The first `len` bytes of the pieces: padding behind the last one that is needed is left out.
+fn trimmed(mut pieces: Vec<Bytes>, mut len: usize) -> Arc<[Bytes]> {
+    for piece in &mut pieces {
+        piece.truncate(len);
+        len -= piece.len();
     }
-    let mut joined = IoBuf::with_len(len);
-    let mut at = 0;
-    for piece in &pieces {
-        let part = &piece[..piece.len().min(len - at)];
-        joined[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    joined.freeze()
+    pieces.retain(|piece| !piece.is_empty());
+    pieces.into()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use disk::{Disk, IoBuf};
+use disk::Disk;
 use futures_util::future::join_all;
 use pool::{
     PoolIo,
@@ -146,7 +146,7 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
     let births: Vec<u64> = run.iter().map(|piece| piece.birth).collect();
     let start = LABEL_START + run.first().map_or(0, |piece| piece.offset);
     let is_joined = run.len() > 1;
-    let data = join(run, len);
+    let parts: Arc<[Bytes]> = run.into_iter().map(|piece| piece.data).collect();
     let leaf = vdev.leaf.as_ref();
     let mut job = leaf.map(|leaf| leaf.pulse.tally.enqueue(Work::AsyncWrite));
     let _turn = turns.turn(vdev, len).await;
@@ -154,10 +154,10 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
         return (vdev.guid, len as u64, births, false);
     };
     job.iter_mut().for_each(Job::issue);
-    let mut result = disk.write(start, data.clone()).await;
+    let mut result = disk.write_parts(start, Arc::clone(&parts)).await;
     if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
         // Once more: a bus reset looks like a failed write.
-        result = disk.write(start, data).await;
+        result = disk.write_parts(start, parts).await;
     }
     if result.is_ok()
         && let Some(job) = job
@@ -169,21 +169,6 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
         tracing::warn!(device = %vdev, %error, "a repair was refused");
     }
     (vdev.guid, len as u64, births, result.is_ok())
-}
-
-fn join(mut run: Vec<Piece>, len: usize) -> Bytes {
-    if let [piece] = &mut run[..]
-        && piece.data.as_ptr().addr().is_multiple_of(IoBuf::ALIGN)
-    {
-        return std::mem::take(&mut piece.data);
-    }
-    let mut joined = IoBuf::with_len(len);
-    let mut at = 0;
-    for piece in &run {
-        joined[at..at + piece.data.len()].copy_from_slice(&piece.data);
-        at += piece.data.len();
-    }
-    joined.freeze()
 }
 
 /// Makes durable what was written to these leaves (guids); those that cannot say so.

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes};
+use disk::Landing;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -225,7 +226,9 @@ impl BlockCache {
                 };
                 let part = self.shard(id).lock().by_id(id).filter(is_part).map(|entry| entry.held.clone());
                 let Some(part) = part else { continue };
-                let own = Bytes::copy_from_slice(&part);
+                let mut own = Landing::new(part.len());
+                own.put_slice(&part);
+                let own = own.freeze();
                 let len = own.len();
                 let mut shard = self.shard(id).lock();
                 if let Some(entry) = shard.by_id(id).filter(is_part) {

@@ -252,6 +252,12 @@ impl Disk for Timed {
         Box::pin(self.deadline.write("write", op, write_limit()))
     }
 
+    fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
+        let disk = Arc::clone(&self.disk);
+        let op = Box::pin(async move { disk.write_parts(offset, parts).await });
+        Box::pin(self.deadline.write("write", op, write_limit()))
+    }
+
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.write_through(offset, data).await });

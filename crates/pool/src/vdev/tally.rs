@@ -380,6 +380,11 @@ impl Disk for Counted {
         let (len, write) = (data.len() as u64, self.disk.write(offset, data));
         Box::pin(self.count(self.writes, len, write, Counters::count_write))
     }
+    fn write_parts(&self, offset: u64, parts: Arc<[Bytes]>) -> DiskFuture<'_, ()> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        let write = self.disk.write_parts(offset, parts);
+        Box::pin(self.count(self.writes, len, write, Counters::count_write))
+    }
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         let (len, write) = (data.len() as u64, self.disk.write_through(offset, data));
         Box::pin(self.count(Work::SyncWrite, len, write, Counters::count_write))

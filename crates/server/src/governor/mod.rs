@@ -46,6 +46,8 @@ const LEAST: Duration = Duration::from_millis(4);
 const OUTSIDE: Duration = Duration::from_millis(90);
 /// Between two requests to the allocator to give back what it keeps.
 const RELEASE: Duration = Duration::from_millis(250);
+/// I/O buffers that nobody needed for so long are freed: two transaction groups.
+const AGE: Duration = Duration::from_secs(10);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
@@ -99,6 +101,7 @@ struct State {
     looked: Instant,
     outside: Instant,
     released: Option<Instant>,
+    aged: Instant,
     /// The gate's turns, and since when they stand still.
     turns: (u64, Instant),
     /// Engines that know the bell, by guid.
@@ -146,6 +149,7 @@ impl Governor {
                 looked: now,
                 outside: now,
                 released: None,
+                aged: now,
                 turns: (0, now),
                 known: BTreeMap::new(),
                 shed_since: None,
@@ -212,6 +216,10 @@ impl Governor {
         let now = Instant::now();
         let (before, verdict, sight, release) = {
             let mut state = self.state.lock();
+            if now.duration_since(state.aged) >= AGE {
+                state.aged = now;
+                disk::age_idle();
+            }
             self.meet(&mut state, &engines);
             let elapsed = now.duration_since(state.looked);
             let is_due = state.verdict.is_short || now.duration_since(state.outside) >= OUTSIDE;
