@@ -198,7 +198,8 @@ pub(crate) struct Serve {
     pub(crate) search: Search,
     #[command(flatten)]
     pub(crate) rewind: Rewind,
-    /// NBD on this address; none if only --iscsi is given
+    /// NBD on this address, or on the Unix socket unix:PATH (repeatable); none if only --iscsi is given. Sockets that
+    /// systemd opened for it (socket activation) are used as well
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:10809")]
     pub(crate) nbd: Vec<String>,
     /// TLS for NBD: server-cert.pem, server-key.pem and ca-cert.pem in this directory, as for qemu-nbd and nbdkit

@@ -23,6 +23,7 @@ mod drill;
 mod dump;
 mod files;
 mod image;
+mod inherited;
 mod initiators;
 mod json;
 mod memory;
@@ -43,6 +44,7 @@ use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use args::{Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 use clap::{CommandFactory as _, Parser};
+use server::doors::Inherited;
 
 use crate::context::{Context, FAILED, Usage};
 
@@ -87,6 +89,17 @@ fn main() -> ExitCode {
             ("millpond", program.globals, program.command)
         }
     };
+    // While there is one thread: it changes the environment.
+    let inherited = match &command {
+        Command::Serve(_) => match inherited::sockets() {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                eprintln!("millpond: {error}");
+                return ExitCode::from(FAILED);
+            }
+        },
+        _ => Vec::new(),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| LOGGED.into()),
@@ -101,7 +114,7 @@ fn main() -> ExitCode {
         }
     };
     let context = Context::new(program, globals);
-    let outcome = runtime.block_on(Box::pin(run(command, &context)));
+    let outcome = runtime.block_on(Box::pin(run(command, inherited, &context)));
     // Tasks that read ahead have nobody to read for any more.
     runtime.shutdown_background();
     match outcome {
@@ -120,12 +133,12 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command, context: &Context) -> anyhow::Result<ExitCode> {
+async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> anyhow::Result<ExitCode> {
     match command {
         Command::Zpool(command) => zpool::run(command, context).await,
         Command::Zfs(command) => zfs::run(command, context).await,
         Command::Status(args) => zpool::status::run(args, context).await,
-        Command::Serve(args) => serve::run(args, context).await,
+        Command::Serve(args) => serve::run(args, inherited, context).await,
         Command::Share(args) => share::run(args, context).await,
         Command::Initiators(args) => initiators::run(args, context).await,
         Command::Stmfadm(command) => stmfadm::stmfadm(command, context).await,

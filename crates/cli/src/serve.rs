@@ -6,6 +6,7 @@ use serde_json::json;
 use server::{
     certificates::NbdTls,
     daemon::{self, Config, Event},
+    doors::Inherited,
     engine::second::Config as TierConfig,
     governor::MemorySettings,
     host::Settings,
@@ -17,7 +18,11 @@ use crate::{
     context::{Context, foreign, print},
 };
 
-pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    args: Serve,
+    inherited: Vec<Inherited>,
+    context: &Context,
+) -> anyhow::Result<ExitCode> {
     let mut tier = TierConfig::default();
     for setting in &args.l2arc {
         tier.set(setting).map_err(|error| context.usage(&["serve"], &format!("--l2arc: {error}")))?;
@@ -48,7 +53,7 @@ pub(crate) async fn run(args: Serve, context: &Context) -> anyhow::Result<ExitCo
         },
         alerts: args.alerts,
     };
-    Box::pin(daemon::serve(config, |event| tell(&event, args.json))).await?;
+    Box::pin(daemon::serve(config, inherited, |event| tell(&event, args.json))).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -198,3 +198,28 @@ impl Request {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device may take less than it was given; the next transfer begins in the middle of a part.
+    #[test]
+    fn a_transfer_of_parts_goes_on_where_it_stopped() {
+        let parts: Arc<[Bytes]> = ["abc", "", "defgh", "i"].map(Bytes::from).into();
+        let whole = parts.concat();
+        let mut vectors = Parts::new(Arc::clone(&parts));
+        for start in 0..=whole.len() {
+            vectors.aim(start);
+            let mut seen = Vec::new();
+            for vector in vectors.vectors() {
+                assert!(vector.iov_len > 0);
+                // SAFETY: a vector is of so many bytes of one of the parts, which live.
+                seen.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len)
+                });
+            }
+            assert_eq!(seen, &whole[start..], "from {start}");
+        }
+    }
+}

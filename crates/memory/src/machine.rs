@@ -86,7 +86,8 @@ impl Default for Machine {
 
 fn text(path: &Path) -> Option<String> {
     use io::Read as _;
-    let mut text = String::new();
+    // Room for most such files: else each look would be a dozen small reads.
+    let mut text = String::with_capacity(4096);
     fs::File::open(path).and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text)).ok()?;
     Some(text)
 }

@@ -1,17 +1,8 @@
 //! The control socket: HTTP and JSON over a Unix socket that only its owner may use.
 //!
-//! A socket file outlives a daemon that was killed. Whether anybody is behind it is found out by connecting: a
-//! dead one is replaced, a living one refused, and a file that is no socket never touched. The new socket is made
-//! aside and renamed into place, so that it never stands there with other permissions than 0600.
-//!
 //! Paths and answers: `docs/api.md`.
 
-use std::{
-    fs, io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -36,6 +27,7 @@ use crate::{
     initiators, iostat, logs,
     ops::{self, Host, Request},
     serving::Serving,
+    unix_socket::{self, SocketError, SocketFile},
     view::{self, ViewError},
 };
 
@@ -53,35 +45,10 @@ pub(crate) struct Shared {
     pub(crate) governor: Arc<Governor>,
 }
 
-/// Why the control socket could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SocketError {
-    /// Another daemon answers there.
-    #[error(
-        "another daemon is listening on '{}'; stop it, or give this one another socket with --socket",
-        .0.display()
-    )]
-    Alive(PathBuf),
-    /// Something that is no socket has this name.
-    #[error("'{}' is in the way: it is not a socket; remove it, or give another path with --socket", .0.display())]
-    NotASocket(PathBuf),
-    /// The system refused.
-    #[error("cannot listen on '{}'", path.display())]
-    Io {
-        /// Where.
-        path: PathBuf,
-        /// The system's reason.
-        #[source]
-        source: io::Error,
-    },
-}
-
 /// A listening control socket; its file is removed when dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
-    path: PathBuf,
-    inode: u64,
+    file: SocketFile,
     listener: Option<UnixListener>,
 }
 
@@ -91,43 +58,14 @@ impl ControlSocket {
     /// # Errors
     /// See [`SocketError`].
     pub async fn bind(path: &Path) -> Result<Self, SocketError> {
-        let failed = |source| SocketError::Io { path: path.to_owned(), source };
-        match fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(SocketError::NotASocket(path.to_owned()));
-            }
-            Ok(_) => match tokio::net::UnixStream::connect(path).await {
-                Ok(_) => return Err(SocketError::Alive(path.to_owned())),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-                Err(error) => return Err(failed(error)),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
-        }
-        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            fs::create_dir_all(dir).map_err(failed)?;
-        }
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".{}", std::process::id()));
-        let aside = PathBuf::from(aside);
-        let placed = (|| {
-            let listener = UnixListener::bind(&aside)?;
-            fs::set_permissions(&aside, fs::Permissions::from_mode(0o600))?;
-            fs::rename(&aside, path)?;
-            Ok((listener, fs::symlink_metadata(path)?.ino()))
-        })();
-        let (listener, inode) = placed.map_err(|error: io::Error| {
-            // The name aside carries our process id: nobody else's.
-            let _gone = fs::remove_file(&aside);
-            failed(error)
-        })?;
-        Ok(Self { path: path.to_owned(), inode, listener: Some(listener) })
+        let (listener, file) = unix_socket::listen(path, "--socket", Some(0o600)).await?;
+        Ok(Self { file, listener: Some(listener) })
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Answers until `stop` is true.
@@ -169,15 +107,6 @@ impl ControlSocket {
         tokio::select! {
             ended = serving => ended,
             _ = stop.wait_for(|stop| *stop) => Ok(()),
-        }
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        // Only if it is still ours: someone may have removed it and started another daemon.
-        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode) {
-            let _gone = fs::remove_file(&self.path);
         }
     }
 }

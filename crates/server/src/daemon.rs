@@ -16,7 +16,7 @@ use std::{
 };
 
 use ::memory::{limit::LimitError, machine::Machine};
-use tokio::{net::TcpListener, sync::watch};
+use tokio::sync::watch;
 
 use crate::{
     alerts::{
@@ -25,8 +25,9 @@ use crate::{
     },
     api::Served,
     certificates::NbdTls,
-    control::{ControlSocket, Shared, SocketError},
+    control::{ControlSocket, Shared},
     disks::Disks,
+    doors::{self, Doors, Inherited},
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
     host::{HostError, Known, Places, Settings},
@@ -34,6 +35,7 @@ use crate::{
     ops::{Host, Mode, Watching},
     serving::Serving,
     shares::Portals,
+    unix_socket::SocketError,
     warmth::Warmth,
 };
 
@@ -53,7 +55,7 @@ pub struct Config {
     pub settings: Settings,
     /// Never write to a device.
     pub read_only: bool,
-    /// Addresses for NBD, `ADDR:PORT`. With none here and none for iSCSI, both defaults.
+    /// Where NBD clients come in: `ADDR:PORT`, or `unix:PATH`. With none here and none for iSCSI, both defaults.
     pub nbd: Vec<String>,
     /// TLS of NBD.
     pub nbd_tls: Option<NbdTls>,
@@ -80,6 +82,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Not the path of a socket.
+    #[error("'{0}' does not name a socket: give unix:PATH, for example unix:/run/millpond-nbd.sock")]
+    SocketPath(String),
     /// Memory: too little, or more than there is.
     #[error(transparent)]
     Memory(#[from] LimitError),
@@ -147,37 +152,36 @@ pub enum Event {
     },
 }
 
-/// Serves until SIGTERM or SIGINT. `tell` hears what is served, and when it is ready; if it fails (nobody reads
+/// Serves until SIGTERM or SIGINT, NBD on sockets that were `inherited`, too. `tell` hears what is served, and when it is ready; if it fails (nobody reads
 /// what is printed any more) the daemon goes on.
 ///
 /// # Errors
 /// See [`ServeError`]. Not for what happens to single connections.
-pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), ServeError> {
+pub async fn serve(
+    config: Config,
+    inherited: Vec<Inherited>,
+    mut tell: impl FnMut(Event),
+) -> Result<(), ServeError> {
     let mut stop_signal = StopSignal::new()?;
     let governor = Governor::new(&config.memory, Machine::default())?;
     if let Some(warning) = governor.last_to_be_killed() {
         tracing::warn!("{warning}");
     }
-    let (mut nbd_addresses, mut iscsi_addresses) =
-        (resolve(&config.nbd).await?, resolve(&config.iscsi).await?);
-    if nbd_addresses.is_empty() && iscsi_addresses.is_empty() {
-        nbd_addresses = resolve(&[NBD_DEFAULT.to_owned()]).await?;
-        iscsi_addresses = resolve(&[ISCSI_DEFAULT.to_owned()]).await?;
+    let mut nbd_places = doors::places(&config.nbd).await?;
+    let mut iscsi_addresses = Vec::new();
+    for address in &config.iscsi {
+        iscsi_addresses.push(doors::resolve(address).await?);
+    }
+    if nbd_places.is_empty() && inherited.is_empty() && iscsi_addresses.is_empty() {
+        nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;
+        iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT).await?);
     }
     let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
     let registry = Arc::new(nbd::Registry::new());
     let targets =
         iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi::Config::default() });
-    let mut nbd_listeners = Vec::new();
-    for address in &nbd_addresses {
-        let listener = TcpListener::bind(address).await;
-        nbd_listeners.push(listener.map_err(|source| ServeError::Listen {
-            address: *address,
-            protocol: "NBD",
-            source,
-        })?);
-    }
+    let doors = Doors::open(&nbd_places, inherited).await?;
     let mut iscsi_servers = Vec::new();
     for address in iscsi_addresses {
         let server = iscsi::Server::bind(Arc::clone(&targets), &[address]).await;
@@ -188,16 +192,13 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
         })?);
     }
     let portals = Portals::new(Arc::clone(&targets), iscsi_servers)?;
-    let nbd_local: Vec<SocketAddr> =
-        nbd_listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-
     let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd::ServeLimits::default() };
     let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
     let serving = Arc::new(Serving::new(
         registry,
         nbd_server.clone(),
         Arc::clone(&targets),
-        nbd_local,
+        doors.places().to_vec(),
         Arc::clone(&portals),
     ));
     let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
@@ -244,10 +245,11 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
     let (stop, stopping) = watch::channel(false);
     let mut tasks = tokio::task::JoinSet::new();
-    for listener in nbd_listeners {
+    let (listeners, socket_files) = doors.into_parts();
+    for listener in listeners {
         let (server, stopping) = (nbd_server.clone(), stopping.clone());
         tasks.spawn(async move {
-            if let Err(error) = server.serve(nbd::Listener::Tcp(listener), stopping).await {
+            if let Err(error) = server.serve(listener, stopping).await {
                 tracing::error!(%error, "nbd: no longer listening");
             }
         });
@@ -294,7 +296,7 @@ pub async fn serve(config: Config, mut tell: impl FnMut(Event)) -> Result<(), Se
     let turns = host.last_turns().await;
     let closed = host.close().await;
     drop(turns);
-    drop(socket);
+    drop((socket, socket_files));
     closed.map_err(ServeError::Close)
 }
 
@@ -327,16 +329,6 @@ impl StopSignal {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-async fn resolve(addresses: &[String]) -> Result<Vec<SocketAddr>, ServeError> {
-    let mut all = Vec::new();
-    for address in addresses {
-        let failed = |source| ServeError::Address { address: address.clone(), source };
-        let found = tokio::net::lookup_host(address).await.map_err(failed)?.next();
-        all.push(found.ok_or_else(|| failed(io::Error::other("it has no address")))?);
-    }
-    Ok(all)
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must.

@@ -28,6 +28,7 @@ pub mod client;
 pub mod control;
 pub mod daemon;
 pub mod disks;
+pub mod doors;
 pub mod events;
 pub mod governor;
 pub mod history;
@@ -45,6 +46,7 @@ mod scans;
 pub mod serving;
 pub mod shares;
 pub mod state;
+pub mod unix_socket;
 pub mod view;
 mod warmth;
 

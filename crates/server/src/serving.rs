@@ -10,7 +10,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    net::SocketAddr,
     sync::Arc,
 };
 
@@ -25,7 +24,7 @@ use pool::{
 
 use crate::{
     api::{Served, ServedList, Url},
-    client::escape,
+    doors::Place,
     host::chain,
     ops::Held,
     shares::{Plan, PoolShares, Portals, Threshold, VolumeShare},
@@ -38,7 +37,7 @@ pub struct Serving {
     registry: Arc<nbd::Registry>,
     nbd_server: nbd::Server,
     targets: Arc<iscsi::Targets>,
-    nbd: Vec<SocketAddr>,
+    nbd: Vec<Place>,
     portals: Arc<Portals>,
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Targets that were set up, and discovery.
@@ -77,7 +76,7 @@ impl Serving {
         registry: Arc<nbd::Registry>,
         nbd_server: nbd::Server,
         targets: Arc<iscsi::Targets>,
-        nbd: Vec<SocketAddr>,
+        nbd: Vec<Place>,
         portals: Arc<Portals>,
     ) -> Self {
         let (entries, shared) = (Mutex::default(), Mutex::default());
@@ -103,7 +102,7 @@ impl Serving {
         let with_urls = |(name, entry): (&String, &Entry)| {
             let mut served = entry.served.clone();
             if entry.is_in_nbd {
-                served.urls.extend(self.nbd.iter().map(|address| nbd_url(*address, name)));
+                served.urls.extend(self.nbd.iter().map(|place| place.url(name)));
             }
             if let Some(Disk { target, lun, .. }) = &entry.disk {
                 let open = portals.iter().filter(|portal| portal.problem.is_none());
@@ -342,8 +341,4 @@ fn description(volume: &dyn BlockVolume) -> String {
     let geometry = volume.geometry();
     let access = if geometry.read_only { "read-only" } else { "read-write" };
     format!("{} bytes, {access}", geometry.size)
-}
-
-fn nbd_url(address: SocketAddr, name: &str) -> Url {
-    Url { protocol: "nbd".to_owned(), url: format!("nbd://{address}/{}", escape(name, "/@")) }
 }

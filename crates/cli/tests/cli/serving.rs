@@ -71,6 +71,85 @@ fn run(fixture: &str, command: &mut Command) {
     assert!(output.status.success(), "{fixture}: {command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A server's process opens sockets, and they become ours: what systemd does.
+const ACTIVATE: &str = "import fcntl, os, socket, sys
+local, tcp = socket.socket(socket.AF_UNIX), socket.socket()
+local.bind(sys.argv[1])
+tcp.bind(('127.0.0.1', 0))
+for number, sock in [(23, local), (24, tcp)]:
+    sock.listen(8)
+    os.dup2(sock.fileno(), number)
+os.dup2(23, 3), os.dup2(24, 4)
+os.environ.update(LISTEN_FDS='2', LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[2], sys.argv[2:])";
+
+fn reads_right(lab: &Lab, url: &str, nbdcopy: &Path) {
+    let fixture = fixtures::pool("single");
+    let zvol =
+        fixture.manifest.zvols.iter().find(|zvol| url.contains(&zvol.name)).expect("one of the pool's");
+    let out = lab.path("out.raw");
+    run(url, Command::new(nbdcopy).arg(url).arg(fresh(&out, zvol.size)));
+    assert_eq!(sha256(&out), zvol.sha256, "{url}");
+}
+
+#[test]
+fn nbd_is_served_on_unix_sockets_in_place_of_those_of_the_dead() {
+    let Some(nbdcopy) = fixtures::tool("nbdcopy") else { return };
+    let lab = Lab::at(fixtures::pool("single").dir);
+    let path = lab.path("nbd .sock");
+    let line = "-d . serve --readonly --nbd unix:UNIX --nbd 127.0.0.1:0";
+    // A path with a space in it, as a word of its own.
+    let serve = |lab: &Lab| {
+        let mut command = lab.command("millpond");
+        let unix = format!("unix:{}", path.display());
+        command.args(line.split_whitespace().map(|word| if word == "unix:UNIX" { &unix } else { word }));
+        lab.serve_by(&mut command)
+    };
+    let daemon = serve(&lab);
+    for protocol in ["nbd", "nbd+unix"] {
+        let urls = daemon.urls(protocol);
+        assert!(!urls.is_empty(), "{protocol}: {:?}", daemon.lines);
+        urls.iter().filter(|url| !url.contains('@')).for_each(|url| reads_right(&lab, url, &nbdcopy));
+    }
+    // One that lives is not pushed aside, whatever else is there is not touched.
+    let other = Lab::at(fixtures::pool("mirror2").dir);
+    for (path, says) in
+        [(path.clone(), "another daemon is listening on"), (lab.path("out.raw"), "is in the way")]
+    {
+        let nbd = format!("unix:{}", path.display());
+        let refused = other.run_args("millpond", ["-d", ".", "serve", "--readonly", "--nbd", &nbd]).fails(1);
+        assert!(refused.contains(says) && refused.contains("--nbd"), "{refused}");
+        assert!(path.exists());
+    }
+    daemon.signal("KILL");
+    drop(daemon);
+    assert!(path.exists(), "nobody was left to remove it");
+    let daemon = serve(&lab);
+    let url = daemon.urls("nbd+unix").into_iter().find(|url| !url.contains('@')).unwrap();
+    reads_right(&lab, url, &nbdcopy);
+    assert_eq!(daemon.stop().code(), Some(0));
+    assert!(!path.exists(), "removed at the end");
+}
+
+#[test]
+fn nbd_is_served_on_sockets_that_somebody_else_opened() {
+    let (Some(nbdcopy), Some(python)) = (fixtures::tool("nbdcopy"), fixtures::tool("python3")) else {
+        return;
+    };
+    let lab = Lab::at(fixtures::pool("single").dir);
+    let path = lab.path("given.sock");
+    let wrapper = [python.as_os_str(), "-c".as_ref(), ACTIVATE.as_ref(), path.as_os_str()];
+    let daemon = lab.serve_through(&wrapper, "-d . serve --readonly");
+    assert!(daemon.urls("iscsi").is_empty(), "nobody asked for it: {:?}", daemon.lines);
+    for protocol in ["nbd", "nbd+unix"] {
+        let urls = daemon.urls(protocol);
+        assert!(!urls.is_empty(), "{protocol}: {:?}", daemon.lines);
+        urls.iter().filter(|url| !url.contains('@')).for_each(|url| reads_right(&lab, url, &nbdcopy));
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
+    assert!(path.exists(), "it is not ours");
+}
+
 #[test]
 fn writes_are_refused_by_a_read_only_daemon() {
     let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else {

@@ -150,11 +150,17 @@ impl Lab {
     /// The same in a cgroup, by its file of processes.
     #[track_caller]
     pub(crate) fn serve_in(&self, processes: &Path, line: &str) -> Daemon {
+        let wrapper = ["sh", "-c", "echo $$ > \"$0\" && exec \"$@\""].map(OsStr::new);
+        self.serve_through(&[&wrapper[..], &[processes.as_os_str()]].concat(), line)
+    }
+
+    /// The same through a program that is given ours and its words behind its own.
+    #[track_caller]
+    pub(crate) fn serve_through(&self, wrapper: &[&OsStr], line: &str) -> Daemon {
         let inner = self.command("millpond");
-        let mut command = Command::new("sh");
+        let mut command = Command::new(wrapper.first().expect("a program"));
         command
-            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-            .arg(processes)
+            .args(wrapper.get(1..).unwrap_or_default())
             .arg(inner.get_program())
             .args(line.split_whitespace())
             .current_dir(&self.cwd)

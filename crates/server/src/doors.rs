@@ -1,0 +1,171 @@
+//! Where NBD clients come in: TCP addresses, Unix sockets, and sockets that somebody else opened for us (systemd's socket
+//! activation).
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::unix::net::UnixListener as StdUnixListener,
+    path::{Path, PathBuf},
+};
+
+use nbd::Listener;
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::{
+    api::Url,
+    client::escape,
+    daemon::ServeError,
+    unix_socket::{self, SocketFile},
+};
+
+/// What stands before the path of a Unix socket.
+const UNIX: &str = "unix:";
+
+/// A socket that listens already, given to the process when it began.
+#[derive(Debug)]
+pub enum Inherited {
+    /// `nbd://`
+    Tcp(std::net::TcpListener),
+    /// `nbd+unix://`; its file is whose who made it.
+    Unix(StdUnixListener),
+}
+
+/// Where clients find a door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Place {
+    /// What clients are to be given for `export`, in the form of NBD's URIs.
+    pub(crate) fn url(&self, export: &str) -> Url {
+        let export = escape(export, "/@");
+        let url = match self {
+            Self::Tcp(address) => format!("nbd://{address}/{export}"),
+            Self::Unix(path) => {
+                format!("nbd+unix:///{export}?socket={}", escape(&path.to_string_lossy(), "/"))
+            }
+        };
+        Url { protocol: "nbd".to_owned(), url }
+    }
+}
+
+/// What options say of doors, looked up.
+///
+/// # Errors
+/// One is neither an address nor a path.
+pub(crate) async fn places(given: &[String]) -> Result<Vec<Place>, ServeError> {
+    let mut places = Vec::new();
+    for text in given {
+        places.push(match text.strip_prefix(UNIX) {
+            Some(path) if Path::new(path).file_name().is_some() => {
+                // Clients are told where it is, wherever they run.
+                Place::Unix(std::path::absolute(path)?)
+            }
+            Some(_) => return Err(ServeError::SocketPath(text.clone())),
+            None => Place::Tcp(resolve(text).await?),
+        });
+    }
+    Ok(places)
+}
+
+/// An address, `ADDR:PORT`.
+pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, ServeError> {
+    let failed = |source| ServeError::Address { address: address.to_owned(), source };
+    let found = tokio::net::lookup_host(address).await.map_err(failed)?.next();
+    found.ok_or_else(|| failed(io::Error::other("it has no address")))
+}
+
+/// The doors of a daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Doors {
+    listeners: Vec<Listener>,
+    places: Vec<Place>,
+    /// Files that go when the doors close.
+    files: Vec<SocketFile>,
+}
+
+impl Doors {
+    /// Listens at all of these places.
+    ///
+    /// # Errors
+    /// One of them is taken, or cannot be had.
+    pub(crate) async fn open(places: &[Place], inherited: Vec<Inherited>) -> Result<Self, ServeError> {
+        let mut doors = Self::default();
+        for place in places {
+            match place {
+                Place::Tcp(address) => {
+                    let failed = |source| ServeError::Listen { address: *address, protocol: "NBD", source };
+                    let listener = TcpListener::bind(address).await.map_err(failed)?;
+                    doors.places.push(Place::Tcp(listener.local_addr()?));
+                    doors.listeners.push(Listener::Tcp(listener));
+                }
+                Place::Unix(path) => {
+                    let (listener, file) = unix_socket::listen(path, "--nbd", None).await?;
+                    doors.places.push(place.clone());
+                    doors.listeners.push(Listener::Unix(listener));
+                    doors.files.push(file);
+                }
+            }
+        }
+        for socket in inherited {
+            doors.take(socket)?;
+        }
+        Ok(doors)
+    }
+
+    fn take(&mut self, socket: Inherited) -> io::Result<()> {
+        match socket {
+            Inherited::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                self.places.push(Place::Tcp(listener.local_addr()?));
+                self.listeners.push(Listener::Tcp(TcpListener::from_std(listener)?));
+            }
+            Inherited::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                let path = address.as_pathname().map(Path::to_owned).unwrap_or_default();
+                self.places.push(Place::Unix(path));
+                self.listeners.push(Listener::Unix(UnixListener::from_std(listener)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where they are.
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The listeners, and the files that are to stay as long as they listen.
+    pub(crate) fn into_parts(self) -> (Vec<Listener>, Vec<SocketFile>) {
+        (self.listeners, self.files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_and_paths_are_told_apart_and_named_as_clients_want_them() {
+        let given = ["127.0.0.1:10809", "unix:/run/a b/nbd.sock", "[::1]:99"].map(str::to_owned);
+        let places = places(&given).await.unwrap();
+        let urls: Vec<String> = places.iter().map(|place| place.url("tank/v@s 1").url).collect();
+        assert_eq!(
+            urls,
+            [
+                "nbd://127.0.0.1:10809/tank/v@s%201",
+                "nbd+unix:///tank/v@s%201?socket=/run/a%20b/nbd.sock",
+                "nbd://[::1]:99/tank/v@s%201",
+            ]
+        );
+        for wrong in ["unix:", "unix:/", "nowhere", ""] {
+            let error = super::places(&[wrong.to_owned()]).await.unwrap_err().to_string();
+            assert!(error.contains(&format!("'{wrong}'")), "{error}");
+        }
+    }
+}
