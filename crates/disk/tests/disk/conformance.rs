@@ -234,8 +234,9 @@ mod checks {
         let mut model = vec![0_u8; SIZE as usize];
         let aligned = |len: usize| IoBuf::from_slice(&pattern(len as u64, len, 3)).freeze();
         let skewed = |len: usize| Bytes::from(pattern(7, len + 1, 9)).slice(1..);
-        let cases: [(u64, Vec<Bytes>); 9] = [
+        let cases: [(u64, Vec<Bytes>); 10] = [
             (8192, vec![aligned(4096); 32]),
+            (512 << 10, vec![aligned(8192); 32]),
             (1 << 20, vec![aligned(128 << 10), aligned(8192), aligned(256 << 10)]),
             (65536, vec![aligned(8192), skewed(8192), aligned(4096)]),
             (1000, vec![aligned(4096), aligned(4096)]),
@@ -243,7 +244,7 @@ mod checks {
             (2 << 20, (0..1500).map(|_| aligned(512)).collect()),
             (12_288, vec![aligned(4096)]),
             (16_384, Vec::new()),
-            (SIZE - 8192, vec![aligned(4096), aligned(4096)]),
+            (SIZE - 32_768, vec![aligned(16_384), aligned(16_384)]),
         ];
         for (offset, parts) in cases {
             let data = parts.concat();
