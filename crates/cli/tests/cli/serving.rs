@@ -92,6 +92,14 @@ fn reads_right(lab: &Lab, url: &str, nbdcopy: &Path) {
     assert_eq!(sha256(&out), zvol.sha256, "{url}");
 }
 
+fn both_ways_read_right(lab: &Lab, daemon: &Daemon, nbdcopy: &Path) {
+    for protocol in ["nbd", "nbd+unix"] {
+        let urls = daemon.urls(protocol);
+        assert!(!urls.is_empty(), "{protocol}: {:?}", daemon.lines);
+        urls.iter().filter(|url| !url.contains('@')).for_each(|url| reads_right(lab, url, nbdcopy));
+    }
+}
+
 #[test]
 fn nbd_is_served_on_unix_sockets_in_place_of_those_of_the_dead() {
     let Some(nbdcopy) = fixtures::tool("nbdcopy") else { return };
@@ -106,11 +114,7 @@ fn nbd_is_served_on_unix_sockets_in_place_of_those_of_the_dead() {
         lab.serve_by(&mut command)
     };
     let daemon = serve(&lab);
-    for protocol in ["nbd", "nbd+unix"] {
-        let urls = daemon.urls(protocol);
-        assert!(!urls.is_empty(), "{protocol}: {:?}", daemon.lines);
-        urls.iter().filter(|url| !url.contains('@')).for_each(|url| reads_right(&lab, url, &nbdcopy));
-    }
+    both_ways_read_right(&lab, &daemon, &nbdcopy);
     // One that lives is not pushed aside, whatever else is there is not touched.
     let other = Lab::at(fixtures::pool("mirror2").dir);
     for (path, says) in
@@ -141,11 +145,7 @@ fn nbd_is_served_on_sockets_that_somebody_else_opened() {
     let wrapper = [python.as_os_str(), "-c".as_ref(), ACTIVATE.as_ref(), path.as_os_str()];
     let daemon = lab.serve_through(&wrapper, "-d . serve --readonly");
     assert!(daemon.urls("iscsi").is_empty(), "nobody asked for it: {:?}", daemon.lines);
-    for protocol in ["nbd", "nbd+unix"] {
-        let urls = daemon.urls(protocol);
-        assert!(!urls.is_empty(), "{protocol}: {:?}", daemon.lines);
-        urls.iter().filter(|url| !url.contains('@')).for_each(|url| reads_right(&lab, url, &nbdcopy));
-    }
+    both_ways_read_right(&lab, &daemon, &nbdcopy);
     assert_eq!(daemon.stop().code(), Some(0));
     assert!(path.exists(), "it is not ours");
 }

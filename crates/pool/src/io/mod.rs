@@ -226,9 +226,9 @@ impl PoolIo {
     pub fn forget_later(&self, bp: &BlkPtr) {
         let Some(key) = self.shared.key(bp) else { return };
         // Asking costs more than remembering, unless there is much to remember: a destroyed dataset is rarely in memory.
-        let is_short = self.shared.freed.lock().len() < FREED_UNASKED;
-        if is_short || self.shared.cache.has(&key) {
-            self.shared.freed.lock().push(key);
+        let mut freed = self.shared.freed.lock();
+        if freed.len() < FREED_UNASKED || self.shared.cache.has(&key) {
+            freed.push(key);
         }
     }
 

@@ -46,8 +46,8 @@ const LEAST: Duration = Duration::from_millis(4);
 const OUTSIDE: Duration = Duration::from_millis(90);
 /// Between two requests to the allocator to give back what it keeps.
 const RELEASE: Duration = Duration::from_millis(250);
-/// I/O buffers that nobody needed for so long are freed: two transaction groups.
-const AGE: Duration = Duration::from_secs(10);
+/// I/O buffers that nobody needed for so long are freed: some transaction groups, and the pause between two bursts.
+const AGE: Duration = Duration::from_secs(20);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
@@ -214,11 +214,11 @@ impl Governor {
         let engines: Vec<Arc<Engine>> =
             host.all().iter().filter_map(|held| held.engine().map(Arc::clone)).collect();
         let now = Instant::now();
-        let (before, verdict, sight, release) = {
+        let (before, verdict, sight, release, is_aged) = {
             let mut state = self.state.lock();
-            if now.duration_since(state.aged) >= AGE {
+            let is_aged = now.duration_since(state.aged) >= AGE;
+            if is_aged {
                 state.aged = now;
-                disk::age_idle();
             }
             self.meet(&mut state, &engines);
             let elapsed = now.duration_since(state.looked);
@@ -235,9 +235,12 @@ impl Governor {
             }
             (state.sight, state.verdict, state.looked) = (sight, verdict, now);
             self.unstick(&mut state, &sight);
-            (before, verdict, sight, release)
+            (before, verdict, sight, release, is_aged)
         };
         self.apply(&verdict, &cache, &engines).await;
+        if is_aged {
+            disk::age_idle();
+        }
         if release {
             // What is kept for use again, here and by the allocator.
             disk::set_idle_max(1 << 20);
