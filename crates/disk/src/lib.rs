@@ -15,15 +15,17 @@ mod landing;
 mod mem;
 mod model;
 mod request;
+mod shelves;
 mod sys;
 mod uring;
 
-pub use buf::{IDLE_MAX, IoBuf, age_idle, bytes_idle, bytes_outstanding, set_idle_max};
+pub use buf::{IoBuf, bytes_outstanding};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
 pub use landing::Landing;
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
+pub use shelves::{IDLE_MAX, age_idle, bytes_idle, set_idle_max};
 pub use uring::{Plug, plug, plugged};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.
