@@ -16,12 +16,12 @@
 
 use std::sync::atomic::Ordering;
 
-use block::{BlockVolume as _, Segment, Segments, VolumeError};
-use bytes::Bytes;
+use block::{BlockVolume as _, Segment, VolumeError};
 
 use super::{
     LiveVolume,
-    memory::{Memory, Replaced, Version, overwrite, patched},
+    content::{self, Content},
+    memory::{Memory, Replaced, Version},
     piece::{Base, Partial, Piece},
 };
 use crate::txg::{Cost, Tx};
@@ -73,8 +73,10 @@ impl LiveVolume {
 
     /// Does all of `piece` if nothing has to be waited for; gives it back if something has.
     pub(super) fn apply_now(&self, mut piece: Piece) -> Result<Option<Piece>, VolumeError> {
-        if piece.partial.iter().any(|partial| self.memory.read().find(partial.blkid).is_none()) {
-            return Ok(Some(piece));
+        for partial in &mut piece.partial {
+            if !self.find_base_at_hand(partial) {
+                return Ok(Some(piece));
+            }
         }
         let cost = self.cost(&piece);
         let Some(tx) = self.txgs.try_assign(cost) else { return Ok(Some(piece)) };
@@ -104,39 +106,39 @@ impl LiveVolume {
     /// Makes the new content of partial blocks from what is committed, where memory does not have them.
     async fn find_bases(&self, piece: &mut Piece) -> Result<(), VolumeError> {
         for partial in &mut piece.partial {
-            if self.memory.read().find(partial.blkid).is_some() {
-                partial.base = None;
-                continue;
+            if !self.find_base_at_hand(partial) {
+                let offset = partial.blkid * self.block;
+                let (generation, old) = self.read_committed(offset, self.block as usize).await?;
+                partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
             }
-            // Loaded after memory was asked: see `read`.
-            let generation = self.current.load().generation;
-            if partial.base.as_ref().is_some_and(|base| base.generation == generation) {
-                continue;
-            }
-            let offset = partial.blkid * self.block;
-            let (generation, old) = match self.cached_base(offset) {
-                Some(found) => found,
-                None => self.read_committed(offset, self.block as usize).await?,
-            };
-            partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
         }
         Ok(())
     }
 
-    fn cached_base(&self, offset: u64) -> Option<(u64, Segments)> {
+    /// The same for one, without waiting: false if it would have to be read.
+    fn find_base_at_hand(&self, partial: &mut Partial) -> bool {
+        if self.memory.read().knows(partial.blkid) {
+            partial.base = None;
+            return true;
+        }
+        // Loaded after memory was asked: see `read`.
         let current = self.current.load();
-        Some((current.generation, current.volume.read_cached(offset, self.block as usize)?))
+        let generation = current.generation;
+        if partial.base.as_ref().is_some_and(|base| base.generation == generation) {
+            return true;
+        }
+        let offset = partial.blkid * self.block;
+        let Some(old) = current.volume.read_cached(offset, self.block as usize) else { return false };
+        partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
+        true
     }
 
     /// The block with the change; `None` if it is a hole and stays one.
-    fn made_from(&self, partial: &Partial, old: &[Segment]) -> Option<Bytes> {
+    fn made_from(&self, partial: &Partial, old: &[Segment]) -> Option<Content> {
         if partial.keeps_holes && old.iter().all(|segment| matches!(segment, Segment::Zero(_))) {
             return None;
         }
-        let mut content = vec![0; self.block as usize];
-        overwrite(&mut content, old);
-        overwrite(&mut content[partial.at..], &partial.data);
-        Some(content.into())
+        Some(Content::over(old, self.block as usize, partial.at, &partial.data))
     }
 
     /// The step under the lock. `piece` is used up if it was done, and as before if not.
@@ -155,7 +157,7 @@ impl LiveVolume {
             }
             let is_stale = |partial: &Partial| {
                 let base = partial.base.as_ref().map(|base| base.generation);
-                base != Some(current.generation) && memory.find(partial.blkid).is_none()
+                base != Some(current.generation) && !memory.knows(partial.blkid)
             };
             if piece.partial.iter().any(is_stale) {
                 return Ok(Attempt::Stale);
@@ -165,7 +167,7 @@ impl LiveVolume {
             }
             for (blkid, content) in piece.whole.drain(..) {
                 let within = 0..content.len();
-                spare -= u64::from(memory.put(txg, blkid, content, within, &mut replaced));
+                spare -= u64::from(memory.put(txg, blkid, content.into(), within, &mut replaced));
             }
             for blocks in piece.freed.drain(..) {
                 spare += memory.free(txg, blocks, &mut replaced);
@@ -180,21 +182,18 @@ impl LiveVolume {
     /// Changes a part of a block; true if the block was not dirty in this group before.
     fn change_part(&self, memory: &mut Memory, txg: u64, partial: Partial, replaced: &mut Replaced) -> bool {
         let Partial { blkid, at, data, keeps_holes, base } = partial;
+        let block = self.block as usize;
         // Before `find`, whose clone would keep it from being changed where it is.
         if memory.patch(txg, blkid, at, &data) {
             return false;
         }
         let content = match memory.find(blkid) {
-            Some(Version::Data(old)) => Some(patched(old, at, &data)),
+            Some(Version::Data(old)) => Some(Content::over(&[Segment::Data(old)], block, at, &data)),
             Some(Version::Hole) if keeps_holes => None,
-            Some(Version::Hole) => {
-                let mut content = vec![0; self.block as usize];
-                overwrite(&mut content[at..], &data);
-                Some(content.into())
-            }
+            Some(Version::Hole) => Some(Content::over(&[Segment::Zero(block)], block, at, &data)),
             None => base.and_then(|base| base.content),
         };
-        let within = at..at + data.iter().map(Segment::len).sum::<usize>();
+        let within = at..at + content::bytes(&data);
         content.is_some_and(|content| memory.put(txg, blkid, content, within, replaced))
     }
 }

@@ -17,20 +17,24 @@
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use block::Segment;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 use smallvec::SmallVec;
 
-use super::{ranges::Ranges, unlogged::Unlogged};
+use super::{
+    content::{self, Content},
+    ranges::Ranges,
+    unlogged::Unlogged,
+};
 use crate::zil::records::Batch;
 
 /// Contents that were replaced, to be dropped when no lock is held any more.
-pub(super) type Replaced = SmallVec<[Bytes; 4]>;
+pub(super) type Replaced = SmallVec<[Content; 4]>;
 
 /// What one transaction group changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changes {
-    blocks: BTreeMap<u64, Bytes>,
+    blocks: BTreeMap<u64, Content>,
     freed: Ranges,
 }
 
@@ -95,6 +99,11 @@ impl Memory {
         self.groups.len()
     }
 
+    /// Whether a block is changed in any group.
+    pub(super) fn knows(&self, blkid: u64) -> bool {
+        self.groups.iter().any(|group| group.changes.knows(blkid))
+    }
+
     /// The newest version of a block; `None` if it is as committed.
     pub(super) fn find(&self, blkid: u64) -> Option<Version> {
         self.groups.iter().rev().find_map(|group| group.changes.find(blkid))
@@ -111,7 +120,7 @@ impl Memory {
             if let Some((blkid, content)) = next
                 && *blkid == from
             {
-                return Run::Data(from, content.clone());
+                return Run::Data(from, content.bytes());
             }
             // A freed range has no block of its group in it, so only newer groups cut it short.
             if let Some(until) = freed.end_at(from) {
@@ -177,7 +186,7 @@ impl Memory {
         &mut self,
         txg: u64,
         blkid: u64,
-        content: Bytes,
+        content: Content,
         within: Range<usize>,
         replaced: &mut Replaced,
     ) -> bool {
@@ -203,7 +212,7 @@ impl Memory {
         let (changes, unlogged) = self.open(txg, blkid..blkid + 1);
         let done = changes.patch(blkid, at, data);
         if done {
-            unlogged.wrote(blkid, at..at + data.iter().map(Segment::len).sum::<usize>());
+            unlogged.wrote(blkid, at..at + content::bytes(data));
         }
         done
     }
@@ -232,9 +241,13 @@ impl Memory {
             for (blkid, within) in written {
                 let Some(content) = group.changes.blocks.get(&blkid) else { continue };
                 if ahead == Some(group.txg) && within.len() as u64 == block {
-                    batch.ahead(group.txg, blkid, content.clone());
+                    batch.ahead(group.txg, blkid, content.bytes());
                 } else {
-                    batch.write(group.txg, blkid * block + within.start as u64, content.slice(within));
+                    batch.write(
+                        group.txg,
+                        blkid * block + within.start as u64,
+                        content.bytes().slice(within),
+                    );
                 }
             }
         }
@@ -254,7 +267,7 @@ impl Memory {
     pub(super) fn written_ahead(&mut self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr) {
         let Some(group) = self.groups.iter_mut().find(|group| group.txg == txg) else { return };
         let now = group.changes.blocks.get(&blkid);
-        if now.is_some_and(|now| now.as_ptr() == content.as_ptr() && now.len() == content.len()) {
+        if now.is_some_and(|now| now.is(content)) {
             group.ahead.unwanted.extend(group.ahead.written.insert(blkid, to));
         } else {
             group.ahead.unwanted.push(to);
@@ -308,14 +321,18 @@ impl Run {
 impl Changes {
     fn find(&self, blkid: u64) -> Option<Version> {
         match self.blocks.get(&blkid) {
-            Some(content) => Some(Version::Data(content.clone())),
+            Some(content) => Some(Version::Data(content.bytes())),
             None if !self.freed.is_empty() && self.freed.end_at(blkid).is_some() => Some(Version::Hole),
             None => None,
         }
     }
 
+    fn knows(&self, blkid: u64) -> bool {
+        self.blocks.contains_key(&blkid) || self.freed.end_at(blkid).is_some()
+    }
+
     /// Gives a block this content; true if the group had none for it.
-    pub(super) fn put(&mut self, blkid: u64, content: Bytes, replaced: &mut Replaced) -> bool {
+    pub(super) fn put(&mut self, blkid: u64, content: Content, replaced: &mut Replaced) -> bool {
         if !self.freed.is_empty() {
             self.freed.remove(blkid..blkid + 1);
         }
@@ -329,7 +346,7 @@ impl Changes {
     /// holds the content.
     fn patch(&mut self, blkid: u64, at: usize, data: &[Segment]) -> bool {
         let Some(content) = self.blocks.get_mut(&blkid) else { return false };
-        *content = patched(std::mem::take(content), at, data);
+        content.patch(at, data);
         true
     }
 
@@ -343,31 +360,12 @@ impl Changes {
 
     /// The blocks below `end`, ascending.
     pub(super) fn blocks(&self, end: u64) -> Vec<(u64, Bytes)> {
-        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.clone())).collect()
+        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.bytes())).collect()
     }
 
     /// The freed ranges below `end`, ascending.
     pub(super) fn freed(&self, end: u64) -> Vec<Range<u64>> {
         let clipped = self.freed.iter().map(|range| range.start..range.end.min(end));
         clipped.filter(|range| !range.is_empty()).collect()
-    }
-}
-
-/// `content` with `data` at byte `at`: the same memory if nobody else holds it, else a copy.
-pub(super) fn patched(content: Bytes, at: usize, data: &[Segment]) -> Bytes {
-    let mut block = content.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    overwrite(&mut block[at..], data);
-    block.freeze()
-}
-
-/// Copies the pieces, one after the other, to the front of `place`.
-pub(super) fn overwrite(mut place: &mut [u8], data: &[Segment]) {
-    for piece in data {
-        let (front, rest) = place.split_at_mut(piece.len());
-        match piece {
-            Segment::Data(bytes) => front.copy_from_slice(bytes),
-            Segment::Zero(_) => front.fill(0),
-        }
-        place = rest;
     }
 }

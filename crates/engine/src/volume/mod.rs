@@ -18,6 +18,7 @@
 //! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 
 mod change;
+mod content;
 mod memory;
 mod piece;
 mod ranges;

@@ -10,7 +10,7 @@ use block::{Segment, Segments};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::memory::overwrite;
+use super::content::Content;
 
 /// Blocks up to this many bytes are copied.
 const COPY_MAX: usize = 4096;
@@ -50,7 +50,7 @@ pub(super) struct Base {
     /// Which state.
     pub(super) generation: u64,
     /// The block as it is to be; `None` if it stays a hole.
-    pub(super) content: Option<Bytes>,
+    pub(super) content: Option<Content>,
 }
 
 /// How requests to one volume are cut.
@@ -153,9 +153,7 @@ impl Cut<'_> {
                 Some(Segment::Zero(_)) | None => return self.zeroes.clone(),
             }
         }
-        let mut content = vec![0; self.block as usize];
-        overwrite(&mut content, &data);
-        content.into()
+        Content::joined(self.block as usize, &data).bytes()
     }
 }
 
