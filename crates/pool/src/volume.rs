@@ -260,15 +260,26 @@ impl Volume {
         let end = self.geometry.size.div_ceil(self.data.block_bytes());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for piece in self.readahead.start(&next, end) {
+            // Without a task, which would wake another thread.
+            if self.readahead.is_warm() && self.is_at_hand(piece.blocks.end.saturating_sub(1)) {
+                continue;
+            }
             let (data, readahead) = (Arc::clone(&self.data), Arc::clone(&self.readahead));
             runtime.spawn(async move {
-                let blocks = piece.blocks.clone();
-                let last = blocks.end.saturating_sub(1)..blocks.end;
-                let is_here = readahead.is_warm() && !fetch(&data, 0, last).await;
-                let was_idle = is_here || !fetch(&data, 0, blocks).await;
+                let was_idle = !fetch(&data, 0, piece.blocks.clone()).await;
                 readahead.ended(was_idle);
                 drop(piece);
             });
+        }
+    }
+
+    /// Whether there is nothing to fetch for a block.
+    fn is_at_hand(&self, blkid: u64) -> bool {
+        let source = self.data.source();
+        match Cursor::default().step(&self.data, 0, blkid, |pointer| source.cached(pointer)) {
+            Ok(Step::Block(pointer)) => source.has(&pointer),
+            Ok(Step::Hole { .. }) => true,
+            Ok(Step::Need { .. }) | Err(_) => false,
         }
     }
 
