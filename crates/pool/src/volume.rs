@@ -22,6 +22,7 @@ use bytes::Bytes;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
 
 use crate::{
+    cache::Row,
     dmu::{Cursor, Object, ObjectSet, ReadError, Run, Step},
     error::BlockErrorKind,
     io::Bookmark,
@@ -436,23 +437,38 @@ impl BlockVolume for Volume {
         let source = self.data.source();
         let blocks = self.blocks(offset, len as u64);
         let mut segments = Segments::new();
+        let mut pointers: Row<BlkPtr> = Row::new();
+        let mut places: Row<(usize, u64)> = Row::new();
         let mut cursor = Cursor::default();
         let mut blkid = blocks.start;
         while blkid < blocks.end {
             let part = self.part(blkid, offset, len as u64);
             match cursor.step(&self.data, 0, blkid, |pointer| source.cached(pointer)).ok()? {
-                Step::Block(pointer) => {
+                // The usual request of random reads: nothing to gather.
+                Step::Block(pointer) if blocks.end - blocks.start == 1 => {
                     segments.push(self.slice(&source.cached(&pointer)?, blkid, part).ok()?);
+                    blkid += 1;
+                }
+                Step::Block(pointer) => {
+                    pointers.push(pointer);
+                    places.push((segments.len(), blkid));
+                    segments.push(Segment::Zero(part.len()));
                     blkid += 1;
                 }
                 Step::Hole { until, .. } => {
                     let until = until.clamp(blkid + 1, blocks.end);
                     let last = self.part(until - 1, offset, len as u64);
                     let bytes = (until - 1 - blkid).saturating_mul(self.data.block_bytes()) as usize;
-                    push_zero(&mut segments, bytes + last.end - part.start, None);
+                    let before = places.last().map(|(place, _)| *place);
+                    push_zero(&mut segments, bytes + last.end - part.start, before);
                     blkid = until;
                 }
                 Step::Need { .. } => return None,
+            }
+        }
+        if !pointers.is_empty() {
+            for (content, (place, blkid)) in source.all_cached(&pointers)?.iter().zip(places) {
+                segments[place] = self.slice(content, blkid, self.part(blkid, offset, len as u64)).ok()?;
             }
         }
         self.read_ahead(blocks);

@@ -7,7 +7,7 @@
 
 use ondisk::blkptr::BlkPtr;
 
-use super::Origin;
+use super::{Origin, SHARDS};
 
 /// What a block is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub(crate) struct Key {
     pub(crate) birth: u64,
     /// Mix of the checksum words, the sizes, compression and type, and the opened pool.
     pub(crate) tag: u64,
-    /// Hash of address, birth and the pool's guid: the same in every run, because policies decide by it.
+    /// Hash of address, birth and the pool's guid: the same in every run, because policies decide by it. Its lowest bits are
+    /// the shard, which neighbours on a device share.
     pub(crate) id: u64,
 }
 
@@ -43,10 +44,16 @@ impl Key {
     }
 }
 
+/// Sectors of 512 bytes whose blocks are in one shard (as a shift): 256 KiB, a request or two.
+const NEIGHBOURS: u32 = 9;
+
 fn identity(dva: [u64; 2], birth: u64, guid: u64) -> u64 {
     // The device must not merely move bits of the offset about: of blocks at many devices' equal offsets each needs an
     // identity of its own.
-    mix(dva[1] ^ dva[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(birth ^ guid))
+    let whole = mix(dva[1] ^ dva[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(birth ^ guid));
+    let region = mix((dva[1] >> NEIGHBOURS) ^ (dva[0] >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ guid);
+    let shard = SHARDS as u64 - 1;
+    whole & !shard | region & shard
 }
 
 /// Which of a dataset's blocks a cache keeps.
@@ -160,5 +167,21 @@ mod tests {
                 assert!(seen.insert(identity(dva, 7, 99)), "device {vdev}, block {block}");
             }
         }
+    }
+
+    /// A request of neighbouring blocks takes one lock or two; those of different requests are spread over all.
+    #[test]
+    fn neighbours_are_in_one_shard_and_regions_in_all() {
+        let shard = |vdev: u64, sector: u64| identity([vdev << 32 | 16, sector], sector, 99) % SHARDS as u64;
+        let mut blocks = [0; SHARDS];
+        for vdev in 0..4 {
+            for region in 0..4096 {
+                let first = shard(vdev, region << NEIGHBOURS);
+                blocks[first as usize] += 1;
+                assert!((0..32).all(|block| shard(vdev, (region << NEIGHBOURS) + block * 16) == first));
+            }
+        }
+        let even = 4 * 4096 / SHARDS;
+        assert!(blocks.iter().all(|count| (even / 2..even * 2).contains(count)), "{blocks:?}");
     }
 }

@@ -59,12 +59,12 @@ use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
 use ranks::{Going, Ranks, UNIT};
 pub(crate) use shard::Found;
-use shard::{Entry, Shard};
+use shard::{Entry, Hit, Shard};
 pub use stats::ArcStats;
 use transfer::Pinned;
 pub(crate) use transfer::Transfer;
 
-/// Shards, a power of two: with 64, two of 16 threads meet in one about once in five lookups, for
+/// Shards, a power of two, and an identity's lowest bits: with 64, two of 16 threads meet in one about once in five lookups, for
 /// some 20 ns.
 const SHARDS: usize = 64;
 /// What goes with a block's bytes: the owner of its memory, and what the allocator adds.
@@ -80,6 +80,14 @@ const HOT: usize = 8;
 const PINNED: usize = 32;
 /// Blocks that are written are taken for parts of one memory up to this many bytes.
 const WRITTEN_TOGETHER: usize = 1 << 20;
+
+/// The shard of an identity.
+const fn shard_of(id: u64) -> usize {
+    id as usize % SHARDS
+}
+
+/// Something for each block of a request.
+pub type Row<T> = SmallVec<[T; 16]>;
 
 type Gone = SmallVec<[Entry; 4]>;
 /// Blocks forgotten under one lock of the ranks.
@@ -224,8 +232,29 @@ impl BlockCache {
     pub(crate) fn find(&self, key: &Key, access: Access) -> Found {
         let now = self.clock.now();
         let Some(hit) = self.shard(key.id).lock().hit(key, access, now) else { return Found::Nothing };
+        self.note(key, access, &hit);
+        hit.found
+    }
+
+    /// Blocks, if all of them are here, in order; those of one shard in a row are looked up together. They were used now.
+    pub(crate) fn find_all(&self, keys: &[Key], access: Access) -> Option<Row<Found>> {
+        let now = self.clock.now();
+        let mut all = Row::with_capacity(keys.len());
+        for keys in keys.chunk_by(|one, next| shard_of(one.id) == shard_of(next.id)) {
+            let hits = self.shard(keys[0].id).lock().hits(keys, access, now)?;
+            for (key, hit) in keys.iter().zip(hits) {
+                self.note(key, access, &hit);
+                all.push(hit.found);
+            }
+        }
+        Some(all)
+    }
+
+    /// What a hit leaves behind.
+    #[inline]
+    fn note(&self, key: &Key, access: Access, hit: &Hit) {
         let stripe = self.stripes.mine();
-        let due = stripe.hit(access, &hit);
+        let due = stripe.hit(access, hit);
         if Feed::wants(key.id)
             && hit.class == Class::Data
             && (hit.note.is_some() || hit.was_prefetched)
@@ -244,7 +273,6 @@ impl BlockCache {
                 }
             }
         }
-        hit.found
     }
 
     /// Whether the block is here. Not a use.
@@ -459,7 +487,7 @@ impl BlockCache {
 
     #[inline]
     fn shard(&self, id: u64) -> &Mutex<Shard> {
-        &self.shards[id as usize % SHARDS]
+        &self.shards[shard_of(id)]
     }
 }
 

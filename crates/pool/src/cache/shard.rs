@@ -16,7 +16,7 @@ use std::{
 use ::cache::Slot;
 use bytes::Bytes;
 
-use super::{Access, Class, Key, Origin, clock::Moment, transfer::Transfer};
+use super::{Access, Class, Key, Origin, Row, clock::Moment, transfer::Transfer};
 
 /// One block.
 #[derive(Debug)]
@@ -86,6 +86,30 @@ impl Entry {
         }
     }
 
+    fn hit(&mut self, access: Access, now: Moment) -> Hit {
+        let mut hit = Hit {
+            found: self.found(),
+            class: self.class,
+            was_frequent: self.is_frequent,
+            was_prefetched: false,
+            note: None,
+        };
+        if access == Access::Demand {
+            if self.hot.is_some() {
+                self.warm();
+            }
+            if self.is_prefetched {
+                // Its first use, which is what its coming in stood for.
+                (self.is_prefetched, self.used) = (false, now);
+                hit.was_prefetched = true;
+            } else if now.is_apart(self.used) {
+                (self.is_frequent, self.used) = (true, now);
+                hit.note = Some(self.slot);
+            }
+        }
+        hit
+    }
+
     /// The copy of the content is worth its rounds again.
     pub(super) fn warm(&mut self) {
         self.heat = HEAT[self.class as usize];
@@ -105,28 +129,20 @@ impl Shard {
     /// Looks a block up and notes the use. Uses of a block that follow each other at once are one.
     #[inline]
     pub(super) fn hit(&mut self, key: &Key, access: Access, now: Moment) -> Option<Hit> {
-        let entry = self.get_mut(key)?;
-        let mut hit = Hit {
-            found: entry.found(),
-            class: entry.class,
-            was_frequent: entry.is_frequent,
-            was_prefetched: false,
-            note: None,
-        };
-        if access == Access::Demand {
-            if entry.hot.is_some() {
-                entry.warm();
-            }
-            if entry.is_prefetched {
-                // Its first use, which is what its coming in stood for.
-                (entry.is_prefetched, entry.used) = (false, now);
-                hit.was_prefetched = true;
-            } else if now.is_apart(entry.used) {
-                (entry.is_frequent, entry.used) = (true, now);
-                hit.note = Some(entry.slot);
-            }
+        Some(self.get_mut(key)?.hit(access, now))
+    }
+
+    /// The same for several, if all of them are here.
+    pub(super) fn hits(&mut self, keys: &[Key], access: Access, now: Moment) -> Option<Row<Hit>> {
+        // In steps, because the processor can wait for many lines of memory at once as long as nothing between them has to
+        // be seen by other threads: to count a reference has.
+        let places: Row<Option<&u32>> = keys.iter().map(|key| self.places.get(&key.id)).collect();
+        let places = places.into_iter().map(Option::<&u32>::copied).collect::<Option<Row<u32>>>()?;
+        let is_here = |(key, at): (&Key, &u32)| self.entries[*at as usize].key == *key;
+        if !keys.iter().zip(&places).all(is_here) {
+            return None;
         }
-        Some(hit)
+        Some(places.into_iter().map(|at| self.entries[at as usize].hit(access, now)).collect())
     }
 
     /// The block of this key.

@@ -86,6 +86,29 @@ fn it_finds_what_it_was_given_and_only_that() {
 }
 
 #[test]
+fn several_blocks_are_found_together_or_not_at_all() {
+    let (one_by_one, together) = (BlockCache::new(16 << 20), BlockCache::new(16 << 20));
+    let pool = origin(1);
+    let keys: Vec<Key> = (0..200).map(|n| Key::nth(n, &pool)).collect();
+    for cache in [&one_by_one, &together] {
+        (0..199).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
+    }
+    let found = together.find_all(&keys[..199], Access::Demand).expect("all of them are here");
+    for (n, found) in (0..).zip(&found) {
+        assert!(matches!(found, Found::Content(content) if *content == bytes(n, 4096)), "{n}");
+        assert!(find(&one_by_one, &pool, n).is_some());
+    }
+    assert_eq!(found.len(), 199);
+    // They count as uses, in the same way.
+    assert_eq!(together.stats().hits, one_by_one.stats().hits);
+    assert_eq!(together.stats().mfu_size, one_by_one.stats().mfu_size);
+    assert!(together.find_all(&keys, Access::Demand).is_none());
+    let lie = Key { tag: 99, ..keys[1] };
+    assert!(together.find_all(&[keys[0], lie], Access::Demand).is_none(), "another block of that name");
+    assert_eq!(together.find_all(&[], Access::Demand).map(|none| none.len()), Some(0));
+}
+
+#[test]
 fn pools_with_equal_addresses_never_mix_and_leave_alone() {
     let cache = BlockCache::new(16 << 20);
     // The same pool opened twice, and another one.

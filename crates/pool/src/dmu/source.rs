@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 
 use crate::{
-    cache::Caching,
+    cache::{Caching, Row},
     error::BlockError,
     io::{Bookmark, PoolIo},
 };
@@ -20,6 +20,10 @@ pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     /// The block if it is in memory: no wait, no I/O.
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes>;
+    /// Several blocks if all of them are in memory, in order.
+    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
+        pointers.iter().map(|bp| self.cached(bp)).collect()
+    }
     /// Reads one block.
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>>;
     /// Reads many: neighbours on disk travel together. Results in the order asked for.
@@ -45,6 +49,10 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
 impl BlockSource for PoolIo {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         self.read_cached(bp)
+    }
+
+    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
+        self.read_all_cached(pointers)
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

@@ -45,7 +45,7 @@ use tokio::sync::Semaphore;
 use crate::{
     cache::{
         Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Key, Memory,
-        Origin, Warmth, mix,
+        Origin, Row, Warmth, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -313,6 +313,12 @@ impl PoolIo {
         self.shared.find(bp, Access::Demand)
     }
 
+    /// The same for several blocks, if all of them are.
+    #[must_use]
+    pub fn read_all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
+        self.shared.find_all(pointers, Access::Demand)
+    }
+
     /// As [`read_cached`](Self::read_cached), for a scan that comes by once: not a use of the block.
     #[must_use]
     pub fn peek(&self, bp: &BlkPtr) -> Option<Bytes> {
@@ -445,13 +451,25 @@ impl Shared {
     /// The content, if it is in memory, in whatever form.
     fn find(&self, bp: &BlkPtr, access: Access) -> Option<Bytes> {
         let key = self.key(bp)?;
-        match self.cache.find(&key, access) {
+        self.content(bp, &key, access, self.cache.find(&key, access))
+    }
+
+    /// The same for several, if all of them are.
+    fn find_all(&self, pointers: &[BlkPtr], access: Access) -> Option<Row<Bytes>> {
+        let keys = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>()?;
+        let found = self.cache.find_all(&keys, access)?.into_iter();
+        let blocks = pointers.iter().zip(&keys).zip(found);
+        blocks.map(|((bp, key), found)| self.content(bp, key, access, found)).collect()
+    }
+
+    fn content(&self, bp: &BlkPtr, key: &Key, access: Access, found: Found) -> Option<Bytes> {
+        match found {
             Found::Content(content) => Some(content),
             Found::Stored(raw) => {
                 // It was verified when it came in.
                 let content = decompress(bp, raw).ok()?;
                 if access == Access::Demand {
-                    self.cache.warm(&key, Class::of(bp), content.clone());
+                    self.cache.warm(key, Class::of(bp), content.clone());
                 }
                 Some(content)
             }
