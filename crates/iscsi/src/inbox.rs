@@ -9,6 +9,9 @@
 //! Data of writes stays in memory for long: until its transaction group is on the devices, and in the cache after that.
 //! A slice of the receive buffer would keep all of that buffer alive, so that every read from the socket needed fresh
 //! memory, which the kernel clears page by page: 40 % of the time of 8 KiB writes. Copying them out costs a tenth of it.
+//!
+//! Most connections carry reads, or nothing for long, and need room for headers only. One whose client writes much at once
+//! gets more as long as that lasts: each turn of the connection costs a read from the socket and an answer to it.
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut, buf::Limit};
 use disk::Landing;
@@ -17,8 +20,12 @@ use crate::pdu::{Fatal, Framing, Head, Header};
 
 /// Room for headers: 680 commands, or some that carry little data.
 const HEADS: usize = 32 << 10;
-/// A data segment of which at least this much is missing is received where it belongs.
-const DIRECT: usize = HEADS / 4;
+/// Room while a client sends more than that at once: sixteen writes of 8 KiB.
+const HEADS_MAX: usize = 128 << 10;
+/// A data segment of which at least this part of the room is missing is received where it belongs.
+const DIRECT: usize = 4;
+/// So many reads in a row that less room would have done for: it is given up.
+const PATIENCE: u32 = 64;
 
 /// A PDU whose header is there.
 #[derive(Debug)]
@@ -28,17 +35,27 @@ struct Coming {
 }
 
 /// The receiving side of a connection in the full feature phase.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Inbox {
     heads: BytesMut,
     coming: Option<Coming>,
     is_starved: bool,
+    /// Bytes for which the head of the stream has room.
+    room: usize,
+    /// Reads in a row for which [`HEADS`] would have done.
+    modest: u32,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        BytesMut::new().into()
+    }
 }
 
 impl From<BytesMut> for Inbox {
     /// Begins with what was received already.
     fn from(heads: BytesMut) -> Self {
-        Self { heads, coming: None, is_starved: false }
+        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0 }
     }
 }
 
@@ -46,14 +63,30 @@ impl Inbox {
     /// Where the next bytes from the socket go, and how many at most.
     pub fn place(&mut self) -> Limit<&mut (dyn BufMut + Send)> {
         match &mut self.coming {
-            Some(Coming { head, data }) if self.heads.is_empty() && head.missing(data) >= DIRECT => {
+            Some(Coming { head, data })
+                if self.heads.is_empty() && head.missing(data) >= self.room / DIRECT =>
+            {
                 let missing = head.missing(data);
                 (data as &mut (dyn BufMut + Send)).limit(missing)
             }
             _ => {
-                let room = HEADS.saturating_sub(self.heads.len()).max(1);
+                let room = self.room.saturating_sub(self.heads.len()).max(1);
                 self.heads.reserve(room);
                 (&mut self.heads as &mut (dyn BufMut + Send)).limit(room)
+            }
+        }
+    }
+
+    /// Looks at what was just received, and how much room the next bytes should have.
+    fn fit(&mut self) {
+        if self.heads.len() >= self.room {
+            (self.room, self.modest) = (HEADS_MAX, 0);
+        } else if self.room > HEADS {
+            self.modest = if self.heads.len() < HEADS { self.modest.saturating_add(1) } else { 0 };
+            if self.modest >= PATIENCE {
+                (self.room, self.modest) = (HEADS, 0);
+                // Not only less room: the memory goes.
+                self.heads = BytesMut::from(&self.heads[..]);
             }
         }
     }
@@ -74,6 +107,12 @@ impl Inbox {
     /// Takes in bytes that somebody else received.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.heads.extend_from_slice(bytes);
+        self.fit();
+    }
+
+    /// Bytes were put into the [`place`](Self::place).
+    pub fn received(&mut self) {
+        self.fit();
     }
 
     /// The next PDU that is there whole, and its data without padding. Digests are checked here.
@@ -153,6 +192,36 @@ mod tests {
                 assert_eq!(number, lengths.len());
             }
         }
+    }
+
+    /// Feeds all of the stream, as much at once as there is room for; the most there was room for.
+    fn feed(inbox: &mut Inbox, mut wire: &[u8]) -> usize {
+        let framing = Framing { data_max: 1 << 20, ..Framing::default() };
+        let mut most = 0;
+        while !wire.is_empty() {
+            let mut place = inbox.place();
+            most = most.max(place.remaining_mut());
+            let take = wire.len().min(place.remaining_mut());
+            place.put_slice(&wire[..take]);
+            wire = &wire[take..];
+            inbox.received();
+            while inbox.next(&framing).unwrap().is_some() {}
+        }
+        most
+    }
+
+    #[test]
+    fn there_is_more_room_while_much_comes_at_once() {
+        let (mut writes, mut read) = (Outbox::default(), Outbox::default());
+        (0..64).for_each(|_| writes.push(Header::new(op::DATA_OUT), &[7; 8192]));
+        read.push(Header::new(op::NOP_OUT), &[]);
+        let (writes, read) = (writes.drain(), read.drain());
+        let mut inbox = Inbox::default();
+        assert!(feed(&mut inbox, &read) <= HEADS);
+        assert!(feed(&mut inbox, &writes) > 3 * HEADS);
+        (0..=PATIENCE).for_each(|_| assert!(feed(&mut inbox, &read) > 0));
+        assert!(feed(&mut inbox, &read) <= HEADS && inbox.capacity() <= HEADS, "{}", inbox.capacity());
+        assert!(feed(&mut inbox, &writes) > 3 * HEADS, "and again");
     }
 
     #[test]

@@ -378,6 +378,7 @@ impl Driver {
                 if ready!(read)? == 0 {
                     return Poll::Ready(Err(Ended::Closed));
                 }
+                self.inbox.received();
                 self.heard = true;
             }
             self.session.handle_bytes(&mut self.inbox)?;
