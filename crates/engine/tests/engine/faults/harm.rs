@@ -174,9 +174,10 @@ impl Player {
         if let Some(rules) = had_rules.filter(|rules| !rules.is_empty()) {
             self.note(format!("{path}: works again"));
             self.bays.0[bay].heal();
-            if rules.iter().any(|rule| rule.ends_with(TOO_LATE)) {
-                // Not before it has answered what it was asked.
-                tokio::time::sleep(*LATE.end()).await;
+            // Not before it has answered what it was asked; each rule may have made that later.
+            let late = rules.iter().filter(|rule| rule.ends_with(TOO_LATE)).count();
+            if late > 0 {
+                tokio::time::sleep(*LATE.end() * u32::try_from(late).unwrap()).await;
             }
         }
         if !self.bays.0[bay].is_present() {
