@@ -150,6 +150,23 @@ fn nbd_is_served_on_sockets_that_somebody_else_opened() {
     assert!(path.exists(), "it is not ours");
 }
 
+/// What systemd does with `Accept=yes`: one daemon for each client, whose connection it is given.
+#[test]
+fn a_socket_that_is_connected_already_is_refused() {
+    const CONNECTED: &str = "import os, socket, sys
+pair = socket.socketpair()
+os.dup2(pair[0].fileno(), 23), os.dup2(23, 3)
+os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[1], sys.argv[1:])";
+    let Some(python) = fixtures::tool("python3") else { return };
+    let lab = Lab::at(fixtures::pool("single").dir);
+    let wrapper = [python.as_os_str(), "-c".as_ref(), CONNECTED.as_ref()];
+    let output = lab.through(&wrapper, "-d . serve --readonly").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("number 1") && said.contains("Accept=no"), "{said}");
+}
+
 #[test]
 fn writes_are_refused_by_a_read_only_daemon() {
     let (Some(qemu_io), Some(nbdinfo)) = (fixtures::tool("qemu-io"), fixtures::tool("nbdinfo")) else {

@@ -157,6 +157,11 @@ impl Lab {
     /// The same through a program that is given ours and its words behind its own.
     #[track_caller]
     pub(crate) fn serve_through(&self, wrapper: &[&OsStr], line: &str) -> Daemon {
+        self.serve_by(&mut self.through(wrapper, line))
+    }
+
+    /// The command for that.
+    pub(crate) fn through(&self, wrapper: &[&OsStr], line: &str) -> Command {
         let inner = self.command("millpond");
         let mut command = Command::new(wrapper.first().expect("a program"));
         command
@@ -171,7 +176,7 @@ impl Lab {
                 None => command.env_remove(name),
             };
         }
-        self.serve_by(&mut command)
+        command
     }
 
     /// The same by this command.
