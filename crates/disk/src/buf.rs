@@ -95,11 +95,6 @@ impl IoBuf {
         unsafe { std::slice::from_raw_parts_mut(self.memory.start(), self.memory.capacity()) }
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.memory.is_mapped()
-    }
-
     fn allocate(len: usize) -> (Self, Origin) {
         if len == 0 {
             return (Self { memory: Piece::EMPTY, len }, Origin::Zeroed);
@@ -148,7 +143,7 @@ impl fmt::Debug for IoBuf {
 }
 
 /// Memory held by all `IoBuf`s alive now and by the `Bytes` frozen from them, in bytes of capacity. What
-/// waits in the free lists is not counted: see [`bytes_idle`].
+/// waits in the free lists is not counted: see [`bytes_idle`](crate::bytes_idle).
 pub fn bytes_outstanding() -> usize {
     OUTSTANDING.load(Relaxed)
 }

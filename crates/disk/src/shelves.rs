@@ -47,11 +47,6 @@ impl Piece {
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
-
-    #[cfg(test)]
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.is_mapped
-    }
 }
 
 // SAFETY: whoever has it is the only owner of the memory.
@@ -69,7 +64,7 @@ struct Shelf {
     stock: Mutex<Stock>,
     /// How many there are.
     len: AtomicUsize,
-    /// What [`LENT`] was when one of this class was wanted last.
+    /// What [`Shelves::lent`] was when one of this class was wanted last.
     wanted: AtomicUsize,
 }
 
@@ -344,7 +339,6 @@ fn layout(capacity: usize) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::IoBuf;
 
     #[test]
     fn every_length_gets_the_smallest_class_with_room_for_it() {
@@ -399,13 +393,12 @@ mod tests {
     #[test]
     fn many_large_buffers_do_not_use_up_the_mappings_of_the_process() {
         const MANY: usize = MAPPED_MAX + 2000;
-        let mut lent: Vec<Option<IoBuf>> = (0..MANY).map(|_| Some(IoBuf::with_len(MAPPED_MIN))).collect();
+        let mut lent: Vec<Option<Piece>> = (0..MANY).map(|_| Some(obtain(MAPPED_MIN))).collect();
         assert!(MAPPED.load(Relaxed) <= MAPPED_MAX, "{}", MAPPED.load(Relaxed));
-        let exact = lent.iter().flatten().filter(|buf| buf.is_mapped()).count();
+        let exact = lent.iter().flatten().filter(|piece| piece.is_mapped).count();
         assert!(exact > MAPPED_MAX / 2 && exact <= MAPPED_MAX, "{exact}");
-        lent.iter_mut().step_by(2).for_each(|buf| drop(buf.take()));
-        let more = IoBuf::with_len(MAPPED_MIN);
-        assert_eq!(more.len(), MAPPED_MIN);
+        lent.iter_mut().step_by(2).for_each(|piece| drop(piece.take()));
+        assert_eq!(obtain(MAPPED_MIN).capacity, MAPPED_MIN);
         drop(lent);
         assert!(MAPPED.load(Relaxed) < MAPPED_MAX / 2, "what is freed makes room");
     }

@@ -22,8 +22,8 @@ use crate::pdu::{Fatal, Framing, Head, Header};
 const HEADS: usize = 32 << 10;
 /// Room while a client sends more than that at once: sixteen writes of 8 KiB.
 const HEADS_MAX: usize = 128 << 10;
-/// A data segment of which at least this part of the room is missing is received where it belongs.
-const DIRECT: usize = 4;
+/// A data segment of which a quarter of the room or more is missing is received where it belongs.
+const DIRECT_PART: usize = 4;
 /// So many reads in a row that less room would have done for: it is given up.
 const PATIENCE: u32 = 64;
 
@@ -44,6 +44,10 @@ pub struct Inbox {
     room: usize,
     /// Reads in a row for which [`HEADS`] would have done.
     modest: u32,
+    /// Bytes that were there after the last read, if it was not looked at yet.
+    read: Option<usize>,
+    /// The longest data segment that began since then.
+    longest: usize,
 }
 
 impl Default for Inbox {
@@ -55,16 +59,17 @@ impl Default for Inbox {
 impl From<BytesMut> for Inbox {
     /// Begins with what was received already.
     fn from(heads: BytesMut) -> Self {
-        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0 }
+        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0, read: None, longest: 0 }
     }
 }
 
 impl Inbox {
     /// Where the next bytes from the socket go, and how many at most.
     pub fn place(&mut self) -> Limit<&mut (dyn BufMut + Send)> {
+        self.fit();
         match &mut self.coming {
             Some(Coming { head, data })
-                if self.heads.is_empty() && head.missing(data) >= self.room / DIRECT =>
+                if self.heads.is_empty() && head.missing(data) >= self.room / DIRECT_PART =>
             {
                 let missing = head.missing(data);
                 (data as &mut (dyn BufMut + Send)).limit(missing)
@@ -77,17 +82,27 @@ impl Inbox {
         }
     }
 
-    /// Looks at what was just received, and how much room the next bytes should have.
+    /// Looks at the last read, of which all whole PDUs were taken: how much room the next one should have.
     fn fit(&mut self) {
-        if self.heads.len() >= self.room {
+        let longest = std::mem::take(&mut self.longest);
+        let Some(read) = self.read.take() else { return };
+        // Long segments are received where they belong: more room would only mean that more of them is copied.
+        if read >= self.room && longest < HEADS {
             (self.room, self.modest) = (HEADS_MAX, 0);
         } else if self.room > HEADS {
-            self.modest = if self.heads.len() < HEADS { self.modest.saturating_add(1) } else { 0 };
+            let is_modest = read < HEADS || longest >= HEADS;
+            self.modest = if is_modest { self.modest.saturating_add(1) } else { 0 };
             if self.modest >= PATIENCE {
-                (self.room, self.modest) = (HEADS, 0);
-                // Not only less room: the memory goes.
-                self.heads = BytesMut::from(&self.heads[..]);
+                self.rest();
             }
+        }
+    }
+
+    /// Nothing is expected soon: gives up room beyond what headers need, and the memory.
+    pub fn rest(&mut self) {
+        if self.room > HEADS {
+            (self.room, self.modest) = (HEADS, 0);
+            self.heads = BytesMut::from(&self.heads[..]);
         }
     }
 
@@ -95,7 +110,8 @@ impl Inbox {
     #[must_use]
     pub fn capacity(&self) -> usize {
         let coming = self.coming.as_ref().map_or(0, |coming| coming.data.capacity());
-        self.heads.capacity().saturating_add(coming)
+        // What is consumed of the head of the stream counts: it is used again.
+        self.room.max(self.heads.capacity()).saturating_add(coming)
     }
 
     /// Whether there was no whole PDU at the last look.
@@ -107,12 +123,11 @@ impl Inbox {
     /// Takes in bytes that somebody else received.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.heads.extend_from_slice(bytes);
-        self.fit();
     }
 
     /// Bytes were put into the [`place`](Self::place).
     pub fn received(&mut self) {
-        self.fit();
+        self.read = Some(self.heads.len());
     }
 
     /// The next PDU that is there whole, and its data without padding. Digests are checked here.
@@ -134,6 +149,7 @@ impl Inbox {
                 if head.data_len == 0 {
                     return Ok(Some((head.header, Bytes::new())));
                 }
+                self.longest = self.longest.max(head.data_len);
                 Coming { head, data: Landing::new(head.data_len) }
             }
         };
@@ -182,6 +198,7 @@ mod tests {
                     let take = rest.len().min(step).min(place.remaining_mut());
                     place.put_slice(&rest[..take]);
                     rest = &rest[take..];
+                    inbox.received();
                     while let Some((header, data)) = inbox.next(&framing).unwrap() {
                         assert_eq!(header.itt(), number as u32);
                         assert!(data == content(number, lengths[number]), "{number} at {step}");
@@ -194,10 +211,10 @@ mod tests {
         }
     }
 
-    /// Feeds all of the stream, as much at once as there is room for; the most there was room for.
-    fn feed(inbox: &mut Inbox, mut wire: &[u8]) -> usize {
+    /// Feeds all of the stream, as much at once as there is room for: the most there was room for, and what came out.
+    fn feed(inbox: &mut Inbox, mut wire: &[u8]) -> (usize, Vec<Bytes>) {
         let framing = Framing { data_max: 1 << 20, ..Framing::default() };
-        let mut most = 0;
+        let (mut most, mut came) = (0, Vec::new());
         while !wire.is_empty() {
             let mut place = inbox.place();
             most = most.max(place.remaining_mut());
@@ -205,23 +222,71 @@ mod tests {
             place.put_slice(&wire[..take]);
             wire = &wire[take..];
             inbox.received();
-            while inbox.next(&framing).unwrap().is_some() {}
+            while let Some((_, data)) = inbox.next(&framing).unwrap() {
+                came.push(data);
+            }
         }
-        most
+        (most, came)
+    }
+
+    fn wire(writes: usize, len: usize) -> Vec<u8> {
+        let mut out = Outbox::default();
+        (0..writes).for_each(|n| out.push(Header::new(op::DATA_OUT), &vec![n as u8; len]));
+        out.drain()
     }
 
     #[test]
     fn there_is_more_room_while_much_comes_at_once() {
-        let (mut writes, mut read) = (Outbox::default(), Outbox::default());
-        (0..64).for_each(|_| writes.push(Header::new(op::DATA_OUT), &[7; 8192]));
-        read.push(Header::new(op::NOP_OUT), &[]);
-        let (writes, read) = (writes.drain(), read.drain());
         let mut inbox = Inbox::default();
-        assert!(feed(&mut inbox, &read) <= HEADS);
-        assert!(feed(&mut inbox, &writes) > 3 * HEADS);
-        (0..=PATIENCE).for_each(|_| assert!(feed(&mut inbox, &read) > 0));
-        assert!(feed(&mut inbox, &read) <= HEADS && inbox.capacity() <= HEADS, "{}", inbox.capacity());
-        assert!(feed(&mut inbox, &writes) > 3 * HEADS, "and again");
+        let small = wire(1, 0);
+        assert_eq!(feed(&mut inbox, &small), (HEADS, vec![Bytes::new()]));
+        for _ in 0..2 {
+            let (most, came) = feed(&mut inbox, &wire(64, 8192));
+            assert!(most > 3 * HEADS, "{most}");
+            assert!((0..64).zip(&came).all(|(n, data)| *data == vec![n as u8; 8192]) && came.len() == 64);
+            assert!(inbox.capacity() >= HEADS_MAX, "what is consumed counts");
+            // Small commands, of which each read ends in the middle of one: nothing is lost when the room goes.
+            let commands = wire(200, 100);
+            let mut came = Vec::new();
+            for piece in commands.chunks(500) {
+                came.extend(feed(&mut inbox, piece).1);
+            }
+            assert!((0..200).zip(&came).all(|(n, data)| *data == vec![n as u8; 100]) && came.len() == 200);
+            for _ in 0..PATIENCE {
+                feed(&mut inbox, &small);
+            }
+            assert!(feed(&mut inbox, &small).0 <= HEADS && inbox.capacity() <= HEADS, "{}", inbox.capacity());
+        }
+    }
+
+    /// They are copied as far as they come along with headers.
+    #[test]
+    fn long_segments_get_no_more_room() {
+        let mut inbox = Inbox::default();
+        let stream = wire(40, 128 << 10);
+        let mut to_heads = 0;
+        let framing = Framing { data_max: 1 << 20, ..Framing::default() };
+        let mut rest = &stream[..];
+        while !rest.is_empty() {
+            let is_direct = inbox.coming.is_some() && inbox.heads.is_empty();
+            let mut place = inbox.place();
+            let take = rest.len().min(place.remaining_mut());
+            place.put_slice(&rest[..take]);
+            to_heads += if is_direct { 0 } else { take };
+            rest = &rest[take..];
+            inbox.received();
+            while inbox.next(&framing).unwrap().is_some() {}
+        }
+        assert!(to_heads <= 41 * HEADS, "{to_heads}");
+        assert_eq!(inbox.room, HEADS);
+    }
+
+    #[test]
+    fn a_silent_connection_gives_room_up() {
+        let mut inbox = Inbox::default();
+        feed(&mut inbox, &wire(64, 8192));
+        inbox.rest();
+        assert!(inbox.capacity() <= HEADS, "{}", inbox.capacity());
     }
 
     #[test]

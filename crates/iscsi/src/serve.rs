@@ -311,6 +311,7 @@ impl Driver {
                     } else if asked {
                         return Err(Ended::Silent);
                     } else {
+                        self.inbox.rest();
                         self.session.ping();
                         asked = true;
                     }

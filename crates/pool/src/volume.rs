@@ -243,6 +243,24 @@ impl Volume {
         Ok(segments)
     }
 
+    /// Puts blocks in their places (segment, block) of a request, if all of them are in memory.
+    fn put_cached(
+        &self,
+        segments: &mut Segments,
+        pointers: &[BlkPtr],
+        places: &[(usize, u64)],
+        offset: u64,
+        len: usize,
+    ) -> Option<()> {
+        if pointers.is_empty() {
+            return Some(());
+        }
+        for (content, &(place, blkid)) in self.data.source().all_cached(pointers)?.iter().zip(places) {
+            segments[place] = self.slice(content, blkid, self.part(blkid, offset, len as u64)).ok()?;
+        }
+        Some(())
+    }
+
     fn slice(&self, content: &Bytes, blkid: u64, part: Range<usize>) -> Result<Segment, VolumeError> {
         if content.len() as u64 == self.data.block_bytes() {
             return Ok(Segment::Data(content.slice(part)));
@@ -454,11 +472,18 @@ impl BlockVolume for Volume {
                     places.push((segments.len(), blkid));
                     segments.push(Segment::Zero(part.len()));
                     blkid += 1;
+                    // No further than to the first row with a block that has to be read.
+                    if pointers.len() == pointers.inline_size() {
+                        self.put_cached(&mut segments, &pointers, &places, offset, len)?;
+                        pointers.clear();
+                        places.clear();
+                    }
                 }
                 Step::Hole { until, .. } => {
                     let until = until.clamp(blkid + 1, blocks.end);
                     let last = self.part(until - 1, offset, len as u64);
                     let bytes = (until - 1 - blkid).saturating_mul(self.data.block_bytes()) as usize;
+                    // A placeholder, and what has taken the place of one, are no zeroes to go on with.
                     let before = places.last().map(|(place, _)| *place);
                     push_zero(&mut segments, bytes + last.end - part.start, before);
                     blkid = until;
@@ -466,11 +491,7 @@ impl BlockVolume for Volume {
                 Step::Need { .. } => return None,
             }
         }
-        if !pointers.is_empty() {
-            for (content, (place, blkid)) in source.all_cached(&pointers)?.iter().zip(places) {
-                segments[place] = self.slice(content, blkid, self.part(blkid, offset, len as u64)).ok()?;
-            }
-        }
+        self.put_cached(&mut segments, &pointers, &places, offset, len)?;
         self.read_ahead(blocks);
         Some(segments)
     }

@@ -167,7 +167,7 @@ impl LiveVolume {
             }
             for (blkid, content) in piece.whole.drain(..) {
                 let within = 0..content.len();
-                spare -= u64::from(memory.put(txg, blkid, content.into(), within, &mut replaced));
+                spare -= u64::from(memory.put(txg, blkid, content, within, &mut replaced));
             }
             for blocks in piece.freed.drain(..) {
                 spare += memory.free(txg, blocks, &mut replaced);
@@ -184,7 +184,7 @@ impl LiveVolume {
         let Partial { blkid, at, data, keeps_holes, base } = partial;
         let block = self.block as usize;
         // Before `find`, whose clone would keep it from being changed where it is.
-        if memory.patch(txg, blkid, at, &data) {
+        if memory.patch(txg, blkid, at, &data, replaced) {
             return false;
         }
         let content = match memory.find(blkid) {

@@ -28,7 +28,8 @@ impl AsRef<[u8]> for Lent {
 }
 
 impl Content {
-    /// `len` bytes written by `fill`, which has to write all of them: it gets what happens to be there.
+    /// `len` bytes written by `fill`, which has to write all of them: it gets what happens to be there, which may be a part
+    /// of another volume.
     fn made(len: usize, fill: impl FnOnce(&mut [u8])) -> Self {
         // Blocks smaller than a page would take a whole one.
         if IoBuf::capacity_for(len) > len {
@@ -63,12 +64,14 @@ impl Content {
                 }
                 from = upto;
             }
+            assert_eq!(from, len, "what was there before is a whole block");
             overwrite(&mut block[at..end], data);
         })
     }
 
     /// These pieces, one after the other, `len` bytes in all.
     pub(super) fn joined(len: usize, pieces: &[Segment]) -> Self {
+        assert_eq!(bytes(pieces), len, "the pieces are a whole block");
         Self::made(len, |block| overwrite(block, pieces))
     }
 
@@ -87,26 +90,28 @@ impl Content {
         }
     }
 
-    /// With `data` at byte `at`: the same memory if nobody else holds it, else a copy.
-    pub(super) fn patch(&mut self, at: usize, data: &[Segment]) {
+    /// With `data` at byte `at`: the same memory if nobody else holds it, else a copy. What was replaced is to be dropped
+    /// when no lock is held.
+    pub(super) fn patch(&mut self, at: usize, data: &[Segment]) -> Option<Self> {
         if let Self::Own(buf) = self
             && let Some(block) = Arc::get_mut(buf)
         {
-            return overwrite(&mut block[at..], data);
+            overwrite(&mut block[at..], data);
+            return None;
         }
         let old = match std::mem::replace(self, Self::Given(Bytes::new())) {
             Self::Given(bytes) => match bytes.try_into_mut() {
                 Ok(mut block) => {
                     overwrite(&mut block[at..], data);
                     *self = Self::Given(BytesMut::freeze(block));
-                    return;
+                    return None;
                 }
-                Err(shared) => shared,
+                Err(shared) => Self::Given(shared),
             },
-            own @ Self::Own(_) => own.bytes(),
+            own @ Self::Own(_) => own,
         };
-        let len = old.len();
-        *self = Self::over(&[Segment::Data(old)], len, at, data);
+        *self = Self::over(&[Segment::Data(old.bytes())], old.len(), at, data);
+        Some(old)
     }
 
     /// Whether this is what [`bytes`](Self::bytes) gave out, unchanged since.
@@ -172,18 +177,18 @@ mod tests {
         for len in [512, 16384] {
             let mut content = Content::joined(len, &[data(1, len)]);
             let start = content.bytes().as_ptr();
-            content.patch(10, &[data(2, 5)]);
+            assert!(content.patch(10, &[data(2, 5)]).is_none());
             assert_eq!(content.bytes().as_ptr(), start, "nobody holds it");
             let held = content.bytes();
             assert!(content.is(&held));
-            content.patch(20, &[data(3, 5)]);
+            assert!(content.patch(20, &[data(3, 5)]).is_some_and(|old| old.is(&held)));
             assert!(!content.is(&held));
             assert_eq!((held[10], held[20], content.bytes()[10], content.bytes()[20]), (2, 1, 2, 3));
         }
         // The buffer of a request, which others may hold parts of.
         let given = IoBuf::from_slice(&[1; 16384]).freeze();
         let mut content = Content::from(given.clone());
-        content.patch(0, &[data(2, 1)]);
+        assert!(content.patch(0, &[data(2, 1)]).is_some());
         assert_eq!((given[0], content.bytes()[0], content.bytes()[1], content.len()), (1, 2, 1, 16384));
     }
 }

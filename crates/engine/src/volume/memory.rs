@@ -205,12 +205,19 @@ impl Memory {
     }
 
     /// Changes a part of a block if group `txg` has content for it; false if not.
-    pub(super) fn patch(&mut self, txg: u64, blkid: u64, at: usize, data: &[Segment]) -> bool {
+    pub(super) fn patch(
+        &mut self,
+        txg: u64,
+        blkid: u64,
+        at: usize,
+        data: &[Segment],
+        replaced: &mut Replaced,
+    ) -> bool {
         if !self.has(txg) {
             return false;
         }
         let (changes, unlogged) = self.open(txg, blkid..blkid + 1);
-        let done = changes.patch(blkid, at, data);
+        let done = changes.patch(blkid, at, data, replaced);
         if done {
             unlogged.wrote(blkid, at..at + content::bytes(data));
         }
@@ -344,9 +351,9 @@ impl Changes {
 
     /// Changes a part of a block that this group has content for; false if it has none. In place if nobody else
     /// holds the content.
-    fn patch(&mut self, blkid: u64, at: usize, data: &[Segment]) -> bool {
+    fn patch(&mut self, blkid: u64, at: usize, data: &[Segment], replaced: &mut Replaced) -> bool {
         let Some(content) = self.blocks.get_mut(&blkid) else { return false };
-        content.patch(at, data);
+        replaced.extend(content.patch(at, data));
         true
     }
 

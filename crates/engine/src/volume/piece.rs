@@ -23,7 +23,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Piece {
     /// Blocks that get this content.
-    pub(super) whole: SmallVec<[(u64, Bytes); 4]>,
+    pub(super) whole: SmallVec<[(u64, Content); 4]>,
     /// Blocks that become holes.
     pub(super) freed: SmallVec<[Range<u64>; 2]>,
     /// Blocks of which a part changes: at most the first and the last of the range.
@@ -104,7 +104,7 @@ impl Cut<'_> {
         if what == Zeroes::Store {
             for (blkid, within) in self.blocks(offset, end) {
                 if within.len() as u64 == self.block {
-                    piece.whole.push((blkid, self.zeroes.clone()));
+                    piece.whole.push((blkid, self.zeroes.clone().into()));
                 } else {
                     piece.zero_part(blkid, within, false);
                 }
@@ -145,15 +145,15 @@ impl Cut<'_> {
     }
 
     /// One block's content in one piece.
-    fn gather(&self, mut data: Segments) -> Bytes {
+    fn gather(&self, mut data: Segments) -> Content {
         if data.len() == 1 {
             match data.pop() {
-                Some(Segment::Data(bytes)) if bytes.len() > COPY_MAX => return bytes,
-                Some(Segment::Data(bytes)) => return Bytes::copy_from_slice(&bytes),
-                Some(Segment::Zero(_)) | None => return self.zeroes.clone(),
+                Some(Segment::Data(bytes)) if bytes.len() > COPY_MAX => return bytes.into(),
+                Some(Segment::Data(bytes)) => return Bytes::copy_from_slice(&bytes).into(),
+                Some(Segment::Zero(_)) | None => return self.zeroes.clone().into(),
             }
         }
-        Content::joined(self.block as usize, &data).bytes()
+        Content::joined(self.block as usize, &data)
     }
 }
 
@@ -245,7 +245,8 @@ mod tests {
         let mut payload = Payload::new(std::iter::once(Segment::Data(data)).collect());
         let piece = cut(&zeroes).write(BLOCK - 100, 4 * BLOCK - 100, &mut payload);
         assert_eq!(partials(&piece), [(0, 8092..8192), (3, 0..8092)]);
-        let at: Vec<_> = piece.whole.iter().map(|(blkid, content)| (*blkid, content.as_ptr())).collect();
+        let at: Vec<_> =
+            piece.whole.iter().map(|(blkid, content)| (*blkid, content.bytes().as_ptr())).collect();
         assert_eq!(at, [(1, address.wrapping_add(100)), (2, address.wrapping_add(8292))]);
     }
 

@@ -56,7 +56,7 @@ impl LiveVolume {
             bases.extend((!start.is_multiple_of(block)).then_some(start / block));
             bases.extend((!end.is_multiple_of(block)).then_some(end / block));
         }
-        bases.retain(|blkid| self.memory.read().find(*blkid).is_none());
+        bases.retain(|blkid| !self.memory.read().knows(*blkid));
         let reads = bases.into_iter().map(|blkid| self.read_committed(blkid * block, block as usize));
         drop(join_all(reads).await);
     }

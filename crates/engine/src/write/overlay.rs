@@ -26,7 +26,7 @@ use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
     BlockError, Bookmark, PoolIo,
-    cache::Caching,
+    cache::{Caching, Row},
     dmu::{BlockSource, SourceFuture},
     error::{BlockErrorKind, Evidence},
     vdev::{Vdev, deadline},
@@ -163,6 +163,15 @@ impl Overlay {
 impl BlockSource for Overlay {
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
         self.get(bp).or_else(|| self.io.read_cached(bp))
+    }
+
+    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
+        let txg = self.txg.load(Relaxed);
+        // Clients read what is committed: nothing of it waits here.
+        if pointers.iter().all(|bp| bp.physical_birth() != txg) {
+            return self.io.read_all_cached(pointers);
+        }
+        pointers.iter().map(|bp| self.cached(bp)).collect()
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

@@ -19,7 +19,7 @@ pub(crate) struct Key {
     /// Mix of the checksum words, the sizes, compression and type, and the opened pool.
     pub(crate) tag: u64,
     /// Hash of address, birth and the pool's guid: the same in every run, because policies decide by it. Its lowest bits are
-    /// the shard, which neighbours on a device share.
+    /// the shard, which neighbours on a device share if they are data.
     pub(crate) id: u64,
 }
 
@@ -40,17 +40,21 @@ impl Key {
             ^ mix(words[13].wrapping_add(0x3c6e_f372_fe94_f82a))
             ^ mix(words[14].wrapping_add(0xdaa6_6d2b_7ddf_743f))
             ^ mix(words[15].wrapping_add(0x78dd_e6e4_fd29_f054));
-        Some(Self { dva, birth, tag, id: identity(dva, birth, origin.guid) })
+        Some(Self { dva, birth, tag, id: identity(dva, birth, origin.guid, Class::of(bp)) })
     }
 }
 
 /// Sectors of 512 bytes whose blocks are in one shard (as a shift): 256 KiB, a request or two.
 const NEIGHBOURS: u32 = 9;
 
-fn identity(dva: [u64; 2], birth: u64, guid: u64) -> u64 {
+fn identity(dva: [u64; 2], birth: u64, guid: u64, class: Class) -> u64 {
     // The device must not merely move bits of the offset about: of blocks at many devices' equal offsets each needs an
     // identity of its own.
     let whole = mix(dva[1] ^ dva[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(birth ^ guid));
+    if class == Class::Metadata {
+        // Asked for by every read below it, from all threads, and written all in one place.
+        return whole;
+    }
     let region = mix((dva[1] >> NEIGHBOURS) ^ (dva[0] >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ guid);
     let shard = SHARDS as u64 - 1;
     whole & !shard | region & shard
@@ -148,7 +152,7 @@ impl Key {
     /// The `n`th block of a pool.
     pub(crate) fn nth(n: u64, origin: &Origin) -> Self {
         let dva = [1, n << 3];
-        Self { dva, birth: 7, tag: mix(origin.salt), id: identity(dva, 7, origin.guid) }
+        Self { dva, birth: 7, tag: mix(origin.salt), id: identity(dva, 7, origin.guid, Class::Data) }
     }
 }
 
@@ -164,7 +168,7 @@ mod tests {
         for vdev in 0..64_u64 {
             for block in 0..4096_u64 {
                 let dva = [vdev << 32 | 16, block * 16];
-                assert!(seen.insert(identity(dva, 7, 99)), "device {vdev}, block {block}");
+                assert!(seen.insert(identity(dva, 7, 99, Class::Data)), "device {vdev}, block {block}");
             }
         }
     }
@@ -172,7 +176,10 @@ mod tests {
     /// A request of neighbouring blocks takes one lock or two; those of different requests are spread over all.
     #[test]
     fn neighbours_are_in_one_shard_and_regions_in_all() {
-        let shard = |vdev: u64, sector: u64| identity([vdev << 32 | 16, sector], sector, 99) % SHARDS as u64;
+        let of = |class: Class, vdev: u64, sector: u64| {
+            identity([vdev << 32 | 16, sector], sector, 99, class) % SHARDS as u64
+        };
+        let shard = |vdev: u64, sector: u64| of(Class::Data, vdev, sector);
         let mut blocks = [0; SHARDS];
         for vdev in 0..4 {
             for region in 0..4096 {
@@ -183,5 +190,9 @@ mod tests {
         }
         let even = 4 * 4096 / SHARDS;
         assert!(blocks.iter().all(|count| (even / 2..even * 2).contains(count)), "{blocks:?}");
+        // Pointers to data are not to meet there.
+        let metadata: std::collections::BTreeSet<u64> =
+            (0..32).map(|block| of(Class::Metadata, 0, block * 16)).collect();
+        assert!(metadata.len() > 16, "{metadata:?}");
     }
 }

@@ -221,7 +221,7 @@ impl Hasher for AsIs {
     }
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // The shard was chosen by the lower bits.
-        self.0 = self.0.rotate_left(5) ^ word.rotate_right(8);
+        // The lowest bits are the same in all of a shard, and the map tells neighbours apart by the uppermost.
+        self.0 = self.0.rotate_left(5) ^ word.rotate_right(32);
     }
 }
