@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 use bytes::{BufMut, Bytes, BytesMut, buf::UninitSlice};
 
-use crate::IoBuf;
+use crate::{IoBuf, stream_copy};
 
 /// A buffer of fixed length that is filled from its front.
 #[derive(Debug)]
@@ -101,6 +101,17 @@ unsafe impl BufMut for Landing {
                 let room = room.min(chunk.len());
                 &mut chunk[..room]
             }
+        }
+    }
+
+    fn put_slice(&mut self, piece: &[u8]) {
+        assert!(piece.len() <= self.remaining_mut(), "more than there is room for");
+        match &mut self.memory {
+            Memory::Recycled(buf, filled) => {
+                stream_copy(&mut buf[*filled..*filled + piece.len()], piece);
+                *filled += piece.len();
+            }
+            Memory::Exact(bytes) => bytes.extend_from_slice(piece),
         }
     }
 }

@@ -16,6 +16,7 @@ mod mem;
 mod model;
 mod request;
 mod shelves;
+mod stream;
 mod sys;
 mod uring;
 
@@ -26,6 +27,7 @@ pub use landing::Landing;
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
 pub use shelves::{IDLE_MAX, age_idle, bytes_idle, set_idle_max};
+pub use stream::stream_copy;
 pub use uring::{Plug, plug, plugged};
 
 /// What a [`Disk`] operation returns: boxed, so that backends mix behind one `dyn Disk`.

@@ -22,6 +22,9 @@ use crate::pdu::{Fatal, Framing, Head, Header};
 const HEADS: usize = 32 << 10;
 /// Room while a client sends more than that at once: sixteen writes of 8 KiB.
 const HEADS_MAX: usize = 128 << 10;
+/// Room while data segments are so long that what comes with their headers is best little: it is copied, and the rest is
+/// received where it belongs.
+const HEADS_MIN: usize = 4 << 10;
 /// A data segment of which a quarter of the room or more is missing is received where it belongs.
 const DIRECT_PART: usize = 4;
 /// So many reads in a row that less room would have done for: it is given up.
@@ -86,11 +89,14 @@ impl Inbox {
     fn fit(&mut self) {
         let longest = std::mem::take(&mut self.longest);
         let Some(read) = self.read.take() else { return };
-        // Long segments are received where they belong: more room would only mean that more of them is copied.
-        if read >= self.room && longest < HEADS {
-            (self.room, self.modest) = (HEADS_MAX, 0);
+        if longest >= HEADS {
+            self.rest();
+            self.room = HEADS_MIN;
+        } else if read >= self.room {
+            self.room = if self.room < HEADS { HEADS } else { HEADS_MAX };
+            self.modest = 0;
         } else if self.room > HEADS {
-            let is_modest = read < HEADS || longest >= HEADS;
+            let is_modest = read < HEADS;
             self.modest = if is_modest { self.modest.saturating_add(1) } else { 0 };
             if self.modest >= PATIENCE {
                 self.rest();
@@ -259,9 +265,9 @@ mod tests {
         }
     }
 
-    /// They are copied as far as they come along with headers.
+    /// They are copied as far as they come along with headers, which is little.
     #[test]
-    fn long_segments_get_no_more_room() {
+    fn long_segments_are_received_where_they_belong() {
         let mut inbox = Inbox::default();
         let stream = wire(40, 128 << 10);
         let mut to_heads = 0;
@@ -277,8 +283,9 @@ mod tests {
             inbox.received();
             while inbox.next(&framing).unwrap().is_some() {}
         }
-        assert!(to_heads <= 41 * HEADS, "{to_heads}");
-        assert_eq!(inbox.room, HEADS);
+        assert!(to_heads <= HEADS + 40 * HEADS_MIN, "{to_heads}");
+        // Many short ones get more again.
+        assert!(feed(&mut inbox, &wire(64, 8192)).0 > 3 * HEADS);
     }
 
     #[test]

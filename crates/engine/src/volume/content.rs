@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use block::Segment;
 use bytes::{Bytes, BytesMut};
-use disk::IoBuf;
+use disk::{IoBuf, stream_copy};
 
 /// The content of one block.
 #[derive(Clone, Debug)]
@@ -56,8 +56,8 @@ impl Content {
                     }
                     match piece {
                         Segment::Data(bytes) => {
-                            block[range.clone()]
-                                .copy_from_slice(&bytes[range.start - from..range.end - from]);
+                            let bytes = &bytes[range.start - from..range.end - from];
+                            stream_copy(&mut block[range], bytes);
                         }
                         Segment::Zero(_) => block[range].fill(0),
                     }
@@ -140,7 +140,7 @@ fn overwrite(mut place: &mut [u8], data: &[Segment]) {
     for piece in data {
         let (front, rest) = place.split_at_mut(piece.len());
         match piece {
-            Segment::Data(bytes) => front.copy_from_slice(bytes),
+            Segment::Data(bytes) => stream_copy(front, bytes),
             Segment::Zero(_) => front.fill(0),
         }
         place = rest;
