@@ -30,6 +30,8 @@ pub struct Adaptive {
     judge: Judge,
     /// One block in `2^rate` is sampled.
     rate: u32,
+    /// So many blocks to twice as many are enough for a miniature.
+    mini_blocks: usize,
     switches: u64,
     /// Blocks that came in.
     inserts: u64,
@@ -39,11 +41,17 @@ impl Adaptive {
     /// An empty one.
     #[must_use]
     pub fn new(capacity: u64) -> Self {
+        Self::with_minis(capacity, MINI_BLOCKS)
+    }
+
+    /// The same with other miniatures: of so many blocks to twice as many. Smaller ones cost less and judge less well.
+    pub(crate) fn with_minis(capacity: u64, mini_blocks: usize) -> Self {
         Self {
             queues: Queues::new(capacity, ARC),
             minis: RULES.map(|rules| Mini::new(capacity, rules)),
             judge: Judge::default(),
             rate: 0,
+            mini_blocks,
             switches: 0,
             inserts: 0,
         }
@@ -80,7 +88,7 @@ impl Adaptive {
             // Only the miniature ARC knows what ARC would have learned while others ran.
             self.queues.set_rules(RULES[self.judge.running()], self.minis[0].learned());
         }
-        if self.rate < RATE_MAX && self.queues.len() >> self.rate > 2 * MINI_BLOCKS {
+        if self.rate < RATE_MAX && self.queues.len() >> self.rate > 2 * self.mini_blocks {
             self.rate += 1;
             let capacity = self.mini_capacity();
             self.minis.iter_mut().for_each(|mini| mini.thin(self.rate, capacity));

@@ -8,7 +8,8 @@
 //! the hash it was looked up by; one in 128 tries a lock, and if that is busy the note is lost. Only data is looked at:
 //! metadata is what a cache of any reasonable size keeps.
 //!
-//! A cache too small to be sampled (under 64 MiB) has no advice.
+//! A cache too small to be sampled (under 64 MiB) has no advice. What it costs follows how much is used, so it is looked
+//! at: beyond a hundredth of a processor the sample becomes thinner.
 //!
 //! Decision: docs/decisions/0013-live-miss-ratio-curves.md.
 
@@ -18,6 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use ::cache::{Advisor, GhostHits, KEYS, Kind, Outlook};
@@ -37,6 +39,10 @@ const NOTES_MAX: usize = 1024;
 const SMALLEST: usize = 64 << 20;
 /// Caches from here on have larger miniatures, in bytes.
 const LARGE: usize = 2 << 30;
+/// Between two looks at what it costs.
+const WINDOW: Duration = Duration::from_secs(2);
+/// One part in so many of a processor's time that it may take in one. The bar is a hundredth.
+const SHARE: u128 = 125;
 /// Datasets that are told apart.
 const DATASETS: usize = 256;
 
@@ -71,6 +77,26 @@ struct Model {
     /// Time that it took, nanoseconds; and since when.
     took: u64,
     since: Instant,
+    /// What it had taken when that was looked at last, and when.
+    looked: (u64, Instant),
+}
+
+impl Model {
+    /// Keeps within the share of a processor's time.
+    fn economise(&mut self) {
+        let (before, at) = self.looked;
+        let passed = at.elapsed();
+        if passed < WINDOW {
+            return;
+        }
+        if u128::from(self.took - before) * SHARE > passed.as_nanos() && self.advisor.economise() {
+            tracing::debug!(
+                one_in = self.advisor.one_in(),
+                "the cache is sampled more thinly: it costs too much"
+            );
+        }
+        self.looked = (self.took, Instant::now());
+    }
 }
 
 /// What more memory or a cache device would be worth.
@@ -106,6 +132,7 @@ impl Feed {
             Replacement::Default => "default",
         };
         let model = (budget >= SMALLEST).then(|| {
+            let now = Instant::now();
             let blocks = if budget >= LARGE { 1024 } else { 512 };
             Model {
                 advisor: Advisor::new(policy, (budget / UNIT) as u64, FEED, blocks, KEYS),
@@ -113,7 +140,8 @@ impl Feed {
                 lately: [0.0; 2],
                 halvings: 0,
                 took: 0,
-                since: Instant::now(),
+                since: now,
+                looked: (0, now),
             }
         });
         Arc::new(Self {
@@ -219,6 +247,7 @@ impl Feed {
         }
         self.memory.store(model.advisor.bytes(), Relaxed);
         model.took += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        model.economise();
     }
 
     /// What can be said now. `ghosts`: how often the live policy of data met one.
@@ -262,4 +291,26 @@ fn in_bytes(mut outlook: Outlook) -> Outlook {
     let points = outlook.memory.iter_mut().chain(&mut outlook.second).chain(&mut outlook.lru);
     points.for_each(|point| point.size *= UNIT as u64);
     outlook
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fast pool made it take 4 % of a processor where a hundredth was promised.
+    #[tokio::test(start_paused = true)]
+    async fn a_sample_that_costs_too_much_becomes_thinner_as_far_as_it_can_be_judged_by() {
+        let feed = Feed::new(Replacement::Default, 4 << 30);
+        let mut model = feed.model.lock().take().unwrap();
+        (0..1100).for_each(|id| model.advisor.came(id, 16, 0, Kind::Miss));
+        let one_in = |model: &Model| model.advisor.one_in();
+        let before = one_in(&model);
+        for (spent_ms, thinner) in [(10, 1), (50, 2), (5, 2), (50, 4), (1000, 4)] {
+            model.took += spent_ms * 1_000_000;
+            model.economise();
+            tokio::time::advance(WINDOW).await;
+            model.economise();
+            assert_eq!(one_in(&model), before * thinner, "{spent_ms}");
+        }
+    }
 }

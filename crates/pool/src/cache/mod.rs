@@ -438,8 +438,10 @@ impl BlockCache {
             let mut told: SmallVec<[u64; FORGOTTEN_AT_ONCE]> = SmallVec::new();
             {
                 let mut ranks = self.ranks.lock();
-                for key in keys.iter().filter(|key| self.has(key)) {
-                    self.remove(&mut ranks, key.id, &mut gone);
+                for key in keys {
+                    let entry = self.shard(key.id).lock().remove_key(key);
+                    let Some(entry) = entry else { continue };
+                    self.removed(&mut ranks, entry, &mut gone);
                     told.extend(Some(key.id).filter(|id| Feed::wants(*id)));
                 }
                 if gone.is_empty() {

@@ -111,10 +111,15 @@ impl BlockCache {
     pub(super) fn remove(&self, ranks: &mut Ranks, id: u64, gone: &mut Gone) {
         let entry = self.shard(id).lock().remove(id);
         if let Some(entry) = entry {
-            ranks.remove(entry.class, entry.slot);
-            self.account(ranks, &entry);
-            gone.push(entry);
+            self.removed(ranks, entry, gone);
         }
+    }
+
+    /// A block was taken out of its shard: the policies are told.
+    pub(super) fn removed(&self, ranks: &mut Ranks, entry: Entry, gone: &mut Gone) {
+        ranks.remove(entry.class, entry.slot);
+        self.account(ranks, &entry);
+        gone.push(entry);
     }
 
     pub(super) fn account(&self, ranks: &mut Ranks, entry: &Entry) {

@@ -180,6 +180,12 @@ impl Shard {
         Some(gone)
     }
 
+    /// Takes the block of this key out.
+    pub(super) fn remove_key(&mut self, key: &Key) -> Option<Entry> {
+        self.get_mut(key)?;
+        self.remove(key.id)
+    }
+
     /// Identities of the blocks of an opened pool.
     pub(super) fn of(&self, origin: &Arc<Origin>) -> Vec<u64> {
         self.entries
