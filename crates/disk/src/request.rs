@@ -59,15 +59,17 @@ impl Parts {
         Self { parts, vectors: Vec::new() }
     }
 
-    /// The next transfer is of what is left behind the first `start` bytes.
-    fn aim(&mut self, mut start: usize) {
+    /// The next transfer is of `len` bytes behind the first `start`.
+    fn aim(&mut self, mut start: usize, mut len: usize) {
         self.vectors.clear();
         for part in self.parts.iter() {
             let rest = part.get(start..).unwrap_or_default();
+            let taken = &rest[..rest.len().min(len)];
             start = start.saturating_sub(part.len());
-            if !rest.is_empty() {
-                let iov_base = rest.as_ptr().cast_mut().cast();
-                self.vectors.push(libc::iovec { iov_base, iov_len: rest.len() });
+            len -= taken.len();
+            if !taken.is_empty() {
+                let iov_base = taken.as_ptr().cast_mut().cast();
+                self.vectors.push(libc::iovec { iov_base, iov_len: taken.len() });
             }
         }
     }
@@ -194,7 +196,7 @@ impl Request {
     pub(crate) fn aim(&mut self, start: usize, offset: u64, len: u64) {
         (self.start, self.offset, self.len) = (start, offset, len);
         if let Payload::Parts(parts) = &mut self.payload {
-            parts.aim(start);
+            parts.aim(start, usize::try_from(len).expect("a transfer fits into memory"));
         }
     }
 }
@@ -203,14 +205,17 @@ impl Request {
 mod tests {
     use super::*;
 
-    /// A device may take less than it was given; the next transfer begins in the middle of a part.
+    /// A device may take less than it was given; the next transfer begins in the middle of a part, and one in
+    /// steps ends there.
     #[test]
     fn a_transfer_of_parts_goes_on_where_it_stopped() {
         let parts: Arc<[Bytes]> = ["abc", "", "defgh", "i"].map(Bytes::from).into();
         let whole = parts.concat();
         let mut vectors = Parts::new(Arc::clone(&parts));
-        for start in 0..=whole.len() {
-            vectors.aim(start);
+        for (start, end) in
+            (0..=whole.len()).flat_map(|start| (start..=whole.len()).map(move |end| (start, end)))
+        {
+            vectors.aim(start, end - start);
             let mut seen = Vec::new();
             for vector in vectors.vectors() {
                 assert!(vector.iov_len > 0);
@@ -219,7 +224,7 @@ mod tests {
                     std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len)
                 });
             }
-            assert_eq!(seen, &whole[start..], "from {start}");
+            assert_eq!(seen, &whole[start..end], "{start}..{end}");
         }
     }
 }

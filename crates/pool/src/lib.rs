@@ -48,5 +48,5 @@ mod pool;
 pub use ::{codec, ondisk};
 pub use error::{BlockError, BlockErrorKind, Evidence};
 pub use import::ImportError;
-pub use io::{Bookmark, Ear, PoolIo, Wrong};
+pub use io::{Bookmark, Ear, PoolIo, WrittenBlock, Wrong};
 pub use pool::{Pool, Removal};

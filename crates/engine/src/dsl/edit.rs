@@ -138,7 +138,7 @@ struct Sums {
     born: Space,
     /// Killed, and nobody else's.
     freed: Space,
-    frees: Vec<BlkPtr>,
+    frees: Pieces,
     /// Killed, and still in the previous snapshot.
     dead: Space,
     deads: Vec<BlkPtr>,
@@ -147,6 +147,36 @@ struct Sums {
     /// Of the dead: what is not of the snapshot this directory is a clone of.
     own_dead: i64,
     features: BTreeSet<&'static str>,
+}
+
+/// Many pointers, in vectors that never move: one that doubles copies megabytes into memory that is new each time.
+#[derive(Debug, Default)]
+struct Pieces(Vec<Vec<BlkPtr>>);
+
+impl Pieces {
+    /// Pointers in one vector: 64 KiB.
+    const LEN: usize = 512;
+
+    fn push(&mut self, bp: BlkPtr) {
+        match self.0.last_mut() {
+            Some(last) if last.len() < Self::LEN => last.push(bp),
+            // The first one as small as what is killed: often next to nothing.
+            None => self.0.push(vec![bp]),
+            Some(_) => {
+                let mut next = Vec::with_capacity(Self::LEN);
+                next.push(bp);
+                self.0.push(next);
+            }
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &BlkPtr> {
+        self.0.iter().flatten()
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Sorts born and killed blocks.
@@ -188,7 +218,7 @@ impl Account for Ledger<'_> {
 
 /// Carries the sums of a rewritten head into the MOS, and gives its dead blocks where they belong.
 async fn settle(cx: &mut Syncer, object: u64, sums: Sums, deflate: &Deflate) -> Result<(), EngineError> {
-    for bp in &sums.frees {
+    for bp in sums.frees.iter() {
         cx.out.free(bp).await?;
     }
     let traits = cx.out.traits();

@@ -26,7 +26,7 @@ use ondisk::{
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
 };
-use pool::{Bookmark, PoolIo, dmu::BlockSource, vdev::Vdev};
+use pool::{Bookmark, PoolIo, WrittenBlock, dmu::BlockSource, vdev::Vdev};
 use smallvec::SmallVec;
 
 pub mod ahead;
@@ -186,6 +186,8 @@ pub struct BlockWriter<S = Allocator> {
     entered: Vec<Job>,
     /// Which sets of top-level devices hold the copies of something written in this transaction group.
     touched: BTreeSet<Tops>,
+    /// Data that was stored and is not in the read cache yet: never any between two calls.
+    kept: Vec<WrittenBlock>,
     written: Written,
     on_data: Option<OnData>,
     /// For blocks written ahead: as [`begin`](Self::begin) found them.
@@ -227,6 +229,7 @@ impl<S: Extents> BlockWriter<S> {
             gangs: BTreeMap::new(),
             entered: Vec::new(),
             touched: BTreeSet::new(),
+            kept: Vec::new(),
             written: Written::default(),
             on_data: None,
         }
@@ -290,6 +293,7 @@ impl<S: Extents> BlockWriter<S> {
         self.gangs.clear();
         self.entered.clear();
         self.touched.clear();
+        self.kept.clear();
         self.written = Written::default();
         self.rules.store(Arc::new(self.rules()));
     }
@@ -309,7 +313,9 @@ impl<S: Extents> BlockWriter<S> {
             self.doubt(job)?;
         }
         let data: usize = jobs.iter().filter(|job| !job.policy.metadata).map(|job| job.content.len()).sum();
-        let pointers = self.write_all(jobs, rules).await?;
+        let pointers = self.write_all(jobs, rules).await;
+        self.remember();
+        let pointers = pointers?;
         if let Some(hear) = self.on_data.as_ref().filter(|_| data > 0) {
             hear(self.txg, data as u64);
         }
@@ -328,10 +334,12 @@ impl<S: Extents> BlockWriter<S> {
             let prepared = prepare(&job, self.reuse(&job), &rules)?;
             pointers.push(self.store(job, prepared).await?);
             if number % LOOK_EVERY == LOOK_EVERY - 1 {
+                self.remember();
                 self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
                 self.secure_some().await?;
             }
         }
+        self.remember();
         self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
         self.secure_some().await?;
         Ok(pointers)
@@ -429,9 +437,13 @@ impl<S: Extents> BlockWriter<S> {
             }
         }
         self.secure().await?;
-        for block in pending.into_values() {
-            remember(&self.io, &block.bp, block.at, block.content, Some(block.data));
-        }
+        let kept = pending.into_values().map(|Pending { bp, at, content, data, .. }| WrittenBlock {
+            bp,
+            at,
+            content,
+            stored: Some(data),
+        });
+        self.io.remember(kept.filter(is_kept));
         self.overlay.clear();
         self.moved.clear();
         self.gangs.clear();
@@ -575,6 +587,7 @@ impl<S: Extents> BlockWriter<S> {
             for (job, prepared) in prepared {
                 pointers.push(self.store(job, prepared?).await?);
             }
+            self.remember();
             self.devices.leaves.keep_below(IN_FLIGHT_BYTES).await;
             self.secure_some().await?;
         }
@@ -644,7 +657,7 @@ impl<S: Extents> BlockWriter<S> {
             Ok(())
         })?;
         self.overlay.insert(bp, job.content.clone(), pieces);
-        remember(&self.io, &bp, job.at, job.content, Some(data));
+        self.kept.push(WrittenBlock { bp, at: job.at, content: job.content, stored: Some(data) });
         if matches!(shape, Shape::Gang { .. }) {
             self.gangs.insert(place, shape);
         }
@@ -678,8 +691,13 @@ impl<S: Extents> BlockWriter<S> {
         self.entered.push(Job { written: Some(bp), ..job.clone() });
         self.written.blocks += 1;
         self.written.bytes += bp.psize();
-        remember(&self.io, &bp, job.at, job.content.clone(), None);
+        self.kept.push(WrittenBlock { bp, at: job.at, content: job.content.clone(), stored: None });
         Ok(bp)
+    }
+
+    /// Puts what was stored into the read cache: it is as good as read.
+    fn remember(&mut self) {
+        self.io.remember(self.kept.drain(..).filter(is_kept));
     }
 
     async fn allocate(&mut self, psize: u64, policy: &BlockPolicy) -> Result<Shape, EngineError> {
@@ -752,11 +770,9 @@ fn touch(touched: &mut BTreeSet<Tops>, shape: &Shape) {
     });
 }
 
-/// What was just written is as good as read.
-fn remember(io: &PoolIo, bp: &BlkPtr, at: Bookmark, content: Bytes, stored: Option<Bytes>) {
-    if content.len() <= CACHED_MAX {
-        io.remember(bp, at, content, stored);
-    }
+/// Whether a block that is written is worth being kept.
+fn is_kept(block: &WrittenBlock) -> bool {
+    block.content.len() <= CACHED_MAX
 }
 
 #[cfg(test)]

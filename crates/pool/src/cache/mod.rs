@@ -7,7 +7,7 @@
 //!                └──▶ who must go ──▶ out of the shards ──▶ Below
 //! ```
 //!
-//! * [`key`]: what a block is; [`shard`]: where it is; [`ranks`]: whether it stays; [`hot`]: decompressed copies;
+//! * [`key`]: what a block is; [`coming`]: how it comes in; [`shard`]: where it is; [`ranks`]: whether it stays; [`hot`]: decompressed copies;
 //!   [`transfer`]: memory that several blocks share; [`notes`]: what hits leave behind; [`clock`]: which uses are one;
 //!   [`room`]: the budget; [`below`]: the second tier; [`advice`]: what another size of it would do.
 //! * Blocks are held as they are stored. Those that were compressed and are in use are held decompressed as well, in
@@ -24,7 +24,6 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use ::cache::Kind;
 use bytes::Bytes;
 use disk::IoBuf;
 use parking_lot::Mutex;
@@ -33,6 +32,7 @@ use smallvec::SmallVec;
 mod advice;
 mod below;
 mod clock;
+mod coming;
 mod figures;
 mod hot;
 mod key;
@@ -52,6 +52,7 @@ use advice::Feed;
 pub(crate) use below::Origin;
 pub use below::{Below, BelowFuture, Stored};
 use clock::Clock;
+pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
 pub(crate) use key::{Class, Key, mix};
@@ -90,8 +91,8 @@ const fn shard_of(id: u64) -> usize {
 pub type Row<T> = SmallVec<[T; 16]>;
 
 type Gone = SmallVec<[Entry; 4]>;
-/// Blocks forgotten under one lock of the ranks.
-const FORGOTTEN_AT_ONCE: usize = 32;
+/// Blocks that come in, or are forgotten, under one lock of the ranks.
+const AT_ONCE: usize = 32;
 
 /// The cache. Its budget is in bytes.
 #[derive(Debug)]
@@ -124,43 +125,6 @@ struct Left {
     /// Content, by whether the tier below may have it, and whether it is frequent.
     content: [[AtomicU64; 2]; 2],
     busy: AtomicU64,
-}
-
-/// A block that comes in.
-#[derive(Debug)]
-pub(crate) struct Fresh<'a> {
-    pub(crate) key: Key,
-    pub(crate) origin: &'a Arc<Origin>,
-    pub(crate) class: Class,
-    pub(crate) lsize: u32,
-    pub(crate) compress: u8,
-    /// It is stored in another form than its content.
-    pub(crate) is_compressed: bool,
-    pub(crate) level: u8,
-    /// The object set it is of.
-    pub(crate) objset: u64,
-    pub(crate) access: Access,
-    /// The tier below may have it.
-    pub(crate) is_eligible: bool,
-    /// As it is stored.
-    pub(crate) stored: Option<Bytes>,
-    /// Its content, if that is another one and somebody may want it soon. One of the two is needed.
-    pub(crate) content: Option<Bytes>,
-    /// What shares the memory.
-    pub(crate) memory: Memory<'a>,
-}
-
-/// Whose memory the stored form of a block lies in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Memory<'a> {
-    /// Its own.
-    Own,
-    /// That of a transfer.
-    Transfer(&'a Arc<Transfer>),
-    /// That of a writer, who may have written other blocks from it.
-    Writer,
-    /// Somebody's: it must be copied.
-    Foreign,
 }
 
 impl BlockCache {
@@ -302,103 +266,6 @@ impl BlockCache {
         self.stripes.mine().wait(access, class);
     }
 
-    /// Remembers a block. One larger than an eighth of the budget is not: it would push out too much.
-    pub(crate) fn insert(&self, fresh: Fresh<'_>) {
-        let Fresh { key, class, memory, .. } = fresh;
-        let budget = self.budget.load(Relaxed);
-        let is_stored = fresh.stored.is_some();
-        let is_compressed = is_stored && fresh.is_compressed;
-        let Some(bytes) = fresh.stored.as_ref().or(fresh.content.as_ref()) else { return };
-        if bytes.len() + OVERHEAD > budget / LARGEST {
-            return;
-        }
-        // What is compressed lies closely only in memory of its own.
-        let is_part = !is_compressed && matches!(memory, Memory::Transfer(_) | Memory::Writer);
-        let (held, takes) = match memory {
-            _ if is_part => (bytes.clone(), bytes.len()),
-            // A compressor gave it memory of its own, of just that size.
-            Memory::Writer => (bytes.clone(), bytes.len()),
-            Memory::Own if bytes.len() >= EXACT_BELOW => (bytes.clone(), footprint(bytes.len())),
-            _ => (Bytes::copy_from_slice(bytes), bytes.len()),
-        };
-        let units = ((takes + OVERHEAD).div_ceil(UNIT)) as u32;
-        let transfer = match memory {
-            Memory::Transfer(transfer) if is_part => Some(Arc::clone(transfer)),
-            Memory::Writer if is_part => Some(self.written_together(held.len())),
-            _ => None,
-        };
-        let (mut gone, mut is_due) = (Gone::new(), false);
-        {
-            let mut ranks = self.ranks.lock();
-            self.clock.look();
-            let mine = self.stripes.mine();
-            play(&mut ranks, mine);
-            let next = self.stripes.next();
-            if !std::ptr::eq(mine, next) {
-                play(&mut ranks, next);
-            }
-            let there = self.shard(key.id).lock().by_id(key.id).map(|entry| entry.key == key);
-            match there {
-                Some(true) => return, // two readers missed at the same time
-                Some(false) => self.remove(&mut ranks, key.id, &mut gone),
-                None => {}
-            }
-            let mut going = Going::new();
-            let slot = ranks.insert(class, key.id, units, &mut going);
-            self.take_out(&mut ranks, &going, &mut gone);
-            if let Some(slot) = slot {
-                if let Some(transfer) = &transfer {
-                    self.pinned.attach(transfer, key.id, held.len());
-                }
-                let account = &mut ranks.held[class as usize];
-                account.blocks += 1;
-                account.charged += u64::from(units) * UNIT as u64;
-                account.held += held.len() as u64;
-                account.content += u64::from(fresh.lsize);
-                let entry = Entry {
-                    key,
-                    origin: Arc::clone(fresh.origin),
-                    held,
-                    hot: None,
-                    transfer,
-                    slot,
-                    units,
-                    lsize: fresh.lsize,
-                    used: self.clock.now(),
-                    compress: fresh.compress,
-                    level: fresh.level,
-                    heat: 0,
-                    class,
-                    is_stored,
-                    is_content: !is_compressed,
-                    is_frequent: false,
-                    is_prefetched: fresh.access == Access::Prefetch,
-                    is_eligible: fresh.is_eligible,
-                };
-                self.resize(&mut self.shard(key.id).lock(), |shard| shard.insert(entry));
-                self.clock.came(u64::from(units), ranks.capacity());
-                if Feed::wants(key.id) && class == Class::Data {
-                    let kind = match (fresh.access, memory) {
-                        (Access::Prefetch, _) | (_, Memory::Writer) => Kind::Fill,
-                        (Access::Demand, _) => Kind::Miss,
-                    };
-                    let (whose, capacity) =
-                        ((fresh.origin.guid, fresh.objset), ranks.policy(class).capacity());
-                    is_due = self.feed.came(key.id, units, whose, kind, capacity);
-                }
-            }
-            self.fit(&mut ranks, &mut gone);
-        }
-        self.let_go(gone, true);
-        if is_due {
-            self.feed.play_soon(self.stripes.demand());
-        }
-        if is_compressed && let Some(content) = fresh.content {
-            self.warm(&key, class, content);
-        }
-        self.rescue();
-    }
-
     /// Keeps the content of a block that is here in its stored form, if there is room.
     pub(crate) fn warm(&self, key: &Key, class: Class, content: Bytes) {
         let len = footprint(content.len()) + OVERHEAD;
@@ -433,16 +300,17 @@ impl BlockCache {
 
     /// Forgets blocks that are worthless, because they were freed.
     pub(crate) fn forget(&self, keys: &[Key]) {
-        for keys in keys.chunks(FORGOTTEN_AT_ONCE) {
+        for keys in keys.chunks(AT_ONCE) {
             let mut gone = Gone::new();
-            let mut told: SmallVec<[u64; FORGOTTEN_AT_ONCE]> = SmallVec::new();
+            let mut told: SmallVec<[u64; AT_ONCE]> = SmallVec::new();
             {
                 let mut ranks = self.ranks.lock();
-                for key in keys {
-                    let entry = self.shard(key.id).lock().remove_key(key);
-                    let Some(entry) = entry else { continue };
-                    self.removed(&mut ranks, entry, &mut gone);
-                    told.extend(Some(key.id).filter(|id| Feed::wants(*id)));
+                for keys in keys.chunk_by(|one, next| shard_of(one.id) == shard_of(next.id)) {
+                    let entries = self.shard(keys[0].id).lock().remove_keys(keys);
+                    for entry in entries {
+                        told.extend(Some(entry.key.id).filter(|id| Feed::wants(*id)));
+                        self.removed(&mut ranks, entry, &mut gone);
+                    }
                 }
                 if gone.is_empty() {
                     continue;

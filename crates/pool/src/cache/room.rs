@@ -46,8 +46,11 @@ impl BlockCache {
     pub(super) fn resize<T>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> T) -> T {
         let before = shard.memory();
         let result = change(shard);
-        // Wraps where it shrinks, as the sum does.
-        self.tables.fetch_add(shard.memory().wrapping_sub(before), Relaxed);
+        let after = shard.memory();
+        if after != before {
+            // Wraps where it shrinks, as the sum does.
+            self.tables.fetch_add(after.wrapping_sub(before), Relaxed);
+        }
         result
     }
 

@@ -158,6 +158,12 @@ impl Shard {
         Some(&mut self.entries[at as usize])
     }
 
+    /// Whether the block of this identity is the one of this key, if there is one.
+    pub(super) fn knows(&self, key: &Key) -> Option<bool> {
+        let at = *self.places.get(&key.id)?;
+        Some(self.entries[at as usize].key == *key)
+    }
+
     /// Puts a block in; there is none of its identity.
     pub(super) fn insert(&mut self, entry: Entry) {
         if self.entries.len() == self.entries.capacity() {
@@ -180,10 +186,15 @@ impl Shard {
         Some(gone)
     }
 
-    /// Takes the block of this key out.
-    pub(super) fn remove_key(&mut self, key: &Key) -> Option<Entry> {
-        self.get_mut(key)?;
-        self.remove(key.id)
+    /// Takes the blocks of these keys out, as far as they are here.
+    pub(super) fn remove_keys(&mut self, keys: &[Key]) -> Row<Entry> {
+        // In steps, for the reason that `hits` has.
+        let places: Row<Option<u32>> = keys.iter().map(|key| self.places.get(&key.id).copied()).collect();
+        let is_here =
+            |at: &Option<u32>, key: &Key| at.is_some_and(|at| self.entries[at as usize].key == *key);
+        let here: Row<u64> =
+            keys.iter().zip(&places).filter(|(key, at)| is_here(at, key)).map(|(key, _)| key.id).collect();
+        here.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Identities of the blocks of an opened pool.

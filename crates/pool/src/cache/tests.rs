@@ -109,6 +109,79 @@ fn several_blocks_are_found_together_or_not_at_all() {
 }
 
 #[test]
+fn blocks_that_come_together_come_as_each_would() {
+    let (one_by_one, together) = (BlockCache::new(16 << 20), BlockCache::new(16 << 20));
+    let pool = origin(1);
+    // Some twice, some here already.
+    let numbers = [0..40_u64, 20..70, 5..6, 69..200];
+    for numbers in numbers {
+        let row =
+            || numbers.clone().chain(numbers.clone().take(3)).map(|n| block(&pool, n, bytes(n, 4096), None));
+        row().for_each(|fresh| one_by_one.insert(fresh));
+        together.insert_all(row());
+    }
+    let lie = Key { tag: 99, ..Key::nth(7, &pool) };
+    for cache in [&one_by_one, &together] {
+        cache.insert_all([
+            block(&pool, 300, bytes(1, 4096), Some(bytes(2, 8192))),
+            Fresh { key: lie, ..block(&pool, 7, bytes(9, 4096), None) },
+        ]);
+        assert!((0..200).filter(|n| *n != 7).all(|n| find(cache, &pool, n) == Some(bytes(n, 4096))));
+        assert_eq!(find(cache, &pool, 7), None, "a newer block has its identity");
+        assert_eq!(find(cache, &pool, 300), Some(bytes(2, 8192)), "the content, because it is wanted next");
+    }
+    assert_eq!(together.stats(), one_by_one.stats());
+}
+
+#[test]
+fn rows_that_push_each_other_out_leave_nothing_behind() {
+    for budget in [256 << 10, 2 << 20, 20 << 20] {
+        let below = Arc::new(Recorder::default());
+        let cache = BlockCache::new(budget);
+        let pool = origin(1);
+        pool.set_below(Some(below.clone()));
+        let mut random = Random(budget as u64);
+        let mut given = BTreeMap::new();
+        let memory = Bytes::from(vec![7; 64 << 10]);
+        for _ in 0..600 {
+            let (from, len) = (random.below(1500), random.below(70));
+            let row: Vec<Fresh<'_>> = (0..len)
+                .map(|n| {
+                    let n = if random.below(8) == 0 { random.below(1500) } else { from + n };
+                    let is_written = random.below(2) == 0;
+                    *given.entry(n).or_insert(0) += 1;
+                    match is_written {
+                        true => {
+                            Fresh { memory: Memory::Writer, ..block(&pool, n, memory.slice(..4096), None) }
+                        }
+                        false => block(&pool, n, bytes(7, 4096), None),
+                    }
+                })
+                .collect();
+            cache.insert_all(row);
+            assert!(cache.size() <= budget, "{} of {budget}", cache.size());
+            let keys: Vec<Key> =
+                (0..random.below(40)).map(|n| Key::nth(from + n * (1 + n % 2), &pool)).collect();
+            cache.forget(&keys);
+            assert!(keys.iter().all(|key| !cache.has(key)));
+            let n = random.below(1500);
+            assert!(find(&cache, &pool, n).is_none_or(|found| found == bytes(7, 4096)));
+        }
+        let here = (0..1600).filter(|n| cache.has(&Key::nth(*n, &pool))).count() as u64;
+        assert_eq!(cache.stats().hash_elements, here);
+        for stored in below.0.lock().iter() {
+            let n = (0..1600).find(|n| Key::nth(*n, &pool).dva == stored.dva).expect("a block that came in");
+            assert!(given.contains_key(&n));
+        }
+        cache.forget_all(&pool);
+        assert_eq!(cache.stats().hash_elements, 0);
+        assert_eq!(cache.ranks.lock().held.map(|held| held.charged + held.held + held.blocks), [0, 0]);
+        below.0.lock().clear();
+        assert!(memory.is_unique(), "nothing holds what was written");
+    }
+}
+
+#[test]
 fn pools_with_equal_addresses_never_mix_and_leave_alone() {
     let cache = BlockCache::new(16 << 20);
     // The same pool opened twice, and another one.

@@ -68,6 +68,19 @@ use flights::{Flights, Followed, Following, Turn as Flight, follow};
 pub use repair::{How, Repair, Turn, Turns};
 use trail::{Guilty, Trail};
 
+/// A block that was just written.
+#[derive(Clone, Debug)]
+pub struct WrittenBlock {
+    /// Its pointer.
+    pub bp: BlkPtr,
+    /// Which block it is.
+    pub at: Bookmark,
+    /// Its content. Like the next, it may be a slice of larger memory, which is not held for long.
+    pub content: Bytes,
+    /// What went to the devices, if it is at hand.
+    pub stored: Option<Bytes>,
+}
+
 /// Which block of the pool something is about: `zbookmark` to OpenZFS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
@@ -201,17 +214,21 @@ impl PoolIo {
         self.shared.auxiliaries.lock().clone()
     }
 
-    /// Puts a block that was just written into the cache: it is as good as read. `stored` are the bytes that went to the
-    /// devices, if they are at hand; both may be slices of larger memory, which is not held for long.
-    pub fn remember(&self, bp: &BlkPtr, at: Bookmark, content: Bytes, stored: Option<Bytes>) {
-        let is_metadata = Class::of(bp) == Class::Metadata;
-        let (stored, content) = match stored {
-            _ if !is_compressed(bp) => (Some(content), None),
-            // An indirect block is needed for the next read, data may never be.
-            Some(stored) => (Some(stored), is_metadata.then_some(content)),
-            None => (None, Some(content)),
-        };
-        self.shared.keep(bp, at, Access::Demand, stored, content, Memory::Writer);
+    /// Puts blocks that were just written into the cache: they are as good as read.
+    pub fn remember(&self, written: impl IntoIterator<Item = WrittenBlock>) {
+        let caching = self.shared.caching.load();
+        let fresh = written.into_iter().filter_map(|WrittenBlock { bp, at, content, stored }| {
+            let is_metadata = Class::of(&bp) == Class::Metadata;
+            let (stored, content) = match stored {
+                _ if !is_compressed(&bp) => (Some(content), None),
+                // An indirect block is needed for the next read, data may never be.
+                Some(stored) => (Some(stored), is_metadata.then_some(content)),
+                None => (None, Some(content)),
+            };
+            let caching = caching.get(&at.objset).copied().unwrap_or_default();
+            self.shared.fresh(&bp, at, caching, Access::Demand, (stored, content), Memory::Writer)
+        });
+        self.shared.cache.insert_all(fresh);
     }
 
     /// Takes a block out of the cache: it was freed, and nobody will ask for it.
@@ -487,14 +504,27 @@ impl Shared {
         content: Option<Bytes>,
         memory: Memory<'_>,
     ) {
-        let Some(key) = self.key(bp) else { return };
-        let class = Class::of(bp);
         let caching = self.caching.load().get(&at.objset).copied().unwrap_or_default();
-        if !caching.primary.wants(class == Class::Metadata) {
-            return;
+        if let Some(fresh) = self.fresh(bp, at, caching, access, (stored, content), memory) {
+            self.cache.insert(fresh);
         }
-        self.cache.insert(Fresh {
-            key,
+    }
+
+    /// A block for the cache, if its dataset wants that.
+    fn fresh<'a>(
+        &'a self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        caching: Caching,
+        access: Access,
+        (stored, content): (Option<Bytes>, Option<Bytes>),
+        memory: Memory<'a>,
+    ) -> Option<Fresh<'a>> {
+        let class = Class::of(bp);
+        let is_metadata = class == Class::Metadata;
+        caching.primary.wants(is_metadata).then_some(())?;
+        Some(Fresh {
+            key: self.key(bp)?,
             origin: &self.origin,
             class,
             // A block has at most 16 MiB.
@@ -504,11 +534,11 @@ impl Shared {
             level: bp.level(),
             objset: at.objset,
             access,
-            is_eligible: caching.secondary.wants(class == Class::Metadata),
+            is_eligible: caching.secondary.wants(is_metadata),
             stored,
             content,
             memory,
-        });
+        })
     }
 }
 
