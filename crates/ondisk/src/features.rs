@@ -56,6 +56,23 @@ impl Feature {
     }
 }
 
+/// What pools that are created here have enabled, by guid (docs/format/features.md, "Recommended set"), dependencies first.
+pub const CREATED_WITH: &[&str] = &[
+    "com.delphix:async_destroy",
+    "com.delphix:empty_bpobj",
+    "org.illumos:lz4_compress",
+    "com.delphix:spacemap_histogram",
+    "com.delphix:enabled_txg",
+    "com.delphix:hole_birth",
+    "com.delphix:spacemap_v2",
+    "com.delphix:extensible_dataset",
+    "com.delphix:embedded_data",
+    "org.open-zfs:large_blocks",
+    "com.delphix:bookmarks",
+    "org.zfsonlinux:allocation_classes",
+    "org.freebsd:zstd_compress",
+];
+
 const EXTENSIBLE: &str = "com.delphix:extensible_dataset";
 const BOOKMARKS: &str = "com.delphix:bookmarks";
 const BOOKMARK_V2: &str = "com.datto:bookmark_v2";

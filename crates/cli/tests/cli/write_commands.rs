@@ -184,3 +184,16 @@ fn a_pool_leaves_and_comes_back_and_its_history_tells() {
     }
     fixtures::zdb_check(&[], lab.cwd(), "pond").unwrap();
 }
+
+/// A pool that was just made lacks nothing (see the transcript).
+#[test]
+fn only_a_pool_that_lacks_a_feature_of_new_ones_says_so() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 64M -o feature@bookmarks=disabled tank {}/a", lab.cwd().display()))
+        .ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(status.contains("features are not enabled on the pool"), "{status}");
+    lab.run("zpool set feature@bookmarks=enabled tank").ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(!status.contains("status:"), "{status}");
+}

@@ -5,10 +5,9 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use ondisk::features::Feature;
+use ondisk::features::{CREATED_WITH, Feature};
 
 use super::spec::SpecError;
-use crate::mos::features::CREATED_WITH;
 
 /// Where files of feature names are, as OpenZFS has them.
 const DIRECTORIES: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];

@@ -4,6 +4,8 @@
 //! the questions below is OpenZFS's, and so are the sentences: people search for them, and scripts match
 //! them.
 
+use ondisk::features::CREATED_WITH;
+
 use super::{PoolStatus, VdevStatus};
 use crate::{
     Pool,
@@ -130,16 +132,11 @@ pub(super) fn of_pool(status: &PoolStatus, pool: &Pool, resilvering: bool) -> Op
     of_devices(status).or_else(|| lacks_features(pool.features(), pool).then_some(Problem::FeaturesDisabled))
 }
 
-/// Whether features are not enabled that an upgrade would enable. A pool with a `compatibility` property
-/// lacks what its administrator chose to lack.
+/// Whether features are not enabled that a pool created here has. A pool with a `compatibility` property lacks what its
+/// administrator chose to lack.
 fn lacks_features(enabled: &[FeatureState], pool: &Pool) -> bool {
     let chosen = pool.config().str("compatibility").is_some_and(|set| set != "off");
-    !chosen
-        && ondisk::features::FEATURES.iter().any(|feature| {
-            // Never enabled by an upgrade alone.
-            let optional = feature.guid == "com.klarasystems:dynamic_gang_header";
-            !optional && enabled.iter().all(|known| known.guid != feature.guid)
-        })
+    !chosen && CREATED_WITH.iter().any(|guid| enabled.iter().all(|known| known.guid != *guid))
 }
 
 impl Problem {

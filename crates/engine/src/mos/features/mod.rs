@@ -14,23 +14,6 @@ pub use self::writing::refusal;
 use super::{DIRECTORY, inconsistent, zap};
 use crate::{EngineError, dmu::MutSet, policy::Traits};
 
-/// What we enable in pools we create, by guid (docs/format/features.md, "Recommended set"), dependencies first.
-pub const CREATED_WITH: &[&str] = &[
-    "com.delphix:async_destroy",
-    "com.delphix:empty_bpobj",
-    "org.illumos:lz4_compress",
-    "com.delphix:spacemap_histogram",
-    ENABLED_TXG,
-    "com.delphix:hole_birth",
-    "com.delphix:spacemap_v2",
-    "com.delphix:extensible_dataset",
-    "com.delphix:embedded_data",
-    "org.open-zfs:large_blocks",
-    "com.delphix:bookmarks",
-    "org.zfsonlinux:allocation_classes",
-    "org.freebsd:zstd_compress",
-];
-
 /// Features that are active from the moment they are enabled: they change what is written everywhere.
 const ACTIVE_AT_ONCE: [&str; 5] = [
     "org.illumos:lz4_compress",

@@ -1,3 +1,5 @@
+use ondisk::features::CREATED_WITH;
+
 use super::*;
 use crate::mos::testing::{World, fresh};
 

@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn all_we_enable_can_be_written() {
-        for guid in super::super::CREATED_WITH {
+        for guid in ondisk::features::CREATED_WITH {
             assert_eq!(refusal(guid), None, "{guid}");
         }
     }
