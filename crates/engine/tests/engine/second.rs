@@ -17,6 +17,10 @@ use crate::support::{POOL, Running, World, content, data};
 /// Four times the cache of these pools: most of it has to leave.
 const SIZE: u64 = 64 << 20;
 
+/// Blocks that the device has at least after two readings of a volume of 4096: which ones leave memory before they were
+/// written there hangs on the order in which they come and on the hash of their names, so this is well below what is seen.
+const MANY: u64 = 2300;
+
 /// Waits until nothing more is written to cache devices.
 async fn settle(running: &Running) {
     let mut before = u64::MAX;
@@ -83,8 +87,8 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
     read_slowly(&running, &*volume, &twin).await;
     read_slowly(&running, &*volume, &twin).await;
     let stats = running.engine.second().stats();
-    assert!(stats.l2_bufs > 2500 && stats.l2_hits > 1000 && stats.l2_cksum_bad == 0, "{stats:?}");
-    assert!(stats.l2_log_blk_count > 25 && stats.l2_bufc_data_asize > 2500 * 16384, "{stats:?}");
+    assert!(stats.l2_bufs > MANY && stats.l2_hits > 1000 && stats.l2_cksum_bad == 0, "{stats:?}");
+    assert!(stats.l2_log_blk_count > 25 && stats.l2_bufc_data_asize > MANY * 16384, "{stats:?}");
     let (held, log_blocks) = (stats.l2_bufs, stats.l2_log_blk_count);
 
     // The power goes; what the device has is found again, and read.
@@ -105,7 +109,11 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
     let volume = running.engine.volume(&name).await.unwrap();
     read_slowly(&running, &*volume, &twin).await;
     let stats = second.stats();
-    assert!(stats.l2_hits > 2500 && stats.l2_cksum_bad == 0, "{stats:?}");
+    // How many blocks had left memory hangs on the order in which they came; each that was found again is a hit.
+    assert!(
+        stats.l2_hits * 100 >= recovered.blocks * 98 && stats.l2_cksum_bad == 0,
+        "{stats:?}, {recovered}"
+    );
 
     // Gone in the middle of it, and back.
     running.disks[1].vanish();
