@@ -46,6 +46,28 @@ impl Landing {
         }
     }
 
+    /// What is to be filled, where that is initialised memory; [`advance`](Self::advance) is to follow.
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Recycled(buf, filled) => buf.get_mut(*filled..),
+            Memory::Exact(_) => None,
+        }
+    }
+
+    /// `count` bytes were put into the [`room`](Self::room).
+    ///
+    /// # Panics
+    /// If it has less.
+    pub(crate) fn advance(&mut self, count: usize) {
+        match &mut self.memory {
+            Memory::Recycled(buf, filled) => {
+                assert!(count <= buf.len() - *filled, "more than there is room for");
+                *filled += count;
+            }
+            Memory::Exact(_) => panic!("more than there is room for"),
+        }
+    }
+
     /// What has arrived, to be shared.
     #[must_use]
     pub fn freeze(self) -> Bytes {
@@ -79,10 +101,7 @@ unsafe impl BufMut for Landing {
 
     unsafe fn advance_mut(&mut self, count: usize) {
         match &mut self.memory {
-            Memory::Recycled(buf, filled) => {
-                assert!(count <= buf.len() - *filled, "more than there is room for");
-                *filled += count;
-            }
+            Memory::Recycled(..) => self.advance(count),
             // SAFETY: the caller's promise, and `BytesMut` checks its capacity.
             Memory::Exact(bytes) => unsafe { bytes.advance_mut(count) },
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   socket ─▶ head of the stream: headers, and data as it happens to come along
-//!      │            └─copied─▶ data segment: a buffer of its own, of exactly its length ─▶ PDU
+//!      │            └─copied─▶ data segment: memory of its own, for each block of the volume ─▶ PDU
 //!      └── much of a segment is missing: straight there ─▶┘
 //! ```
 //!
@@ -13,8 +13,8 @@
 //! Most connections carry reads, or nothing for long, and need room for headers only. One whose client writes much at once
 //! gets more as long as that lasts: each turn of the connection costs a read from the socket and an answer to it.
 
-use bytes::{Buf as _, BufMut, Bytes, BytesMut, buf::Limit};
-use disk::Landing;
+use bytes::{Buf as _, BytesMut};
+use disk::{Landed, Landings, Place, Site};
 
 use crate::pdu::{Fatal, Framing, Head, Header};
 
@@ -34,7 +34,7 @@ const PATIENCE: u32 = 64;
 #[derive(Debug)]
 struct Coming {
     head: Head,
-    data: Landing,
+    data: Landings,
 }
 
 /// The receiving side of a connection in the full feature phase.
@@ -67,20 +67,19 @@ impl From<BytesMut> for Inbox {
 }
 
 impl Inbox {
-    /// Where the next bytes from the socket go, and how many at most.
-    pub fn place(&mut self) -> Limit<&mut (dyn BufMut + Send)> {
+    /// Where the next bytes from the socket go.
+    pub fn place(&mut self) -> Place<'_> {
         self.fit();
         match &mut self.coming {
-            Some(Coming { head, data })
-                if self.heads.is_empty() && head.missing(data) >= self.room / DIRECT_PART =>
+            Some(Coming { data, .. })
+                if self.heads.is_empty() && data.missing() >= self.room / DIRECT_PART =>
             {
-                let missing = head.missing(data);
-                (data as &mut (dyn BufMut + Send)).limit(missing)
+                data.place()
             }
             _ => {
                 let room = self.room.saturating_sub(self.heads.len()).max(1);
                 self.heads.reserve(room);
-                (&mut self.heads as &mut (dyn BufMut + Send)).limit(room)
+                Place::one(&mut self.heads, room)
             }
         }
     }
@@ -136,39 +135,48 @@ impl Inbox {
         self.read = Some(self.heads.len());
     }
 
-    /// The next PDU that is there whole, and its data without padding. Digests are checked here.
+    /// The next PDU that is there whole, and its data without padding. Digests are checked here. `site` knows of a header
+    /// where in a volume its data will go: that of different blocks comes in different pieces.
     ///
     /// # Errors
     /// The stream cannot be followed any further.
-    pub fn next(&mut self, framing: &Framing) -> Result<Option<(Header, Bytes)>, Fatal> {
-        let next = self.take(framing)?;
+    pub fn next(
+        &mut self,
+        framing: &Framing,
+        site: impl FnOnce(&Header) -> Option<Site>,
+    ) -> Result<Option<(Header, Landed)>, Fatal> {
+        let next = self.take(framing, site)?;
         self.is_starved = next.is_none();
         Ok(next)
     }
 
-    fn take(&mut self, framing: &Framing) -> Result<Option<(Header, Bytes)>, Fatal> {
+    fn take(
+        &mut self,
+        framing: &Framing,
+        site: impl FnOnce(&Header) -> Option<Site>,
+    ) -> Result<Option<(Header, Landed)>, Fatal> {
         let mut coming = match self.coming.take() {
             Some(coming) => coming,
             None => {
                 let Some(head) = framing.head(&self.heads)? else { return Ok(None) };
                 self.heads.advance(head.len);
                 if head.data_len == 0 {
-                    return Ok(Some((head.header, Bytes::new())));
+                    return Ok(Some((head.header, Landed::new())));
                 }
                 self.longest = self.longest.max(head.data_len);
-                Coming { head, data: Landing::new(head.data_len) }
+                let site = site(&head.header);
+                Coming { head, data: Landings::new(head.data_len, site) }
             }
         };
         let Coming { head, data } = &mut coming;
-        let here = head.missing(data).min(self.heads.len());
-        data.put_slice(self.heads.get(..here).unwrap_or_default());
+        let here = data.take_from(&self.heads);
         self.heads.advance(here);
         let tail = self.heads.get(..head.tail_len());
-        let Some(tail) = tail.filter(|_| head.missing(data) == 0) else {
+        let Some(tail) = tail.filter(|_| data.missing() == 0) else {
             self.coming = Some(coming);
             return Ok(None);
         };
-        head.check(data, tail)?;
+        head.check(data.parts(), tail)?;
         self.heads.advance(head.tail_len());
         let Coming { head, data } = coming;
         Ok(Some((head.header, data.freeze())))
@@ -177,13 +185,22 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::pdu::{Outbox, op};
+
+    fn anywhere(_: &Header) -> Option<Site> {
+        None
+    }
 
     /// However the stream is cut, and wherever it is put, the same PDUs come out.
     #[test]
     fn a_stream_is_the_same_pdus_however_it_arrives() {
-        for digests in [false, true] {
+        let blocks = |_: &Header| Some(Site { offset: 3 * 512, block: 8192 });
+        for (digests, site, expected) in
+            [(false, anywhere as fn(&Header) -> Option<Site>, 7), (true, blocks, 33)]
+        {
             let mut out = Outbox::default();
             (out.header_digest, out.data_digest) = (digests, digests);
             let lengths = [0, 1, 512, 8192, 3, 0, 100_001, 65_536, 40_000, 0];
@@ -198,38 +215,35 @@ mod tests {
             let wire = out.drain();
             let framing = Framing { header_digest: digests, data_digest: digests, data_max: 1 << 20 };
             for step in [1, 47, 48, 4096, 33_000, wire.len()] {
-                let (mut inbox, mut rest, mut number) = (Inbox::default(), wire.as_slice(), 0);
+                let (mut inbox, mut rest, mut number, mut pieces) = (Inbox::default(), wire.as_slice(), 0, 0);
                 while !rest.is_empty() {
-                    let mut place = inbox.place();
-                    let take = rest.len().min(step).min(place.remaining_mut());
-                    place.put_slice(&rest[..take]);
-                    rest = &rest[take..];
+                    let taken = inbox.place().put(&rest[..rest.len().min(step)]);
+                    rest = &rest[taken..];
                     inbox.received();
-                    while let Some((header, data)) = inbox.next(&framing).unwrap() {
+                    while let Some((header, data)) = inbox.next(&framing, site).unwrap() {
                         assert_eq!(header.itt(), number as u32);
-                        assert!(data == content(number, lengths[number]), "{number} at {step}");
+                        assert!(data.concat() == content(number, lengths[number]), "{number} at {step}");
+                        pieces += data.len();
                         number += 1;
                     }
                     assert!(inbox.capacity() < 256 << 10, "{}", inbox.capacity());
                 }
-                assert_eq!(number, lengths.len());
+                assert_eq!((number, pieces), (lengths.len(), expected));
             }
         }
     }
 
     /// Feeds all of the stream, as much at once as there is room for: the most there was room for, and what came out.
-    fn feed(inbox: &mut Inbox, mut wire: &[u8]) -> (usize, Vec<Bytes>) {
+    fn feed(inbox: &mut Inbox, mut wire: &[u8]) -> (usize, Vec<Vec<u8>>) {
         let framing = Framing { data_max: 1 << 20, ..Framing::default() };
         let (mut most, mut came) = (0, Vec::new());
         while !wire.is_empty() {
-            let mut place = inbox.place();
-            most = most.max(place.remaining_mut());
-            let take = wire.len().min(place.remaining_mut());
-            place.put_slice(&wire[..take]);
-            wire = &wire[take..];
+            let taken = inbox.place().put(wire);
+            most = most.max(taken);
+            wire = &wire[taken..];
             inbox.received();
-            while let Some((_, data)) = inbox.next(&framing).unwrap() {
-                came.push(data);
+            while let Some((_, data)) = inbox.next(&framing, anywhere).unwrap() {
+                came.push(data.concat());
             }
         }
         (most, came)
@@ -245,7 +259,7 @@ mod tests {
     fn there_is_more_room_while_much_comes_at_once() {
         let mut inbox = Inbox::default();
         let small = wire(1, 0);
-        assert_eq!(feed(&mut inbox, &small), (HEADS, vec![Bytes::new()]));
+        assert_eq!(feed(&mut inbox, &small), (small.len(), vec![Vec::new()]));
         for _ in 0..2 {
             let (most, came) = feed(&mut inbox, &wire(64, 8192));
             assert!(most > 3 * HEADS, "{most}");
@@ -275,13 +289,11 @@ mod tests {
         let mut rest = &stream[..];
         while !rest.is_empty() {
             let is_direct = inbox.coming.is_some() && inbox.heads.is_empty();
-            let mut place = inbox.place();
-            let take = rest.len().min(place.remaining_mut());
-            place.put_slice(&rest[..take]);
-            to_heads += if is_direct { 0 } else { take };
-            rest = &rest[take..];
+            let taken = inbox.place().put(rest);
+            to_heads += if is_direct { 0 } else { taken };
+            rest = &rest[taken..];
             inbox.received();
-            while inbox.next(&framing).unwrap().is_some() {}
+            while inbox.next(&framing, |_| Some(Site { offset: 0, block: 8192 })).unwrap().is_some() {}
         }
         assert!(to_heads <= HEADS + 40 * HEADS_MIN, "{to_heads}");
         // Many short ones get more again.
@@ -302,8 +314,10 @@ mod tests {
         out.push(Header::new(op::DATA_OUT), &[7; 8192]);
         let mut inbox = Inbox::default();
         inbox.extend(&out.drain());
-        let (_, data) = inbox.next(&Framing { data_max: 1 << 20, ..Framing::default() }).unwrap().unwrap();
-        assert_eq!((data.len(), data.as_ptr().addr() % disk::IoBuf::ALIGN), (8192, 0));
+        let framing = Framing { data_max: 1 << 20, ..Framing::default() };
+        let (_, data) = inbox.next(&framing, |_| Some(Site { offset: 4096, block: 4096 })).unwrap().unwrap();
+        assert_eq!(data.iter().map(Bytes::len).collect::<Vec<_>>(), [4096, 4096]);
+        assert!(data.iter().all(|piece| piece.as_ptr().addr() % disk::IoBuf::ALIGN == 0));
     }
 
     #[test]
@@ -317,6 +331,6 @@ mod tests {
         wire[last] ^= 1;
         let mut inbox = Inbox::default();
         inbox.extend(&wire);
-        assert!(matches!(inbox.next(&framing), Err(Fatal::Digest("data"))));
+        assert!(matches!(inbox.next(&framing, anywhere), Err(Fatal::Digest("data"))));
     }
 }

@@ -204,18 +204,18 @@ impl Head {
         padding.saturating_add(if self.has_digest { 4 } else { 0 })
     }
 
-    /// Bytes that `data` lacks.
-    pub(crate) fn missing(&self, data: &[u8]) -> usize {
-        self.data_len.saturating_sub(data.len())
-    }
-
-    /// Compares the digest of `data` and its padding with the one in `tail`.
-    pub(crate) fn check(&self, data: &[u8], tail: &[u8]) -> Result<(), Fatal> {
+    /// Compares the digest of the data, which is in these parts, and its padding with the one in `tail`.
+    pub(crate) fn check<'a>(
+        &self,
+        parts: impl IntoIterator<Item = &'a [u8]>,
+        tail: &'a [u8],
+    ) -> Result<(), Fatal> {
         if !self.has_digest {
             return Ok(());
         }
         let padding = tail.len().saturating_sub(4);
-        let sum = crc32c::crc32c_append(crc32c::crc32c(data), tail.get(..padding).unwrap_or(&[]));
+        let parts = parts.into_iter().chain(tail.get(..padding));
+        let sum = parts.fold(0, crc32c::crc32c_append);
         if digest_at(tail, padding) == Some(sum) { Ok(()) } else { Err(Fatal::Digest("data")) }
     }
 }
@@ -250,7 +250,7 @@ impl Framing {
         let (Some(data), Some(tail)) = (buf.get(head.len..data_end), buf.get(data_end..total)) else {
             return Ok(Frame::Partial);
         };
-        head.check(data, tail)?;
+        head.check([data], tail)?;
         Ok(Frame::Whole { header: head.header, data_at: head.len, data_len: head.data_len, total })
     }
 }

@@ -20,6 +20,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use scsi::Response;
 use tokio::{
@@ -374,15 +375,23 @@ impl Driver {
             }
             // What was left because the outbox was full comes before anything new.
             if self.inbox.is_starved() {
-                let mut place = self.inbox.place();
-                let read = pin!(self.stream.read_buf(&mut place)).poll(cx);
-                if ready!(read)? == 0 {
+                if ready!(read(&mut self.stream, self.inbox.place(), cx))? == 0 {
                     return Poll::Ready(Err(Ended::Closed));
                 }
                 self.inbox.received();
                 self.heard = true;
             }
             self.session.handle_bytes(&mut self.inbox)?;
+        }
+    }
+}
+
+/// Receives what is there, as far as there is room; 0 at the end.
+fn read(stream: &mut TcpStream, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    match place {
+        Place::One(mut buffer) => pin!(stream.read_buf(&mut buffer)).poll(cx),
+        Place::Row(row) => {
+            row.poll_fill(cx, |cx| stream.poll_read_ready(cx), |slices| stream.try_read_vectored(slices))
         }
     }
 }

@@ -32,6 +32,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use disk::{Landed, Site};
 use memory::{Gate, Member};
 use scsi::{Begin, Neighbours, NexusId, Response, Sense};
 use smallvec::SmallVec;
@@ -107,7 +108,7 @@ pub struct Session {
     resetting: usize,
     waits: Vec<Wait>,
     /// Requests that came before their turn, by CmdSN.
-    early: BTreeMap<u32, (Header, Bytes)>,
+    early: BTreeMap<u32, (Header, Landed)>,
     /// Room for Data-Out, and for what goes the other way: each waits for its own turn.
     coming: Member,
     going: Member,
@@ -298,7 +299,7 @@ impl Session {
     /// Takes every whole PDU out of `inbox`, until the outbox is full.
     pub fn handle_bytes(&mut self, inbox: &mut Inbox) -> Result<(), Fatal> {
         while self.wants_input()
-            && let Some((header, data)) = inbox.next(&self.framing)?
+            && let Some((header, data)) = inbox.next(&self.framing, |header| self.site(header))?
         {
             self.receive(header, data)?;
         }
@@ -343,7 +344,7 @@ impl Session {
 
     // ---- receiving ----
 
-    fn receive(&mut self, header: Header, data: Bytes) -> Result<(), Fatal> {
+    fn receive(&mut self, header: Header, data: Landed) -> Result<(), Fatal> {
         match header.opcode() {
             op::DATA_OUT => return self.data_out(&header, data),
             op::SNACK => {
@@ -379,19 +380,36 @@ impl Session {
         Ok(())
     }
 
-    fn dispatch(&mut self, header: &Header, data: Bytes) -> Result<(), Fatal> {
+    fn dispatch(&mut self, header: &Header, data: Landed) -> Result<(), Fatal> {
+        let text = data.first().map_or(&[][..], |bytes| bytes);
         match header.opcode() {
             op::COMMAND if self.target.is_some() => self.command(header, data),
             op::TASK_MANAGEMENT if self.target.is_some() => self.task_management(header),
             op::COMMAND | op::TASK_MANAGEMENT => self.reject(header, reject::PROTOCOL_ERROR),
-            op::NOP_OUT => self.nop(header, &data),
-            op::TEXT => self.text(header, &data),
+            op::NOP_OUT => self.nop(header, text),
+            op::TEXT => self.text(header, text),
             _ => self.logout(header),
         }
         Ok(())
     }
 
-    fn command(&mut self, header: &Header, data: Bytes) {
+    /// Where in a volume the data behind this header goes, if it is to be written as it comes.
+    fn site(&self, header: &Header) -> Option<Site> {
+        match header.opcode() {
+            op::COMMAND => {
+                let (unit, _) = self.unit(header.lun())?;
+                let (offset, block) = unit.written_from(&header.cdb())?;
+                Some(Site { offset, block })
+            }
+            op::DATA_OUT => {
+                let site = self.tasks.get(&header.itt())?.site?;
+                Some(Site { offset: site.offset.saturating_add(u64::from(header.offset())), ..site })
+            }
+            _ => None,
+        }
+    }
+
+    fn command(&mut self, header: &Header, data: Landed) {
         let mut ask = Ask::new(header);
         if self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed()) {
             self.attach();
@@ -403,10 +421,11 @@ impl Session {
             return self.reject(header, reject::TOO_MANY_IMMEDIATE);
         }
         self.counters.commands.fetch_add(1, Ordering::Relaxed);
-        self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let immediate = data.iter().map(Bytes::len).sum::<usize>();
+        self.counters.bytes_in.fetch_add(immediate as u64, Ordering::Relaxed);
         let more = !header.is_final(); // unsolicited Data-Out follows
         let burst = self.params.first_burst.min(ask.expected);
-        let immediate = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let immediate = u32::try_from(immediate).unwrap_or(u32::MAX);
         let may_carry = ask.write && self.params.immediate_data && immediate <= burst;
         let may_follow = ask.write && !self.params.initial_r2t;
         let misplaced = (immediate > 0 && !may_carry) || (more && !may_follow);
@@ -444,6 +463,7 @@ impl Session {
                 (task.opcode, task.since) = (cdb[0], Some(Instant::now()));
                 task.unasked = immediate;
                 self.unasked = self.unasked.saturating_add(u64::from(immediate));
+                task.site = self.site(header);
                 task.keep(data);
                 let itt = ask.itt;
                 self.insert(task);

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use block::{Segment, Segments};
 use bytes::Bytes;
+use disk::{Landed, Site};
 use scsi::{Cancel, Job, Response};
 use tokio::time::Instant;
 
@@ -80,6 +81,8 @@ pub(crate) struct Task {
     /// Data-Out received, the excess included.
     pub(crate) received: u32,
     pub(crate) data: Segments,
+    /// Where it will be written, if it is as it comes.
+    pub(crate) site: Option<Site>,
     pub(crate) data_sn: u32,
     /// R2Ts sent.
     pub(crate) r2t_sn: u32,
@@ -113,6 +116,7 @@ impl Task {
             needs,
             received: 0,
             data: Segments::new(),
+            site: None,
             data_sn: 0,
             r2t_sn: 0,
             unasked: 0,
@@ -131,19 +135,22 @@ impl Task {
     }
 
     /// Keeps data that the command PDU carried, or that arrived in order.
-    pub(crate) fn keep(&mut self, mut data: Bytes) {
-        let room = self.needs.saturating_sub(self.received) as usize;
-        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        self.received = self.received.saturating_add(len);
-        data.truncate(room);
-        if !data.is_empty() {
-            self.data.push(Segment::Data(data));
+    pub(crate) fn keep(&mut self, data: Landed) {
+        for mut piece in data {
+            let room = self.needs.saturating_sub(self.received) as usize;
+            let len = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            self.received = self.received.saturating_add(len);
+            piece.truncate(room);
+            if !piece.is_empty() {
+                self.data.push(Segment::Data(piece));
+            }
         }
     }
 
     /// A Data-Out PDU. True when its sequence is complete.
-    pub(crate) fn data_out(&mut self, header: &Header, data: Bytes) -> Result<bool, OutOfOrder> {
-        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    pub(crate) fn data_out(&mut self, header: &Header, data: Landed) -> Result<bool, OutOfOrder> {
+        let len = data.iter().map(Bytes::len).sum::<usize>();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
         let ttt = header.word20();
         let end = header.offset().checked_add(len).ok_or(OutOfOrder)?;
         let in_order = header.data_sn() == self.data_sn && header.offset() == self.received;

@@ -40,6 +40,7 @@ mod session;
 mod stats;
 mod tls;
 mod transmission;
+mod wire;
 
 pub use error::{NbdError, ProtocolError};
 pub use export::{Export, ExportEntry, Exports, Registry, RegistryError};

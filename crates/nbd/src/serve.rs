@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Extent, Quiet, Segment, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Extent, Quiet, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::Gate;
 use tokio::{
@@ -42,6 +42,7 @@ use crate::{
     stats::{ConnectionInfo, Counters, Published},
     tls::Tls,
     transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
+    wire::Wire,
 };
 
 /// Replies are sent when this much waits, in bytes, though more requests could be answered first: the
@@ -290,7 +291,7 @@ enum End {
 
 async fn connection_task<S>(guard: Registered, mut stream: S, mut stop: watch::Receiver<bool>)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
+    S: Wire,
 {
     let shared = &guard.shared;
     let exports = Arc::clone(&shared.exports);
@@ -336,7 +337,7 @@ async fn converse<S>(
     greeted: Result<Option<Request>, End>,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
+    S: Wire,
 {
     let (shared, connection) = (&guard.shared, &guard.connection);
     let peer = connection.peer.as_str();
@@ -403,7 +404,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
 /// Haggles until the client chose an export; the first request may have come in the same bytes.
 async fn handshake<S>(stream: &mut S, session: &mut Session) -> Result<Option<Request>, End>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Wire,
 {
     loop {
         let request = session.poll_request().map_err(End::Protocol)?;
@@ -420,7 +421,7 @@ where
             Phase::Handshake | Phase::Transmission => {}
         }
         if session.wants_bytes() {
-            match stream.read_buf(&mut session.receive()).await.map_err(End::Lost)? {
+            match poll_fn(|cx| stream.poll_receive(session.receive(), cx)).await.map_err(End::Lost)? {
                 0 => return Err(End::Left),
                 n => session.received(n),
             }
@@ -507,11 +508,7 @@ fn begin(volume: &dyn BlockVolume, op: Op) -> Operation<'_> {
         Op::BlockStatus { offset, len, max_extents } => {
             Operation::Extents(volume.extents(offset, len, max_extents))
         }
-        Op::Write { offset, data, durability } => {
-            let mut segments = Segments::new();
-            segments.push(Segment::Data(data));
-            Operation::Unit(volume.write(offset, segments, durability))
-        }
+        Op::Write { offset, data, durability } => Operation::Unit(volume.write(offset, data, durability)),
         Op::WriteZeroes { offset, len, allocate, durability } => {
             Operation::Unit(volume.write_zeroes(offset, len, allocate, durability))
         }
@@ -554,7 +551,7 @@ struct Pump<'a, 'v, S> {
     unflushed: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
+impl<S: Wire> Pump<'_, '_, S> {
     /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
@@ -604,12 +601,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<'_, '_, S> {
             if !self.session.wants_bytes() {
                 return Poll::Pending;
             }
-            let received = {
-                let mut place = self.session.receive();
-                let mut reading = pin!(self.stream.read_buf(&mut place));
-                reading.as_mut().poll(cx)
-            };
-            match received {
+            match self.stream.poll_receive(self.session.receive(), cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => {
                     self.session.leave();

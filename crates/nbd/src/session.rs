@@ -10,7 +10,7 @@
 //! in flight and what still waits to be sent. Until then nothing is read, and the client's own socket fills up; its
 //! turn comes ([`Session::poll_turn`]). One request may exceed the connection's limits.
 //!
-//! Write payloads land in a buffer of their own of exactly their length; large ones straight from the socket.
+//! Write payloads land in memory of their own, for each block of the volume; large ones straight from the socket.
 
 use std::{
     fmt,
@@ -20,8 +20,8 @@ use std::{
 };
 
 use block::{Durability, Segment, Segments};
-use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
-use disk::Landing;
+use bytes::{Buf, BufMut as _, Bytes, BytesMut};
+use disk::{Landings, Place, Site};
 use memory::{Gate, Member};
 
 use crate::{
@@ -84,7 +84,7 @@ enum State {
 #[derive(Debug)]
 enum Incoming {
     /// Of a write that will be served.
-    Payload { offset: u64, durability: Durability, tag: Tag, data: Landing, missing: usize },
+    Payload { offset: u64, durability: Durability, tag: Tag, data: Landings },
     /// Of a request that was refused; the answer follows the last byte.
     Drain { missing: u64, tag: Tag, error: NbdError },
 }
@@ -180,15 +180,15 @@ impl Session {
     }
 
     /// Where the next bytes from the socket go, and how many at most.
-    pub fn receive(&mut self) -> Limit<&mut (dyn BufMut + Send)> {
+    pub fn receive(&mut self) -> Place<'_> {
         match &mut self.incoming {
-            Some(Incoming::Payload { data, missing, .. }) if *missing >= DIRECT && self.rx.is_empty() => {
-                (data as &mut (dyn BufMut + Send)).limit(*missing)
+            Some(Incoming::Payload { data, .. }) if data.missing() >= DIRECT && self.rx.is_empty() => {
+                data.place()
             }
             _ => {
                 let room = RX.saturating_sub(self.rx.len());
                 self.rx.reserve(room);
-                (&mut self.rx as &mut (dyn BufMut + Send)).limit(room)
+                Place::one(&mut self.rx, room)
             }
         }
     }
@@ -205,9 +205,7 @@ impl Session {
         if !self.wants_bytes() {
             return 0;
         }
-        let mut place = self.receive();
-        let take = bytes.len().min(place.remaining_mut());
-        place.put_slice(bytes.get(..take).unwrap_or_default());
+        let take = self.receive().put(bytes);
         self.received(take);
         take
     }
@@ -317,8 +315,9 @@ impl Session {
             Verdict::Receive { offset, len, durability, tag } => {
                 // Charged from here on: the buffer exists before the request does.
                 self.charged = self.charged.saturating_add(tag.charge);
-                let data = Landing::new(len);
-                self.incoming = Some(Incoming::Payload { offset, durability, tag, data, missing: len });
+                let block = self.export.as_ref().map_or(0, |export| export.volume.geometry().block);
+                let data = Landings::new(len, Some(Site { offset, block }));
+                self.incoming = Some(Incoming::Payload { offset, durability, tag, data });
             }
         }
         None
@@ -342,20 +341,16 @@ impl Session {
                 }
                 None
             }
-            Incoming::Payload { offset, durability, mut tag, mut data, .. } => {
-                // The tag knows the whole length; what was received directly is in `data` already.
-                let missing = tag.charge.saturating_sub(data.len());
-                let take = missing.min(self.rx.len());
-                data.put_slice(self.rx.get(..take).unwrap_or_default());
+            Incoming::Payload { offset, durability, tag, mut data } => {
+                let take = data.take_from(&self.rx);
                 self.rx.advance(take);
-                let missing = missing.saturating_sub(take);
-                if missing > 0 {
-                    self.incoming = Some(Incoming::Payload { offset, durability, tag, data, missing });
+                if data.missing() > 0 {
+                    self.incoming = Some(Incoming::Payload { offset, durability, tag, data });
                     return None;
                 }
                 self.charged = self.charged.saturating_sub(tag.charge);
-                tag.charge = data.len();
-                let op = Op::Write { offset, data: data.freeze(), durability };
+                let data = data.freeze().into_iter().map(Segment::Data).collect();
+                let op = Op::Write { offset, data, durability };
                 Some(self.hand_out(Request { op, tag }))
             }
         }
@@ -367,7 +362,8 @@ impl Session {
         let counter = match &request.op {
             Op::Read { .. } => &mut self.counters.reads,
             Op::Write { data, .. } => {
-                self.counters.write_bytes = self.counters.write_bytes.saturating_add(data.len() as u64);
+                let len: usize = data.iter().map(Segment::len).sum();
+                self.counters.write_bytes = self.counters.write_bytes.saturating_add(len as u64);
                 &mut self.counters.writes
             }
             Op::Flush => &mut self.counters.flushes,

@@ -10,7 +10,7 @@
 //! Facts: NBD `doc/proto.md`, "Transmission phase"; extended headers: its `extension-ext-header` branch.
 
 use block::{Asked, Durability, Extent, Segment, Segments};
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, BufMut};
 use smallvec::SmallVec;
 
 use crate::{
@@ -74,7 +74,7 @@ pub enum Op {
     /// At most [`MAX_PAYLOAD`] bytes.
     Read { offset: u64, len: usize },
     /// The payload has arrived whole.
-    Write { offset: u64, data: Bytes, durability: Durability },
+    Write { offset: u64, data: Segments, durability: Durability },
     /// `allocate`: the range keeps its space (`NO_HOLE`).
     WriteZeroes { offset: u64, len: u64, allocate: bool, durability: Durability },
     /// Advisory.

@@ -94,6 +94,11 @@ fn lba16(c: &[u8; 16]) -> u64 {
 }
 
 /// LBA and length of the 6-, 10-, 12- and 16-byte forms; the top three bits of an opcode tell which.
+/// First logical block that a command writes with its Data-Out as it comes.
+pub(crate) fn written_from(c: &[u8; 16]) -> Option<u64> {
+    matches!(c[0], 0x0a | 0x2a | 0x8a | 0xaa | 0x2e | 0x8e | 0xae).then(|| run(c).lba)
+}
+
 fn run(c: &[u8; 16]) -> Run {
     match c[0] >> 5 {
         0 => {

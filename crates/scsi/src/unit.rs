@@ -11,7 +11,7 @@ use std::sync::{
 use block::{BlockVolume, Geometry, Keeper, Segments};
 
 use crate::{
-    cdb::{ByteCheck, Command, Run},
+    cdb::{self, ByteCheck, Command, Run},
     copy::{self, Copies, token::Rod},
     identity::{Naa, PORT_GROUP, naa, serial},
     inquiry::{self, Limits},
@@ -229,6 +229,13 @@ impl LogicalUnit {
     /// The volume behind it.
     pub fn volume(&self) -> &Arc<dyn BlockVolume> {
         &self.volume
+    }
+
+    /// Where the Data-Out of a command goes, if that is written as it comes: the byte in the volume, and the size of the
+    /// volume's blocks. A hint for those who get memory for it; nothing is checked.
+    pub fn written_from(&self, cdb: &[u8; 16]) -> Option<(u64, u32)> {
+        let lba = cdb::written_from(cdb)?;
+        Some((lba.saturating_mul(u64::from(self.block_size)), self.volume.geometry().block))
     }
 
     /// The name multipath software knows it by.

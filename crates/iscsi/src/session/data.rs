@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use bytes::Bytes;
+use disk::Landed;
 use scsi::{Response, Sense, Status};
 
 use super::{HELD_MAX, Session};
@@ -80,14 +81,15 @@ impl Session {
         }
     }
 
-    pub(super) fn data_out(&mut self, header: &Header, data: Bytes) -> Result<(), Fatal> {
+    pub(super) fn data_out(&mut self, header: &Header, data: Landed) -> Result<(), Fatal> {
         let itt = header.itt();
         let Some(task) = self.tasks.get_mut(&itt) else {
             return Ok(()); // of a command that has been answered or aborted
         };
-        self.counters.bytes_in.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let len: usize = data.iter().map(Bytes::len).sum();
+        self.counters.bytes_in.fetch_add(len as u64, Ordering::Relaxed);
         if matches!(task.phase, Phase::Unsolicited { .. }) {
-            let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.unasked = task.unasked.saturating_add(len);
             self.unasked = self.unasked.saturating_add(u64::from(len));
         }

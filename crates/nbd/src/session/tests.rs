@@ -34,9 +34,7 @@ fn serve(volume: &dyn BlockVolume, op: Op) -> Result<Outcome, NbdError> {
         Op::BlockStatus { offset, len, max_extents } => {
             volume.extents(offset, len, max_extents).now_or_never().unwrap().map(Outcome::Extents)
         }
-        Op::Write { offset, data, durability } => {
-            unit(volume.write(offset, std::iter::once(Segment::Data(data)).collect(), durability))
-        }
+        Op::Write { offset, data, durability } => unit(volume.write(offset, data, durability)),
         Op::WriteZeroes { offset, len, allocate, durability } => {
             unit(volume.write_zeroes(offset, len, allocate, durability))
         }

@@ -1,0 +1,46 @@
+//! What a connection's bytes come from: plain sockets, which fill many buffers at once, or TLS, which does not.
+
+use std::{
+    io,
+    pin::pin,
+    task::{Context, Poll},
+};
+
+use disk::{Landings, Place};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+
+/// A stream that data is received from where it belongs.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Receives what is there, as far as there is room; 0 at the end.
+    fn poll_receive(&mut self, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match place {
+            Place::One(mut buffer) => pin!(self.read_buf(&mut buffer)).poll(cx),
+            Place::Row(row) => self.poll_row(row, cx),
+        }
+    }
+
+    /// The same, for a row of buffers.
+    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+}
+
+impl Wire for TcpStream {
+    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        row.poll_fill(cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
+    }
+}
+
+impl Wire for UnixStream {
+    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        row.poll_fill(cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
+    }
+}
+
+/// What is decrypted comes in pieces of 16 KiB at most: one buffer after the other loses little.
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {
+    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        pin!(self.read_buf(row.next_mut())).poll(cx)
+    }
+}
