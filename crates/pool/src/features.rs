@@ -4,7 +4,7 @@
 //! above zero must be understood by whoever opens the pool; the others only matter to writers.
 //! Facts: docs/format/features.md, docs/format/mos.md §3.
 
-pub use ondisk::features::Feature;
+pub use ondisk::features::{FEATURES, Feature};
 
 /// Features of the table that change where data lies and that are not implemented.
 const NOT_READABLE: [&str; 1] = ["org.openzfs:draid"];

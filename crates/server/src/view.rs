@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use engine::{
+    create,
     devices::{SweepKind, SweepState, SweepStatus},
     engine::Engine,
     events::{Event, ScanKind},
+    mos::features::refusal,
     scan::Progress,
     second::DeviceStatus,
 };
@@ -593,4 +595,22 @@ fn lookup_error(name: &str, error: &LookupError) -> ViewError {
 #[must_use]
 pub fn is_feature(name: &str) -> bool {
     pool::features::Feature::by_name(name).is_some()
+}
+
+/// Features that this implementation can write, oldest first: name, whether software without it may still read the pool,
+/// and what it is.
+pub fn features() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
+    let known = pool::features::FEATURES.iter().filter(|feature| refusal(feature.guid).is_none());
+    known.map(|feature| (feature.name, feature.read_only_compatible, feature.description))
+}
+
+/// Names of the features that `zpool upgrade` would enable. An error says what is wrong with the pool's `compatibility`.
+pub fn features_lacking(pool: &api::Pool) -> Result<Vec<&'static str>, String> {
+    let compatibility = pool.property("compatibility").map_or("off", |property| &property.value);
+    let wanted = create::features(compatibility).map_err(|error| format!("'{}': {error}", pool.name))?;
+    let wanted = wanted.into_iter().filter_map(pool::features::Feature::by_guid).map(|feature| feature.name);
+    let is_disabled = |name: &&str| {
+        pool.property(&format!("feature@{name}")).is_some_and(|property| property.value == "disabled")
+    };
+    Ok(wanted.filter(is_disabled).collect())
 }

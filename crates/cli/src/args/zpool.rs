@@ -58,6 +58,8 @@ pub(crate) enum Zpool {
     Get(ZpoolGet),
     /// Set a property of pools
     Set(ZpoolSet),
+    /// Enable the features that new pools have, or show which pools lack some
+    Upgrade(ZpoolUpgrade),
     /// Show what was done to pools
     History(ZpoolHistory),
     /// Show what happened to pools and their devices, as far as the daemon saw it
@@ -415,6 +417,19 @@ pub(crate) struct ZpoolEvents {
     pub(crate) json: bool,
     /// Only of this pool
     pub(crate) pool: Option<String>,
+}
+
+/// `zpool upgrade`
+#[derive(Debug, Args)]
+pub(crate) struct ZpoolUpgrade {
+    /// Enable them on all pools
+    #[arg(short = 'a', conflicts_with = "pools")]
+    pub(crate) all: bool,
+    /// Show the features that this program can write
+    #[arg(short = 'v', conflicts_with_all = ["all", "pools"])]
+    pub(crate) verbose: bool,
+    /// Pools; without any, pools that lack features are listed
+    pub(crate) pools: Vec<String>,
 }
 
 /// `zpool sync`

@@ -11,6 +11,7 @@ mod list;
 mod names;
 mod scan;
 pub(crate) mod status;
+mod upgrade;
 mod wait;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Add(args) => change::add(args, context).await,
         Zpool::Remove(args) => change::remove(args, context).await,
         Zpool::Set(args) => change::set(args, context).await,
+        Zpool::Upgrade(args) => upgrade::run(args, context).await,
         Zpool::Sync(args) => change::sync(args, context).await,
         Zpool::History(args) => history::run(args, context).await,
         Zpool::Events(args) => events::run(args, context).await,

@@ -197,3 +197,33 @@ fn only_a_pool_that_lacks_a_feature_of_new_ones_says_so() {
     let status = lab.run("zpool status tank").ok();
     assert!(!status.contains("status:"), "{status}");
 }
+
+/// What the status advises is there, and gives a pool what its `compatibility` allows and no more.
+#[test]
+fn an_upgraded_pool_has_what_new_ones_have() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    transcript(
+        "write-upgrade",
+        &lab,
+        &[
+            &format!("zpool create --size 64M -d -o feature@lz4_compress=enabled tank {here}/a"),
+            &format!("zpool create --size 64M -d -o compatibility=zol-0.7 pond {here}/b"),
+            &format!("zpool create --size 64M lake {here}/c"),
+            "zpool upgrade",
+            "zpool upgrade pond nowhere",
+            "zpool get -H -o property,value feature@spacemap_v2,feature@bookmarks pond",
+            "zpool upgrade -a",
+            "zpool upgrade",
+            "zpool upgrade -a tank",
+            "zpool get -H -o property,value feature@zstd_compress,feature@enabled_txg tank",
+            "zfs create -s -V 16M -o compression=zstd tank/v",
+            "zpool upgrade -v",
+            "zpool export -a",
+        ],
+        &tame(&lab),
+    );
+    for pool in ["tank", "pond", "lake"] {
+        fixtures::zdb_check(&[], lab.cwd(), pool).unwrap();
+    }
+}

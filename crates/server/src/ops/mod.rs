@@ -29,6 +29,7 @@ mod properties;
 mod scans;
 mod shares;
 mod snapshots;
+mod upgrade;
 
 pub(crate) use host::Watching;
 pub use host::{Held, Host, Mode};
@@ -79,6 +80,11 @@ pub enum Operation {
         pool: String,
         /// Property and value.
         property: Assignment,
+    },
+    /// `zpool upgrade`
+    PoolUpgrade {
+        /// Which pool.
+        pool: String,
     },
     /// `zpool sync`
     PoolSync {
@@ -608,6 +614,7 @@ impl Operation {
             | Self::PoolExport { pool, .. }
             | Self::PoolRemove { pool, .. }
             | Self::PoolSet { pool, .. }
+            | Self::PoolUpgrade { pool }
             | Self::PoolSync { pool }
             | Self::DeviceOffline { pool, .. }
             | Self::DeviceOnline { pool, .. }
@@ -725,6 +732,7 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolAdd(what) => pools::add(&cx, what).await,
         Operation::PoolRemove { pool, devices } => pools::remove(&cx, &pool, &devices).await,
         Operation::PoolSet { pool, property } => pools::set(&cx, &pool, &property).await,
+        Operation::PoolUpgrade { pool } => upgrade::upgrade(&cx, &pool).await,
         Operation::PoolSync { pool } => pools::sync(&cx, &pool).await,
         Operation::DeviceOffline { pool, device, temporary, fault } => {
             drives::offline(&cx, &pool, &device, temporary, fault).await
