@@ -42,6 +42,12 @@ impl IoBuf {
         Self::allocate(len).0
     }
 
+    /// `count` of these, at neighbouring addresses as far as there are such.
+    pub(crate) fn row(len: usize, count: usize) -> impl Iterator<Item = Self> {
+        let row = if len == 0 { shelves::Row::new() } else { shelves::lend_row(len, count) };
+        row.into_iter().map(move |(memory, _)| Self::new(memory, len))
+    }
+
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let (mut buf, origin) = Self::allocate(len);
@@ -100,8 +106,12 @@ impl IoBuf {
             return (Self { memory: Piece::EMPTY, len }, Origin::Zeroed);
         }
         let (memory, origin) = shelves::lend(len);
+        (Self::new(memory, len), origin)
+    }
+
+    fn new(memory: Piece, len: usize) -> Self {
         OUTSTANDING.fetch_add(memory.capacity(), Relaxed);
-        (Self { memory, len }, origin)
+        Self { memory, len }
     }
 }
 

@@ -37,6 +37,11 @@ impl Landing {
         Self { memory, len }
     }
 
+    /// `count` of these, in recycled memory whatever it has room for, at neighbouring addresses as far as there is such.
+    pub(crate) fn row(len: usize, count: usize) -> impl Iterator<Item = Self> {
+        IoBuf::row(len, count).map(move |buf| Self { memory: Memory::Recycled(buf, 0), len })
+    }
+
     /// Bytes of memory it takes.
     #[must_use]
     pub fn capacity(&self) -> usize {

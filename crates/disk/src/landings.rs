@@ -82,13 +82,17 @@ impl Landings {
     pub fn new(len: usize, site: Option<Site>) -> Self {
         let mut row = SmallVec::new();
         let mut rest = len;
-        if let Some((mut upto, block)) = site.and_then(|site| site.cut()) {
-            while rest > upto {
+        if let Some((upto, block)) = site.and_then(|site| site.cut()).filter(|(upto, _)| *upto < len) {
+            if upto < block {
                 row.push(Landing::new(upto));
-                (rest, upto) = (rest - upto, block);
+                rest -= upto;
             }
+            row.extend(Landing::row(block, rest / block));
+            rest %= block;
         }
-        row.push(Landing::new(rest));
+        if rest > 0 || row.is_empty() {
+            row.push(Landing::new(rest));
+        }
         let behind = len - row.first().map_or(0, Landing::remaining_mut);
         Self { row, at: 0, behind }
     }
