@@ -100,6 +100,7 @@ impl<S: Sink> Commit<'_, S> {
             old,
             at: self.at(shape, level, blkid),
             written: None,
+            sum: None,
         }
     }
 

@@ -11,7 +11,7 @@ use ondisk::{
 use pool::dmu::{DnodeAt, Object, ReadError, Run};
 
 use super::{MutSet, commit::to_little, object::Known};
-use crate::EngineError;
+use crate::{EngineError, write::summed::Summed};
 
 /// Blocks read in one go.
 const BATCH: usize = 64;
@@ -64,7 +64,12 @@ impl MutSet {
     }
 
     /// Replaces many data blocks of one object, in ascending order: the way of a volume's transaction group.
-    pub async fn put_blocks(&mut self, number: u64, blocks: Vec<(u64, Bytes)>) -> Result<(), EngineError> {
+    pub async fn put_blocks<C: Into<Summed>>(
+        &mut self,
+        number: u64,
+        blocks: impl IntoIterator<Item = (u64, C)>,
+    ) -> Result<(), EngineError> {
+        let blocks = blocks.into_iter().map(|(blkid, content)| (blkid, content.into())).collect();
         self.staged(number).await?.put_many(blocks)
     }
 
@@ -179,7 +184,7 @@ impl MutSet {
                 self.put_block(number, blkid, Bytes::copy_from_slice(now)).await?;
             } else {
                 let old = match self.staged(number).await?.blocks.remove(&blkid) {
-                    Some(staged) => Some(staged),
+                    Some(staged) => Some(staged.into_parts().0),
                     None => self.block(number, blkid).await?,
                 };
                 // A block that was staged is ours alone and is changed where it is: appending to a list or a map

@@ -12,7 +12,7 @@ use ondisk::{
 };
 
 use super::{NewObject, ranges::Ranges};
-use crate::EngineError;
+use crate::{EngineError, write::summed::Summed};
 
 /// Bytes of a dnode before its pointers.
 const HEADER_BYTES: usize = 64;
@@ -27,7 +27,7 @@ pub(super) struct Staged {
     /// As it will be, except for its pointers, levels and space, which are those of the last sync.
     pub(super) dnode: Dnode,
     /// Blocks to be written.
-    pub(super) blocks: BTreeMap<u64, Bytes>,
+    pub(super) blocks: BTreeMap<u64, Summed>,
     /// Where those of them are that were written ahead, in this transaction group, with just this content.
     pub(super) ahead: BTreeMap<u64, BlkPtr>,
     /// Blocks to be made holes, unless they are in `blocks`.
@@ -105,7 +105,7 @@ impl Staged {
     /// What is known of a block from memory.
     pub(super) fn known(&self, blkid: u64) -> Known {
         match self.blocks.get(&blkid) {
-            Some(content) => Known::Content(content.clone()),
+            Some(content) => Known::Content(content.bytes().clone()),
             None if self.resized || self.punched.contains(blkid) => Known::Hole,
             None => Known::OnDisk,
         }
@@ -145,12 +145,12 @@ impl Staged {
         self.admit(blkid, content.len())?;
         self.dnode.max_block_id = self.dnode.max_block_id.max(blkid);
         self.ahead.remove(&blkid);
-        self.blocks.insert(blkid, content);
+        self.blocks.insert(blkid, content.into());
         Ok(())
     }
 
     /// Replaces many blocks.
-    pub(super) fn put_many(&mut self, blocks: Vec<(u64, Bytes)>) -> Result<(), EngineError> {
+    pub(super) fn put_many(&mut self, blocks: Vec<(u64, Summed)>) -> Result<(), EngineError> {
         for (blkid, content) in &blocks {
             self.admit(*blkid, content.len())?;
         }

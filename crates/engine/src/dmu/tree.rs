@@ -14,7 +14,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use ondisk::{
     Order,
     blkptr::BlkPtr,
@@ -28,7 +27,10 @@ use super::{
     ranges::Ranges,
     sink::Sink,
 };
-use crate::{EngineError, write::Job};
+use crate::{
+    EngineError,
+    write::{Job, summed::Summed},
+};
 
 /// Data handed to the writer at once: enough for several threads to compress, little enough to stream.
 const BATCH_BYTES: usize = 4 << 20;
@@ -124,7 +126,7 @@ struct Tree<'t, 'a, S> {
     commit: &'t mut Commit<'a, S>,
     shape: Shape,
     /// Ascending; contents are taken out as they are written.
-    dirty: Vec<(u64, Bytes)>,
+    dirty: Vec<(u64, Summed)>,
     /// Where some of them are already.
     ahead: BTreeMap<u64, BlkPtr>,
     punched: Ranges,
@@ -132,12 +134,20 @@ struct Tree<'t, 'a, S> {
 }
 
 /// Blocks on their way to the writer, and where their pointers go.
-#[derive(Default)]
 struct Batch {
     jobs: Vec<Job>,
     /// Node, slot, old pointer.
     places: Vec<(usize, usize, BlkPtr)>,
     bytes: usize,
+}
+
+impl Batch {
+    /// For `blocks` blocks of `bytes` bytes, or as many as make a batch.
+    fn with_room(blocks: usize, bytes: u64) -> Self {
+        let full = BATCH_BYTES.div_ceil(usize::try_from(bytes).unwrap_or(usize::MAX).max(1));
+        let room = blocks.min(full).min(BATCH_BLOCKS);
+        Self { jobs: Vec::with_capacity(room), places: Vec::with_capacity(room), bytes: 0 }
+    }
 }
 
 /// Writes what changed in an object and returns its dnode with the new pointers, levels and space.
@@ -321,7 +331,8 @@ impl<S: Sink> Tree<'_, '_, S> {
 
     /// Writes the data blocks below nodes of level 1 (or the dnode's pointers, if they lead to data).
     async fn leaves(&mut self, nodes: &mut [Node]) -> Result<(), EngineError> {
-        let mut batch = Batch::default();
+        let mut left: usize = nodes.iter().map(|node| self.dirty_in(&self.span(node)).len()).sum();
+        let mut batch = Batch::with_room(left, self.shape.block_bytes);
         for index in 0..nodes.len() {
             let span = self.span(&nodes[index]);
             let dirty = self.dirty_in(&span);
@@ -345,25 +356,28 @@ impl<S: Sink> Tree<'_, '_, S> {
             }
             for place in dirty {
                 let (blkid, content) = &mut self.dirty[place];
-                let (blkid, content) = (*blkid, std::mem::take(content));
+                let (blkid, (content, sum)) = (*blkid, std::mem::take(content).into_parts());
                 let slot = (blkid - span.start) as usize;
                 let old = self.entry(&nodes[index], slot)?;
                 let fill = if self.shape.object_type == ObjectType::DNODE { dnodes_in(&content) } else { 1 };
                 batch.bytes += content.len();
                 batch.places.push((index, slot, old));
                 let mut job = self.commit.job(&self.shape, 0, blkid, content, fill, old);
-                job.written = self.ahead.remove(&blkid);
+                job.written = self.ahead.remove(&blkid).map(Box::new);
+                job.sum = sum;
                 batch.jobs.push(job);
+                left -= 1;
                 if batch.bytes >= BATCH_BYTES || batch.jobs.len() >= BATCH_BLOCKS {
-                    self.flush(&mut batch, nodes).await?;
+                    let full = std::mem::replace(&mut batch, Batch::with_room(left, self.shape.block_bytes));
+                    self.flush(full, nodes).await?;
                 }
             }
         }
-        self.flush(&mut batch, nodes).await
+        self.flush(batch, nodes).await
     }
 
-    async fn flush(&mut self, batch: &mut Batch, nodes: &mut [Node]) -> Result<(), EngineError> {
-        let Batch { jobs, places, .. } = std::mem::take(batch);
+    async fn flush(&mut self, batch: Batch, nodes: &mut [Node]) -> Result<(), EngineError> {
+        let Batch { jobs, places, .. } = batch;
         if jobs.is_empty() {
             return Ok(());
         }

@@ -48,11 +48,10 @@ pub use space::{accounted_block, available, available_below, default_refreservat
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 use pool::dmu::Object;
 
-use crate::EngineError;
+use crate::{EngineError, write::summed::Summed};
 
 /// Why an operation was refused. `Display` is the reason as OpenZFS words it, to be put behind
 /// "cannot create 'tank/x': ".
@@ -117,7 +116,7 @@ pub struct NewVolume {
 #[derive(Clone, Debug, Default)]
 pub struct Dirty {
     /// Blocks, ascending.
-    pub blocks: Vec<(u64, Bytes)>,
+    pub blocks: Vec<(u64, Summed)>,
     /// Ranges of blocks that were freed; none of them is in `blocks`.
     pub freed: Vec<std::ops::Range<u64>>,
     /// Those of `blocks` that were [written ahead](crate::write::ahead::Ahead) with just this content, and where.

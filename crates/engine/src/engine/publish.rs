@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use block::Identity;
+use codec::checksum;
 use ondisk::dsl::DatasetPhys;
 use pool::{
     Pool,
@@ -15,6 +16,7 @@ use super::{Conduct, OpenError, Shared};
 use crate::{
     sync::{Change, Done, Room, Syncer},
     volume::{Service, SyncMode},
+    write::summed::is_cheap,
 };
 
 /// Object with a volume's data.
@@ -131,6 +133,12 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
     let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
     let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
     view.io().set_caching(dataset.object(), caching);
+    let is_plain = number("compression") & 0x7f == u64::from(codec::compress::Algorithm::Off.id());
+    // Should the group be synced with another one after all, it is computed then.
+    let checksum = match number("checksum") {
+        0 | 1 => Some(checksum::Algorithm::Fletcher4),
+        id => u8::try_from(id).ok().and_then(checksum::Algorithm::from_id),
+    };
     let service = Service {
         size: shape.size,
         // A legal block is at most 16 MiB, so it fits.
@@ -139,7 +147,8 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
         sync,
         block_space: pool::space::block_space(&view.tree(), shape.block) * number("copies").clamp(1, 3),
         throughput: number("logbias") == 1,
-        punch_zeroes: number("compression") & 0x7f != u64::from(codec::compress::Algorithm::Off.id()),
+        sum_early: checksum.filter(|algorithm| is_plain && is_cheap(*algorithm)),
+        punch_zeroes: !is_plain,
     };
     Ok((identity, service))
 }

@@ -36,6 +36,10 @@ use tokio::{
 mod limits;
 pub use limits::Limits;
 
+/// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
+/// what is delayed by microseconds each would be slowed down to a few per millisecond.
+const LATE: Duration = Duration::from_millis(2);
+
 /// Transaction groups that exist at once at most, and more: states are kept by `txg % SLOTS`.
 const SLOTS: usize = 4;
 
@@ -267,8 +271,10 @@ impl Txgs {
             return Ok(Step::Wait);
         }
         if !delayed && let Some(delay) = limits.delay(state.dirty) {
-            // One after the other over all writers of the pool; time already spent counts.
-            let earliest = state.last_wake.map_or(arrived, |last| last.max(arrived)) + delay;
+            // One after the other over all writers of the pool; time already spent counts, as does what the last ones
+            // spent beyond their delay.
+            let from = arrived.checked_sub(LATE).unwrap_or(arrived);
+            let earliest = state.last_wake.map_or(arrived, |last| last.max(from)) + delay;
             state.last_wake = Some(earliest);
             if earliest > Instant::now() {
                 return Ok(Step::Sleep(earliest));

@@ -123,3 +123,20 @@ async fn a_suspended_pool_answers_at_once() {
     assert!(txgs.try_assign(Cost::default()).is_none());
     assert!(txgs.assign(Cost::default()).await.is_err());
 }
+
+/// Timers go off a millisecond late. If every writer paid for that, a delay of microseconds would let through one
+/// request a millisecond and client.
+#[tokio::test(start_paused = true)]
+async fn writers_that_are_delayed_by_microseconds_are_not_slowed_down_to_milliseconds() {
+    let limits = Limits { dirty_max: 1_000_000, ..LIMITS };
+    let txgs = Txgs::new(4, limits);
+    drop(txgs.assign(Cost { dirty: 640_000, space: 0 }).await.unwrap());
+    let delay = limits.delay(640_000).unwrap();
+    let start = Instant::now();
+    for _ in 0..1000 {
+        drop(txgs.assign(Cost::default()).await.unwrap());
+    }
+    let (took, least) = (start.elapsed(), delay * 1000);
+    assert!(took + LATE >= least, "{took:?} instead of {least:?}: they are delayed");
+    assert!(took < least + Duration::from_millis(5), "{took:?} instead of {least:?}");
+}

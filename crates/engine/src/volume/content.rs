@@ -9,11 +9,13 @@ use block::Segment;
 use bytes::{Bytes, BytesMut};
 use disk::{IoBuf, stream_copy};
 
+use crate::write::summed::Summed;
+
 /// The content of one block.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     /// As it was given.
-    Given(Bytes),
+    Given(Summed),
     /// Put together here; to be changed in place while nobody else holds it.
     Own(Arc<IoBuf>),
 }
@@ -35,7 +37,7 @@ impl Content {
         if IoBuf::capacity_for(len) > len {
             let mut content = vec![0; len];
             fill(&mut content);
-            return Self::Given(content.into());
+            return Bytes::from(content).into();
         }
         let mut content = IoBuf::with_len(len);
         fill(&mut content);
@@ -85,8 +87,16 @@ impl Content {
     /// To be read and kept by others: it does not change under them.
     pub(super) fn bytes(&self) -> Bytes {
         match self {
-            Self::Given(bytes) => bytes.clone(),
+            Self::Given(content) => content.bytes().clone(),
             Self::Own(buf) => Bytes::from_owner(Lent(Arc::clone(buf))),
+        }
+    }
+
+    /// To be synced.
+    pub(super) fn summed(&self) -> Summed {
+        match self {
+            Self::Given(content) => content.clone(),
+            Self::Own(_) => self.bytes().into(),
         }
     }
 
@@ -99,14 +109,14 @@ impl Content {
             overwrite(&mut block[at..], data);
             return None;
         }
-        let old = match std::mem::replace(self, Self::Given(Bytes::new())) {
-            Self::Given(bytes) => match bytes.try_into_mut() {
+        let old = match std::mem::replace(self, Self::Given(Summed::default())) {
+            Self::Given(content) => match content.into_parts().0.try_into_mut() {
                 Ok(mut block) => {
                     overwrite(&mut block[at..], data);
-                    *self = Self::Given(BytesMut::freeze(block));
+                    *self = BytesMut::freeze(block).into();
                     return None;
                 }
-                Err(shared) => Self::Given(shared),
+                Err(shared) => shared.into(),
             },
             own @ Self::Own(_) => own,
         };
@@ -126,7 +136,13 @@ impl Content {
 
 impl From<Bytes> for Content {
     fn from(bytes: Bytes) -> Self {
-        Self::Given(bytes)
+        Self::Given(bytes.into())
+    }
+}
+
+impl From<Summed> for Content {
+    fn from(content: Summed) -> Self {
+        Self::Given(content)
     }
 }
 
@@ -190,5 +206,15 @@ mod tests {
         let mut content = Content::from(given.clone());
         assert!(content.patch(0, &[data(2, 1)]).is_some());
         assert_eq!((given[0], content.bytes()[0], content.bytes()[1], content.len()), (1, 2, 1, 16384));
+        // In place or not, its checksum is another one.
+        for held in [None, Some(())] {
+            let bytes = Bytes::from(vec![1; 512]);
+            let _held = held.map(|()| bytes.clone());
+            let mut content =
+                Content::from(Summed::at_hand(bytes, Some(codec::checksum::Algorithm::Fletcher4)));
+            assert!(content.summed().into_parts().1.is_some());
+            content.patch(0, &[data(2, 1)]);
+            assert_eq!((content.bytes()[0], content.summed().into_parts().1), (2, None));
+        }
     }
 }

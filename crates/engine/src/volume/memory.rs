@@ -26,7 +26,7 @@ use super::{
     ranges::Ranges,
     unlogged::Unlogged,
 };
-use crate::zil::records::Batch;
+use crate::{write::summed::Summed, zil::records::Batch};
 
 /// Contents that were replaced, to be dropped when no lock is held any more.
 pub(super) type Replaced = SmallVec<[Content; 4]>;
@@ -366,8 +366,8 @@ impl Changes {
     }
 
     /// The blocks below `end`, ascending.
-    pub(super) fn blocks(&self, end: u64) -> Vec<(u64, Bytes)> {
-        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.bytes())).collect()
+    pub(super) fn blocks(&self, end: u64) -> Vec<(u64, Summed)> {
+        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.summed())).collect()
     }
 
     /// The freed ranges below `end`, ascending.

@@ -42,6 +42,7 @@ use block::{
     VolumeFuture,
 };
 use bytes::Bytes;
+use codec::checksum;
 use ondisk::blkptr::BlkPtr;
 use parking_lot::{Mutex, RwLock};
 use pool::{dmu::Object, volume::Volume};
@@ -74,6 +75,8 @@ pub struct Service {
     pub block_space: u64,
     /// A block of zeroes may become a hole (compression is not off).
     pub punch_zeroes: bool,
+    /// Blocks will be stored as they are, with this checksum, which is cheap.
+    pub sum_early: Option<checksum::Algorithm>,
     /// `logbias=throughput`: the intent log stays off log devices.
     pub throughput: bool,
 }
@@ -313,7 +316,12 @@ impl LiveVolume {
     }
 
     fn cut(&self, service: &Service) -> Cut<'_> {
-        Cut { block: self.block, punch_zeroes: service.punch_zeroes, zeroes: &self.zeroes }
+        Cut {
+            block: self.block,
+            punch_zeroes: service.punch_zeroes,
+            zeroes: &self.zeroes,
+            sum: service.sum_early,
+        }
     }
 
     /// Why a change has to be durable before it is acknowledged, if so; counts who asked.

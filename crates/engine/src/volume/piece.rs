@@ -8,9 +8,11 @@ use std::ops::Range;
 
 use block::{Segment, Segments};
 use bytes::Bytes;
+use codec::checksum;
 use smallvec::SmallVec;
 
 use super::content::Content;
+use crate::write::summed::Summed;
 
 /// Blocks up to this many bytes are copied.
 const COPY_MAX: usize = 4096;
@@ -62,6 +64,8 @@ pub(super) struct Cut<'a> {
     pub(super) punch_zeroes: bool,
     /// A block of zeroes, shared by all that are stored as such.
     pub(super) zeroes: &'a Bytes,
+    /// Whole blocks get this checksum now.
+    pub(super) sum: Option<checksum::Algorithm>,
 }
 
 /// What to do with the bytes of a range, if they do not bring their own.
@@ -148,8 +152,12 @@ impl Cut<'_> {
     fn gather(&self, mut data: Segments) -> Content {
         if data.len() == 1 {
             match data.pop() {
-                Some(Segment::Data(bytes)) if bytes.len() > COPY_MAX => return bytes.into(),
-                Some(Segment::Data(bytes)) => return Bytes::copy_from_slice(&bytes).into(),
+                Some(Segment::Data(bytes)) if bytes.len() > COPY_MAX => {
+                    return Summed::at_hand(bytes, self.sum).into();
+                }
+                Some(Segment::Data(bytes)) => {
+                    return Summed::at_hand(Bytes::copy_from_slice(&bytes), self.sum).into();
+                }
                 Some(Segment::Zero(_)) | None => return self.zeroes.clone().into(),
             }
         }
@@ -229,7 +237,7 @@ mod tests {
     const BLOCK: u64 = 8192;
 
     fn cut(zeroes: &Bytes) -> Cut<'_> {
-        Cut { block: BLOCK, punch_zeroes: true, zeroes }
+        Cut { block: BLOCK, punch_zeroes: true, zeroes, sum: None }
     }
 
     fn partials(piece: &Piece) -> Vec<(u64, Range<usize>)> {

@@ -29,6 +29,7 @@ fn service() -> Service {
         block_space: BLOCK,
         punch_zeroes: true,
         throughput: false,
+        sum_early: None,
     }
 }
 

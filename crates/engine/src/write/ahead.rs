@@ -72,10 +72,11 @@ impl Ahead {
             old: BlkPtr::EMPTY,
             at,
             written: None,
+            sum: None,
         };
         let (data, compression, checksum) = match self.prepare(job, txg).await? {
             Prepared::Stored { data, compression, checksum } => (data, compression, checksum),
-            Prepared::Embedded(bp) | Prepared::Written(bp) => return Ok(bp),
+            Prepared::Embedded(bp) | Prepared::Written(bp) => return Ok(*bp),
             Prepared::Hole => return Ok(BlkPtr::EMPTY),
         };
         let dvas = self.places(data.len() as u64, policy.copies)?;

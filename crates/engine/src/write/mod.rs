@@ -39,6 +39,7 @@ mod leaves;
 mod overlay;
 mod prepare;
 pub(crate) mod repair;
+pub mod summed;
 mod target;
 mod urgency;
 
@@ -52,6 +53,7 @@ use self::{
     leaves::IN_FLIGHT_BYTES,
     overlay::{NOWHERE, Overlay, Place, place_of},
     prepare::{Prepared, Rules, prepare},
+    summed::Sum,
 };
 use crate::{
     EngineError,
@@ -92,8 +94,10 @@ pub struct Job {
     pub old: BlkPtr,
     /// Which block it is, for messages.
     pub at: Bookmark,
-    /// It was written [ahead](ahead::Ahead) in this very transaction group: this is its pointer.
-    pub written: Option<BlkPtr>,
+    /// It was written [ahead](ahead::Ahead) in this very transaction group: this is its pointer. In a box, because few are.
+    pub written: Option<Box<BlkPtr>>,
+    /// Checksum of `content`, if it is known already; of use where it is stored as it is.
+    pub sum: Option<Sum>,
 }
 
 /// What was written since the last [`BlockWriter::begin`], in bytes that reached devices and in blocks.
@@ -526,9 +530,11 @@ impl<S: Extents> BlockWriter<S> {
     fn doubt(&mut self, job: &mut Job) -> Result<(), EngineError> {
         let doubtful = job
             .written
+            .as_ref()
             .filter(|bp| bp.birth() == self.txg && bp.dvas().any(|dva| !self.devices.is_sure(dva.vdev)));
-        if let Some(bp) = doubtful {
-            job.written = None;
+        if doubtful.is_some()
+            && let Some(bp) = job.written.take()
+        {
             self.discard(&bp)?;
         }
         Ok(())
@@ -607,9 +613,9 @@ impl<S: Extents> BlockWriter<S> {
             }
             Prepared::Embedded(bp) => {
                 old.into_iter().for_each(|place| self.forget(place));
-                return Ok(bp);
+                return Ok(*bp);
             }
-            Prepared::Written(bp) => return self.enter(&job, bp),
+            Prepared::Written(bp) => return self.enter(&job, *bp),
         };
         let kept = old.filter(|place| {
             job.policy.metadata
@@ -688,7 +694,7 @@ impl<S: Extents> BlockWriter<S> {
         tops.sort_unstable();
         tops.dedup();
         self.touched.insert(tops);
-        self.entered.push(Job { written: Some(bp), ..job.clone() });
+        self.entered.push(Job { written: Some(Box::new(bp)), ..job.clone() });
         self.written.blocks += 1;
         self.written.bytes += bp.psize();
         self.kept.push(WrittenBlock { bp, at: job.at, content: job.content.clone(), stored: None });
@@ -739,7 +745,7 @@ fn chunks(jobs: &[Job]) -> Option<Vec<usize>> {
     let (mut lens, mut len, mut cost) = (Vec::new(), 0, 0);
     for job in jobs {
         len += 1;
-        cost += if job.written.is_some() {
+        cost += if job.written.is_some() || job.known_sum().is_some() {
             0
         } else if compresses(job) {
             job.content.len() * (SUM_CHUNK / COMPRESS_CHUNK)

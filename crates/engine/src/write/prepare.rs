@@ -38,9 +38,9 @@ pub(crate) enum Prepared {
     /// All zeroes.
     Hole,
     /// It fits into its pointer.
-    Embedded(BlkPtr),
+    Embedded(Box<BlkPtr>),
     /// It has been at its place for a while.
-    Written(BlkPtr),
+    Written(Box<BlkPtr>),
     /// To be stored.
     Stored {
         /// What goes to the devices: psize bytes, padding included.
@@ -64,8 +64,8 @@ const SCRATCH_KEPT: usize = 1 << 20;
 /// be used again: then the result has that size if it can, and is not compressed at all if it cannot, so that it
 /// will never grow again.
 pub(crate) fn prepare(job: &Job, reuse: Option<usize>, rules: &Rules) -> Result<Prepared, EngineError> {
-    if let Some(bp) = job.written {
-        return Ok(Prepared::Written(bp));
+    if let Some(bp) = &job.written {
+        return Ok(Prepared::Written(bp.clone()));
     }
     let content = &job.content;
     let lsize = content.len();
@@ -77,6 +77,15 @@ pub(crate) fn prepare(job: &Job, reuse: Option<usize>, rules: &Rules) -> Result<
     }
     let algorithm = job.policy.compression.algorithm;
     if algorithm == compress::Algorithm::Off {
+        if let Some(checksum) = job.known_sum() {
+            debug_assert_eq!(
+                Ok(checksum),
+                sum(job.policy.checksum, content, None).map_err(drop),
+                "block {}",
+                job.at
+            );
+            return Ok(Prepared::Stored { data: content.clone(), compression: algorithm, checksum });
+        }
         return stored(job, content.clone(), algorithm, rules);
     }
     if compress::is_all_zero(content) {
@@ -101,6 +110,14 @@ pub(crate) fn prepare(job: &Job, reuse: Option<usize>, rules: &Rules) -> Result<
     match compressed {
         Some(data) => stored(job, data, algorithm, rules),
         None => stored(job, content.clone(), compress::Algorithm::Off, rules),
+    }
+}
+
+impl Job {
+    /// Its checksum, if that is known already and the block is stored as it is.
+    pub(super) fn known_sum(&self) -> Option<[u64; 4]> {
+        let is_plain = self.policy.compression.algorithm == compress::Algorithm::Off;
+        self.sum.filter(|sum| is_plain && sum.algorithm == self.policy.checksum).map(|sum| sum.words)
     }
 }
 
@@ -162,7 +179,7 @@ fn embed(job: &Job, payload: &[u8], rules: &Rules) -> Result<Prepared, EngineErr
         Order::Little,
         rules.txg,
     )
-    .map(Prepared::Embedded)
+    .map(|bp| Prepared::Embedded(Box::new(bp)))
     .map_err(EngineError::encode("embedded block"))
 }
 

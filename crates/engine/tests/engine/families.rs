@@ -135,7 +135,7 @@ impl Family {
             if let Some(content) = self.contents.get_mut(&to.name) {
                 content[(blkid * to.block) as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
-            dirty.blocks.push((blkid, Bytes::from(bytes)));
+            dirty.blocks.push((blkid, Bytes::from(bytes).into()));
         }
         if first > 2 {
             dirty.freed.push(0..1);

@@ -84,7 +84,7 @@ async fn big_endian_indirect_blocks_are_turned_when_they_are_written_again() {
     let mut set = MutSet::create(out.source(), 0, ondisk::objset::ObjsetType::Volume);
     let number = set.allocate(NewObject::of(ObjectType::ZVOL)).await.unwrap();
     let blocks = (0..10).map(|blkid| (blkid, Bytes::from(vec![blkid as u8 + 1; 512])));
-    set.put_blocks(number, blocks.collect()).await.unwrap();
+    set.put_blocks(number, blocks).await.unwrap();
     set.sync_to(&mut out, &policy(), &Deflate::default(), &mut Blind).await.unwrap();
 
     // The same indirect block as the other kind of machine would have written it.

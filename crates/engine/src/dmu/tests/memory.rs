@@ -136,7 +136,7 @@ impl Memory {
     }
 
     fn store(&mut self, job: &Job) -> BlkPtr {
-        if let Some(bp) = job.written {
+        if let Some(bp) = job.written.as_deref().copied() {
             assert!(bp.dvas().all(|dva| self.ahead.remove(&dva.offset)), "used once");
             self.ahead_used += 1;
             // A hole is made by whoever knows what was there before.
@@ -198,7 +198,7 @@ impl Out for Memory {
 
     fn write_ahead(&mut self, content: Bytes, object_type: ObjectType) -> Option<BlkPtr> {
         let (policy, old, at) = (policy().block(object_type, 0, 0, 0), BlkPtr::EMPTY, Bookmark::default());
-        let job = Job { content, policy, object_type, level: 0, fill: 1, old, at, written: None };
+        let job = Job { content, policy, object_type, level: 0, fill: 1, old, at, written: None, sum: None };
         let bp = self.store(&job);
         self.ahead.extend(bp.dvas().map(|dva| dva.offset));
         Some(bp)

@@ -89,7 +89,7 @@ async fn blocks_under_a_punched_indirect_block_remember_when_they_became_holes()
     let mut bench = Bench::new();
     let number = bench.volume(512).await;
     let blocks = (0..3000).map(|blkid| (blkid, noise(512, blkid)));
-    bench.set.put_blocks(number, blocks.collect()).await.unwrap();
+    bench.set.put_blocks(number, blocks).await.unwrap();
     bench.sync(4).await;
     bench.set.punch(number, 1024..2048).await.unwrap();
     bench.sync(8).await;
@@ -126,7 +126,7 @@ async fn a_volume_is_punched_and_freed_in_little_memory() {
     let mut bench = Bench::new();
     let number = bench.volume(512).await;
     let blocks = (0..200_000).map(|blkid| (blkid, noise(512, blkid + 1)));
-    bench.set.put_blocks(number, blocks.collect()).await.unwrap();
+    bench.set.put_blocks(number, blocks).await.unwrap();
     bench.sync(4).await;
     assert!(bench.out.largest <= 8 << 20, "{} bytes in one call", bench.out.largest);
     bench.set.punch(number, 0..u64::MAX).await.unwrap();

@@ -184,7 +184,11 @@ fn apply(image: &mut [u8], dirty: &Dirty) {
 }
 
 async fn run(seed: u64, operations: usize) {
-    let service = Service { punch_zeroes: seed.is_multiple_of(2), ..service() };
+    let service = Service {
+        punch_zeroes: seed.is_multiple_of(2),
+        sum_early: seed.is_multiple_of(3).then_some(codec::checksum::Algorithm::Fletcher4),
+        ..service()
+    };
     let world = Arc::new(World {
         lake: Lake::new(service),
         logs: std::iter::repeat_with(Log::default).take(CLIENTS).collect(),

@@ -101,7 +101,7 @@ impl Store {
             }
             for (blkid, content) in &dirty.blocks {
                 assert_eq!(content.len() as u64, BLOCK);
-                let pointer = state.put(content.clone(), 0, txg);
+                let pointer = state.put(content.bytes().clone(), 0, txg);
                 freed.push(std::mem::replace(&mut state.pointers[*blkid as usize], pointer));
             }
             for index in 0..3 {

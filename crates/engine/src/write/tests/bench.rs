@@ -323,6 +323,7 @@ pub(super) fn job(content: Bytes, policy: BlockPolicy) -> Job {
         old: BlkPtr::EMPTY,
         at: Bookmark::default(),
         written: None,
+        sum: None,
     }
 }
 

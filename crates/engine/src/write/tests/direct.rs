@@ -235,7 +235,7 @@ async fn a_block_that_is_there_already_is_entered_not_written() {
     let unwanted = writer.alloc.set_aside(0, 16_384);
     writer.discard(&pointer(&[unwanted], &data)).unwrap();
     let before = bench.device_bytes();
-    let job = Job { written: Some(bp), ..job(data.clone(), off()) };
+    let job = Job { written: Some(Box::new(bp)), ..job(data.clone(), off()) };
     assert_eq!(writer.write(vec![job.clone()]).await.unwrap(), [bp]);
     let written = writer.finish().await.unwrap();
     assert_eq!((written.blocks, written.bytes), (1, 16_384));
@@ -298,7 +298,7 @@ async fn blocks_written_ahead_are_what_the_group_would_have_written() {
         assert_eq!(writer.alloc.totals().free_now + dropped, free, "their places wait");
         let jobs = |written: bool| -> Vec<Job> {
             let job = |(content, policy, bp): &(Bytes, BlockPolicy, BlkPtr)| Job {
-                written: written.then_some(*bp),
+                written: written.then(|| Box::new(*bp)),
                 ..job(content.clone(), *policy)
             };
             keep.iter().map(job).collect()

@@ -7,7 +7,11 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
 use proptest::prelude::*;
 
 use super::bench::*;
-use crate::{EngineError, policy::BlockPolicy, policy::Traits, write::Job};
+use crate::{
+    EngineError,
+    policy::{BlockPolicy, Traits},
+    write::{Job, summed::Summed},
+};
 
 #[tokio::test]
 async fn every_compressor_and_checksum_reads_back() {
@@ -44,6 +48,31 @@ async fn every_compressor_and_checksum_reads_back() {
             }
         }
         assert!(smaller > 100);
+    }
+}
+
+/// Checksums that were computed when the content arrived: used if the block is stored as it is under that algorithm, and
+/// else computed as ever.
+#[tokio::test]
+async fn a_checksum_that_is_known_is_used_where_it_fits() {
+    use checksum::Algorithm::{Fletcher2, Fletcher4, Sha256};
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    for known in [Fletcher2, Fletcher4] {
+        for checksum in [Fletcher2, Fletcher4, Sha256] {
+            for compression in [compress::Algorithm::Off, compress::Algorithm::Lz4] {
+                let policy = BlockPolicy { checksum, ..policy(compression) };
+                let (content, sum) = Summed::at_hand(mixed(8192, 3, 50), Some(known)).into_parts();
+                assert!(sum.is_some_and(|sum| sum.algorithm == known), "it is cheap");
+                let job = Job { sum, ..job(content.clone(), policy) };
+                let fits = known == checksum && compression == compress::Algorithm::Off;
+                assert_eq!(job.known_sum().is_some(), fits);
+                let bp = writer.write(vec![job]).await.unwrap()[0];
+                writer.finish().await.unwrap();
+                assert_eq!(bp.checksum_id(), checksum.id());
+                assert!(read(&bench.io(&[], 0), &bp).await == content, "{bp}");
+            }
+        }
     }
 }
 
