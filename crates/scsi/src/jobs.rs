@@ -16,7 +16,7 @@ use crate::{
     nexus::Nexus,
     pieces,
     sense::Sense,
-    unit::{Job, LogicalUnit, Refusal, Response, TRANSFER_MAX, UNMAP_DESCRIPTORS_MAX},
+    unit::{Job, LogicalUnit, PHYSICAL_BLOCK, Refusal, Response, TRANSFER_MAX, UNMAP_DESCRIPTORS_MAX},
 };
 
 /// Bytes verified, prefetched or repeated at a time.
@@ -307,6 +307,10 @@ impl LogicalUnit {
     }
 
     /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).
+    ///
+    /// Asked in the middle of a physical block that is mapped, it tells from the next one on if that is mapped as well: so
+    /// the conformance suite wants it (libiscsi, `GetLBAStatus.UnmapSingle`), and hosts ask at borders of physical blocks.
+    /// What is deallocated is told from `lba` on, wherever that lies.
     async fn lba_status(&self, lba: u64, allocation: u32, geometry: &Geometry) -> Result<Segments, Refusal> {
         let blocks =
             self.blocks(geometry).checked_sub(lba).filter(|b| *b > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;
@@ -319,6 +323,11 @@ impl LogicalUnit {
         let mut out = vec![0; 8];
         let mut at = 0_u64; // bytes from `lba`
         let mut told = 0_u64; // blocks from `lba`
+        let ratio = u64::from(PHYSICAL_BLOCK).checked_div(size).unwrap_or(1).max(1);
+        let border = lba.next_multiple_of(ratio).saturating_sub(lba);
+        if extents.first().is_some_and(|first| !first.hole && first.len > border.saturating_mul(size)) {
+            told = border;
+        }
         let mut descriptor = |first: u64, end: u64, hole: bool| {
             if let Some(count) = end.checked_sub(first).filter(|n| *n > 0) {
                 out.extend(lba.saturating_add(first).to_be_bytes());

@@ -41,7 +41,7 @@ const RESERVATION_LIST_MAX: u32 = 16 << 10;
 /// What a copy holds in memory: two steps of it.
 const COPY_HOLDS: u32 = 2 << 20;
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
-const PHYSICAL_BLOCK: u32 = 4096;
+pub(crate) const PHYSICAL_BLOCK: u32 = 4096;
 
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
