@@ -9,11 +9,14 @@
 //! from our side first and drained, so that the last replies are not lost to a reset. What still arrives
 //! is left unanswered when the server stops: hosts send it again to the next server, while an error would
 //! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`.
+//!
+//! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say.
 
 use std::{
     collections::BTreeMap,
     future::{Future, poll_fn},
     io::{self, IoSlice},
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -23,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Extent, Quiet, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Crowd, Extent, Peer, Place, Quiet, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::Gate;
 use tokio::{
@@ -31,7 +34,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{debug, error, info, warn};
 
@@ -70,9 +73,11 @@ pub enum Listener {
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct ServeLimits {
-    /// Connections at once; more are closed as they come.
+    /// Connections over the network at once; more are closed as they come.
     pub connections: usize,
-    /// From connect to the end of the handshake.
+    /// Connections of one address at once. As many again come in by Unix sockets.
+    pub per_peer: usize,
+    /// From connect to the end of the handshake, that of TLS included.
     pub handshake: Duration,
     /// How long what is in flight may take when the server stops or the client is gone.
     pub grace: Duration,
@@ -86,7 +91,10 @@ pub struct ServeLimits {
 impl Default for ServeLimits {
     fn default() -> Self {
         Self {
-            connections: 256,
+            // A hypervisor has a connection for each disk of its machines, or several; and one of many has a
+            // quarter of the places. An idle one costs its receive buffer, 128 KiB.
+            connections: 1024,
+            per_peer: 256,
             handshake: Duration::from_secs(10),
             grace: Duration::from_secs(30),
             session: Limits::default(),
@@ -105,11 +113,14 @@ struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
     tls: Option<Tls>,
+    crowd: Crowd,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     /// Counters of connections that ended.
     past: Mutex<Counters>,
     next_id: AtomicU64,
     quiet: Quiet,
+    /// Of its own: who floods the door with connections does not drown what is said of those who are in.
+    refusals: Quiet,
 }
 
 /// What others may see of a connection.
@@ -132,12 +143,14 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 exports,
+                crowd: Crowd::new(limits.connections, limits.per_peer),
                 limits,
                 tls,
                 connections: Mutex::default(),
                 past: Mutex::default(),
                 next_id: AtomicU64::new(1),
                 quiet: Quiet::default(),
+                refusals: Quiet::default(),
             }),
         }
     }
@@ -153,7 +166,7 @@ impl Server {
                 () = &mut stopped => break,
                 Some(ended) = tasks.join_next() => self.ended(ended),
                 accepted = accept(&listener) => match accepted {
-                    Ok((socket, peer)) => self.admit(&mut tasks, socket, peer, &stopping),
+                    Ok((socket, from)) => self.admit(&mut tasks, socket, from, &stopping),
                     Err(error) => {
                         // Out of descriptors, or the peer was faster: neither ends the service.
                         self.shared.quiet.say(|left_out| {
@@ -199,21 +212,28 @@ impl Server {
         }
     }
 
-    fn admit(&self, tasks: &mut JoinSet<()>, socket: Socket, peer: String, stop: &watch::Receiver<bool>) {
-        let mut connections = lock(&self.shared.connections);
-        if connections.len() >= self.shared.limits.connections {
-            let limit = self.shared.limits.connections;
-            self.shared.quiet.say(|left_out| {
-                warn!(peer, limit, left_out, "nbd: too many connections, one refused");
-            });
-            return;
-        }
+    fn admit(
+        &self,
+        tasks: &mut JoinSet<()>,
+        socket: Socket,
+        from: Option<SocketAddr>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let peer = from.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        let place = match self.shared.crowd.enter(from.map_or(Peer::Local, |address| address.ip().into())) {
+            Ok(place) => place,
+            Err(full) => {
+                self.shared.refusals.say(|left_out| {
+                    warn!(peer, why = %full, left_out, "nbd: connection refused");
+                });
+                return;
+            }
+        };
         let id = self.shared.next_id.fetch_add(1, Relaxed);
         let connection =
             Arc::new(Connection { id, peer, export: OnceLock::new(), counters: Published::default() });
-        connections.insert(id, Arc::clone(&connection));
-        drop(connections);
-        let guard = Registered { shared: Arc::clone(&self.shared), connection };
+        lock(&self.shared.connections).insert(id, Arc::clone(&connection));
+        let guard = Registered { shared: Arc::clone(&self.shared), connection, place };
         let stop = stop.clone();
         match socket {
             Socket::Tcp(stream) => tasks.spawn(Box::pin(connection_task(guard, stream, stop))),
@@ -242,7 +262,8 @@ enum Socket {
     Unix(tokio::net::UnixStream),
 }
 
-async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
+/// The next client, and its address if it came over the network.
+async fn accept(listener: &Listener) -> io::Result<(Socket, Option<SocketAddr>)> {
     match listener {
         Listener::Tcp(listener) => {
             let (stream, peer) = listener.accept().await?;
@@ -251,11 +272,11 @@ async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
             let keepalive =
                 socket2::TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries);
             socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-            Ok((Socket::Tcp(stream), peer.to_string()))
+            Ok((Socket::Tcp(stream), Some(peer)))
         }
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
-            Ok((Socket::Unix(stream), "unix".to_owned()))
+            Ok((Socket::Unix(stream), None))
         }
     }
 }
@@ -264,6 +285,8 @@ async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
 struct Registered {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
+    /// Given up after the entry.
+    place: Place,
 }
 
 impl Drop for Registered {
@@ -283,13 +306,15 @@ enum End {
     Stopped,
     /// No handshake in time.
     TooSlow,
+    /// No handshake yet when others needed the place.
+    Ousted,
     /// In flight for longer than the grace.
     Overdue,
     Lost(io::Error),
     Protocol(ProtocolError),
 }
 
-async fn connection_task<S>(guard: Registered, mut stream: S, mut stop: watch::Receiver<bool>)
+async fn connection_task<S>(guard: Registered, mut stream: S, stop: watch::Receiver<bool>)
 where
     S: Wire,
 {
@@ -299,17 +324,17 @@ where
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);
     }
-    let limit = shared.limits.handshake;
-    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
+    let mut patience = Patience { until: after(shared.limits.handshake), stop };
+    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
     match shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing) {
-        None => converse(guard, stream, session, greeted, stop).await,
+        None => converse(guard, stream, session, greeted, patience.stop).await,
         Some(tls) => {
             let securing = async { tls.acceptor.accept(stream).await.map_err(End::Lost) };
-            match in_time(limit, &mut stop, securing).await {
+            match patience.bear(&guard.place, securing).await {
                 Ok(mut stream) => {
                     session.secured();
-                    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
-                    converse(guard, stream, session, greeted, stop).await;
+                    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
+                    converse(guard, stream, session, greeted, patience.stop).await;
                 }
                 Err(end) => report(&guard, &session, &end),
             }
@@ -317,16 +342,26 @@ where
     }
 }
 
-/// Something of the handshake, unless it takes too long or the server stops.
-async fn in_time<T>(
-    limit: Duration,
-    stop: &mut watch::Receiver<bool>,
-    what: impl Future<Output = Result<T, End>>,
-) -> Result<T, End> {
-    tokio::select! {
-        () = stopped(stop) => Err(End::Stopped),
-        done = timeout(limit, what) => done.unwrap_or(Err(End::TooSlow)),
+/// How long a client may take to say what it wants: all parts of its handshake together.
+struct Patience {
+    until: Instant,
+    stop: watch::Receiver<bool>,
+}
+
+impl Patience {
+    /// Something of the handshake, unless it takes too long, others need the place, or the server stops.
+    async fn bear<T>(&mut self, place: &Place, what: impl Future<Output = Result<T, End>>) -> Result<T, End> {
+        tokio::select! {
+            () = stopped(&mut self.stop) => Err(End::Stopped),
+            () = place.ousted() => Err(End::Ousted),
+            done = timeout_at(self.until, what) => done.unwrap_or(Err(End::TooSlow)),
+        }
     }
+}
+
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now)
 }
 
 /// Serves a client that chose an export, to the end of the connection.
@@ -344,6 +379,7 @@ async fn converse<S>(
     let end = match (greeted, session.export().cloned()) {
         (Err(end), _) => end,
         (Ok(_), None) => End::Left,
+        (Ok(_), Some(_)) if !guard.place.settle() => End::Ousted,
         (Ok(first), Some(export)) => {
             shared.quiet.say(|left_out| info!(peer, export = export.name, left_out, "nbd: connected"));
             // Set once per connection, here.
@@ -387,6 +423,10 @@ fn report(guard: &Registered, session: &Session, end: &End) {
     match end {
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
         End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
+        End::Ousted => shared.refusals.say(|left_out| {
+            let why = "it has not said what it wants, and others need its place";
+            warn!(peer, why, left_out, "nbd: connection dropped");
+        }),
         end => {
             shared.quiet.say(|left_out| {
                 let why = match end {
