@@ -8,7 +8,9 @@
 //! Shutdown is soft: no new connections, what is in flight is finished and sent, then the stream is closed
 //! from our side first and drained, so that the last replies are not lost to a reset. What still arrives
 //! is left unanswered when the server stops: hosts send it again to the next server, while an error would
-//! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`.
+//! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`. Either way it is
+//! over soon: who waits for a restart is not kept waiting by a client that takes no answers. What is cut off is
+//! unanswered, too.
 //!
 //! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say.
 
@@ -34,7 +36,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::{debug, error, info, warn};
 
@@ -79,8 +81,11 @@ pub struct ServeLimits {
     pub per_peer: usize,
     /// From connect to the end of the handshake, that of TLS included.
     pub handshake: Duration,
-    /// How long what is in flight may take when the server stops or the client is gone.
+    /// How long what is in flight may take when the client is gone.
     pub grace: Duration,
+    /// How long what is in flight may take, and its answers to be taken by the client, when the server stops or the
+    /// export is gone.
+    pub stop: Duration,
     /// Bounds of each connection.
     pub session: Limits,
     /// What all connections may hold together: requests in flight and replies not yet sent (replies that are shared
@@ -97,6 +102,9 @@ impl Default for ServeLimits {
             per_peer: 256,
             handshake: Duration::from_secs(10),
             grace: Duration::from_secs(30),
+            // With `LINGER` it is the time that iSCSI gives its initiators to log out, so that a restart takes no
+            // longer for one than for the other; and guests give a disk 30 s.
+            stop: Duration::from_secs(2),
             session: Limits::default(),
             gate: Gate::new(512 << 20),
         }
@@ -308,7 +316,7 @@ enum End {
     TooSlow,
     /// No handshake yet when others needed the place.
     Ousted,
-    /// In flight for longer than the grace.
+    /// In flight for longer than is allowed.
     Overdue,
     Lost(io::Error),
     Protocol(ProtocolError),
@@ -396,10 +404,10 @@ async fn converse<S>(
                 volume: &*export.volume,
                 running,
                 counters: &connection.counters,
-                grace: shared.limits.grace,
+                limits: &shared.limits,
                 first,
                 end: None,
-                deadline: false,
+                deadline: None,
                 unpolled: false,
                 unflushed: false,
             };
@@ -433,7 +441,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
                     End::TooSlow => "no handshake in time".to_owned(),
-                    _ => "requests in flight did not finish in time".to_owned(),
+                    _ => "requests were not finished, or their answers not taken, in time".to_owned(),
                 };
                 warn!(peer, export, why, left_out, "nbd: connection dropped");
             });
@@ -489,7 +497,7 @@ enum Running<'v> {
     Operation(Option<Tag>, Operation<'v>),
     /// The server stops or the export is gone.
     Stop(Pin<Box<dyn Future<Output = Goodbye> + Send>>),
-    /// The grace of a stop is over.
+    /// The time is over.
     Deadline(Pin<Box<tokio::time::Sleep>>),
 }
 
@@ -578,13 +586,13 @@ struct Pump<'a, 'v, S> {
     volume: &'v dyn BlockVolume,
     running: FuturesUnordered<Running<'v>>,
     counters: &'a Published,
-    grace: Duration,
+    limits: &'a ServeLimits,
     /// A request that came with the last bytes of the handshake.
     first: Option<Request>,
     /// Why the connection will end once nothing is in flight.
     end: Option<End>,
-    /// The grace is running.
-    deadline: bool,
+    /// When it will end whatever is in flight then.
+    deadline: Option<Instant>,
     /// Something in `running` was never polled, so nothing would wake us for it.
     unpolled: bool,
     /// The stream was given something that it may hold back (TLS does).
@@ -727,13 +735,16 @@ impl<S: Wire> Pump<'_, '_, S> {
         Ok(false)
     }
 
-    /// The connection ends for this reason (the first one counts) once nothing is in flight.
+    /// The connection ends for this reason (the first one counts) once nothing is in flight, or its time is over. A
+    /// client that is gone keeps nobody waiting: what was begun for it may take longer, until the server stops.
     fn finish(&mut self, end: End) {
+        let limit = if matches!(end, End::Stopped) { self.limits.stop } else { self.limits.grace };
+        let until = after(limit);
         self.end.get_or_insert(end);
-        if !self.deadline {
-            self.deadline = true;
+        if self.deadline.is_none_or(|before| until < before) {
+            self.deadline = Some(until);
             self.unpolled = true;
-            self.running.push(Running::Deadline(Box::pin(sleep(self.grace))));
+            self.running.push(Running::Deadline(Box::pin(sleep_until(until))));
         }
     }
 }

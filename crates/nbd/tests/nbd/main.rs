@@ -3,6 +3,7 @@
 
 mod clients;
 mod crowds;
+mod stops;
 mod support;
 mod tls;
 mod wire;
