@@ -429,12 +429,12 @@ fn report(guard: &Registered, session: &Session, end: &End) {
     connection.counters.publish(session.counters());
     let export = session.export().map(|export| export.name.as_str());
     match end {
-        End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
-        End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         End::Ousted => shared.refusals.say(|left_out| {
             let why = "it has not said what it wants, and others need its place";
             warn!(peer, why, left_out, "nbd: connection dropped");
         }),
+        End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
+        End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         end => {
             shared.quiet.say(|left_out| {
                 let why = match end {
