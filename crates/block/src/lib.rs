@@ -10,9 +10,11 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+mod crowd;
 mod keeper;
 mod mem;
 mod quiet;
+pub use crowd::{Crowd, Full, Peer, Place};
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
 pub use mem::MemVolume;
 pub use quiet::Quiet;

@@ -60,6 +60,9 @@ impl From<VolumeError> for NbdError {
     }
 }
 
+/// Characters of a name that a client made up, in an error and so in the log; longer than most that exist.
+const NAME_SHOWN: usize = 100;
+
 /// Why a connection cannot go on: the stream is out of step, or the client is no NBD client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -88,4 +91,33 @@ pub enum ProtocolError {
     /// A payload so long that following it makes no sense.
     #[error("payload of {0} bytes announced")]
     PayloadTooLong(u64),
+}
+
+impl ProtocolError {
+    /// [`Self::UnknownExport`] of what a client calls a name, as far as it is worth a line.
+    pub(crate) fn unknown_export(name: &[u8]) -> Self {
+        let mut rest = name.utf8_chunks().flat_map(|chunk| {
+            chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER))
+        });
+        let mut shown: String = rest.by_ref().take(NAME_SHOWN).collect();
+        if rest.next().is_some() {
+            shown.push('…');
+        }
+        Self::UnknownExport(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_clients_make_up_fill_no_log() {
+        let said = |name: &[u8]| ProtocolError::unknown_export(name).to_string();
+        assert_eq!(said(b"tank/vm\xc3\xa9\xff"), "no export named \"tank/vm\u{e9}\u{fffd}\"");
+        for garbage in [&b"\xff"[..], b"\n", "\u{1f4a9}".as_bytes()] {
+            let line = said(&garbage.repeat(8 << 10));
+            assert!(line.len() < 1000, "{} bytes", line.len());
+        }
+    }
 }

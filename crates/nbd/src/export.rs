@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    ops::Bound,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -64,8 +65,9 @@ impl fmt::Debug for Export {
 
 /// Where connections find their export. [`Registry`] is the usual one.
 pub trait Exports: Send + Sync + 'static {
-    /// All exports, in the order a list shows them.
-    fn list(&self) -> Vec<ExportEntry>;
+    /// The next exports, `most` at most, in the order a list shows them: those behind the name `after`, or the first. None
+    /// if there are no more.
+    fn list(&self, after: Option<&str>, most: usize) -> Vec<ExportEntry>;
     /// The export of that name. The empty name is the default export.
     fn lookup(&self, name: &str) -> Option<Export>;
 }
@@ -146,10 +148,13 @@ fn bounded(description: &str) -> String {
 }
 
 impl Exports for Registry {
-    fn list(&self) -> Vec<ExportEntry> {
+    fn list(&self, after: Option<&str>, most: usize) -> Vec<ExportEntry> {
         let exports = self.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         exports
-            .values()
+            .range::<str, _>(behind)
+            .take(most)
+            .map(|(_, entry)| entry)
             .map(|entry| ExportEntry {
                 name: entry.export.name.clone(),
                 description: entry.export.description.clone(),

@@ -22,6 +22,9 @@ use crate::{
 /// Longest option read, in bytes: an export name and a handful of queries fit many times.
 pub(crate) const OPTION_MAX: usize = 32 << 10;
 
+/// Exports told at a time: a list may be long, and what waits for a client to read it is to be short.
+const LISTED: usize = 64;
+
 /// What the handshake knows so far.
 #[derive(Debug, Default)]
 pub(crate) struct Handshake {
@@ -35,6 +38,8 @@ pub(crate) struct Handshake {
     pub(crate) shutdown: bool,
     /// Bytes of an oversized option still to be skipped.
     skip: u64,
+    /// The export told last, of a list that has more.
+    listing: Option<String>,
 }
 
 /// What came of some bytes.
@@ -76,6 +81,10 @@ impl Handshake {
             let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(rx.len());
             self.skip = self.skip.saturating_sub(skipped as u64);
             return Ok(if skipped == 0 { Step::Starved } else { Step::Used(skipped) });
+        }
+        if self.listing.is_some() {
+            self.list(exports, out);
+            return Ok(Step::Used(0));
         }
         let Some(client) = self.client else {
             let Some(flags) = rx.first_chunk().map(|b| u32::from_be_bytes(*b)) else {
@@ -120,6 +129,10 @@ impl Handshake {
                 return Ok(Step::Used(used));
             }
             opt::EXPORT_NAME => return self.export_name(client, data, used, exports, out),
+            opt::LIST if data.is_empty() => {
+                self.list(exports, out);
+                return Ok(Step::Used(used));
+            }
             _ => {}
         }
         match self.answer(option, data, exports, out) {
@@ -142,16 +155,8 @@ impl Handshake {
         out: &mut Outbox,
     ) -> Result<Option<(Export, Terms)>, Refusal> {
         match option {
-            opt::LIST if !data.is_empty() => Err(INVALID),
-            opt::LIST => {
-                for entry in exports.list() {
-                    let mut body = Vec::with_capacity(entry.name.len().saturating_add(4));
-                    string(&mut body, &entry.name);
-                    body.extend_from_slice(entry.description.as_bytes());
-                    respond(out, option, rep::SERVER, &body);
-                }
-                Ok(None)
-            }
+            // The other case was answered already.
+            opt::LIST => Err(INVALID),
             opt::STRUCTURED_REPLY if !data.is_empty() => Err(INVALID),
             opt::STRUCTURED_REPLY => match self.headers {
                 Headers::Extended => {
@@ -182,6 +187,21 @@ impl Handshake {
         }
     }
 
+    /// The next part of a list, and that it is complete if it is.
+    fn list(&mut self, exports: &dyn Exports, out: &mut Outbox) {
+        let part = exports.list(self.listing.as_deref(), LISTED);
+        for entry in &part {
+            let mut body = Vec::with_capacity(entry.name.len().saturating_add(4));
+            string(&mut body, &entry.name);
+            body.extend_from_slice(entry.description.as_bytes());
+            respond(out, opt::LIST, rep::SERVER, &body);
+        }
+        self.listing = part.into_iter().nth(LISTED.saturating_sub(1)).map(|last| last.name);
+        if self.listing.is_none() {
+            respond(out, opt::LIST, rep::ACK, &[]);
+        }
+    }
+
     fn start_tls(&mut self, data: &[u8], used: usize, out: &mut Outbox) -> Step {
         let refusal = match self.security {
             _ if !data.is_empty() => Some(INVALID),
@@ -207,7 +227,7 @@ impl Handshake {
         exports: &dyn Exports,
         out: &mut Outbox,
     ) -> Result<Step, ProtocolError> {
-        let unknown = || ProtocolError::UnknownExport(String::from_utf8_lossy(data).into_owned());
+        let unknown = || ProtocolError::unknown_export(data);
         // With extended headers a client must use GO.
         if self.headers == Headers::Extended || self.shutdown || data.len() > MAX_STRING {
             return Err(unknown());

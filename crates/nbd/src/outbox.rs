@@ -14,6 +14,11 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// The arena is compacted when this much of its head has left (a client that never lets it run empty).
 const ARENA_SLACK: usize = 64 << 10;
 
+/// What an empty queue keeps for the next batch, in bytes and pieces: all that steady traffic needs, and not what a large
+/// read of many small holes needed once.
+const ARENA_KEPT: usize = 128 << 10;
+const PIECES_KEPT: usize = 4096;
+
 #[derive(Debug)]
 enum Piece {
     /// The next so many bytes of the arena.
@@ -133,6 +138,8 @@ impl Outbox {
         }
         if self.pieces.is_empty() {
             self.arena.clear();
+            self.arena.shrink_to(ARENA_KEPT);
+            self.pieces.shrink_to(PIECES_KEPT);
             self.arena_sent = 0;
         } else if self.arena_sent > ARENA_SLACK {
             self.arena.drain(..self.arena_sent);
@@ -188,6 +195,17 @@ mod tests {
             assert_eq!(got, want, "step {step}");
             assert!(outbox.arena.is_empty());
         }
+    }
+
+    #[test]
+    fn an_empty_queue_keeps_little_of_what_it_held_once() {
+        let mut outbox = Outbox::default();
+        for _ in 0..100_000 {
+            outbox.head(&[7; 28]);
+            outbox.data(Bytes::from_static(b"x"));
+        }
+        outbox.sent(outbox.len());
+        assert!(outbox.arena.capacity() <= ARENA_KEPT && outbox.pieces.capacity() <= 2 * PIECES_KEPT);
     }
 
     #[test]

@@ -8,12 +8,17 @@
 //! Shutdown is soft: no new connections, what is in flight is finished and sent, then the stream is closed
 //! from our side first and drained, so that the last replies are not lost to a reset. What still arrives
 //! is left unanswered when the server stops: hosts send it again to the next server, while an error would
-//! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`.
+//! fail the guest's write. When the export is gone for good, it is answered with `ESHUTDOWN`. Either way it is
+//! over soon: who waits for a restart is not kept waiting by a client that takes no answers. What is cut off is
+//! unanswered, too.
+//!
+//! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say.
 
 use std::{
     collections::BTreeMap,
     future::{Future, poll_fn},
     io::{self, IoSlice},
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -23,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Extent, Quiet, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Crowd, Extent, Peer, Place, Quiet, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::Gate;
 use tokio::{
@@ -31,7 +36,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::{debug, error, info, warn};
 
@@ -70,12 +75,17 @@ pub enum Listener {
 /// Bounds of a server.
 #[derive(Clone, Debug)]
 pub struct ServeLimits {
-    /// Connections at once; more are closed as they come.
+    /// Connections over the network at once; more are closed as they come.
     pub connections: usize,
-    /// From connect to the end of the handshake.
+    /// Connections of one address at once. As many again come in by Unix sockets.
+    pub per_peer: usize,
+    /// From connect to the end of the handshake, that of TLS included.
     pub handshake: Duration,
-    /// How long what is in flight may take when the server stops or the client is gone.
+    /// How long what is in flight may take when the client is gone.
     pub grace: Duration,
+    /// How long what is in flight may take, and its answers to be taken by the client, when the server stops or the
+    /// export is gone.
+    pub stop: Duration,
     /// Bounds of each connection.
     pub session: Limits,
     /// What all connections may hold together: requests in flight and replies not yet sent (replies that are shared
@@ -86,9 +96,15 @@ pub struct ServeLimits {
 impl Default for ServeLimits {
     fn default() -> Self {
         Self {
-            connections: 256,
+            // A hypervisor has a connection for each disk of its machines, or several; and one of many has a
+            // quarter of the places. An idle one costs its receive buffer, 128 KiB.
+            connections: 1024,
+            per_peer: 256,
             handshake: Duration::from_secs(10),
             grace: Duration::from_secs(30),
+            // With `LINGER` it is the time that iSCSI gives its initiators to log out, so that a restart takes no
+            // longer for one than for the other; and guests give a disk 30 s.
+            stop: Duration::from_secs(2),
             session: Limits::default(),
             gate: Gate::new(512 << 20),
         }
@@ -105,11 +121,14 @@ struct Shared {
     exports: Arc<dyn Exports>,
     limits: ServeLimits,
     tls: Option<Tls>,
+    crowd: Crowd,
     connections: Mutex<BTreeMap<u64, Arc<Connection>>>,
     /// Counters of connections that ended.
     past: Mutex<Counters>,
     next_id: AtomicU64,
     quiet: Quiet,
+    /// Of its own: who floods the door with connections does not drown what is said of those who are in.
+    refusals: Quiet,
 }
 
 /// What others may see of a connection.
@@ -132,12 +151,14 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 exports,
+                crowd: Crowd::new(limits.connections, limits.per_peer),
                 limits,
                 tls,
                 connections: Mutex::default(),
                 past: Mutex::default(),
                 next_id: AtomicU64::new(1),
                 quiet: Quiet::default(),
+                refusals: Quiet::default(),
             }),
         }
     }
@@ -153,7 +174,7 @@ impl Server {
                 () = &mut stopped => break,
                 Some(ended) = tasks.join_next() => self.ended(ended),
                 accepted = accept(&listener) => match accepted {
-                    Ok((socket, peer)) => self.admit(&mut tasks, socket, peer, &stopping),
+                    Ok((socket, from)) => self.admit(&mut tasks, socket, from, &stopping),
                     Err(error) => {
                         // Out of descriptors, or the peer was faster: neither ends the service.
                         self.shared.quiet.say(|left_out| {
@@ -199,21 +220,28 @@ impl Server {
         }
     }
 
-    fn admit(&self, tasks: &mut JoinSet<()>, socket: Socket, peer: String, stop: &watch::Receiver<bool>) {
-        let mut connections = lock(&self.shared.connections);
-        if connections.len() >= self.shared.limits.connections {
-            let limit = self.shared.limits.connections;
-            self.shared.quiet.say(|left_out| {
-                warn!(peer, limit, left_out, "nbd: too many connections, one refused");
-            });
-            return;
-        }
+    fn admit(
+        &self,
+        tasks: &mut JoinSet<()>,
+        socket: Socket,
+        from: Option<SocketAddr>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        let peer = from.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        let place = match self.shared.crowd.enter(from.map_or(Peer::Local, |address| address.ip().into())) {
+            Ok(place) => place,
+            Err(full) => {
+                self.shared.refusals.say(|left_out| {
+                    warn!(peer, why = %full, left_out, "nbd: connection refused");
+                });
+                return;
+            }
+        };
         let id = self.shared.next_id.fetch_add(1, Relaxed);
         let connection =
             Arc::new(Connection { id, peer, export: OnceLock::new(), counters: Published::default() });
-        connections.insert(id, Arc::clone(&connection));
-        drop(connections);
-        let guard = Registered { shared: Arc::clone(&self.shared), connection };
+        lock(&self.shared.connections).insert(id, Arc::clone(&connection));
+        let guard = Registered { shared: Arc::clone(&self.shared), connection, place };
         let stop = stop.clone();
         match socket {
             Socket::Tcp(stream) => tasks.spawn(Box::pin(connection_task(guard, stream, stop))),
@@ -242,7 +270,8 @@ enum Socket {
     Unix(tokio::net::UnixStream),
 }
 
-async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
+/// The next client, and its address if it came over the network.
+async fn accept(listener: &Listener) -> io::Result<(Socket, Option<SocketAddr>)> {
     match listener {
         Listener::Tcp(listener) => {
             let (stream, peer) = listener.accept().await?;
@@ -251,11 +280,11 @@ async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
             let keepalive =
                 socket2::TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries);
             socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-            Ok((Socket::Tcp(stream), peer.to_string()))
+            Ok((Socket::Tcp(stream), Some(peer)))
         }
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
-            Ok((Socket::Unix(stream), "unix".to_owned()))
+            Ok((Socket::Unix(stream), None))
         }
     }
 }
@@ -264,6 +293,8 @@ async fn accept(listener: &Listener) -> io::Result<(Socket, String)> {
 struct Registered {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
+    /// Given up after the entry.
+    place: Place,
 }
 
 impl Drop for Registered {
@@ -283,13 +314,15 @@ enum End {
     Stopped,
     /// No handshake in time.
     TooSlow,
-    /// In flight for longer than the grace.
+    /// No handshake yet when others needed the place.
+    Ousted,
+    /// In flight for longer than is allowed.
     Overdue,
     Lost(io::Error),
     Protocol(ProtocolError),
 }
 
-async fn connection_task<S>(guard: Registered, mut stream: S, mut stop: watch::Receiver<bool>)
+async fn connection_task<S>(guard: Registered, mut stream: S, stop: watch::Receiver<bool>)
 where
     S: Wire,
 {
@@ -299,17 +332,17 @@ where
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);
     }
-    let limit = shared.limits.handshake;
-    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
+    let mut patience = Patience { until: after(shared.limits.handshake), stop };
+    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
     match shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing) {
-        None => converse(guard, stream, session, greeted, stop).await,
+        None => converse(guard, stream, session, greeted, patience.stop).await,
         Some(tls) => {
             let securing = async { tls.acceptor.accept(stream).await.map_err(End::Lost) };
-            match in_time(limit, &mut stop, securing).await {
+            match patience.bear(&guard.place, securing).await {
                 Ok(mut stream) => {
                     session.secured();
-                    let greeted = in_time(limit, &mut stop, handshake(&mut stream, &mut session)).await;
-                    converse(guard, stream, session, greeted, stop).await;
+                    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
+                    converse(guard, stream, session, greeted, patience.stop).await;
                 }
                 Err(end) => report(&guard, &session, &end),
             }
@@ -317,16 +350,26 @@ where
     }
 }
 
-/// Something of the handshake, unless it takes too long or the server stops.
-async fn in_time<T>(
-    limit: Duration,
-    stop: &mut watch::Receiver<bool>,
-    what: impl Future<Output = Result<T, End>>,
-) -> Result<T, End> {
-    tokio::select! {
-        () = stopped(stop) => Err(End::Stopped),
-        done = timeout(limit, what) => done.unwrap_or(Err(End::TooSlow)),
+/// How long a client may take to say what it wants: all parts of its handshake together.
+struct Patience {
+    until: Instant,
+    stop: watch::Receiver<bool>,
+}
+
+impl Patience {
+    /// Something of the handshake, unless it takes too long, others need the place, or the server stops.
+    async fn bear<T>(&mut self, place: &Place, what: impl Future<Output = Result<T, End>>) -> Result<T, End> {
+        tokio::select! {
+            () = stopped(&mut self.stop) => Err(End::Stopped),
+            () = place.ousted() => Err(End::Ousted),
+            done = timeout_at(self.until, what) => done.unwrap_or(Err(End::TooSlow)),
+        }
     }
+}
+
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now)
 }
 
 /// Serves a client that chose an export, to the end of the connection.
@@ -344,6 +387,7 @@ async fn converse<S>(
     let end = match (greeted, session.export().cloned()) {
         (Err(end), _) => end,
         (Ok(_), None) => End::Left,
+        (Ok(_), Some(_)) if !guard.place.settle() => End::Ousted,
         (Ok(first), Some(export)) => {
             shared.quiet.say(|left_out| info!(peer, export = export.name, left_out, "nbd: connected"));
             // Set once per connection, here.
@@ -360,10 +404,10 @@ async fn converse<S>(
                 volume: &*export.volume,
                 running,
                 counters: &connection.counters,
-                grace: shared.limits.grace,
+                limits: &shared.limits,
                 first,
                 end: None,
-                deadline: false,
+                deadline: None,
                 unpolled: false,
                 unflushed: false,
             };
@@ -385,6 +429,10 @@ fn report(guard: &Registered, session: &Session, end: &End) {
     connection.counters.publish(session.counters());
     let export = session.export().map(|export| export.name.as_str());
     match end {
+        End::Ousted => shared.refusals.say(|left_out| {
+            let why = "it has not said what it wants, and others need its place";
+            warn!(peer, why, left_out, "nbd: connection dropped");
+        }),
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
         End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         end => {
@@ -393,7 +441,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
                     End::TooSlow => "no handshake in time".to_owned(),
-                    _ => "requests in flight did not finish in time".to_owned(),
+                    _ => "requests were not finished, or their answers not taken, in time".to_owned(),
                 };
                 warn!(peer, export, why, left_out, "nbd: connection dropped");
             });
@@ -449,7 +497,7 @@ enum Running<'v> {
     Operation(Option<Tag>, Operation<'v>),
     /// The server stops or the export is gone.
     Stop(Pin<Box<dyn Future<Output = Goodbye> + Send>>),
-    /// The grace of a stop is over.
+    /// The time is over.
     Deadline(Pin<Box<tokio::time::Sleep>>),
 }
 
@@ -538,13 +586,13 @@ struct Pump<'a, 'v, S> {
     volume: &'v dyn BlockVolume,
     running: FuturesUnordered<Running<'v>>,
     counters: &'a Published,
-    grace: Duration,
+    limits: &'a ServeLimits,
     /// A request that came with the last bytes of the handshake.
     first: Option<Request>,
     /// Why the connection will end once nothing is in flight.
     end: Option<End>,
-    /// The grace is running.
-    deadline: bool,
+    /// When it will end whatever is in flight then.
+    deadline: Option<Instant>,
     /// Something in `running` was never polled, so nothing would wake us for it.
     unpolled: bool,
     /// The stream was given something that it may hold back (TLS does).
@@ -687,13 +735,16 @@ impl<S: Wire> Pump<'_, '_, S> {
         Ok(false)
     }
 
-    /// The connection ends for this reason (the first one counts) once nothing is in flight.
+    /// The connection ends for this reason (the first one counts) once nothing is in flight, or its time is over. A
+    /// client that is gone keeps nobody waiting: what was begun for it may take longer, until the server stops.
     fn finish(&mut self, end: End) {
+        let limit = if matches!(end, End::Stopped) { self.limits.stop } else { self.limits.grace };
+        let until = after(limit);
         self.end.get_or_insert(end);
-        if !self.deadline {
-            self.deadline = true;
+        if self.deadline.is_none_or(|before| until < before) {
+            self.deadline = Some(until);
             self.unpolled = true;
-            self.running.push(Running::Deadline(Box::pin(sleep(self.grace))));
+            self.running.push(Running::Deadline(Box::pin(sleep_until(until))));
         }
     }
 }

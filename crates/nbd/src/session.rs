@@ -39,11 +39,16 @@ use crate::{
 const RX: usize = 128 << 10;
 const _: () = assert!(OPTION_MAX + OPTION_LEN < RX, "an option must fit the receive buffer whole");
 
+/// The same for a client that has not chosen an export and sent nothing longer: strangers are many, and what they have
+/// to say is short.
+const RX_STRANGER: usize = 4 << 10;
+
 /// A payload with at least this much missing is received straight into its buffer.
 const DIRECT: usize = RX / 4;
 
-/// Replies to options wait for the client to read them beyond this many bytes.
-const HANDSHAKE_OUT: usize = 1 << 20;
+/// Replies to options wait for the client to read them beyond this many bytes: a hundred strangers that read nothing
+/// take no room that requests need.
+const HANDSHAKE_OUT: usize = 64 << 10;
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +191,11 @@ impl Session {
                 data.place()
             }
             _ => {
-                let room = RX.saturating_sub(self.rx.len());
+                let most = match self.state {
+                    State::Handshake(_) if self.rx.len() < RX_STRANGER => RX_STRANGER,
+                    State::Handshake(_) | State::Transmission(_) => RX,
+                };
+                let room = most.saturating_sub(self.rx.len());
                 self.rx.reserve(room);
                 Place::one(&mut self.rx, room)
             }

@@ -25,6 +25,10 @@ use crate::{
 /// Extents in one block status reply: 128 KiB of reply at most, far below the protocol's 2^20.
 const EXTENTS_MAX: usize = 8192;
 
+/// How far a block status looks, in bytes: what it may read of a volume's indirect blocks for one request is bounded (of a
+/// volume of 16 KiB blocks 128 KiB for every 16 GiB, and as much for every extent). Clients go on where an answer ends.
+const STATUS_WINDOW: u64 = 1 << 40;
+
 /// What an operation may hold in memory beyond its data, charged to the connection's budget.
 const BLOCK_STATUS_CHARGE: usize = EXTENTS_MAX * 16;
 
@@ -212,7 +216,11 @@ impl RawRequest {
                 Op::WriteZeroes { offset, len, allocate: self.flags & cmd_flag::NO_HOLE != 0, durability }
             }
             // BLOCK_STATUS: all else was refused above.
-            _ => Op::BlockStatus { offset, len, max_extents: if tag.one { 1 } else { EXTENTS_MAX } },
+            _ => Op::BlockStatus {
+                offset,
+                len: len.min(STATUS_WINDOW),
+                max_extents: if tag.one { 1 } else { EXTENTS_MAX },
+            },
         };
         Ok(Verdict::Serve(Request { op, tag }))
     }

@@ -567,7 +567,9 @@ fn extended_headers_carry_64_bit_lengths_and_every_reply_is_a_chunk() {
     registry.insert("big", "", volume).unwrap();
     let mut talk = in_transmission(registry, "big", EXTENDED);
     let len: u64 = 5 << 40;
-    let body = cat(&[&1_u32.to_be_bytes(), &1_u32.to_be_bytes(), &len.to_be_bytes(), &3_u64.to_be_bytes()]);
+    // A block status looks so far and no further.
+    let told: u64 = 1 << 40;
+    let body = cat(&[&1_u32.to_be_bytes(), &1_u32.to_be_bytes(), &told.to_be_bytes(), &3_u64.to_be_bytes()]);
     assert_eq!(talk.ask(&request_ext(0, 7, 1, 1 << 40, len)), chunk_ext(1, 6, 1, 1 << 40, &body));
     assert_eq!(talk.ask(&request_ext(0, 4, 2, 3, len)), chunk_ext(1, 0, 2, 3, &[]));
     assert_eq!(talk.ask(&request_ext(0, 6, 2, 3, len)), chunk_ext(1, 0, 2, 3, &[]));
@@ -802,6 +804,39 @@ fn a_client_that_never_reads_the_export_list_cannot_make_it_pile_up() {
         session.poll_request().unwrap();
     }
     assert!(session.output_len() < 2 * HANDSHAKE_OUT);
+}
+
+/// Lists are told in parts; whatever their length, nothing is left out or told twice.
+#[test]
+fn a_list_of_any_length_is_told_whole_and_once() {
+    for count in [0_usize, 1, 63, 64, 65, 128, 200] {
+        let registry = Arc::new(Registry::new());
+        let mut want = Vec::new();
+        for n in 0..count {
+            let volume = Arc::new(MemVolume::new("v", 4096, 4096));
+            let export = format!("tank/{n:0>3}");
+            registry.insert(&export, "d", volume).unwrap();
+            want.extend(answer(3, 2, &cat(&[&name(&export), b"d"])));
+        }
+        want.extend(answer(3, 1, &[]));
+        let mut talk = hello(registry);
+        assert!(talk.ask(&option(3, &[])) == want, "{count} exports");
+        assert_eq!(error_code(&talk.ask(&option(3, &[1]))), rep::ERR_INVALID, "a list takes no data");
+    }
+}
+
+#[test]
+fn a_stranger_costs_little_and_an_option_of_any_length_is_still_read() {
+    let mut talk = hello(exports().0);
+    talk.hear(&option(7, &go("tank/none", &[])));
+    assert!(talk.session.rx.capacity() <= RX_STRANGER, "{}", talk.session.rx.capacity());
+    let text = "x".repeat(4000) + ":";
+    let long = queries("tank/vm1", &[text.as_str(); 8]);
+    assert!(long.len() > 7 * RX_STRANGER && long.len() < OPTION_MAX);
+    assert_eq!(talk.ask(&option(8, &[])), answer(8, 1, &[]));
+    assert_eq!(talk.ask(&option(10, &long)), answer(10, 1, &[]));
+    let mut said = talk.ask(&option(7, &go("tank/vm1", &[])));
+    assert_eq!(said.split_off(said.len() - 20), answer(7, 1, &[]));
 }
 
 /// A conversation that touches everything, ending in transmission.

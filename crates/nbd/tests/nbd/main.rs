@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
 
 mod clients;
+mod crowds;
+mod stops;
 mod support;
 mod tls;
 mod wire;

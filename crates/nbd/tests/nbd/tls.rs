@@ -1,11 +1,16 @@
 //! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides, whom it keeps out, and
 //! that data comes through whole.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
+use nbd::ServeLimits;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{Instant, sleep, timeout},
+};
 
-use crate::support::{Served, run, tool};
+use crate::support::{Served, connect_from, run, tool};
 
 const MIB: u64 = 1 << 20;
 
@@ -142,4 +147,25 @@ fn certificates_of_no_use_are_refused_by_name() {
         let error = nbd::Tls::new(chain, key, None, true).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+}
+
+/// All parts of a handshake share its time: it does not begin anew with TLS.
+#[tokio::test]
+async fn a_client_that_dawdles_on_its_way_into_tls_is_dropped_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
+    let served = Served::tls_within(limits, tls(dir.path(), false, true)).await;
+    let mut dawdler = connect_from(1, &served).await;
+    let begun = Instant::now();
+    sleep(Duration::from_millis(1500)).await;
+    let starttls = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat();
+    dawdler.write_all(&starttls).await.unwrap();
+    let mut said = Vec::new();
+    drop(timeout(Duration::from_secs(10), dawdler.read_to_end(&mut said)).await.expect("dropped"));
+    assert_eq!(said.len(), 18 + 20, "TLS was begun");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    served.stop().await;
 }

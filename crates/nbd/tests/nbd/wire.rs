@@ -20,12 +20,12 @@ const DISC: u16 = 2;
 const FLUSH: u16 = 3;
 
 /// Reads at offset 0 wait for a permit; others are in memory.
-struct Gated {
+pub(crate) struct Gated {
     gate: Semaphore,
 }
 
 impl Gated {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { gate: Semaphore::new(0) })
     }
 }
@@ -108,7 +108,7 @@ async fn a_disconnect_is_obeyed_after_everything_in_flight_was_answered() {
 
 #[tokio::test]
 async fn a_stop_does_not_wait_for_ever() {
-    let limits = ServeLimits { grace: Duration::from_millis(100), ..ServeLimits::default() };
+    let limits = ServeLimits { stop: Duration::from_millis(100), ..ServeLimits::default() };
     let served = Served::tcp(limits).await;
     served.registry.insert("v", "", Gated::new()).unwrap();
     let mut raw = Raw::go(&served, "v").await;

@@ -8,6 +8,7 @@
 )]
 
 use std::{
+    net::Ipv4Addr,
     path::Path,
     process::{Command, Output},
     sync::Arc,
@@ -18,7 +19,7 @@ use block::BlockVolume;
 use nbd::{Listener, Registry, ServeLimits, Server};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream, UnixListener},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener},
     sync::watch,
     task::JoinHandle,
     time::timeout,
@@ -45,9 +46,13 @@ impl Served {
     }
 
     pub async fn tls(tls: nbd::Tls) -> Self {
+        Self::tls_within(ServeLimits::default(), tls).await
+    }
+
+    pub async fn tls_within(limits: ServeLimits, tls: nbd::Tls) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        Self::start_with(Listener::Tcp(listener), port, ServeLimits::default(), Some(tls))
+        Self::start_with(Listener::Tcp(listener), port, limits, Some(tls))
     }
 
     fn start(listener: Listener, port: u16, limits: ServeLimits) -> Self {
@@ -109,16 +114,31 @@ pub async fn run(name: &str, args: &[&str]) -> Option<String> {
     Some(format!("{out}{err}"))
 }
 
+/// Connects from 127.0.0.`host` and says nothing.
+pub async fn connect_from(host: u8, served: &Served) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).unwrap();
+    socket.connect((Ipv4Addr::LOCALHOST, served.port).into()).await.unwrap()
+}
+
 /// A client that says exactly what it is told.
 pub struct Raw(pub TcpStream);
 
 impl Raw {
     /// Connects and chooses an export, with simple replies.
     pub async fn go(served: &Served, export: &str) -> Self {
-        let mut raw = Self(TcpStream::connect(("127.0.0.1", served.port)).await.unwrap());
+        Self::go_from(1, served, export).await.expect("a place")
+    }
+
+    /// The same from 127.0.0.`host`; `None` if the server has no place for it.
+    pub async fn go_from(host: u8, served: &Served, export: &str) -> Option<Self> {
+        let mut raw = Self(connect_from(host, served).await);
         raw.0.set_nodelay(true).unwrap();
         let mut greeting = [0; 18];
-        raw.0.read_exact(&mut greeting).await.unwrap();
+        let greeted = timeout(Duration::from_secs(10), raw.0.read_exact(&mut greeting)).await;
+        if greeted.expect("a word, or the end").is_err() {
+            return None;
+        }
         assert_eq!(&greeting, b"NBDMAGICIHAVEOPT\x00\x03");
         let mut hello = vec![0, 0, 0, 3];
         hello.extend_from_slice(b"IHAVEOPT");
@@ -136,7 +156,7 @@ impl Raw {
             let mut body = vec![0; len as usize];
             raw.0.read_exact(&mut body).await.unwrap();
             match kind {
-                1 => return raw,
+                1 => return Some(raw),
                 3 => {}
                 _ => panic!("GO was answered with {kind:#x}"),
             }
@@ -163,6 +183,12 @@ impl Raw {
         let mut body = vec![0; if errno == 0 { data } else { 0 }];
         self.0.read_exact(&mut body).await.unwrap();
         (errno, u64::from_be_bytes(head[8..].try_into().unwrap()), body)
+    }
+
+    /// Closes this side, and waits for the server to do so.
+    pub async fn end_by_leaving(mut self) {
+        self.0.shutdown().await.unwrap();
+        self.end().await;
     }
 
     /// The server closes without another byte.

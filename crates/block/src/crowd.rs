@@ -1,0 +1,246 @@
+//! Places for connections, shared out among those who ask: a host that opens thousands, or opens and says nothing,
+//! leaves room for the others. Here because all targets need it.
+//!
+//! * One address has its share of the places and no more, however many are free: what one host can rely on does not
+//!   depend on how busy the others are.
+//! * Whoever has not said what it wants is a stranger. When places are needed, strangers give way to those who come,
+//!   the oldest of the address that has most of them first: a flood pays for its own next wave, and from however many
+//!   addresses it comes, whoever means it has the time of a whole round of places to say so.
+//! * Who has settled is never sent away for somebody else: hosts do not lose disks because of strangers.
+//! * Clients on Unix sockets are one peer with places of its own. No network can shut out who is on this machine, and
+//!   what runs here leaves the network its places.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+/// Who asks for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// Somebody on the network. [`Peer::from`] makes one of both ways to write an IPv4 address.
+    Address(IpAddr),
+    /// Whoever comes in by a Unix socket.
+    Local,
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address.to_canonical())
+    }
+}
+
+/// Why there was no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// This peer has all of its own.
+    #[error("this client has {0} connections, as many as one may have: close those it does not need")]
+    Share(usize),
+    /// Everybody together has them.
+    #[error(
+        "all {0} places are taken: disconnect clients that are not needed, or keep those away that have no business here"
+    )]
+    All(usize),
+}
+
+/// The places. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    seats: Arc<Mutex<Seats>>,
+}
+
+#[derive(Debug)]
+struct Seats {
+    /// For all addresses together.
+    all: usize,
+    /// For one peer.
+    share: usize,
+    next: u64,
+    /// In the order in which they came.
+    taken: BTreeMap<u64, Seat>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    peer: Peer,
+    /// A stranger's: gone means that it gives way.
+    stranger: Option<watch::Sender<()>>,
+}
+
+impl Crowd {
+    /// Places for `all` addresses together, and for one peer at most.
+    #[must_use]
+    pub fn new(all: usize, share: usize) -> Self {
+        let seats = Seats { all, share, next: 0, taken: BTreeMap::new() };
+        Self { seats: Arc::new(Mutex::new(seats)) }
+    }
+
+    /// A place for one more, a stranger for now. Another stranger may have to give way.
+    ///
+    /// # Errors
+    /// There is none, and nobody who could give way.
+    pub fn enter(&self, peer: Peer) -> Result<Place, Full> {
+        let mut seats = self.seats();
+        seats.make_room(peer)?;
+        let id = seats.next;
+        seats.next = seats.next.saturating_add(1);
+        let (sender, gone) = watch::channel(());
+        seats.taken.insert(id, Seat { peer, stranger: Some(sender) });
+        Ok(Place { crowd: self.clone(), id, gone })
+    }
+
+    fn seats(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seats {
+    fn make_room(&mut self, peer: Peer) -> Result<(), Full> {
+        let of_peer = self.taken.values().filter(|seat| seat.peer == peer).count();
+        if of_peer >= self.share {
+            return if self.oust(peer) { Ok(()) } else { Err(Full::Share(self.share)) };
+        }
+        let of_all = self.taken.values().filter(|seat| seat.peer != Peer::Local).count();
+        if peer == Peer::Local || of_all < self.all {
+            return Ok(());
+        }
+        let mut strangers: BTreeMap<Peer, (usize, u64)> = BTreeMap::new();
+        for (id, seat) in self.taken.iter().filter(|(_, seat)| seat.peer != Peer::Local) {
+            if seat.stranger.is_some() {
+                // The first one seen is the oldest.
+                let (count, _) = strangers.entry(seat.peer).or_insert((0, *id));
+                *count = count.saturating_add(1);
+            }
+        }
+        // Among equals the one whose stranger has been here longest.
+        let most = strangers.into_iter().max_by_key(|(_, (count, oldest))| (*count, Reverse(*oldest)));
+        if most.is_some_and(|(peer, _)| self.oust(peer)) { Ok(()) } else { Err(Full::All(self.all)) }
+    }
+
+    /// Takes the place of this peer's oldest stranger; false if it has none.
+    fn oust(&mut self, peer: Peer) -> bool {
+        let mut of_peer = self.taken.iter().filter(|(_, seat)| seat.peer == peer);
+        let Some(id) = of_peer.find(|(_, seat)| seat.stranger.is_some()).map(|(id, _)| *id) else {
+            return false;
+        };
+        self.taken.remove(&id).is_some()
+    }
+}
+
+/// One place, given up when dropped.
+#[derive(Debug)]
+pub struct Place {
+    crowd: Crowd,
+    id: u64,
+    gone: watch::Receiver<()>,
+}
+
+impl Place {
+    /// It is a stranger no more. False if it had to give way before.
+    #[must_use]
+    pub fn settle(&self) -> bool {
+        let mut seats = self.crowd.seats();
+        let Some(seat) = seats.taken.get_mut(&self.id) else { return false };
+        seat.stranger = None;
+        true
+    }
+
+    /// Resolves when this stranger gives way. Not to be waited for by who has settled.
+    pub fn ousted(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut gone = self.gone.clone();
+        // Nothing is ever sent: `changed` ends when the sender is dropped.
+        async move { while gone.changed().await.is_ok() {} }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.crowd.seats().taken.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+    use super::*;
+
+    fn host(last: u8) -> Peer {
+        Peer::from(IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn settled(crowd: &Crowd, peer: Peer) -> Place {
+        let place = crowd.enter(peer).unwrap();
+        assert!(place.settle());
+        place
+    }
+
+    fn is_in(place: &Place) -> bool {
+        place.crowd.seats().taken.contains_key(&place.id)
+    }
+
+    #[test]
+    fn each_peer_has_its_share_and_gets_its_places_back() {
+        let crowd = Crowd::new(8, 2);
+        let (first, second) = (settled(&crowd, host(1)), settled(&crowd, host(1)));
+        assert_eq!(crowd.enter(host(1)).unwrap_err(), Full::Share(2));
+        let mapped = Peer::from("::ffff:192.0.2.1".parse::<IpAddr>().unwrap());
+        assert_eq!(crowd.enter(mapped).unwrap_err(), Full::Share(2), "it is the same host");
+        drop(crowd.enter(host(2)).unwrap());
+        drop(first);
+        let third = settled(&crowd, host(1));
+        drop((second, third));
+        assert!(crowd.seats().taken.is_empty(), "nobody is remembered who has left");
+    }
+
+    #[tokio::test]
+    async fn strangers_give_way_and_who_has_settled_does_not() {
+        let crowd = Crowd::new(4, 4);
+        let stays = settled(&crowd, host(1));
+        let flood: Vec<Place> = (0..3).map(|_| crowd.enter(host(2)).unwrap()).collect();
+        let modest = crowd.enter(host(3)).unwrap();
+        flood[0].ousted().await;
+        assert!(!flood[0].settle(), "too late");
+        assert!(is_in(&flood[1]) && is_in(&flood[2]), "one was enough");
+        // The flood goes on, and pays for it itself.
+        let more: Vec<Place> = (0..5).map(|_| crowd.enter(host(2)).unwrap()).collect();
+        assert!(is_in(&modest) && is_in(&stays) && is_in(&more[4]));
+        assert!(!is_in(&flood[1]) && !is_in(&more[0]));
+        assert!(modest.settle() && more[4].settle() && more[3].settle());
+        assert_eq!(crowd.enter(host(4)).unwrap_err(), Full::All(4));
+    }
+
+    #[test]
+    fn a_flood_from_many_addresses_loses_its_oldest() {
+        let crowd = Crowd::new(3, 2);
+        let flood: Vec<Place> = (1..=3).map(|last| crowd.enter(host(last)).unwrap()).collect();
+        let comes = crowd.enter(host(9)).unwrap();
+        assert!(!is_in(&flood[0]) && is_in(&flood[1]) && comes.settle());
+    }
+
+    #[test]
+    fn within_a_share_strangers_give_way_too() {
+        let crowd = Crowd::new(8, 2);
+        let (stays, stranger) = (settled(&crowd, host(1)), crowd.enter(host(1)).unwrap());
+        let other = crowd.enter(host(2)).unwrap();
+        let comes = settled(&crowd, host(1));
+        assert!(is_in(&stays) && !is_in(&stranger) && is_in(&other) && is_in(&comes));
+        assert_eq!(crowd.enter(host(1)).unwrap_err(), Full::Share(2));
+    }
+
+    #[test]
+    fn networks_and_this_machine_do_not_shut_out_each_other() {
+        let crowd = Crowd::new(2, 2);
+        let network = [settled(&crowd, host(1)), settled(&crowd, host(2))];
+        assert_eq!(crowd.enter(host(3)).unwrap_err(), Full::All(2));
+        let local = [settled(&crowd, Peer::Local), settled(&crowd, Peer::Local)];
+        assert_eq!(crowd.enter(Peer::Local).unwrap_err(), Full::Share(2));
+        drop(network);
+        let network = [settled(&crowd, host(3)), settled(&crowd, host(3))];
+        drop((network, local));
+    }
+}
