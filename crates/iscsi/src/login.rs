@@ -14,7 +14,7 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -118,7 +118,7 @@ pub struct Accepted {
     pub(crate) window: u32,
     /// What we said we take in one data segment.
     pub(crate) receive_max: u32,
-    pub(crate) peer: IpAddr,
+    pub(crate) peer: SocketAddr,
     /// What the initiator has proven itself by.
     pub(crate) proven: Option<Auth>,
 }
@@ -424,7 +424,7 @@ impl Login {
         out.push(response, &answers);
         Some(Accepted {
             key,
-            peer: self.peer.ip(),
+            peer: self.peer,
             proven: self.proven().cloned(),
             target: self.target,
             params: self.params,

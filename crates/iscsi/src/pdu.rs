@@ -277,6 +277,8 @@ pub struct Outbox {
     arena_at: usize,
     items: VecDeque<Item>,
     bytes: usize,
+    /// Bytes that have left, in all.
+    gone: u64,
     /// Digests to append.
     pub header_digest: bool,
     /// Digests to append.
@@ -287,6 +289,11 @@ impl Outbox {
     /// Bytes waiting.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that have left, in all.
+    pub fn gone(&self) -> u64 {
+        self.gone
     }
 
     /// Whether nothing waits.
@@ -401,6 +408,7 @@ impl Outbox {
     /// The socket took this many bytes.
     pub fn sent(&mut self, mut n: usize) {
         self.bytes = self.bytes.saturating_sub(n);
+        self.gone = self.gone.wrapping_add(n as u64);
         while n > 0 {
             let Some(front) = self.items.front_mut() else { break };
             let left = match front {

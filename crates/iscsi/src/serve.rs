@@ -108,7 +108,7 @@ impl Server {
                         let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(quiet));
                         connections.spawn(async move {
                             match connection(stream, peer, targets, stopped, until_login).await {
-                                Ok(()) | Err(Ended::Closed) => {}
+                                Ok(()) | Err(Ended::Closed | Ended::Expelled) => {}
                                 // iscsiadm ends discoveries like this; a host that died does, too.
                                 Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
                                     quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
@@ -153,6 +153,9 @@ enum Ended {
     LoginTimeout,
     #[error("no sign of life")]
     Silent,
+    /// Told to end, by those who watch the gate: they have said why.
+    #[error("in the way of others")]
+    Expelled,
 }
 
 async fn connection(
@@ -293,6 +296,8 @@ impl Driver {
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
         let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
+        let client = Arc::clone(self.session.client());
+        let mut expelled = pin!(client.expelled());
         // Only while the target is there and initiators want to know.
         let target = self.session.target().filter(|_| config.announce_luns);
         let mut luns = target.map(|target| target.changes());
@@ -304,6 +309,7 @@ impl Driver {
                     self.session.announce_drop();
                     return self.flush().await;
                 }
+                () = &mut expelled => return Err(Ended::Expelled),
                 () = &mut stop => break,
                 () = changed(&mut luns) => self.session.announce_luns(),
                 _ = tick.tick() => {

@@ -14,6 +14,8 @@
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
 //!   ([`Session::poll_turn`]). What comes unasked cannot wait: it is bounded by the window, which gets narrower the more
 //!   sessions there are. A command whose data is there never waits for room: others may be waiting for its.
+//! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
+//!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
 //!
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
@@ -33,7 +35,7 @@ use std::{
 
 use bytes::Bytes;
 use disk::{Landed, Site};
-use memory::{Gate, Member};
+use memory::{Client, Gate, Member};
 use scsi::{Begin, Neighbours, NexusId, Response, Sense};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -114,6 +116,10 @@ pub struct Session {
     going: Member,
     /// Bytes of Data-Out that was or may be asked for.
     asked: u64,
+    /// Those that are on their way, or should be.
+    awaited: u64,
+    /// Bytes of Data-Out that came because they were asked for, in all.
+    arrived: u64,
     /// Bytes of Data-Out that came unasked.
     unasked: u64,
     /// Bytes that jobs hold besides their Data-Out.
@@ -132,8 +138,11 @@ impl Session {
         let Accepted { key, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
             accepted;
         let gate = &targets.config().gate;
-        let (coming, going) = (Member::new(Arc::clone(gate)), Member::new(Arc::clone(gate)));
+        let client = Client::new(Some(peer.ip()), format!("{} at {peer}", key.initiator.escape_debug()));
+        let coming = Member::of(Arc::clone(gate), &client);
+        let going = Member::of(Arc::clone(gate), &client);
         let initiator = key.initiator.clone();
+        let peer = peer.ip();
         let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven };
         let neighbours = target.as_ref().map(|_| Arc::new(reach) as Arc<dyn Neighbours>);
         outbox.header_digest = params.header_digest;
@@ -171,6 +180,8 @@ impl Session {
             coming,
             going,
             asked: 0,
+            awaited: 0,
+            arrived: 0,
             unasked: 0,
             holds: 0,
             receiving: 0,
@@ -277,6 +288,13 @@ impl Session {
             self.going.withdraw(); // nothing is begun before its answers are fetched
         }
         self.going.settle(self.holds.saturating_add(self.outbox.len() as u64));
+        self.coming.note(self.awaited, self.arrived);
+        self.going.note(self.outbox.len() as u64, self.outbox.gone());
+    }
+
+    /// The connection, as those know it who watch the gate: when they expel it, it is to be ended.
+    pub fn client(&self) -> &Arc<Client> {
+        self.coming.client()
     }
 
     /// Ready when there is room for what had to wait: go on with [`Self::poll_work`].
@@ -501,6 +519,7 @@ impl Session {
         }
         self.unasked = self.unasked.saturating_sub(u64::from(task.unasked));
         self.asked = self.asked.saturating_sub(u64::from(task.granted));
+        self.awaited = self.awaited.saturating_sub(u64::from(task.awaited));
         self.holds = self.holds.saturating_sub(u64::from(task.holds));
         self.grant();
         Some(task)

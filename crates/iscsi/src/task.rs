@@ -90,6 +90,8 @@ pub(crate) struct Task {
     pub(crate) unasked: u32,
     /// Bytes of Data-Out it may ask for, taken from the gate.
     pub(crate) granted: u32,
+    /// The same while they are on their way.
+    pub(crate) awaited: u32,
     /// Bytes the job holds besides.
     pub(crate) holds: u32,
     /// Aborted while running: no answer when it ends.
@@ -121,6 +123,7 @@ impl Task {
             r2t_sn: 0,
             unasked: 0,
             granted: 0,
+            awaited: 0,
             holds: 0,
             aborted: false,
             cancel: None,

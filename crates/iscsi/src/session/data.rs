@@ -23,6 +23,7 @@ impl Session {
             }
         } else if task.complete() {
             task.phase = Phase::Queued;
+            self.awaited = self.awaited.saturating_sub(u64::from(std::mem::take(&mut task.awaited)));
             self.queued.push_back(itt);
         } else if task.granted > 0 {
             self.ask_for_data(itt); // there is room for all of it
@@ -47,7 +48,8 @@ impl Session {
                 return;
             }
             self.waiting.pop_front();
-            task.granted = more;
+            (task.granted, task.awaited) = (more, more);
+            self.awaited = self.awaited.saturating_add(u64::from(more));
             self.asked = self.asked.saturating_add(u64::from(more));
             self.ask_for_data(itt);
         }
@@ -92,6 +94,8 @@ impl Session {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.unasked = task.unasked.saturating_add(len);
             self.unasked = self.unasked.saturating_add(u64::from(len));
+        } else if matches!(task.phase, Phase::Solicited { .. }) {
+            self.arrived = self.arrived.wrapping_add(len as u64);
         }
         match task.data_out(header, data) {
             Ok(true) => self.sequence_complete(itt),

@@ -426,6 +426,75 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
     assert_eq!((gate.used(), gate.waiting(), gate.members()), (0, 0, 0));
 }
 
+/// Looks at the gate as often, a second apart; who was expelled.
+fn watch(gate: &Gate, looks: u32, mut each: impl FnMut()) -> Vec<String> {
+    let look = |_| {
+        each();
+        gate.watch(std::time::Duration::from_secs(1), false).expelled
+    };
+    (0..looks).flat_map(look).map(|one| one.name).collect()
+}
+
+#[test]
+fn who_is_asked_for_data_and_only_says_that_it_is_alive_is_expelled() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    assert_eq!(i.replies()[0].header.opcode(), op::R2T);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || {
+        let mut h = Header::new(op::NOP_OUT | 0x40);
+        h.set(16, 77).set(20, NO_TAG).set(24, i.cmd_sn);
+        i.push(h, &[]).unwrap();
+        i.replies();
+        assert!(!turn(&mut i));
+    });
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+    drop(i);
+    assert!(other.poll_turn(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+}
+
+#[test]
+fn who_sends_what_it_is_asked_for_and_waits_for_the_disk_stays() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    // Not slower than a sixth of it in eight seconds.
+    for part in 0..8_usize {
+        let mut d = Header::new(op::DATA_OUT);
+        d.0[1] = if part == 7 { 0x80 } else { 0 };
+        d.set(16, h.itt()).set(20, r2t.word20()).set(36, part as u32).set(40, part as u32 * 8192);
+        let bytes = i.bytes(d, &[7; 8192]);
+        i.inbox.extend(&bytes);
+        // Taken in, and not run: the disk takes its time.
+        i.session.handle_bytes(&mut i.inbox).unwrap();
+        assert!(!turn(&mut i));
+        assert_eq!(watch(&gate, 1, || {}), [""; 0]);
+    }
+    assert_eq!(watch(&gate, 60, || {}), [""; 0]);
+    i.pump().unwrap();
+    assert_eq!(i.replies()[0].header.0[3], 0, "written");
+}
+
+#[test]
+fn who_does_not_take_its_answers_is_expelled() {
+    let gate = Gate::new(1 << 20);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "");
+    let h = i.header(&rw10(0x28, 0, 2048), 0x40, 1 << 20);
+    i.push(h, &[]).unwrap();
+    i.session.settle(0);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || assert!(!turn(&mut i)));
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+}
+
 /// Data that comes unasked cannot wait, so fewer commands may bring some where many share little.
 #[test]
 fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() {
