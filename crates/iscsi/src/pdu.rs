@@ -80,7 +80,8 @@ impl Header {
     fn ahs_len(&self) -> usize {
         usize::from(self.0[4]).saturating_mul(4)
     }
-    fn data_len(&self) -> usize {
+    /// Bytes of its data segment, as it says.
+    pub fn data_len(&self) -> usize {
         u32::from_be_bytes([0, self.0[5], self.0[6], self.0[7]]) as usize
     }
     /// Logical unit number.

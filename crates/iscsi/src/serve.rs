@@ -22,6 +22,7 @@ use std::{
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use memory::Member;
 use scsi::Response;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
@@ -182,7 +183,9 @@ async fn connection(
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
         tracing::info!(%peer, initiator, "iscsi: logged in");
-        Driver { session, stream, inbox: Inbox::from(buffer), jobs: FuturesUnordered::new(), heard: true }
+        let mut inbox = Inbox::from(buffer);
+        inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
+        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), heard: true }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped).await;
     // Writes that run must have ended before another session of this name may start.
@@ -380,7 +383,9 @@ impl Driver {
                 continue; // jobs were held back, too
             }
             // What was left because the outbox was full comes before anything new.
-            if self.inbox.is_starved() {
+            if self.inbox.is_held_up() {
+                ready!(self.inbox.poll_turn(cx));
+            } else if self.inbox.is_starved() {
                 if ready!(read(&mut self.stream, self.inbox.place(), cx))? == 0 {
                     return Poll::Ready(Err(Ended::Closed));
                 }

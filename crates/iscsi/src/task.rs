@@ -10,7 +10,6 @@
 use std::collections::VecDeque;
 
 use block::{Segment, Segments};
-use bytes::Bytes;
 use disk::{Landed, Site};
 use scsi::{Cancel, Job, Response};
 use tokio::time::Instant;
@@ -152,8 +151,7 @@ impl Task {
 
     /// A Data-Out PDU. True when its sequence is complete.
     pub(crate) fn data_out(&mut self, header: &Header, data: Landed) -> Result<bool, OutOfOrder> {
-        let len = data.iter().map(Bytes::len).sum::<usize>();
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let len = u32::try_from(header.data_len()).unwrap_or(u32::MAX);
         let ttt = header.word20();
         let end = header.offset().checked_add(len).ok_or(OutOfOrder)?;
         let in_order = header.data_sn() == self.data_sn && header.offset() == self.received;

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
-use bytes::Bytes;
 use disk::Landed;
 use scsi::{Response, Sense, Status};
 
@@ -88,7 +87,7 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&itt) else {
             return Ok(()); // of a command that has been answered or aborted
         };
-        let len: usize = data.iter().map(Bytes::len).sum();
+        let len = header.data_len();
         self.counters.bytes_in.fetch_add(len as u64, Ordering::Relaxed);
         if matches!(task.phase, Phase::Unsolicited { .. }) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);

@@ -531,6 +531,94 @@ fn commands_out_of_turn_wait_for_theirs() {
     assert_eq!(order, [first.itt(), second.itt()]);
 }
 
+/// They would be counted nowhere: 128 of 256 KiB each for every session.
+#[test]
+fn commands_ahead_of_a_missing_one_bring_no_more_data_than_one_may() {
+    let mut i = Initiator::new(&volume(), "InitialR2T=No|FirstBurstLength=65536");
+    let missing = i.header(&[0], 0, 0);
+    for _ in 0..4 {
+        let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+        i.push(h, &[7; 64 << 10]).unwrap();
+        i.push(h, &[7; 64 << 10]).unwrap(); // once more is no more
+    }
+    let without = i.header(&[0], 0, 0);
+    i.push(without, &[]).unwrap();
+    let h = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    assert!(matches!(i.push(h, &[7; 512]), Err(Fatal::Protocol(why)) if why.contains("ahead")));
+    assert_eq!(i.replies(), []);
+    i.push(missing, &[]).unwrap();
+    assert_eq!(i.replies().len(), 6, "what was kept is served");
+    let early = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    i.push(early, &[7; 512]).unwrap();
+    assert_eq!(i.replies(), []);
+    i.push(h, &[7; 512]).unwrap();
+    assert_eq!(i.replies().len(), 2, "there is room again");
+}
+
+#[test]
+fn data_that_was_not_agreed_on_is_refused_by_its_header() {
+    for keys in ["FirstBurstLength=4096", "ImmediateData=No", "FirstBurstLength=4096|DataDigest=CRC32C|HeaderDigest=CRC32C"] {
+        let mut i = Initiator::new(&volume(), keys);
+        for ahead in [false, true] {
+            let (first, h) = (i.header(&[0], 0, 0), i.header(&rw10(0x2a, 0, 256), 0x20, 128 << 10));
+            let bytes = i.bytes(h, &vec![7; 128 << 10]);
+            if !ahead {
+                i.push(first, &[]).unwrap();
+                i.replies();
+            }
+            for piece in bytes.chunks(16 << 10) {
+                i.inbox.extend(piece);
+                i.pump().unwrap();
+                assert!(i.inbox.capacity() <= 48 << 10, "{keys}: {}", i.inbox.capacity());
+            }
+            if ahead {
+                i.push(first, &[]).unwrap();
+                i.replies().remove(0);
+                continue;
+            }
+            assert_eq!(sense(&i.replies()[0]), (0xb, 0x0c, 0x0c), "{keys}");
+        }
+        assert_eq!(i.read(0, 1), [0; 512], "{keys}");
+    }
+}
+
+#[test]
+fn a_missing_command_that_is_aborted_is_waited_for_no_longer() {
+    let abort = |i: &Initiator, missing: &Header, itt: u32| {
+        let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
+        h.0[1] = 0x81;
+        h.set(16, itt).set(20, missing.itt()).set(24, i.cmd_sn).set(32, missing.cmd_sn());
+        h
+    };
+    let itts = |i: &mut Initiator| i.replies().iter().map(|reply| reply.header.itt()).collect::<Vec<_>>();
+    // It never came: those behind it are served.
+    let mut i = Initiator::new(&volume(), "");
+    let (missing, next) = (i.header(&[0], 0, 0), i.header(&[0], 0, 0));
+    i.push(next, &[]).unwrap();
+    let h = abort(&i, &missing, 900);
+    i.push(h, &[]).unwrap();
+    assert_eq!(itts(&mut i), [900, next.itt()]);
+    i.push(missing, &[]).unwrap();
+    assert_eq!(itts(&mut i), [0; 0], "too late");
+    let h = i.header(&[0], 0, 0);
+    i.push(h, &[]).unwrap();
+    assert_eq!(itts(&mut i), [h.itt()]);
+    // Another one is missing before it; it came early, or not at all.
+    for came in [true, false] {
+        let [missing, aborted, last] = [0; 3].map(|_| i.header(&[0], 0, 0));
+        if came {
+            i.push(aborted, &[]).unwrap();
+        }
+        i.push(last, &[]).unwrap();
+        let h = abort(&i, &aborted, 901);
+        i.push(h, &[]).unwrap();
+        let reply = i.replies();
+        assert_eq!((reply.len(), reply[0].header.itt(), reply[0].header.0[2]), (1, 901, 0));
+        i.push(missing, &[]).unwrap();
+        assert_eq!(itts(&mut i), [missing.itt(), last.itt()], "{came}");
+    }
+}
+
 #[test]
 fn an_aborted_write_is_never_answered_nor_written() {
     let mut i = Initiator::new(&volume(), "ImmediateData=No");
