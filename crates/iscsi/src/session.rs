@@ -129,7 +129,8 @@ pub struct Session {
     /// Memory that the caller receives into.
     receiving: usize,
     next_ttt: u32,
-    text_in: Vec<u8>,
+    /// A text request that goes on: the tag under which it does, and what came.
+    text_in: Option<(u32, Vec<u8>)>,
     text_out: Option<(u32, Vec<u8>)>,
     /// What comes next has to wait for room.
     is_held_up: bool,
@@ -191,7 +192,7 @@ impl Session {
             holds: 0,
             receiving: 0,
             next_ttt: 1,
-            text_in: Vec::new(),
+            text_in: None,
             text_out: None,
             is_held_up: false,
             closing: false,
