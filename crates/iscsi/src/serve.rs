@@ -29,7 +29,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval_at, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -37,6 +37,7 @@ use crate::{
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
     session::Session,
+    silence::{Sign, Silence},
     targets::{Claim, Counters, Doors, Order, Portal, SessionInfo, Targets},
 };
 
@@ -76,7 +77,7 @@ impl Server {
         let Self { targets, listeners } = self;
         let config = targets.config();
         // All servers of these targets share them.
-        let Doors { room, peers, unknown, strangers, quiet } = &targets.doors;
+        let Doors { room, peers, unknown, strangers, quiet, .. } = &targets.doors;
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
@@ -148,8 +149,8 @@ enum Ended {
     Fatal(#[from] Fatal),
     #[error("closed by the initiator")]
     Closed,
-    #[error("login refused: {0:?}")]
-    Refused(Status),
+    #[error("login refused: {0:?}{1}")]
+    Refused(Status, String),
     #[error("not logged in within the time allowed")]
     LoginTimeout,
     #[error("no sign of life")]
@@ -182,10 +183,12 @@ async fn connection(
             login.finish(claim.tsih, &mut outbox).ok_or(Fatal::Protocol("login without a name"))?;
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
-        tracing::info!(%peer, initiator, "iscsi: logged in");
+        let welcome = &targets.doors.welcome;
+        welcome.say(|left_out| tracing::info!(%peer, initiator, left_out, "iscsi: logged in"));
         let mut inbox = Inbox::from(buffer);
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
-        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), heard: true }
+        let silence = Silence::new(targets.config().ping_after);
+        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped).await;
     // Writes that run must have ended before another session of this name may start.
@@ -254,7 +257,11 @@ async fn log_in(
         }
         poll_fn(|cx| write(stream, &mut outbox, cx)).await?;
         if let Step::Refused(status) = step {
-            return Err(Ended::Refused(status));
+            let why = match login.fault() {
+                "" => String::new(),
+                why => format!(" ({why})"),
+            };
+            return Err(Ended::Refused(status, why));
         }
     }
 }
@@ -281,8 +288,7 @@ struct Driver {
     stream: TcpStream,
     inbox: Inbox,
     jobs: FuturesUnordered<JobFuture>,
-    /// Whether anything came since the last look.
-    heard: bool,
+    silence: Silence,
 }
 
 impl Driver {
@@ -293,9 +299,7 @@ impl Driver {
         stopped: &mut watch::Receiver<bool>,
     ) -> Result<(), Ended> {
         let config = targets.config();
-        let mut tick = interval_at(after(config.ping_after), config.ping_after);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut asked = false;
+        let mut due = pin!(sleep_until(self.silence.due()));
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
         let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
@@ -315,16 +319,19 @@ impl Driver {
                 () = &mut expelled => return Err(Ended::Expelled),
                 () = &mut stop => break,
                 () = changed(&mut luns) => self.session.announce_luns(),
-                _ = tick.tick() => {
-                    if std::mem::take(&mut self.heard) {
-                        asked = false;
-                    } else if asked {
-                        return Err(Ended::Silent);
-                    } else {
-                        self.inbox.rest();
-                        self.session.ping();
-                        asked = true;
+                () = &mut due => {
+                    if self.inbox.is_held_up() {
+                        self.silence.heard(); // nobody listens
                     }
+                    match self.silence.look() {
+                        Sign::Wait => {}
+                        Sign::Ask => {
+                            self.inbox.rest();
+                            self.session.ping();
+                        }
+                        Sign::Gone => return Err(Ended::Silent),
+                    }
+                    due.as_mut().reset(self.silence.due());
                 }
             }
         }
@@ -390,7 +397,7 @@ impl Driver {
                     return Poll::Ready(Err(Ended::Closed));
                 }
                 self.inbox.received();
-                self.heard = true;
+                self.silence.heard();
             }
             self.session.handle_bytes(&mut self.inbox)?;
         }
@@ -416,9 +423,4 @@ async fn changed(luns: &mut Option<watch::Receiver<u64>>) {
         *luns = None;
     }
     std::future::pending().await
-}
-
-fn after(time: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(time).unwrap_or(now)
 }

@@ -225,6 +225,37 @@ fn login_goes_through_both_stages_and_takes_text_in_pieces() {
     assert!(matches!(say(0x87, "").0, Step::Accepted));
 }
 
+/// libiscsi says in each stage who it is; with credentials in its URL it goes through both.
+#[test]
+fn what_was_declared_may_be_said_again_in_a_later_request_and_not_otherwise() {
+    let targets = targets(&volume());
+    let of = |name: &str| format!("InitiatorName={name}|TargetName={NAME}|SessionType=Normal|");
+    let first = format!("{}AuthMethod=CHAP,None|", of("iqn.a"));
+    let twice = format!("{}SessionType=Normal|", of("iqn.a"));
+    for (first, second, fault) in [
+        (&first, &format!("{}HeaderDigest=None|", of("iqn.a")), ""),
+        (&first, &of("iqn.b"), "InitiatorName comes again with another value"),
+        (&first, &"SessionType=Discovery|".to_owned(), "SessionType comes again with another value"),
+        (&first, &"AuthMethod=CHAP,None|".to_owned(), "AuthMethod comes twice"),
+        (&twice, &String::new(), "SessionType comes twice in one request"),
+    ] {
+        let (mut login, mut outbox) = (Login::default(), Outbox::default());
+        let mut say = |stages: u8, text: &str| {
+            let (header, data) = login_pdu(stages, text);
+            login.handle(&header, &data, &targets, &mut outbox).unwrap()
+        };
+        let step = match say(0x81, first) {
+            Step::Continue => say(0x87, second),
+            refused => refused,
+        };
+        match fault {
+            "" => assert!(matches!(step, Step::Accepted), "{second}: {step:?}"),
+            _ => assert!(matches!(step, Step::Refused(Status::InitiatorError)), "{second}: {step:?}"),
+        }
+        assert_eq!(login.fault(), fault);
+    }
+}
+
 #[test]
 fn writes_move_the_right_bytes_under_every_combination_of_the_transfer_keys() {
     for initial_r2t in ["Yes", "No"] {
@@ -768,6 +799,44 @@ fn a_long_discovery_answer_comes_in_pieces() {
     assert!(pieces > 3);
     let names = negotiate::pairs(&text).unwrap().into_iter().filter(|(key, _)| *key == "TargetName");
     assert_eq!(names.count(), 41);
+}
+
+#[test]
+fn a_text_request_may_come_in_pieces_and_is_no_longer_than_agreed() {
+    let mut i = Initiator::new(&volume(), "");
+    let mut say = |flags: u8, ttt: u32, text: &[u8]| {
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.0[1] = flags;
+        h.set(16, 78).set(20, ttt).set(24, i.cmd_sn);
+        i.push(h, text).unwrap();
+        i.replies().remove(0)
+    };
+    let expected = [("TargetName", NAME), ("TargetAddress", "127.0.0.1:3260,1")];
+    for pieces in [&[&b"SendTar"[..], b"gets=\0"][..], &[b"Se", b"ndTargets", b"", b"=", b"\0"]] {
+        let mut ttt = NO_TAG;
+        for (n, piece) in pieces.iter().enumerate() {
+            let is_last = n + 1 == pieces.len();
+            let reply = say(if is_last { 0x80 } else { 0x40 }, ttt, piece);
+            assert_eq!((reply.header.opcode(), reply.header.is_final()), (op::TEXT_RESPONSE, is_last));
+            ttt = reply.header.word20();
+            assert_eq!((ttt == NO_TAG, reply.data.is_empty()), (is_last, !is_last), "the tag to go on under");
+            if is_last {
+                assert_eq!(negotiate::pairs(&reply.data).unwrap(), expected);
+            }
+        }
+    }
+    // Under a tag of nobody's.
+    let ttt = say(0x40, NO_TAG, b"SendTar").header.word20();
+    assert_eq!(say(0x80, ttt + 1, b"gets=\0").header.opcode(), op::REJECT);
+    assert_eq!(say(0x80, ttt, b"gets=\0").header.opcode(), op::REJECT, "that exchange is over");
+    // One that never ends.
+    let mut reply = say(0x40, NO_TAG, &[b'x'; 16 << 10]).header;
+    for _ in 0..3 {
+        reply = say(0x40, reply.word20(), &[b'x'; 16 << 10]).header;
+        assert_eq!(reply.opcode(), op::TEXT_RESPONSE);
+    }
+    assert_eq!(say(0x40, reply.word20(), b"x").header.opcode(), op::REJECT);
+    assert_eq!(negotiate::pairs(&say(0x80, NO_TAG, b"SendTargets=\0").data).unwrap(), expected, "a new one");
 }
 
 #[test]
