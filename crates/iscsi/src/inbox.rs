@@ -10,11 +10,18 @@
 //! A slice of the receive buffer would keep all of that buffer alive, so that every read from the socket needed fresh
 //! memory, which the kernel clears page by page: 40 % of the time of 8 KiB writes. Copying them out costs a tenth of it.
 //!
+//! What becomes of a segment its header tells ([`Fate`]). One that nobody will look at gets no memory; one that comes
+//! unasked gets its memory when there is room for it in the hall of the gate ([`memory::Gate::hall`]), unless it is small:
+//! otherwise a thousand connections that each hold back the last byte of theirs would have a thousand times the longest.
+//!
 //! Most connections carry reads, or nothing for long, and need room for headers only. One whose client writes much at once
 //! gets more as long as that lasts: each turn of the connection costs a read from the socket and an answer to it.
 
+use std::task::{Context, Poll};
+
 use bytes::{Buf as _, BytesMut};
 use disk::{Landed, Landings, Place, Site};
+use memory::Member;
 
 use crate::pdu::{Fatal, Framing, Head, Header};
 
@@ -30,11 +37,55 @@ const DIRECT_PART: usize = 4;
 /// So many reads in a row that less room would have done for: it is given up.
 const PATIENCE: u32 = 64;
 
+/// Segments up to this need no room in the hall: what the head of the stream may take is more.
+const SMALL: usize = 8 << 10;
+
+/// What becomes of a data segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was asked for, so that there is room for it; and where in a volume it will go.
+    Asked(Option<Site>),
+    /// It comes by itself.
+    Unasked(Option<Site>),
+    /// Nobody will look at it.
+    Useless,
+}
+
 /// A PDU whose header is there.
 #[derive(Debug)]
 struct Coming {
     head: Head,
-    data: Landings,
+    data: Data,
+    /// What was missing at the last look.
+    missing: usize,
+}
+
+#[derive(Debug)]
+enum Data {
+    Kept(Landings),
+    /// So many bytes are to be skipped.
+    Skipped(usize),
+}
+
+impl Data {
+    fn missing(&self) -> usize {
+        match self {
+            Self::Kept(data) => data.missing(),
+            Self::Skipped(missing) => *missing,
+        }
+    }
+
+    /// Takes what it can of these bytes; how many.
+    fn take_from(&mut self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Kept(data) => data.take_from(bytes),
+            Self::Skipped(missing) => {
+                let here = bytes.len().min(*missing);
+                *missing = missing.saturating_sub(here);
+                here
+            }
+        }
+    }
 }
 
 /// The receiving side of a connection in the full feature phase.
@@ -51,6 +102,10 @@ pub struct Inbox {
     read: Option<usize>,
     /// The longest data segment that began since then.
     longest: usize,
+    /// Its place in the hall, if there is one.
+    hall: Option<Member>,
+    /// Bytes of data that have arrived, in all.
+    arrived: u64,
 }
 
 impl Default for Inbox {
@@ -62,16 +117,32 @@ impl Default for Inbox {
 impl From<BytesMut> for Inbox {
     /// Begins with what was received already.
     fn from(heads: BytesMut) -> Self {
-        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0, read: None, longest: 0 }
+        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0, read: None, longest: 0, hall: None, arrived: 0 }
     }
 }
 
 impl Inbox {
+    /// From now on what comes unasked waits for room there.
+    pub fn wait_in(&mut self, hall: Member) {
+        self.hall = Some(hall);
+    }
+
+    /// Whether what comes next has to wait for room: nothing is to be received before its turn comes.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        self.hall.as_ref().is_some_and(Member::is_waiting)
+    }
+
+    /// Ready when it has: go on with [`next`](Self::next).
+    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.hall.as_mut().map_or(Poll::Pending, |hall| hall.poll_turn(cx))
+    }
+
     /// Where the next bytes from the socket go.
     pub fn place(&mut self) -> Place<'_> {
         self.fit();
         match &mut self.coming {
-            Some(Coming { data, .. })
+            Some(Coming { data: Data::Kept(data), .. })
                 if self.heads.is_empty() && data.missing() >= self.room / DIRECT_PART =>
             {
                 data.place()
@@ -114,7 +185,10 @@ impl Inbox {
     /// Bytes of memory it holds.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        let coming = self.coming.as_ref().map_or(0, |coming| coming.data.capacity());
+        let coming = match &self.coming {
+            Some(Coming { data: Data::Kept(data), .. }) => data.capacity(),
+            _ => 0,
+        };
         // What is consumed of the head of the stream counts: it is used again.
         self.room.max(self.heads.capacity()).saturating_add(coming)
     }
@@ -135,51 +209,83 @@ impl Inbox {
         self.read = Some(self.heads.len());
     }
 
-    /// The next PDU that is there whole, and its data without padding. Digests are checked here. `site` knows of a header
-    /// where in a volume its data will go: that of different blocks comes in different pieces.
+    /// The next PDU that is there whole, and its data without padding, or without data if that was useless. Digests are
+    /// checked here. `fate` knows of a header what becomes of its data: that of different blocks comes in different pieces.
     ///
     /// # Errors
     /// The stream cannot be followed any further.
     pub fn next(
         &mut self,
         framing: &Framing,
-        site: impl FnOnce(&Header) -> Option<Site>,
+        fate: impl FnOnce(&Header) -> Fate,
     ) -> Result<Option<(Header, Landed)>, Fatal> {
-        let next = self.take(framing, site)?;
-        self.is_starved = next.is_none();
+        let next = self.take(framing, fate)?;
+        self.is_starved = next.is_none() && !self.is_held_up();
         Ok(next)
     }
 
     fn take(
         &mut self,
         framing: &Framing,
-        site: impl FnOnce(&Header) -> Option<Site>,
+        fate: impl FnOnce(&Header) -> Fate,
     ) -> Result<Option<(Header, Landed)>, Fatal> {
         let mut coming = match self.coming.take() {
             Some(coming) => coming,
             None => {
                 let Some(head) = framing.head(&self.heads)? else { return Ok(None) };
-                self.heads.advance(head.len);
                 if head.data_len == 0 {
+                    self.heads.advance(head.len);
                     return Ok(Some((head.header, Landed::new())));
                 }
+                let (site, waits) = match fate(&head.header) {
+                    Fate::Asked(site) => (Some(site), false),
+                    Fate::Unasked(site) => (Some(site), true),
+                    Fate::Useless => (None, false),
+                };
+                let is_here = self.heads.len() >= head.len.saturating_add(head.data_len);
+                if waits && !is_here && head.data_len > SMALL && !self.enters(head.data_len) {
+                    return Ok(None);
+                }
+                self.heads.advance(head.len);
                 self.longest = self.longest.max(head.data_len);
-                let site = site(&head.header);
-                Coming { head, data: Landings::new(head.data_len, site) }
+                let data = match site {
+                    Some(site) => Data::Kept(Landings::new(head.data_len, site)),
+                    None => Data::Skipped(head.data_len),
+                };
+                Coming { head, data, missing: head.data_len }
             }
         };
-        let Coming { head, data } = &mut coming;
+        let Coming { head, data, missing } = &mut coming;
         let here = data.take_from(&self.heads);
         self.heads.advance(here);
+        let now = data.missing();
+        self.arrived = self.arrived.wrapping_add(std::mem::replace(missing, now).saturating_sub(now) as u64);
         let tail = self.heads.get(..head.tail_len());
-        let Some(tail) = tail.filter(|_| data.missing() == 0) else {
+        let Some(tail) = tail.filter(|_| now == 0) else {
+            if let Some(hall) = &self.hall {
+                hall.note(now as u64, self.arrived);
+            }
             self.coming = Some(coming);
             return Ok(None);
         };
-        head.check(data.parts(), tail)?;
+        if let Data::Kept(data) = data {
+            head.check(data.parts(), tail)?;
+        }
         self.heads.advance(head.tail_len());
-        let Coming { head, data } = coming;
-        Ok(Some((head.header, data.freeze())))
+        if let Some(hall) = &mut self.hall {
+            hall.settle(0);
+        }
+        let Coming { head, data, .. } = coming;
+        let data = match data {
+            Data::Kept(data) => data.freeze(),
+            Data::Skipped(_) => Landed::new(),
+        };
+        Ok(Some((head.header, data)))
+    }
+
+    /// Whether there is room in the hall for so many bytes that come unasked.
+    fn enters(&mut self, len: usize) -> bool {
+        self.hall.as_mut().is_none_or(|hall| hall.ask(0, len as u64))
     }
 }
 
@@ -190,16 +296,16 @@ mod tests {
     use super::*;
     use crate::pdu::{Outbox, op};
 
-    fn anywhere(_: &Header) -> Option<Site> {
-        None
+    fn anywhere(_: &Header) -> Fate {
+        Fate::Asked(None)
     }
 
     /// However the stream is cut, and wherever it is put, the same PDUs come out.
     #[test]
     fn a_stream_is_the_same_pdus_however_it_arrives() {
-        let blocks = |_: &Header| Some(Site { offset: 3 * 512, block: 8192 });
+        let blocks = |_: &Header| Fate::Unasked(Some(Site { offset: 3 * 512, block: 8192 }));
         for (digests, site, expected) in
-            [(false, anywhere as fn(&Header) -> Option<Site>, 7), (true, blocks, 33)]
+            [(false, anywhere as fn(&Header) -> Fate, 7), (true, blocks, 33)]
         {
             let mut out = Outbox::default();
             (out.header_digest, out.data_digest) = (digests, digests);
@@ -293,7 +399,7 @@ mod tests {
             to_heads += if is_direct { 0 } else { taken };
             rest = &rest[taken..];
             inbox.received();
-            while inbox.next(&framing, |_| Some(Site { offset: 0, block: 8192 })).unwrap().is_some() {}
+            while inbox.next(&framing, |_| Fate::Asked(Some(Site { offset: 0, block: 8192 }))).unwrap().is_some() {}
         }
         assert!(to_heads <= HEADS + 40 * HEADS_MIN, "{to_heads}");
         // Many short ones get more again.
@@ -315,7 +421,7 @@ mod tests {
         let mut inbox = Inbox::default();
         inbox.extend(&out.drain());
         let framing = Framing { data_max: 1 << 20, ..Framing::default() };
-        let (_, data) = inbox.next(&framing, |_| Some(Site { offset: 4096, block: 4096 })).unwrap().unwrap();
+        let (_, data) = inbox.next(&framing, |_| Fate::Asked(Some(Site { offset: 4096, block: 4096 }))).unwrap().unwrap();
         assert_eq!(data.iter().map(Bytes::len).collect::<Vec<_>>(), [4096, 4096]);
         assert!(data.iter().all(|piece| piece.as_ptr().addr() % disk::IoBuf::ALIGN == 0));
     }
@@ -332,5 +438,63 @@ mod tests {
         let mut inbox = Inbox::default();
         inbox.extend(&wire);
         assert!(matches!(inbox.next(&framing, anywhere), Err(Fatal::Digest("data"))));
+    }
+
+    #[test]
+    fn data_that_nobody_will_look_at_gets_no_memory() {
+        let mut out = Outbox::default();
+        out.data_digest = true;
+        out.push(Header::new(op::DATA_OUT), &[7; 100_001]);
+        out.push(Header::new(op::NOP_OUT), b"");
+        let framing = Framing { data_digest: true, data_max: 1 << 20, ..Framing::default() };
+        let (mut inbox, wire, mut came) = (Inbox::default(), out.drain(), Vec::new());
+        let mut rest = &wire[..];
+        while !rest.is_empty() {
+            rest = &rest[inbox.place().put(&rest[..rest.len().min(5000)])..];
+            inbox.received();
+            while let Some((header, data)) = inbox.next(&framing, |_| Fate::Useless).unwrap() {
+                came.push((header.opcode(), header.data_len(), data.len()));
+            }
+            assert!(inbox.capacity() <= HEADS, "{}", inbox.capacity());
+        }
+        assert_eq!(came, [(op::DATA_OUT, 100_001, 0), (op::NOP_OUT, 0, 0)]);
+    }
+
+    /// Each of a thousand connections could have all but the last byte of a segment of its own.
+    #[test]
+    fn segments_that_come_unasked_take_turns_and_what_was_asked_for_does_not_wait() {
+        let gate = memory::Gate::new(4 << 20); // with a hall of 1 MiB
+        let framing = Framing { data_max: 1 << 20, ..Framing::default() };
+        let wire = wire(1, 256 << 10);
+        let mut inboxes: Vec<Inbox> = (0..100).map(|_| Inbox::default()).collect();
+        let unasked = |_: &Header| Fate::Unasked(None);
+        for inbox in &mut inboxes {
+            inbox.wait_in(Member::new(std::sync::Arc::clone(gate.hall())));
+            let mut rest = &wire[..wire.len() - 1];
+            while !rest.is_empty() && !inbox.is_held_up() {
+                rest = &rest[inbox.place().put(rest)..];
+                inbox.received();
+                assert!(inbox.next(&framing, unasked).unwrap().is_none());
+            }
+            assert_eq!(inbox.is_starved(), rest.is_empty());
+        }
+        let next = inboxes.iter().position(Inbox::is_held_up).unwrap();
+        assert!((1..=4).contains(&next) && inboxes[next..].iter().all(Inbox::is_held_up));
+        assert!(inboxes.iter().map(Inbox::capacity).sum::<usize>() < (1 << 20) + 101 * HEADS);
+        let turn = |inbox: &mut Inbox| inbox.poll_turn(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(turn(&mut inboxes[next]).is_pending());
+        // The last byte of the first: its turn goes to the next in the queue.
+        assert_eq!(inboxes[0].place().put(&wire[wire.len() - 1..]), 1);
+        assert!(inboxes[0].next(&framing, unasked).unwrap().is_some());
+        assert!(turn(&mut inboxes[next]).is_ready());
+        assert!(inboxes[next].next(&framing, unasked).unwrap().is_none() && !inboxes[next].is_held_up());
+        // What was asked for has room already.
+        let mut asked = Inbox::default();
+        asked.wait_in(Member::new(std::sync::Arc::clone(gate.hall())));
+        asked.extend(&wire[..1000]);
+        assert!(asked.next(&framing, |_| Fate::Asked(None)).unwrap().is_none() && asked.is_starved());
+        drop(asked);
+        drop(inboxes);
+        assert_eq!((gate.hall().used(), gate.waiting()), (0, 0));
     }
 }

@@ -9,6 +9,7 @@
 //!     ├─ inbox     what comes in, until     │
 //!     │            it is whole PDUs         │
 //!     ├─ pdu       framing, outbox          ┘
+//!     ├─ silence   how long a peer may say nothing
 //!     └─ targets   what is served to whom, access; tally: who did what
 //!   scsi ── what a command means       block ── what a volume is
 //! ```
@@ -32,6 +33,7 @@ pub mod negotiate;
 pub mod pdu;
 mod serve;
 pub mod session;
+mod silence;
 pub mod tally;
 mod targets;
 mod task;

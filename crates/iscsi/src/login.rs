@@ -13,8 +13,8 @@
 //! `CHAP` is agreed on, no stage is left and none skipped before it has ([`Login::authenticate`]).
 
 use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    collections::{BTreeMap, btree_map::Entry},
+    net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -31,6 +31,12 @@ use crate::{
 const TEXT_MAX: usize = 64 << 10;
 /// Requests before full feature: more is a peer that will never end.
 const REQUESTS_MAX: u32 = 64;
+
+/// Keys that may come in one login.
+const KEYS_MAX: usize = 256;
+/// Keys that are said and not haggled over (RFC 7143 §13): whoever says one again says nothing new.
+const DECLARATIONS: [&str; 5] =
+    ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "MaxRecvDataSegmentLength"];
 
 const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
@@ -94,7 +100,10 @@ pub struct Login {
     /// The stage we are in.
     stage: u8,
     declared: bool,
-    seen: BTreeSet<String>,
+    /// The keys that came: with what value, and in which request.
+    seen: BTreeMap<String, (String, u32)>,
+    /// What is wrong with what was said, for the log.
+    fault: Option<String>,
     params: Params,
     last: Option<(Header, Vec<u8>)>,
 }
@@ -118,7 +127,7 @@ pub struct Accepted {
     pub(crate) window: u32,
     /// What we said we take in one data segment.
     pub(crate) receive_max: u32,
-    pub(crate) peer: IpAddr,
+    pub(crate) peer: SocketAddr,
     /// What the initiator has proven itself by.
     pub(crate) proven: Option<Auth>,
 }
@@ -154,7 +163,8 @@ impl Login {
             group: scsi::PORT_GROUP,
             stage: SECURITY,
             declared: false,
-            seen: BTreeSet::new(),
+            seen: BTreeMap::new(),
+            fault: None,
             params: Params::default(),
             last: None,
         }
@@ -244,11 +254,12 @@ impl Login {
         if self.requests == 1 {
             self.stage = current;
         }
-        if !stages_fit || current != self.stage || self.requests > REQUESTS_MAX {
-            return Err(Status::InitiatorError);
+        if !stages_fit || current != self.stage {
+            let stages = format!("stage {current} to {next} in stage {}", self.stage);
+            return Err(self.at_fault(Status::InitiatorError, stages));
         }
-        if self.text.len().saturating_add(data.len()) > TEXT_MAX {
-            return Err(Status::InitiatorError);
+        if self.requests > REQUESTS_MAX || self.text.len().saturating_add(data.len()) > TEXT_MAX {
+            return Err(self.at_fault(Status::InitiatorError, "it takes too much to say"));
         }
         self.text.extend_from_slice(data);
         let mut response = self.response(header);
@@ -296,6 +307,8 @@ impl Login {
         if let Some(methods) = &methods {
             let wanted = if needed { "CHAP" } else { "None" };
             if !methods.split(',').any(|method| method == wanted) {
+                let why = format!("AuthMethod is {}, and has to be {wanted}", methods.escape_debug());
+                self.fault = Some(why);
                 return Err(Status::AuthenticationFailed);
             }
             negotiate::put(answers, "AuthMethod", wanted);
@@ -318,15 +331,47 @@ impl Login {
         if !proven && stands_still { Err(Status::AuthenticationFailed) } else { Ok(proven) }
     }
 
+    /// No key may come twice (§6.3). But libiscsi, and QEMU with it, says in the operational stage again who it is if it
+    /// began with the security stage: a declaration may be repeated as it was in a later request, and is passed over.
+    fn came_before(&mut self, key: &str, value: &str) -> Result<bool, Status> {
+        let count = self.seen.len();
+        let said = match self.seen.entry(key.to_owned()) {
+            Entry::Vacant(_) if count >= KEYS_MAX => "is one key too many",
+            Entry::Vacant(place) => {
+                place.insert((value.to_owned(), self.requests));
+                return Ok(false);
+            }
+            Entry::Occupied(before) if before.get().1 == self.requests => "comes twice in one request",
+            Entry::Occupied(_) if !DECLARATIONS.contains(&key) => "comes twice",
+            Entry::Occupied(before) if before.get().0 != value => "comes again with another value",
+            Entry::Occupied(_) => return Ok(true),
+        };
+        Err(self.at_fault(Status::InitiatorError, format!("{} {said}", key.escape_debug())))
+    }
+
+    fn at_fault(&mut self, status: Status, why: impl Into<String>) -> Status {
+        self.fault = Some(why.into());
+        status
+    }
+
+    /// Why it was refused, as far as the status does not say it.
+    pub fn fault(&self) -> &str {
+        self.fault.as_deref().unwrap_or_default()
+    }
+
     fn keys(&mut self, text: &[u8], answers: &mut Vec<u8>) -> Result<(), Status> {
-        for (key, value) in negotiate::pairs(text).ok_or(Status::InitiatorError)? {
-            if !self.seen.insert(key.to_owned()) || self.seen.len() > 256 {
-                return Err(Status::InitiatorError); // no key may come twice (§6.3)
+        let Some(pairs) = negotiate::pairs(text) else {
+            return Err(self.at_fault(Status::InitiatorError, "what is said is no list of keys"));
+        };
+        for (key, value) in pairs {
+            if self.came_before(key, value)? {
+                continue;
             }
             let answer = match key {
                 "InitiatorName" => {
                     if value.is_empty() || value.len() > crate::iqn::NAME_MAX {
-                        return Err(Status::InitiatorError);
+                        let length = format!("InitiatorName has {} bytes", value.len());
+                        return Err(self.at_fault(Status::InitiatorError, length));
                     }
                     self.initiator = Some(value.to_ascii_lowercase());
                     Answer::Silence
@@ -339,7 +384,7 @@ impl Login {
                     self.discovery = match value {
                         "Discovery" => true,
                         "Normal" => false,
-                        _ => return Err(Status::SessionType),
+                        _ => return Err(self.at_fault(Status::SessionType, "SessionType is neither of two")),
                     };
                     Answer::Silence
                 }
@@ -360,7 +405,7 @@ impl Login {
     /// After the first whole request: who, to what, and whether a session of that name goes on.
     fn identify(&mut self, targets: &Targets, answers: &mut Vec<u8>) -> Result<(), Status> {
         if self.initiator.is_none() {
-            return Err(Status::MissingParameter);
+            return Err(self.at_fault(Status::MissingParameter, "InitiatorName is missing"));
         }
         let initiator = self.initiator.as_deref().unwrap_or_default();
         let peer = self.peer.ip();
@@ -369,7 +414,11 @@ impl Login {
             let admitted = targets.discovery().admits(initiator, peer);
             return if admitted { Ok(()) } else { Err(Status::NotAuthorised) };
         }
-        let name = self.target_name.as_deref().ok_or(Status::MissingParameter)?;
+        let Some(name) = self.target_name.clone() else {
+            return Err(self.at_fault(Status::MissingParameter, "TargetName is missing"));
+        };
+        let name = name.as_str();
+        self.fault = Some(format!("TargetName is {}", name.escape_debug()));
         let target = match targets.find(name) {
             Some(target) if target.is_in_group(self.group) => target,
             None if targets.was_removed(name) => return Err(Status::Removed),
@@ -384,6 +433,7 @@ impl Login {
             return Err(if redirect.permanent { Status::MovedPermanently } else { Status::MovedTemporarily });
         }
         self.target = Some(target);
+        self.fault = None;
         if let Some(Fixed { tsih, .. }) = self.fixed.filter(|fixed| fixed.tsih != 0) {
             // A further connection for a session: MaxConnections is 1.
             let exists = self.key().is_some_and(|key| targets.has_session(&key, tsih));
@@ -424,7 +474,7 @@ impl Login {
         out.push(response, &answers);
         Some(Accepted {
             key,
-            peer: self.peer.ip(),
+            peer: self.peer,
             proven: self.proven().cloned(),
             target: self.target,
             params: self.params,

@@ -80,7 +80,8 @@ impl Header {
     fn ahs_len(&self) -> usize {
         usize::from(self.0[4]).saturating_mul(4)
     }
-    fn data_len(&self) -> usize {
+    /// Bytes of its data segment, as it says.
+    pub fn data_len(&self) -> usize {
         u32::from_be_bytes([0, self.0[5], self.0[6], self.0[7]]) as usize
     }
     /// Logical unit number.
@@ -277,6 +278,8 @@ pub struct Outbox {
     arena_at: usize,
     items: VecDeque<Item>,
     bytes: usize,
+    /// Bytes that have left, in all.
+    gone: u64,
     /// Digests to append.
     pub header_digest: bool,
     /// Digests to append.
@@ -287,6 +290,11 @@ impl Outbox {
     /// Bytes waiting.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that have left, in all.
+    pub fn gone(&self) -> u64 {
+        self.gone
     }
 
     /// Whether nothing waits.
@@ -401,6 +409,7 @@ impl Outbox {
     /// The socket took this many bytes.
     pub fn sent(&mut self, mut n: usize) {
         self.bytes = self.bytes.saturating_sub(n);
+        self.gone = self.gone.wrapping_add(n as u64);
         while n > 0 {
             let Some(front) = self.items.front_mut() else { break };
             let left = match front {

@@ -22,13 +22,14 @@ use std::{
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use memory::Member;
 use scsi::Response;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval_at, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -36,6 +37,7 @@ use crate::{
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
     session::Session,
+    silence::{Sign, Silence},
     targets::{Claim, Counters, Doors, Order, Portal, SessionInfo, Targets},
 };
 
@@ -75,7 +77,7 @@ impl Server {
         let Self { targets, listeners } = self;
         let config = targets.config();
         // All servers of these targets share them.
-        let Doors { room, peers, unknown, strangers, quiet } = &targets.doors;
+        let Doors { room, peers, unknown, strangers, quiet, .. } = &targets.doors;
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
@@ -108,7 +110,7 @@ impl Server {
                         let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(quiet));
                         connections.spawn(async move {
                             match connection(stream, peer, targets, stopped, until_login).await {
-                                Ok(()) | Err(Ended::Closed) => {}
+                                Ok(()) | Err(Ended::Closed | Ended::Expelled) => {}
                                 // iscsiadm ends discoveries like this; a host that died does, too.
                                 Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
                                     quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
@@ -147,12 +149,15 @@ enum Ended {
     Fatal(#[from] Fatal),
     #[error("closed by the initiator")]
     Closed,
-    #[error("login refused: {0:?}")]
-    Refused(Status),
+    #[error("login refused: {0:?}{1}")]
+    Refused(Status, String),
     #[error("not logged in within the time allowed")]
     LoginTimeout,
     #[error("no sign of life")]
     Silent,
+    /// Told to end, by those who watch the gate: they have said why.
+    #[error("in the way of others")]
+    Expelled,
 }
 
 async fn connection(
@@ -178,8 +183,12 @@ async fn connection(
             login.finish(claim.tsih, &mut outbox).ok_or(Fatal::Protocol("login without a name"))?;
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
-        tracing::info!(%peer, initiator, "iscsi: logged in");
-        Driver { session, stream, inbox: Inbox::from(buffer), jobs: FuturesUnordered::new(), heard: true }
+        let welcome = &targets.doors.welcome;
+        welcome.say(|left_out| tracing::info!(%peer, initiator, left_out, "iscsi: logged in"));
+        let mut inbox = Inbox::from(buffer);
+        inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
+        let silence = Silence::new(targets.config().ping_after);
+        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped).await;
     // Writes that run must have ended before another session of this name may start.
@@ -248,7 +257,11 @@ async fn log_in(
         }
         poll_fn(|cx| write(stream, &mut outbox, cx)).await?;
         if let Step::Refused(status) = step {
-            return Err(Ended::Refused(status));
+            let why = match login.fault() {
+                "" => String::new(),
+                why => format!(" ({why})"),
+            };
+            return Err(Ended::Refused(status, why));
         }
     }
 }
@@ -275,8 +288,7 @@ struct Driver {
     stream: TcpStream,
     inbox: Inbox,
     jobs: FuturesUnordered<JobFuture>,
-    /// Whether anything came since the last look.
-    heard: bool,
+    silence: Silence,
 }
 
 impl Driver {
@@ -287,12 +299,12 @@ impl Driver {
         stopped: &mut watch::Receiver<bool>,
     ) -> Result<(), Ended> {
         let config = targets.config();
-        let mut tick = interval_at(after(config.ping_after), config.ping_after);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut asked = false;
+        let mut due = pin!(sleep_until(self.silence.due()));
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
         let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
+        let client = Arc::clone(self.session.client());
+        let mut expelled = pin!(client.expelled());
         // Only while the target is there and initiators want to know.
         let target = self.session.target().filter(|_| config.announce_luns);
         let mut luns = target.map(|target| target.changes());
@@ -304,18 +316,22 @@ impl Driver {
                     self.session.announce_drop();
                     return self.flush().await;
                 }
+                () = &mut expelled => return Err(Ended::Expelled),
                 () = &mut stop => break,
                 () = changed(&mut luns) => self.session.announce_luns(),
-                _ = tick.tick() => {
-                    if std::mem::take(&mut self.heard) {
-                        asked = false;
-                    } else if asked {
-                        return Err(Ended::Silent);
-                    } else {
-                        self.inbox.rest();
-                        self.session.ping();
-                        asked = true;
+                () = &mut due => {
+                    if self.inbox.is_held_up() {
+                        self.silence.heard(); // nobody listens
                     }
+                    match self.silence.look() {
+                        Sign::Wait => {}
+                        Sign::Ask => {
+                            self.inbox.rest();
+                            self.session.ping();
+                        }
+                        Sign::Gone => return Err(Ended::Silent),
+                    }
+                    due.as_mut().reset(self.silence.due());
                 }
             }
         }
@@ -374,12 +390,14 @@ impl Driver {
                 continue; // jobs were held back, too
             }
             // What was left because the outbox was full comes before anything new.
-            if self.inbox.is_starved() {
+            if self.inbox.is_held_up() {
+                ready!(self.inbox.poll_turn(cx));
+            } else if self.inbox.is_starved() {
                 if ready!(read(&mut self.stream, self.inbox.place(), cx))? == 0 {
                     return Poll::Ready(Err(Ended::Closed));
                 }
                 self.inbox.received();
-                self.heard = true;
+                self.silence.heard();
             }
             self.session.handle_bytes(&mut self.inbox)?;
         }
@@ -405,9 +423,4 @@ async fn changed(luns: &mut Option<watch::Receiver<u64>>) {
         *luns = None;
     }
     std::future::pending().await
-}
-
-fn after(time: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(time).unwrap_or(now)
 }

@@ -12,8 +12,10 @@
 //! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes, or a quarter of its share of what all may
 //!   hold, parsing stops.
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
-//!   ([`Session::poll_turn`]). What comes unasked cannot wait: it is bounded by the window, which gets narrower the more
-//!   sessions there are. A command whose data is there never waits for room: others may be waiting for its.
+//!   ([`Session::poll_turn`]). What comes unasked cannot wait there: it is bounded by the window, which gets narrower the more
+//!   sessions there are, and received only when there is room in the gate's hall. More than was agreed on is not received. A command whose data is there never waits for room: others may be waiting for its.
+//! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
+//!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
 //!
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
@@ -25,7 +27,7 @@ mod text;
 mod work;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
@@ -33,7 +35,7 @@ use std::{
 
 use bytes::Bytes;
 use disk::{Landed, Site};
-use memory::{Gate, Member};
+use memory::{Client, Gate, Member};
 use scsi::{Begin, Neighbours, NexusId, Response, Sense};
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -41,9 +43,9 @@ use tokio::time::Instant;
 use self::manage::{Act, Wait};
 pub use self::work::{Attached, Work, WorkKind};
 use crate::{
-    inbox::Inbox,
+    inbox::{Fate, Inbox},
     login::Accepted,
-    negotiate::Params,
+    negotiate::{self, Params},
     pdu::{Fatal, Framing, Header, NO_TAG, Outbox, op, reject},
     tally::Tally,
     targets::{Counters, Reach, SessionKey, Target, Targets},
@@ -107,13 +109,19 @@ pub struct Session {
     /// Resets asked for and not answered.
     resetting: usize,
     waits: Vec<Wait>,
-    /// Requests that came before their turn, by CmdSN.
-    early: BTreeMap<u32, (Header, Landed)>,
+    /// Requests that came before their turn, by CmdSN; nothing in place of those that were aborted.
+    early: BTreeMap<u32, Option<(Header, Landed)>>,
+    /// Bytes of data that came with them.
+    early_bytes: u64,
     /// Room for Data-Out, and for what goes the other way: each waits for its own turn.
     coming: Member,
     going: Member,
     /// Bytes of Data-Out that was or may be asked for.
     asked: u64,
+    /// Those that are on their way, or should be.
+    awaited: u64,
+    /// Bytes of Data-Out that came because they were asked for, in all.
+    arrived: u64,
     /// Bytes of Data-Out that came unasked.
     unasked: u64,
     /// Bytes that jobs hold besides their Data-Out.
@@ -121,8 +129,11 @@ pub struct Session {
     /// Memory that the caller receives into.
     receiving: usize,
     next_ttt: u32,
-    text_in: Vec<u8>,
+    /// A text request that goes on: the tag under which it does, and what came.
+    text_in: Option<(u32, Vec<u8>)>,
     text_out: Option<(u32, Vec<u8>)>,
+    /// What comes next has to wait for room.
+    is_held_up: bool,
     closing: bool,
 }
 
@@ -132,8 +143,11 @@ impl Session {
         let Accepted { key, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
             accepted;
         let gate = &targets.config().gate;
-        let (coming, going) = (Member::new(Arc::clone(gate)), Member::new(Arc::clone(gate)));
+        let client = Client::new(Some(peer.ip()), format!("{} at {peer}", key.initiator.escape_debug()));
+        let coming = Member::of(Arc::clone(gate), &client);
+        let going = Member::of(Arc::clone(gate), &client);
         let initiator = key.initiator.clone();
+        let peer = peer.ip();
         let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven };
         let neighbours = target.as_ref().map(|_| Arc::new(reach) as Arc<dyn Neighbours>);
         outbox.header_digest = params.header_digest;
@@ -168,15 +182,19 @@ impl Session {
             resetting: 0,
             waits: Vec::new(),
             early: BTreeMap::new(),
+            early_bytes: 0,
             coming,
             going,
             asked: 0,
+            awaited: 0,
+            arrived: 0,
             unasked: 0,
             holds: 0,
             receiving: 0,
             next_ttt: 1,
-            text_in: Vec::new(),
+            text_in: None,
             text_out: None,
+            is_held_up: false,
             closing: false,
         };
         session.attach();
@@ -272,11 +290,21 @@ impl Session {
     pub fn settle(&mut self, receiving: usize) {
         self.receiving = receiving;
         self.coming.settle(self.asked);
-        self.coming.set_buffers((receiving as u64).saturating_add(self.unasked));
+        let unasked = self.unasked.saturating_add(self.early_bytes);
+        self.coming.set_buffers((receiving as u64).saturating_add(unasked));
         if !self.wants_input() {
             self.going.withdraw(); // nothing is begun before its answers are fetched
         }
         self.going.settle(self.holds.saturating_add(self.outbox.len() as u64));
+        // What is not received because others are in the way is nobody's fault.
+        let awaited = if self.is_held_up { 0 } else { self.awaited };
+        self.coming.note(awaited, self.arrived);
+        self.going.note(self.outbox.len() as u64, self.outbox.gone());
+    }
+
+    /// The connection, as those know it who watch the gate: when they expel it, it is to be ended.
+    pub fn client(&self) -> &Arc<Client> {
+        self.coming.client()
     }
 
     /// Ready when there is room for what had to wait: go on with [`Self::poll_work`].
@@ -299,10 +327,11 @@ impl Session {
     /// Takes every whole PDU out of `inbox`, until the outbox is full.
     pub fn handle_bytes(&mut self, inbox: &mut Inbox) -> Result<(), Fatal> {
         while self.wants_input()
-            && let Some((header, data)) = inbox.next(&self.framing, |header| self.site(header))?
+            && let Some((header, data)) = inbox.next(&self.framing, |header| self.fate(header))?
         {
             self.receive(header, data)?;
         }
+        self.is_held_up = inbox.is_held_up();
         Ok(())
     }
 
@@ -358,23 +387,46 @@ impl Session {
                 return Ok(());
             }
         }
-        if header.immediate() {
-            return self.dispatch(&header, data);
+        if !header.immediate() {
+            match self.ahead(&header) {
+                None => return Ok(()), // outside the window: ignored silently (§4.2.2.1)
+                Some(0) => self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1),
+                Some(_) => return self.keep_early(header, data),
+            }
         }
+        self.dispatch(&header, data)?;
+        self.catch_up()
+    }
+
+    /// How many requests are missing before this one; `None` if it is outside the window.
+    fn ahead(&self, header: &Header) -> Option<u32> {
         let ahead = header.cmd_sn().wrapping_sub(self.exp_cmd_sn);
         let open = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
-        if ahead >= open || open > WINDOW {
-            return Ok(()); // outside the window: ignored silently (§4.2.2.1)
+        (ahead < open && open <= WINDOW).then_some(ahead)
+    }
+
+    /// Its turn comes when those before it are there. One connection keeps the order, so that they hardly will: what may
+    /// be held for that is what one command may bring unasked.
+    fn keep_early(&mut self, header: Header, data: Landed) -> Result<(), Fatal> {
+        let Entry::Vacant(place) = self.early.entry(header.cmd_sn()) else { return Ok(()) };
+        let len: usize = data.iter().map(Bytes::len).sum();
+        let bytes = self.early_bytes.saturating_add(len as u64);
+        if len > 0 && bytes > u64::from(negotiate::first_burst_for(self.coming.gate().max())) {
+            return Err(Fatal::Protocol("requests ahead of one that is missing bring too much data"));
         }
-        if ahead > 0 {
-            self.early.entry(header.cmd_sn()).or_insert((header, data));
-            return Ok(());
-        }
-        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-        self.dispatch(&header, data)?;
+        place.insert(Some((header, data)));
+        self.early_bytes = bytes;
+        Ok(())
+    }
+
+    /// Those that came early, as far as their turn has come.
+    fn catch_up(&mut self) -> Result<(), Fatal> {
         while !self.early.is_empty() {
-            let Some((header, data)) = self.early.remove(&self.exp_cmd_sn) else { break };
+            let Some(early) = self.early.remove(&self.exp_cmd_sn) else { break };
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+            let Some((header, data)) = early else { continue };
+            let len: usize = data.iter().map(Bytes::len).sum();
+            self.early_bytes = self.early_bytes.saturating_sub(len as u64);
             self.dispatch(&header, data)?;
         }
         Ok(())
@@ -409,6 +461,34 @@ impl Session {
         }
     }
 
+    /// What becomes of the data behind this header.
+    fn fate(&self, header: &Header) -> Fate {
+        match header.opcode() {
+            op::DATA_OUT => match self.tasks.get(&header.itt()).map(|task| &task.phase) {
+                Some(Phase::Solicited { .. }) => Fate::Asked(self.site(header)),
+                Some(Phase::Unsolicited { .. }) => Fate::Unasked(self.site(header)),
+                _ => Fate::Useless,
+            },
+            op::COMMAND | op::NOP_OUT | op::TEXT if !header.immediate() && self.ahead(header).is_none() => {
+                Fate::Useless
+            }
+            op::COMMAND if self.is_misplaced(header) => Fate::Useless,
+            op::COMMAND => Fate::Unasked(self.site(header)),
+            op::NOP_OUT | op::TEXT => Fate::Unasked(None),
+            _ => Fate::Useless,
+        }
+    }
+
+    /// Whether a command brings data, or announces some, that it may not (RFC 7143 §13.10, §13.11, §13.14).
+    fn is_misplaced(&self, header: &Header) -> bool {
+        let ask = Ask::new(header);
+        let burst = self.params.first_burst.min(ask.expected);
+        let immediate = header.data_len();
+        let may_carry = ask.write && self.params.immediate_data && immediate <= burst as usize;
+        let may_follow = ask.write && !self.params.initial_r2t;
+        (immediate > 0 && !may_carry) || (!header.is_final() && !may_follow)
+    }
+
     fn command(&mut self, header: &Header, data: Landed) {
         let mut ask = Ask::new(header);
         if self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed()) {
@@ -426,9 +506,7 @@ impl Session {
         let more = !header.is_final(); // unsolicited Data-Out follows
         let burst = self.params.first_burst.min(ask.expected);
         let immediate = u32::try_from(immediate).unwrap_or(u32::MAX);
-        let may_carry = ask.write && self.params.immediate_data && immediate <= burst;
-        let may_follow = ask.write && !self.params.initial_r2t;
-        let misplaced = (immediate > 0 && !may_carry) || (more && !may_follow);
+        let misplaced = self.is_misplaced(header);
         let cdb = header.cdb();
         let begun = match self.unit(header.lun()) {
             _ if misplaced => Begin::Done(self.check(header.lun(), UNEXPECTED_DATA)),
@@ -501,6 +579,7 @@ impl Session {
         }
         self.unasked = self.unasked.saturating_sub(u64::from(task.unasked));
         self.asked = self.asked.saturating_sub(u64::from(task.granted));
+        self.awaited = self.awaited.saturating_sub(u64::from(task.awaited));
         self.holds = self.holds.saturating_sub(u64::from(task.holds));
         self.grant();
         Some(task)

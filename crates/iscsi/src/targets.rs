@@ -363,6 +363,8 @@ pub(crate) struct Doors {
     pub(crate) unknown: Arc<Semaphore>,
     pub(crate) strangers: Crowd,
     pub(crate) quiet: Arc<Quiet>,
+    /// For those who come in: many that come and go must not keep a warning from being written.
+    pub(crate) welcome: Quiet,
 }
 
 /// The targets of a server.
@@ -390,6 +392,7 @@ impl Targets {
             unknown: Arc::new(Semaphore::new(config.logins_max)),
             strangers: Crowd::default(),
             quiet: Arc::default(),
+            welcome: Quiet::default(),
         };
         let targets = Self {
             portals: RwLock::default(),

@@ -10,7 +10,6 @@
 use std::collections::VecDeque;
 
 use block::{Segment, Segments};
-use bytes::Bytes;
 use disk::{Landed, Site};
 use scsi::{Cancel, Job, Response};
 use tokio::time::Instant;
@@ -90,6 +89,8 @@ pub(crate) struct Task {
     pub(crate) unasked: u32,
     /// Bytes of Data-Out it may ask for, taken from the gate.
     pub(crate) granted: u32,
+    /// The same while they are on their way.
+    pub(crate) awaited: u32,
     /// Bytes the job holds besides.
     pub(crate) holds: u32,
     /// Aborted while running: no answer when it ends.
@@ -121,6 +122,7 @@ impl Task {
             r2t_sn: 0,
             unasked: 0,
             granted: 0,
+            awaited: 0,
             holds: 0,
             aborted: false,
             cancel: None,
@@ -149,8 +151,7 @@ impl Task {
 
     /// A Data-Out PDU. True when its sequence is complete.
     pub(crate) fn data_out(&mut self, header: &Header, data: Landed) -> Result<bool, OutOfOrder> {
-        let len = data.iter().map(Bytes::len).sum::<usize>();
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let len = u32::try_from(header.data_len()).unwrap_or(u32::MAX);
         let ttt = header.word20();
         let end = header.offset().checked_add(len).ok_or(OutOfOrder)?;
         let in_order = header.data_sn() == self.data_sn && header.offset() == self.received;

@@ -4,7 +4,7 @@
 //!   limit    what this process may have: a cgroup's limit, a share of the machine, or what somebody said
 //!   machine  what is read of it: cgroups (v1 and v2), /proc, pressure
 //!   plan     numbers in, numbers out: how large the cache may be now, and what is shed
-//!   gate     bytes of requests in flight, over all connections: who wants more waits its turn
+//!   gate     bytes of requests in flight, over all connections: who wants more waits its turn, who stalls is in nobody's way
 //!   bell     rung by what grows, so that the cache gives way within milliseconds and nobody polls
 //! ```
 //!
@@ -19,7 +19,7 @@ pub mod machine;
 pub mod plan;
 
 pub use bell::Bell;
-pub use gate::{Gate, Member};
+pub use gate::{Client, Gate, Member};
 
 /// Bytes as people write them: `240M`, `1.5G`.
 #[must_use]

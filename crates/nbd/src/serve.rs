@@ -30,7 +30,7 @@ use std::{
 
 use block::{BlockVolume, Crowd, Extent, Peer, Place, Quiet, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
-use memory::Gate;
+use memory::{Client, Gate};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -318,6 +318,8 @@ enum End {
     Ousted,
     /// In flight for longer than is allowed.
     Overdue,
+    /// In the way of others; those who watch the gate have said why.
+    Expelled,
     Lost(io::Error),
     Protocol(ProtocolError),
 }
@@ -329,6 +331,9 @@ where
     let shared = &guard.shared;
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
+    let peer = guard.connection.peer.as_str();
+    let client = Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
+    session.known_as(&client);
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);
     }
@@ -393,8 +398,13 @@ async fn converse<S>(
             // Set once per connection, here.
             drop(connection.export.set(export.name.clone()));
             let removed = export.removed();
+            let client = Arc::clone(session.client());
             let stop = Box::pin(async move {
-                tokio::select! { () = stopped(&mut stop) => Goodbye::Server, () = removed => Goodbye::Export }
+                tokio::select! {
+                    () = stopped(&mut stop) => Goodbye::Server,
+                    () = removed => Goodbye::Export,
+                    () = client.expelled() => Goodbye::Expelled,
+                }
             });
             let running = FuturesUnordered::new();
             running.push(Running::Stop(stop));
@@ -434,7 +444,7 @@ fn report(guard: &Registered, session: &Session, end: &End) {
             warn!(peer, why, left_out, "nbd: connection dropped");
         }),
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
-        End::Stopped => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
+        End::Stopped | End::Expelled => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         end => {
             shared.quiet.say(|left_out| {
                 let why = match end {
@@ -505,6 +515,7 @@ enum Running<'v> {
 enum Goodbye {
     Server,
     Export,
+    Expelled,
 }
 
 enum Event {
@@ -612,6 +623,11 @@ impl<S: Wire> Pump<'_, '_, S> {
                         match goodbye {
                             Goodbye::Server => self.session.leave(),
                             Goodbye::Export => self.session.shut_down(),
+                            Goodbye::Expelled => {
+                                self.session.discard_output();
+                                self.session.leave();
+                                self.finish(End::Expelled);
+                            }
                         }
                         self.finish(End::Stopped);
                     }

@@ -22,7 +22,7 @@ use std::{
 use block::{Durability, Segment, Segments};
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use disk::{Landings, Place, Site};
-use memory::{Gate, Member};
+use memory::{Client, Gate, Member};
 
 use crate::{
     error::{Errno, NbdError, ProtocolError},
@@ -139,6 +139,16 @@ impl Session {
             refusing: false,
             counters: Counters::default(),
         }
+    }
+
+    /// How those know it who watch the gate; when they expel it, it is to be ended.
+    pub fn known_as(&mut self, client: &Arc<Client>) {
+        self.gate = Member::of(Arc::clone(self.gate.gate()), client);
+    }
+
+    /// See [`known_as`](Self::known_as).
+    pub fn client(&self) -> &Arc<Client> {
+        self.gate.client()
     }
 
     /// Clients may ask for TLS, or have to.
@@ -310,6 +320,12 @@ impl Session {
     /// Tells the gate what this connection holds.
     fn settle(&mut self) {
         self.gate.settle(self.held() as u64);
+        let coming = match &self.incoming {
+            Some(Incoming::Payload { tag, .. }) => tag.charge,
+            Some(Incoming::Drain { .. }) | None => 0,
+        };
+        let owed = coming.saturating_add(self.out.len()) as u64;
+        self.gate.note(owed, self.counters.rx_bytes.wrapping_add(self.counters.tx_bytes));
         self.gate.set_buffers(self.rx.capacity() as u64);
     }
 

@@ -2,7 +2,6 @@
 
 use std::{collections::VecDeque, sync::atomic::Ordering};
 
-use bytes::Bytes;
 use disk::Landed;
 use scsi::{Response, Sense, Status};
 
@@ -23,6 +22,7 @@ impl Session {
             }
         } else if task.complete() {
             task.phase = Phase::Queued;
+            self.awaited = self.awaited.saturating_sub(u64::from(std::mem::take(&mut task.awaited)));
             self.queued.push_back(itt);
         } else if task.granted > 0 {
             self.ask_for_data(itt); // there is room for all of it
@@ -47,7 +47,8 @@ impl Session {
                 return;
             }
             self.waiting.pop_front();
-            task.granted = more;
+            (task.granted, task.awaited) = (more, more);
+            self.awaited = self.awaited.saturating_add(u64::from(more));
             self.asked = self.asked.saturating_add(u64::from(more));
             self.ask_for_data(itt);
         }
@@ -86,12 +87,14 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&itt) else {
             return Ok(()); // of a command that has been answered or aborted
         };
-        let len: usize = data.iter().map(Bytes::len).sum();
+        let len = header.data_len();
         self.counters.bytes_in.fetch_add(len as u64, Ordering::Relaxed);
         if matches!(task.phase, Phase::Unsolicited { .. }) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.unasked = task.unasked.saturating_add(len);
             self.unasked = self.unasked.saturating_add(u64::from(len));
+        } else if matches!(task.phase, Phase::Solicited { .. }) {
+            self.arrived = self.arrived.wrapping_add(len as u64);
         }
         match task.data_out(header, data) {
             Ok(true) => self.sequence_complete(itt),

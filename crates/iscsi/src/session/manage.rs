@@ -1,6 +1,7 @@
 //! Task management and logout: what ends commands, and is answered when the last of them has ended (RFC 7143 §11.5,
 //! §11.14).
 
+use bytes::Bytes;
 use scsi::Sense;
 
 use super::{IMMEDIATE_MAX, Session, WINDOW};
@@ -75,14 +76,8 @@ impl Session {
             (1, _) => {
                 let tag = header.word20();
                 if !self.tasks.contains_key(&tag) {
-                    // It may be on its way still: then its number counts as received (§11.5.1).
-                    let ahead = header.word32().wrapping_sub(self.exp_cmd_sn);
-                    let coming = ahead == 0 && header.cmd_sn().wrapping_sub(header.word32()) < WINDOW;
-                    if coming && header.cmd_sn() != header.word32() {
-                        self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
-                        return self.task_management_done(itt, 0);
-                    }
-                    return self.task_management_done(itt, 1);
+                    let response = if self.abort_unseen(tag, header) { 0 } else { 1 };
+                    return self.task_management_done(itt, response);
                 }
                 (self.abort(|task| task.ask.itt == tag), None)
             }
@@ -106,6 +101,27 @@ impl Session {
             _ => return self.task_management_done(itt, 5),
         };
         self.wait(Wait { itt, reply: Reply::TaskManagement(act), on });
+    }
+
+    /// A command that is on its way still, or came before its turn: its number counts as received, and whatever comes under
+    /// it is nothing (§11.5.1). False if it cannot be.
+    fn abort_unseen(&mut self, tag: u32, header: &Header) -> bool {
+        let number = header.word32();
+        let is_ahead = number.wrapping_sub(self.exp_cmd_sn) < WINDOW;
+        let is_older = (1..WINDOW).contains(&header.cmd_sn().wrapping_sub(number));
+        if !is_ahead || !is_older {
+            return false;
+        }
+        match self.early.get(&number) {
+            Some(Some((early, _))) if early.itt() != tag => return false,
+            Some(Some((_, data))) => {
+                let len: usize = data.iter().map(Bytes::len).sum();
+                self.early_bytes = self.early_bytes.saturating_sub(len as u64);
+            }
+            Some(None) | None => {}
+        }
+        self.early.insert(number, None);
+        true
     }
 
     pub(super) fn abort_lun(&mut self, lun: u16) -> Vec<u32> {

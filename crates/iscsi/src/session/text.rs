@@ -13,28 +13,34 @@ impl Session {
     pub(super) fn text(&mut self, header: &Header, data: &[u8]) {
         let ttt = header.word20();
         let more = header.flags() & 0x40 != 0;
-        if ttt != NO_TAG {
+        let before = self.text_in.take();
+        let mut text = match before {
+            // The rest of what it says, under the tag that it was asked for with.
+            Some((mine, text)) if mine == ttt => text,
+            _ if ttt == NO_TAG => {
+                self.text_out = None;
+                Vec::new()
+            }
             // The initiator asks for the rest of an answer.
-            return match self.text_out.take() {
-                Some((mine, rest)) if mine == ttt => self.text_response(header.itt(), rest),
-                _ => self.reject(header, reject::INVALID_FIELD),
-            };
-        }
-        self.text_out = None;
-        if self.text_in.len().saturating_add(data.len()) > TEXT_MAX {
-            self.text_in.clear();
+            _ => {
+                return match self.text_out.take() {
+                    Some((mine, rest)) if mine == ttt => self.text_response(header.itt(), rest),
+                    _ => self.reject(header, reject::INVALID_FIELD),
+                };
+            }
+        };
+        if text.len().saturating_add(data.len()) > TEXT_MAX {
             return self.reject(header, reject::PROTOCOL_ERROR);
         }
-        self.text_in.extend_from_slice(data);
+        text.extend_from_slice(data);
         if more {
             let mut h = Header::new(op::TEXT_RESPONSE);
             h.0[1] = 0;
             let ttt = self.take_ttt();
-            // A continuation of ours is not pending; the tag only says that the exchange goes on.
             h.set(16, header.itt()).set(20, ttt);
+            self.text_in = Some((ttt, text));
             return self.send(h, &[], true);
         }
-        let text = std::mem::take(&mut self.text_in);
         let Some(pairs) = negotiate::pairs(&text) else {
             return self.reject(header, reject::PROTOCOL_ERROR);
         };

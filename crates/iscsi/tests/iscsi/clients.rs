@@ -103,6 +103,15 @@ async fn discovery_and_identity_are_what_the_tools_expect() {
         assert!(text.contains("iqn.2026-11.io.millpond:tank:vm.-1::.monday"), "{text}");
         assert!(text.contains(&served.portals[0].to_string()) && text.contains("DIRECT_ACCESS"), "{text}");
     }
+    // Credentials that nobody asks for are no harm.
+    let named = portal.replace("//", "//user%a-secret-of-hosts@");
+    if let Some((status, text)) = client("iscsi-ls", &[&named]).await {
+        assert!(status.success() && text.contains(&served.portals[0].to_string()), "{text}");
+    }
+    let named = served.url(0).replace("//", "//user%a-secret-of-hosts@");
+    if let Some((status, text)) = client("iscsi-readcapacity16", &[&named]).await {
+        assert!(status.success() && text.contains("Total size:67108864"), "{text}");
+    }
     if let Some((status, text)) = client("iscsi-inq", &["-e", "1", "-c", "128", &served.url(0)]).await {
         assert!(status.success() && text.contains("Unit Serial Number:["), "{text}");
     }

@@ -225,6 +225,37 @@ fn login_goes_through_both_stages_and_takes_text_in_pieces() {
     assert!(matches!(say(0x87, "").0, Step::Accepted));
 }
 
+/// libiscsi says in each stage who it is; with credentials in its URL it goes through both.
+#[test]
+fn what_was_declared_may_be_said_again_in_a_later_request_and_not_otherwise() {
+    let targets = targets(&volume());
+    let of = |name: &str| format!("InitiatorName={name}|TargetName={NAME}|SessionType=Normal|");
+    let first = format!("{}AuthMethod=CHAP,None|", of("iqn.a"));
+    let twice = format!("{}SessionType=Normal|", of("iqn.a"));
+    for (first, second, fault) in [
+        (&first, &format!("{}HeaderDigest=None|", of("iqn.a")), ""),
+        (&first, &of("iqn.b"), "InitiatorName comes again with another value"),
+        (&first, &"SessionType=Discovery|".to_owned(), "SessionType comes again with another value"),
+        (&first, &"AuthMethod=CHAP,None|".to_owned(), "AuthMethod comes twice"),
+        (&twice, &String::new(), "SessionType comes twice in one request"),
+    ] {
+        let (mut login, mut outbox) = (Login::default(), Outbox::default());
+        let mut say = |stages: u8, text: &str| {
+            let (header, data) = login_pdu(stages, text);
+            login.handle(&header, &data, &targets, &mut outbox).unwrap()
+        };
+        let step = match say(0x81, first) {
+            Step::Continue => say(0x87, second),
+            refused => refused,
+        };
+        match fault {
+            "" => assert!(matches!(step, Step::Accepted), "{second}: {step:?}"),
+            _ => assert!(matches!(step, Step::Refused(Status::InitiatorError)), "{second}: {step:?}"),
+        }
+        assert_eq!(login.fault(), fault);
+    }
+}
+
 #[test]
 fn writes_move_the_right_bytes_under_every_combination_of_the_transfer_keys() {
     for initial_r2t in ["Yes", "No"] {
@@ -426,6 +457,75 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
     assert_eq!((gate.used(), gate.waiting(), gate.members()), (0, 0, 0));
 }
 
+/// Looks at the gate as often, a second apart; who was expelled.
+fn watch(gate: &Gate, looks: u32, mut each: impl FnMut()) -> Vec<String> {
+    let look = |_| {
+        each();
+        gate.watch(std::time::Duration::from_secs(1), false).expelled
+    };
+    (0..looks).flat_map(look).map(|one| one.name).collect()
+}
+
+#[test]
+fn who_is_asked_for_data_and_only_says_that_it_is_alive_is_expelled() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    assert_eq!(i.replies()[0].header.opcode(), op::R2T);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || {
+        let mut h = Header::new(op::NOP_OUT | 0x40);
+        h.set(16, 77).set(20, NO_TAG).set(24, i.cmd_sn);
+        i.push(h, &[]).unwrap();
+        i.replies();
+        assert!(!turn(&mut i));
+    });
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+    drop(i);
+    assert!(other.poll_turn(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+}
+
+#[test]
+fn who_sends_what_it_is_asked_for_and_waits_for_the_disk_stays() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    // Not slower than a sixth of it in eight seconds.
+    for part in 0..8_usize {
+        let mut d = Header::new(op::DATA_OUT);
+        d.0[1] = if part == 7 { 0x80 } else { 0 };
+        d.set(16, h.itt()).set(20, r2t.word20()).set(36, part as u32).set(40, part as u32 * 8192);
+        let bytes = i.bytes(d, &[7; 8192]);
+        i.inbox.extend(&bytes);
+        // Taken in, and not run: the disk takes its time.
+        i.session.handle_bytes(&mut i.inbox).unwrap();
+        assert!(!turn(&mut i));
+        assert_eq!(watch(&gate, 1, || {}), [""; 0]);
+    }
+    assert_eq!(watch(&gate, 60, || {}), [""; 0]);
+    i.pump().unwrap();
+    assert_eq!(i.replies()[0].header.0[3], 0, "written");
+}
+
+#[test]
+fn who_does_not_take_its_answers_is_expelled() {
+    let gate = Gate::new(1 << 20);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "");
+    let h = i.header(&rw10(0x28, 0, 2048), 0x40, 1 << 20);
+    i.push(h, &[]).unwrap();
+    i.session.settle(0);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || assert!(!turn(&mut i)));
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+}
+
 /// Data that comes unasked cannot wait, so fewer commands may bring some where many share little.
 #[test]
 fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() {
@@ -460,6 +560,94 @@ fn commands_out_of_turn_wait_for_theirs() {
     i.push(first, &[]).unwrap();
     let order: Vec<u32> = i.replies().iter().map(|reply| reply.header.itt()).collect();
     assert_eq!(order, [first.itt(), second.itt()]);
+}
+
+/// They would be counted nowhere: 128 of 256 KiB each for every session.
+#[test]
+fn commands_ahead_of_a_missing_one_bring_no_more_data_than_one_may() {
+    let mut i = Initiator::new(&volume(), "InitialR2T=No|FirstBurstLength=65536");
+    let missing = i.header(&[0], 0, 0);
+    for _ in 0..4 {
+        let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+        i.push(h, &[7; 64 << 10]).unwrap();
+        i.push(h, &[7; 64 << 10]).unwrap(); // once more is no more
+    }
+    let without = i.header(&[0], 0, 0);
+    i.push(without, &[]).unwrap();
+    let h = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    assert!(matches!(i.push(h, &[7; 512]), Err(Fatal::Protocol(why)) if why.contains("ahead")));
+    assert_eq!(i.replies(), []);
+    i.push(missing, &[]).unwrap();
+    assert_eq!(i.replies().len(), 6, "what was kept is served");
+    let early = i.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    i.push(early, &[7; 512]).unwrap();
+    assert_eq!(i.replies(), []);
+    i.push(h, &[7; 512]).unwrap();
+    assert_eq!(i.replies().len(), 2, "there is room again");
+}
+
+#[test]
+fn data_that_was_not_agreed_on_is_refused_by_its_header() {
+    for keys in ["FirstBurstLength=4096", "ImmediateData=No", "FirstBurstLength=4096|DataDigest=CRC32C|HeaderDigest=CRC32C"] {
+        let mut i = Initiator::new(&volume(), keys);
+        for ahead in [false, true] {
+            let (first, h) = (i.header(&[0], 0, 0), i.header(&rw10(0x2a, 0, 256), 0x20, 128 << 10));
+            let bytes = i.bytes(h, &vec![7; 128 << 10]);
+            if !ahead {
+                i.push(first, &[]).unwrap();
+                i.replies();
+            }
+            for piece in bytes.chunks(16 << 10) {
+                i.inbox.extend(piece);
+                i.pump().unwrap();
+                assert!(i.inbox.capacity() <= 48 << 10, "{keys}: {}", i.inbox.capacity());
+            }
+            if ahead {
+                i.push(first, &[]).unwrap();
+                i.replies().remove(0);
+                continue;
+            }
+            assert_eq!(sense(&i.replies()[0]), (0xb, 0x0c, 0x0c), "{keys}");
+        }
+        assert_eq!(i.read(0, 1), [0; 512], "{keys}");
+    }
+}
+
+#[test]
+fn a_missing_command_that_is_aborted_is_waited_for_no_longer() {
+    let abort = |i: &Initiator, missing: &Header, itt: u32| {
+        let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
+        h.0[1] = 0x81;
+        h.set(16, itt).set(20, missing.itt()).set(24, i.cmd_sn).set(32, missing.cmd_sn());
+        h
+    };
+    let itts = |i: &mut Initiator| i.replies().iter().map(|reply| reply.header.itt()).collect::<Vec<_>>();
+    // It never came: those behind it are served.
+    let mut i = Initiator::new(&volume(), "");
+    let (missing, next) = (i.header(&[0], 0, 0), i.header(&[0], 0, 0));
+    i.push(next, &[]).unwrap();
+    let h = abort(&i, &missing, 900);
+    i.push(h, &[]).unwrap();
+    assert_eq!(itts(&mut i), [900, next.itt()]);
+    i.push(missing, &[]).unwrap();
+    assert_eq!(itts(&mut i), [0; 0], "too late");
+    let h = i.header(&[0], 0, 0);
+    i.push(h, &[]).unwrap();
+    assert_eq!(itts(&mut i), [h.itt()]);
+    // Another one is missing before it; it came early, or not at all.
+    for came in [true, false] {
+        let [missing, aborted, last] = [0; 3].map(|_| i.header(&[0], 0, 0));
+        if came {
+            i.push(aborted, &[]).unwrap();
+        }
+        i.push(last, &[]).unwrap();
+        let h = abort(&i, &aborted, 901);
+        i.push(h, &[]).unwrap();
+        let reply = i.replies();
+        assert_eq!((reply.len(), reply[0].header.itt(), reply[0].header.0[2]), (1, 901, 0));
+        i.push(missing, &[]).unwrap();
+        assert_eq!(itts(&mut i), [missing.itt(), last.itt()], "{came}");
+    }
 }
 
 #[test]
@@ -611,6 +799,44 @@ fn a_long_discovery_answer_comes_in_pieces() {
     assert!(pieces > 3);
     let names = negotiate::pairs(&text).unwrap().into_iter().filter(|(key, _)| *key == "TargetName");
     assert_eq!(names.count(), 41);
+}
+
+#[test]
+fn a_text_request_may_come_in_pieces_and_is_no_longer_than_agreed() {
+    let mut i = Initiator::new(&volume(), "");
+    let mut say = |flags: u8, ttt: u32, text: &[u8]| {
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.0[1] = flags;
+        h.set(16, 78).set(20, ttt).set(24, i.cmd_sn);
+        i.push(h, text).unwrap();
+        i.replies().remove(0)
+    };
+    let expected = [("TargetName", NAME), ("TargetAddress", "127.0.0.1:3260,1")];
+    for pieces in [&[&b"SendTar"[..], b"gets=\0"][..], &[b"Se", b"ndTargets", b"", b"=", b"\0"]] {
+        let mut ttt = NO_TAG;
+        for (n, piece) in pieces.iter().enumerate() {
+            let is_last = n + 1 == pieces.len();
+            let reply = say(if is_last { 0x80 } else { 0x40 }, ttt, piece);
+            assert_eq!((reply.header.opcode(), reply.header.is_final()), (op::TEXT_RESPONSE, is_last));
+            ttt = reply.header.word20();
+            assert_eq!((ttt == NO_TAG, reply.data.is_empty()), (is_last, !is_last), "the tag to go on under");
+            if is_last {
+                assert_eq!(negotiate::pairs(&reply.data).unwrap(), expected);
+            }
+        }
+    }
+    // Under a tag of nobody's.
+    let ttt = say(0x40, NO_TAG, b"SendTar").header.word20();
+    assert_eq!(say(0x80, ttt + 1, b"gets=\0").header.opcode(), op::REJECT);
+    assert_eq!(say(0x80, ttt, b"gets=\0").header.opcode(), op::REJECT, "that exchange is over");
+    // One that never ends.
+    let mut reply = say(0x40, NO_TAG, &[b'x'; 16 << 10]).header;
+    for _ in 0..3 {
+        reply = say(0x40, reply.word20(), &[b'x'; 16 << 10]).header;
+        assert_eq!(reply.opcode(), op::TEXT_RESPONSE);
+    }
+    assert_eq!(say(0x40, reply.word20(), b"x").header.opcode(), op::REJECT);
+    assert_eq!(negotiate::pairs(&say(0x80, NO_TAG, b"SendTargets=\0").data).unwrap(), expected, "a new one");
 }
 
 #[test]

@@ -223,6 +223,33 @@ async fn stopping_asks_for_a_logout_serves_meanwhile_and_ends() {
     timeout(Duration::from_secs(5), served.server).await.expect("the server ends").unwrap();
 }
 
+/// It would hold all that may be in flight for as long as it says that it is alive.
+#[tokio::test]
+async fn who_sends_no_data_that_it_was_asked_for_loses_its_session_while_others_wait() {
+    let gate = memory::Gate::new(64 << 10);
+    let served = serve(Config { gate: Arc::clone(&gate), ..quick() }).await;
+    let (mut stalled, mut other) = (log_in(served.address, 1).await, log_in(served.address, 2).await);
+    for stream in [&mut stalled, &mut other] {
+        assert_eq!(test_unit_ready(stream, 1).await, Some(2));
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = 0xa1;
+        h.set(16, 2).set(20, 64 << 10).set(24, 2);
+        (h.0[32], h.0[40]) = (0x2a, 128);
+        send(stream, h, &[]).await;
+    }
+    assert_eq!(receive(&mut stalled).await.map(|(h, _)| h.opcode()), Some(op::R2T));
+    while gate.waiting() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Somebody looks: twelve times, and a second goes by each time.
+    for _ in 0..12 {
+        gate.watch(Duration::from_secs(1), false);
+    }
+    assert!(receive(&mut stalled).await.is_none(), "it is closed");
+    assert_eq!(receive(&mut other).await.map(|(h, _)| h.opcode()), Some(op::R2T));
+    assert_eq!(served.targets.sessions().len(), 1);
+}
+
 #[tokio::test]
 async fn an_initiator_that_reads_late_still_gets_every_byte() {
     let served = serve(quick()).await;

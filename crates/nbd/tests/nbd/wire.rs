@@ -230,3 +230,27 @@ async fn a_client_that_reads_late_gets_everything_and_costs_bounded_memory() {
     drop(asking.await.unwrap());
     served.stop().await;
 }
+
+/// It would hold all that may be in flight for as long as it likes.
+#[tokio::test]
+async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_others() {
+    let gate = memory::Gate::new(4 << 20);
+    let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 8 << 20, 4096))).unwrap();
+    let (mut stalled, mut other) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    stalled.send(WRITE, 1, 0, 4 << 20, &[7; 1000]).await;
+    while gate.used() < 4 << 20 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    other.send(READ, 2, 0, 4 << 20, &[]).await;
+    while gate.waiting() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Somebody looks: twelve times, and a second goes by each time.
+    for _ in 0..12 {
+        gate.watch(Duration::from_secs(1), false);
+    }
+    stalled.end().await;
+    assert_eq!(other.reply(4 << 20).await.0, 0);
+    served.stop().await;
+}

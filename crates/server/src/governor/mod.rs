@@ -6,8 +6,8 @@
 //!   a tick, slower where nothing happens  ──────┘
 //! ```
 //!
-//! The cache gives way in slices, so that clients use it in between. What is shed and what comes back is said in one
-//! line each time, and in the journal of every pool. Decision: docs/decisions/0015-memory.md.
+//! The cache gives way in slices, so that clients use it in between. That something is shed is said in one line, and one
+//! for each further stage, that all is back in another; so it is in the journal of every pool. Decision: docs/decisions/0015-memory.md.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +22,7 @@ use ::memory::{
     machine::{Cgroup, Machine},
     plan::{Plan, Sight, Stage, Terms, Verdict, Why},
 };
+use block::Quiet;
 use engine::engine::Engine;
 use parking_lot::Mutex;
 use pool::cache::BlockCache;
@@ -29,8 +30,10 @@ use serde_json::{Map, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
 mod alarm;
+mod episode;
 mod report;
 
+use self::episode::{Episode, News};
 use crate::{
     events::{About, Journal},
     hostid,
@@ -90,6 +93,8 @@ pub struct Governor {
     allocator: Option<Arc<dyn Allocator>>,
     /// What was resident before anything was opened.
     base: u64,
+    /// For lines that clients can cause.
+    quiet: Quiet,
     state: Mutex<State>,
 }
 
@@ -109,6 +114,8 @@ struct State {
     /// Where the last reduction came from, and when something was shed.
     shed_since: Option<u64>,
     shed_times: u64,
+    /// What of it was said.
+    episode: Episode,
 }
 
 impl Governor {
@@ -142,6 +149,7 @@ impl Governor {
             bell,
             allocator: settings.allocator.clone(),
             base: resident,
+            quiet: Quiet::default(),
             state: Mutex::new(State {
                 plan,
                 sight,
@@ -154,6 +162,7 @@ impl Governor {
                 known: BTreeMap::new(),
                 shed_since: None,
                 shed_times: 0,
+                episode: Episode::default(),
             }),
         }))
     }
@@ -234,7 +243,7 @@ impl Governor {
                 state.released = Some(now);
             }
             (state.sight, state.verdict, state.looked) = (sight, verdict, now);
-            self.unstick(&mut state, &sight);
+            self.unstick(&mut state, &sight, elapsed);
             (before, verdict, sight, release, is_aged)
         };
         self.apply(&verdict, &cache, &engines).await;
@@ -250,13 +259,14 @@ impl Governor {
         } else if before.is_short && !verdict.is_short {
             disk::set_idle_max(usize::try_from(self.terms.idle()).unwrap_or(usize::MAX));
         }
-        if before.stage != verdict.stage || before.squeeze != verdict.squeeze {
-            self.tell(&before, &verdict, &sight, host, journal);
+        if before.stage != verdict.stage {
+            self.follow(&before, &verdict, &sight, host, journal);
         }
         verdict.is_short
             || verdict.stage > Stage::Nothing
             || sight.parts > (8 << 20)
             || self.gate.waiting() > 0
+            || self.gate.aside() > 0
             || (verdict.is_growing && sight.cache + sight.cache / 8 >= verdict.target)
     }
 
@@ -302,16 +312,37 @@ impl Governor {
         sight
     }
 
-    /// Clients that hold what they took and do nothing must not be in the way of others for ever.
-    fn unstick(&self, state: &mut State, sight: &Sight) {
+    /// Clients that hold what they took and do nothing must not be in the way of others: what they hold is set aside, and
+    /// those who owe something are expelled. If nothing comes back even so, somebody is let through now and then.
+    fn unstick(&self, state: &mut State, sight: &Sight, elapsed: Duration) {
+        let has_room = sight.resident + self.terms.reserve / 2 < self.limit.bytes;
+        let was_aside = self.gate.aside() > 0;
+        let watched = self.gate.watch(elapsed, has_room);
+        if watched.aside > 0 && !was_aside {
+            let aside = human(watched.aside);
+            self.quiet.say(|left_out| {
+                tracing::info!(target: LOG, left_out, "requests hold {aside} of what may be in flight and do not go on: others may have as much more");
+            });
+        }
+        for one in &watched.expelled {
+            let (held, owed, max) = (human(one.held), human(one.owed), human(self.gate.max()));
+            let (name, still) = (&one.name, one.still.as_secs());
+            self.quiet.say(|left_out| {
+                tracing::warn!(
+                    target: LOG,
+                    left_out,
+                    "{name} holds {held} of the {max} that may be in flight, and for {still} s has neither sent nor taken the {owed} \
+                     of it that wait for it, while others wait: its connection is ended"
+                );
+            });
+        }
         let turns = self.gate.turns();
         if self.gate.waiting() == 0 || turns != state.turns.0 {
             state.turns = (turns, Instant::now());
-        } else if state.turns.1.elapsed() >= STUCK {
-            let is_room = sight.resident + self.terms.reserve / 2 < self.limit.bytes;
-            if is_room && self.gate.let_one_pass() {
-                tracing::info!(target: LOG, "requests of clients that do not go on hold all that may be in flight: one that waited is let through");
-            }
+        } else if state.turns.1.elapsed() >= STUCK && has_room && self.gate.let_one_pass() {
+            self.quiet.say(|left_out| {
+                tracing::info!(target: LOG, left_out, "nothing of what is in flight comes back: a request that waited is let through");
+            });
         }
     }
 
@@ -331,45 +362,43 @@ impl Governor {
         }
     }
 
-    /// Says what was shed or taken back, and why.
-    fn tell(&self, before: &Verdict, now: &Verdict, sight: &Sight, host: &Host, journal: &Journal) {
-        let is_worse = (now.stage, now.squeeze) > (before.stage, before.squeeze);
-        let why = self.why(now.why, sight);
-        let shed = now.stage.names().join(", ");
-        let line = match (is_worse, now.stage) {
-            (true, _) => format!(
-                "memory is short ({why}): shed {shed}; the cache may have {}, volumes are served on",
-                human(now.target)
-            ),
-            (false, Stage::Nothing) => {
-                format!(
-                    "memory is there again: nothing is shed any more; the cache may have {}",
-                    human(now.target)
-                )
-            }
-            (false, _) => {
-                format!("memory is there again: still shed {shed}; the cache may have {}", human(now.target))
-            }
-        };
-        {
+    /// Something is shed, or taken back: says so, if it is news, and why.
+    fn follow(&self, before: &Verdict, now: &Verdict, sight: &Sight, host: &Host, journal: &Journal) {
+        let news = {
             let mut state = self.state.lock();
-            if is_worse && before.stage == Stage::Nothing {
+            if now.stage == Stage::Nothing {
+                state.shed_since = None;
+            } else if before.stage == Stage::Nothing {
                 state.shed_since = Some(hostid::now());
                 state.shed_times += 1;
-            } else if now.stage == Stage::Nothing {
-                state.shed_since = None;
             }
-        }
-        if is_worse {
-            tracing::error!(target: LOG, "{line}");
-        } else {
-            tracing::info!(target: LOG, "{line}");
-        }
+            state.episode.goes_on(now.stage)
+        };
         if now.stage >= Stage::Statistics && before.stage < Stage::Statistics {
             journal.keep(crate::events::KEPT_SHORT);
         } else if now.stage == Stage::Nothing {
             journal.keep(crate::events::KEPT);
         }
+        let Some(news) = news else { return };
+        let why = self.why(now.why, sight);
+        let target = human(now.target);
+        let line = match news {
+            News::Worse => {
+                let shed = now.stage.names().join(", ");
+                let line = format!(
+                    "memory is short ({why}): shed {shed}; the cache may have {target}, volumes are served on"
+                );
+                tracing::error!(target: LOG, "{line}");
+                line
+            }
+            News::Over => {
+                let line = format!(
+                    "memory is there again: nothing is shed any more; the cache may have {target}"
+                );
+                tracing::info!(target: LOG, "{line}");
+                line
+            }
+        };
         for held in host.all() {
             let about = About { pool: held.name().to_owned(), guid: held.guid() };
             let mut pairs = Map::new();

@@ -1,0 +1,71 @@
+//! One connection, as those know it who watch a gate: where it comes from, what it is called, and that it is to end.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use crate::bell::Bell;
+
+/// Whose members they are: a connection may have several. See the module.
+#[derive(Debug)]
+pub struct Client {
+    peer: Option<IpAddr>,
+    name: String,
+    is_aside: AtomicBool,
+    is_expelled: AtomicBool,
+    end: Bell,
+}
+
+impl Client {
+    /// One from that address; without one (a socket of this machine) it has no share with anybody. `name` is for people.
+    #[must_use]
+    pub fn new(peer: Option<IpAddr>, name: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self {
+            // One host is one address, however it is written.
+            peer: peer.map(|peer| peer.to_canonical()),
+            name: name.into(),
+            is_aside: AtomicBool::new(false),
+            is_expelled: AtomicBool::new(false),
+            end: Bell::default(),
+        })
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits until the connection is to be ended, because it holds what others wait for and does not go on. One may wait.
+    pub async fn expelled(&self) {
+        self.end.heard().await;
+    }
+
+    /// Whether something of what it holds is set aside.
+    pub(super) fn is_aside(&self) -> bool {
+        self.is_aside.load(Relaxed)
+    }
+
+    pub(super) fn set_aside(&self, is_aside: bool) {
+        self.is_aside.store(is_aside, Relaxed);
+    }
+
+    /// Tells it to end. False if it was told before.
+    pub(super) fn expel(&self) -> bool {
+        let is_first = !self.is_expelled.swap(true, Relaxed);
+        if is_first {
+            self.end.ring();
+        }
+        is_first
+    }
+}
