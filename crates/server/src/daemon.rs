@@ -181,7 +181,8 @@ pub async fn serve(
     let registry = Arc::new(nbd::Registry::new());
     let targets =
         iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi::Config::default() });
-    let doors = Doors::open(&nbd_places, inherited).await?;
+    let needs_tls = config.nbd_tls.as_ref().is_some_and(|tls| tls.is_required);
+    let doors = Doors::open(&nbd_places, inherited, needs_tls).await?;
     let mut iscsi_servers = Vec::new();
     for address in iscsi_addresses {
         let server = iscsi::Server::bind(Arc::clone(&targets), &[address]).await;

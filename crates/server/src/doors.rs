@@ -30,21 +30,31 @@ pub enum Inherited {
     Unix(StdUnixListener),
 }
 
-/// Where clients find a door.
+/// Where a door is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum At {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
+/// Where clients find a door, and how they get through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    at: At,
+    /// Nobody gets through without TLS.
+    needs_tls: bool,
+}
+
 impl Place {
-    /// What clients are to be given for `export`, in the form of NBD's URIs.
+    /// What clients are to be given for `export`, in the form of NBD's URIs. It works as it is: where TLS is required, it
+    /// is one for TLS.
     pub(crate) fn url(&self, export: &str) -> Url {
         let export = escape(export, "/@");
-        let url = match self {
-            Self::Tcp(address) => format!("nbd://{address}/{export}"),
-            Self::Unix(path) => {
-                format!("nbd+unix:///{export}?socket={}", escape(&path.to_string_lossy(), "/"))
+        let scheme = if self.needs_tls { "nbds" } else { "nbd" };
+        let url = match &self.at {
+            At::Tcp(address) => format!("{scheme}://{address}/{export}"),
+            At::Unix(path) => {
+                format!("{scheme}+unix:///{export}?socket={}", escape(&path.to_string_lossy(), "/"))
             }
         };
         Url { protocol: "nbd".to_owned(), url }
@@ -55,16 +65,16 @@ impl Place {
 ///
 /// # Errors
 /// One is neither an address nor a path.
-pub(crate) async fn places(given: &[String]) -> Result<Vec<Place>, ServeError> {
+pub(crate) async fn places(given: &[String]) -> Result<Vec<At>, ServeError> {
     let mut places = Vec::new();
     for text in given {
         places.push(match text.strip_prefix(UNIX) {
             Some(path) if Path::new(path).file_name().is_some() => {
                 // Clients are told where it is, wherever they run.
-                Place::Unix(std::path::absolute(path)?)
+                At::Unix(std::path::absolute(path)?)
             }
             Some(_) => return Err(ServeError::SocketPath(text.clone())),
-            None => Place::Tcp(resolve(text).await?),
+            None => At::Tcp(resolve(text).await?),
         });
     }
     Ok(places)
@@ -87,50 +97,56 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    /// Listens at all of these places.
+    /// Listens at all of these places, for clients that need TLS or do not.
     ///
     /// # Errors
     /// One of them is taken, or cannot be had.
-    pub(crate) async fn open(places: &[Place], inherited: Vec<Inherited>) -> Result<Self, ServeError> {
+    pub(crate) async fn open(
+        places: &[At],
+        inherited: Vec<Inherited>,
+        needs_tls: bool,
+    ) -> Result<Self, ServeError> {
         let mut doors = Self::default();
+        let mut told = Vec::new();
         for place in places {
             match place {
-                Place::Tcp(address) => {
+                At::Tcp(address) => {
                     let failed = |source| ServeError::Listen { address: *address, protocol: "NBD", source };
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
-                    doors.places.push(Place::Tcp(listener.local_addr()?));
+                    told.push(At::Tcp(listener.local_addr()?));
                     doors.listeners.push(Listener::Tcp(listener));
                 }
-                Place::Unix(path) => {
+                At::Unix(path) => {
                     let (listener, file) = unix_socket::listen(path, "--nbd", None).await?;
-                    doors.places.push(place.clone());
+                    told.push(place.clone());
                     doors.listeners.push(Listener::Unix(listener));
                     doors.files.push(file);
                 }
             }
         }
         for socket in inherited {
-            doors.take(socket)?;
+            told.push(doors.take(socket)?);
         }
+        doors.places = told.into_iter().map(|at| Place { at, needs_tls }).collect();
         Ok(doors)
     }
 
-    fn take(&mut self, socket: Inherited) -> io::Result<()> {
-        match socket {
+    fn take(&mut self, socket: Inherited) -> io::Result<At> {
+        Ok(match socket {
             Inherited::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                self.places.push(Place::Tcp(listener.local_addr()?));
+                let at = At::Tcp(listener.local_addr()?);
                 self.listeners.push(Listener::Tcp(TcpListener::from_std(listener)?));
+                at
             }
             Inherited::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 let address = listener.local_addr()?;
                 let path = address.as_pathname().map(Path::to_owned).unwrap_or_default();
-                self.places.push(Place::Unix(path));
                 self.listeners.push(Listener::Unix(UnixListener::from_std(listener)?));
+                At::Unix(path)
             }
-        }
-        Ok(())
+        })
     }
 
     /// Where they are.
@@ -150,11 +166,15 @@ mod tests {
 
     use super::*;
 
+    fn url(at: At, needs_tls: bool) -> String {
+        Place { at, needs_tls }.url("tank/v@s 1").url
+    }
+
     #[tokio::test]
     async fn addresses_and_paths_are_told_apart_and_named_as_clients_want_them() {
         let given = ["127.0.0.1:10809", "unix:/run/a b/nbd.sock", "[::1]:99"].map(str::to_owned);
         let places = places(&given).await.unwrap();
-        let urls: Vec<String> = places.iter().map(|place| place.url("tank/v@s 1").url).collect();
+        let urls: Vec<String> = places.into_iter().map(|at| url(at, false)).collect();
         assert_eq!(
             urls,
             [
@@ -167,5 +187,21 @@ mod tests {
             let error = super::places(&[wrong.to_owned()]).await.unwrap_err().to_string();
             assert!(error.contains(&format!("'{wrong}'")), "{error}");
         }
+    }
+    /// A URL that the server itself refuses would be worse than none.
+    #[tokio::test]
+    async fn where_tls_is_required_all_doors_are_told_of_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nbd.sock");
+        let given = ["127.0.0.1:0".to_owned(), format!("unix:{}", path.display())];
+        let inherited = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let inherited_at = inherited.local_addr().unwrap();
+        let places = places(&given).await.unwrap();
+        let doors = Doors::open(&places, vec![Inherited::Tcp(inherited)], true).await.unwrap();
+        let urls: Vec<String> = doors.places().iter().map(|place| place.url("v").url).collect();
+        assert!(urls[0].starts_with("nbds://127.0.0.1:") && !urls[0].contains(":0/"), "{}", urls[0]);
+        assert_eq!(urls[1], format!("nbds+unix:///v?socket={}", path.display()));
+        assert_eq!(urls[2], format!("nbds://{inherited_at}/v"));
+        assert_eq!(urls.len(), 3);
     }
 }
