@@ -46,10 +46,11 @@ soak:
 	@scripts/setup test
 	MILLPOND_SOAK=$(or $(SECONDS),14400) $(CARGO) test --release -p millpond --test alone outages -- --nocapture
 
-## fuzz: ten million mutated inputs over every decoder, no panic, no hang, bounded memory
+## fuzz: ten million mutated inputs over every decoder, and a hundredth of that over the protocol cores; no panic, no hang, bounded memory
 fuzz:
 	@scripts/setup build
 	MILLPOND_FUZZ_ITERATIONS=$(or $(ITERATIONS),10000000) $(CARGO) test --release -p millpond-ondisk --test mutate -- --nocapture
+	MILLPOND_FUZZ_ITERATIONS=$(or $(STRANGERS),100000) $(CARGO) test --release -p millpond-iscsi -p millpond-nbd strangers -- --nocapture
 
 ## interop: a real Linux client on our targets, and the real OpenZFS kernel module, which takes pools over from us and we from it, in emulated machines
 ##   (three quarters of an hour; the first time it builds the module)

@@ -4,6 +4,7 @@
 mod clients;
 mod crowds;
 mod stops;
+mod strangers;
 mod support;
 mod tls;
 mod wire;
