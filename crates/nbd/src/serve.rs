@@ -77,7 +77,7 @@ pub enum Listener {
 pub struct ServeLimits {
     /// Connections over the network at once; more are closed as they come.
     pub connections: usize,
-    /// Connections of one address at once. As many again come in by Unix sockets.
+    /// Connections of one address at once, and never more than three of four. As many again come in by Unix sockets.
     pub per_peer: usize,
     /// From connect to the end of the handshake, that of TLS included.
     pub handshake: Duration,
@@ -91,6 +91,13 @@ pub struct ServeLimits {
     /// What all connections may hold together: requests in flight and replies not yet sent (replies that are shared
     /// with a cache count, too). Other servers may share it.
     pub gate: Arc<Gate>,
+}
+
+impl ServeLimits {
+    /// What one peer may have, also where few connections can be had: a part is left for the others.
+    fn share(&self) -> usize {
+        self.per_peer.min(self.connections.saturating_sub(self.connections / 4))
+    }
 }
 
 impl Default for ServeLimits {
@@ -151,7 +158,7 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 exports,
-                crowd: Crowd::new(limits.connections, limits.per_peer),
+                crowd: Crowd::new(limits.connections, limits.share()),
                 limits,
                 tls,
                 connections: Mutex::default(),
@@ -332,7 +339,8 @@ where
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
     let peer = guard.connection.peer.as_str();
-    let client = Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
+    let client =
+        Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
     session.known_as(&client);
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);

@@ -66,6 +66,20 @@ async fn one_host_has_its_share_and_leaves_the_others_theirs() {
     served.stop().await;
 }
 
+/// Where few files can be open there are few places, and an address could have them all.
+#[tokio::test]
+async fn of_few_places_one_host_does_not_get_all() {
+    let served = Served::tcp(ServeLimits { connections: 4, ..ServeLimits::default() }).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
+    let mut greedy = Vec::new();
+    while let Some(raw) = Raw::go_from(2, &served, "v").await {
+        greedy.push(raw);
+    }
+    assert_eq!(greedy.len(), 3);
+    answers(&mut Raw::go_from(3, &served, "v").await.expect("what was left")).await;
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn those_that_say_nothing_give_way_and_those_that_are_served_do_not() {
     let served = small().await;
