@@ -117,7 +117,17 @@ impl Default for Inbox {
 impl From<BytesMut> for Inbox {
     /// Begins with what was received already.
     fn from(heads: BytesMut) -> Self {
-        Self { heads, coming: None, is_starved: false, room: HEADS, modest: 0, read: None, longest: 0, hall: None, arrived: 0 }
+        Self {
+            heads,
+            coming: None,
+            is_starved: false,
+            room: HEADS,
+            modest: 0,
+            read: None,
+            longest: 0,
+            hall: None,
+            arrived: 0,
+        }
     }
 }
 
@@ -304,9 +314,7 @@ mod tests {
     #[test]
     fn a_stream_is_the_same_pdus_however_it_arrives() {
         let blocks = |_: &Header| Fate::Unasked(Some(Site { offset: 3 * 512, block: 8192 }));
-        for (digests, site, expected) in
-            [(false, anywhere as fn(&Header) -> Fate, 7), (true, blocks, 33)]
-        {
+        for (digests, site, expected) in [(false, anywhere as fn(&Header) -> Fate, 7), (true, blocks, 33)] {
             let mut out = Outbox::default();
             (out.header_digest, out.data_digest) = (digests, digests);
             let lengths = [0, 1, 512, 8192, 3, 0, 100_001, 65_536, 40_000, 0];
@@ -399,7 +407,11 @@ mod tests {
             to_heads += if is_direct { 0 } else { taken };
             rest = &rest[taken..];
             inbox.received();
-            while inbox.next(&framing, |_| Fate::Asked(Some(Site { offset: 0, block: 8192 }))).unwrap().is_some() {}
+            while inbox
+                .next(&framing, |_| Fate::Asked(Some(Site { offset: 0, block: 8192 })))
+                .unwrap()
+                .is_some()
+            {}
         }
         assert!(to_heads <= HEADS + 40 * HEADS_MIN, "{to_heads}");
         // Many short ones get more again.
@@ -421,7 +433,8 @@ mod tests {
         let mut inbox = Inbox::default();
         inbox.extend(&out.drain());
         let framing = Framing { data_max: 1 << 20, ..Framing::default() };
-        let (_, data) = inbox.next(&framing, |_| Fate::Asked(Some(Site { offset: 4096, block: 4096 }))).unwrap().unwrap();
+        let (_, data) =
+            inbox.next(&framing, |_| Fate::Asked(Some(Site { offset: 4096, block: 4096 }))).unwrap().unwrap();
         assert_eq!(data.iter().map(Bytes::len).collect::<Vec<_>>(), [4096, 4096]);
         assert!(data.iter().all(|piece| piece.as_ptr().addr() % disk::IoBuf::ALIGN == 0));
     }
@@ -444,7 +457,7 @@ mod tests {
     fn data_that_nobody_will_look_at_gets_no_memory() {
         let mut out = Outbox::default();
         out.data_digest = true;
-        out.push(Header::new(op::DATA_OUT), &[7; 100_001]);
+        out.push(Header::new(op::DATA_OUT), &vec![7; 100_001]);
         out.push(Header::new(op::NOP_OUT), b"");
         let framing = Framing { data_digest: true, data_max: 1 << 20, ..Framing::default() };
         let (mut inbox, wire, mut came) = (Inbox::default(), out.drain(), Vec::new());

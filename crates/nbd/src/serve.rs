@@ -300,7 +300,8 @@ where
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
     let peer = guard.connection.peer.as_str();
-    let client = Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
+    let client =
+        Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
     session.known_as(&client);
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);

@@ -569,8 +569,8 @@ fn commands_ahead_of_a_missing_one_bring_no_more_data_than_one_may() {
     let missing = i.header(&[0], 0, 0);
     for _ in 0..4 {
         let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
-        i.push(h, &[7; 64 << 10]).unwrap();
-        i.push(h, &[7; 64 << 10]).unwrap(); // once more is no more
+        i.push(h, &vec![7; 64 << 10]).unwrap();
+        i.push(h, &vec![7; 64 << 10]).unwrap(); // once more is no more
     }
     let without = i.header(&[0], 0, 0);
     i.push(without, &[]).unwrap();
@@ -588,7 +588,11 @@ fn commands_ahead_of_a_missing_one_bring_no_more_data_than_one_may() {
 
 #[test]
 fn data_that_was_not_agreed_on_is_refused_by_its_header() {
-    for keys in ["FirstBurstLength=4096", "ImmediateData=No", "FirstBurstLength=4096|DataDigest=CRC32C|HeaderDigest=CRC32C"] {
+    for keys in [
+        "FirstBurstLength=4096",
+        "ImmediateData=No",
+        "FirstBurstLength=4096|DataDigest=CRC32C|HeaderDigest=CRC32C",
+    ] {
         let mut i = Initiator::new(&volume(), keys);
         for ahead in [false, true] {
             let (first, h) = (i.header(&[0], 0, 0), i.header(&rw10(0x2a, 0, 256), 0x20, 128 << 10));

@@ -39,7 +39,8 @@ mod tests {
     fn a_shortage_is_told_once_for_each_further_stage_and_when_it_is_over() {
         use Stage::{Cache, Clients, Nothing, Scans, Statistics};
         let mut episode = Episode::default();
-        let stages = [Nothing, Cache, Clients, Clients, Cache, Clients, Scans, Cache, Statistics, Nothing, Nothing];
+        let stages =
+            [Nothing, Cache, Clients, Clients, Cache, Clients, Scans, Cache, Statistics, Nothing, Nothing];
         let told: Vec<_> = stages.into_iter().map(|stage| episode.goes_on(stage)).collect();
         let mut expected = [None; 11];
         (expected[1], expected[2], expected[9]) = (Some(News::Worse), Some(News::Worse), Some(News::Over));

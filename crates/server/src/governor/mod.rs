@@ -392,9 +392,8 @@ impl Governor {
                 line
             }
             News::Over => {
-                let line = format!(
-                    "memory is there again: nothing is shed any more; the cache may have {target}"
-                );
+                let line =
+                    format!("memory is there again: nothing is shed any more; the cache may have {target}");
                 tracing::info!(target: LOG, "{line}");
                 line
             }
