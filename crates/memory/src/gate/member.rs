@@ -115,12 +115,10 @@ impl Member {
             waker: Mutex::default(),
         });
         let is_first = queue.wishes.is_empty();
-        let may_pass = !is_first && (!queue.held.is_empty() || self.gate.aside() > 0);
+        let may_pass = !is_first && (self.gate.aside() > 0 || !queue.held.is_empty());
         queue.wishes.push_back(Arc::clone(&wish));
         drop(queue);
-        if is_first {
-            self.gate.steps.ring();
-        } else if may_pass {
+        if may_pass {
             // There may be room that those before it must not have.
             self.gate.grant();
         }

@@ -177,12 +177,8 @@ impl Gate {
         self.hall.as_ref().unwrap_or(self)
     }
 
-    /// Rings `bell` for every `step` bytes more, and when somebody begins to wait.
+    /// Rings `bell` for every `step` bytes more.
     pub fn attach(&self, bell: Arc<Bell>, step: u64) {
-        if let Some(hall) = &self.hall {
-            // What is received is counted with the buffers: it rings for those who wait only.
-            hall.attach(Arc::clone(&bell), u64::MAX);
-        }
         self.steps.attach(bell, step);
     }
 
