@@ -457,7 +457,7 @@ mod tests {
     fn data_that_nobody_will_look_at_gets_no_memory() {
         let mut out = Outbox::default();
         out.data_digest = true;
-        out.push(Header::new(op::DATA_OUT), &[7; 100_001]);
+        out.push(Header::new(op::DATA_OUT), &vec![7; 100_001]);
         out.push(Header::new(op::NOP_OUT), b"");
         let framing = Framing { data_digest: true, data_max: 1 << 20, ..Framing::default() };
         let (mut inbox, wire, mut came) = (Inbox::default(), out.drain(), Vec::new());

@@ -44,13 +44,6 @@ impl Steps {
         }
     }
 
-    /// Rings it whatever the count is.
-    pub fn ring(&self) {
-        if let Some(bell) = self.bell.get() {
-            bell.ring();
-        }
-    }
-
     /// The count is this now.
     #[inline]
     pub fn is_now(&self, bytes: u64) {
@@ -75,7 +68,7 @@ impl Steps {
     #[must_use]
     pub fn at_most(&self, bytes: u64) -> u64 {
         let step = self.step.load(Relaxed);
-        bytes.checked_div(step).map_or(bytes, |whole| (whole + 1).saturating_mul(step))
+        bytes.checked_div(step).map_or(bytes, |whole| (whole + 1) * step)
     }
 }
 

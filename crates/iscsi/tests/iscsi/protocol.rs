@@ -569,8 +569,8 @@ fn commands_ahead_of_a_missing_one_bring_no_more_data_than_one_may() {
     let missing = i.header(&[0], 0, 0);
     for _ in 0..4 {
         let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
-        i.push(h, &[7; 64 << 10]).unwrap();
-        i.push(h, &[7; 64 << 10]).unwrap(); // once more is no more
+        i.push(h, &vec![7; 64 << 10]).unwrap();
+        i.push(h, &vec![7; 64 << 10]).unwrap(); // once more is no more
     }
     let without = i.header(&[0], 0, 0);
     i.push(without, &[]).unwrap();

@@ -16,6 +16,7 @@ pub struct Client {
     peer: Option<IpAddr>,
     name: String,
     is_aside: AtomicBool,
+    is_heavy: AtomicBool,
     is_expelled: AtomicBool,
     end: Bell,
 }
@@ -29,6 +30,7 @@ impl Client {
             peer: peer.map(|peer| peer.to_canonical()),
             name: name.into(),
             is_aside: AtomicBool::new(false),
+            is_heavy: AtomicBool::new(false),
             is_expelled: AtomicBool::new(false),
             end: Bell::default(),
         })
@@ -56,8 +58,14 @@ impl Client {
         self.is_aside.load(Relaxed)
     }
 
-    pub(super) fn set_aside(&self, is_aside: bool) {
+    /// Whether its address holds more than half.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.is_heavy.load(Relaxed)
+    }
+
+    pub(super) fn judge(&self, is_aside: bool, is_heavy: bool) {
         self.is_aside.store(is_aside, Relaxed);
+        self.is_heavy.store(is_heavy, Relaxed);
     }
 
     /// Tells it to end. False if it was told before.

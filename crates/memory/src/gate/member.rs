@@ -115,14 +115,16 @@ impl Member {
             waker: Mutex::default(),
         });
         let is_first = queue.wishes.is_empty();
+        let may_pass = !is_first && (self.gate.aside() > 0 || !queue.held.is_empty());
         queue.wishes.push_back(Arc::clone(&wish));
         drop(queue);
-        if is_first {
-            self.gate.steps.ring();
+        if may_pass {
+            // There may be room that those before it must not have.
+            self.gate.grant();
         }
         self.gate.waits.fetch_add(1, Relaxed);
         self.wish = Some(wish);
-        false
+        self.turn_came()
     }
 
     /// The wish, if its turn has come, becomes quota.
@@ -158,7 +160,7 @@ impl Member {
         if back > 0 {
             self.set_quota(held);
             self.seat.gave(back);
-            self.gate.give(back);
+            self.gate.give(back, &self.client);
         }
     }
 
@@ -219,6 +221,6 @@ impl Drop for Member {
         self.set_buffers(0);
         self.gate.members.fetch_sub(1, Relaxed);
         self.gate.seats.lock().leave(&self.seat);
-        self.gate.give(std::mem::take(&mut self.quota));
+        self.gate.give(std::mem::take(&mut self.quota), &self.client);
     }
 }

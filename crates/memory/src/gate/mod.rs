@@ -87,29 +87,34 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct Queue {
     wishes: VecDeque<Arc<Wish>>,
-    /// While members of several addresses wait: what each address held at the last look, and was given since.
+    /// While members of several addresses wait: what each address held at the last look, and got and gave since.
     held: BTreeMap<IpAddr, u64>,
 }
 
 impl Queue {
     /// Whose turn it is: the oldest wish's, unless its address has its half or what its client holds is set aside, and
-    /// somebody else waits of whom neither is true.
-    fn next(&self, half: u64) -> Option<usize> {
+    /// somebody else waits of whom neither is true. `half` of the gate; `lends`: something is set aside.
+    fn next(&self, half: u64, lends: bool) -> Option<usize> {
         let first = self.wishes.front()?;
         let is_heavy = |wish: &Wish| {
             let held = wish.client.peer().and_then(|peer| self.held.get(&peer)).copied().unwrap_or(0);
-            held > 0 && held.saturating_add(wish.bytes) > half
+            (held > 0 && held.saturating_add(wish.bytes) > half) || (lends && wish.client.is_heavy())
         };
-        let (first_is_heavy, first_is_aside) = (is_heavy(first), first.client.is_aside());
-        if !first_is_heavy && !first_is_aside {
+        let waits = |wish: &Wish| is_heavy(wish) || wish.client.is_aside();
+        if !waits(first) {
             return Some(0);
         }
-        let may_pass = |wish: &Wish| {
-            !(first_is_heavy && wish.client.peer() == first.client.peer())
-                && !wish.client.is_aside()
-                && !is_heavy(wish)
-        };
-        self.wishes.iter().position(|wish| may_pass(wish)).or(Some(0))
+        // A smaller wish of the same address does not go past a larger one.
+        let is_heavy = is_heavy(first);
+        let is_alike = |wish: &Wish| is_heavy && wish.client.peer() == first.client.peer();
+        self.wishes.iter().position(|wish| !waits(wish) && !is_alike(wish)).or(Some(0))
+    }
+
+    /// The client holds that much less.
+    fn give(&mut self, bytes: u64, client: &Client) {
+        if let Some(held) = client.peer().and_then(|peer| self.held.get_mut(&peer)) {
+            *held = held.saturating_sub(bytes);
+        }
     }
 
     /// Takes out the wish at `at`: it is met.
@@ -172,12 +177,8 @@ impl Gate {
         self.hall.as_ref().unwrap_or(self)
     }
 
-    /// Rings `bell` for every `step` bytes more, and when somebody begins to wait.
+    /// Rings `bell` for every `step` bytes more.
     pub fn attach(&self, bell: Arc<Bell>, step: u64) {
-        if let Some(hall) = &self.hall {
-            // What is received is counted with the buffers: it rings for those who wait only.
-            hall.attach(Arc::clone(&bell), u64::MAX);
-        }
         self.steps.attach(bell, step);
     }
 
@@ -246,7 +247,7 @@ impl Gate {
     /// Meets the oldest wish although there is no room. False if there is none.
     pub fn let_one_pass(&self) -> bool {
         let mut queue = self.queue.lock();
-        let Some(wish) = queue.next(self.half()).and_then(|at| queue.take(at)) else { return false };
+        let Some(wish) = self.next_of(&queue).and_then(|at| queue.take(at)) else { return false };
         self.add(wish.bytes);
         self.meet(&wish);
         true
@@ -267,15 +268,23 @@ impl Gate {
         self.steps.is_now(used);
     }
 
+    fn next_of(&self, queue: &Queue) -> Option<usize> {
+        queue.next(self.half(), self.aside() > 0)
+    }
+
     /// What one address may hold while others wait.
     fn half(&self) -> u64 {
         self.max() / 2
     }
 
     /// Takes `bytes` if there is room for them, or nobody holds anything. What is set aside is for others than those whose
-    /// it is.
+    /// it is, and half of it for other addresses than one that holds much: if some of its clients stall, the next may, too.
     fn try_add(&self, bytes: u64, client: &Client) -> bool {
-        let aside = if client.is_aside() { 0 } else { self.aside.load(SeqCst) };
+        let aside = match (client.is_aside(), client.is_heavy()) {
+            (true, _) => 0,
+            (false, true) => self.aside.load(SeqCst) / 2,
+            (false, false) => self.aside.load(SeqCst),
+        };
         let max = self.max.load(SeqCst).saturating_add(aside);
         let taken = self.used.fetch_update(SeqCst, SeqCst, |used| {
             let then = used.saturating_add(bytes);
@@ -293,7 +302,7 @@ impl Gate {
             return;
         }
         let mut queue = self.queue.lock();
-        while let Some(at) = queue.next(self.half()) {
+        while let Some(at) = self.next_of(&queue) {
             if !queue.wishes.get(at).is_some_and(|wish| self.try_add(wish.bytes, &wish.client)) {
                 return;
             }
@@ -303,14 +312,17 @@ impl Gate {
         }
     }
 
-    fn give(&self, bytes: u64) {
+    fn give(&self, bytes: u64, client: &Client) {
         if bytes == 0 {
             return;
         }
         let used = self.used.fetch_sub(bytes, SeqCst).saturating_sub(bytes);
         self.steps.is_now(used);
         self.turns.fetch_add(1, Relaxed);
-        self.grant();
+        if self.waiting.load(SeqCst) > 0 {
+            self.queue.lock().give(bytes, client);
+            self.grant();
+        }
     }
 }
 

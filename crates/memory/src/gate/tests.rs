@@ -278,6 +278,30 @@ fn what_is_set_aside_is_for_others() {
     assert!(turn(&mut other));
 }
 
+/// The others of the same host may be as dead, and wait in front of everybody else.
+#[test]
+fn an_address_that_stalls_does_not_get_all_of_what_it_has_set_aside() {
+    let gate = Gate::new(64 << 20);
+    let mut dead: Vec<Member> = (0..3).map(|_| from(&gate, 1)).collect();
+    assert!(dead[0].ask(0, 64 << 20) && !dead[1].ask(0, 2 << 20) && !dead[2].ask(0, 2 << 20));
+    let mut other = from(&gate, 2);
+    assert!(!other.ask(0, 1 << 20));
+    watch(&gate, 12);
+    assert!(turn(&mut other) && other.ask(0, 1 << 20));
+    other.settle(0);
+    for one in &mut dead[1..] {
+        let mut held = 0;
+        while one.ask(held, 2 << 20) {
+            held += 2 << 20;
+        }
+    }
+    assert_eq!(gate.used(), 96 << 20, "half of it");
+    for _ in 0..10 {
+        assert!(other.ask(0, 30 << 20), "the other half waits for nobody");
+        other.settle(0);
+    }
+}
+
 #[test]
 fn the_hall_is_small_and_watched_as_well() {
     let gate = Gate::new(64 << 20);

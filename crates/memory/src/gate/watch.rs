@@ -167,7 +167,7 @@ impl Gate {
             } else {
                 *still = still.saturating_add(elapsed);
             }
-            if let Some(peer) = seat.client.peer().filter(|_| is_mixed) {
+            if let Some(peer) = seat.client.peer() {
                 let all = held_by.entry(peer).or_default();
                 *all = all.saturating_add(held);
             }
@@ -184,12 +184,14 @@ impl Gate {
             }
         }
         for Seen { seat, .. } in seats.seats.values() {
-            seat.client.set_aside(stalled.contains(&Arc::as_ptr(&seat.client)));
+            let held = seat.client.peer().and_then(|peer| held_by.get(&peer)).copied().unwrap_or(0);
+            seat.client.judge(stalled.contains(&Arc::as_ptr(&seat.client)), held > self.half());
         }
         drop(seats);
         watched.aside = if has_room { aside.min(self.max()) } else { 0 };
         self.aside.store(watched.aside, SeqCst);
-        self.queue.lock().held = held_by;
+        // One address alone has nobody to make way for.
+        self.queue.lock().held = if is_mixed { held_by } else { BTreeMap::new() };
         self.grant();
         watched
     }
