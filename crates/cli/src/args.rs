@@ -193,6 +193,13 @@ pub(crate) enum TlsMode {
 
 /// `millpond serve`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+What happens goes to standard error, by default warnings, and what an operator wants to know of
+memory, alerts, cache devices and intent logs. MILLPOND_LOG says otherwise, by module (iscsi, nbd,
+engine, pool, server, millpond::memory, millpond::alert):
+
+  MILLPOND_LOG=info                    who connects, devices that come and go
+  MILLPOND_LOG=warn,iscsi=debug        one part in detail")]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) search: Search,
