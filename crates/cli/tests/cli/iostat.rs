@@ -163,7 +163,12 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
     let advice = json(&lab.run("advise -j").ok());
     assert!(number(&advice["advice"]["arc"], "/one_in") >= 64, "{advice}");
     let said = lab.run("advise tank/nope").fails(1);
-    assert!(said.contains("cannot advise on 'tank/nope': too little of it was used lately"), "{said}");
+    assert!(
+        said.contains("cannot advise on 'tank/nope': there is no such pool, file system or volume"),
+        "{said}"
+    );
+    let said = lab.run("advise tank/v").fails(1);
+    assert!(said.contains("cannot advise on 'tank/v': too little of it was used lately"), "{said}");
     // The cache device is empty, and why.
     let status = lab.run("zpool status tank").ok();
     let line = status.lines().find(|line| line.contains("/l2 ")).unwrap();
