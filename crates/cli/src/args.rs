@@ -114,7 +114,7 @@ pub(crate) enum Command {
     /// Datasets, volumes and snapshots: create, set, snapshot, list, …
     #[command(subcommand, arg_required_else_help = true)]
     Zfs(Zfs),
-    /// How pools and their devices are: `zpool status`
+    /// How pools and their devices are (`zpool status`), and who holds the daemon's memory
     Status(ZpoolStatus),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),

@@ -143,7 +143,7 @@ async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> 
     match command {
         Command::Zpool(command) => zpool::run(command, context).await,
         Command::Zfs(command) => zfs::run(command, context).await,
-        Command::Status(args) => zpool::status::run(args, context).await,
+        Command::Status(args) => zpool::status::run(args, zpool::status::About::Everything, context).await,
         Command::Serve(args) => serve::run(args, inherited, context).await,
         Command::Share(args) => share::run(args, context).await,
         Command::Initiators(args) => initiators::run(args, context).await,

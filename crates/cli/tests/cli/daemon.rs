@@ -194,7 +194,7 @@ fn files(daemon: &Daemon) -> Vec<u64> {
 fn a_flood_of_connections_takes_nobody_elses_descriptors() {
     let lab = lab();
     let wrapper = with_files(64, 400);
-    let mut daemon = lab.serve_through(&wrapper.each_ref().map(|word| OsStr::new(word)), SERVE);
+    let mut daemon = lab.serve_through(&wrapper.each_ref().map(OsStr::new), SERVE);
     assert_eq!(files(&daemon), [400, 400], "as many as it may");
     let place = |url: &str| url.split('/').nth(2).unwrap().to_owned();
     let (iscsi, nbd) = (place(daemon.urls("iscsi")[0]), place(daemon.urls("nbd")[0]));
@@ -218,7 +218,7 @@ fn a_flood_of_connections_takes_nobody_elses_descriptors() {
 fn by_itself_it_logs_what_operators_need_in_plain_text() {
     let lab = lab();
     let wrapper = with_files(64, 4096);
-    let mut daemon = lab.serve_through(&wrapper.each_ref().map(|word| OsStr::new(word)), SERVE);
+    let mut daemon = lab.serve_through(&wrapper.each_ref().map(OsStr::new), SERVE);
     assert_eq!(files(&daemon), [4096, 4096]);
     let url = daemon.urls("iscsi")[0].to_owned();
     let port = url.split([':', '/']).nth(4).unwrap().parse().unwrap();

@@ -174,4 +174,13 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
     let line = status.lines().find(|line| line.contains("/l2 ")).unwrap();
     let said = "0     0     0  (recovered 0 blocks, because it is too small to remember what it holds)";
     assert!(line.contains("ONLINE") && line.trim_end().ends_with(said), "{line:?}");
+    // Who holds memory is the daemon's to say, not OpenZFS's.
+    assert!(!status.contains("memory:"), "{status}");
+    let status = lab.run("status tank").ok();
+    assert!(
+        status.contains("memory: ") && status.contains("  held: ") && status.contains("  shed: nothing"),
+        "{status}"
+    );
+    let status = json(&lab.run("status -j tank").ok());
+    assert!(number(&status, "/memory/limit") > 0 && status["pools"]["tank"].is_object(), "{status}");
 }
