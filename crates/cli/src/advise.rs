@@ -7,7 +7,10 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::advice::{AdviceList, Named, Outlook, Point},
+    api::{
+        DatasetQuery,
+        advice::{AdviceList, Named, Outlook, Point},
+    },
     client::Client,
     pool::props::value::{bytes, count},
 };
@@ -32,12 +35,26 @@ pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitC
         );
         return Ok(ExitCode::from(FAILED));
     };
+    let mut failures = Vec::new();
+    for name in &args.names {
+        let query = DatasetQuery { name: Some(name.clone()), depth: Some(0), ..DatasetQuery::default() };
+        match daemon.datasets(&query).await {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {
+                failures
+                    .push(format!("cannot advise on '{name}': there is no such pool, file system or volume"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !failures.is_empty() {
+        return Ok(finish(&failures));
+    }
     let list = daemon.advice().await?;
     if let Some(why) = list.refused.as_ref().filter(|_| !args.json) {
         eprintln!("cannot advise: {why}");
         return Ok(ExitCode::from(FAILED));
     }
-    let mut failures = Vec::new();
     let all = || list.pools.iter().chain(&list.datasets);
     for name in &args.names {
         if !all().any(|named| named.name == *name) {

@@ -238,10 +238,21 @@ fn choose(args: &Arcstat) -> Result<Vec<Option<Column>>, String> {
         let is_it = |column: &Option<Column>| column.as_ref().is_some_and(|column| column.name == name);
         match all.iter_mut().find(|column| is_it(column)) {
             Some(found) => chosen.push(found.take()),
-            None => return Err(format!("there is no column '{name}', or it is named twice")),
+            None if named_twice(&chosen, name) => return Err(format!("column '{name}' is named twice")),
+            None => {
+                let names: Vec<&str> = all.iter().flatten().map(|column| column.name.as_str()).collect();
+                return Err(format!(
+                    "there is no column '{name}'; there are time, {} ('millpond arcstat --help' says what they are)",
+                    names.join(", ")
+                ));
+            }
         }
     }
     Ok(chosen)
+}
+
+fn named_twice(chosen: &[Option<Column>], name: &str) -> bool {
+    chosen.iter().flatten().any(|column| column.name == name)
 }
 
 pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<ExitCode> {
@@ -387,6 +398,15 @@ mod tests {
         let (args, stats) = (args(fields), stats());
         let view = View { now: &stats, happened: &stats, seconds };
         text(&choose(&args).unwrap(), &view, 0, &args)
+    }
+
+    #[test]
+    fn who_names_a_column_that_is_not_there_is_told_which_there_are() {
+        let wrong = |fields: &[&str]| choose(&args(fields)).err().unwrap();
+        let said = wrong(&["read", "foo"]);
+        assert!(said.starts_with("there is no column 'foo'; there are time, hits, "), "{said}");
+        assert!(said.contains("l2hits") && said.contains("arcstat --help"), "{said}");
+        assert_eq!(wrong(&["read", "read"]), "column 'read' is named twice");
     }
 
     #[test]

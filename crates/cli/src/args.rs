@@ -114,7 +114,7 @@ pub(crate) enum Command {
     /// Datasets, volumes and snapshots: create, set, snapshot, list, …
     #[command(subcommand, arg_required_else_help = true)]
     Zfs(Zfs),
-    /// How pools and their devices are: `zpool status`
+    /// How pools and their devices are (`zpool status`), and who holds the daemon's memory
     Status(ZpoolStatus),
     /// Serve every volume (read-write) and volume snapshot over NBD and iSCSI, until SIGTERM or SIGINT
     Serve(Serve),
@@ -193,6 +193,13 @@ pub(crate) enum TlsMode {
 
 /// `millpond serve`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+What happens goes to standard error, by default warnings, and what an operator wants to know of
+memory, alerts, cache devices and intent logs. MILLPOND_LOG says otherwise, by module (iscsi, nbd,
+engine, pool, server, millpond::memory, millpond::alert):
+
+  MILLPOND_LOG=info                    who connects, devices that come and go
+  MILLPOND_LOG=warn,iscsi=debug        one part in detail")]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) search: Search,

@@ -5,7 +5,7 @@
 
 use server::{
     answers::Pools,
-    api::{self, DatasetQuery, share::PoolShares},
+    api::{self, DatasetQuery, memory::Memory, share::PoolShares},
     client::Client,
     host::{self, Foreign, HostError, Places, Settings, chain},
     hostid::hostid,
@@ -71,6 +71,14 @@ impl Ask {
             }
         }
         Ok(answer)
+    }
+
+    /// The memory of the daemon, if there is one.
+    pub(crate) async fn memory(&self) -> anyhow::Result<Option<Memory>> {
+        match &self.daemon {
+            Some(daemon) => Ok(Some(daemon.memory().await?)),
+            None => Ok(None),
+        }
     }
 
     /// The datasets that `query` asks for below each of `names`; below every pool if there are none. Datasets

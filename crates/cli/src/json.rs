@@ -9,13 +9,16 @@ use server::{
 
 /// The whole output of one command: one line.
 pub(crate) fn envelope(command: &str, key: &str, entries: Map<String, Value>) -> String {
-    let mut text = json!({
-        "output_version": { "command": command, "vers_major": 0, "vers_minor": 1 },
-        key: entries,
-    })
-    .to_string();
-    text.push('\n');
-    text
+    sections(command, vec![(key, Value::Object(entries))])
+}
+
+/// The same of several things.
+pub(crate) fn sections(command: &str, sections: Vec<(&str, Value)>) -> String {
+    let mut object = Map::new();
+    let version = json!({ "command": command, "vers_major": 0, "vers_minor": 1 });
+    object.insert("output_version".to_owned(), version);
+    object.extend(sections.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    format!("{}\n", Value::Object(object))
 }
 
 /// `"size": {"value": "112M", "source": {"type": "NONE", "data": "-"}}`

@@ -40,7 +40,7 @@ mod zfs;
 mod zilstat;
 mod zpool;
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode};
 
 use args::{Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 use clap::{CommandFactory as _, Parser};
@@ -48,8 +48,12 @@ use server::doors::Inherited;
 
 use crate::context::{Context, FAILED, Usage};
 
-/// What is logged if `MILLPOND_LOG` does not say: errors, and every alert.
+/// What a command logs if `MILLPOND_LOG` does not say: errors, and every alert. What went wrong is in its answer.
 const LOGGED: &str = "error,millpond::alert=info";
+/// And the daemon, whose log is the only place to look afterwards: warnings; and what was given back and taken of memory,
+/// alerts, what was found again on cache devices and in intent logs, and who was sent away.
+const LOGGED_BY_DAEMON: &str =
+    "warn,millpond=info,engine::second=info,engine::zil=info,server::serving=info,server::shares=info";
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -100,10 +104,12 @@ fn main() -> ExitCode {
         },
         _ => Vec::new(),
     };
+    let logged = if matches!(command, Command::Serve(_)) { LOGGED_BY_DAEMON } else { LOGGED };
     tracing_subscriber::fmt()
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| LOGGED.into()),
+            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| logged.into()),
         )
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -137,7 +143,7 @@ async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> 
     match command {
         Command::Zpool(command) => zpool::run(command, context).await,
         Command::Zfs(command) => zfs::run(command, context).await,
-        Command::Status(args) => zpool::status::run(args, context).await,
+        Command::Status(args) => zpool::status::run(args, zpool::status::About::Everything, context).await,
         Command::Serve(args) => serve::run(args, inherited, context).await,
         Command::Share(args) => share::run(args, context).await,
         Command::Initiators(args) => initiators::run(args, context).await,

@@ -36,6 +36,30 @@ fn line(memory: &Memory) -> anyhow::Result<String> {
     }
 }
 
+/// In three lines, as `millpond status` says it of the daemon.
+pub(crate) fn brief(memory: &Memory) -> String {
+    let size = value::bytes;
+    let held = memory.parts.iter().filter(|part| part.bytes > 0);
+    let held: Vec<String> = held.map(|part| format!("{} {}", part.name, size(part.bytes))).collect();
+    format!(
+        "memory: {} of {} ({})\n  held: {}\n  {}\n",
+        size(memory.resident),
+        size(memory.limit),
+        memory.limit_from,
+        held.join(", "),
+        shed(memory)
+    )
+}
+
+/// What gives way to others.
+fn shed(memory: &Memory) -> String {
+    match (&memory.shed_why, memory.shed_times) {
+        (Some(why), _) => format!("shed: {} ({why})", memory.shed.join(", ")),
+        (None, 0) => "shed: nothing, so far".to_owned(),
+        (None, times) => format!("shed: nothing now, {times} times so far"),
+    }
+}
+
 fn text(memory: &Memory, args: &MemoryArgs) -> String {
     let size = |bytes: u64| if args.exact { bytes.to_string() } else { value::bytes(bytes) };
     let columns = [Column::left("PART"), Column::right("BYTES", 8), Column::right("AT MOST", 8)];
@@ -93,11 +117,7 @@ fn text(memory: &Memory, args: &MemoryArgs) -> String {
     if let Some(score) = memory.oom_score_adj {
         say(format!("oom_score_adj {score}"));
     }
-    match (&memory.shed_why, memory.shed_times) {
-        (Some(why), _) => say(format!("shed: {} ({why})", memory.shed.join(", "))),
-        (None, 0) => say("shed: nothing, so far".to_owned()),
-        (None, times) => say(format!("shed: nothing now, {times} times so far")),
-    }
+    say(shed(memory));
     out
 }
 
@@ -123,6 +143,11 @@ mod tests {
         assert!(shown.contains("shed: statistics, scans (the machine has 20M available)"), "{shown}");
         let shown = text(&memory, &MemoryArgs { scripted: true, exact: true, json: false });
         assert_eq!(shown, "requests in flight\t3145728\t31457280\nresident\t104857600\t251658240\n");
+        assert_eq!(
+            brief(&memory),
+            "memory: 100M of 240M (memory.max of cgroup /pond is 256M)\n  held: requests in flight 3M\n  shed: statistics, scans \
+             (the machine has 20M available)\n"
+        );
         assert!(line(&memory).unwrap().contains("\"limit\":251658240"));
     }
 }

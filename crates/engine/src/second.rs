@@ -33,7 +33,9 @@ use pool::{
     vdev::{Counted, Vdev, Work},
 };
 
-pub use l2arc::{Config, DeviceStatus, L2Stats, Recovered, SettingError, memory_needed};
+pub use l2arc::{
+    BLOCK_NEEDS, Config, DeviceStatus, L2Stats, Recovered, SettingError, Stopped, memory_needed, remembers,
+};
 
 /// The second tier of one pool.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::{fmt, io};
 use codec::checksum::{Checksum, Form, embedded};
 use disk::{Disk, IoBuf};
 use ondisk::{
-    Order,
+    Order, Reason,
     l2arc::{HEADER_BYTES_MIN, HEADER_OFFSET, Header, LOG_ENTRIES_MAX},
 };
 
@@ -128,12 +128,17 @@ pub(crate) async fn read(
     who: Identity,
 ) -> Result<(Header, Order), Refused> {
     let bytes = disk.read(HEADER_OFFSET, IoBuf::with_len(geometry.header_bytes())).await?;
+    let decoded = Header::decode(&bytes);
+    // What does not even begin like a header was never one: the device is new.
+    if let Err(ondisk::Error { reason: Reason::BadMagic { .. }, .. }) = &decoded {
+        return Err(Refused::Fresh);
+    }
     embedded::verify(embedded::Kind::Label, &bytes, VERIFIER, Form::Whole).map_err(Refused::Checksum)?;
-    let (header, order) = Header::decode(&bytes).map_err(Refused::Format)?;
-    let mismatch = if header.pool_guid != who.pool {
-        Mismatch::Pool(header.pool_guid)
-    } else if header.vdev_guid != who.vdev {
+    let (header, order) = decoded.map_err(Refused::Format)?;
+    let mismatch = if header.vdev_guid != who.vdev {
         Mismatch::Device(header.vdev_guid)
+    } else if header.pool_guid != who.pool {
+        Mismatch::Pool(header.pool_guid)
     } else if header.end != geometry.end {
         Mismatch::End(header.end)
     } else if header.start != geometry.start {

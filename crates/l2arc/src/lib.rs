@@ -155,6 +155,19 @@ impl Default for Config {
 #[must_use]
 pub fn memory_needed(size: u64, block: u64) -> u64 {
     let blocks = size / block.max(512);
-    // 11.3: the index at its emptiest; 2.5: the memory of evictions.
-    blocks.saturating_mul(138) / 10
+    blocks.saturating_mul(BLOCK_NEEDS_TENTHS) / 10
+}
+
+/// Memory that a block on a cache device takes, in tenths of bytes. 11.3: the index at its emptiest; 2.5: the memory of
+/// evictions. The goal is 24 bytes at most: docs/decisions/0011.
+const BLOCK_NEEDS_TENTHS: u64 = 138;
+const _: () = assert!(BLOCK_NEEDS_TENTHS <= 240);
+
+/// The same for one block, rounded up.
+pub const BLOCK_NEEDS: u64 = BLOCK_NEEDS_TENTHS.div_ceil(10);
+
+/// Whether a device of `size` bytes remembers what it holds when its pool is opened again.
+#[must_use]
+pub fn remembers(size: u64, ashift: u32, config: &Config) -> bool {
+    Geometry::of(size, ashift, config.persist_min).is_some_and(|geometry| geometry.log_entries > 0)
 }

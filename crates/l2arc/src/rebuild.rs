@@ -19,7 +19,7 @@ use crate::{
     device::Device,
     evict::hash_of,
     feed::write_header,
-    header::{self, Refused},
+    header::{self, Mismatch, Refused},
     index::Place,
     ring::{self, Ring, is_frequent},
     stats::add,
@@ -49,6 +49,10 @@ pub struct Recovered {
 pub enum Stopped {
     /// There are no more.
     End,
+    /// There are no more, and what else they told of had been written again since: it is in the index once.
+    Again,
+    /// There are no more, and what else they told of is encrypted.
+    Encrypted,
     /// The rest is overwritten.
     Overtaken,
     /// A log block is not as it should be.
@@ -60,8 +64,27 @@ pub enum Stopped {
     },
     /// The index may not take more memory.
     Memory,
+    /// Nobody asked for it, or nothing was ever there.
+    Fresh,
+    /// The header is another device's: nothing of this one was there.
+    Foreign(String),
+    /// Devices of this size have no log blocks.
+    TooSmall,
     /// The header does not fit: nothing was used.
     Refused(String),
+}
+
+impl Recovered {
+    /// A walk that came to its end and found less than the header tells of has to say where the others are.
+    fn explained(self, again: u64, encrypted: u64) -> Self {
+        let because = match self.because {
+            Stopped::End if self.log_blocks < self.of_log_blocks => Stopped::Overtaken,
+            Stopped::End if self.blocks < self.of_blocks && encrypted > again => Stopped::Encrypted,
+            Stopped::End if self.blocks < self.of_blocks && again > 0 => Stopped::Again,
+            because => because,
+        };
+        Self { because, ..self }
+    }
 }
 
 impl fmt::Display for Recovered {
@@ -79,10 +102,14 @@ impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::End => write!(f, "there are no more"),
-            Self::Overtaken => write!(f, "the rest is overwritten"),
+            Self::Again => write!(f, "the others had been written again since"),
+            Self::Encrypted => write!(f, "the others are encrypted"),
+            Self::Overtaken => write!(f, "the ring had overwritten the rest"),
             Self::LogBlock { daddr, what } => write!(f, "the log block at {daddr:#x} {what}"),
             Self::Memory => write!(f, "the index may not take more memory"),
-            Self::Refused(why) => write!(f, "{why}"),
+            Self::Fresh => write!(f, "it is used afresh"),
+            Self::TooSmall => write!(f, "it is too small to remember what it holds"),
+            Self::Foreign(why) | Self::Refused(why) => write!(f, "{why}"),
         }
     }
 }
@@ -126,7 +153,7 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
             }
         }
         Err(why) => {
-            match why {
+            match &why {
                 Refused::Fresh => {}
                 Refused::Io(_) | Refused::Checksum(_) => add(&counters.l2_rebuild_dh_errors, 1),
                 _ => add(&counters.l2_rebuild_unsupported, 1),
@@ -137,7 +164,11 @@ pub(crate) async fn begin(shared: &Shared, device: &Arc<Device>, open: Open) -> 
                 log_blocks: 0,
                 of_log_blocks: 0,
                 bytes: 0,
-                because: Stopped::Refused(why.to_string()),
+                because: match why {
+                    Refused::Fresh => Stopped::Fresh,
+                    Refused::Other(Mismatch::Device(_)) => Stopped::Foreign(why.to_string()),
+                    why => Stopped::Refused(why.to_string()),
+                },
             };
             (None, nothing)
         }
@@ -176,6 +207,9 @@ struct Walk<'a> {
     ring: Ring,
     blocks: u64,
     bytes: u64,
+    /// Blocks that were told of and are not in the index by that.
+    again: u64,
+    encrypted: u64,
 }
 
 /// A log block that is being read.
@@ -188,7 +222,7 @@ struct Reading {
 impl<'a> Walk<'a> {
     fn new(shared: &'a Shared, device: &'a Arc<Device>, header: &'a Header, order: Order) -> Self {
         let ring = Ring::of_header(device.geometry, header);
-        Self { shared, device, header, order, ring, blocks: 0, bytes: 0 }
+        Self { shared, device, header, order, ring, blocks: 0, bytes: 0, again: 0, encrypted: 0 }
     }
 
     async fn run(&mut self) -> Stopped {
@@ -251,6 +285,7 @@ impl<'a> Walk<'a> {
                     .is_some_and(|end| end <= geometry.end);
             // Ciphertext has no reader here.
             if !is_told_rightly || entry.protected {
+                self.encrypted += u64::from(entry.protected);
                 continue;
             }
             let place = Place {
@@ -268,7 +303,10 @@ impl<'a> Walk<'a> {
                     self.blocks += 1;
                     self.bytes += entry.psize;
                 }
-                Ok(false) => add(&counters.l2_rebuild_bufs_precached, 1),
+                Ok(false) => {
+                    self.again += 1;
+                    add(&counters.l2_rebuild_bufs_precached, 1);
+                }
                 Err(_full) => return false,
             }
         }
@@ -278,14 +316,45 @@ impl<'a> Walk<'a> {
     }
 
     fn done(self, because: Stopped) -> (Ring, Recovered) {
+        let of_blocks = self.header.log_blocks.saturating_mul(self.header.log_entries);
+        let log_blocks = self.ring.logs.len() as u64;
         let recovered = Recovered {
             blocks: self.blocks,
-            of_blocks: self.header.log_blocks.saturating_mul(self.header.log_entries),
-            log_blocks: self.ring.logs.len() as u64,
+            of_blocks,
+            log_blocks,
             of_log_blocks: self.header.log_blocks,
             bytes: self.bytes,
             because,
         };
+        let recovered = match self.header.log_entries {
+            0 => Recovered { because: Stopped::TooSmall, ..recovered },
+            _ => recovered.explained(self.again, self.encrypted),
+        };
         (self.ring, recovered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_to_the_end_says_where_the_blocks_are_that_it_did_not_find() {
+        let all = Recovered {
+            blocks: 100,
+            of_blocks: 100,
+            log_blocks: 10,
+            of_log_blocks: 10,
+            bytes: 0,
+            because: Stopped::End,
+        };
+        let why = |found: Recovered, again, encrypted| found.explained(again, encrypted).because.to_string();
+        assert_eq!(why(all.clone(), 0, 0), "there are no more");
+        let fewer = Recovered { blocks: 90, ..all.clone() };
+        assert_eq!(why(fewer.clone(), 10, 0), "the others had been written again since");
+        assert_eq!(why(fewer.clone(), 1, 9), "the others are encrypted");
+        assert_eq!(why(Recovered { log_blocks: 9, ..fewer }, 0, 0), "the ring had overwritten the rest");
+        let memory = Recovered { because: Stopped::Memory, blocks: 9, ..all };
+        assert_eq!(why(memory, 10, 0), "the index may not take more memory", "what stopped it comes first");
     }
 }

@@ -354,7 +354,11 @@ impl LogicalUnit {
     fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<bool, Refusal> {
         let mut shared = self.shared();
         let old = shared.mode;
-        let new = mode::select(ten, list, self.block_size, old)?;
+        let read_only = self.volume.geometry().read_only;
+        let mut new = mode::select(ten, list, self.block_size, old.shown(read_only))?;
+        if read_only {
+            new.wce = old.wce; // of no account now, and to be found as it was
+        }
         if new != old {
             self.set_mode(&mut shared, new);
             shared.raise(Sense::MODE_CHANGED, |other| other != nexus.id());

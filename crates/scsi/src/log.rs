@@ -1,11 +1,14 @@
-//! LOG SENSE: the page of logical block provisioning, so that hosts see how much room the pool has left
-//! (SPC-4 §6.8, §7.3; SBC-3 §6.3).
+//! LOG SENSE: the page of logical block provisioning, so that hosts see how much room the pool has left, and that of the
+//! temperature, which monitoring asks of every disk and a volume has not (SPC-4 §6.8, §7.3; SBC-3 §6.3).
 
 use block::Space;
 
 use crate::sense::Sense;
 
 const PROVISIONING: u8 = 0x0c;
+const TEMPERATURE: u8 = 0x0d;
+/// In place of degrees Celsius: cannot be told.
+const NO_DEGREES: u8 = 0xff;
 
 /// Thin provisioning counts in units of 2^this logical blocks: one MiB of 512-byte blocks.
 pub(crate) const THRESHOLD_EXPONENT: u8 = 11;
@@ -35,12 +38,14 @@ pub(crate) fn sense(
             if space.is_some() {
                 body.push(PROVISIONING);
             }
+            body.push(TEMPERATURE);
         }
         (0, 0xff) => {
             body.extend([0, 0, 0, 0xff]);
             if space.is_some() {
                 body.extend([PROVISIONING, 0]);
             }
+            body.extend([TEMPERATURE, 0]);
         }
         (PROVISIONING, 0) if space.is_some() => {
             let space = space.unwrap_or(Space { used: 0, available: 0 });
@@ -54,8 +59,15 @@ pub(crate) fn sense(
                 }
             }
         }
+        (TEMPERATURE, 0) => {
+            // Now, and what must not be exceeded.
+            for code in (0..=1_u16).filter(|code| *code >= pointer) {
+                body.extend(code.to_be_bytes());
+                body.extend([0x03, 2, 0, NO_DEGREES]);
+            }
+        }
         (PROVISIONING, _) if space.is_none() => return Err(Sense::cdb(2, 5)),
-        (0 | PROVISIONING, _) => return Err(Sense::cdb(3, 7)),
+        (0 | PROVISIONING | TEMPERATURE, _) => return Err(Sense::cdb(3, 7)),
         _ => return Err(Sense::cdb(2, 5)),
     }
     let mut out = vec![page | if subpage == 0 { 0 } else { 0x40 }, subpage];
@@ -80,9 +92,17 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_has_no_temperature_and_says_so_in_the_form_of_one() {
+        let page = sense(0x0d, 0, 1, 0, None, 512).unwrap();
+        assert_eq!(page, [0x0d, 0, 0, 12, 0, 0, 3, 2, 0, 0xff, 0, 1, 3, 2, 0, 0xff]);
+        assert_eq!(sense(0x0d, 0, 1, 1, None, 512).unwrap().len(), 10, "from the parameter asked for");
+        assert_eq!(sense(0x0d, 1, 1, 0, None, 512), Err(Sense::cdb(3, 7)));
+    }
+
+    #[test]
     fn pages_that_are_not_there_are_refused_and_not_listed() {
-        assert_eq!(sense(0, 0, 1, 0, SPACE, 512), Ok(vec![0, 0, 0, 2, 0, 0x0c]));
-        assert_eq!(sense(0, 0, 1, 0, None, 512), Ok(vec![0, 0, 0, 1, 0]));
+        assert_eq!(sense(0, 0, 1, 0, SPACE, 512), Ok(vec![0, 0, 0, 3, 0, 0x0c, 0x0d]));
+        assert_eq!(sense(0, 0, 1, 0, None, 512), Ok(vec![0, 0, 0, 2, 0, 0x0d]));
         assert_eq!(sense(0x0c, 0, 1, 0, None, 512), Err(Sense::cdb(2, 5)));
         assert_eq!(sense(0x0c, 1, 1, 0, SPACE, 512), Err(Sense::cdb(3, 7)));
         assert_eq!(sense(0x2f, 0, 1, 0, SPACE, 512), Err(Sense::cdb(2, 5)));

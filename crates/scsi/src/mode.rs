@@ -1,6 +1,7 @@
 //! Mode pages: 01h, 08h, 0Ah and 1Ch, and the few bits of them that may be changed (SPC-4 §7.5, SBC-3 §6.4).
 //!
-//! `WCE` is true where writes are cached: hosts then flush. A host that clears it gets stable writes.
+//! `WCE` is true where writes are cached: hosts then flush. A host that clears it gets stable writes. What was chosen is
+//! kept while the disk is read-only, where nothing is cached and the page says so.
 
 use crate::sense::Sense;
 
@@ -16,8 +17,14 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    pub(crate) const fn new(read_only: bool) -> Self {
-        Self { d_sense: false, swp: false, wce: !read_only }
+    /// What initiators find until somebody changes it.
+    pub(crate) const fn new(write_cache: bool) -> Self {
+        Self { d_sense: false, swp: false, wce: write_cache }
+    }
+
+    /// As the pages tell it.
+    pub(crate) fn shown(self, read_only: bool) -> Self {
+        Self { wce: self.wce && !read_only, ..self }
     }
 
     const CHANGEABLE: Self = Self { d_sense: true, swp: true, wce: true };
@@ -194,7 +201,7 @@ mod tests {
         write_protected: true,
         blocks: 100,
         block_size: 512,
-        defaults: Params::new(false),
+        defaults: Params::new(true),
         threshold: Some(9),
     };
 
@@ -204,14 +211,14 @@ mod tests {
 
     #[test]
     fn a_read_only_unit_sets_the_write_protect_bit() {
-        let answer = sense(&query(0x3f, 0), &MEDIUM, Params::new(true)).unwrap();
+        let answer = sense(&query(0x3f, 0), &MEDIUM, Params::new(false)).unwrap();
         assert_eq!(usize::from(answer[0]) + 1, answer.len());
         assert_eq!(&answer[1..12], [0, 0x90, 8, 0, 0, 0, 100, 0, 0, 2, 0]);
     }
 
     #[test]
     fn what_mode_sense_gives_mode_select_takes_back_with_changes_in_changeable_bits_only() {
-        let current = Params::new(false);
+        let current = Params::new(true);
         let mut list = sense(&query(0x0a, 0), &MEDIUM, current).unwrap();
         let mask = sense(&query(0x0a, 1), &MEDIUM, current).unwrap();
         assert_eq!((mask[14], mask[15], mask[16]), (0x04, 0, 0x08));
@@ -224,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_threshold_page_is_a_subpage_that_is_asked_for_by_name_or_with_all() {
-        let asked = |page, subpage| sense(&Query { subpage, ..query(page, 0) }, &MEDIUM, Params::new(false));
+        let asked = |page, subpage| sense(&Query { subpage, ..query(page, 0) }, &MEDIUM, Params::new(true));
         let page = asked(0x1c, 2).unwrap();
         assert_eq!(page[12..16], [0x5c, 2, 0, 20]);
         assert_eq!(page[28..], [0x80, 1, 0, 0, 0, 0, 0, 9]);

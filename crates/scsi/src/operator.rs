@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::{mode, nexus::NexusId, unit::LogicalUnit};
+use block::VolumeError;
+
+use crate::{mode, nexus::NexusId, sense::Sense, unit::LogicalUnit};
 
 /// An initiator port that is registered for persistent reservations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,20 +18,38 @@ pub struct Registration {
 }
 
 impl LogicalUnit {
-    /// Whether initiators find the write cache on, until one of them switches it. Off, every write is stable before it
-    /// is answered.
-    pub fn set_write_cache(&self, on: bool) {
-        let mut shared = self.shared();
-        self.cache_off.store(!on, Ordering::Release);
-        let wce = self.defaults(self.volume.geometry().read_only).wce;
-        let mode = mode::Params { wce, ..shared.mode };
-        self.set_mode(&mut shared, mode);
+    /// Whether initiators find the write cache on, until one of them switches it; off, every write is stable before it
+    /// is answered. Every nexus is told. Nothing happens where it was so already: what an initiator chose stays.
+    ///
+    /// # Errors
+    /// It is off, and what was written before could not be made stable.
+    pub async fn set_write_cache(&self, on: bool) -> Result<(), VolumeError> {
+        if self.cache_off.swap(!on, Ordering::AcqRel) != on {
+            return Ok(());
+        }
+        let was = {
+            let mut shared = self.shared();
+            let was = shared.mode;
+            self.set_mode(&mut shared, mode::Params { wce: on, ..was });
+            was.wce
+        };
+        // A host that finds the cache off takes everything for stable, what it wrote before too: first that is true,
+        // and then it is told.
+        let stable = if was && !on {
+            drop(self.exclusive.write().await);
+            self.volume.flush().await
+        } else {
+            Ok(())
+        };
+        if was != on {
+            self.shared().raise(Sense::MODE_CHANGED, |_| true);
+        }
+        stable
     }
 
     /// Mode parameters that nobody changed.
-    pub(crate) fn defaults(&self, read_only: bool) -> mode::Params {
-        let usual = mode::Params::new(read_only);
-        mode::Params { wce: usual.wce && !self.cache_off.load(Ordering::Acquire), ..usual }
+    pub(crate) fn defaults(&self) -> mode::Params {
+        mode::Params::new(!self.cache_off.load(Ordering::Acquire))
     }
 
     /// Who is registered for persistent reservations.

@@ -125,7 +125,7 @@ impl Sense {
     pub const BUS_RESET: Self = Self::new(0x6, 0x29, 0x02);
     /// Logical unit reset by another nexus.
     pub const DEVICE_RESET: Self = Self::new(0x6, 0x29, 0x03);
-    /// Mode parameters changed by another nexus.
+    /// Mode parameters changed, by another nexus or an operator.
     pub const MODE_CHANGED: Self = Self::new(0x6, 0x2a, 0x01);
     /// A preempt or clear took the reservation away.
     pub const RESERVATIONS_PREEMPTED: Self = Self::new(0x6, 0x2a, 0x03);
@@ -139,6 +139,8 @@ impl Sense {
     pub const ACCESS_CHANGED: Self = Self::new(0x6, 0x2a, 0x06);
     /// Less room than the soft threshold of thin provisioning.
     pub const THIN_THRESHOLD: Self = Self::new(0x6, 0x38, 0x07);
+    /// INQUIRY or a vital product data page says something else now.
+    pub const INQUIRY_CHANGED: Self = Self::new(0x6, 0x3f, 0x03);
     /// A logical unit came or went.
     pub const LUNS_CHANGED: Self = Self::new(0x6, 0x3f, 0x0e);
     /// Snapshot, read-only volume or pool.

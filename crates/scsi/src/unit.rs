@@ -133,6 +133,8 @@ pub struct LogicalUnit {
     serial: String,
     /// The size initiators were last told, in bytes.
     size_told: AtomicU64,
+    /// And whether the disk is read-only.
+    read_only_told: AtomicBool,
     /// `shared.mode`, for the path of a write.
     write_through: AtomicBool,
     /// Initiators that do not say otherwise get every write stable.
@@ -206,11 +208,12 @@ impl LogicalUnit {
             naa,
             serial: serial(&naa),
             size_told: AtomicU64::new(geometry.size),
+            read_only_told: AtomicBool::new(geometry.read_only),
             write_through: AtomicBool::new(false),
             cache_off: AtomicBool::new(false),
             swp: AtomicBool::new(false),
             shared: Mutex::new(Shared {
-                mode: mode::Params::new(geometry.read_only),
+                mode: mode::Params::new(true),
                 reservations: reserve::Reservations::restore(kept.as_deref()),
                 reserve6: None,
                 nexuses: Vec::new(),
@@ -289,7 +292,7 @@ impl LogicalUnit {
         {
             let mut shared = self.shared();
             shared.reserve6 = None;
-            self.set_mode(&mut shared, self.defaults(self.volume.geometry().read_only));
+            self.set_mode(&mut shared, self.defaults());
             shared.nexuses().for_each(|nexus| nexus.clear());
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
@@ -320,8 +323,9 @@ impl LogicalUnit {
     }
 
     /// The volume has changed in a way that initiators should hear of without asking: if it has another size now,
-    /// every nexus gets CAPACITY DATA HAS CHANGED as a unit attention (SBC-3 §4.7) with its next command; if its room
-    /// has fallen below the threshold, THIN PROVISIONING SOFT THRESHOLD REACHED.
+    /// every nexus gets CAPACITY DATA HAS CHANGED as a unit attention (SBC-3 §4.7) with its next command; if it became
+    /// read-only or writable, MODE PARAMETERS CHANGED and INQUIRY DATA HAS CHANGED; if its room has fallen below the
+    /// threshold, THIN PROVISIONING SOFT THRESHOLD REACHED.
     pub fn announce(&self) {
         self.geometry();
         if self.room.has_fallen(self.volume.space()) {
@@ -496,12 +500,12 @@ impl LogicalUnit {
                 done(inquiry::capacity16(last, self.block_size, PHYSICAL_BLOCK), allocation)
             }
             Command::ModeSense { ten, no_descriptors, control, page, subpage, allocation } => {
-                let current = self.shared().mode;
+                let current = self.shared().mode.shown(geometry.read_only);
                 let medium = mode::Medium {
                     write_protected: geometry.read_only || current.swp,
                     blocks: self.blocks(&geometry),
                     block_size: self.block_size,
-                    defaults: self.defaults(geometry.read_only),
+                    defaults: self.defaults().shown(geometry.read_only),
                     threshold: self
                         .volume
                         .space()
@@ -645,13 +649,20 @@ impl LogicalUnit {
         self.watched.store(!rods.is_empty(), Ordering::Release);
     }
 
-    /// The volume's size now; who was told another is told once more.
+    /// The volume's size and whether it may be written to now; who was told otherwise is told once more.
     pub(crate) fn geometry(&self) -> Geometry {
         let geometry = self.volume.geometry();
         if self.size_told.load(Ordering::Relaxed) != geometry.size
             && self.size_told.swap(geometry.size, Ordering::AcqRel) != geometry.size
         {
             self.shared().raise(Sense::CAPACITY_CHANGED, |_| true);
+        }
+        if self.read_only_told.load(Ordering::Relaxed) != geometry.read_only
+            && self.read_only_told.swap(geometry.read_only, Ordering::AcqRel) != geometry.read_only
+        {
+            let shared = self.shared();
+            shared.raise(Sense::MODE_CHANGED, |_| true); // WP, WCE
+            shared.raise(Sense::INQUIRY_CHANGED, |_| true); // VPD 86h, B0h and B2h: caching, what can be freed
         }
         geometry
     }
@@ -727,7 +738,7 @@ impl LogicalUnit {
 
     pub(crate) fn set_mode(&self, shared: &mut Shared, mode: mode::Params) {
         shared.mode = mode;
-        self.write_through.store(!mode.wce && !self.volume.geometry().read_only, Ordering::Release);
+        self.write_through.store(!mode.wce, Ordering::Release);
         self.swp.store(mode.swp, Ordering::Release);
     }
 

@@ -26,6 +26,7 @@ use crate::{
     api::Served,
     certificates::NbdTls,
     control::{ControlSocket, Shared},
+    descriptors::{self, Connections},
     disks::Disks,
     doors::{self, Doors, Inherited},
     events::{Journal, observe::Observer},
@@ -164,9 +165,6 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let mut stop_signal = StopSignal::new()?;
     let governor = Governor::new(&config.memory, Machine::default())?;
-    if let Some(warning) = governor.last_to_be_killed() {
-        tracing::warn!("{warning}");
-    }
     let mut nbd_places = doors::places(&config.nbd).await?;
     let mut iscsi_addresses = Vec::new();
     for address in &config.iscsi {
@@ -178,9 +176,15 @@ pub async fn serve(
     }
     let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
+    if let Some(warning) = governor.last_to_be_killed() {
+        tracing::warn!("{warning}");
+    }
+    let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
+    let wished = Connections { iscsi: iscsi_limits.connections_max, nbd: nbd_limits.connections };
+    let admitted = descriptors::make_room(wished);
+    (iscsi_limits.connections_max, nbd_limits.connections) = (admitted.iscsi, admitted.nbd);
     let registry = Arc::new(nbd::Registry::new());
-    let targets =
-        iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi::Config::default() });
+    let targets = iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi_limits });
     let needs_tls = config.nbd_tls.as_ref().is_some_and(|tls| tls.is_required);
     let doors = Doors::open(&nbd_places, inherited, needs_tls).await?;
     let mut iscsi_servers = Vec::new();
@@ -193,7 +197,7 @@ pub async fn serve(
         })?);
     }
     let portals = Portals::new(Arc::clone(&targets), iscsi_servers)?;
-    let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd::ServeLimits::default() };
+    let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd_limits };
     let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
     let serving = Arc::new(Serving::new(
         registry,

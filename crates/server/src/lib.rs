@@ -27,6 +27,7 @@ pub mod certificates;
 pub mod client;
 pub mod control;
 pub mod daemon;
+mod descriptors;
 pub mod disks;
 pub mod doors;
 pub mod events;

@@ -14,7 +14,7 @@ use std::{
 };
 
 use block::{Identity, Space};
-use iscsi::Targets;
+use iscsi::{LogicalUnit, Targets};
 use serde_json::{Map, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -46,14 +46,8 @@ fn look(targets: &Targets, wished: &dyn Fn(&str) -> Threshold, journal: &Journal
     let mut unreadable = BTreeSet::new();
     for (_, unit) in targets.list().iter().flat_map(|target| target.luns()) {
         let volume = unit.volume();
-        match volume.space() {
-            Some(space) => {
-                let size = volume.geometry().size;
-                let usual = threshold(size, space);
-                unit.set_threshold(wished(&volume.identity().name).bytes(size, usual));
-            }
-            None => unit.announce(),
-        }
+        unit.announce();
+        warn_below(&unit, wished(&volume.identity().name));
         if unit.reservations_unreadable() {
             let identity = volume.identity();
             if unreadable.insert(identity.guid) && !told.contains(&identity.guid) {
@@ -62,6 +56,14 @@ fn look(targets: &Targets, wished: &dyn Fn(&str) -> Threshold, journal: &Journal
         }
     }
     *told = unreadable;
+}
+
+/// Hosts of a disk are warned as is wished, measured by what the disk holds now.
+pub(crate) fn warn_below(unit: &LogicalUnit, wished: Threshold) {
+    let volume = unit.volume();
+    let Some(space) = volume.space() else { return };
+    let size = volume.geometry().size;
+    unit.set_threshold(wished.bytes(size, threshold(size, space)));
 }
 
 /// Bytes available below which hosts are warned.

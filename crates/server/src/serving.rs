@@ -5,6 +5,11 @@
 //! the difference right: new volumes appear, others go, a volume that grew is announced, targets, LUNs, access and portals
 //! are as the pool's properties say. Nothing has to tell it what changed, so nothing can forget to.
 //!
+//! The difference and no more. A logical unit carries sessions, and reservations that nothing else keeps: a host that was
+//! fenced must not write because somebody changed an option. So a disk stays the disk it is as long as it is the same volume
+//! at the same place in the same form; everything else is put right under its clients, each protocol for itself. What
+//! cannot be read at the moment changes nothing.
+//!
 //! A volume with clients is busy: it is asked about before anything is taken away from them.
 
 use std::{
@@ -26,6 +31,7 @@ use crate::{
     api::{Served, ServedList, Url},
     doors::Place,
     host::chain,
+    lookout,
     ops::Held,
     shares::{Plan, PoolShares, Portals, Threshold, VolumeShare},
 };
@@ -47,8 +53,8 @@ pub struct Serving {
 /// A volume or volume snapshot.
 struct Entry {
     served: Served,
-    /// The open volume, of one that is written to.
-    live: Option<Arc<LiveVolume>>,
+    /// None: it could not be opened.
+    opened: Option<Opened>,
     plan: Plan,
     is_in_nbd: bool,
     disk: Option<Disk>,
@@ -59,6 +65,19 @@ struct Disk {
     target: Arc<Target>,
     lun: u16,
     unit: Arc<LogicalUnit>,
+    /// The target is there for this volume alone.
+    own: bool,
+}
+
+/// A volume that was opened, as targets want it and as it is told of changes: of one that is written to.
+type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
+
+/// Why there is no plan for a volume.
+enum NoPlan {
+    /// Its settings cannot be understood: it is not offered.
+    Strange(String),
+    /// They could not be read: what is offered stays.
+    Unread(String),
 }
 
 impl fmt::Debug for Serving {
@@ -66,9 +85,6 @@ impl fmt::Debug for Serving {
         write!(f, "Serving({} volumes)", self.entries.lock().len())
     }
 }
-
-/// A volume that was opened, as targets want it and as it is told of changes.
-type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
 
 impl Serving {
     /// Nothing yet, on targets that listen at these addresses.
@@ -176,8 +192,14 @@ impl Serving {
     pub fn withdraw(&self, name: &str) {
         let entry = self.entries.lock().remove(name);
         self.registry.remove(name);
-        let Some(Entry { plan, disk: Some(disk), .. }) = entry else { return };
-        if plan.own {
+        if let Some(Entry { disk: Some(disk), .. }) = entry {
+            self.take(&disk);
+        }
+    }
+
+    /// A volume is no disk any more.
+    fn take(&self, disk: &Disk) {
+        if disk.own {
             self.targets.remove(disk.target.iqn());
         } else {
             disk.target.remove_lun(disk.lun);
@@ -214,111 +236,210 @@ impl Serving {
         let mut problems: Vec<String> = unlisted.iter().map(|problem| chain(problem)).collect();
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
-        let gone: Vec<String> = {
-            let entries = self.entries.lock();
-            let of_pool = entries.keys().filter(|name| crate::ops::pool_of(name) == held.name());
-            of_pool.filter(|name| !has.contains(name.as_str())).cloned().collect()
-        };
-        gone.iter().for_each(|name| self.withdraw(name));
+        self.follow_names(held, &has, unlisted.is_empty());
         problems.extend(self.follow_targets(held.name(), &shares));
         // First what leaves its place, then what may want it.
         let mut plans = Vec::new();
         for dataset in &volumes {
-            let share = VolumeShare::read(dataset).await.map_err(|error| chain(&error));
-            let share = share.and_then(|share| match &share.problem {
-                Some(problem) => Err(problem.clone()),
-                None => Ok(share.plan()),
-            });
-            let moves = {
-                let entries = self.entries.lock();
-                let entry = entries.get(dataset.name());
-                entry.is_some_and(|entry| share.as_ref().ok() != Some(&entry.plan))
+            let share = VolumeShare::read(dataset).await;
+            let plan = match share {
+                Ok(VolumeShare { problem: Some(problem), .. }) => Err(NoPlan::Strange(problem)),
+                Ok(share) => Ok(share.plan()),
+                Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
-            if moves {
-                self.withdraw(dataset.name());
-            }
-            plans.push(share);
+            self.leave(dataset.name(), &plan);
+            plans.push(plan);
         }
         for (dataset, plan) in volumes.iter().zip(plans) {
-            self.offer(held, dataset, plan).await;
+            match plan {
+                Ok(plan) => problems.extend(self.offer(held, dataset, plan).await),
+                Err(NoPlan::Unread(why)) if self.entries.lock().contains_key(dataset.name()) => {
+                    problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
+                }
+                Err(NoPlan::Strange(why) | NoPlan::Unread(why)) => self.refuse(dataset, why),
+            }
         }
         problems.extend(self.portals.want(held.name(), &shares.portals).await);
         problems
     }
 
-    /// Offers one volume or snapshot, unless it is offered already.
-    async fn offer(&self, held: &Held, dataset: &Dataset, plan: Result<Plan, String>) {
-        let (name, guid) = (dataset.name(), dataset.guid().to_string());
-        let is_live = held.engine().is_some() && dataset.kind() == DatasetKind::Head;
-        let same = {
+    /// What has another name now keeps its place in a target that was set up; what is gone goes. A list that is not
+    /// complete says nothing about volumes that are open: those that are destroyed are closed.
+    fn follow_names(&self, held: &Held, has: &BTreeSet<&str>, is_complete: bool) {
+        let gone: Vec<(String, Option<Arc<LiveVolume>>)> = {
             let entries = self.entries.lock();
-            entries.get(name).is_some_and(|entry| {
-                entry.served.guid == guid && entry.served.refused.is_none() && entry.live.is_some() == is_live
-            })
+            let of_pool = entries.iter().filter(|(name, _)| crate::ops::pool_of(name) == held.name());
+            let gone = of_pool.filter(|(name, _)| !has.contains(name.as_str()));
+            gone.map(|(name, entry)| (name.clone(), entry.live().cloned())).collect()
         };
-        // A snapshot is what it was.
-        if same && !is_live {
-            return;
-        }
-        let opened = open(held, dataset, is_live).await;
-        if same
-            && let Ok((_, Some(now))) = &opened
-            && self.refresh(name, now)
-        {
-            return;
-        }
-        self.withdraw(name);
-        let served =
-            Served { dataset: name.to_owned(), guid, size: 0, block: 0, urls: Vec::new(), refused: None };
-        let mut entry = Entry { served, live: None, plan: Plan::default(), is_in_nbd: false, disk: None };
-        match plan.and_then(|plan| Ok((plan, opened?))) {
-            Ok((plan, (volume, live))) => {
-                let geometry = volume.geometry();
-                (entry.served.size, entry.served.block) = (geometry.size, geometry.block);
-                (entry.plan, entry.live) = (plan, live);
-                entry.served.refused = self.admit(&mut entry, name, volume).err();
+        for (name, live) in gone {
+            let open = held.engine().map(|engine| engine.open_volumes()).unwrap_or_default();
+            let live = live.filter(|live| open.iter().any(|open| Arc::ptr_eq(open, live)));
+            match live.map(|live| live.identity().name) {
+                Some(new) if new != name && has.contains(new.as_str()) => self.rename(&name, &new),
+                Some(_) if !is_complete => {}
+                _ => self.withdraw(&name),
             }
-            Err(why) => entry.served.refused = Some(why),
         }
-        self.entries.lock().insert(name.to_owned(), entry);
     }
 
-    /// Gives it to clients as planned.
-    fn admit(&self, entry: &mut Entry, name: &str, volume: Arc<dyn BlockVolume>) -> Result<(), String> {
-        let plan = entry.plan.clone();
-        if plan.nbd && !self.nbd.is_empty() {
+    /// The same volume by another name. Exports and targets of its own are named by it.
+    fn rename(&self, name: &str, new: &str) {
+        self.registry.remove(name);
+        let mut entries = self.entries.lock();
+        let Some(mut entry) = entries.remove(name) else { return };
+        entry.is_in_nbd = false;
+        if let Some(own) = entry.disk.take_if(|disk| disk.own) {
+            self.take(&own);
+        }
+        new.clone_into(&mut entry.served.dataset);
+        let replaced = entries.insert(new.to_owned(), entry);
+        drop(entries);
+        // Another volume had the name and is gone.
+        if let Some(replaced) = replaced.and_then(|entry| entry.disk) {
+            self.take(&replaced);
+        }
+    }
+
+    /// Takes a volume from where it will not be.
+    fn leave(&self, name: &str, plan: &Result<Plan, NoPlan>) {
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(NoPlan::Strange(_)) => return self.withdraw(name),
+            Err(NoPlan::Unread(_)) => return,
+        };
+        let disk = {
+            let mut entries = self.entries.lock();
+            let Some(entry) = entries.get_mut(name) else { return };
+            if entry.is_in_nbd && !plan.nbd {
+                self.registry.remove(name);
+                entry.is_in_nbd = false;
+            }
+            let stays = entry.plan.is_same_disk(plan);
+            entry.disk.take_if(|_| !stays)
+        };
+        if let Some(disk) = disk {
+            self.take(&disk);
+        }
+    }
+
+    /// Does not offer one volume or snapshot, and says why.
+    fn refuse(&self, dataset: &Dataset, why: String) {
+        self.withdraw(dataset.name());
+        let served = Served { refused: Some(why), ..nothing_of(dataset) };
+        let entry = Entry { served, opened: None, plan: Plan::default(), is_in_nbd: false, disk: None };
+        self.entries.lock().insert(dataset.name().to_owned(), entry);
+    }
+
+    /// Offers one volume or snapshot as planned; what is offered of it already stays. What could not be done is a sentence.
+    async fn offer(&self, held: &Held, dataset: &Dataset, plan: Plan) -> Option<String> {
+        let name = dataset.name();
+        let is_live = held.engine().is_some() && dataset.kind() == DatasetKind::Head;
+        let before = {
+            let entries = self.entries.lock();
+            let same = entries.get(name).filter(|entry| entry.served.guid == dataset.guid().to_string());
+            same.and_then(|entry| entry.opened.clone()).filter(|(_, live)| live.is_some() == is_live)
+        };
+        let opened = match (&before, is_live) {
+            // A snapshot is what it was.
+            (Some(before), false) => Ok(before.clone()),
+            _ => open(held, dataset, is_live).await,
+        };
+        let (volume, live) = match opened {
+            Ok(opened) => opened,
+            Err(why) if before.is_some() => return Some(format!("cannot open '{name}': {why}")),
+            Err(why) => {
+                self.refuse(dataset, why);
+                return None;
+            }
+        };
+        let same = match (&before, &live) {
+            (Some((_, Some(before))), Some(now)) => Arc::ptr_eq(before, now),
+            (Some((_, None)), None) => true,
+            _ => false,
+        };
+        if !same {
+            self.withdraw(name);
+        }
+        let target =
+            plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
+        let geometry = volume.geometry();
+        let (write_cache, threshold) = (plan.write_cache, plan.threshold);
+        let unit = {
+            let mut entries = self.entries.lock();
+            let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry {
+                served: nothing_of(dataset),
+                opened: None,
+                plan: Plan::default(),
+                is_in_nbd: false,
+                disk: None,
+            });
+            (entry.served.size, entry.served.block) = (geometry.size, geometry.block);
+            entry.opened = Some((Arc::clone(&volume), live));
+            entry.plan = plan;
+            entry.served.refused = self.admit(entry, name, volume, target).err();
+            entry.disk.as_ref().map(|disk| Arc::clone(&disk.unit))
+        };
+        let unit = unit?;
+        unit.announce();
+        lookout::warn_below(&unit, threshold);
+        let switched = unit.set_write_cache(write_cache).await;
+        let unstable = |error| {
+            format!(
+                "the write cache of '{name}' is off, and what was written before is not stable: {}",
+                chain(&error)
+            )
+        };
+        switched.err().map(unstable)
+    }
+
+    /// Gives it to clients as planned, where they have not got it already.
+    fn admit(
+        &self,
+        entry: &mut Entry,
+        name: &str,
+        volume: Arc<dyn BlockVolume>,
+        target: Option<Result<Arc<Target>, String>>,
+    ) -> Result<(), String> {
+        if entry.is_in_nbd {
+            self.registry.describe(name, &description(&*volume));
+        } else if entry.plan.nbd && !self.nbd.is_empty() {
             let inserted = self.registry.insert(name, &description(&*volume), Arc::clone(&volume));
             inserted.map_err(|error| error.to_string())?;
             entry.is_in_nbd = true;
         }
-        let (target, lun) = match &plan.place {
-            Some(place) => (self.shared_target(crate::ops::pool_of(name), &place.target)?, place.lun),
-            None if plan.own => {
+        if entry.disk.is_some() {
+            return Ok(());
+        }
+        let (target, lun, own) = match (&entry.plan.place, target) {
+            (Some(place), Some(target)) => (target?, place.lun, false),
+            _ if entry.plan.own => {
                 let created = self.targets.create(&iscsi::iqn::for_dataset(name), Offer::default());
-                (created.map_err(|error| error.to_string())?, 0)
+                (created.map_err(|error| error.to_string())?, 0, true)
             }
-            None => return Ok(()),
+            _ => return Ok(()),
         };
-        let unit = target.add_lun(lun, volume, plan.block).map_err(|error| error.to_string())?;
-        unit.set_write_cache(plan.write_cache);
-        entry.disk = Some(Disk { target, lun, unit });
+        let unit = target.add_lun(lun, volume, entry.plan.block).map_err(|error| error.to_string())?;
+        entry.disk = Some(Disk { target, lun, unit, own });
         Ok(())
     }
+}
 
-    /// Tells clients of a volume that stayed what is new about it. False if it is another volume now.
-    fn refresh(&self, name: &str, now: &Arc<LiveVolume>) -> bool {
-        let mut entries = self.entries.lock();
-        let Some(entry) = entries.get_mut(name) else { return false };
-        if !entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, now)) {
-            return false;
-        }
-        let geometry = now.geometry();
-        entry.served.size = geometry.size;
-        self.registry.describe(name, &description(&**now));
-        if let Some(disk) = &entry.disk {
-            disk.unit.announce();
-        }
-        true
+impl Entry {
+    fn live(&self) -> Option<&Arc<LiveVolume>> {
+        self.opened.as_ref()?.1.as_ref()
+    }
+}
+
+/// A volume or snapshot of which nothing is offered.
+fn nothing_of(dataset: &Dataset) -> Served {
+    Served {
+        dataset: dataset.name().to_owned(),
+        guid: dataset.guid().to_string(),
+        size: 0,
+        block: 0,
+        urls: Vec::new(),
+        refused: None,
     }
 }
 

@@ -9,7 +9,7 @@ use engine::{
     events::{Event, ScanKind},
     mos::features::refusal,
     scan::Progress,
-    second::DeviceStatus,
+    second::{DeviceStatus, Stopped},
 };
 use pool::{
     Pool,
@@ -299,6 +299,10 @@ fn tell_of_ring(device: &mut api::Device, rings: &[DeviceStatus]) {
     });
     let said = match &ring.recovered {
         None => "(rebuilding)".to_owned(),
+        // How much it remembered is not known where nothing could be read of it.
+        Some(found) if matches!(found.because, Stopped::Refused(_) | Stopped::TooSmall) => {
+            format!("(recovered 0 blocks, because {})", found.because)
+        }
         // It was empty.
         Some(found) if found.of_blocks == 0 => return,
         Some(found) if found.blocks == found.of_blocks => format!("(recovered {} blocks)", found.blocks),

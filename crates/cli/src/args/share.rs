@@ -2,7 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand, builder::RangedI64ValueParser};
+use server::shares::LUN_MAX;
+
+/// A LUN, as high as hosts can say it.
+fn lun() -> RangedI64ValueParser<u16> {
+    RangedI64ValueParser::new().range(0..=i64::from(LUN_MAX))
+}
 
 /// `millpond share`
 #[derive(Debug, Args)]
@@ -104,7 +110,7 @@ pub(crate) enum ShareLun {
         #[arg(value_name = "VOLUME")]
         volume: String,
         /// Its number, the lowest that is free without
-        #[arg(value_name = "LUN")]
+        #[arg(value_name = "LUN", value_parser = lun())]
         lun: Option<u16>,
     },
     /// Take a LUN away
@@ -338,7 +344,7 @@ pub(crate) enum Stmfadm {
         #[arg(short = 't', long = "target-group", value_name = "TARGET")]
         target_group: Option<String>,
         /// Number
-        #[arg(short = 'n', long = "lun", value_name = "LUN")]
+        #[arg(short = 'n', long = "lun", value_name = "LUN", value_parser = lun())]
         lun: Option<u16>,
         /// Name
         #[arg(value_name = "GUID")]

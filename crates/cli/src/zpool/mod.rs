@@ -54,7 +54,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::Initialize(args) => drives::initialize(args, context).await,
         Zpool::Trim(args) => drives::trim(args, context).await,
         Zpool::Wait(args) => wait::run(args, context).await,
-        Zpool::Status(args) => status::run(args, context).await,
+        Zpool::Status(args) => status::run(args, status::About::Pools, context).await,
         Zpool::List(args) => list::run(args, context).await,
         Zpool::Iostat(args) => iostat::run(args, context).await,
         Zpool::Get(args) => get::run(args, context).await,

@@ -1,4 +1,4 @@
-//! `zpool status`: how pools and their devices are.
+//! `zpool status`: how pools and their devices are; as `millpond status` also how the daemon is that serves them.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -15,7 +15,7 @@ use crate::{
     args::ZpoolStatus,
     ask::Ask,
     context::{Context, print},
-    json, repeat,
+    json, memory, repeat,
 };
 
 /// Narrowest name column.
@@ -23,12 +23,21 @@ const NAME_WIDTH_MIN: usize = 10;
 /// Kinds that have an id and no place in the picture.
 const HIDDEN: [&str; 2] = ["hole", "indirect"];
 
-pub(crate) async fn run(args: ZpoolStatus, context: &Context) -> anyhow::Result<ExitCode> {
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// `zpool status`, which says what OpenZFS's does and no more.
+    Pools,
+    /// `millpond status`.
+    Everything,
+}
+
+pub(crate) async fn run(args: ZpoolStatus, about: About, context: &Context) -> anyhow::Result<ExitCode> {
     let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zpool", "status"], &wrong))?;
     let ask = Ask::new(context).await?;
     let mut report = 0;
     loop {
-        let code = once(&ask, asked.names, &args).await?;
+        let code = once(&ask, asked.names, &args, about).await?;
         report += 1;
         let Some(interval) = asked.interval.filter(|_| asked.count.is_none_or(|count| report < count)) else {
             return Ok(code);
@@ -40,8 +49,12 @@ pub(crate) async fn run(args: ZpoolStatus, context: &Context) -> anyhow::Result<
     }
 }
 
-async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus) -> anyhow::Result<ExitCode> {
+async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> anyhow::Result<ExitCode> {
     let answer = ask.pools(names).await?;
+    let memory = match about {
+        About::Pools => None,
+        About::Everything => ask.memory().await?,
+    };
     let mut failures = answer.failures;
     let healthy = |pool: &Pool| pool.problem.as_ref().is_none_or(|problem| problem.harmless);
     let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !healthy(pool)).collect();
@@ -50,10 +63,15 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus) -> anyhow::Result
     }
     if args.json {
         let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, args))).collect();
-        print(&json::envelope("zpool status", "pools", entries))?;
+        let mut sections = vec![("pools", Value::Object(entries))];
+        if let Some(memory) = &memory {
+            sections.push(("memory", serde_json::to_value(memory)?));
+        }
+        print(&json::sections("zpool status", sections))?;
         return Ok(finish(&failures));
     }
-    let texts: Vec<String> = shown.iter().map(|pool| text(pool, args)).collect();
+    let mut texts: Vec<String> = shown.iter().map(|pool| text(pool, args)).collect();
+    texts.extend(memory.as_ref().map(memory::brief));
     print(&texts.join("\n"))?;
     match (names, &answer.found[..]) {
         ([], []) => eprintln!("no pools available"),

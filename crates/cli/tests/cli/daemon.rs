@@ -1,8 +1,10 @@
 //! The daemon's life: it starts, says where everything is, answers on its socket, and ends cleanly.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{Read as _, Write as _},
+    net::TcpStream,
     os::unix::{
         fs::{FileTypeExt as _, PermissionsExt as _},
         net::{UnixListener, UnixStream},
@@ -10,7 +12,8 @@ use std::{
     process::Command,
 };
 
-use crate::support::Lab;
+use crate::support::wire::Iscsi;
+use crate::support::{Daemon, Lab};
 
 fn lab() -> Lab {
     Lab::at(fixtures::pool("single").dir)
@@ -171,13 +174,69 @@ fn devices_are_opened_for_reading_only() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
+/// A shell that may have so many files open, at first and at most, and becomes what it is given.
+fn with_files(soft: u32, hard: u32) -> [String; 3] {
+    [
+        "sh".to_owned(),
+        "-c".to_owned(),
+        format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\""),
+    ]
+}
+
+/// What it may have open, as the kernel says.
+fn files(daemon: &Daemon) -> Vec<u64> {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap().to_owned();
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn a_flood_of_connections_takes_nobody_elses_descriptors() {
+    let lab = lab();
+    let wrapper = with_files(64, 400);
+    let mut daemon = lab.serve_through(&wrapper.each_ref().map(OsStr::new), SERVE);
+    assert_eq!(files(&daemon), [400, 400], "as many as it may");
+    let place = |url: &str| url.split('/').nth(2).unwrap().to_owned();
+    let (iscsi, nbd) = (place(daemon.urls("iscsi")[0]), place(daemon.urls("nbd")[0]));
+    // More than it may have open, and none of them says a word.
+    let flood: Vec<TcpStream> =
+        (0..450).map(|n| TcpStream::connect([&iscsi, &nbd][n % 2]).unwrap()).collect();
+    for _ in 0..3 {
+        assert_eq!(ask(&lab, "/v1/pools/psingle").1["state"], "ONLINE");
+        assert!(lab.run("status psingle").ok().contains("state: ONLINE"));
+    }
+    drop(flood);
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    assert!(!log.contains("Too many open files"), "{log}");
+    let said = "at most 400 files can be open, so ";
+    assert_eq!(log.matches(said).count(), 1, "{log}");
+}
+
+#[test]
+fn by_itself_it_logs_what_operators_need_in_plain_text() {
+    let lab = lab();
+    let wrapper = with_files(64, 4096);
+    let mut daemon = lab.serve_through(&wrapper.each_ref().map(OsStr::new), SERVE);
+    assert_eq!(files(&daemon), [4096, 4096]);
+    let url = daemon.urls("iscsi")[0].to_owned();
+    let port = url.split([':', '/']).nth(4).unwrap().parse().unwrap();
+    assert!(Iscsi::open(port, "iqn.2026-11.com.example:nowhere", 1).is_err(), "there is no such target");
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    assert!(log.contains("WARN") && log.contains("login refused"), "{log}");
+    assert!(!log.contains('\u{1b}') && !log.contains("files can be open"), "{log}");
+}
+
 #[test]
 fn a_client_that_asks_nothing_does_not_keep_it_from_ending() {
     let lab = lab();
     let daemon = lab.serve(SERVE);
     let silent = UnixStream::connect(lab.socket()).unwrap();
     let address = daemon.urls("nbd")[0].split('/').nth(2).unwrap().to_owned();
-    let idle = std::net::TcpStream::connect(address).unwrap();
+    let idle = TcpStream::connect(address).unwrap();
     assert_eq!(daemon.stop().code(), Some(0));
     drop((silent, idle));
 }

@@ -163,9 +163,24 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
     let advice = json(&lab.run("advise -j").ok());
     assert!(number(&advice["advice"]["arc"], "/one_in") >= 64, "{advice}");
     let said = lab.run("advise tank/nope").fails(1);
-    assert!(said.contains("cannot advise on 'tank/nope': too little of it was used lately"), "{said}");
-    // The cache device is as empty as it was made: nothing to tell of what was recovered.
+    assert!(
+        said.contains("cannot advise on 'tank/nope': there is no such pool, file system or volume"),
+        "{said}"
+    );
+    let said = lab.run("advise tank/v").fails(1);
+    assert!(said.contains("cannot advise on 'tank/v': too little of it was used lately"), "{said}");
+    // The cache device is empty, and why.
     let status = lab.run("zpool status tank").ok();
     let line = status.lines().find(|line| line.contains("/l2 ")).unwrap();
-    assert!(line.contains("ONLINE") && line.trim_end().ends_with("0     0     0"), "{line:?}");
+    let said = "0     0     0  (recovered 0 blocks, because it is too small to remember what it holds)";
+    assert!(line.contains("ONLINE") && line.trim_end().ends_with(said), "{line:?}");
+    // Who holds memory is the daemon's to say, not OpenZFS's.
+    assert!(!status.contains("memory:"), "{status}");
+    let status = lab.run("status tank").ok();
+    assert!(
+        status.contains("memory: ") && status.contains("  held: ") && status.contains("  shed: nothing"),
+        "{status}"
+    );
+    let status = json(&lab.run("status -j tank").ok());
+    assert!(number(&status, "/memory/limit") > 0 && status["pools"]["tank"].is_object(), "{status}");
 }

@@ -10,7 +10,8 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::wire::{Iscsi, Trouble, Wire as _};
+use crate::support::host::{CONFLICT, Host, WERO, action};
+use crate::support::wire::{Iscsi, Nbd, Trouble, Wire as _};
 use crate::support::{Lab, Outcome, ask, served_as, wait_until};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
@@ -254,6 +255,82 @@ fn who_may_log_in_changes_under_those_who_have() {
     drop(Iscsi::open(port, TARGET, 2).unwrap());
 }
 
+/// What both hosts were told since they were asked last.
+fn news(hosts: &mut [Host; 2]) -> Vec<(u8, u8)> {
+    let [one, other] = hosts.each_mut().map(Host::settle);
+    assert_eq!(one, other, "both are told the same");
+    one
+}
+
+#[test]
+fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
+    let lab = pool();
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a 0")).ok();
+    lab.run("share set offer=nbd tank/a").ok();
+    let daemon = lab.serve(SERVE);
+    let url = daemon
+        .urls("iscsi")
+        .into_iter()
+        .find(|url| url.ends_with(&format!("{TARGET}/0")))
+        .unwrap()
+        .to_owned();
+    let mut hosts = [Host::at(&url, "one", 1), Host::at(&url, "two", 1)];
+    let export = served_as(&lab, "tank/a", "nbd");
+    let mut nbd = Nbd::open(export.split([':', '/']).nth(4).unwrap().parse().unwrap(), "tank/a").unwrap();
+    // Nothing but the daemon's memory keeps this: no APTPL.
+    assert_eq!(hosts[0].pr_out(action::REGISTER, 0, 0, 1, 0), 0);
+    assert_eq!(hosts[0].pr_out(action::RESERVE, WERO, 1, 0, 0), 0);
+    assert_eq!(hosts[1].write(0, 7), CONFLICT);
+    news(&mut hosts);
+
+    let (caching, inquiry) = ((0x2a, 0x01), (0x3f, 0x03));
+    let mut nbd_lives = true;
+    for (line, told) in [
+        ("share set write-cache=off tank/a", vec![caching]),
+        ("share set write-cache=off tank/a", vec![]),
+        ("share set thin-threshold=1M tank/a", vec![]),
+        ("share set write-cache= thin-threshold=none tank/a", vec![caching]),
+        ("share set write-cache=off tank", vec![caching]),
+        ("zfs set readonly=on tank/a", vec![caching, inquiry]),
+        ("zfs set readonly=off tank/a", vec![caching, inquiry]),
+        ("zfs set volsize=16M tank/a", vec![(0x2a, 0x09)]),
+        ("zfs set sync=always tank/a", vec![]),
+        ("zfs set compression=off tank/a", vec![]),
+        ("zfs snapshot tank/a@s", vec![]),
+        ("share target set VMS --default on", vec![]),
+        ("share access allow VMS --initiator iqn.2026-11.test:*", vec![]),
+        ("share lun add VMS tank/b", vec![LUNS_CHANGED]),
+        ("share set write-cache=on tank/b", vec![]),
+        ("share lun remove VMS tank/b", vec![LUNS_CHANGED]),
+        ("share set offer=none tank/a", vec![]),
+    ] {
+        nbd_lives &= !line.contains("offer");
+        lab.run(&line.replace("VMS", TARGET)).ok();
+        assert_eq!(news(&mut hosts), told, "{line}");
+        assert_eq!(hosts[0].write(0, 7) == 0, !line.contains("readonly=on"), "{line}");
+        assert_eq!(hosts[1].write(0, 7), CONFLICT, "{line}");
+        assert_eq!(hosts[0].holder(), Some((1, WERO)), "{line}");
+        match nbd_lives {
+            true => assert!(nbd.read(0, 512).is_ok(), "{line}"),
+            false => wait_until(|| nbd.read(0, 512).is_err()),
+        }
+    }
+    assert!(lab.run("zfs rename tank/a tank/c").fails(1).contains("busy"));
+
+    // While nobody is there it may have another name, and is the same disk.
+    drop((hosts, nbd));
+    wait_until(|| {
+        let served = ask(&lab, "/v1/served");
+        served["iscsi_sessions"] == 0 && served["nbd_connections"] == 0
+    });
+    lab.run("zfs rename tank/a tank/c").ok();
+    assert_eq!(urls(&lab, "tank/c"), [format!("iscsi:{TARGET}/0")]);
+    assert_eq!(Host::at(&url, "two", 1).write(0, 7), CONFLICT, "its fence is as it was");
+    assert_eq!(Host::at(&url, "one", 1).write(0, 7), 0);
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn portals_open_and_close_under_a_running_daemon() {
     let lab = pool();
@@ -334,13 +411,14 @@ fn what_is_offered_besides_luns_can_be_chosen() {
         ("share lun add iqn.2026-11.com.example:vms tank", "only volumes"),
         ("share lun add iqn.2026-11.com.example:vms tank/a 3", "lun remove"),
         ("share lun add iqn.2026-11.com.example:vms tank/b 0", "is tank/a"),
-        ("share lun add iqn.2026-11.com.example:vms tank/b 16384", "above"),
         ("share access allow iqn.2026-11.com.example:vms --network 10.0.0.0/99", "network"),
         ("share access allow iqn.2026-11.com.example:vms", "--initiator"),
     ] {
         let said = lab.run(line).fails(1);
         assert!(said.contains(word), "{line}: {said}");
     }
+    let said = lab.run(&format!("share lun add {TARGET} tank/b 16384")).fails(2);
+    assert!(said.contains("16384 is not in 0..=16383"), "{said}");
     let short = told(&lab, &format!("share chap set {TARGET} --user u"), "short\n").fails(1);
     assert!(short.contains("12 to 255") && !short.contains("short"), "{short}");
 }

@@ -142,6 +142,7 @@ fn a_pool_leaves_and_comes_back_and_its_history_tells() {
             &format!("zpool add -n --size 128M tank mirror {here}/c {here}/d"),
             &format!("zpool add --size 128M tank {here}/c"),
             &format!("zpool add --size 128M tank mirror {here}/c {here}/d"),
+            &format!("zpool add -n --size 128M tank log {here}/l spare {here}/s cache {here}/k"),
             &format!("zpool add --size 128M tank log {here}/l spare {here}/s cache {here}/k"),
             &format!("zpool remove tank {here}/a {here}/l"),
             "zpool remove tank mirror-1",

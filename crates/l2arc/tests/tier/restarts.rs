@@ -45,10 +45,33 @@ async fn nearly_everything_is_back_after_a_crash() {
     let l2 = L2::new(POOL, Config::default());
     l2.add(disk.clone(), VDEV, ASHIFT, Open::Fresh).unwrap();
     let recovered = rebuilt(&l2).await;
-    assert!(matches!(recovered.because, Stopped::Refused(_)) && l2.stats().l2_bufs == 0);
+    assert!(recovered.because == Stopped::Fresh && l2.stats().l2_bufs == 0);
     drop(l2);
     let (l2, _) = opened(disk, Config::default()).await;
     assert_eq!(l2.stats().l2_bufs, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_comes_back_empty_says_why_and_a_new_one_has_nothing_to_say() {
+    let because = async |disk: &Arc<MemDisk>, config: Config| opened(disk.clone(), config).await.1.because;
+    // Never written, or another device's.
+    let disk = memory(1280);
+    assert_eq!(because(&disk, Config::default()).await, Stopped::Fresh);
+    let l2 = L2::new(POOL, Config::default());
+    l2.add(disk.clone(), VDEV + 1, ASHIFT, Open::Remember).unwrap();
+    assert!(matches!(rebuilt(&l2).await.because, Stopped::Foreign(_)));
+    drop(l2);
+    // Its own header, of which a byte is another.
+    let disk = filled(1000).await;
+    let mut header = disk.read(HEADER_OFFSET, disk::IoBuf::with_len(512)).await.unwrap();
+    header[200] ^= 1;
+    disk.write(HEADER_OFFSET, header.to_vec().into()).await.unwrap();
+    let why = because(&disk, Config::default()).await;
+    assert!(matches!(&why, Stopped::Refused(why) if why.contains("header is not valid")), "{why}");
+    // Without log blocks it remembers nothing, from the second time on.
+    let disk = memory(512);
+    assert_eq!(because(&disk, Config::default()).await, Stopped::Fresh);
+    assert_eq!(because(&disk, Config::default()).await, Stopped::TooSmall);
 }
 
 #[tokio::test(start_paused = true)]

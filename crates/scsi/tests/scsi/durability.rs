@@ -3,7 +3,10 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
 };
 
@@ -30,6 +33,7 @@ const CACHE_OFF: Durability = Durability::Stable(Asked::CacheOff);
 struct Listening {
     volume: MemVolume,
     heard: Mutex<Vec<Heard>>,
+    is_read_only: AtomicBool,
 }
 
 impl Listening {
@@ -40,7 +44,8 @@ impl Listening {
 
 impl BlockVolume for Listening {
     fn geometry(&self) -> Geometry {
-        self.volume.geometry()
+        let usual = self.volume.geometry();
+        Geometry { read_only: usual.read_only || self.is_read_only.load(Ordering::Relaxed), ..usual }
     }
     fn identity(&self) -> Identity {
         self.volume.identity()
@@ -78,7 +83,8 @@ struct Bench {
 
 impl Bench {
     fn of(volume: MemVolume) -> Self {
-        let volume = Arc::new(Listening { volume, heard: Mutex::default() });
+        let volume =
+            Arc::new(Listening { volume, heard: Mutex::default(), is_read_only: AtomicBool::new(false) });
         let unit = LogicalUnit::new(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test");
         let nexuses = ["iqn.one,i,0x1", "iqn.two,i,0x1"].map(|port| unit.attach(port));
         let bench = Self { volume, unit, nexuses };
@@ -127,6 +133,24 @@ impl Bench {
         let [Segment::Data(page), ..] = response.data.as_slice() else { panic!("{response:?}") };
         assert_eq!((page[4], page[5], page[2] & 0x10), (0x08, 0x12, 0x10), "caching page, DPOFUA set");
         page[6]
+    }
+
+    /// What an operator sets.
+    fn switch_cache(&self, on: bool) -> Vec<Heard> {
+        let mut set = pin!(self.unit.set_write_cache(on));
+        let done = set.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        assert_eq!(done, Poll::Ready(Ok(())));
+        std::mem::take(&mut self.volume.heard.lock().unwrap())
+    }
+
+    /// What an initiator is told in place of answers, until there is nothing more.
+    fn news(&self, who: usize) -> Vec<(u8, u8)> {
+        let told = || {
+            let response = self.send(who, &[0], &[]);
+            let sense = response.sense.as_slice();
+            (response.status == Status::CheckCondition).then(|| (sense[12], sense[13]))
+        };
+        std::iter::from_fn(told).collect()
     }
 
     /// MODE SELECT(6) or (10) of the caching page with this WCE bit.
@@ -243,6 +267,58 @@ fn a_read_only_unit_has_no_write_cache_and_nothing_to_flush_is_no_error() {
     let refused = bench.send(0, &cdb(0x8a, 0x08), &BLOCK);
     assert_eq!((refused.sense.as_slice()[2], refused.sense.as_slice()[12]), (7, 0x27));
     assert!(bench.volume.heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_an_operator_does_to_the_cache_is_true_first_and_then_told_to_everybody_once() {
+    let bench = Bench::new();
+    assert!(bench.switch_cache(true).is_empty());
+    assert_eq!((bench.news(0), bench.news(1)), (vec![], vec![]), "it is on");
+    for _ in 0..2 {
+        assert_eq!(bench.switch_cache(false), [Flush], "hosts will take what they wrote before for stable");
+        assert!(bench.switch_cache(false).is_empty(), "set to what it is: nothing to do, nothing to tell");
+        for who in 0..2 {
+            assert_eq!(bench.news(who), [(0x2a, 0x01)], "MODE PARAMETERS CHANGED");
+            assert_eq!(bench.caching_flags(who), 0);
+        }
+        assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHE_OFF)]);
+        assert!(bench.switch_cache(true).is_empty(), "on again: nothing is flushed");
+        assert_eq!((bench.news(0), bench.news(1)), (vec![(0x2a, 0x01)], vec![(0x2a, 0x01)]));
+        assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHED)]);
+    }
+    // What an initiator chose is not undone by an operator who sets what was set.
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    bench.volume.heard.lock().unwrap().clear();
+    assert!(bench.switch_cache(true).is_empty());
+    assert_eq!(bench.news(1), [(0x2a, 0x01)]);
+    assert_eq!(bench.caching_flags(1), 0);
+}
+
+#[test]
+fn a_disk_that_may_not_be_written_to_any_more_says_so_and_finds_its_cache_as_it_was() {
+    for chosen in [true, false] {
+        let bench = Bench::new();
+        assert_eq!(bench.set_cache(0, false, chosen).status, Status::Good);
+        bench.news(1);
+        for is_read_only in [true, false] {
+            bench.volume.is_read_only.store(is_read_only, Ordering::Relaxed);
+            bench.unit.announce();
+            for who in 0..2 {
+                // WP and WCE are in mode pages; caching and what can be freed in vital product data.
+                assert_eq!(bench.news(who), [(0x2a, 0x01), (0x3f, 0x03)], "{is_read_only}");
+                let caching = if chosen && !is_read_only { 0x04 } else { 0 };
+                assert_eq!(bench.caching_flags(who), caching, "read-only: {is_read_only}, chosen: {chosen}");
+            }
+            if is_read_only {
+                // What it was told it may tell back, without that being a choice.
+                assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+                assert_eq!(bench.news(1), []);
+            }
+        }
+        bench.volume.heard.lock().unwrap().clear();
+        let promise = if chosen { CACHED } else { CACHE_OFF };
+        assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(promise)], "as the page says");
+    }
 }
 
 /// The descriptors of GET LBA STATUS at a block: first block, number, whether it is a hole.

@@ -1,6 +1,6 @@
 //! `zpool create`, `destroy`, `export`, `import`, `add`, `remove`, `set`, `sync`, `history`.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use disk::Disk;
 use engine::{
@@ -8,9 +8,11 @@ use engine::{
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     mos::features as counts,
-    second,
+    second::{self, Config as TierConfig},
 };
 use pool::{
+    Pool,
+    dsl::DatasetKind,
     features::Feature,
     import::Rewind,
     props::{
@@ -38,8 +40,10 @@ const DESTROYED: u64 = 2;
 /// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted, and imported pools
 /// are remembered in the state directory.
 const WITHOUT_EFFECT: [&str; 3] = ["cachefile", "altroot", "version"];
-/// Bytes of a block for which the memory of a cache device is told: a volume's, unless it was made otherwise.
-const CACHED_BLOCK: u64 = 16 << 10;
+/// Bytes of a volume's block, unless it was made otherwise.
+const VOLUME_BLOCK: u64 = 16 << 10;
+/// log2 of a sector, where it makes next to no difference.
+const SECTOR_SHIFT: u32 = 12;
 /// Pool properties that take what this version lacks.
 const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
 
@@ -121,16 +125,74 @@ fn enable(feature: &'static Feature, enabled: &mut Vec<&'static str>) {
 /// The layout, and what it holds.
 fn describe(plan: &Plan, pool: &str, is_new: bool) -> Vec<String> {
     let mut lines: Vec<String> = plan.describe(pool).lines().map(str::to_owned).collect();
+    let capacities = plan.capacity();
+    if capacities.iter().all(|capacity| capacity.bytes == 0) {
+        return lines; // nothing of it holds volumes: cache, log, spare
+    }
     let about = if is_new {
         "volumes written in full would fit, by volblocksize, with parity and padding:"
     } else {
         "further volumes written in full would fit, by volblocksize, with parity and padding:"
     };
     lines.extend([String::new(), about.to_owned()]);
-    for capacity in plan.capacity() {
+    for capacity in capacities {
         lines.push(format!("\t{:>5}  {}", bytes(capacity.block.into()), bytes(capacity.bytes)));
     }
     lines
+}
+
+/// What cache devices ask of memory when they are full of blocks of these sizes, and what becomes of them at a restart.
+fn about_caches(plan: &Plan, blocks: &BTreeSet<u64>, config: &TierConfig) -> Vec<String> {
+    let mut lines = Vec::new();
+    for leaf in &plan.caches {
+        let full = |block: &u64| {
+            format!(
+                "{} with {} blocks",
+                human(second::memory_needed(leaf.facts.bytes, *block)),
+                human(*block)
+            )
+        };
+        let full: Vec<String> = blocks.iter().rev().map(full).collect();
+        lines.push(format!(
+            "cache device {}: {} bytes of memory for each block it holds; full, {}",
+            leaf.path,
+            second::BLOCK_NEEDS,
+            full.join(", ")
+        ));
+        if !second::remembers(leaf.facts.bytes, SECTOR_SHIFT, config) {
+            lines.push(format!(
+                "cache device {}: it is smaller than {}, so what it holds is forgotten when the pool is opened again",
+                leaf.path,
+                human(config.persist_min)
+            ));
+        }
+    }
+    lines
+}
+
+/// The same behind something else.
+fn below(mut lines: Vec<String>) -> Vec<String> {
+    if !lines.is_empty() {
+        lines.insert(0, String::new());
+    }
+    lines
+}
+
+/// The block sizes of a pool's volumes; where there is none, that of the next.
+async fn volume_blocks(pool: &Pool) -> BTreeSet<u64> {
+    let mut blocks = BTreeSet::new();
+    if let Ok(dsl) = pool.dsl().await
+        && let Ok((volumes, _unread)) = dsl.volumes().await
+    {
+        for volume in volumes.iter().filter(|volume| volume.kind() == DatasetKind::Head) {
+            if let Ok(set) = volume.objset().await
+                && let Ok(shape) = pool::volume::shape(set.as_ref()).await
+            {
+                blocks.insert(shape.block);
+            }
+        }
+    }
+    if blocks.is_empty() { BTreeSet::from([VOLUME_BLOCK]) } else { blocks }
 }
 
 /// `zpool create`
@@ -166,10 +228,12 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     }
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
     let plan = devices::plan(&new.devices, &what, device_wish)?;
+    let (blocks, tier) = (BTreeSet::from([VOLUME_BLOCK]), host.tier());
     if new.dry_run {
         let mut lines =
             vec![format!("would create '{}' with the following layout:", new.pool), String::new()];
         lines.extend(describe(&plan, &new.pool, true));
+        lines.extend(below(about_caches(&plan, &blocks, &tier)));
         return Ok(Answer { lines, ..Answer::default() });
     }
     let taken = devices::take(&plan, &what, device_wish).await?;
@@ -196,7 +260,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     warnings.extend(host.remember(&held, &Settings::default(), None).err().map(|error| chain(&error)));
     warnings.extend(cx.served(&held).await);
     let replayed = held.engine().and_then(|engine| logs::replayed(engine));
-    let lines = replayed.as_ref().and_then(logs::replayed_line).into_iter().collect();
+    let mut lines: Vec<String> = replayed.as_ref().and_then(logs::replayed_line).into_iter().collect();
+    lines.extend(about_caches(&plan, &blocks, &tier));
     Ok(Answer { lines, warnings, ..Answer::default() })
 }
 
@@ -244,30 +309,22 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     if !new.force {
         plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
     }
+    let caches = about_caches(&plan, &volume_blocks(&held.view()).await, &cx.host.tier());
     if new.dry_run {
         let mut lines =
             vec![format!("would update '{}' to the following configuration:", held.name()), String::new()];
         lines.extend(describe(&plan, held.name(), false));
+        lines.extend(below(caches));
         return Ok(Answer { lines, ..Answer::default() });
     }
     let taken = devices::take(&plan, &what, device_wish).await?;
     let disks = taken.disks();
-    let lines = plan.caches.iter().map(|leaf| {
-        let needed = second::memory_needed(leaf.facts.bytes, CACHED_BLOCK);
-        format!(
-            "cache device {}: up to {} of memory to know what it holds, at {} a block",
-            leaf.path,
-            human(needed),
-            human(CACHED_BLOCK)
-        )
-    });
-    let lines = lines.collect();
     cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
         .await?;
     taken.keep();
     let kept = cx.host.remember(&held, &Settings::default(), None);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
-    Ok(Answer { lines, warnings, ..Answer::default() })
+    Ok(Answer { lines: caches, warnings, ..Answer::default() })
 }
 
 /// `zpool remove`

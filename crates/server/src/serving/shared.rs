@@ -51,15 +51,9 @@ impl Serving {
         for iqn in gone {
             shared.targets.remove(&iqn);
             self.targets.remove(&iqn);
-            // Its disks went with it; they are offered anew if they have another place.
-            let mut entries = self.entries.lock();
-            let left = entries.iter().filter(|(_, entry)| {
-                entry.disk.as_ref().is_some_and(|disk| !entry.plan.own && disk.target.iqn() == iqn)
-            });
-            let left: Vec<String> = left.map(|(name, _)| name.clone()).collect();
-            for name in left {
-                entries.remove(&name);
-                self.registry.remove(&name);
+            // Its disks went with it; NBD clients of their volumes stay.
+            for entry in self.entries.lock().values_mut() {
+                drop(entry.disk.take_if(|disk| !disk.own && disk.target.iqn() == iqn));
             }
         }
         for (iqn, share) in &shares.targets {

@@ -21,6 +21,9 @@ mod config;
 mod portals;
 mod read;
 
+/// Highest LUN.
+pub use iscsi::LUN_MAX;
+
 #[cfg(test)]
 pub(crate) use self::read::TargetShare;
 pub use self::{

@@ -190,6 +190,14 @@ pub(crate) struct Plan {
     pub(crate) threshold: Threshold,
 }
 
+impl Plan {
+    /// Whether hosts find the same disk there as by another plan for the same volume. Everything else that a plan says is
+    /// put right under them.
+    pub(crate) fn is_same_disk(&self, other: &Self) -> bool {
+        (self.own, &self.place, self.block) == (other.own, &other.place, other.block)
+    }
+}
+
 /// The name hosts know a volume by, as they print it.
 pub(crate) fn naa(pool: &Pool, dataset: &Dataset) -> String {
     let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid: pool.guid() };
