@@ -149,10 +149,12 @@ async fn each_fua_write_is_one_stable_write() {
     let options =
         ["-t", "none", "-f", "raw", "-c", "write -f 0 4k", "-c", "write -f 4k 4k", "-c", "write -f -z 8k 4k"];
     let Some(_) = run("qemu-io", &[&options[..], &[&url]].concat()).await else { return };
-    let totals = served.server.totals();
+    // What a connection did is counted a moment after its answer is on its way; stopping waits for that.
+    let server = served.server.clone();
+    served.stop().await;
+    let totals = server.totals();
     // qemu-io flushes once more as it closes; every other one is a FUA.
     assert_eq!(volume.flushes() - before - totals.flushes, 3, "{totals:?}");
-    served.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
