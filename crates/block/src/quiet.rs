@@ -22,10 +22,10 @@ struct State {
 }
 
 impl Quiet {
-    /// Says something unless too much was said lately; `say` gets the number of lines left out before.
-    pub fn say(&self, say: impl FnOnce(u64)) {
+    /// Says something unless too much was said lately; `say` gets the number of lines left out before, if there were any.
+    pub fn say(&self, say: impl FnOnce(Option<u64>)) {
         if let Some(left_out) = self.allow(Instant::now()) {
-            say(left_out);
+            say(Some(left_out).filter(|lines| *lines > 0));
         }
     }
 
