@@ -63,8 +63,15 @@ struct Coming {
     hot: Option<Bytes>,
     objset: u64,
     kind: Kind,
-    /// It lies in memory with what else was written.
+    /// It may lie in one memory with what else was written.
     is_written: bool,
+}
+
+impl Coming {
+    /// Whether it lies right behind the other in memory, and both were written.
+    fn follows(&self, other: &Self) -> bool {
+        self.is_written && other.is_written && other.entry.held.as_ptr_range().end == self.entry.held.as_ptr()
+    }
 }
 
 type Together = SmallVec<[Coming; 2]>;
@@ -150,8 +157,11 @@ impl BlockCache {
             }
             self.leave_known(&mut ranks, &mut coming, &mut gone);
             self.rank(&mut ranks, &mut coming, &mut gone);
-            for fresh in &mut coming {
-                is_due |= self.account_for(&mut ranks, fresh);
+            for at in 0..coming.len() {
+                // What comes behind the last is not known yet.
+                let goes_on = coming.get(at + 1).is_none_or(|next| next.follows(&coming[at]));
+                let fresh = &mut coming[at];
+                is_due |= self.account_for(&mut ranks, fresh, goes_on);
                 if let Some(content) = fresh.hot.take() {
                     hot.push((fresh.entry.key, fresh.entry.class, content));
                 }
@@ -219,11 +229,11 @@ impl BlockCache {
         }
     }
 
-    /// Counts a block that has its place; true if the advisor should look.
-    fn account_for(&self, ranks: &mut Ranks, fresh: &mut Coming) -> bool {
+    /// Counts a block that has its place; true if the advisor should look. `goes_on`: what comes next lies behind it.
+    fn account_for(&self, ranks: &mut Ranks, fresh: &mut Coming, goes_on: bool) -> bool {
         let entry = &mut fresh.entry;
         if fresh.is_written {
-            entry.transfer = Some(self.written_together(entry.held.len()));
+            entry.transfer = self.written_together(&entry.held, goes_on);
         }
         if let Some(transfer) = &entry.transfer {
             self.pinned.attach(transfer, entry.key.id, entry.held.len());

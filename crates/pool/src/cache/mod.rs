@@ -79,7 +79,7 @@ const LARGEST: usize = 8;
 const HOT: usize = 8;
 /// Memory of transfers that is held and of no use may be this part of the budget.
 const PINNED: usize = 32;
-/// Blocks that are written are taken for parts of one memory up to this many bytes.
+/// Blocks that are written and lie one behind the other in memory are taken for parts of one, up to this many bytes.
 const WRITTEN_TOGETHER: usize = 1 << 20;
 
 /// The shard of an identity.
@@ -104,7 +104,7 @@ pub struct BlockCache {
     hot: Hot,
     pinned: Pinned,
     /// What was written lately, and its bytes.
-    written: Mutex<Option<(Arc<Transfer>, usize)>>,
+    written: Mutex<Option<Written>>,
     budget: AtomicUsize,
     /// The largest budget it had.
     budget_max: AtomicUsize,
@@ -116,6 +116,16 @@ pub struct BlockCache {
     tables: AtomicUsize,
     left: Left,
     feed: Arc<Feed>,
+}
+
+/// Blocks that were written, one behind the other in memory, and may go on.
+#[derive(Debug)]
+struct Written {
+    transfer: Arc<Transfer>,
+    /// Bytes so far.
+    total: usize,
+    /// Address behind the last.
+    end: usize,
 }
 
 /// Counters of what left.

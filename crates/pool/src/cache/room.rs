@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{
-    BlockCache, Class, Gone, HOT, OVERHEAD, PINNED, Stored, Transfer, WRITTEN_TOGETHER, footprint,
+    BlockCache, Class, Gone, HOT, OVERHEAD, PINNED, Stored, Transfer, WRITTEN_TOGETHER, Written, footprint,
     hot::Seen,
     ranks::{Going, Ranks, UNIT},
     shard::{Entry, Shard},
@@ -207,20 +207,30 @@ impl BlockCache {
         Seen::Dropped
     }
 
-    /// What a block that is being written shares its memory with: those written just before.
-    pub(super) fn written_together(&self, len: usize) -> Arc<Transfer> {
+    /// What a block that is being written shares its memory with: those written just before, if it lies right behind the
+    /// last of them. Most lie in memory of their own (`disk::Landings`): they are no part of anything.
+    pub(super) fn written_together(&self, held: &Bytes, goes_on: bool) -> Option<Arc<Transfer>> {
+        let range = held.as_ptr_range();
         let mut written = self.written.lock();
         let (transfer, before) = match written.take() {
-            Some((transfer, before)) if before + len <= WRITTEN_TOGETHER => (transfer, before),
-            full => {
-                if let Some((transfer, total)) = full {
+            Some(Written { transfer, total, end })
+                if end == range.start.addr() && total + held.len() <= WRITTEN_TOGETHER =>
+            {
+                (transfer, total)
+            }
+            ended => {
+                if let Some(Written { transfer, total, .. }) = ended {
                     self.pinned.close(&transfer, total);
+                }
+                if !goes_on {
+                    return None;
                 }
                 (Transfer::new(), 0)
             }
         };
-        *written = Some((Arc::clone(&transfer), before + len));
-        transfer
+        let total = before + held.len();
+        *written = Some(Written { transfer: Arc::clone(&transfer), total, end: range.end.addr() });
+        Some(transfer)
     }
 
     /// Gives the survivors of half-used transfers memory of their own, oldest first, until little is pinned.

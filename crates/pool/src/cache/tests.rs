@@ -482,6 +482,25 @@ fn what_was_written_does_not_hold_the_memory_of_its_request() {
     assert!(memory.is_unique(), "nothing holds the request any more");
 }
 
+/// Most of what clients write lands in memory of its own for each block. When a part of it is overwritten nothing else is
+/// held for nothing, and what stays needs no copy.
+#[test]
+fn what_was_written_into_memory_of_its_own_is_no_part_of_anything() {
+    let cache = BlockCache::new(64 << 20);
+    let pool = origin(1);
+    let memory = Bytes::from(vec![7; 4 << 20]);
+    let own = |n: u64| memory.slice(n as usize * 8192..n as usize * 8192 + 4096);
+    for row in 0..16 {
+        let fresh = (row * 32..(row + 1) * 32)
+            .map(|n| Fresh { memory: Memory::Writer, ..block(&pool, n, own(n), None) });
+        cache.insert_all(fresh);
+    }
+    let keys: Vec<Key> = (0..512).filter(|n| n % 5 > 0).map(|n| Key::nth(n, &pool)).collect();
+    cache.forget(&keys);
+    assert_eq!(cache.pinned.bytes(), 0);
+    assert_eq!(find(&cache, &pool, 5).unwrap().as_ptr(), own(5).as_ptr());
+}
+
 #[test]
 fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
     let below = Arc::new(Recorder::default());
