@@ -30,6 +30,11 @@ impl Alarm {
         Self(armed.ok())
     }
 
+    /// Whether there is one.
+    pub(super) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Waits until it rings; for ever if there is none.
     pub(super) async fn rings(&mut self) {
         let Some(fd) = &self.0 else { return std::future::pending().await };
@@ -51,6 +56,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_pressure_file_it_never_rings_and_nobody_minds() {
         let mut alarm = Alarm::new(Path::new("/nonexistent/memory.pressure"));
+        assert!(!alarm.is_set());
         assert!(tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await.is_err());
         // An ordinary file takes the text and cannot be waited for.
         let file = tempfile::NamedTempFile::new().unwrap();

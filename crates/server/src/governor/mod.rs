@@ -40,8 +40,11 @@ use crate::{
     ops::Host,
 };
 
-/// Between looks at a daemon that does nothing, and at one that does.
+/// Between looks at a daemon that does nothing, and longer where the kernel says by itself that memory is short: each look
+/// wakes a processor that sleeps.
 const IDLE: Duration = Duration::from_secs(1);
+const WATCHED: Duration = Duration::from_secs(3);
+/// Between looks at a daemon that does something.
 const BUSY: Duration = Duration::from_millis(100);
 /// However often the bell rings.
 const LEAST: Duration = Duration::from_millis(4);
@@ -195,7 +198,7 @@ impl Governor {
         let error = self.machine.set_oom_score(OOM_SCORE).err()?;
         Some(format!(
             "oom_score_adj stays {now} ({error}): when memory runs out the kernel may kill this daemon before others; \
-             run it as root, or set OOMScoreAdjust={OOM_SCORE} in its unit"
+             give it CAP_SYS_RESOURCE (root has it, in most containers it has not), or set OOMScoreAdjust={OOM_SCORE} in its unit"
         ))
     }
 
@@ -213,7 +216,8 @@ impl Governor {
             sleep_until(earliest).await;
             let Some(host) = host.upgrade() else { return };
             let busy = self.look(&host, &journal).await;
-            next = Instant::now() + if busy { BUSY } else { IDLE };
+            let idle = if alarm.is_set() { WATCHED } else { IDLE };
+            next = Instant::now() + if busy { BUSY } else { idle };
         }
     }
 
