@@ -6,3 +6,4 @@ mod cluster;
 mod protocol;
 mod server;
 mod strangers;
+mod support;
