@@ -25,7 +25,6 @@
 
 pub mod access;
 mod chap;
-mod crowd;
 pub mod inbox;
 pub mod iqn;
 pub mod login;

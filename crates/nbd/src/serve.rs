@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Crowd, Extent, Peer, Place, Quiet, Segments, VolumeError, VolumeFuture};
+use block::{BlockVolume, Crowd, Extent, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
 use tokio::{
@@ -94,9 +94,8 @@ pub struct ServeLimits {
 }
 
 impl ServeLimits {
-    /// What one peer may have, also where few connections can be had: a part is left for the others.
-    fn share(&self) -> usize {
-        self.per_peer.min(self.connections.saturating_sub(self.connections / 4))
+    fn places(&self) -> Places {
+        Places { all: self.connections, share: self.per_peer, strangers: None }
     }
 }
 
@@ -158,7 +157,7 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 exports,
-                crowd: Crowd::new(limits.connections, limits.share()),
+                crowd: Crowd::new(limits.places()),
                 limits,
                 tls,
                 connections: Mutex::default(),

@@ -3,6 +3,7 @@
 
 mod clients;
 mod cluster;
+mod crowds;
 mod protocol;
 mod server;
 mod strangers;
