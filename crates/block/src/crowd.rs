@@ -8,13 +8,14 @@
 //!   addresses it comes, whoever means it has the time of a whole round of places to say so.
 //! * Strangers may have a bound of their own, where what they may say before they have settled costs much.
 //! * Who has settled is never sent away for somebody else: hosts do not lose disks because of strangers.
+//! * Addresses that one host has for nothing are one address ([`host_of`]).
 //! * Clients on Unix sockets are one peer with places of its own. No network can shut out who is on this machine, and
 //!   what runs here leaves the network its places.
 
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 /// Who asks for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
-    /// Somebody on the network. [`Peer::from`] makes one of both ways to write an IPv4 address.
+    /// Somebody on the network, by what [`host_of`] makes of its address.
     Address(IpAddr),
     /// Whoever comes in by a Unix socket.
     Local,
@@ -31,7 +32,24 @@ pub enum Peer {
 
 impl From<IpAddr> for Peer {
     fn from(address: IpAddr) -> Self {
-        Self::Address(address.to_canonical())
+        Self::Address(host_of(address))
+    }
+}
+
+/// What stands for the host at an address, wherever hosts are to have equal parts.
+///
+/// * Both ways to write an IPv4 address are one.
+/// * An IPv6 address counts as its /64: a host chooses the other half of it as it likes and anew whenever it likes, so
+///   that by whole addresses a single one would be 2^64. The price is that the hosts of one subnet share.
+/// * But not link-local addresses, nor loopback: all of a link would be one host, and who takes many of them is on the same
+///   wire and can be found.
+#[must_use]
+pub fn host_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(own) if !own.is_loopback() && !own.is_unicast_link_local() => {
+            IpAddr::V6(Ipv6Addr::from_bits(own.to_bits() & !u128::from(u64::MAX)))
+        }
+        other => other,
     }
 }
 
@@ -219,6 +237,34 @@ mod tests {
         let third = settled(&crowd, host(1));
         drop((second, third));
         assert!(crowd.seats().taken.is_empty(), "nobody is remembered who has left");
+    }
+
+    #[test]
+    fn addresses_that_one_host_can_take_are_one_and_those_of_others_are_not() {
+        let host = |text: &str| host_of(text.parse().unwrap());
+        for (one, other, is_same) in [
+            ("192.0.2.1", "::ffff:192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("2001:db8:0:7::1", "2001:db8:0:7:ffff:ffff:ffff:ffff", true),
+            ("2001:db8:0:7::1", "2001:db8:0:8::1", false),
+            ("fd12:3456:789a:1::1", "fd12:3456:789a:1:a:b:c:d", true),
+            ("::ffff:192.0.2.1", "::ffff:192.0.2.2", false),
+            ("fe80::1", "fe80::2", false),
+            ("::1", "::2", false),
+        ] {
+            assert_eq!(host(one) == host(other), is_same, "{one} and {other}");
+        }
+        assert_eq!(host("2001:db8:0:7:1:2:3:4").to_string(), "2001:db8:0:7::");
+        assert_eq!((host("::1"), host("fe80::1")), ("::1".parse().unwrap(), "fe80::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_host_with_a_new_address_each_time_has_no_more_than_its_share() {
+        let crowd = of(8, 2);
+        let at = |last: u16| Peer::from(IpAddr::from([0x2001, 0xdb8, 0, 7, 0, 0, 0, last]));
+        let taken = [settled(&crowd, at(1)), settled(&crowd, at(2))];
+        assert_eq!(crowd.enter(at(3)).unwrap_err(), Full::Share(2));
+        drop(taken);
     }
 
     #[tokio::test]

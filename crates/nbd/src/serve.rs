@@ -28,7 +28,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Crowd, Extent, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture};
+use block::{
+    BlockVolume, Crowd, Extent, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture, host_of,
+};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
 use tokio::{
@@ -338,8 +340,8 @@ where
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
     let peer = guard.connection.peer.as_str();
-    let client =
-        Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
+    let host = peer.parse().ok().map(|peer: SocketAddr| host_of(peer.ip()));
+    let client = Client::new(host, format!("nbd client {peer}"));
     session.known_as(&client);
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);
