@@ -129,15 +129,6 @@ pub enum AddError {
     Lun(u16),
 }
 
-/// Where initiators are sent instead (RFC 7143 §11.13.5, §13.8).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
-    /// The portal to use.
-    pub to: SocketAddr,
-    /// For ever, not for this login only.
-    pub permanent: bool,
-}
-
 /// One target: its logical units, and who may use them.
 pub struct Target {
     iqn: String,
@@ -148,7 +139,6 @@ pub struct Target {
     changes: watch::Sender<u64>,
     access: RwLock<Arc<Access>>,
     groups: RwLock<Option<Vec<u16>>>,
-    redirect: RwLock<Option<Redirect>>,
     removed: AtomicBool,
 }
 
@@ -224,15 +214,6 @@ impl Target {
     /// Who may log in.
     pub fn access(&self) -> Arc<Access> {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Sends initiators elsewhere from their next login on; `None`: no longer.
-    pub fn set_redirect(&self, redirect: Option<Redirect>) {
-        *self.redirect.write().unwrap_or_else(PoisonError::into_inner) = redirect;
-    }
-
-    pub(crate) fn redirect(&self) -> Option<Redirect> {
-        self.redirect.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it may be reached through that portal group.
@@ -506,7 +487,6 @@ impl Targets {
             changes: watch::Sender::new(0),
             access: RwLock::new(Arc::new(offer.access)),
             groups: RwLock::new(offer.groups),
-            redirect: RwLock::default(),
             removed: AtomicBool::new(false),
         });
         registry.targets.insert(iqn, Arc::clone(&target));
