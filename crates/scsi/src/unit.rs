@@ -252,7 +252,8 @@ impl LogicalUnit {
         self.shared().reservations.unreadable()
     }
 
-    /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never.
+    /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never. It may follow
+    /// what the volume holds: nobody is told that it moved.
     pub fn set_threshold(&self, available: u64) {
         self.room.set_threshold(available);
         self.announce();
