@@ -297,6 +297,27 @@ fn clearing_and_resetting_reach_the_commands_of_others_and_of_that_disk_only() {
 }
 
 #[test]
+fn a_host_that_comes_back_is_told_that_its_nexus_was_lost() {
+    let targets = cluster(&[0]);
+    let told = |name: &str| Host::log_in(&targets, name).settle(0);
+    assert_eq!(told("iqn.one"), [(0x29, 0)], "never seen before");
+    assert_eq!(told("iqn.one"), [(0x29, 7)], "its connection went away");
+    assert_eq!(told("iqn.two"), [(0x29, 0)], "another host");
+    let mut host = Host::log_in(&targets, "iqn.one");
+    let target = targets.list().remove(0);
+    target.add_lun(1, disk("tank/1"), 512).unwrap();
+    assert_eq!(host.settle(0), [(0x29, 7), (0x3f, 0x0e)]);
+    assert_eq!(host.settle(1), [(0x29, 0)], "a disk that has just come up");
+    drop(host);
+    let mut host = Host::log_in(&targets, "iqn.one");
+    assert_eq!((host.settle(0), host.settle(1)), (vec![(0x29, 7)], vec![(0x29, 7)]));
+    // TARGET COLD RESET is as good as power on.
+    assert_eq!(host.manage(7, 0, NO_TAG).0[2], 0);
+    drop(host);
+    assert_eq!(told("iqn.one"), [(0x29, 0)]);
+}
+
+#[test]
 fn a_registration_is_of_one_port_of_one_host_and_outlives_its_session() {
     let config = Config {
         portals: vec![
