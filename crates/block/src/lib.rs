@@ -14,7 +14,7 @@ mod crowd;
 mod keeper;
 mod mem;
 mod quiet;
-pub use crowd::{Crowd, Full, Peer, Place};
+pub use crowd::{Crowd, Full, Peer, Place, Places, host_of};
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
 pub use mem::MemVolume;
 pub use quiet::Quiet;

@@ -25,7 +25,6 @@
 
 pub mod access;
 mod chap;
-mod crowd;
 pub mod inbox;
 pub mod iqn;
 pub mod login;
@@ -41,6 +40,4 @@ mod task;
 pub use access::{Access, AccessError, Auth, Network};
 pub use scsi::{LogicalUnit, Naa, Registration, naa};
 pub use serve::Server;
-pub use targets::{
-    AddError, Config, Counters, LUN_MAX, Offer, Portal, Redirect, SessionInfo, Target, Targets,
-};
+pub use targets::{AddError, Config, Counters, LUN_MAX, Offer, Portal, SessionInfo, Target, Targets};

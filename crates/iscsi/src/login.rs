@@ -47,8 +47,6 @@ const FULL_FEATURE: u8 = 3;
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub enum Status {
     Success = 0x0000,
-    MovedTemporarily = 0x0101,
-    MovedPermanently = 0x0102,
     InitiatorError = 0x0200,
     AuthenticationFailed = 0x0201,
     NotAuthorised = 0x0202,
@@ -82,8 +80,6 @@ pub struct Login {
     exchange: Option<Exchange>,
     said: Said,
     methods: Option<String>,
-    /// Where a refused login is sent.
-    moved_to: Option<String>,
     /// Initiator's choice, from the first request: ITT, CID, ISID, TSIH.
     fixed: Option<Fixed>,
     text: Vec<u8>,
@@ -149,7 +145,6 @@ impl Login {
             exchange: None,
             said: Said::default(),
             methods: None,
-            moved_to: None,
             fixed: None,
             text: Vec::new(),
             requests: 0,
@@ -199,11 +194,7 @@ impl Login {
         response.0[1] = 0;
         let [class, detail] = (status as u16).to_be_bytes();
         (response.0[36], response.0[37]) = (class, detail);
-        let mut text = Vec::new();
-        if let Some(address) = self.moved_to.take() {
-            negotiate::put(&mut text, "TargetAddress", &address);
-        }
-        out.push(response, &text);
+        out.push(response, &[]);
     }
 
     fn response(&mut self, request: &Header) -> Header {
@@ -427,10 +418,6 @@ impl Login {
         };
         if !target.access().admits(initiator, peer) {
             return Err(Status::NotAuthorised);
-        }
-        if let Some(redirect) = target.redirect() {
-            self.moved_to = Some(redirect.to.to_string());
-            return Err(if redirect.permanent { Status::MovedPermanently } else { Status::MovedTemporarily });
         }
         self.target = Some(target);
         self.fault = None;

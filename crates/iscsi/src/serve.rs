@@ -8,6 +8,10 @@
 //! as a batch, cached reads are answered while parsing, and one vectored write takes all replies. Jobs
 //! that wait run beside it in the same task. Going to sleep costs no system call, because a short read
 //! already told the runtime that the socket is empty.
+//!
+//! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say. A host has settled when it has logged in
+//! to a target. Who discovers stays a stranger: it has no disk to lose, hosts are done with it in an instant, and with
+//! targets that ask for a secret anybody may often discover: whoever held such sessions would be ahead of hosts.
 
 use std::{
     future::{Future, poll_fn},
@@ -75,9 +79,8 @@ impl Server {
     /// returns when the last connection has closed.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
         let Self { targets, listeners } = self;
-        let config = targets.config();
         // All servers of these targets share them.
-        let Doors { room, peers, unknown, strangers, quiet, .. } = &targets.doors;
+        let Doors { crowd, quiet, refusals, .. } = &targets.doors;
         let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
@@ -97,29 +100,19 @@ impl Server {
                                 continue;
                             }
                         };
-                        let ip = peer.ip().to_canonical();
-                        let permit = Arc::clone(room).try_acquire_owned().ok();
-                        let place = peers.enter(ip, config.connections_per_peer_max);
-                        let login = Arc::clone(unknown).try_acquire_owned().ok();
-                        let stranger = strangers.enter(ip, config.logins_max.div_ceil(2));
-                        let entered = permit.zip(place).zip(login.zip(stranger));
-                        let Some((stays, until_login)) = entered else {
-                            quiet.say(|left_out| tracing::warn!(%peer, left_out, "iscsi: too many connections"));
-                            continue;
-                        };
-                        let (targets, stopped, quiet) = (Arc::clone(&targets), stopped.clone(), Arc::clone(quiet));
-                        connections.spawn(async move {
-                            match connection(stream, peer, targets, stopped, until_login).await {
-                                Ok(()) | Err(Ended::Closed | Ended::Expelled) => {}
-                                // iscsiadm ends discoveries like this; a host that died does, too.
-                                Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-                                    quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
-                                }
-                                Err(error) => quiet.say(|left_out| {
-                                    tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
-                                }),
+                        let place = match crowd.enter(peer.ip().into()) {
+                            Ok(place) => place,
+                            Err(full) => {
+                                refusals.say(|left_out| {
+                                    tracing::warn!(%peer, why = %full, left_out, "iscsi: connection refused");
+                                });
+                                continue;
                             }
-                            drop(stays);
+                        };
+                        let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
+                        connections.spawn(async move {
+                            let ended = connection(stream, peer, Arc::clone(&targets), stopped, &place).await;
+                            report(&targets.doors, peer, ended);
                         });
                     }
                     Some(_) = connections.join_next() => {}
@@ -140,6 +133,23 @@ async fn accept(listener: &TcpListener) -> (&TcpListener, io::Result<(TcpStream,
     (listener, listener.accept().await)
 }
 
+/// Says how a connection ended.
+fn report(doors: &Doors, peer: SocketAddr, ended: Result<(), Ended>) {
+    match ended {
+        Ok(()) | Err(Ended::Closed | Ended::Expelled) => {}
+        Err(error @ Ended::Ousted) => doors.refusals.say(|left_out| {
+            tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
+        }),
+        // iscsiadm ends discoveries like this; a host that died does, too.
+        Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+            doors.quiet.say(|left_out| tracing::info!(%peer, left_out, "iscsi: reset by the initiator"));
+        }
+        Err(error) => doors.quiet.say(|left_out| {
+            tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
+        }),
+    }
+}
+
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
@@ -153,6 +163,8 @@ enum Ended {
     Refused(Status, String),
     #[error("not logged in within the time allowed")]
     LoginTimeout,
+    #[error("not logged in to a target, and others need its place")]
+    Ousted,
     #[error("no sign of life")]
     Silent,
     /// Told to end, by those who watch the gate: they have said why.
@@ -165,22 +177,35 @@ async fn connection(
     peer: SocketAddr,
     targets: Arc<Targets>,
     mut stopped: watch::Receiver<bool>,
-    until_login: impl Send,
+    place: &block::Place,
 ) -> Result<(), Ended> {
     stream.set_nodelay(true)?;
     let local = stream.local_addr()?;
     let limit = targets.config().login_timeout;
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
-    let login = timeout(limit, log_in(&mut stream, &mut buffer, &targets, &stopped, (local, peer)));
+    let login = timeout(limit, async {
+        let login = tokio::select! {
+            () = place.ousted() => Err(Ended::Ousted),
+            done = log_in(&mut stream, &mut buffer, &targets, &stopped, (local, peer)) => done,
+        };
+        let (login, outbox) = login?;
+        // It has proven what it had to: what it waits for from here on is the end of its old session.
+        if login.target().is_some() && !place.settle() {
+            return Err(Ended::Ousted);
+        }
+        let claimed = claim(&login, &targets, (local, peer)).await?;
+        Ok((login, outbox, claimed))
+    });
     // The claim is declared first, so that it is given up last: when it goes, nothing of this session is left.
     let mut claim;
+    let is_stranger;
     let mut driver = {
-        let (session, claimed) = login.await.map_err(|_| Ended::LoginTimeout)??;
+        let (login, mut outbox, (claimed, counters)) = login.await.map_err(|_| Ended::LoginTimeout)??;
         claim = claimed;
-        drop(until_login);
-        let LoggedIn { login, mut outbox, counters, initiator } = session;
+        is_stranger = login.target().is_none();
         let accepted =
             login.finish(claim.tsih, &mut outbox).ok_or(Fatal::Protocol("login without a name"))?;
+        let initiator = accepted.key.initiator.clone();
         let mut session = Session::new(accepted, Arc::clone(&targets), local, outbox);
         session.count_in(counters);
         let welcome = &targets.doors.welcome;
@@ -190,19 +215,18 @@ async fn connection(
         let silence = Silence::new(targets.config().ping_after);
         Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence }
     };
-    let result = driver.serve(&targets, &mut claim, &mut stopped).await;
+    let ousted = async {
+        match is_stranger {
+            true => place.ousted().await,
+            false => std::future::pending().await,
+        }
+    };
+    let result = driver.serve(&targets, &mut claim, &mut stopped, ousted).await;
     // Writes that run must have ended before another session of this name may start.
     while driver.jobs.next().await.is_some() {}
     drop(driver);
     drop(claim);
     result
-}
-
-struct LoggedIn {
-    login: Login,
-    outbox: Outbox,
-    counters: Arc<Counters>,
-    initiator: String,
 }
 
 async fn log_in(
@@ -211,7 +235,7 @@ async fn log_in(
     targets: &Arc<Targets>,
     stopped: &watch::Receiver<bool>,
     (local, peer): (SocketAddr, SocketAddr),
-) -> Result<(LoggedIn, Claim), Ended> {
+) -> Result<(Login, Outbox), Ended> {
     let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
     let mut login = Login::new(local, peer);
     let mut outbox = Outbox::default();
@@ -233,27 +257,7 @@ async fn log_in(
             login.handle(&header, data, targets, &mut outbox)?
         };
         if let Step::Accepted = step {
-            let mut key = login.key().ok_or(Fatal::Protocol("login without a name"))?;
-            if login.target().is_none() {
-                // Hosts run discoveries side by side under one ISID: these never replace each other.
-                key.target = peer.to_string();
-            }
-            let counters = Arc::<Counters>::default();
-            let target = login.target().map(|target| target.iqn().to_owned()).unwrap_or_default();
-            let initiator = key.initiator.clone();
-            let info = SessionInfo {
-                initiator: initiator.clone(),
-                peer,
-                target,
-                portal: Portal { address: local, group: key.group },
-                isid: key.isid,
-                since: Instant::now(),
-                user: login.proven().map(|auth| auth.user().to_owned()),
-                proven: login.proven().cloned(),
-                counters: Arc::clone(&counters),
-            };
-            let claim = targets.claim(key, info).await;
-            return Ok((LoggedIn { login, outbox, counters, initiator }, claim));
+            return Ok((login, outbox));
         }
         poll_fn(|cx| write(stream, &mut outbox, cx)).await?;
         if let Step::Refused(status) = step {
@@ -264,6 +268,32 @@ async fn log_in(
             return Err(Ended::Refused(status, why));
         }
     }
+}
+
+/// Takes the session's place in the registry, as soon as it is free.
+async fn claim(
+    login: &Login,
+    targets: &Arc<Targets>,
+    (local, peer): (SocketAddr, SocketAddr),
+) -> Result<(Claim, Arc<Counters>), Ended> {
+    let mut key = login.key().ok_or(Fatal::Protocol("login without a name"))?;
+    if login.target().is_none() {
+        // Hosts run discoveries side by side under one ISID: these never replace each other.
+        key.target = peer.to_string();
+    }
+    let counters = Arc::<Counters>::default();
+    let info = SessionInfo {
+        initiator: key.initiator.clone(),
+        peer,
+        target: login.target().map(|target| target.iqn().to_owned()).unwrap_or_default(),
+        portal: Portal { address: local, group: key.group },
+        isid: key.isid,
+        since: Instant::now(),
+        user: login.proven().map(|auth| auth.user().to_owned()),
+        proven: login.proven().cloned(),
+        counters: Arc::clone(&counters),
+    };
+    Ok((targets.claim(key, info).await, counters))
 }
 
 /// Writes until the outbox is empty.
@@ -297,8 +327,10 @@ impl Driver {
         targets: &Targets,
         claim: &mut Claim,
         stopped: &mut watch::Receiver<bool>,
+        ousted: impl Future<Output = ()> + Send,
     ) -> Result<(), Ended> {
         let config = targets.config();
+        let mut ousted = pin!(ousted);
         let mut due = pin!(sleep_until(self.silence.due()));
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
@@ -317,6 +349,7 @@ impl Driver {
                     return self.flush().await;
                 }
                 () = &mut expelled => return Err(Ended::Expelled),
+                () = &mut ousted => return Err(Ended::Ousted),
                 () = &mut stop => break,
                 () = changed(&mut luns) => self.session.announce_luns(),
                 () = &mut due => {

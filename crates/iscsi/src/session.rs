@@ -143,7 +143,8 @@ impl Session {
         let Accepted { key, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
             accepted;
         let gate = &targets.config().gate;
-        let client = Client::new(Some(peer.ip()), format!("{} at {peer}", key.initiator.escape_debug()));
+        let host = block::host_of(peer.ip());
+        let client = Client::new(Some(host), format!("{} at {peer}", key.initiator.escape_debug()));
         let coming = Member::of(Arc::clone(gate), &client);
         let going = Member::of(Arc::clone(gate), &client);
         let initiator = key.initiator.clone();

@@ -19,17 +19,13 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Quiet};
+use block::{BlockVolume, Crowd, Places, Quiet};
 use memory::Gate;
 use scsi::{LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
-use tokio::{
-    sync::{Semaphore, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     access::{Access, Auth},
-    crowd::Crowd,
     iqn,
     tally::Tallies,
 };
@@ -72,9 +68,10 @@ pub struct Config {
     pub discovery: Access,
     /// Connections at most, logged in or not; more are closed at once.
     pub connections_max: usize,
-    /// Connections of one address at most.
+    /// Connections of one address at most, and never more than three of four.
     pub connections_per_peer_max: usize,
-    /// Connections that are not logged in yet at most; half as many of one address.
+    /// Connections that are not logged in, or to discover only, at most; half as many of one address. When more come,
+    /// the oldest are closed.
     pub logins_max: usize,
     /// A connection must be logged in by then.
     pub login_timeout: Duration,
@@ -88,6 +85,13 @@ pub struct Config {
     /// What all sessions may hold together: data of commands under way and answers not yet sent. Other servers may share
     /// it.
     pub gate: Arc<Gate>,
+}
+
+impl Config {
+    fn places(&self) -> Places {
+        let (all, share) = (self.connections_max, self.connections_per_peer_max);
+        Places { all, share, strangers: Some(self.logins_max) }
+    }
 }
 
 impl Default for Config {
@@ -125,15 +129,6 @@ pub enum AddError {
     Lun(u16),
 }
 
-/// Where initiators are sent instead (RFC 7143 §11.13.5, §13.8).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
-    /// The portal to use.
-    pub to: SocketAddr,
-    /// For ever, not for this login only.
-    pub permanent: bool,
-}
-
 /// One target: its logical units, and who may use them.
 pub struct Target {
     iqn: String,
@@ -144,7 +139,6 @@ pub struct Target {
     changes: watch::Sender<u64>,
     access: RwLock<Arc<Access>>,
     groups: RwLock<Option<Vec<u16>>>,
-    redirect: RwLock<Option<Redirect>>,
     removed: AtomicBool,
 }
 
@@ -220,15 +214,6 @@ impl Target {
     /// Who may log in.
     pub fn access(&self) -> Arc<Access> {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Sends initiators elsewhere from their next login on; `None`: no longer.
-    pub fn set_redirect(&self, redirect: Option<Redirect>) {
-        *self.redirect.write().unwrap_or_else(PoisonError::into_inner) = redirect;
-    }
-
-    pub(crate) fn redirect(&self) -> Option<Redirect> {
-        self.redirect.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it may be reached through that portal group.
@@ -354,15 +339,12 @@ struct Registry {
 /// Says of the name of a target that is not there whether it may come.
 type Awaited = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// How many may come in, over all portals.
+/// Who comes in, over all portals, and what is said of it.
 pub(crate) struct Doors {
-    /// Connections.
-    pub(crate) room: Arc<Semaphore>,
-    pub(crate) peers: Crowd,
-    /// Those that are not logged in yet.
-    pub(crate) unknown: Arc<Semaphore>,
-    pub(crate) strangers: Crowd,
-    pub(crate) quiet: Arc<Quiet>,
+    pub(crate) crowd: Crowd,
+    pub(crate) quiet: Quiet,
+    /// Of its own: who floods the door with connections does not drown what is said of those who are in.
+    pub(crate) refusals: Quiet,
     /// For those who come in: many that come and go must not keep a warning from being written.
     pub(crate) welcome: Quiet,
 }
@@ -387,11 +369,9 @@ impl Targets {
     /// No targets yet; logical units are of `service`, whose one port group gets the portal groups for ports.
     pub fn with_service(config: Config, service: Arc<Service>) -> Arc<Self> {
         let doors = Doors {
-            room: Arc::new(Semaphore::new(config.connections_max)),
-            peers: Crowd::default(),
-            unknown: Arc::new(Semaphore::new(config.logins_max)),
-            strangers: Crowd::default(),
-            quiet: Arc::default(),
+            crowd: Crowd::new(config.places()),
+            quiet: Quiet::default(),
+            refusals: Quiet::default(),
             welcome: Quiet::default(),
         };
         let targets = Self {
@@ -507,7 +487,6 @@ impl Targets {
             changes: watch::Sender::new(0),
             access: RwLock::new(Arc::new(offer.access)),
             groups: RwLock::new(offer.groups),
-            redirect: RwLock::default(),
             removed: AtomicBool::new(false),
         });
         registry.targets.insert(iqn, Arc::clone(&target));

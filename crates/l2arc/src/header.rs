@@ -29,6 +29,13 @@ const LABEL: u64 = 256 << 10;
 /// A device whose ring is smaller is not used: it would hold no more than a few blocks.
 const RING_MIN: u64 = 8 << 20;
 
+/// Bytes of a device of `size` bytes up to the labels at its end, which is where its ring ends: what is compared with
+/// [`Config::persist_min`](crate::Config::persist_min).
+#[must_use]
+pub fn reach(size: u64) -> u64 {
+    (size / LABEL * LABEL).saturating_sub(2 * LABEL)
+}
+
 impl Geometry {
     /// The layout of a device of `size` bytes with sectors of `1 << ashift`; devices that end before `persist_min`
     /// remember nothing. `None` if it is too small to be used.
@@ -36,7 +43,7 @@ impl Geometry {
     pub fn of(size: u64, ashift: u32, persist_min: u64) -> Option<Self> {
         let sector = 1u64.checked_shl(ashift).filter(|sector| (512..=65536).contains(sector))?;
         let start = HEADER_OFFSET + sector.max(HEADER_BYTES_MIN as u64);
-        let end = (size / LABEL * LABEL).checked_sub(2 * LABEL)?;
+        let end = reach(size);
         if end.checked_sub(start)? < RING_MIN {
             return None;
         }
@@ -175,6 +182,10 @@ mod tests {
         let large = Geometry::of(1280 << 20, 9, 1 << 30).unwrap();
         assert_eq!((large.start, large.end, large.log_entries), (0x40_0200, 0x4ff8_0000, 79));
         assert_eq!(Geometry::of(64 << 20, 12, 0).unwrap().log_entries, 3);
+        let labels = 512 << 10;
+        assert_eq!((reach(1 << 30), reach((1 << 30) + labels)), ((1 << 30) - labels, 1 << 30));
+        assert_eq!(Geometry::of(1 << 30, 9, 1 << 30).unwrap().log_entries, 0, "too small by its labels");
+        assert_eq!(Geometry::of((1 << 30) + labels, 9, 1 << 30).unwrap().log_entries, 63);
         assert_eq!(Geometry::of(8 << 20, 12, 0), None);
         assert_eq!(Geometry::of(1 << 40, 63, 0), None);
     }

@@ -39,7 +39,7 @@ mod tier;
 use bytes::Bytes;
 
 pub use self::{
-    header::{Geometry, Identity, Mismatch, Refused},
+    header::{Geometry, Identity, Mismatch, Refused, reach},
     index::{Full, Hash, Index, Place},
     rebuild::{Recovered, Stopped},
     settings::SettingError,
@@ -118,7 +118,7 @@ pub struct Config {
     pub trim_ahead: u64,
     /// `l2arc_rebuild_enabled`: what a device remembers is used.
     pub rebuild: bool,
-    /// `l2arc_rebuild_blocks_min_l2size`: devices smaller than this remember nothing. A device whose header disagrees is
+    /// `l2arc_rebuild_blocks_min_l2size`: devices that are smaller without the labels at their end remember nothing. A device whose header disagrees is
     /// begun afresh. Takes effect when a device is opened.
     pub persist_min: u64,
     /// Only blocks that leave memory for the second time are written to devices that are full.

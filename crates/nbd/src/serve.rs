@@ -28,7 +28,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Crowd, Extent, Peer, Place, Quiet, Segments, VolumeError, VolumeFuture};
+use block::{
+    BlockVolume, Crowd, Extent, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture, host_of,
+};
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
 use tokio::{
@@ -94,9 +96,8 @@ pub struct ServeLimits {
 }
 
 impl ServeLimits {
-    /// What one peer may have, also where few connections can be had: a part is left for the others.
-    fn share(&self) -> usize {
-        self.per_peer.min(self.connections.saturating_sub(self.connections / 4))
+    fn places(&self) -> Places {
+        Places { all: self.connections, share: self.per_peer, strangers: None }
     }
 }
 
@@ -158,7 +159,7 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 exports,
-                crowd: Crowd::new(limits.connections, limits.share()),
+                crowd: Crowd::new(limits.places()),
                 limits,
                 tls,
                 connections: Mutex::default(),
@@ -339,8 +340,8 @@ where
     let exports = Arc::clone(&shared.exports);
     let mut session = Session::new(exports, shared.limits.session, Arc::clone(&shared.limits.gate));
     let peer = guard.connection.peer.as_str();
-    let client =
-        Client::new(peer.parse().ok().map(|peer: SocketAddr| peer.ip()), format!("nbd client {peer}"));
+    let host = peer.parse().ok().map(|peer: SocketAddr| host_of(peer.ip()));
+    let client = Client::new(host, format!("nbd client {peer}"));
     session.known_as(&client);
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);

@@ -10,6 +10,7 @@
 use std::{
     collections::VecDeque,
     fmt,
+    hash::{DefaultHasher, Hash, Hasher as _},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
@@ -34,7 +35,7 @@ pub(crate) mod limit {
 }
 
 /// Who a nexus is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId {
     /// Initiator port name: `iqn…,i,0x00023d000001`.
     pub initiator: Arc<str>,
@@ -46,6 +47,40 @@ impl NexusId {
     /// The initiator's name without its ISID.
     pub fn initiator_name(&self) -> &str {
         self.initiator.split_once(",i,").map_or(&*self.initiator, |(name, _)| name)
+    }
+}
+
+/// Which nexuses a logical unit has had since it came up: one that begins again had been lost (SAM-5 §6.3.4), however its
+/// session ended (RFC 7143 §6.3.5.1: by a logout as well), and its initiator is told so.
+///
+/// Names come from strangers, so only the last [`SEEN_MAX`] are known, by a hash. Should two ever have the same one, or a name
+/// be forgotten, a host is told of the other event, and does the same: to clear what it believed of the disk.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(VecDeque<u64>);
+
+/// 32 KiB of hashes: twice the sessions that a server has at a time by default.
+const SEEN_MAX: usize = 4096;
+
+impl Seen {
+    /// What a nexus is told that begins now.
+    pub(crate) fn greeting(&mut self, id: &NexusId) -> Sense {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let hash = hasher.finish();
+        let before = self.0.iter().position(|seen| *seen == hash);
+        match before {
+            // Who comes back is forgotten last.
+            Some(at) => drop(self.0.remove(at)),
+            None if self.0.len() >= SEEN_MAX => drop(self.0.pop_front()),
+            None => {}
+        }
+        self.0.push_back(hash);
+        if before.is_some() { Sense::NEXUS_LOSS } else { Sense::POWER_ON }
+    }
+
+    /// As after power on.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -76,7 +111,8 @@ impl fmt::Debug for Nexus {
 }
 
 impl Nexus {
-    pub(crate) fn new(id: NexusId, neighbours: Option<Arc<dyn Neighbours>>) -> Self {
+    /// A nexus that is told `first` before anything else.
+    pub(crate) fn new(id: NexusId, neighbours: Option<Arc<dyn Neighbours>>, first: Sense) -> Self {
         let nexus = Self {
             id,
             pending: AtomicBool::new(false),
@@ -85,7 +121,7 @@ impl Nexus {
             queue: Mutex::default(),
             neighbours,
         };
-        nexus.raise(Sense::POWER_ON);
+        nexus.raise(first);
         nexus
     }
 
@@ -155,5 +191,32 @@ impl Nexus {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.retain(|waiting| *waiting != attention);
         self.pending.store(!queue.is_empty(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_without_end_take_no_memory_without_end_and_who_comes_back_is_remembered() {
+        let id = |number: usize| NexusId { initiator: format!("iqn.t,i,{number}").into(), port: 1 };
+        let mut seen = Seen::default();
+        assert_eq!(seen.greeting(&id(0)), Sense::POWER_ON);
+        assert_eq!(seen.greeting(&id(1)), Sense::POWER_ON);
+        for number in 2..=SEEN_MAX {
+            assert_eq!(seen.greeting(&id(0)), Sense::NEXUS_LOSS);
+            assert_eq!(seen.greeting(&id(number)), Sense::POWER_ON);
+        }
+        assert_eq!(seen.0.len(), SEEN_MAX);
+        assert_eq!(seen.greeting(&id(1)), Sense::POWER_ON, "the oldest is forgotten");
+        assert_eq!(
+            seen.greeting(&NexusId { port: 2, ..id(0) }),
+            Sense::POWER_ON,
+            "at another port it is another"
+        );
+        assert_eq!(seen.greeting(&id(0)), Sense::NEXUS_LOSS);
+        seen.clear();
+        assert_eq!(seen.greeting(&id(0)), Sense::POWER_ON);
     }
 }

@@ -47,6 +47,14 @@ impl LogicalUnit {
         stable
     }
 
+    /// The threshold for room is another one because somebody chose so: every nexus is told that a mode page (1Ch/02h) says
+    /// something else, if there is that page.
+    pub fn threshold_chosen(&self) {
+        if self.volume.space().is_some() {
+            self.shared().raise(Sense::MODE_CHANGED, |_| true);
+        }
+    }
+
     /// Mode parameters that nobody changed.
     pub(crate) fn defaults(&self) -> mode::Params {
         mode::Params::new(!self.cache_off.load(Ordering::Acquire))

@@ -119,12 +119,14 @@ impl Sense {
     pub const INVALID_RELEASE: Self = Self::new(0x5, 0x26, 0x04);
     /// No room for another registration.
     pub const NO_REGISTRATION_RESOURCES: Self = Self::new(0x5, 0x55, 0x04);
-    /// New nexus.
+    /// New nexus, never seen before.
     pub const POWER_ON: Self = Self::new(0x6, 0x29, 0x00);
     /// Target reset by a task management function.
     pub const BUS_RESET: Self = Self::new(0x6, 0x29, 0x02);
     /// Logical unit reset by another nexus.
     pub const DEVICE_RESET: Self = Self::new(0x6, 0x29, 0x03);
+    /// A nexus that is back after its session had ended.
+    pub const NEXUS_LOSS: Self = Self::new(0x6, 0x29, 0x07);
     /// Mode parameters changed, by another nexus or an operator.
     pub const MODE_CHANGED: Self = Self::new(0x6, 0x2a, 0x01);
     /// A preempt or clear took the reservation away.

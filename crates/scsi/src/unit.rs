@@ -16,7 +16,7 @@ use crate::{
     identity::{Naa, PORT_GROUP, naa, serial},
     inquiry::{self, Limits},
     log, mode,
-    nexus::{Neighbours, Nexus, NexusId, limit},
+    nexus::{Neighbours, Nexus, NexusId, Seen, limit},
     opcodes, pieces,
     reserve::{self, Class, Kept},
     room::Room,
@@ -162,6 +162,7 @@ pub(crate) struct Shared {
     /// Who holds the unit by RESERVE(6).
     pub(crate) reserve6: Option<NexusId>,
     nexuses: Vec<Weak<Nexus>>,
+    seen: Seen,
 }
 
 impl Shared {
@@ -217,6 +218,7 @@ impl LogicalUnit {
                 reservations: reserve::Reservations::restore(kept.as_deref()),
                 reserve6: None,
                 nexuses: Vec::new(),
+                seen: Seen::default(),
             }),
             keeper,
             kept: tokio::sync::Mutex::new(Kept::new(kept)),
@@ -252,7 +254,8 @@ impl LogicalUnit {
         self.shared().reservations.unreadable()
     }
 
-    /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never.
+    /// Initiators are warned once each time the room for the volume falls below this many bytes; 0: never. It may follow
+    /// what the volume holds: nobody is told that it moved.
     pub fn set_threshold(&self, available: u64) {
         self.room.set_threshold(available);
         self.announce();
@@ -266,8 +269,9 @@ impl LogicalUnit {
 
     /// A nexus begins. `neighbours` are the units that it may name in copies.
     pub fn attach_at(&self, id: NexusId, neighbours: Option<Arc<dyn Neighbours>>) -> Arc<Nexus> {
-        let nexus = Arc::new(Nexus::new(id, neighbours));
         let mut shared = self.shared();
+        let greeting = shared.seen.greeting(&id);
+        let nexus = Arc::new(Nexus::new(id, neighbours, greeting));
         shared.nexuses.retain(|other| other.strong_count() > 0);
         shared.nexuses.push(Arc::downgrade(&nexus));
         nexus.limit(self.limits_of(&shared, nexus.id()));
@@ -294,6 +298,9 @@ impl LogicalUnit {
             shared.reserve6 = None;
             self.set_mode(&mut shared, self.defaults());
             shared.nexuses().for_each(|nexus| nexus.clear());
+            if attention == Sense::POWER_ON {
+                shared.seen.clear();
+            }
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
         }

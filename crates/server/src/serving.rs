@@ -365,7 +365,7 @@ impl Serving {
             plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
         let geometry = volume.geometry();
         let (write_cache, threshold) = (plan.write_cache, plan.threshold);
-        let unit = {
+        let (unit, is_chosen) = {
             let mut entries = self.entries.lock();
             let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry {
                 served: nothing_of(dataset),
@@ -376,13 +376,17 @@ impl Serving {
             });
             (entry.served.size, entry.served.block) = (geometry.size, geometry.block);
             entry.opened = Some((Arc::clone(&volume), live));
+            let is_chosen = entry.plan.threshold != threshold;
             entry.plan = plan;
             entry.served.refused = self.admit(entry, name, volume, target).err();
-            entry.disk.as_ref().map(|disk| Arc::clone(&disk.unit))
+            (entry.disk.as_ref().map(|disk| Arc::clone(&disk.unit)), is_chosen)
         };
         let unit = unit?;
         unit.announce();
         lookout::warn_below(&unit, threshold);
+        if is_chosen {
+            unit.threshold_chosen();
+        }
         let switched = unit.set_write_cache(write_cache).await;
         let unstable = |error| {
             format!(

@@ -284,16 +284,20 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
     assert_eq!(hosts[1].write(0, 7), CONFLICT);
     news(&mut hosts);
 
-    let (caching, inquiry) = ((0x2a, 0x01), (0x3f, 0x03));
+    let (mode, inquiry) = ((0x2a, 0x01), (0x3f, 0x03));
     let mut nbd_lives = true;
     for (line, told) in [
-        ("share set write-cache=off tank/a", vec![caching]),
+        ("share set write-cache=off tank/a", vec![mode]),
         ("share set write-cache=off tank/a", vec![]),
+        ("share set thin-threshold=1M tank/a", vec![mode]),
         ("share set thin-threshold=1M tank/a", vec![]),
-        ("share set write-cache= thin-threshold=none tank/a", vec![caching]),
-        ("share set write-cache=off tank", vec![caching]),
-        ("zfs set readonly=on tank/a", vec![caching, inquiry]),
-        ("zfs set readonly=off tank/a", vec![caching, inquiry]),
+        ("share set thin-threshold=none tank", vec![]),
+        ("share set thin-threshold= tank/a", vec![mode]),
+        ("share set write-cache= thin-threshold=1M tank/a", vec![mode]),
+        ("share set thin-threshold=none tank/a", vec![mode]),
+        ("share set write-cache=off tank", vec![mode]),
+        ("zfs set readonly=on tank/a", vec![mode, inquiry]),
+        ("zfs set readonly=off tank/a", vec![mode, inquiry]),
         ("zfs set volsize=16M tank/a", vec![(0x2a, 0x09)]),
         ("zfs set sync=always tank/a", vec![]),
         ("zfs set compression=off tank/a", vec![]),

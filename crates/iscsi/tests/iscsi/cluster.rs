@@ -6,7 +6,7 @@ use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 use block::{BlockVolume, MemVolume};
 use bytes::BytesMut;
 use iscsi::{
-    Access, Auth, Config, Offer, Portal, Redirect, Targets,
+    Access, Auth, Config, Offer, Portal, Targets,
     inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Frame, Framing, Header, NO_TAG, Outbox, op},
@@ -297,6 +297,27 @@ fn clearing_and_resetting_reach_the_commands_of_others_and_of_that_disk_only() {
 }
 
 #[test]
+fn a_host_that_comes_back_is_told_that_its_nexus_was_lost() {
+    let targets = cluster(&[0]);
+    let told = |name: &str| Host::log_in(&targets, name).settle(0);
+    assert_eq!(told("iqn.one"), [(0x29, 0)], "never seen before");
+    assert_eq!(told("iqn.one"), [(0x29, 7)], "its connection went away");
+    assert_eq!(told("iqn.two"), [(0x29, 0)], "another host");
+    let mut host = Host::log_in(&targets, "iqn.one");
+    let target = targets.list().remove(0);
+    target.add_lun(1, disk("tank/1"), 512).unwrap();
+    assert_eq!(host.settle(0), [(0x29, 7), (0x3f, 0x0e)]);
+    assert_eq!(host.settle(1), [(0x29, 0)], "a disk that has just come up");
+    drop(host);
+    let mut host = Host::log_in(&targets, "iqn.one");
+    assert_eq!((host.settle(0), host.settle(1)), (vec![(0x29, 7)], vec![(0x29, 7)]));
+    // TARGET COLD RESET is as good as power on.
+    assert_eq!(host.manage(7, 0, NO_TAG).0[2], 0);
+    drop(host);
+    assert_eq!(told("iqn.one"), [(0x29, 0)]);
+}
+
+#[test]
 fn a_registration_is_of_one_port_of_one_host_and_outlives_its_session() {
     let config = Config {
         portals: vec![
@@ -385,11 +406,6 @@ fn portals_and_targets_are_listed_to_those_who_may_use_them() {
     assert_eq!(enter("192.0.2.10:3260", "iqn.t:hidden").0, (2, 2), "not for this one");
     targets.remove("iqn.t:hidden");
     assert_eq!(enter("192.0.2.10:3260", "iqn.t:hidden").0, (2, 4), "removed");
-    let all = targets.list().remove(0);
-    all.set_redirect(Some(Redirect { to: address("198.51.100.1:3260"), permanent: false }));
-    let mut moved = Entering::new("192.0.2.10:3260", "192.0.2.1:1000");
-    moved.say(&targets, 0x87, "InitiatorName=iqn.one|TargetName=iqn.t:all|");
-    assert_eq!((moved.status, moved.value("TargetAddress")), ((1, 1), Some("198.51.100.1:3260".into())));
 }
 
 fn secured() -> Arc<Targets> {

@@ -3,6 +3,8 @@
 
 mod clients;
 mod cluster;
+mod crowds;
 mod protocol;
 mod server;
 mod strangers;
+mod support;

@@ -5,82 +5,11 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use block::MemVolume;
 use iscsi::{
     Config, Server, Targets,
-    pdu::{Header, Outbox, op},
+    pdu::{Header, op},
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    sync::oneshot,
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::oneshot, time::timeout};
 
-const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
-
-struct Served {
-    targets: Arc<Targets>,
-    address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    server: JoinHandle<()>,
-}
-
-async fn serve(config: Config) -> Served {
-    let targets = Targets::new(config);
-    targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
-    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
-    let server = Server::bind(Arc::clone(&targets), &[any]).await.unwrap();
-    let address = server.local_addrs().unwrap()[0];
-    let (stop, stopped) = oneshot::channel();
-    let server = tokio::spawn(server.run(async { drop(stopped.await) }));
-    Served { targets, address, stop, server }
-}
-
-fn quick() -> Config {
-    Config {
-        login_timeout: Duration::from_millis(200),
-        logout_wait: Duration::from_millis(300),
-        ..Config::default()
-    }
-}
-
-async fn send(stream: &mut TcpStream, header: Header, data: &[u8]) {
-    let mut out = Outbox::default();
-    out.push(header, data);
-    stream.write_all(&out.drain()).await.unwrap();
-}
-
-/// The next PDU; `None` once the server has closed.
-async fn receive(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
-    let read = async {
-        let mut head = [0; 48];
-        stream.read_exact(&mut head).await.ok()?;
-        let len = u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize;
-        let mut data = vec![0; len.next_multiple_of(4)];
-        stream.read_exact(&mut data).await.ok()?;
-        data.truncate(len);
-        Some((Header(head), data))
-    };
-    timeout(Duration::from_secs(5), read).await.expect("an answer or the end within 5 s")
-}
-
-async fn log_in(address: SocketAddr, isid: u8) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut h = Header::new(op::LOGIN | 0x40);
-    (h.0[1], h.0[8], h.0[13]) = (0x87, 0x80, isid);
-    h.set(24, 1);
-    send(&mut stream, h, format!("InitiatorName=iqn.test\0TargetName={NAME}\0").as_bytes()).await;
-    let (reply, _) = receive(&mut stream).await.unwrap();
-    assert_eq!((reply.opcode(), reply.0[1], reply.0[36]), (op::LOGIN_RESPONSE, 0x87, 0));
-    assert_ne!([reply.0[14], reply.0[15]], [0, 0], "the session has a handle");
-    stream
-}
-
-async fn test_unit_ready(stream: &mut TcpStream, cmd_sn: u32) -> Option<u8> {
-    let mut h = Header::new(op::COMMAND);
-    h.set(16, cmd_sn).set(24, cmd_sn);
-    send(stream, h, &[]).await;
-    receive(stream).await.map(|(h, _)| h.0[3])
-}
+use crate::support::{NAME, log_in, quick, receive, send, serve, test_unit_ready};
 
 #[tokio::test]
 async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {

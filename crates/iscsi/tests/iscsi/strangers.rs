@@ -9,38 +9,19 @@
 #[path = "../../../../fuzz/protocols.rs"]
 mod protocols;
 
+use fixtures::dice::{self, Dice};
+
 /// Inputs for each body without `MILLPOND_FUZZ_ITERATIONS`.
 const SHORT_DOSE: u64 = 3000;
 
-/// A small generator of its own: the same inputs on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.roll() % n as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// A number that is often small, and sometimes at an edge.
-    fn number(&mut self) -> u32 {
-        match self.below(8) {
-            0 => u32::MAX,
-            1 => 0x8000_0000,
-            2 => 2048,
-            3 => self.roll() as u32,
-            _ => self.below(40) as u32,
-        }
+/// A number that is often small, and sometimes at an edge.
+fn number(dice: &mut Dice) -> u32 {
+    match dice.below(8) {
+        0 => u32::MAX,
+        1 => 0x8000_0000,
+        2 => 2048,
+        3 => dice.roll() as u32,
+        _ => dice.below(40) as u32,
     }
 }
 
@@ -54,7 +35,7 @@ fn cdb(dice: &mut Dice) -> [u8; 16] {
     cdb[0] = if dice.below(20) == 0 { dice.roll() as u8 } else { dice.pick(&OPCODES) };
     cdb[1] = dice.pick(&[0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0x10, 0x10, 0x11, 0x12, 0x1c]);
     for at in (2..14).step_by(4) {
-        let bytes = if dice.below(3) == 0 { dice.number() } else { dice.below(30) as u32 }.to_be_bytes();
+        let bytes = if dice.below(3) == 0 { number(dice) } else { dice.below(30) as u32 }.to_be_bytes();
         cdb[at..at + 4].copy_from_slice(&bytes);
     }
     cdb
@@ -160,8 +141,8 @@ fn iscsi_session(dice: &mut Dice) -> Vec<u8> {
         );
         pdu[9] = dice.pick(&[0, 0, 0, 3, 1]);
         pdu[16..20].copy_from_slice(&(dice.below(12) as u32).to_be_bytes());
-        pdu[20..24].copy_from_slice(&if dice.below(2) == 0 { u32::MAX } else { dice.number() }.to_be_bytes());
-        let sn = if dice.below(12) == 0 { dice.number() } else { cmd_sn };
+        pdu[20..24].copy_from_slice(&if dice.below(2) == 0 { u32::MAX } else { number(dice) }.to_be_bytes());
+        let sn = if dice.below(12) == 0 { number(dice) } else { cmd_sn };
         pdu[24..28].copy_from_slice(&sn.to_be_bytes());
         if opcode == 0x01 {
             pdu[20..24].copy_from_slice(&(data.len() as u32).to_be_bytes());
@@ -179,27 +160,5 @@ fn iscsi_session(dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn no_stranger_breaks_a_protocol_core() {
-    let asked = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let (start, dose) =
-        (asked("MILLPOND_FUZZ_SEED").unwrap_or(1), asked("MILLPOND_FUZZ_ITERATIONS").unwrap_or(SHORT_DOSE));
-    let makers: [fn(&mut Dice) -> Vec<u8>; 3] = [scsi_commands, iscsi_login, iscsi_session];
-    for seed in start..start + dose {
-        for ((name, body), make) in protocols::TARGETS.iter().zip(makers) {
-            let mut dice = Dice(seed);
-            let mut input = make(&mut dice);
-            // Now and then a byte is another one, or the end is missing.
-            if !input.is_empty() && dice.below(3) == 0 {
-                let at = dice.below(input.len());
-                input[at] = dice.roll() as u8;
-            }
-            if dice.below(10) == 0 {
-                input.truncate(dice.below(input.len() + 1));
-            }
-            let result = std::panic::catch_unwind(|| body(&input));
-            assert!(
-                result.is_ok(),
-                "{name}: replay with MILLPOND_FUZZ_SEED={seed} MILLPOND_FUZZ_ITERATIONS=1"
-            );
-        }
-    }
+    dice::throw(protocols::TARGETS, &[scsi_commands, iscsi_login, iscsi_session], SHORT_DOSE);
 }

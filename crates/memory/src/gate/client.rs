@@ -22,12 +22,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// One from that address; without one (a socket of this machine) it has no share with anybody. `name` is for people.
+    /// One of the host at that address; without one (a socket of this machine) it has no share with anybody. What counts
+    /// as one host is for the caller to say (`block::host_of`). `name` is for people.
     #[must_use]
     pub fn new(peer: Option<IpAddr>, name: impl Into<String>) -> Arc<Self> {
         Arc::new(Self {
-            // One host is one address, however it is written.
-            peer: peer.map(|peer| peer.to_canonical()),
+            peer,
             name: name.into(),
             is_aside: AtomicBool::new(false),
             is_heavy: AtomicBool::new(false),
@@ -36,7 +36,7 @@ impl Client {
         })
     }
 
-    /// Where it comes from.
+    /// Which host it is of.
     #[must_use]
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer

@@ -7,34 +7,10 @@
 #[path = "../../../../fuzz/nbd.rs"]
 mod bodies;
 
+use fixtures::dice::{self, Dice};
+
 /// Inputs for each body without `MILLPOND_FUZZ_ITERATIONS`.
 const SHORT_DOSE: u64 = 3000;
-
-/// A small generator of its own: the same inputs on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.roll() % n as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// One time in `n`.
-    fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text].concat()
@@ -142,29 +118,5 @@ fn session(dice: &mut Dice) -> Vec<u8> {
 
 #[test]
 fn no_stranger_breaks_the_protocol_core() {
-    let asked = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let (start, dose) =
-        (asked("MILLPOND_FUZZ_SEED").unwrap_or(1), asked("MILLPOND_FUZZ_ITERATIONS").unwrap_or(SHORT_DOSE));
-    let makers: [fn(&mut Dice) -> Vec<u8>; 2] = [handshake, session];
-    for seed in start..start + dose {
-        for ((name, body), make) in bodies::TARGETS.iter().zip(makers) {
-            let mut dice = Dice(seed);
-            let mut input = make(&mut dice);
-            // Now and then some bytes are others, or the end is missing.
-            if dice.once_in(3) {
-                for _ in 0..=dice.below(4) {
-                    let at = dice.below(input.len());
-                    input[at] = dice.roll() as u8;
-                }
-            }
-            if dice.once_in(10) {
-                input.truncate(dice.below(input.len() + 1));
-            }
-            let result = std::panic::catch_unwind(|| body(&input));
-            assert!(
-                result.is_ok(),
-                "{name}: replay with MILLPOND_FUZZ_SEED={seed} MILLPOND_FUZZ_ITERATIONS=1"
-            );
-        }
-    }
+    dice::throw(bodies::TARGETS, &[handshake, session], SHORT_DOSE);
 }

@@ -597,6 +597,25 @@ fn falling_below_the_threshold_is_told_once() {
 }
 
 #[test]
+fn a_threshold_that_was_chosen_is_told_to_all_and_one_that_follows_the_volume_to_nobody() {
+    let lab = Lab::new();
+    let disk = lab.shared_disk("tank/thin");
+    let hosts = [lab.attach(&disk, "iqn.node1"), lab.attach(&disk, "iqn.node2")];
+    disk.unit.threshold_chosen();
+    hosts.iter().for_each(|host| drop(disk.good(host, &[0], &[])));
+    // It has room that can run short, and a page that says so.
+    disk.volume.set_space(Space { used: 1 << 20, available: 100 << 20 });
+    disk.unit.set_threshold(50 << 20);
+    hosts.iter().for_each(|host| drop(disk.good(host, &[0], &[])));
+    disk.unit.set_threshold(20 << 20);
+    disk.unit.threshold_chosen();
+    for host in &hosts {
+        assert_eq!(disk.sense(host, &[0], &[]), (6, 0x2a, 1));
+        disk.good(host, &[0], &[]);
+    }
+}
+
+#[test]
 fn orwrite_adds_bits() {
     let lab = Lab::new();
     let disk = lab.shared_disk("tank/a");

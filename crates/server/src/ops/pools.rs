@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use disk::Disk;
 use engine::{
-    create::{self, CreateOptions, Plan, Removal},
+    create::{self, CreateOptions, Plan, PlannedLeaf, Removal},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     mos::features as counts,
@@ -159,15 +159,25 @@ fn about_caches(plan: &Plan, blocks: &BTreeSet<u64>, config: &TierConfig) -> Vec
             second::BLOCK_NEEDS,
             full.join(", ")
         ));
-        if !second::remembers(leaf.facts.bytes, SECTOR_SHIFT, config) {
-            lines.push(format!(
-                "cache device {}: it is smaller than {}, so what it holds is forgotten when the pool is opened again",
-                leaf.path,
-                human(config.persist_min)
-            ));
-        }
+        lines.extend(what_is_forgotten(leaf, config));
     }
     lines
+}
+
+/// That a cache device is too small to remember what it holds, if it is.
+fn what_is_forgotten(leaf: &PlannedLeaf, config: &TierConfig) -> Option<String> {
+    if second::remembers(leaf.facts.bytes, SECTOR_SHIFT, config) {
+        return None;
+    }
+    // Exact: `human` makes 1024M of the 1023.5M that there are of 1G.
+    let reach = second::reach(leaf.facts.bytes) as f64 / f64::from(1 << 20);
+    Some(format!(
+        "cache device {}: of its {}, {reach}M lie before the labels at its end, which is less than {}, so what it holds is \
+         forgotten when the pool is opened again",
+        leaf.path,
+        human(leaf.facts.bytes),
+        human(config.persist_min)
+    ))
 }
 
 /// The same behind something else.
@@ -595,4 +605,25 @@ pub(crate) async fn history(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let held: Arc<Held> = cx.host.readable(pool_of(name)).await.map_err(|error| error.of_pool(name))?;
     let history = history::read(&held.view()).await.map_err(Failure::new)?;
     Ok(Answer { history, ..Answer::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::create::DeviceFacts;
+
+    use super::*;
+
+    #[test]
+    fn a_cache_device_that_is_too_small_by_its_labels_only_is_told_so() {
+        let said = |bytes| {
+            let facts = DeviceFacts { bytes, block_device: true, logical_sector: 512, physical_sector: 4096 };
+            what_is_forgotten(&PlannedLeaf { path: "/dev/c".to_owned(), facts }, &TierConfig::default())
+        };
+        let line = said(1 << 30).unwrap();
+        assert!(
+            line.contains("of its 1G, 1023.5M lie before the labels at its end, which is less than 1G"),
+            "{line}"
+        );
+        assert_eq!(said((1 << 30) + (512 << 10)), None);
+    }
 }
