@@ -34,7 +34,8 @@ use pool::{
 };
 
 pub use l2arc::{
-    BLOCK_NEEDS, Config, DeviceStatus, L2Stats, Recovered, SettingError, Stopped, memory_needed, reach, remembers,
+    BLOCK_NEEDS, Config, DeviceStatus, L2Stats, Recovered, SettingError, Stopped, memory_needed, reach,
+    remembers,
 };
 
 /// The second tier of one pool.
