@@ -58,8 +58,17 @@ impl Order {
         match self.times.back() {
             Some((last, _)) if age(*last, now) > age(time, now) => self.times.len(),
             Some((last, _)) if *last == time => self.times.len() - 1,
+            // Then where it is if each tick since has its entry.
+            Some((last, _)) if self.is_dense_at(time, age(time, *last)) => {
+                self.times.len() - 1 - age(time, *last) as usize
+            }
             _ => self.times.partition_point(|(known, _)| age(*known, now) > age(time, now)),
         }
+    }
+
+    fn is_dense_at(&self, time: u32, ticks: u32) -> bool {
+        let at = (self.times.len() - 1).checked_sub(ticks as usize);
+        at.is_some_and(|at| self.times[at].0 == time)
     }
 
     /// One more, last used then.
