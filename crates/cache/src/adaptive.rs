@@ -7,10 +7,12 @@
 //! Each cache-full of accesses the miniatures see about a thousand blocks; they cost under 10 ns an access on average
 //! from a hundred thousand blocks on, and less than a megabyte in all. A small cache is sampled whole.
 //!
-//! A change of rules moves nothing: both lists and the ghosts stay, and evictions bring them to their new shares.
+//! A change of rules moves nothing: both lists and the ghosts stay, and evictions bring them to their new shares. What
+//! ARC would hold is known all the time ([`crate::shadow`]): under its rules the cache becomes that again, and under others
+//! it goes no further from it than they have earned ([`crate::ledger`]).
 
 use crate::{
-    judge::Judge,
+    judge::{Judge, Real},
     mini::{Mini, is_sampled},
     policy::{Block, GhostHits, Policy, Slot, Usage},
     queues::Queues,
@@ -47,7 +49,7 @@ impl Adaptive {
     /// The same with other miniatures: of so many blocks to twice as many. Smaller ones cost less and judge less well.
     pub(crate) fn with_minis(capacity: u64, mini_blocks: usize) -> Self {
         Self {
-            queues: Queues::new(capacity, ARC),
+            queues: Queues::shadowed(capacity, ARC),
             minis: RULES.map(|rules| Mini::new(capacity, rules)),
             judge: Judge::default(),
             rate: 0,
@@ -71,22 +73,26 @@ impl Adaptive {
 
     /// Shows an access to the miniatures if it is in the sample.
     #[inline]
-    fn observe(&mut self, tag: u32, size: u32, is_hit: bool) {
+    fn observe(&mut self, tag: u32, size: u32) {
         if is_sampled(tag, self.rate) {
-            self.sample(tag, size, is_hit);
+            self.sample(tag, size);
         }
     }
 
-    fn sample(&mut self, tag: u32, size: u32, is_hit: bool) {
+    fn sample(&mut self, tag: u32, size: u32) {
         let mut hits = 0;
         for (i, mini) in self.minis.iter_mut().enumerate() {
             hits |= u32::from(mini.access(tag, size)) << i;
         }
         let turns = self.inserts as f32 / self.queues.len().max(1) as f32;
-        if self.judge.see(hits, is_hit, self.minis[0].len(), turns) {
+        // A hit of one block in 2^rate stands for as many.
+        let scale = (self.rate as f32).exp2();
+        let ledger = self.queues.ledger();
+        let real = Real { lead: ledger.take() as f32 / scale, owes: ledger.owes(), turns };
+        ledger.promise((self.judge.gain() * scale) as i64);
+        if self.judge.see(hits, real, self.minis[0].len()) {
             self.switches += 1;
-            // Only the miniature ARC knows what ARC would have learned while others ran.
-            self.queues.set_rules(RULES[self.judge.running()], self.minis[0].learned());
+            self.queues.set_rules(RULES[self.judge.running()]);
         }
         if self.rate < RATE_MAX && self.queues.len() >> self.rate > 2 * self.mini_blocks {
             self.rate += 1;
@@ -104,15 +110,16 @@ impl Adaptive {
 impl Policy for Adaptive {
     fn insert(&mut self, block: Block, evicted: &mut dyn FnMut(Slot)) -> Option<Slot> {
         self.inserts += 1;
-        self.observe((block.id >> 32) as u32, block.size, false);
-        self.queues.insert(block, evicted)
+        let slot = self.queues.insert(block, evicted);
+        self.observe((block.id >> 32) as u32, block.size);
+        slot
     }
 
     #[inline]
     fn hit(&mut self, slot: Slot) {
         if let Some((tag, size)) = self.queues.block(slot) {
-            self.observe(tag, size, true);
             self.queues.hit(slot);
+            self.observe(tag, size);
         }
     }
 

@@ -1,139 +1,73 @@
 //! Blocks that were evicted, remembered in 8 bytes each.
 //!
 //! ```text
-//!   bucket = 8 slots = one cache line      slot = 32 bits of the block's identity | 31 bits of time | 1 bit of list
+//!   bucket = 8 slots = one cache line      slot = 32 bits of the block's identity | 29 bits of time | 2 of list | 1 for the shadow
 //! ```
 //! A ghost has no list links. How many of each list were last used when is counted apart, oldest first; to forget is to
-//! drop the oldest count and to move the *horizon* there: ghosts beyond it are dead wherever they lie, and their slots
-//! are taken first. So they are forgotten in the order of their last use, to a tick of the clock, as ARC does. Who
+//! drop the oldest count and to move the *horizon* there ([`Order`]): ghosts beyond it are dead wherever they lie, and
+//! their slots are taken first. So they are forgotten in the order of their last use, to a tick of the clock, as ARC does. Who
 //! forgets only about the oldest keeps some ghosts of a loop that ARC has forgotten, and gives up a hot set for them
 //! (the tests of `queues`).
 //!
 //! Two blocks whose 32 bits agree are taken for one: at 16 million ghosts a new block is wrongly remembered once in 250
 //! times, and is then merely kept a little longer than it deserves.
 
-use std::collections::VecDeque;
-
-use crate::mix;
+use crate::{
+    mix,
+    order::{Order, TIME_MASK, age},
+    shadow::{Known, Seen, Shadow},
+};
 
 /// Which list a ghost was evicted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     Recent = 0,
     Frequent = 1,
+    /// None that its rules remember: only what ARC would know of it is.
+    Nowhere = 2,
 }
 
 /// What is remembered of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ghost {
     pub(crate) from: From,
-    /// Time of its last use, 31 bits.
-    pub(crate) time: u32,
+    /// When it was last used, and how often ARC has seen it.
+    pub(crate) known: Known,
 }
 
-/// The bits that times have.
-pub(crate) const TIME_MASK: u32 = u32::MAX >> 1;
-
 const WAYS: usize = 8;
-/// Times that are told apart for each list; beyond, the oldest are counted together.
-const TIMES_MAX: usize = 1024;
+/// Ghosts that the shadow knows are worth more than any that only the rules do.
+const OF_SHADOW: u32 = TIME_MASK + 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     tag: u32,
-    /// Time, then one bit for the list.
+    /// Time, then two bits for the list and one for what ARC has seen.
     word: u32,
 }
 
 impl Cell {
     const EMPTY: Self = Self { tag: u32::MAX, word: u32::MAX };
 
+    const fn new(tag: u32, ghost: Ghost) -> Self {
+        Self {
+            tag,
+            word: (ghost.known.time & TIME_MASK) << 3 | (ghost.from as u32) << 1 | ghost.known.seen as u32,
+        }
+    }
+
     const fn from(self) -> From {
-        if self.word & 1 == 0 { From::Recent } else { From::Frequent }
-    }
-
-    const fn age(self, now: u32) -> u32 {
-        age(self.word >> 1, now)
-    }
-}
-
-/// Ghosts of one list by the time of their last use.
-#[derive(Clone, Debug, Default)]
-struct Order {
-    /// Time and ghosts last used then, or since the time before; oldest first.
-    times: VecDeque<(u32, u32)>,
-    count: u64,
-    /// Ghosts of this time and before are forgotten.
-    horizon: Option<u32>,
-}
-
-impl Order {
-    fn is_forgotten(&self, time: u32, now: u32) -> bool {
-        self.horizon.is_some_and(|horizon| age(time, now) >= age(horizon, now))
-    }
-
-    /// The first entry of this time or later.
-    fn entry(&self, time: u32, now: u32) -> usize {
-        // Nearly always the youngest: lists are emptied from their older ends.
-        match self.times.back() {
-            Some((last, _)) if age(*last, now) > age(time, now) => self.times.len(),
-            _ => self.times.partition_point(|(known, _)| age(*known, now) > age(time, now)),
+        match self.word >> 1 & 3 {
+            0 => From::Recent,
+            1 => From::Frequent,
+            _ => From::Nowhere,
         }
     }
 
-    fn add(&mut self, time: u32, now: u32) {
-        self.count += 1;
-        let at = self.entry(time, now);
-        match self.times.get_mut(at) {
-            Some((known, count)) if *known == time => *count += 1,
-            _ => self.times.insert(at, (time, 1)),
-        }
-        if self.times.len() > TIMES_MAX {
-            self.coarsen();
-        }
+    const fn known(self) -> Known {
+        let seen = if self.word & 1 == 0 { Seen::Once } else { Seen::Again };
+        Known { seen, time: self.word >> 3 }
     }
-
-    fn remove(&mut self, time: u32, now: u32) {
-        let at = self.entry(time, now);
-        if let Some((_, count)) = self.times.get_mut(at)
-            && *count > 0
-        {
-            *count -= 1;
-            self.count -= 1;
-        }
-    }
-
-    /// The older half is told apart half as finely, and what is no longer there not at all.
-    fn coarsen(&mut self) {
-        let half = self.times.len() / 2;
-        let mut times = VecDeque::with_capacity(self.times.capacity());
-        let mut before = 0;
-        for (at, (time, count)) in self.times.drain(..).enumerate() {
-            if at < half && at % 2 == 0 {
-                before = count;
-            } else if before + count > 0 {
-                times.push_back((time, before + count));
-                before = 0;
-            }
-        }
-        self.times = times;
-    }
-
-    /// Forgets those last used longest ago; false if there is none.
-    fn forget_oldest(&mut self) -> bool {
-        while let Some((time, count)) = self.times.pop_front() {
-            self.horizon = Some(time);
-            self.count -= u64::from(count);
-            if count > 0 {
-                return true;
-            }
-        }
-        false
-    }
-}
-
-const fn age(time: u32, now: u32) -> u32 {
-    now.wrapping_sub(time) & TIME_MASK
 }
 
 /// The table.
@@ -145,8 +79,8 @@ pub(crate) struct Ghosts {
 
 impl Ghosts {
     /// Ghosts of one list.
-    pub(crate) const fn count(&self, from: From) -> u64 {
-        self.orders[from as usize].count
+    pub(crate) fn count(&self, from: From) -> u64 {
+        self.orders.get(from as usize).map_or(0, Order::len)
     }
 
     /// Places for ghosts.
@@ -155,8 +89,8 @@ impl Ghosts {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        let times: usize = self.orders.iter().map(|order| order.times.capacity()).sum();
-        self.buckets.capacity() * size_of::<[Cell; WAYS]>() + times * size_of::<(u32, u32)>()
+        let times: usize = self.orders.iter().map(Order::memory).sum();
+        self.buckets.capacity() * size_of::<[Cell; WAYS]>() + times
     }
 
     /// The two buckets that a block may be in: with one, some would be full while half the table is free.
@@ -167,56 +101,94 @@ impl Ghosts {
     }
 
     /// Makes room for this many; ghosts move to their new buckets, the oldest of an overfull one are lost.
-    pub(crate) fn resize(&mut self, places: usize, now: u32) {
+    pub(crate) fn resize(&mut self, places: usize, now: u32, shadow: Option<&Shadow>) {
         let mut buckets = Vec::new();
         buckets.reserve_exact(places.div_ceil(WAYS));
         buckets.resize(places.div_ceil(WAYS), [Cell::EMPTY; WAYS]);
         let old = std::mem::replace(&mut self.buckets, buckets);
         let orders = self.orders.clone();
         for cell in old.into_iter().flatten().filter(|cell| *cell != Cell::EMPTY) {
-            self.put(cell.tag, Ghost { from: cell.from(), time: cell.word >> 1 }, now);
+            self.put(cell.tag, Ghost { from: cell.from(), known: cell.known() }, now, shadow);
         }
         // None came, and those lost in a full bucket stay counted.
         self.orders = orders;
     }
 
-    fn is_dead(&self, cell: Cell, now: u32) -> bool {
-        self.orders[cell.from() as usize].is_forgotten(cell.word >> 1, now)
+    /// Whether the rules have forgotten it.
+    fn is_past(&self, from: From, known: Known, now: u32) -> bool {
+        self.orders.get(from as usize).is_none_or(|order| order.is_past(known.time, now))
+    }
+
+    /// What it would cost to lose a ghost: nothing if all have forgotten it, then by its age; more if ARC would remember
+    /// it, most if it would hold its block.
+    fn worth(&self, cell: Cell, now: u32, shadow: Option<&Shadow>) -> u32 {
+        if cell == Cell::EMPTY {
+            return 0;
+        }
+        let known = cell.known();
+        let youth = 1 + (TIME_MASK - age(known.time, now));
+        match shadow {
+            Some(shadow) if shadow.holds(known, now) => 2 * OF_SHADOW + youth,
+            Some(shadow) if shadow.remembers(known, now) => OF_SHADOW + youth,
+            _ if self.is_past(cell.from(), known, now) => 0,
+            _ => youth,
+        }
     }
 
     /// Remembers a block, in place of a forgotten one or of the oldest ghost of a full bucket.
     #[inline]
-    pub(crate) fn put(&mut self, tag: u32, ghost: Ghost, now: u32) {
-        let time = ghost.time & TIME_MASK;
-        let new = Cell { tag, word: time << 1 | ghost.from as u32 };
+    pub(crate) fn put(&mut self, tag: u32, mut ghost: Ghost, now: u32, shadow: Option<&Shadow>) {
+        if self.is_past(ghost.from, ghost.known, now) {
+            ghost.from = From::Nowhere;
+        }
+        let new = Cell::new(tag, ghost);
         // The one block in 2^64 that looks like nothing is not remembered.
-        if self.buckets.is_empty() || new == Cell::EMPTY || self.is_dead(new, now) {
+        if self.buckets.is_empty() || self.worth(new, now, shadow) == 0 {
             return;
         }
-        let (mut chosen, mut worth) = ((0, 0), u32::MAX);
-        'found: for at in self.choices(tag) {
-            for (way, cell) in self.buckets[at].iter().enumerate() {
-                if cell.tag == tag && *cell != Cell::EMPTY {
-                    chosen = (at, way);
-                    break 'found;
-                }
-                // Empty slots first, then forgotten ghosts, then the oldest.
-                let is_free = *cell == Cell::EMPTY || self.is_dead(*cell, now);
-                let mine = if is_free { 0 } else { 1 + (TIME_MASK - cell.age(now)) };
-                if mine < worth {
-                    (worth, chosen) = (mine, (at, way));
-                }
-            }
-        }
-        let old = std::mem::replace(&mut self.buckets[chosen.0][chosen.1], new);
+        let (bucket, way) = self.place(tag, now, shadow);
+        let old = std::mem::replace(&mut self.buckets[bucket][way], new);
         // One that a full bucket gave up stays counted until its time has come: else others live longer for it.
-        if old.tag == tag && old != Cell::EMPTY && !self.is_dead(old, now) {
-            self.orders[old.from() as usize].remove(old.word >> 1, now);
+        if old.tag == tag && old != Cell::EMPTY {
+            self.uncount(old, now);
         }
-        self.orders[ghost.from as usize].add(time, now);
+        if let Some(order) = self.orders.get_mut(ghost.from as usize) {
+            order.add(ghost.known.time & TIME_MASK, now);
+        }
     }
 
-    /// Forgets a block and says what was remembered of it.
+    /// Where a block is to be put: where it is, or in place of what is worth least in the bucket that has fewer ghosts of
+    /// the shadow's. By worth alone one bucket would be filled up with these while the other has room, and each that is
+    /// lost makes the shadow something else than ARC.
+    fn place(&self, tag: u32, now: u32, shadow: Option<&Shadow>) -> (usize, usize) {
+        let mut best = ((usize::MAX, u32::MAX), (0, 0));
+        for bucket in self.choices(tag) {
+            let (mut kept, mut least) = (0, (u32::MAX, 0));
+            for (way, cell) in self.buckets[bucket].iter().enumerate() {
+                if cell.tag == tag && *cell != Cell::EMPTY {
+                    return (bucket, way);
+                }
+                let worth = self.worth(*cell, now, shadow);
+                kept += usize::from(worth >= OF_SHADOW);
+                least = least.min((worth, way));
+            }
+            best = best.min(((kept, least.0), (bucket, least.1)));
+        }
+        best.1
+    }
+
+    fn uncount(&mut self, cell: Cell, now: u32) -> bool {
+        let order = self.orders.get_mut(cell.from() as usize);
+        order.is_some_and(|order| {
+            let is_here = !order.is_past(cell.known().time, now);
+            if is_here {
+                order.remove(cell.known().time, now);
+            }
+            is_here
+        })
+    }
+
+    /// Forgets a block and says what was remembered of it: of one that the rules have forgotten, what ARC knows.
     #[inline]
     pub(crate) fn take(&mut self, tag: u32, now: u32) -> Option<Ghost> {
         if self.buckets.is_empty() {
@@ -226,17 +198,13 @@ impl Ghosts {
             let cell = self.buckets[at].iter_mut().find(|cell| cell.tag == tag && **cell != Cell::EMPTY)?;
             Some(std::mem::replace(cell, Cell::EMPTY))
         })?;
-        if self.is_dead(cell, now) {
-            return None;
-        }
-        let ghost = Ghost { from: cell.from(), time: cell.word >> 1 };
-        self.orders[ghost.from as usize].remove(ghost.time, now);
-        Some(ghost)
+        let from = if self.uncount(cell, now) { cell.from() } else { From::Nowhere };
+        Some(Ghost { from, known: cell.known() })
     }
 
     /// Forgets the oldest ghosts of one list; false if it has none.
     pub(crate) fn drop_oldest(&mut self, from: From) -> bool {
-        self.orders[from as usize].forget_oldest()
+        self.orders.get_mut(from as usize).is_some_and(Order::drop_oldest)
     }
 }
 
@@ -244,19 +212,23 @@ impl Ghosts {
 mod tests {
     use super::*;
 
+    fn ghost(from: From, time: u32) -> Ghost {
+        Ghost { from, known: Known { seen: Seen::Once, time } }
+    }
+
     #[test]
     fn what_is_put_is_found_once_and_counted() {
         let mut ghosts = Ghosts::default();
         assert_eq!(ghosts.take(7, 0), None, "an empty table remembers nothing");
-        ghosts.resize(1000, 0);
+        ghosts.resize(1000, 0, None);
         let tag = |n: u32| n.wrapping_mul(0x9e37_79b1);
         for n in 0..400 {
             let from = if n % 2 == 0 { From::Recent } else { From::Frequent };
-            ghosts.put(tag(n), Ghost { from, time: n }, n);
+            ghosts.put(tag(n), ghost(from, n), n, None);
         }
         assert_eq!([From::Recent, From::Frequent].map(|from| ghosts.count(from)), [200, 200]);
-        ghosts.resize(2000, 400);
-        assert_eq!(ghosts.take(tag(8), 400), Some(Ghost { from: From::Recent, time: 8 }));
+        ghosts.resize(2000, 400, None);
+        assert_eq!(ghosts.take(tag(8), 400), Some(ghost(From::Recent, 8)));
         assert_eq!(ghosts.take(tag(8), 400), None);
         assert!((0..100).all(|_| ghosts.drop_oldest(From::Frequent)));
         assert_eq!([From::Recent, From::Frequent].map(|from| ghosts.count(from)), [199, 100]);
@@ -268,9 +240,9 @@ mod tests {
     #[test]
     fn a_full_bucket_gives_up_its_oldest() {
         let mut ghosts = Ghosts::default();
-        ghosts.resize(WAYS, 0);
+        ghosts.resize(WAYS, 0, None);
         for n in 0..100 {
-            ghosts.put(n, Ghost { from: From::Recent, time: n }, n);
+            ghosts.put(n, ghost(From::Recent, n), n, None);
         }
         assert_eq!(
             ghosts.count(From::Recent),

@@ -7,9 +7,9 @@
 //! filled often yet. Without it a workload that shifts faster than the short memory is served by yesterday's rules
 //! every time.
 //!
-//! The miniatures do not pay for changes; the real cache does, up to a miss for each block it holds. So while it is
-//! not ARC, and for a while afterwards, its own hits are compared with the miniature ARC's too. What it gains is credited up to a limit; once it is
-//! behind by a little it has to be ARC until half of that is forgotten.
+//! The miniatures do not pay for changes; the real cache does. So it is known what it hits beside what ARC would, in
+//! full and not on the sample ([`crate::shadow`]). What it gains is credited up to a limit; once it is behind by a little
+//! it has to be ARC until half of that is forgotten.
 //!
 //! Deterministic: the same accesses lead to the same decisions.
 
@@ -31,16 +31,17 @@ const SIGMAS: f32 = 3.0;
 const GAIN: f32 = 0.015;
 /// Hits that a change must promise at least: a cold cache's first differences are luck.
 const GAIN_MIN: f32 = 40.0;
-/// What a set must have gained on ARC over the long run, for each block held: one part in as many as the cache was
+/// What a change between rules of which neither are ARC's must promise in the short run, for each block held: less is
+/// mostly lost again by changing.
+const CHANGE: f32 = 0.1;
+/// What a set must have gained on ARC over the long run, for each block held: so much divided by how often the cache was
 /// filled, and this at least.
+const PAYS: f32 = 2.3;
 const PAYS_MIN: f32 = 0.05;
 /// What the real cache is credited for being ahead of ARC, and how far it may be behind, as shares of the accesses
-/// that the long memory holds. With a short memory of 3000 accesses: 87 hits and 35.
+/// that the long memory holds. With a short memory of 3000 accesses: 87 hits and 69.
 const CREDIT: f32 = 0.0025;
-const BEHIND: f32 = 0.001;
-/// Sampled accesses, for each block a miniature holds, until a real cache that is ARC again has got back what ARC would
-/// have kept: what it misses meanwhile is the price of having been something else.
-const AFTER_TURNS: f32 = 4.0;
+const BEHIND: f32 = 0.002;
 
 /// Accesses that one of two hit and the other missed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +71,17 @@ impl Duel {
     }
 }
 
+/// What the real cache has made of the accesses since it was last shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Real {
+    /// Hits less those that ARC would have had, for one sampled block of each that it holds.
+    pub(crate) lead: f32,
+    /// It has lost too much to try other rules than ARC's.
+    pub(crate) owes: bool,
+    /// How often it was filled.
+    pub(crate) turns: f32,
+}
+
 /// What is remembered, and who runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Judge {
@@ -79,13 +91,11 @@ pub(crate) struct Judge {
     misses: [f32; SETS],
     /// Each set against ARC, in the long run.
     long: [Duel; SETS],
-    /// Hits of the real cache less ARC's while it was not ARC and for a while afterwards, in the long run.
+    /// Hits of the real cache less ARC's, in the long run.
     real: f32,
     /// The real cache is behind: nobody but ARC may run.
     is_distrusted: bool,
     since: u32,
-    /// Sampled accesses for which the last change back to ARC still counts.
-    after: u32,
 }
 
 impl Judge {
@@ -94,9 +104,14 @@ impl Judge {
         self.running
     }
 
-    /// One sampled access: who hit it (bit i for set i), and whether the real cache did. `blocks` is what a
-    /// miniature holds, `turns` how often the real cache was filled. True if another set should run from now on.
-    pub(crate) fn see(&mut self, hits: u32, is_hit: bool, blocks: usize, turns: f32) -> bool {
+    /// What the running set has gained on ARC in the long run, on the sample.
+    pub(crate) fn gain(&self) -> f32 {
+        self.long[self.running].lead().max(0.0)
+    }
+
+    /// One sampled access: who hit it (bit i for set i), and what the real cache has done. `blocks` is what a miniature
+    /// holds. True if another set should run from now on.
+    pub(crate) fn see(&mut self, hits: u32, real: Real, blocks: usize) -> bool {
         let hit = |set: usize| hits >> set & 1 == 1;
         for loser in (0..SETS).filter(|set| !hit(*set)) {
             self.misses[loser] += 1.0;
@@ -107,21 +122,14 @@ impl Judge {
         for (set, duel) in self.long.iter_mut().enumerate() {
             duel.count(hit(set), hit(ARC));
         }
-        if self.running != ARC {
-            self.after = (AFTER_TURNS * blocks as f32) as u32;
-        }
-        if self.after > 0 {
-            self.after -= 1;
-            self.real += f32::from(u8::from(is_hit)) - f32::from(u8::from(hit(ARC)));
-        }
+        self.real += real.lead;
         self.since += 1;
         if self.since < EVERY {
             return false;
         }
         let before = self.running;
         let short = (SHORT_TURNS * blocks as f32).max(SHORT_MIN);
-        let pays = (1.0 / turns.max(1.0)).max(PAYS_MIN) * blocks as f32;
-        self.decide(LONG * short / std::f32::consts::LN_2, pays);
+        self.decide(LONG * short / std::f32::consts::LN_2, blocks as f32, real);
         self.fade(0.5_f32.powf(EVERY as f32 / short), 0.5_f32.powf(EVERY as f32 / (LONG * short)));
         self.since = 0;
         self.running != before
@@ -132,8 +140,8 @@ impl Judge {
         self.fade(0.5, 0.5);
     }
 
-    /// `memory` is how many accesses the long memory holds, `pays` the gain that pays for a change.
-    fn decide(&mut self, memory: f32, pays: f32) {
+    /// `memory` is how many accesses the long memory holds.
+    fn decide(&mut self, memory: f32, blocks: f32, real: Real) {
         self.real = self.real.min(CREDIT * memory);
         if self.is_distrusted {
             self.is_distrusted = self.real < -0.5 * BEHIND * memory;
@@ -142,13 +150,14 @@ impl Judge {
             self.running = ARC;
         }
         let now = self.running;
+        let pays = blocks * (PAYS / real.turns.max(1.0)).max(PAYS_MIN);
+        let may_leave = !self.is_distrusted && !real.owes;
         let duel = |set: usize| Duel { won: self.won[set][now], lost: self.won[now][set] };
         let best = (0..SETS)
+            .filter(|set| *set != now && (*set == ARC || may_leave && self.long[*set].lead() >= pays))
             .filter(|set| {
-                *set != now && (*set == ARC || !self.is_distrusted && self.long[*set].lead() >= pays)
-            })
-            .filter(|set| {
-                let gain = (GAIN * self.misses[now]).max(GAIN_MIN);
+                let least = if *set == ARC || now == ARC { GAIN_MIN } else { GAIN_MIN.max(CHANGE * blocks) };
+                let gain = (GAIN * self.misses[now]).max(least);
                 duel(*set).lead() > SIGMAS * duel(*set).deviation() + gain
             })
             .max_by(|a, b| duel(*a).lead().total_cmp(&duel(*b).lead()));
@@ -169,8 +178,8 @@ mod tests {
     /// Shows `times` accesses of which these sets hit every one.
     fn show(judge: &mut Judge, times: u32, hits: u32) {
         for _ in 0..times {
-            let is_hit = hits >> judge.running() & 1 == 1;
-            judge.see(hits, is_hit, 1000, 100.0);
+            let lead = (hits >> judge.running() & 1) as f32 - (hits & 1) as f32;
+            judge.see(hits, Real { lead, owes: false, turns: 100.0 }, 1000);
         }
     }
 
@@ -202,7 +211,7 @@ mod tests {
         assert_eq!(judge.running(), 5);
         for _ in 0..1000 {
             // The miniature of set 5 promises what the real cache does not get.
-            judge.see(1 << 5 | 1 << ARC, false, 1000, 100.0);
+            judge.see(1 << 5 | 1 << ARC, Real { lead: -1.0, owes: false, turns: 100.0 }, 1000);
         }
         assert_eq!(judge.running(), ARC);
         show(&mut judge, 200, 1 << 5);

@@ -24,14 +24,17 @@ mod ghosts;
 mod hits;
 mod index;
 mod judge;
+mod ledger;
 mod mini;
 mod model;
+mod order;
 mod plain;
 mod policy;
 mod queues;
 mod rules;
 mod second;
 mod seen;
+mod shadow;
 mod slab;
 pub mod trace;
 

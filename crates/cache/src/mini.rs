@@ -37,11 +37,6 @@ impl Mini {
         self.queues.len()
     }
 
-    /// See [`Queues::learned`].
-    pub(crate) fn learned(&self) -> f64 {
-        self.queues.learned()
-    }
-
     pub(crate) fn memory(&self) -> usize {
         self.queues.memory() + self.places.memory() + self.tags.capacity() * size_of::<u32>()
     }

@@ -8,14 +8,18 @@
 //! and list; 12 for one and a half ghosts.
 //!
 //! Time is counted in accesses, coarsely: about a thousand ticks while as many accesses pass as blocks are held, so
-//! that 31 bits last two million such turns and older blocks merely look a little younger than they are.
+//! that 29 bits last half a million such turns and older blocks merely look a little younger than they are.
 //!
 //! Not here: which rules are good (`adaptive`).
 
 use crate::{
-    ghosts::{From, Ghost, Ghosts, TIME_MASK},
+    ghosts::{From, Ghost, Ghosts},
+    ledger::Ledger,
+    mix,
+    order::{TIME_MASK, age},
     policy::{Block, GhostHits, Policy, Slot, Usage},
     rules::{Promote, Rules, Share},
+    shadow::{Known, Seen, Shadow},
     slab::{List, Slab},
 };
 
@@ -29,11 +33,15 @@ const SIZE_BITS: u32 = 24;
 /// The largest block, in the caller's units: with sectors of 512 bytes, 8 GiB.
 pub(crate) const SIZE_MAX: u32 = (1 << SIZE_BITS) - 1;
 const HEAT_MAX: u32 = 3;
+const SEEN_AGAIN: u32 = 1 << 29;
 
 /// Ghosts in thousandths of blocks held: what the most forgetful rules need.
 const GHOST_PLACES: u64 = 1500;
 /// Ticks of the clock while as many accesses pass as blocks are held.
 const TICKS: u64 = 1024;
+/// Blocks looked at for one eviction, to find some that ARC would not hold, and how many of these are enough.
+const SEARCH_STEPS: u32 = 64;
+const SEARCH_FINDS: u32 = 8;
 /// Blocks moved from recent to frequent for one eviction, while frequent is being filled: it must not take long.
 const FILL_STEPS: u32 = 8;
 
@@ -43,7 +51,7 @@ struct Item {
     tag: u32,
     /// When it was last used.
     used: u32,
-    /// List (2 bits), heat (6), size (24).
+    /// List (2 bits), whether ARC has seen it again (1), heat (5), size (24).
     word: u32,
 }
 const _: () = assert!(size_of::<Item>() == 12, "with its links an item is 20 bytes");
@@ -56,13 +64,20 @@ impl Item {
         self.word >> 30
     }
     const fn heat(self) -> u32 {
-        (self.word >> SIZE_BITS) & 0x3f
+        (self.word >> SIZE_BITS) & 0x1f
     }
     const fn set_list(&mut self, list: u32) {
         self.word = self.word & 0x3fff_ffff | list << 30;
     }
     const fn set_heat(&mut self, heat: u32) {
-        self.word = self.word & !(0x3f << SIZE_BITS) | heat << SIZE_BITS;
+        self.word = self.word & !(0x1f << SIZE_BITS) | heat << SIZE_BITS;
+    }
+    const fn known(self) -> Known {
+        let seen = if self.word & SEEN_AGAIN == 0 { Seen::Once } else { Seen::Again };
+        Known { seen, time: self.used }
+    }
+    fn set_seen(&mut self, seen: Seen) {
+        self.word = if seen == Seen::Again { self.word | SEEN_AGAIN } else { self.word & !SEEN_AGAIN };
     }
 }
 
@@ -80,6 +95,11 @@ pub(crate) struct Queues {
     slab: Slab<Item>,
     ghosts: Ghosts,
     ghost_hits: GhostHits,
+    /// What ARC would hold: that is what is kept under ARC's rules. Without it they are followed by the lists.
+    shadow: Option<Shadow>,
+    ledger: Ledger,
+    /// Blocks looked at so far, in search of some that ARC would not hold.
+    searched: u64,
 }
 
 impl Queues {
@@ -94,21 +114,25 @@ impl Queues {
             slab: Slab::new(),
             ghosts: Ghosts::default(),
             ghost_hits: GhostHits::default(),
+            shadow: None,
+            ledger: Ledger::default(),
+            searched: 0,
         }
     }
 
-    /// Follows other rules from now on. Nothing moves; evictions bring the lists to their new shares. `learned` is
-    /// the share of the recent list that rules which learn it begin with, 0 to 1.
-    pub(crate) fn set_rules(&mut self, rules: Rules, learned: f64) {
-        if rules.share == Share::Learned && self.rules.share != Share::Learned {
-            self.p = learned * self.capacity as f64;
-        }
+    /// The same with a shadow of ARC.
+    pub(crate) fn shadowed(capacity: u64, rules: Rules) -> Self {
+        Self { shadow: Some(Shadow::default()), ..Self::new(capacity, rules) }
+    }
+
+    /// What it has hit beside what its shadow would have.
+    pub(crate) const fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// Follows other rules from now on. Nothing moves; evictions bring the lists to their new shares.
+    pub(crate) const fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
-    }
-
-    /// What it has learned: the share of the recent list, 0 to 1.
-    pub(crate) fn learned(&self) -> f64 {
-        self.p / self.capacity.max(1) as f64
     }
 
     /// Units it may hold.
@@ -151,14 +175,17 @@ impl Queues {
     }
 
     const fn age(&self, used: u32) -> u32 {
-        self.now.wrapping_sub(used) & TIME_MASK
+        age(used, self.now)
     }
 
     /// Units the recent list may hold.
     fn recent_target(&self) -> u64 {
         match self.rules.share {
             Share::Fixed(permille) => (u128::from(self.capacity) * u128::from(permille) / 1000).max(1) as u64,
-            Share::Learned => self.p as u64,
+            Share::Learned => match &self.shadow {
+                Some(shadow) => (shadow.learned() * self.capacity as f64) as u64,
+                None => self.p as u64,
+            },
             Share::Oldest => self.capacity,
         }
     }
@@ -212,10 +239,93 @@ impl Queues {
         }
     }
 
+    /// Whether the cache is to hold what its shadow does.
+    fn follows_shadow(&self) -> bool {
+        self.shadow.is_some() && self.rules.share == Share::Learned
+    }
+
+    /// The block to evict so that what is here becomes what ARC would hold; `coming` is how often it has seen the one
+    /// that comes in. `None` if there is nothing to evict.
+    ///
+    /// Once it is that, the block that ARC has just given up is the tail of one of the lists. After other rules it may be
+    /// anywhere, and is searched for.
+    fn as_shadow(&mut self, coming: Option<Seen>) -> Option<u32> {
+        let shadow = self.shadow.as_ref()?;
+        let is_near = shadow.missing() <= self.slab.len() as u64 / TICKS;
+        let recent = self.lists[RECENT].len + u64::from(coming == Some(Seen::Once));
+        let over = usize::from(recent <= shadow.len(Seen::Once));
+        if let Some(at) = self.unwanted_tail() {
+            return Some(at);
+        }
+        let tail = self.lists[over].tail().or(self.lists[1 - over].tail())?;
+        let is_next =
+            self.shadow.as_ref().is_some_and(|shadow| shadow.is_next(self.slab.get(tail).known(), self.now));
+        if is_near && is_next {
+            return Some(tail);
+        }
+        Some(self.unwanted().unwrap_or(tail))
+    }
+
+    /// Under other rules: the block that they would evict, or another if ARC would hold it and too many of these are
+    /// missing already.
+    fn affordable(&mut self, at: u32) -> u32 {
+        let Some(shadow) = &self.shadow else { return at };
+        if self.follows_shadow() || self.ledger.affords(shadow.missing()) || self.is_unwanted(at) {
+            return at;
+        }
+        let tail = self.lists[RECENT].tail().filter(|tail| self.is_unwanted(*tail));
+        tail.or_else(|| self.unwanted()).unwrap_or(at)
+    }
+
+    /// Whether ARC would not hold it.
+    fn is_unwanted(&self, at: u32) -> bool {
+        self.shadow.as_ref().is_some_and(|shadow| !shadow.holds(self.slab.get(at).known(), self.now))
+    }
+
+    fn unwanted_tail(&self) -> Option<u32> {
+        self.lists.iter().filter_map(List::tail).find(|at| self.is_unwanted(*at))
+    }
+
+    /// Looks here and there, at a few, because somebody waits: the one that ARC gave up last of those found. The others
+    /// are what the rules have kept against ARC's advice: to give up one of these for each miss would leave none by the
+    /// time a loop comes back to them.
+    ///
+    /// There is one to be found: ARC holds what comes in, and as many blocks as this cache did before.
+    fn unwanted(&mut self) -> Option<u32> {
+        let (mut found, mut youngest) = (0, None);
+        for _ in 0..SEARCH_STEPS {
+            self.searched = self.searched.wrapping_add(1);
+            // Blocks that came in together lie together: steps from one to the next would find all or none.
+            let at = ((u128::from(mix(self.searched)) * self.slab.bound() as u128) >> 64) as u32;
+            let item = self.slab.get(at);
+            if item.list() != FREE && self.is_unwanted(at) {
+                let age = self.age(item.used);
+                youngest = Some(youngest.map_or((age, at), |other: (u32, u32)| other.min((age, at))));
+                found += 1;
+            }
+            if found == SEARCH_FINDS {
+                break;
+            }
+        }
+        youngest.map(|(_, at)| at)
+    }
+
     /// Evicts one block. `coming` is what the recent list gets afterwards, 0 if it goes to the frequent one.
     ///
     /// Ends: each turn evicts, or cools or moves a block in a direction that the rules do not reverse.
-    fn evict_one(&mut self, of_frequent_ghost: bool, coming: u64, evicted: &mut dyn FnMut(Slot)) {
+    fn evict_one(
+        &mut self,
+        of_frequent_ghost: bool,
+        coming: u64,
+        seen: Option<Seen>,
+        evicted: &mut dyn FnMut(Slot),
+    ) {
+        if self.follows_shadow() {
+            let Some(at) = self.as_shadow(seen) else { return };
+            let from =
+                if self.slab.get(at).list() as usize == RECENT { From::Recent } else { From::Frequent };
+            return self.evict(at, from, evicted);
+        }
         let mut filled = 0;
         loop {
             if self.is_recent_over(of_frequent_ghost, coming) {
@@ -234,9 +344,8 @@ impl Queues {
                     }
                     Promote::AtOnce | Promote::AtTheEnd(_) | Promote::IfSooner => {}
                 }
-                self.forget(at);
-                evicted(Slot(at));
-                self.ghosts.put(item.tag, Ghost { from: From::Recent, time: item.used }, self.now);
+                let at = self.affordable(at);
+                self.evict(at, From::Recent, evicted);
             } else {
                 let Some(at) = self.lists[FREQUENT].tail() else { return };
                 let item = *self.slab.get(at);
@@ -249,14 +358,23 @@ impl Queues {
                     self.demote(at);
                     continue;
                 }
-                self.forget(at);
-                evicted(Slot(at));
-                if self.rules.share == Share::Learned {
-                    self.ghosts.put(item.tag, Ghost { from: From::Frequent, time: item.used }, self.now);
-                }
+                let is_arc = self.rules.share == Share::Learned;
+                let at = self.affordable(at);
+                self.evict(at, if is_arc { From::Frequent } else { From::Nowhere }, evicted);
             }
             return;
         }
+    }
+
+    fn evict(&mut self, at: u32, from: From, evicted: &mut dyn FnMut(Slot)) {
+        let item = self.forget(at);
+        evicted(Slot(at));
+        if let Some(shadow) = &mut self.shadow
+            && shadow.holds(item.known(), self.now)
+        {
+            shadow.miss(item.known(), self.now);
+        }
+        self.ghosts.put(item.tag, Ghost { from, known: item.known() }, self.now, self.shadow.as_ref());
     }
 
     /// Moves the tail of the recent list to the frequent list, to the end where its age belongs.
@@ -288,12 +406,32 @@ impl Queues {
         }
     }
 
+    /// Tells the shadow how many blocks a full cache holds, if one of this size comes in: by the mean of all.
+    fn fit_shadow(&mut self, size: u64) {
+        let (blocks, held) = (self.slab.len() as u64 + u64::from(size > 0), self.held() + size);
+        if let Some(shadow) = &mut self.shadow {
+            let full = u128::from(self.capacity) * u128::from(blocks) / u128::from(held.max(1));
+            shadow.resize(full as u64, self.now);
+        }
+    }
+
+    /// Shows an access to the shadow, if there is one, with what is known of the block: how often it has seen it now.
+    #[inline]
+    fn show(&mut self, known: Option<Known>, is_hit: bool) -> Seen {
+        let is_like_arc = self.follows_shadow();
+        let Some(shadow) = &mut self.shadow else { return Seen::Once };
+        let (would_hit, seen) = shadow.access(known, is_hit, is_like_arc, self.now);
+        self.ledger.count(is_hit, would_hit, self.slab.len() as u64);
+        seen
+    }
+
     /// ARC's adaptation; `before` is how many ghosts there were of each list.
     fn learn(&mut self, from: From, before: [u64; 2], size: u64) {
         let [recent, frequent] = before.map(|count| count as f64);
         self.p = match from {
             From::Recent => (self.p + (frequent / recent).max(1.0) * size as f64).min(self.capacity as f64),
             From::Frequent => (self.p - (recent / frequent).max(1.0) * size as f64).max(0.0),
+            From::Nowhere => self.p,
         };
     }
 
@@ -305,7 +443,8 @@ impl Queues {
         // Small steps, because every ghost moves; 64 at the least, one bucket being too few for its hashes.
         if places * 8 < wanted * 7 || places > wanted * 2 + 128 {
             let most = self.capacity.saturating_mul(GHOST_PLACES) / 1000;
-            self.ghosts.resize((wanted + wanted / 8).min(most).max(64) as usize, self.now);
+            let places = (wanted + wanted / 8).min(most).max(64);
+            self.ghosts.resize(places as usize, self.now, self.shadow.as_ref());
         }
         let mean = (self.held() as f64 / blocks.max(1) as f64).max(1.0);
         let full = self.capacity as f64 / mean;
@@ -334,25 +473,33 @@ impl Policy for Queues {
         self.tick();
         let tag = (block.id >> 32) as u32;
         let before = [From::Recent, From::Frequent].map(|from| self.ghosts.count(from));
-        let ghost = self.ghosts.take(tag, self.now);
+        let taken = self.ghosts.take(tag, self.now);
+        let ghost = taken.filter(|ghost| ghost.from != From::Nowhere);
         match ghost.map(|ghost| ghost.from) {
             Some(From::Recent) => self.ghost_hits.recent += 1,
             Some(From::Frequent) => self.ghost_hits.frequent += 1,
-            None => {}
+            Some(From::Nowhere) | None => {}
         }
         if let Some(ghost) = ghost
             && self.rules.share == Share::Learned
         {
             self.learn(ghost.from, before, size);
         }
-        let is_proven = ghost.is_some_and(|ghost| {
-            !self.rules.is_by_reuse() || self.is_sooner(ghost.time) || self.frequent_has_room(size)
-        });
+        self.fit_shadow(size);
+        let seen = self.show(taken.map(|ghost| ghost.known), false);
+        let is_proven = if self.follows_shadow() {
+            seen == Seen::Again
+        } else {
+            ghost.is_some_and(|ghost| {
+                !self.rules.is_by_reuse() || self.is_sooner(ghost.known.time) || self.frequent_has_room(size)
+            })
+        };
         let of_frequent_ghost = ghost.is_some_and(|ghost| ghost.from == From::Frequent);
         while self.held() + size > self.capacity {
-            self.evict_one(of_frequent_ghost, if is_proven { 0 } else { size }, evicted);
+            self.evict_one(of_frequent_ghost, if is_proven { 0 } else { size }, Some(seen), evicted);
         }
         let at = self.slab.take(Item { tag, used: self.now, word: block.size | FREE << 30 });
+        self.slab.get_mut(at).set_seen(seen);
         self.put(at, if is_proven { FREQUENT } else { RECENT });
         self.demote_excess();
         self.bound_ghosts();
@@ -364,7 +511,13 @@ impl Policy for Queues {
         let Some(item) = self.item(slot) else { return };
         self.tick();
         let at = slot.0;
-        self.slab.get_mut(at).used = self.now;
+        let seen = self.show(Some(item.known()), true);
+        let entry = self.slab.get_mut(at);
+        entry.used = self.now;
+        entry.set_seen(seen);
+        if self.follows_shadow() {
+            return self.put(at, if seen == Seen::Again { FREQUENT } else { RECENT });
+        }
         let warmer = (item.heat() + 1).min(HEAT_MAX);
         if item.list() as usize == RECENT {
             match self.rules.promote {
@@ -384,7 +537,10 @@ impl Policy for Queues {
     }
 
     fn remove(&mut self, slot: Slot) {
-        if self.item(slot).is_some() {
+        if let Some(item) = self.item(slot) {
+            if let Some(shadow) = &mut self.shadow {
+                shadow.remove(item.known(), self.now);
+            }
             self.forget(slot.0);
         }
     }
@@ -392,8 +548,9 @@ impl Policy for Queues {
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         self.capacity = capacity;
         self.p = self.p.min(capacity as f64);
+        self.fit_shadow(0);
         while self.held() > capacity {
-            self.evict_one(false, 0, evicted);
+            self.evict_one(false, 0, None, evicted);
         }
         self.bound_ghosts();
     }
@@ -422,45 +579,96 @@ impl Policy for Queues {
     }
 
     fn memory(&self) -> usize {
-        self.slab.memory() + self.ghosts.memory()
+        self.slab.memory() + self.ghosts.memory() + self.shadow.as_ref().map_or(0, Shadow::memory)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arc, mix, rules::ARC, trace::Simulation};
+    use crate::{
+        Arc, mix,
+        rules::{ARC, RULES},
+        trace::Simulation,
+    };
+
+    /// Small numbers often, then a loop, then beside blocks that never come back, three cache-fulls of each.
+    fn phases(capacity: u64, length: u64) -> impl Iterator<Item = u64> {
+        (0..36 * capacity).map(move |k| {
+            let popular = ((mix(k) % 8192) * (mix(!k) % 8192)) >> 13;
+            match k / (3 * capacity) % 3 {
+                1 => (1 << 32) + k % length,
+                2 if k % 2 == 0 => (1 << 40) + k,
+                _ => popular,
+            }
+        })
+    }
+
+    /// A working set that moves.
+    fn drifting() -> impl Iterator<Item = u64> {
+        (0..300_000).map(|k| k / 10 + (0..3).map(|draw| mix(3 * k + draw) % 8000).sum::<u64>())
+    }
+
+    /// Points of miss ratio by which the engine is behind ARC, and by how much its shadow is if it has one.
+    fn behind(engine: Queues, blocks: impl Iterator<Item = u64>) -> (f64, f64) {
+        let mut arc = Simulation::new(Arc::new(engine.capacity()));
+        let mut engine = Simulation::new(engine);
+        for block in blocks {
+            engine.access(block);
+            arc.access(block);
+        }
+        let points = |misses: f64| misses * 100.0 / arc.score().accesses as f64;
+        let behind = engine.score().block_misses as f64 - arc.score().block_misses as f64;
+        (points(behind), points(behind + engine.policy().ledger.clone().take() as f64))
+    }
 
     /// Whether a loop that is a little larger than the cache takes the place of a hot set hangs on single ghosts: the
     /// engine's must be forgotten in the order in which ARC's are, and none before its time.
     #[test]
     fn under_arcs_rules_it_misses_what_arc_misses() {
-        let capacity = 3000;
-        for (name, length) in [("1.01", 3030), ("1.03", 3090), ("1.25", 3750)] {
-            let mut engine = Simulation::new(Queues::new(capacity, ARC));
-            let mut arc = Simulation::new(Arc::new(capacity));
-            for k in 0..108_000 {
-                // Small numbers often, then the loop, then beside blocks that never come back.
-                let popular = ((mix(k) % 8192) * (mix(!k) % 8192)) >> 13;
-                let block = match k / (3 * capacity) % 3 {
-                    1 => (1 << 32) + k % length,
-                    2 if k % 2 == 0 => (1 << 40) + k,
-                    _ => popular,
-                };
-                engine.access(block);
-                arc.access(block);
-            }
-            let points = [engine.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
-            assert!((points[0] - points[1]).abs() <= 0.5, "a loop of {name} times the cache: {points:.2?}");
+        for length in [3030, 3090, 3750] {
+            let (points, _) = behind(Queues::new(3000, ARC), phases(3000, length));
+            assert!(points.abs() <= 0.5, "a loop of {length} in 3000: {points:.2}");
         }
-        let mut engine = Simulation::new(Queues::new(2000, ARC));
-        let mut arc = Simulation::new(Arc::new(2000));
-        for k in 0..300_000 {
-            let block = k / 10 + (0..3).map(|draw| mix(3 * k + draw) % 8000).sum::<u64>();
+        let (points, _) = behind(Queues::new(2000, ARC), drifting());
+        assert!(points.abs() <= 0.5, "a working set that moves: {points:.2}");
+    }
+
+    #[test]
+    fn the_shadow_misses_what_arc_misses_and_under_arcs_rules_so_does_the_cache() {
+        for (capacity, length) in [(1000, 1030), (3000, 2910), (3000, 3030), (3000, 3750), (12_000, 12_360)] {
+            let (points, shadow) = behind(Queues::shadowed(capacity, ARC), phases(capacity, length));
+            assert!(
+                points.abs() <= 0.1 && shadow.abs() <= 0.1,
+                "{length} in {capacity}: {points:.3} {shadow:.3}"
+            );
+        }
+        let (points, shadow) = behind(Queues::shadowed(2000, ARC), drifting());
+        assert!(
+            points.abs() <= 0.1 && shadow.abs() <= 0.1,
+            "a working set that moves: {points:.3} {shadow:.3}"
+        );
+    }
+
+    /// What the cache has done under other rules does not change what the shadow is; and back under ARC's rules it costs
+    /// no more than the cache-full that is read again.
+    #[test]
+    fn back_from_other_rules_the_cache_becomes_what_arc_is() {
+        let capacity = 3000;
+        let mut engine = Simulation::new(Queues::shadowed(capacity, RULES[2]));
+        let mut arc = Simulation::new(Arc::new(capacity));
+        let mut back = 0;
+        for (k, block) in phases(capacity, 3090).chain(phases(capacity, 3090)).enumerate() {
+            if k as u64 == 36 * capacity {
+                engine.policy_mut().set_rules(ARC);
+                back = engine.score().block_misses as i64 - arc.score().block_misses as i64;
+            }
             engine.access(block);
             arc.access(block);
         }
-        let points = [engine.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
-        assert!((points[0] - points[1]).abs() <= 0.5, "a working set that moves: {points:.2?}");
+        let ahead = arc.score().block_misses as i64 - engine.score().block_misses as i64;
+        let shadow = ahead - engine.policy_mut().ledger.take();
+        assert!(shadow.abs() <= 200, "of 216 000 accesses the shadow judges {shadow} otherwise than ARC");
+        assert!(-ahead - back <= capacity as i64, "{} misses to become ARC again", -ahead - back);
     }
 }

@@ -193,6 +193,11 @@ impl<P: Policy> Simulation<P> {
         &self.policy
     }
 
+    #[cfg(test)]
+    pub(crate) const fn policy_mut(&mut self) -> &mut P {
+        &mut self.policy
+    }
+
     /// Plays one request.
     pub fn request(&mut self, request: Request) {
         let missed_before = self.score.block_misses;

@@ -16,8 +16,8 @@ use support::{
     synth::{Exponent, Rng, Zipf},
 };
 
-/// Points of miss ratio that the default may be behind ARC at one size.
-const BEHIND_MAX: f64 = 1.0;
+/// Points of miss ratio that the default may be behind ARC at one size. A point is what is promised; this is what holds.
+const BEHIND_MAX: f64 = 0.7;
 
 /// Points of miss ratio by which the default is behind ARC (negative: ahead), at these sizes of the reference.
 fn behind(trace: &Trace, sizes: &[usize]) -> Vec<f64> {
@@ -50,19 +50,19 @@ fn some(sizes: &[usize]) -> &[usize] {
 #[test]
 fn a_loop_and_zipf() {
     let points = behind(&Trace::synthetic("loop"), &ALL);
-    assert!(mean(&points) < -8.0, "{points:?}");
+    assert!(mean(&points) < -8.5, "{points:?}");
 }
 
 #[test]
 fn zipf_and_scans() {
     let points = behind(&Trace::synthetic("zipfscan"), some(&[1, 4, 6]));
-    assert!(mean(&points) < -1.0, "{points:?}");
+    assert!(mean(&points) < -0.2, "{points:?}");
 }
 
 #[test]
 fn zipf() {
     let points = behind(&Trace::synthetic("zipf"), some(&[3, 5]));
-    assert!(mean(&points) < -0.2, "{points:?}");
+    assert!(mean(&points) < -0.25, "{points:?}");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn traces_of_others() {
         OUTSIDE.into_iter().filter_map(Trace::outside).flat_map(|trace| behind(&trace, &ALL)).collect();
     if !points.is_empty() {
         println!("mean {:+.2}", mean(&points));
-        assert!(mean(&points) < -0.3, "{points:?}");
+        assert!(mean(&points) < -0.5, "{points:?}");
     }
 }
 
@@ -137,49 +137,105 @@ fn workloads_that_change_do_not_lead_it_astray() {
             ("phases", phases(seed)),
         ] {
             for capacity in [2000, 12_000] {
-                let mut adaptive = Simulation::new(Adaptive::new(capacity));
-                let mut arc = Simulation::new(Arc::new(capacity));
-                for block in &blocks {
-                    adaptive.access(*block);
-                    arc.access(*block);
-                }
-                let misses = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
-                println!("{name} {seed} {capacity}: {misses:.2?}");
-                assert!(misses[0] - misses[1] <= BEHIND_MAX, "{name} {seed} {capacity}: {misses:.2?}");
+                let behind = behind_arc(capacity, &blocks);
+                println!("{name} {seed} {capacity}: {behind:+.2}");
+                assert!(behind <= BEHIND_MAX, "{name} {seed} {capacity}: {behind:.2}");
             }
         }
     }
 }
 
-/// Where it falls short, and by how much at most: a loop of about the cache's size between phases of three or four
-/// cache-fulls, which are over before a change of rules has paid. What ARC has kept by then is not got back.
+/// A loop of about the cache's size, between phases of two to six cache-fulls, which are over before a change of rules
+/// has paid. Without a shadow of ARC at full size it is up to nine points behind: what ARC has kept is not got back.
 #[test]
-fn loops_of_about_the_cache_between_short_phases_cost_no_more_than_is_admitted() {
-    let capacity = 3000;
-    let mut points = Vec::new();
-    for fulls in [3, 4] {
-        for percent in [97, 101, 103, 110, 125] {
-            let blocks = short_phases(capacity, capacity * percent / 100, fulls);
-            let mut adaptive = Simulation::new(Adaptive::new(capacity));
-            let mut arc = Simulation::new(Arc::new(capacity));
-            for block in &blocks {
-                adaptive.access(*block);
-                arc.access(*block);
+fn loops_of_about_the_cache_between_short_phases_do_not_lead_it_astray() {
+    for (capacity, accesses) in [(3000, 300_000), (12_000, 480_000)] {
+        let mut points = Vec::new();
+        for fulls in [2, 3, 4, 5, 6] {
+            for percent in [97, 101, 103, 110, 125] {
+                let blocks = short_phases(capacity, capacity * percent / 100, fulls, accesses);
+                let behind = behind_arc(capacity, &blocks);
+                println!("{capacity} blocks, a loop of {percent} %, phases of {fulls}: {behind:+.2}");
+                assert!(behind <= BEHIND_MAX, "{capacity}, {percent} %, phases of {fulls}: {behind:.2}");
+                points.push(behind);
             }
-            let misses = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
-            println!("{percent} % of the cache, phases of {fulls}: {:+.2}", misses[0] - misses[1]);
-            assert!(misses[0] - misses[1] <= 8.5, "{percent} %, phases of {fulls}: {misses:.2?}");
-            points.push(misses[0] - misses[1]);
+        }
+        assert!(mean(&points) <= -0.8, "{capacity} blocks: {points:.2?}");
+    }
+}
+
+/// Which blocks are sampled hangs on their numbers, and luck must not decide.
+#[test]
+fn other_numbers_for_the_same_blocks_do_not_lead_it_astray() {
+    let names = ["arc-p3", "cp-vm"];
+    for trace in names.into_iter().filter_map(Trace::outside) {
+        let blocks: Vec<u64> = trace.requests.iter().flat_map(|request| request.blocks()).collect();
+        for (capacity, arc) in trace.capacities().into_iter().zip(trace.misses("ARC")).skip(3) {
+            for number in 1..4 {
+                let mut cache = Simulation::new(Adaptive::new(capacity));
+                blocks.iter().for_each(|block| {
+                    cache.access(block + (number << 45));
+                });
+                let misses = cache.score().block_misses as f64 - arc as f64;
+                let points = misses * 100.0 / blocks.len() as f64;
+                println!("{} {capacity}, numbers {number}: {points:+.2}", trace.name);
+                assert!(points <= BEHIND_MAX, "{} {capacity}, numbers {number}: {points:.2}", trace.name);
+            }
         }
     }
-    assert!(mean(&points) <= 3.0, "{points:.2?}");
+}
+
+/// Who knows when the rules change can make each change a mistake: a loop that ARC cannot hold, until it has been followed
+/// for a cache-full; then the working set that ARC has kept meanwhile, for another; and a new loop. What this costs is
+/// bounded by what may be missing of ARC's blocks, however good the loops looked.
+#[test]
+fn a_workload_that_turns_against_every_change_costs_no_more_than_is_free() {
+    for (capacity, set) in [(1500, 1350), (6000, 5400), (6000, 3000)] {
+        let mut adaptive = Simulation::new(Adaptive::new(capacity));
+        let mut arc = Simulation::new(Arc::new(capacity));
+        let (mut turns, mut begun, mut switches, mut followed) = (0, 0, 0, None);
+        for k in 0..400_000 {
+            if turns % 2 == 1 && followed.is_none() && adaptive.policy().switches() != switches {
+                followed = Some(k);
+            }
+            let is_over = if turns % 2 == 0 {
+                k >= begun + if turns == 0 { 4 * capacity } else { capacity }
+            } else {
+                followed.is_some_and(|at| k >= at + capacity)
+            };
+            if is_over {
+                (turns, begun, followed) = (turns + 1, k, None);
+                switches = adaptive.policy().switches();
+            }
+            let block =
+                if turns % 2 == 0 { mix(k) % set } else { (turns << 32) + (k - begun) % (capacity * 5 / 4) };
+            adaptive.access(block);
+            arc.access(block);
+        }
+        let misses = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
+        println!("{set} of {capacity} blocks, {turns} turns, {switches} switches: {misses:.2?}");
+        // Without a bound on what may be missing it is 0.5.
+        assert!(misses[0] - misses[1] <= 0.4, "{set} of {capacity}: {misses:.2?}");
+    }
+}
+
+/// Points of miss ratio by which the default is behind ARC.
+fn behind_arc(capacity: u64, blocks: &[u64]) -> f64 {
+    let mut adaptive = Simulation::new(Adaptive::new(capacity));
+    let mut arc = Simulation::new(Arc::new(capacity));
+    for block in blocks {
+        adaptive.access(*block);
+        arc.access(*block);
+    }
+    let [adaptive, arc] = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
+    adaptive - arc
 }
 
 /// Zipf, a loop, a scan beside Zipf, of so many cache-fulls each, and again.
-fn short_phases(capacity: u64, length: u64, fulls: u64) -> Vec<u64> {
+fn short_phases(capacity: u64, length: u64, fulls: u64, accesses: u64) -> Vec<u64> {
     let mut rng = Rng(77);
     let zipf = Zipf::new((2 * capacity).next_power_of_two(), Exponent::ThreeQuarters);
-    (0..300_000)
+    (0..accesses)
         .map(|k| match k / (fulls * capacity) % 3 {
             0 => zipf.draw(&mut rng),
             1 => (1 << 32) + k % length,
