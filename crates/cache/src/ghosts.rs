@@ -70,6 +70,40 @@ impl Cell {
     }
 }
 
+/// What ghosts are worth at one time: the ages that matter, by list or by what ARC has seen.
+struct Scale {
+    now: u32,
+    /// Below this ARC would hold the block.
+    held: [u32; 2],
+    /// Below this it would remember it.
+    remembered: [u32; 2],
+    /// Below this the rules do.
+    kept: [u32; 3],
+}
+
+impl Scale {
+    /// What it would cost to lose a ghost: nothing if all have forgotten it, then by its age; more if ARC would remember
+    /// it, most if it would hold its block.
+    #[inline]
+    fn worth(&self, cell: Cell) -> u32 {
+        if cell == Cell::EMPTY {
+            return 0;
+        }
+        let Known { seen, time } = cell.known();
+        let age = age(time, self.now);
+        let youth = 1 + (TIME_MASK - age);
+        if age < self.held[seen as usize] {
+            2 * OF_SHADOW + youth
+        } else if age < self.remembered[seen as usize] {
+            OF_SHADOW + youth
+        } else if age < self.kept[cell.from() as usize] {
+            youth
+        } else {
+            0
+        }
+    }
+}
+
 /// The table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ghosts {
@@ -119,20 +153,10 @@ impl Ghosts {
         self.orders.get(from as usize).is_none_or(|order| order.is_past(known.time, now))
     }
 
-    /// What it would cost to lose a ghost: nothing if all have forgotten it, then by its age; more if ARC would remember
-    /// it, most if it would hold its block.
-    fn worth(&self, cell: Cell, now: u32, shadow: Option<&Shadow>) -> u32 {
-        if cell == Cell::EMPTY {
-            return 0;
-        }
-        let known = cell.known();
-        let youth = 1 + (TIME_MASK - age(known.time, now));
-        match shadow {
-            Some(shadow) if shadow.holds(known, now) => 2 * OF_SHADOW + youth,
-            Some(shadow) if shadow.remembers(known, now) => OF_SHADOW + youth,
-            _ if self.is_past(cell.from(), known, now) => 0,
-            _ => youth,
-        }
+    fn scale(&self, now: u32, shadow: Option<&Shadow>) -> Scale {
+        let [held, remembered] = shadow.map_or([[0; 2]; 2], |shadow| shadow.reach(now));
+        let [recent, frequent] = self.orders.each_ref().map(|order| order.reach(now));
+        Scale { now, held, remembered, kept: [recent, frequent, 0] }
     }
 
     /// Remembers a block, in place of a forgotten one or of the oldest ghost of a full bucket.
@@ -142,11 +166,12 @@ impl Ghosts {
             ghost.from = From::Nowhere;
         }
         let new = Cell::new(tag, ghost);
+        let scale = self.scale(now, shadow);
         // The one block in 2^64 that looks like nothing is not remembered.
-        if self.buckets.is_empty() || self.worth(new, now, shadow) == 0 {
+        if self.buckets.is_empty() || scale.worth(new) == 0 {
             return;
         }
-        let (bucket, way) = self.place(tag, now, shadow);
+        let (bucket, way) = self.place(tag, &scale);
         let old = std::mem::replace(&mut self.buckets[bucket][way], new);
         // One that a full bucket gave up stays counted until its time has come: else others live longer for it.
         if old.tag == tag && old != Cell::EMPTY {
@@ -160,7 +185,7 @@ impl Ghosts {
     /// Where a block is to be put: where it is, or in place of what is worth least in the bucket that has fewer ghosts of
     /// the shadow's. By worth alone one bucket would be filled up with these while the other has room, and each that is
     /// lost makes the shadow something else than ARC.
-    fn place(&self, tag: u32, now: u32, shadow: Option<&Shadow>) -> (usize, usize) {
+    fn place(&self, tag: u32, scale: &Scale) -> (usize, usize) {
         let mut best = ((usize::MAX, u32::MAX), (0, 0));
         for bucket in self.choices(tag) {
             let (mut kept, mut least) = (0, (u32::MAX, 0));
@@ -168,7 +193,7 @@ impl Ghosts {
                 if cell.tag == tag && *cell != Cell::EMPTY {
                     return (bucket, way);
                 }
-                let worth = self.worth(*cell, now, shadow);
+                let worth = scale.worth(*cell);
                 kept += usize::from(worth >= OF_SHADOW);
                 least = least.min((worth, way));
             }

@@ -42,7 +42,13 @@ impl Order {
     /// Whether an entry of this time would be off the list by now.
     #[inline]
     pub(crate) fn is_past(&self, time: u32, now: u32) -> bool {
-        self.horizon.is_some_and(|horizon| age(time, now) >= age(horizon, now))
+        age(time, now) >= self.reach(now)
+    }
+
+    /// The age that entries on the list are below.
+    #[inline]
+    pub(crate) fn reach(&self, now: u32) -> u32 {
+        self.horizon.map_or(u32::MAX, |horizon| age(horizon, now))
     }
 
     /// Whether an entry of this time is among the next to be taken off.

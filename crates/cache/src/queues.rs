@@ -410,8 +410,11 @@ impl Queues {
     fn fit_shadow(&mut self, size: u64) {
         let (blocks, held) = (self.slab.len() as u64 + u64::from(size > 0), self.held() + size);
         if let Some(shadow) = &mut self.shadow {
-            let full = u128::from(self.capacity) * u128::from(blocks) / u128::from(held.max(1));
-            shadow.resize(full as u64, self.now);
+            let full = match self.capacity.checked_mul(blocks) {
+                Some(product) => product / held.max(1),
+                None => (u128::from(self.capacity) * u128::from(blocks) / u128::from(held.max(1))) as u64,
+            };
+            shadow.resize(full, self.now);
         }
     }
 

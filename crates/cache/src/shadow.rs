@@ -66,10 +66,9 @@ impl Shadow {
         self.held[known.seen as usize].is_oldest(known.time, now)
     }
 
-    /// Whether ARC would remember it, held or not.
-    #[inline]
-    pub(crate) fn remembers(&self, known: Known, now: u32) -> bool {
-        !self.ghosts[known.seen as usize].is_past(known.time, now)
+    /// The ages below which ARC would hold blocks, seen once and again, and below which it would remember them.
+    pub(crate) fn reach(&self, now: u32) -> [[u32; 2]; 2] {
+        [&self.held, &self.ghosts].map(|lists| lists.each_ref().map(|list| list.reach(now)))
     }
 
     /// How many blocks ARC would hold that the cache does not: what it would cost at most to be ARC again.
