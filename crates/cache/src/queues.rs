@@ -86,7 +86,7 @@ impl Item {
 pub(crate) struct Queues {
     capacity: u64,
     rules: Rules,
-    /// Learned share of the recent list, in units of capacity.
+    /// Learned share of the recent list, in units of capacity; a shadow has its own.
     p: f64,
     now: u32,
     /// Accesses since the last tick.
@@ -485,6 +485,7 @@ impl Policy for Queues {
         }
         if let Some(ghost) = ghost
             && self.rules.share == Share::Learned
+            && self.shadow.is_none()
         {
             self.learn(ghost.from, before, size);
         }

@@ -118,8 +118,8 @@ pub struct Config {
     pub trim_ahead: u64,
     /// `l2arc_rebuild_enabled`: what a device remembers is used.
     pub rebuild: bool,
-    /// `l2arc_rebuild_blocks_min_l2size`: devices that are smaller without the labels at their end remember nothing. A device whose header disagrees is
-    /// begun afresh. Takes effect when a device is opened.
+    /// `l2arc_rebuild_blocks_min_l2size`: devices that are smaller without the labels at their end remember nothing. A
+    /// device whose header disagrees is begun afresh. Takes effect when a device is opened.
     pub persist_min: u64,
     /// Only blocks that leave memory for the second time are written to devices that are full.
     pub second_eviction: bool,
