@@ -291,7 +291,7 @@ impl<S: Extents> BlockWriter<S> {
     pub fn begin(&mut self, txg: u64) {
         self.txg = txg;
         self.devices.begin(txg);
-        self.overlay.begin(txg);
+        self.overlay.clear();
         self.pending.clear();
         self.moved.clear();
         self.gangs.clear();

@@ -62,7 +62,7 @@ struct Waiting {
 pub(crate) struct Overlay {
     io: Arc<PoolIo>,
     suspension: Arc<Suspension>,
-    /// The transaction group being written: only its blocks can be here.
+    /// The transaction group whose blocks are here; 0 when there can be none.
     txg: AtomicU64,
     waiting: Mutex<HashMap<Place, Waiting, BuildHasherDefault<PlaceHasher>>>,
 }
@@ -119,14 +119,10 @@ impl Overlay {
         BlockError::new(BlockErrorKind::Device, bp, Some(at), evidence.collect())
     }
 
-    pub(crate) fn begin(&self, txg: u64) {
-        self.txg.store(txg, Relaxed);
-        self.clear();
-    }
-
-    /// Remembers a block until it was written in `pieces` pieces.
+    /// Remembers a block of the transaction group being written until it was written in `pieces` pieces.
     pub(crate) fn insert(&self, bp: BlkPtr, content: Bytes, pieces: u32) {
         if let Some(place) = place_of(&bp).filter(|_| pieces > 0) {
+            self.txg.store(bp.physical_birth(), Relaxed);
             self.waiting.lock().insert(place, Waiting { bp, content, pieces });
         }
     }
@@ -149,10 +145,17 @@ impl Overlay {
 
     pub(crate) fn clear(&self) {
         self.waiting.lock().clear();
+        // Who reads what was committed last must not look here for each block.
+        self.txg.store(0, Relaxed);
+    }
+
+    /// Whether the block can be here.
+    pub(super) fn may_have(&self, bp: &BlkPtr) -> bool {
+        bp.physical_birth() == self.txg.load(Relaxed)
     }
 
     fn get(&self, bp: &BlkPtr) -> Option<Bytes> {
-        if bp.physical_birth() != self.txg.load(Relaxed) {
+        if !self.may_have(bp) {
             return None;
         }
         let place = place_of(bp)?;
@@ -166,9 +169,8 @@ impl BlockSource for Overlay {
     }
 
     fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
-        let txg = self.txg.load(Relaxed);
         // Clients read what is committed: nothing of it waits here.
-        if pointers.iter().all(|bp| bp.physical_birth() != txg) {
+        if !pointers.iter().any(|bp| self.may_have(bp)) {
             return self.io.read_all_cached(pointers);
         }
         pointers.iter().map(|bp| self.cached(bp)).collect()
