@@ -210,14 +210,17 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:10809")]
     pub(crate) nbd: Vec<String>,
     /// TLS for NBD: server-cert.pem, server-key.pem and ca-cert.pem in this directory, as for qemu-nbd and nbdkit
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", group = "nbd_tls_proof")]
     pub(crate) nbd_tls_certificates: Option<PathBuf>,
+    /// TLS for NBD with keys agreed on beforehand instead: lines USER:HEXKEY in this file, as for qemu-nbd and nbdkit
+    #[arg(long, value_name = "FILE", group = "nbd_tls_proof")]
+    pub(crate) nbd_tls_psk: Option<PathBuf>,
     /// Whether NBD clients may do without
     #[arg(
         long,
         value_name = "on|require",
         default_value = "require",
-        requires = "nbd_tls_certificates",
+        requires = "nbd_tls_proof",
         hide_possible_values = true
     )]
     pub(crate) nbd_tls: TlsMode,

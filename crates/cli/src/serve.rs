@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use serde_json::json;
 use server::{
-    certificates::NbdTls,
+    certificates::{NbdProof, NbdTls},
     daemon::{self, Config, Event},
     doors::Inherited,
     engine::second::Config as TierConfig,
@@ -27,6 +27,11 @@ pub(crate) async fn run(
     for setting in &args.l2arc {
         tier.set(setting).map_err(|error| context.usage(&["serve"], &format!("--l2arc: {error}")))?;
     }
+    let verifies_clients = args.nbd_tls_verify_peer;
+    let proof = args
+        .nbd_tls_certificates
+        .map(|directory| NbdProof::Certificates { directory, verifies_clients })
+        .or(args.nbd_tls_psk.map(NbdProof::Keys));
     let config = Config {
         places: context.places(&args.search.search),
         pools: args.pools,
@@ -39,11 +44,7 @@ pub(crate) async fn run(
         },
         read_only: args.readonly,
         nbd: args.nbd,
-        nbd_tls: args.nbd_tls_certificates.map(|directory| NbdTls {
-            directory,
-            is_required: args.nbd_tls == TlsMode::Require,
-            verifies_clients: args.nbd_tls_verify_peer,
-        }),
+        nbd_tls: proof.map(|proof| NbdTls { proof, is_required: args.nbd_tls == TlsMode::Require }),
         iscsi: args.iscsi,
         socket: context.socket(),
         memory: MemorySettings {

@@ -47,7 +47,7 @@ use crate::{
     export::Exports,
     session::{Limits, Phase, Session},
     stats::{ConnectionInfo, Counters, Published},
-    tls::Tls,
+    tls::{Proof, Tls},
     transmission::{CACHE_STEP, Op, Outcome, Request, Tag},
     wire::Wire,
 };
@@ -348,19 +348,38 @@ where
     }
     let mut patience = Patience { until: after(shared.limits.handshake), stop };
     let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
-    match shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing) {
+    let tls = shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
+    match tls.map(|tls| tls.proof) {
         None => converse(guard, stream, session, greeted, patience.stop).await,
-        Some(tls) => {
-            let securing = async { tls.acceptor.accept(stream).await.map_err(End::Lost) };
-            match patience.bear(&guard.place, securing).await {
-                Ok(mut stream) => {
-                    session.secured();
-                    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
-                    converse(guard, stream, session, greeted, patience.stop).await;
-                }
-                Err(end) => report(&guard, &session, &end),
-            }
+        Some(Proof::Certificates(acceptor)) => {
+            let securing = async { acceptor.accept(stream).await.map_err(End::Lost) };
+            let secured = patience.bear(&guard.place, securing).await;
+            converse_secured(guard, secured, session, patience).await;
         }
+        Some(Proof::Keys(keys)) => {
+            let securing = async { keys.accept(stream).await.map_err(End::Lost) };
+            let secured = patience.bear(&guard.place, securing).await;
+            converse_secured(guard, secured, session, patience).await;
+        }
+    }
+}
+
+/// Goes on under TLS, if it came to that.
+async fn converse_secured<S>(
+    guard: Registered,
+    secured: Result<S, End>,
+    mut session: Session,
+    mut patience: Patience,
+) where
+    S: Wire,
+{
+    match secured {
+        Ok(mut stream) => {
+            session.secured();
+            let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
+            converse(guard, stream, session, greeted, patience.stop).await;
+        }
+        Err(end) => report(&guard, &session, &end),
     }
 }
 

@@ -39,8 +39,21 @@ impl Wire for UnixStream {
 }
 
 /// What is decrypted comes in pieces of 16 KiB at most: one buffer after the other loses little.
+fn one_by_one<S>(stream: &mut S, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>>
+where
+    S: AsyncRead + Unpin,
+{
+    pin!(stream.read_buf(row.next_mut())).poll(cx)
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {
     fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        pin!(self.read_buf(row.next_mut())).poll(cx)
+        one_by_one(self, row, cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {
+    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        one_by_one(self, row, cx)
     }
 }

@@ -109,11 +109,11 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// Certificates are of no use.
-    #[error("TLS cannot be used with the certificates in '{}'", directory.display())]
+    /// Certificates or keys are of no use.
+    #[error("TLS cannot be used with what is in '{}'", path.display())]
     Tls {
         /// Where they are.
-        directory: PathBuf,
+        path: PathBuf,
         /// What is wrong with them.
         #[source]
         source: nbd::TlsError,

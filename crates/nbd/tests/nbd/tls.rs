@@ -1,14 +1,17 @@
-//! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides, whom it keeps out, and
-//! that data comes through whole.
+//! TLS as the stock clients speak it (GnuTLS under libnbd and QEMU): certificates of both sides or keys agreed on
+//! beforehand, whom it keeps out, and that data comes through whole.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
 use nbd::ServeLimits;
+use openssl::ssl::{Ssl, SslContext, SslMethod, SslVersion};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     time::{Instant, sleep, timeout},
 };
+use tokio_openssl::SslStream;
 
 use crate::support::{Served, connect_from, run, tool};
 
@@ -134,6 +137,133 @@ async fn where_tls_is_offered_both_ways_in_lead_to_the_same_volume() {
     served.stop().await;
 }
 
+/// `STARTTLS`, with its head.
+fn starttls() -> Vec<u8> {
+    [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat()
+}
+
+const ALICE: &str = "8f4a1c0e5b7d92366a1f00c4d8e37b1590aa5be1c2d3e4f5061728394a5b6c7d";
+const BOB: &str = "00112233445566778899aabbccddeeff";
+
+fn keys(is_required: bool) -> nbd::Tls {
+    nbd::Tls::with_keys(format!("alice:{ALICE}\nbob:{BOB}\n").as_bytes(), is_required).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stock_clients_with_keys_move_data_and_others_are_kept_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::tls(keys(true)).await;
+    let volume = Arc::new(MemVolume::new("tank/vm1", 16 * MIB, 4096));
+    served.registry.insert("tank/vm1", "", Arc::clone(&volume) as Arc<dyn BlockVolume>).unwrap();
+    let port = served.port;
+    let file = |name: &str, lines: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, lines).unwrap();
+        path.display().to_string()
+    };
+    let good = file("keys.psk", &format!("alice:{ALICE}\nbob:{BOB}\nmallory:{BOB}\n"));
+    let url = |user: &str, keys: &str| format!("nbds://{user}@localhost:{port}/tank/vm1?tls-psk-file={keys}");
+    let Some(json) = run("nbdinfo", &["--json", &url("alice", &good)]).await else { return };
+    for fact in [r#""TLS": true"#, r#""structured": true"#, r#""export-size": 16777216"#] {
+        assert!(json.contains(fact), "{fact} is not in {json}");
+    }
+
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let mut data = pattern(16 << 20);
+    data[3 << 20..7 << 20].fill(0);
+    std::fs::write(&source, &data).unwrap();
+    run("nbdcopy", &["--flush", source.to_str().unwrap(), &url("alice", &good)]).await.unwrap();
+    run("nbdcopy", &[&url("bob", &good), target.to_str().unwrap()]).await.unwrap();
+    assert!(std::fs::read(&target).unwrap() == data, "what comes back is what went in");
+
+    let object = format!("tls-creds-psk,id=t,endpoint=client,username=bob,dir={}", dir.path().display());
+    let image = format!("driver=nbd,host=localhost,port={port},export=tank/vm1,tls-creds=t");
+    let copy = dir.path().join("copy");
+    let copy = copy.to_str().unwrap();
+    run("qemu-img", &["convert", "--object", &object, "--image-opts", &image, "-O", "raw", copy])
+        .await
+        .unwrap();
+    assert!(std::fs::read(copy).unwrap() == data, "QEMU reads the same");
+
+    let swapped = file("swapped.psk", &format!("alice:{BOB}\nbob:{ALICE}\n"));
+    for (why, url) in [
+        ("in the clear", served.url("tank/vm1")),
+        ("another's key", url("alice", &swapped)),
+        ("a user who is not known", url("mallory", &good)),
+    ] {
+        let refused = tool("nbdinfo", &["--size", &url]).await.unwrap();
+        assert!(!refused.status.success(), "{why}");
+    }
+    run("nbdinfo", &["--size", &url("alice", &good)]).await.expect("nobody else is disturbed");
+    served.stop().await;
+}
+
+/// A client's part, up to TLS.
+async fn at_the_door(port: u16) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.read_exact(&mut [0; 18]).await.unwrap();
+    stream.write_all(&starttls()).await.unwrap();
+    stream.read_exact(&mut [0; 20]).await.unwrap();
+    stream
+}
+
+/// What the stock clients choose is up to the library and the policy of their machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
+    let served = Served::tls(keys(true)).await;
+    for (version, ciphers, is_let_in) in [
+        (SslVersion::TLS1_3, "PSK", true),
+        (SslVersion::TLS1_2, "ECDHE-PSK-CHACHA20-POLY1305", true),
+        (SslVersion::TLS1_2, "PSK-AES256-GCM-SHA384", false),
+        (SslVersion::TLS1_1, "PSK@SECLEVEL=0", false),
+    ] {
+        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+        client.set_min_proto_version(Some(version)).unwrap();
+        client.set_max_proto_version(Some(version)).unwrap();
+        client.set_cipher_list(ciphers).unwrap();
+        client.set_psk_client_callback(|_, _, user, room| {
+            user[..4].copy_from_slice(b"bob\0");
+            let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).collect();
+            room[..16].copy_from_slice(&key);
+            Ok(16)
+        });
+        let stream = at_the_door(served.port).await;
+        let mut stream = SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap();
+        let connected =
+            timeout(Duration::from_secs(10), Pin::new(&mut stream).connect()).await.expect("answered");
+        // With 1.3 the client is done before the server is: what tells is an answer.
+        let mut answer = [0; 20];
+        let said = async {
+            connected.map_err(std::io::Error::other)?;
+            stream.write_all(&[&b"IHAVEOPT"[..], &[0, 0, 0, 2, 0, 0, 0, 0]].concat()).await?;
+            stream.read_exact(&mut answer).await
+        };
+        let said = timeout(Duration::from_secs(10), said).await.expect("answered");
+        assert_eq!(said.is_ok(), is_let_in, "{version:?} {ciphers}: {said:?}");
+        assert_eq!(answer[8..16] == [0, 0, 0, 2, 0, 0, 0, 1], is_let_in, "{answer:?}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn noise_where_tls_with_keys_begins_ends_that_connection_only() {
+    let served = Served::tls(keys(true)).await;
+    for noise in
+        [&[0xff; 4096][..], &[0x16, 3, 1, 0xff, 0xff][..], &[0x16, 3, 3, 0, 4, 1, 0, 0, 0][..], &[0; 70][..]]
+    {
+        let mut stream = at_the_door(served.port).await;
+        stream.write_all(noise).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut said = Vec::new();
+        drop(
+            timeout(Duration::from_secs(10), stream.read_to_end(&mut said)).await.expect("it is hung up on"),
+        );
+        assert!(said.len() < 64, "{said:?}");
+    }
+    at_the_door(served.port).await;
+    served.stop().await;
+}
+
 #[test]
 fn certificates_of_no_use_are_refused_by_name() {
     for (chain, key, says) in [
@@ -161,8 +291,7 @@ async fn a_client_that_dawdles_on_its_way_into_tls_is_dropped_in_time() {
     let mut dawdler = connect_from(1, &served).await;
     let begun = Instant::now();
     sleep(Duration::from_millis(1500)).await;
-    let starttls = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat();
-    dawdler.write_all(&starttls).await.unwrap();
+    dawdler.write_all(&starttls()).await.unwrap();
     let mut said = Vec::new();
     drop(timeout(Duration::from_secs(10), dawdler.read_to_end(&mut said)).await.expect("dropped"));
     assert_eq!(said.len(), 18 + 20, "TLS was begun");

@@ -1,8 +1,4 @@
-//! TLS: who the server is, whom it lets in, and whether there is a way around it.
-//!
-//! Certificates are X.509 (NBD `doc/proto.md`, "TLS support"); keys agreed on beforehand (PSK) are not offered, because the
-//! TLS library does not have them. What a client negotiated before `STARTTLS` is forgotten, and bytes that came in the
-//! clear behind it end the connection: they are somebody's attempt to be taken for the client.
+//! TLS by certificates (X.509).
 
 use std::{fmt, sync::Arc};
 
@@ -16,35 +12,7 @@ use tokio_rustls::{
     },
 };
 
-/// How connections are secured.
-#[derive(Clone)]
-pub struct Tls {
-    pub(crate) acceptor: TlsAcceptor,
-    pub(crate) is_required: bool,
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("is_required", &self.is_required).finish_non_exhaustive()
-    }
-}
-
-/// Why certificates are of no use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TlsError {
-    /// Not what was expected in a PEM file.
-    #[error("the {what} cannot be used: {why}")]
-    Pem {
-        /// Which file it was to be.
-        what: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// They do not belong together, or are too weak.
-    #[error("certificate and key cannot be used: {0}")]
-    Config(String),
-}
+use super::{Proof, Tls, TlsError};
 
 impl Tls {
     /// A server that shows this certificate chain (PEM) and has its key (PEM). With an authority (PEM) clients have to
@@ -80,7 +48,7 @@ impl Tls {
             }
         };
         let server = builder.with_single_cert(chain, key).map_err(|error| config(&error))?;
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(server)), is_required })
+        Ok(Self { proof: Proof::Certificates(TlsAcceptor::from(Arc::new(server))), is_required })
     }
 }
 
@@ -92,18 +60,4 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
         Ok(all) => Ok(all),
         Err(error) => Err(bad(error.to_string())),
     }
-}
-
-/// How a connection stands to TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Security {
-    /// There is none.
-    #[default]
-    Off,
-    /// A client may ask for it.
-    Offered,
-    /// A client must ask for it before anything else.
-    Required,
-    /// It is on.
-    On,
 }

@@ -1,0 +1,164 @@
+//! TLS by keys agreed on beforehand (PSK): no authority and nothing that expires, one line of a file for each user.
+//!
+//! The file is the one of `qemu-nbd`, `nbdkit` and GnuTLS's `psktool`: lines `USER:KEY`, the key in hexadecimal, and a user
+//! that begins with `#` in hexadecimal as well. Either side proves that it has the key (RFC 8446 section 2.2); each connection
+//! has fresh keys besides, so that who learns one later cannot read what was recorded.
+//!
+//! Certificates are left to `rustls`, which is memory-safe; it does not have keys for others than returning clients.
+
+use std::{collections::BTreeMap, fmt, io, pin::Pin};
+
+use openssl::{
+    error::ErrorStack,
+    ssl::{Ssl, SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVersion},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_openssl::SslStream;
+
+use super::{Proof, Tls, TlsError};
+
+/// A shorter key can be guessed: 128 bits (RFC 9257 section 6).
+const KEY_MIN: usize = 16;
+/// What the library can take.
+const KEY_MAX: usize = 256;
+/// What the library can take.
+const USER_MAX: usize = 128;
+/// Of TLS 1.2 what has fresh keys for each connection, and none of its padding. With 1.3 that goes without saying.
+const CIPHERS: &str = "ECDHE-PSK-CHACHA20-POLY1305";
+
+/// Whom to let in.
+#[derive(Clone)]
+pub(crate) struct Keys(SslContext);
+
+impl Tls {
+    /// A server that knows the users of these lines (`USER:KEY`) by their keys, and is known by them. If it is required,
+    /// nothing is served without it.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn with_keys(lines: &[u8], is_required: bool) -> Result<Self, TlsError> {
+        let keys = Keys::new(parse(lines)?).map_err(|error| TlsError::Library(error.to_string()))?;
+        Ok(Self { proof: Proof::Keys(keys), is_required })
+    }
+}
+
+impl Keys {
+    fn new(users: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Self, ErrorStack> {
+        let mut context = SslContext::builder(SslMethod::tls_server())?;
+        context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+        context.set_cipher_list(CIPHERS)?;
+        // Whoever comes back shows the key again.
+        context.set_options(SslOptions::NO_TICKET | SslOptions::NO_RENEGOTIATION);
+        context.set_session_cache_mode(SslSessionCacheMode::OFF);
+        context.set_num_tickets(0)?;
+        context.set_psk_server_callback(move |_, user, room| {
+            // A user who is not known has no key, and the library says so to the client.
+            let key = user.and_then(|user| users.get(user)).map(Vec::as_slice).unwrap_or_default();
+            let Some(room) = room.get_mut(..key.len()) else { return Ok(0) };
+            room.copy_from_slice(key);
+            Ok(key.len())
+        });
+        Ok(Self(context.build()))
+    }
+
+    /// The server's part of a handshake.
+    pub(crate) async fn accept<S>(&self, stream: S) -> io::Result<SslStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut stream = SslStream::new(Ssl::new(&self.0)?, stream)?;
+        Pin::new(&mut stream).accept().await.map_err(io::Error::other)?;
+        Ok(stream)
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+/// Users and their keys.
+fn parse(lines: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, TlsError> {
+    let mut users = BTreeMap::new();
+    for (number, text) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
+        let bad = |why| TlsError::Line { line: number, why };
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        // A user's name may have colons, a key has none.
+        let mut parts = text.rsplitn(2, |byte| *byte == b':');
+        let (Some(key), Some(user)) = (parts.next(), parts.next()) else {
+            return Err(bad("it is not USER:KEY"));
+        };
+        let user = match user.strip_prefix(b"#") {
+            Some(digits) => hexadecimal(digits).ok_or(bad("behind # the user is not hexadecimal"))?,
+            None => user.to_vec(),
+        };
+        if !(1..=USER_MAX).contains(&user.len()) || user.contains(&0) {
+            return Err(bad("a user's name has 1 to 128 bytes, none of them zero"));
+        }
+        let key = hexadecimal(key).ok_or(bad("the key is not hexadecimal"))?;
+        if key.len() < KEY_MIN {
+            return Err(bad(
+                "a key of less than 16 bytes (32 digits) can be guessed: psktool and openssl rand -hex 32 make one",
+            ));
+        }
+        if key.len() > KEY_MAX {
+            return Err(bad("a key has 256 bytes (512 digits) at most"));
+        }
+        if users.insert(user, key).is_some() {
+            return Err(bad("this user has a key already"));
+        }
+    }
+    if users.is_empty() { Err(TlsError::NoKeys) } else { Ok(users) }
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<Vec<u8>> {
+    let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let (pairs, []) = digits.as_chunks() else { return None };
+    pairs.iter().map(|[high, low]| Some(value(*high)? << 4 | value(*low)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "000102030405060708090a0b0C0D0E0F";
+
+    #[test]
+    fn lines_are_those_of_psktool() {
+        let lines = format!("alice:{KEY}\r\n\n#626f62:{KEY}ff\nhost:7:{KEY}");
+        let users = parse(lines.as_bytes()).unwrap();
+        let key: Vec<u8> = (0..16).collect();
+        assert_eq!(users[&b"alice"[..]], key);
+        assert_eq!(users[&b"bob"[..]], [&key[..], &[0xff]].concat());
+        assert_eq!(users[&b"host:7"[..]], key);
+        assert_eq!(users.len(), 3);
+    }
+
+    #[test]
+    fn a_line_of_no_use_is_named_and_its_key_is_not_told() {
+        let (long, name) = ("ab".repeat(KEY_MAX + 1), "n".repeat(USER_MAX + 1));
+        for (line, says) in [
+            ("alice", "not USER:KEY"),
+            (&format!(":{KEY}"), "1 to 128 bytes"),
+            (&format!("{name}:{KEY}"), "1 to 128 bytes"),
+            (&format!("#6100:{KEY}"), "none of them zero"),
+            (&format!("#6x:{KEY}"), "not hexadecimal"),
+            ("alice:secretsecretsecretsecretsecretse", "the key is not hexadecimal"),
+            (&format!("alice:{KEY}0"), "the key is not hexadecimal"),
+            ("alice:", "can be guessed"),
+            ("alice:000102030405060708090a0b0c0d0e", "can be guessed"),
+            (&format!("alice:{long}"), "at most"),
+            (&format!("bob:{KEY}"), "has a key already"),
+        ] {
+            let error =
+                Tls::with_keys(format!("bob:{KEY}\n{line}").as_bytes(), true).unwrap_err().to_string();
+            assert!(error.starts_with("line 2: ") && error.contains(says), "{line}: {error}");
+            assert!(!error.contains("0001") && !error.contains("secret"), "{error}");
+        }
+        assert_eq!(Tls::with_keys(b"\n \n", true).unwrap_err(), TlsError::NoKeys);
+    }
+}
