@@ -103,11 +103,17 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
+        let prefix: u8 = match prefix {
             Some(prefix) => prefix.parse().ok().filter(|prefix| *prefix <= longest).ok_or_else(wrong)?,
             None => longest,
         };
-        Ok(Self { address, prefix })
+        // Addresses are compared by their own form, so a network of IPv4 addresses in their IPv6 form is one of those.
+        match (address, address.to_canonical()) {
+            (IpAddr::V6(_), address @ IpAddr::V4(_)) => {
+                Ok(Self { address, prefix: prefix.checked_sub(96).ok_or_else(wrong)? })
+            }
+            _ => Ok(Self { address, prefix }),
+        }
     }
 }
 
@@ -180,11 +186,16 @@ mod tests {
             ("2001:db8::/33", "2001:db8:7fff::1", true),
             ("2001:db8::/33", "2001:db8:8000::1", false),
             ("::/0", "192.0.2.1", false),
+            ("::ffff:192.0.2.0/120", "192.0.2.9", true),
+            ("::ffff:192.0.2.0/120", "192.0.3.9", false),
+            ("::ffff:192.0.2.7", "::ffff:192.0.2.7", true),
         ] {
             let network: Network = network.parse().unwrap();
             assert_eq!(network.contains(address.parse().unwrap()), inside, "{network} {address}");
         }
-        for wrong in ["", "192.0.2.0/33", "192.0.2/24", "x/8", "2001:db8::/129", "192.0.2.0/-1"] {
+        for wrong in
+            ["", "192.0.2.0/33", "192.0.2/24", "x/8", "2001:db8::/129", "192.0.2.0/-1", "::ffff:192.0.2.0/24"]
+        {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }
     }

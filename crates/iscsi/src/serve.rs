@@ -16,7 +16,7 @@
 use std::{
     future::{Future, poll_fn},
     io::{self, IoSlice},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -130,7 +130,16 @@ impl Server {
 }
 
 async fn accept(listener: &TcpListener) -> (&TcpListener, io::Result<(TcpStream, SocketAddr)>) {
-    (listener, listener.accept().await)
+    let accepted = listener.accept().await;
+    (listener, accepted.map(|(stream, peer)| (stream, canonical(peer))))
+}
+
+/// A listener on `[::]` has IPv4 addresses in their IPv6 form; portals and access know them by their own.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => (ip, address.port()).into(),
+        IpAddr::V6(_) => address,
+    }
 }
 
 /// Says how a connection ended.
@@ -180,7 +189,7 @@ async fn connection(
     place: &block::Place,
 ) -> Result<(), Ended> {
     stream.set_nodelay(true)?;
-    let local = stream.local_addr()?;
+    let local = canonical(stream.local_addr()?);
     let limit = targets.config().login_timeout;
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
     let login = timeout(limit, async {
@@ -213,7 +222,7 @@ async fn connection(
         let mut inbox = Inbox::from(buffer);
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
         let silence = Silence::new(targets.config().ping_after);
-        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence }
+        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence, taken: 0 }
     };
     let ousted = async {
         match is_stranger {
@@ -293,7 +302,7 @@ async fn claim(
         proven: login.proven().cloned(),
         counters: Arc::clone(&counters),
     };
-    Ok((targets.claim(key, info).await, counters))
+    Ok((targets.claim(key, info, login.target()).await, counters))
 }
 
 /// Writes until the outbox is empty.
@@ -319,6 +328,8 @@ struct Driver {
     inbox: Inbox,
     jobs: FuturesUnordered<JobFuture>,
     silence: Silence,
+    /// Bytes that the initiator had taken at the last look for signs of life.
+    taken: u64,
 }
 
 impl Driver {
@@ -353,7 +364,9 @@ impl Driver {
                 () = &mut stop => break,
                 () = changed(&mut luns) => self.session.announce_luns(),
                 () = &mut due => {
-                    if self.inbox.is_held_up() {
+                    let taken = self.session.outbox().gone();
+                    let is_taking = std::mem::replace(&mut self.taken, taken) != taken;
+                    if self.inbox.is_held_up() || is_taking && !self.session.wants_input() {
                         self.silence.heard(); // nobody listens
                     }
                     match self.silence.look() {

@@ -453,10 +453,11 @@ impl Targets {
         let portals = self.portals();
         let exact = portals.iter().find(|portal| portal.address == local);
         let any = || {
-            let everywhere = |portal: &&Portal| {
+            let everywhere = portals.iter().filter(|portal| {
                 portal.address.ip().is_unspecified() && portal.address.port() == local.port()
-            };
-            portals.iter().find(everywhere)
+            });
+            // An IPv4 address is one of `[::]` only where there is no `0.0.0.0`.
+            everywhere.max_by_key(|portal| portal.address.is_ipv4() == local.is_ipv4())
         };
         exact.or_else(any).map_or(PORT_GROUP, |portal| portal.group)
     }
@@ -535,8 +536,14 @@ impl Targets {
         self.registry().sessions.get(key).is_some_and(|entry| entry.tsih == tsih)
     }
 
-    /// Takes the place of `key`, ending the session that has it and waiting until it is gone.
-    pub(crate) async fn claim(self: &Arc<Self>, key: SessionKey, info: SessionInfo) -> Claim {
+    /// Takes the place of `key` for a session with `asked`, or for a discovery; ends the session that has it and waits until
+    /// it is gone.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        key: SessionKey,
+        info: SessionInfo,
+        asked: Option<&Arc<Target>>,
+    ) -> Claim {
         loop {
             let old = {
                 let mut registry = self.registry();
@@ -547,10 +554,12 @@ impl Targets {
                     }
                     None => {
                         let tsih = registry.free_tsih();
-                        // Who may log in may have changed since this one was asked who it is.
+                        // Who may log in may have changed since this one was asked who it is, and the target may be
+                        // another of the same name: that of a pool which was imported again.
                         let target = registry.targets.get(&info.target);
-                        let is_in =
-                            info.target.is_empty() || target.is_some_and(|target| target.lets_in(&info));
+                        let is_in = asked.is_none_or(|asked| {
+                            target.is_some_and(|target| Arc::ptr_eq(target, asked) && target.lets_in(&info))
+                        });
                         let order = if is_in { Order::Serve } else { Order::End };
                         let (orders, receiver) = watch::channel(order);
                         registry.sessions.insert(key.clone(), Entry { tsih, info, orders });
@@ -620,5 +629,43 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // The entry goes first; the receiver, dropped after this, wakes whoever waits for the place.
         self.targets.registry().sessions.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::MemVolume;
+
+    use super::*;
+
+    /// It became a session without disks that nobody ended.
+    #[tokio::test]
+    async fn a_login_that_outlasts_its_target_is_no_session_with_the_next_of_that_name() {
+        const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
+        let targets = Targets::new(Config::default());
+        let add = || targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let key = SessionKey { initiator: "iqn.test".into(), isid: [0; 6], target: NAME.into(), group: 1 };
+        let info = SessionInfo {
+            initiator: key.initiator.clone(),
+            peer: address,
+            target: NAME.into(),
+            portal: Portal { address, group: 1 },
+            isid: key.isid,
+            since: Instant::now(),
+            user: None,
+            proven: None,
+            counters: Arc::default(),
+        };
+        let first = add();
+        let claim = targets.claim(key.clone(), info.clone(), Some(&first)).await;
+        assert_eq!(*claim.orders.borrow(), Order::Serve);
+        drop(claim);
+        assert!(targets.remove(NAME));
+        let second = add();
+        for (asked, order) in [(&first, Order::End), (&second, Order::Serve)] {
+            let claim = targets.claim(key.clone(), info.clone(), Some(asked)).await;
+            assert_eq!(*claim.orders.borrow(), order);
+        }
     }
 }

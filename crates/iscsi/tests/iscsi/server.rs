@@ -4,12 +4,17 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use block::MemVolume;
 use iscsi::{
-    Config, Server, Targets,
+    Config, Portal, Server, Targets,
     pdu::{Header, op},
 };
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::oneshot, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 
-use crate::support::{NAME, log_in, quick, receive, send, serve, test_unit_ready};
+use crate::support::{NAME, log_in, log_in_over, quick, receive, send, serve, test_unit_ready};
 
 #[tokio::test]
 async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {
@@ -100,7 +105,7 @@ async fn connections_beyond_the_limit_are_closed_and_room_comes_back() {
     while served.targets.sessions().len() > 1 {
         tries += 1;
         assert!(tries < 500, "the session of a closed connection stays");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
     log_in(served.address, 3).await;
 }
@@ -116,6 +121,62 @@ async fn a_silent_initiator_is_pinged_and_then_dropped() {
     send(&mut stream, pong, &[]).await;
     assert_eq!(receive(&mut stream).await.unwrap().0.opcode(), op::NOP_IN, "alive, asked again later");
     assert!(receive(&mut stream).await.is_none());
+}
+
+/// While its answers wait for it nothing it says is read: what it takes is the sign of life.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_initiator_that_takes_its_answers_slowly_is_not_silent() {
+    let served = serve(Config { ping_after: Duration::from_millis(500), ..quick() }).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let stream = log_in_over(socket.connect(served.address).await.unwrap(), 1).await;
+    let (mut receiving, mut sending) = stream.into_split();
+    // 24 times 1 MiB, as fast as they can be said.
+    tokio::spawn(async move {
+        for number in 1..=24 {
+            let mut h = Header::new(op::COMMAND);
+            h.0[1] = 0xc1;
+            h.set(16, number).set(20, 1 << 20).set(24, number);
+            (h.0[32], h.0[39], h.0[40]) = (0x28, 8, 0);
+            if sending.write_all(&h.0).await.is_err() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    // A megabyte every 150 ms.
+    let (mut taken, begun, mut piece) = (0_usize, Instant::now(), vec![0; 64 << 10]);
+    while taken < 20 << 20 {
+        let read = timeout(Duration::from_secs(5), receiving.read(&mut piece)).await.unwrap().unwrap();
+        assert!(read > 0, "hung up on after {taken} bytes and {:?}", begun.elapsed());
+        taken += read;
+        let due = Duration::from_micros(taken as u64 * 3 / 20);
+        sleep(due.saturating_sub(begun.elapsed())).await;
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2), "nothing was slow: {:?}", begun.elapsed());
+}
+
+/// Its listeners know IPv4 addresses in their IPv6 form only.
+#[tokio::test]
+async fn a_portal_of_one_ipv4_address_keeps_its_group_beside_that_of_all_addresses() {
+    let targets = Targets::new(quick());
+    let target = targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+    let Ok(server) = Server::bind(Arc::clone(&targets), &["[::]:0".parse().unwrap()]).await else {
+        return; // no IPv6 here
+    };
+    let any = server.local_addrs().unwrap()[0];
+    let own = SocketAddr::from(([127, 0, 0, 1], any.port()));
+    targets.set_portals(vec![Portal { address: any, group: 1 }, Portal { address: own, group: 2 }]);
+    target.set_groups(Some(vec![2]));
+    let (_stop, stopped) = oneshot::channel::<()>();
+    let _server = tokio::spawn(server.run(async { drop(stopped.await) }));
+    assert_eq!(login_status(own, NAME).await, (0, 0));
+    let other = SocketAddr::from(([127, 0, 0, 2], any.port()));
+    assert_eq!(login_status(other, NAME).await, (2, 3), "an address of the other group");
+    let _session = log_in(own, 1).await;
+    let session = targets.sessions().pop().unwrap();
+    assert_eq!((session.portal.address, session.portal.group), (own, 2));
+    assert!(session.peer.is_ipv4());
 }
 
 #[tokio::test]
@@ -168,7 +229,7 @@ async fn who_sends_no_data_that_it_was_asked_for_loses_its_session_while_others_
     }
     assert_eq!(receive(&mut stalled).await.map(|(h, _)| h.opcode()), Some(op::R2T));
     while gate.waiting() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
     }
     // Somebody looks: twelve times, and a second goes by each time.
     for _ in 0..12 {
@@ -192,7 +253,7 @@ async fn an_initiator_that_reads_late_still_gets_every_byte() {
         (h.0[32], h.0[39], h.0[40]) = (0x28, 8, 0);
         send(&mut stream, h, &[]).await;
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    sleep(Duration::from_millis(200)).await;
     let mut bytes = 0;
     while bytes < 100 << 20 {
         let (h, data) = receive(&mut stream).await.expect("all of it");

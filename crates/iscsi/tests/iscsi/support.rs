@@ -83,9 +83,18 @@ pub(crate) async fn log_in_from(host: u8, address: SocketAddr, isid: u8) -> Opti
     begin_session(host, address, isid, &format!("InitiatorName=iqn.test\0TargetName={NAME}\0")).await
 }
 
+/// Logs in to the target over that connection.
+pub(crate) async fn log_in_over(stream: TcpStream, isid: u8) -> TcpStream {
+    let text = format!("InitiatorName=iqn.test\0TargetName={NAME}\0");
+    begin_session_over(stream, isid, &text).await.expect("a place")
+}
+
 /// Logs in with that text.
 pub(crate) async fn begin_session(host: u8, address: SocketAddr, isid: u8, text: &str) -> Option<TcpStream> {
-    let mut stream = connect_from(host, address).await;
+    begin_session_over(connect_from(host, address).await, isid, text).await
+}
+
+async fn begin_session_over(mut stream: TcpStream, isid: u8, text: &str) -> Option<TcpStream> {
     let mut h = Header::new(op::LOGIN | 0x40);
     (h.0[1], h.0[8], h.0[13]) = (0x87, 0x80, isid);
     h.set(24, 1);
