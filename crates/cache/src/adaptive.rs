@@ -13,6 +13,7 @@
 
 use crate::{
     judge::{Judge, Real},
+    ledger::Ledger,
     mini::{Mini, is_sampled},
     policy::{Block, GhostHits, Policy, Slot, Usage},
     queues::Queues,
@@ -21,6 +22,8 @@ use crate::{
 
 /// A miniature holds this many blocks to twice as many; below, the sample is everything.
 const MINI_BLOCKS: usize = 1024;
+/// A miniature that became smaller than this part of it is of no use.
+const FEW: usize = 4;
 /// One block in 65 536 is the thinnest sample: its miniatures belong to a cache of 64 million blocks.
 const RATE_MAX: u32 = 16;
 
@@ -102,6 +105,19 @@ impl Adaptive {
         }
     }
 
+    /// The sample is far too thin for what became of the cache, and what is known from it of another.
+    fn begin_anew(&mut self) {
+        while self.rate > 0 && self.queues.len() >> self.rate < self.mini_blocks {
+            self.rate -= 1;
+        }
+        let capacity = self.mini_capacity();
+        self.minis = RULES.map(|rules| Mini::new(capacity, rules));
+        self.judge = Judge::default();
+        self.inserts = 0;
+        *self.queues.ledger() = Ledger::default();
+        self.queues.set_rules(RULES[self.judge.running()]);
+    }
+
     const fn mini_capacity(&self) -> u64 {
         self.queues.capacity_units() >> self.rate
     }
@@ -130,6 +146,9 @@ impl Policy for Adaptive {
 
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         self.queues.set_capacity(capacity, evicted);
+        if self.rate > 0 && self.queues.len() >> self.rate < self.mini_blocks / FEW {
+            self.begin_anew();
+        }
         let capacity = self.mini_capacity();
         self.minis.iter_mut().for_each(|mini| mini.resize(capacity));
     }

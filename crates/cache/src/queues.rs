@@ -42,6 +42,22 @@ const TICKS: u64 = 1024;
 /// Blocks looked at for one eviction, to find some that ARC would not hold, and how many of these are enough.
 const SEARCH_STEPS: u32 = 64;
 const SEARCH_FINDS: u32 = 8;
+/// Places for each block of which so many or more are free are not searched.
+const SPARSE: usize = 4;
+
+/// Blocks that ARC would not hold.
+#[derive(Debug, Default)]
+struct Finds {
+    count: u32,
+    /// Age and place of the youngest.
+    youngest: Option<(u32, u32)>,
+}
+
+impl Finds {
+    fn youngest(self) -> Option<u32> {
+        self.youngest.map(|(_, at)| at)
+    }
+}
 /// Blocks moved from recent to frequent for one eviction, while frequent is being filled: it must not take long.
 const FILL_STEPS: u32 = 8;
 
@@ -292,22 +308,40 @@ impl Queues {
     ///
     /// There is one to be found: ARC holds what comes in, and as many blocks as this cache did before.
     fn unwanted(&mut self) -> Option<u32> {
-        let (mut found, mut youngest) = (0, None);
+        let mut finds = Finds::default();
+        if self.slab.bound() > SPARSE * self.slab.len() {
+            // It was far larger: at most places there is nothing. In order is worse than scattered and better than none.
+            for list in &self.lists {
+                let mut next = list.tail();
+                for _ in 0..SEARCH_STEPS / 2 {
+                    let Some(at) = next else { break };
+                    self.look(at, &mut finds);
+                    next = self.slab.newer(at);
+                }
+            }
+            return finds.youngest();
+        }
         for _ in 0..SEARCH_STEPS {
             self.searched = self.searched.wrapping_add(1);
             // Blocks that came in together lie together: steps from one to the next would find all or none.
             let at = ((u128::from(mix(self.searched)) * self.slab.bound() as u128) >> 64) as u32;
-            let item = self.slab.get(at);
-            if item.list() != FREE && self.is_unwanted(at) {
-                let age = self.age(item.used);
-                youngest = Some(youngest.map_or((age, at), |other: (u32, u32)| other.min((age, at))));
-                found += 1;
+            if self.slab.get(at).list() != FREE {
+                self.look(at, &mut finds);
             }
-            if found == SEARCH_FINDS {
+            if finds.count == SEARCH_FINDS {
                 break;
             }
         }
-        youngest.map(|(_, at)| at)
+        finds.youngest()
+    }
+
+    /// Notes a block that ARC would not hold.
+    fn look(&self, at: u32, finds: &mut Finds) {
+        if self.is_unwanted(at) {
+            let found = (self.age(self.slab.get(at).used), at);
+            finds.youngest = Some(finds.youngest.map_or(found, |other| other.min(found)));
+            finds.count += 1;
+        }
     }
 
     /// Evicts one block. `coming` is what the recent list gets afterwards, 0 if it goes to the frequent one.

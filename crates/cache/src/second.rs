@@ -21,7 +21,7 @@ const AGAIN: u64 = 3;
 const HEAT_MAX: u32 = 3;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SecondTier {
     capacity: u64,
     used: u64,

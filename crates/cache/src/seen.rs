@@ -8,7 +8,7 @@
 use crate::mix;
 
 /// The memory of evictions. Blocks are known by a well spread hash of their identity.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Seen {
     now: Generation,
     before: Generation,
@@ -16,7 +16,7 @@ pub struct Seen {
     is_small: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Generation {
     bits: Box<[u64]>,
     noted: u64,

@@ -80,6 +80,12 @@ impl<T: Copy> Slab<T> {
         &mut self.entries[at as usize].item
     }
 
+    /// The next entry of its list, towards the head.
+    pub(crate) fn newer(&self, at: u32) -> Option<u32> {
+        let prev = self.entries[at as usize].prev;
+        (prev != NONE).then_some(prev)
+    }
+
     /// A place for an item; it is on no list yet.
     pub(crate) fn take(&mut self, item: T) -> u32 {
         self.len += 1;

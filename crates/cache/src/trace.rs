@@ -157,7 +157,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// A cache without data: a policy, and which block is in which of its places.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Simulation<P> {
     policy: P,
     places: Index,
@@ -249,6 +249,14 @@ impl<P: Policy> Simulation<P> {
             places.insert(id, slot.0);
         }
         false
+    }
+
+    /// Changes the capacity, in blocks.
+    pub fn set_capacity(&mut self, capacity: u64) {
+        let Self { policy, places, ids, .. } = self;
+        policy.set_capacity(capacity, &mut |slot| {
+            places.remove(ids[slot.0 as usize]);
+        });
     }
 
     /// Blocks held.
