@@ -84,10 +84,23 @@ impl Order {
         let at = self.entry(time, now);
         match self.times.get_mut(at) {
             Some((known, count)) if *known == time => *count += 1,
-            _ => self.times.insert(at, (time, 1)),
+            _ => {
+                self.times.insert(at, (time, 1));
+                self.keep_horizon_near(now);
+            }
         }
         if self.times.len() > TIMES_MAX {
             self.coarsen();
+        }
+    }
+
+    /// A horizon that nothing has moved for so long that its age would soon begin anew: the list would be past it as a whole.
+    fn keep_horizon_near(&mut self, now: u32) {
+        if self.horizon.is_some_and(|horizon| age(horizon, now) > TIME_MASK / 2) {
+            while self.times.front().is_some_and(|(_, count)| *count == 0) {
+                self.times.pop_front();
+            }
+            self.horizon = self.times.front().map(|(oldest, _)| oldest.wrapping_sub(1) & TIME_MASK);
         }
     }
 
@@ -163,6 +176,30 @@ impl Order {
             if time == now {
                 return None;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list of which nothing is taken off for half a million cache-fulls: that of metadata, in hours.
+    #[test]
+    fn a_list_that_loses_nothing_does_not_seem_forgotten_when_times_begin_anew() {
+        let mut order = Order::default();
+        order.add(5, 5);
+        assert_eq!(order.pop_oldest(6), Some(5));
+        order.add(7, 7);
+        let turns = 1 << 12;
+        let mut last = 7;
+        for turn in 1..=3 * turns {
+            let now = (7 + turn * ((TIME_MASK / turns) + 1)) & TIME_MASK;
+            order.add(now, now);
+            assert!(order.remove(last, now), "used again after {turn} parts of all times");
+            assert!(!order.is_past(now, now));
+            assert_eq!(order.len(), 1);
+            last = now;
         }
     }
 }
