@@ -151,7 +151,13 @@ impl Machine {
     pub fn pressure_file(&self, cgroup: &Cgroup) -> PathBuf {
         let own =
             cgroup.levels.first().filter(|level| level.is_v2).map(|level| level.dir.join("memory.pressure"));
-        own.filter(|path| path.exists()).unwrap_or_else(|| self.path("/proc/pressure/memory"))
+        own.filter(|path| path.exists()).unwrap_or_else(|| self.machine_pressure_file())
+    }
+
+    /// Where pressure on the machine's memory is told, whoever suffers from it.
+    #[must_use]
+    pub fn machine_pressure_file(&self) -> PathBuf {
+        self.path("/proc/pressure/memory")
     }
 
     /// Percent of the last ten seconds in which somebody waited for memory.

@@ -33,7 +33,10 @@ mod alarm;
 mod episode;
 mod report;
 
-use self::episode::{Episode, News};
+use self::{
+    alarm::Alarm,
+    episode::{Episode, News},
+};
 use crate::{
     events::{About, Journal},
     hostid,
@@ -204,19 +207,22 @@ impl Governor {
 
     /// Looks and acts until the host is gone.
     pub async fn run(self: Arc<Self>, host: Weak<Host>, journal: Arc<Journal>) {
-        let mut alarm = alarm::Alarm::new(&self.machine.pressure_file(&self.cgroup));
+        // When others take the machine's memory it is they who wait, and nothing is told of that in a cgroup of our own.
+        let mut alarm = Alarm::new(&self.machine.pressure_file(&self.cgroup));
+        let mut machine = Alarm::new(&self.machine.machine_pressure_file());
         let mut next = Instant::now();
         loop {
             tokio::select! {
                 () = sleep_until(next) => {}
                 () = self.bell.heard() => {}
                 () = alarm.rings() => {}
+                () = machine.rings() => {}
             }
             let earliest = self.state.lock().looked + LEAST;
             sleep_until(earliest).await;
             let Some(host) = host.upgrade() else { return };
             let busy = self.look(&host, &journal).await;
-            let idle = if alarm.is_set() { WATCHED } else { IDLE };
+            let idle = if alarm.is_set() && machine.is_set() { WATCHED } else { IDLE };
             next = Instant::now() + if busy { BUSY } else { idle };
         }
     }
