@@ -242,7 +242,7 @@ fn a_workload_that_turns_against_every_change_costs_no_more_than_is_free() {
         let misses = [adaptive.score(), arc.score()].map(|score| score.block_miss_ratio() * 100.0);
         println!("{set} of {capacity} blocks, {turns} turns, {switches} switches: {misses:.2?}");
         assert!(
-            turns >= 5 && switches >= 3,
+            turns >= 3 && switches >= 2,
             "it did not change its rules: {turns} turns, {switches} switches"
         );
         // Without a bound on what may be missing it is 0.5.
