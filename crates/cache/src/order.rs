@@ -95,6 +95,7 @@ impl Order {
     }
 
     /// A horizon that nothing has moved for so long that its age would soon begin anew: the list would be past it as a whole.
+    /// Of entries that were counted together the older are past it too early, which the next that is taken off sets right.
     fn keep_horizon_near(&mut self, now: u32) {
         if self.horizon.is_some_and(|horizon| age(horizon, now) > TIME_MASK / 2) {
             while self.times.front().is_some_and(|(_, count)| *count == 0) {

@@ -366,7 +366,7 @@ impl Driver {
                 () = &mut due => {
                     let taken = self.session.outbox().gone();
                     let is_taking = std::mem::replace(&mut self.taken, taken) != taken;
-                    if self.inbox.is_held_up() || is_taking && !self.session.wants_input() {
+                    if self.inbox.is_held_up() || is_taking && self.session.is_full() {
                         self.silence.heard(); // nobody listens
                     }
                     match self.silence.look() {

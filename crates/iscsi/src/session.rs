@@ -279,12 +279,14 @@ impl Session {
 
     /// Whether `handle_bytes` would look at more input.
     pub fn wants_input(&self) -> bool {
+        !self.closing && !self.is_full()
+    }
+
+    /// Whether so many answers wait for the initiator that nothing is done for it until it has taken some.
+    pub fn is_full(&self) -> bool {
         let len = self.outbox.len();
-        let is_low = |len: usize| {
-            let share = usize::try_from(self.going.gate().share() / 4).unwrap_or(OUTBOX_HIGH);
-            len <= share.clamp(OUTBOX_LOW, OUTBOX_HIGH)
-        };
-        !self.closing && (len <= OUTBOX_LOW || is_low(len))
+        let share = || usize::try_from(self.going.gate().share() / 4).unwrap_or(OUTBOX_HIGH);
+        len > OUTBOX_LOW && len > share().clamp(OUTBOX_LOW, OUTBOX_HIGH)
     }
 
     /// Tells the gate what is held now. `receiving` is the memory that the caller receives into.

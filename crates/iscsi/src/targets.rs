@@ -451,7 +451,10 @@ impl Targets {
     /// The portal group of the address that a connection came in by.
     pub fn group_of(&self, local: SocketAddr) -> u16 {
         let portals = self.portals();
-        let exact = portals.iter().find(|portal| portal.address == local);
+        // Either may be an IPv4 address in its IPv6 form.
+        let same = |ip: IpAddr| ip.to_canonical() == local.ip().to_canonical();
+        let exact =
+            portals.iter().find(|portal| same(portal.address.ip()) && portal.address.port() == local.port());
         let any = || {
             let everywhere = portals.iter().filter(|portal| {
                 portal.address.ip().is_unspecified() && portal.address.port() == local.port()

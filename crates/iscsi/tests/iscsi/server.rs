@@ -177,6 +177,10 @@ async fn a_portal_of_one_ipv4_address_keeps_its_group_beside_that_of_all_address
     let session = targets.sessions().pop().unwrap();
     assert_eq!((session.portal.address, session.portal.group), (own, 2));
     assert!(session.peer.is_ipv4());
+    // A portal may have been written in that form, too.
+    let written = SocketAddr::new("::ffff:127.0.0.1".parse().unwrap(), any.port());
+    targets.set_portals(vec![Portal { address: any, group: 1 }, Portal { address: written, group: 2 }]);
+    assert_eq!(login_status(own, NAME).await, (0, 0));
 }
 
 #[tokio::test]

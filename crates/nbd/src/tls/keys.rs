@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt, io, pin::Pin};
 
 use openssl::{
     error::ErrorStack,
-    ssl::{Ssl, SslContext, SslMethod, SslOptions, SslSessionCacheMode, SslVersion},
+    ssl::{Ssl, SslContext, SslMethod, SslMode, SslOptions, SslSessionCacheMode, SslVersion},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_openssl::SslStream;
@@ -19,9 +19,9 @@ use super::{Proof, Tls, TlsError};
 
 /// A shorter key can be guessed: 128 bits (RFC 9257 section 6).
 const KEY_MIN: usize = 16;
-/// What the library can take.
+/// What every version of the library can take.
 const KEY_MAX: usize = 256;
-/// What the library can take.
+/// What every version of the library can take.
 const USER_MAX: usize = 128;
 /// Of TLS 1.2 what has fresh keys for each connection, and none of its padding. With 1.3 that goes without saying.
 const CIPHERS: &str = "ECDHE-PSK-CHACHA20-POLY1305";
@@ -47,6 +47,10 @@ impl Keys {
         let mut context = SslContext::builder(SslMethod::tls_server())?;
         context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
         context.set_cipher_list(CIPHERS)?;
+        // What waits to be sent may move and grow meanwhile; and what was sent of a long piece is to be known at once.
+        context.set_mode(
+            SslMode::AUTO_RETRY | SslMode::ACCEPT_MOVING_WRITE_BUFFER | SslMode::ENABLE_PARTIAL_WRITE,
+        );
         // Whoever comes back shows the key again.
         context.set_options(SslOptions::NO_TICKET | SslOptions::NO_RENEGOTIATION);
         context.set_session_cache_mode(SslSessionCacheMode::OFF);
@@ -123,6 +127,10 @@ fn hexadecimal(digits: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt as _, duplex};
+
     use super::*;
 
     const KEY: &str = "000102030405060708090a0b0C0D0E0F";
@@ -160,5 +168,46 @@ mod tests {
             assert!(!error.contains("0001") && !error.contains("secret"), "{error}");
         }
         assert_eq!(Tls::with_keys(b"\n \n", true).unwrap_err(), TlsError::NoKeys);
+    }
+
+    /// Answers that wait for the socket are joined by others, and all of them may move in memory. The library takes that for
+    /// a mistake unless it was told, and ends the connection.
+    #[tokio::test]
+    async fn what_could_not_be_sent_at_once_may_be_elsewhere_in_memory_at_the_next_try() {
+        let server = Keys::new(parse(format!("bob:{KEY}").as_bytes()).unwrap()).unwrap();
+        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+        client.set_psk_client_callback(|_, _, user, key| {
+            user[..4].copy_from_slice(b"bob\0");
+            key[..16].copy_from_slice(&(0..16).collect::<Vec<u8>>());
+            Ok(16)
+        });
+        let (ours, theirs) = duplex(1024);
+        let mut client = SslStream::new(Ssl::new(&client.build()).unwrap(), theirs).unwrap();
+        let (server, connected) = tokio::join!(server.accept(ours), Pin::new(&mut client).connect());
+        let mut server = server.unwrap();
+        connected.unwrap();
+
+        let content: Vec<u8> = (0..100_000_u32).map(|at| (at * 7) as u8).collect();
+        let taken = tokio::spawn(async move {
+            let mut taken = vec![0; 100_000];
+            client.read_exact(&mut taken).await.unwrap();
+            taken
+        });
+        let (mut sent, mut waits, mut places) = (0, 0, Vec::new());
+        while sent < content.len() {
+            sent += poll_fn(|cx| {
+                // Each try has its bytes at another place, and more of them.
+                let until = content.len().min(sent + 1000 * (places.len() + 1));
+                places.push(content[sent..until].to_vec());
+                let tried = Pin::new(&mut server).poll_write(cx, places.last().unwrap());
+                waits += u32::from(tried.is_pending());
+                tried
+            })
+            .await
+            .unwrap();
+        }
+        poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await.unwrap();
+        assert!(waits > 3, "nothing had to wait");
+        assert!(taken.await.unwrap() == content);
     }
 }

@@ -137,9 +137,18 @@ async fn where_tls_is_offered_both_ways_in_lead_to_the_same_volume() {
     served.stop().await;
 }
 
-/// `STARTTLS`, with its head.
+mod opt {
+    pub(super) const ABORT: u32 = 2;
+    pub(super) const STARTTLS: u32 = 5;
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// What a client says first.
 fn starttls() -> Vec<u8> {
-    [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat()
+    [&3_u32.to_be_bytes()[..], &option(opt::STARTTLS, &[])].concat()
 }
 
 const ALICE: &str = "8f4a1c0e5b7d92366a1f00c4d8e37b1590aa5be1c2d3e4f5061728394a5b6c7d";
@@ -215,27 +224,15 @@ async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
         (SslVersion::TLS1_3, "PSK", true),
         (SslVersion::TLS1_2, "ECDHE-PSK-CHACHA20-POLY1305", true),
         (SslVersion::TLS1_2, "PSK-AES256-GCM-SHA384", false),
-        (SslVersion::TLS1_1, "PSK@SECLEVEL=0", false),
     ] {
-        let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
-        client.set_min_proto_version(Some(version)).unwrap();
-        client.set_max_proto_version(Some(version)).unwrap();
-        client.set_cipher_list(ciphers).unwrap();
-        client.set_psk_client_callback(|_, _, user, room| {
-            user[..4].copy_from_slice(b"bob\0");
-            let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).collect();
-            room[..16].copy_from_slice(&key);
-            Ok(16)
-        });
-        let stream = at_the_door(served.port).await;
-        let mut stream = SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap();
+        let mut stream = bob(at_the_door(served.port).await, version, ciphers);
         let connected =
             timeout(Duration::from_secs(10), Pin::new(&mut stream).connect()).await.expect("answered");
         // With 1.3 the client is done before the server is: what tells is an answer.
         let mut answer = [0; 20];
         let said = async {
             connected.map_err(std::io::Error::other)?;
-            stream.write_all(&[&b"IHAVEOPT"[..], &[0, 0, 0, 2, 0, 0, 0, 0]].concat()).await?;
+            stream.write_all(&option(opt::ABORT, &[])).await?;
             stream.read_exact(&mut answer).await
         };
         let said = timeout(Duration::from_secs(10), said).await.expect("answered");
@@ -243,6 +240,21 @@ async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
         assert_eq!(answer[8..16] == [0, 0, 0, 2, 0, 0, 0, 1], is_let_in, "{answer:?}");
     }
     served.stop().await;
+}
+
+/// A client that knows Bob's key, before it says anything.
+fn bob(stream: TcpStream, version: SslVersion, ciphers: &str) -> SslStream<TcpStream> {
+    let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+    client.set_min_proto_version(Some(version)).unwrap();
+    client.set_max_proto_version(Some(version)).unwrap();
+    client.set_cipher_list(ciphers).unwrap();
+    client.set_psk_client_callback(|_, _, user, room| {
+        user[..4].copy_from_slice(b"bob\0");
+        let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).collect();
+        room[..16].copy_from_slice(&key);
+        Ok(16)
+    });
+    SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
