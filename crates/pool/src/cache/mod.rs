@@ -14,8 +14,9 @@
 //!   up to an eighth of the budget.
 //! * Bytes: a block is charged the memory it takes; what the map, the policies, half-used transfers and copies take is
 //!   subtracted from what the policies may fill. So the whole is within the budget whenever a call returns.
-//! * Locks, in this order: ranks or the ring of hot copies; then one shard. A hit takes one shard, and tries the ranks
-//!   once in 64 notes. Nothing is freed, and nothing is told to the tier below, under the ranks' lock.
+//! * Locks, in this order: ranks or the ring of hot copies; then one shard, or a few in the order of their numbers. A
+//!   hit takes its shard, and tries the ranks once in 64 notes, when it has no shard. Nothing is freed, and nothing is
+//!   told to the tier below, under the ranks' lock.
 //!
 //! Why so, and what was measured: docs/decisions/0010 and 0012. Counters: docs/format/arc.md.
 
@@ -26,7 +27,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use disk::IoBuf;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 mod advice;
@@ -51,7 +52,7 @@ pub use advice::Advice;
 use advice::Feed;
 pub(crate) use below::Origin;
 pub use below::{Below, BelowFuture, Stored};
-use clock::Clock;
+use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
@@ -91,6 +92,8 @@ const fn shard_of(id: u64) -> usize {
 pub type Row<T> = SmallVec<[T; 16]>;
 
 type Gone = SmallVec<[Entry; 4]>;
+/// Blocks of a request that are looked up at once, under the locks of as many shards at most.
+const FOUND_AT_ONCE: usize = 8;
 /// Blocks that come in, or are forgotten, under one lock of the ranks.
 const AT_ONCE: usize = 32;
 
@@ -210,18 +213,40 @@ impl BlockCache {
         hit.found
     }
 
-    /// Blocks, if all of them are here, in order; those of one shard in a row are looked up together. They were used now.
+    /// Blocks, if all of them are here, in order. They were used now.
+    ///
+    /// Several are looked up at once, and in steps, because the processor can wait for many lines of memory together as long
+    /// as nothing between them has to be seen by other threads: to take a lock has, and to count a reference.
     pub(crate) fn find_all(&self, keys: &[Key], access: Access) -> Option<Row<Found>> {
         let now = self.clock.now();
         let mut all = Row::with_capacity(keys.len());
-        for keys in keys.chunk_by(|one, next| shard_of(one.id) == shard_of(next.id)) {
-            let hits = self.shard(keys[0].id).lock().hits(keys, access, now)?;
-            for (key, hit) in keys.iter().zip(hits) {
+        for keys in keys.chunks(FOUND_AT_ONCE) {
+            for (key, hit) in keys.iter().zip(self.hits(keys, access, now)?) {
                 self.note(key, access, &hit);
                 all.push(hit.found);
             }
         }
         Some(all)
+    }
+
+    fn hits(&self, keys: &[Key], access: Access, now: Moment) -> Option<SmallVec<[Hit; FOUND_AT_ONCE]>> {
+        // Neighbours are in one shard; what was written here and there is all over them.
+        let mut numbers: SmallVec<[usize; FOUND_AT_ONCE]> = keys.iter().map(|key| shard_of(key.id)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shards: SmallVec<[MutexGuard<'_, Shard>; FOUND_AT_ONCE]> =
+            numbers.iter().map(|number| self.shards[*number].lock()).collect();
+        let shard = |key: &Key| numbers.iter().position(|number| *number == shard_of(key.id)).unwrap_or(0);
+        let places = keys.iter().map(|key| shards[shard(key)].place(key));
+        let places: SmallVec<[Option<u32>; FOUND_AT_ONCE]> = places.collect();
+        let is_here = |(key, place): (&Key, &Option<u32>)| {
+            place.is_some_and(|place| shards[shard(key)].is_at(place, key))
+        };
+        if !keys.iter().zip(&places).all(is_here) {
+            return None;
+        }
+        let places = keys.iter().zip(places.into_iter().flatten());
+        Some(places.map(|(key, place)| shards[shard(key)].hit_at(place, access, now)).collect())
     }
 
     /// What a hit leaves behind.

@@ -132,17 +132,22 @@ impl Shard {
         Some(self.get_mut(key)?.hit(access, now))
     }
 
-    /// The same for several, if all of them are here.
-    pub(super) fn hits(&mut self, keys: &[Key], access: Access, now: Moment) -> Option<Row<Hit>> {
-        // In steps, because the processor can wait for many lines of memory at once as long as nothing between them has to
-        // be seen by other threads: to count a reference has.
-        let places: Row<Option<&u32>> = keys.iter().map(|key| self.places.get(&key.id)).collect();
-        let places = places.into_iter().map(Option::<&u32>::copied).collect::<Option<Row<u32>>>()?;
-        let is_here = |(key, at): (&Key, &u32)| self.entries[*at as usize].key == *key;
-        if !keys.iter().zip(&places).all(is_here) {
-            return None;
-        }
-        Some(places.into_iter().map(|at| self.entries[at as usize].hit(access, now)).collect())
+    /// Where the block of this identity lies, which may be another than the one of this key. Good until something comes or
+    /// goes.
+    #[inline]
+    pub(super) fn place(&self, key: &Key) -> Option<u32> {
+        self.places.get(&key.id).copied()
+    }
+
+    /// Whether the block that lies there is the one of this key.
+    #[inline]
+    pub(super) fn is_at(&self, place: u32, key: &Key) -> bool {
+        self.entries[place as usize].key == *key
+    }
+
+    /// Notes the use of the block that lies there.
+    pub(super) fn hit_at(&mut self, place: u32, access: Access, now: Moment) -> Hit {
+        self.entries[place as usize].hit(access, now)
     }
 
     /// The block of this key.
@@ -188,10 +193,9 @@ impl Shard {
 
     /// Takes the blocks of these keys out, as far as they are here.
     pub(super) fn remove_keys(&mut self, keys: &[Key]) -> Row<Entry> {
-        // In steps, for the reason that `hits` has.
-        let places: Row<Option<u32>> = keys.iter().map(|key| self.places.get(&key.id).copied()).collect();
-        let is_here =
-            |at: &Option<u32>, key: &Key| at.is_some_and(|at| self.entries[at as usize].key == *key);
+        // In steps, for the reason that `find_all` has.
+        let places: Row<Option<u32>> = keys.iter().map(|key| self.place(key)).collect();
+        let is_here = |at: &Option<u32>, key: &Key| at.is_some_and(|at| self.is_at(at, key));
         let here: Row<u64> =
             keys.iter().zip(&places).filter(|(key, at)| is_here(at, key)).map(|(key, _)| key.id).collect();
         here.into_iter().filter_map(|id| self.remove(id)).collect()

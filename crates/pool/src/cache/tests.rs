@@ -108,6 +108,39 @@ fn several_blocks_are_found_together_or_not_at_all() {
     assert_eq!(together.find_all(&[], Access::Demand).map(|none| none.len()), Some(0));
 }
 
+/// Blocks of one request that were written here and there are in many shards, whose locks are held together.
+#[test]
+fn blocks_of_many_shards_are_found_in_any_order_beside_others_that_come_and_go() {
+    let cache = BlockCache::new(64 << 20);
+    let pool = origin(1);
+    let nth = |n: u64| n * 211;
+    (0..1000).for_each(|n| cache.insert(block(&pool, nth(n), bytes(n, 4096), None)));
+    let (cache, pool) = (&cache, &pool);
+    std::thread::scope(|scope| {
+        for step in [1, 999, 7, 333] {
+            scope.spawn(move || {
+                for turn in 0..500_u64 {
+                    let row: Vec<u64> = (0..37).map(|k| (turn * 31 + k * step) % 1000).collect();
+                    let keys: Vec<Key> = row.iter().map(|n| Key::nth(nth(*n), pool)).collect();
+                    let found = cache.find_all(&keys, Access::Demand).expect("they stay");
+                    for (n, found) in row.iter().zip(found) {
+                        assert!(
+                            matches!(found, Found::Content(content) if content == bytes(*n, 4096)),
+                            "{n}"
+                        );
+                    }
+                }
+            });
+        }
+        scope.spawn(move || {
+            for n in 0..4000 {
+                cache.insert(block(pool, 1_000_000 + n, bytes(n, 4096), None));
+                cache.forget(&[Key::nth(1_000_000 + n, pool)]);
+            }
+        });
+    });
+}
+
 #[test]
 fn blocks_that_come_together_come_as_each_would() {
     let (one_by_one, together) = (BlockCache::new(16 << 20), BlockCache::new(16 << 20));
