@@ -6,7 +6,7 @@
 //!
 //! Certificates are left to `rustls`, which is memory-safe; it does not have keys for others than returning clients.
 
-use std::{collections::BTreeMap, fmt, io, pin::Pin};
+use std::{collections::BTreeMap, io, pin::Pin};
 
 use openssl::{
     error::ErrorStack,
@@ -73,12 +73,6 @@ impl Keys {
         let mut stream = SslStream::new(Ssl::new(&self.0)?, stream)?;
         Pin::new(&mut stream).accept().await.map_err(io::Error::other)?;
         Ok(stream)
-    }
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys")
     }
 }
 

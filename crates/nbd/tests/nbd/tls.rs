@@ -62,6 +62,28 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| ((at >> 12) as u8).wrapping_mul(31) ^ (at as u8) | 1).collect()
 }
 
+/// Fills the volume of 16 MiB at the first of these addresses, and reads it at the second, and as QEMU with this object;
+/// nothing if the clients are not there.
+async fn stock_clients_move_data(dir: &Path, port: u16, [fill, read]: [&str; 2], object: &str) -> Option<()> {
+    let json = run("nbdinfo", &["--json", fill]).await?;
+    for fact in [r#""TLS": true"#, r#""structured": true"#, r#""export-size": 16777216"#] {
+        assert!(json.contains(fact), "{fact} is not in {json}");
+    }
+    let at = |name: &str| dir.join(name).display().to_string();
+    let (source, target, copy) = (at("source"), at("target"), at("copy"));
+    let mut data = pattern(16 << 20);
+    data[3 << 20..7 << 20].fill(0);
+    std::fs::write(&source, &data).unwrap();
+    run("nbdcopy", &["--flush", &source, fill]).await.unwrap();
+    run("nbdcopy", &[read, &target]).await.unwrap();
+    assert!(std::fs::read(&target).unwrap() == data, "what comes back is what went in");
+    let image = format!("driver=nbd,host=localhost,port={port},export=tank/vm1,tls-creds=t");
+    let convert = ["convert", "--object", object, "--image-opts", &image, "-O", "raw", &copy];
+    run("qemu-img", &convert).await.unwrap();
+    assert!(std::fs::read(&copy).unwrap() == data, "QEMU reads the same");
+    Some(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_clients_with_certificates_move_data_and_others_are_kept_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -73,27 +95,10 @@ async fn stock_clients_with_certificates_move_data_and_others_are_kept_out() {
     served.registry.insert("tank/vm1", "", Arc::clone(&volume) as Arc<dyn BlockVolume>).unwrap();
     let port = served.port;
     let url = format!("nbds://localhost:{port}/tank/vm1?tls-certificates={}", dir.path().display());
-    let Some(json) = run("nbdinfo", &["--json", &url]).await else { return };
-    for fact in [r#""TLS": true"#, r#""structured": true"#, r#""export-size": 16777216"#] {
-        assert!(json.contains(fact), "{fact} is not in {json}");
-    }
-
-    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
-    let mut data = pattern(16 << 20);
-    data[3 << 20..7 << 20].fill(0);
-    std::fs::write(&source, &data).unwrap();
-    run("nbdcopy", &["--flush", source.to_str().unwrap(), &url]).await.unwrap();
-    run("nbdcopy", &[&url, target.to_str().unwrap()]).await.unwrap();
-    assert!(std::fs::read(&target).unwrap() == data, "what comes back is what went in");
-
     let object = format!("tls-creds-x509,id=t,endpoint=client,dir={}", dir.path().display());
-    let image = format!("driver=nbd,host=localhost,port={port},export=tank/vm1,tls-creds=t");
-    let copy = dir.path().join("copy");
-    let copy = copy.to_str().unwrap();
-    run("qemu-img", &["convert", "--object", &object, "--image-opts", &image, "-O", "raw", copy])
-        .await
-        .unwrap();
-    assert!(std::fs::read(copy).unwrap() == data, "QEMU reads the same");
+    if stock_clients_move_data(dir.path(), port, [&url, &url], &object).await.is_none() {
+        return;
+    }
 
     // In the clear nothing is told, not even a list.
     let plain = tool("nbdinfo", &["--list", &served.url("")]).await.unwrap();
@@ -154,14 +159,14 @@ fn starttls() -> Vec<u8> {
 const ALICE: &str = "8f4a1c0e5b7d92366a1f00c4d8e37b1590aa5be1c2d3e4f5061728394a5b6c7d";
 const BOB: &str = "00112233445566778899aabbccddeeff";
 
-fn keys(is_required: bool) -> nbd::Tls {
-    nbd::Tls::with_keys(format!("alice:{ALICE}\nbob:{BOB}\n").as_bytes(), is_required).unwrap()
+fn keys() -> nbd::Tls {
+    nbd::Tls::with_keys(format!("alice:{ALICE}\nbob:{BOB}\n").as_bytes(), true).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stock_clients_with_keys_move_data_and_others_are_kept_out() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::tls(keys(true)).await;
+    let served = Served::tls(keys()).await;
     let volume = Arc::new(MemVolume::new("tank/vm1", 16 * MIB, 4096));
     served.registry.insert("tank/vm1", "", Arc::clone(&volume) as Arc<dyn BlockVolume>).unwrap();
     let port = served.port;
@@ -172,27 +177,11 @@ async fn stock_clients_with_keys_move_data_and_others_are_kept_out() {
     };
     let good = file("keys.psk", &format!("alice:{ALICE}\nbob:{BOB}\nmallory:{BOB}\n"));
     let url = |user: &str, keys: &str| format!("nbds://{user}@localhost:{port}/tank/vm1?tls-psk-file={keys}");
-    let Some(json) = run("nbdinfo", &["--json", &url("alice", &good)]).await else { return };
-    for fact in [r#""TLS": true"#, r#""structured": true"#, r#""export-size": 16777216"#] {
-        assert!(json.contains(fact), "{fact} is not in {json}");
-    }
-
-    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
-    let mut data = pattern(16 << 20);
-    data[3 << 20..7 << 20].fill(0);
-    std::fs::write(&source, &data).unwrap();
-    run("nbdcopy", &["--flush", source.to_str().unwrap(), &url("alice", &good)]).await.unwrap();
-    run("nbdcopy", &[&url("bob", &good), target.to_str().unwrap()]).await.unwrap();
-    assert!(std::fs::read(&target).unwrap() == data, "what comes back is what went in");
-
     let object = format!("tls-creds-psk,id=t,endpoint=client,username=bob,dir={}", dir.path().display());
-    let image = format!("driver=nbd,host=localhost,port={port},export=tank/vm1,tls-creds=t");
-    let copy = dir.path().join("copy");
-    let copy = copy.to_str().unwrap();
-    run("qemu-img", &["convert", "--object", &object, "--image-opts", &image, "-O", "raw", copy])
-        .await
-        .unwrap();
-    assert!(std::fs::read(copy).unwrap() == data, "QEMU reads the same");
+    let urls = [&*url("alice", &good), &*url("bob", &good)];
+    if stock_clients_move_data(dir.path(), port, urls, &object).await.is_none() {
+        return;
+    }
 
     let swapped = file("swapped.psk", &format!("alice:{BOB}\nbob:{ALICE}\n"));
     for (why, url) in [
@@ -219,7 +208,7 @@ async fn at_the_door(port: u16) -> TcpStream {
 /// What the stock clients choose is up to the library and the policy of their machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
-    let served = Served::tls(keys(true)).await;
+    let served = Served::tls(keys()).await;
     for (version, ciphers, is_let_in) in [
         (SslVersion::TLS1_3, "PSK", true),
         (SslVersion::TLS1_2, "ECDHE-PSK-CHACHA20-POLY1305", true),
@@ -259,7 +248,7 @@ fn bob(stream: TcpStream, version: SslVersion, ciphers: &str) -> SslStream<TcpSt
 
 #[tokio::test(flavor = "multi_thread")]
 async fn noise_where_tls_with_keys_begins_ends_that_connection_only() {
-    let served = Served::tls(keys(true)).await;
+    let served = Served::tls(keys()).await;
     for noise in
         [&[0xff; 4096][..], &[0x16, 3, 1, 0xff, 0xff][..], &[0x16, 3, 3, 0, 4, 1, 0, 0, 0][..], &[0; 70][..]]
     {
