@@ -172,6 +172,13 @@ pub trait BlockVolume: Send + Sync + 'static {
         let _ = (offset, len);
         None
     }
+    /// The same for several reads, each (offset, length): `found` gets the number of each and its answer, once, in any order.
+    /// Who asks for many at a time may have them found together, which is faster than one after the other.
+    fn read_cached_each(&self, reads: &[(u64, usize)], found: &mut dyn FnMut(usize, Option<Segments>)) {
+        for (number, (offset, len)) in reads.iter().enumerate() {
+            found(number, self.read_cached(*offset, *len));
+        }
+    }
     /// Reads `len` bytes.
     fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments>;
     /// How the range is made of data and holes: runs in order, together exactly `len` bytes, unless

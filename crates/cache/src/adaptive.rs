@@ -139,6 +139,11 @@ impl Policy for Adaptive {
         }
     }
 
+    fn hits(&mut self, slots: &[Slot]) {
+        self.queues.ask_for(slots);
+        slots.iter().for_each(|slot| self.hit(*slot));
+    }
+
     fn remove(&mut self, slot: Slot) {
         // The miniatures keep it until it is the oldest: nobody will ask for it, as with any block used once.
         self.queues.remove(slot);

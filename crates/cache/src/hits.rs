@@ -15,7 +15,6 @@ use std::sync::atomic::{
 
 use crate::policy::Slot;
 
-/// Notes a buffer holds: half of it is a batch worth taking a lock for.
 const NOTES: usize = 128;
 /// No note. Slots are below.
 const NONE: u32 = u32::MAX;
@@ -42,6 +41,9 @@ impl Default for HitBuffer {
 }
 
 impl HitBuffer {
+    /// Notes it holds: half of it is a batch worth taking a lock for.
+    pub const NOTES: usize = NOTES;
+
     /// Notes a hit. True if it is time to [`drain`](Self::drain), should the policy's lock be free.
     #[inline]
     pub fn note(&self, slot: Slot) -> bool {

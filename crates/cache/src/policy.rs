@@ -52,6 +52,13 @@ pub trait Policy: Send {
     /// A kept block was used. One that is not here any more is passed over: a batch may be late.
     fn hit(&mut self, slot: Slot);
 
+    /// Kept blocks were used, in this order: the same as [`hit`](Self::hit) for each.
+    fn hits(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            self.hit(*slot);
+        }
+    }
+
     /// A kept block became worthless (freed, overwritten): its place is given up without a ghost. One that is
     /// not here is passed over.
     fn remove(&mut self, slot: Slot);
@@ -86,6 +93,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn hit(&mut self, slot: Slot) {
         (**self).hit(slot);
+    }
+    fn hits(&mut self, slots: &[Slot]) {
+        (**self).hits(slots);
     }
     fn remove(&mut self, slot: Slot) {
         (**self).remove(slot);

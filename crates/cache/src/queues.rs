@@ -167,6 +167,11 @@ impl Queues {
         self.item(slot).map(|item| (item.tag, item.word & SIZE_MAX))
     }
 
+    /// Blocks that are about to be used.
+    pub(crate) fn ask_for(&self, slots: &[Slot]) {
+        self.slab.ask_for(slots.iter().map(|slot| slot.0));
+    }
+
     #[inline]
     fn item(&self, slot: Slot) -> Option<Item> {
         let item = *((slot.0 as usize) < self.slab.bound()).then(|| self.slab.get(slot.0))?;

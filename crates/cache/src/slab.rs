@@ -6,6 +6,11 @@
 //!
 //! Invariant: every occupied entry is on exactly one list; free ones are chained through `next`.
 
+use std::hint::black_box;
+
+/// Entries asked for before those beside them are.
+const ASKED_AT_ONCE: usize = 16;
+
 /// No entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -53,6 +58,24 @@ impl List {
 impl<T: Copy> Slab<T> {
     pub(crate) const fn new() -> Self {
         Self { entries: Vec::new(), free: NONE, len: 0 }
+    }
+
+    /// Asks for the memory of entries that are about to be moved, and of those beside them: what is used here and there is
+    /// not in the processor's caches, and it waits for many lines together as long as none says where the next one is.
+    pub(crate) fn ask_for(&self, places: impl Iterator<Item = u32>) {
+        let mut beside = [(NONE, NONE); ASKED_AT_ONCE];
+        let mut places = places.peekable();
+        while places.peek().is_some() {
+            let mut count = 0;
+            for (at, links) in places.by_ref().zip(&mut beside).take(ASKED_AT_ONCE) {
+                *links = self.entries.get(at as usize).map_or((NONE, NONE), |entry| (entry.prev, entry.next));
+                count += 1;
+            }
+            for (prev, next) in &beside[..count] {
+                black_box(self.entries.get(*prev as usize).map(|entry| entry.next));
+                black_box(self.entries.get(*next as usize).map(|entry| entry.prev));
+            }
+        }
     }
 
     /// Entries in use.

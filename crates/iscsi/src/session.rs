@@ -21,6 +21,7 @@
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
 
 mod data;
+mod gather;
 mod manage;
 mod send;
 mod text;
@@ -36,12 +37,15 @@ use std::{
 use bytes::Bytes;
 use disk::{Landed, Site};
 use memory::{Client, Gate, Member};
-use scsi::{Begin, Neighbours, NexusId, Response, Sense};
+use scsi::{Begin, Neighbours, NexusId, Opened, Response, Sense};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use self::manage::{Act, Wait};
 pub use self::work::{Attached, Work, WorkKind};
+use self::{
+    gather::SmallRead,
+    manage::{Act, Wait},
+};
 use crate::{
     inbox::{Fate, Inbox},
     login::Accepted,
@@ -101,6 +105,8 @@ pub struct Session {
     /// Commands under way that count against the window.
     under_way: u32,
     tasks: BTreeMap<u32, Task>,
+    /// Reads of little that came together and are looked up together; none between calls.
+    reads: Vec<SmallRead>,
     /// Commands to run, oldest first.
     queued: VecDeque<u32>,
     /// Commands that want to ask for data, oldest first.
@@ -177,6 +183,7 @@ impl Session {
             max_cmd_sn: exp_cmd_sn.wrapping_add(window).wrapping_sub(1),
             under_way: 0,
             tasks: BTreeMap::new(),
+            reads: Vec::new(),
             queued: VecDeque::new(),
             waiting: VecDeque::new(),
             resets: VecDeque::new(),
@@ -334,6 +341,7 @@ impl Session {
         {
             self.receive(header, data)?;
         }
+        self.look_up();
         self.is_held_up = inbox.is_held_up();
         Ok(())
     }
@@ -437,6 +445,9 @@ impl Session {
 
     fn dispatch(&mut self, header: &Header, data: Landed) -> Result<(), Fatal> {
         let text = data.first().map_or(&[][..], |bytes| bytes);
+        if header.opcode() != op::COMMAND || !scsi::is_read(header.cdb()[0]) {
+            self.look_up();
+        }
         match header.opcode() {
             op::COMMAND if self.target.is_some() => self.command(header, data),
             op::TASK_MANAGEMENT if self.target.is_some() => self.task_management(header),
@@ -495,7 +506,11 @@ impl Session {
     fn command(&mut self, header: &Header, data: Landed) {
         let mut ask = Ask::new(header);
         if self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed()) {
+            self.look_up();
             self.attach();
+        }
+        if self.reads.iter().any(|read| read.ask.itt == ask.itt) {
+            self.look_up(); // which tells whether it is a task
         }
         if ask.itt == NO_TAG || self.tasks.contains_key(&ask.itt) {
             return self.reject(header, reject::TASK_IN_PROGRESS);
@@ -521,19 +536,17 @@ impl Session {
                 let luns: SmallVec<[u16; 8]> = self.units.iter().map(|(lun, _)| *lun).collect();
                 Begin::Done(scsi::target_luns(&cdb, &luns).unwrap_or_else(|| scsi::absent_lun(&cdb, &luns)))
             }
-            Some((unit, nexus)) => unit.begin(nexus, &cdb, if ask.write { ask.expected } else { 0 }),
+            Some((unit, nexus)) => match unit.open(nexus, &cdb, if ask.write { ask.expected } else { 0 }) {
+                Opened::Begun(begun) => begun,
+                Opened::Lookup(lookup) if !more && immediate == 0 => {
+                    return self.gather(SmallRead { ask, opcode: cdb[0], lookup });
+                }
+                Opened::Lookup(lookup) => unit.look_up_one(lookup),
+            },
             None => Begin::Done(scsi::absent_lun(&cdb, &[])),
         };
         match begun {
-            Begin::Done(response) if !more || misplaced => {
-                if !response.data.is_empty() {
-                    self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
-                }
-                if let Some(tally) = self.tally(ask.lun) {
-                    tally.at_once(cdb[0], scsi::pieces::total_len(&response.data) as u64);
-                }
-                self.answer(&ask, response, 0);
-            }
+            Begin::Done(response) if !more || misplaced => self.answer_at_once(&ask, cdb[0], response),
             Begin::Done(response) => {
                 ask.wanted = 0;
                 self.insert(Task::new(ask, None, Phase::Dropping(Box::new(response))));
@@ -553,6 +566,16 @@ impl Session {
                 }
             }
         }
+    }
+
+    fn answer_at_once(&mut self, ask: &Ask, opcode: u8, response: Response) {
+        if !response.data.is_empty() {
+            self.counters.cached_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(tally) = self.tally(ask.lun) {
+            tally.at_once(opcode, scsi::pieces::total_len(&response.data) as u64);
+        }
+        self.answer(ask, response, 0);
     }
 
     fn insert(&mut self, task: Task) {

@@ -33,6 +33,7 @@ use block::{
 };
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
+use smallvec::SmallVec;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
@@ -55,6 +56,10 @@ use crate::{
 /// Replies are sent when this much waits, in bytes, though more requests could be answered first: the
 /// first of a long batch should not wait for the last.
 const BATCH: usize = 512 << 10;
+/// Reads up to this many bytes are looked up together: of longer ones each has blocks enough to wait for.
+const SMALL_READ: usize = 16 << 10;
+/// So many at most: their answers are a part of [`BATCH`].
+const READS_AT_ONCE: usize = 16;
 
 /// Slices of one vectored write: 128 hits with their headers.
 const SLICES: usize = 256;
@@ -638,6 +643,14 @@ struct Pump<'a, 'v, S> {
     unflushed: bool,
 }
 
+/// Reads that came together, of at most [`SMALL_READ`] bytes each.
+#[derive(Default)]
+struct SmallReads {
+    /// Offset and length.
+    places: SmallVec<[(u64, usize); READS_AT_ONCE]>,
+    tags: SmallVec<[Option<Tag>; READS_AT_ONCE]>,
+}
+
 impl<S: Wire> Pump<'_, '_, S> {
     /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -713,14 +726,30 @@ impl<S: Wire> Pump<'_, '_, S> {
     /// Answers the requests of a batch that can be answered at once and begins the others. Whether it
     /// stopped because of what waits to be sent, and should go on once that has left.
     fn serve_batch(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut reads = SmallReads::default();
         loop {
             let request = match self.first.take() {
                 Some(request) => Ok(Some(request)),
-                None if self.session.output_len() >= BATCH => return true,
+                None if self.session.output_len() >= BATCH => {
+                    self.look_up(cx, &mut reads);
+                    return true;
+                }
                 None => self.session.poll_request(),
             };
             match request {
-                Ok(Some(request)) => self.start(cx, request),
+                Ok(Some(Request { op: Op::Read { offset, len }, tag })) if len <= SMALL_READ => {
+                    reads.places.push((offset, len));
+                    reads.tags.push(Some(tag));
+                    if reads.tags.len() == READS_AT_ONCE {
+                        self.look_up(cx, &mut reads);
+                    }
+                }
+                Ok(Some(request)) => {
+                    self.look_up(cx, &mut reads);
+                    self.start(cx, request);
+                }
+                // Answers that leave may make room for more.
+                Ok(None) if !reads.tags.is_empty() => self.look_up(cx, &mut reads),
                 Ok(None) => {
                     if self.session.phase() == Phase::Leaving && self.end.is_none() {
                         self.finish(End::Left);
@@ -730,10 +759,29 @@ impl<S: Wire> Pump<'_, '_, S> {
                     return parked && self.session.output_len() > 0;
                 }
                 Err(error) => {
+                    self.look_up(cx, &mut reads);
                     self.session.leave();
                     self.finish(End::Protocol(error));
                     return false;
                 }
+            }
+        }
+    }
+
+    /// Answers reads that are in memory, looked up together, and begins the others.
+    fn look_up(&mut self, cx: &mut Context<'_>, reads: &mut SmallReads) {
+        let (session, tags) = (&mut *self.session, &mut reads.tags);
+        self.volume.read_cached_each(&reads.places, &mut |number, segments| {
+            if let Some(segments) = segments
+                && let Some(tag) = tags.get_mut(number).and_then(Option::take)
+            {
+                session.complete_hit(tag, segments);
+            }
+        });
+        let places = std::mem::take(&mut reads.places);
+        for ((offset, len), tag) in places.into_iter().zip(reads.tags.drain(..)) {
+            if let Some(tag) = tag {
+                self.begin(cx, Op::Read { offset, len }, tag);
             }
         }
     }
@@ -746,6 +794,10 @@ impl<S: Wire> Pump<'_, '_, S> {
             self.session.complete_hit(tag, segments);
             return;
         }
+        self.begin(cx, op, tag);
+    }
+
+    fn begin(&mut self, cx: &mut Context<'_>, op: Op, tag: Tag) {
         // Many operations end at once (a write into memory): those cost no entry in the set.
         let mut operation = begin(self.volume, op);
         match operation.poll(cx) {

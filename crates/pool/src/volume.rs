@@ -23,7 +23,7 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
 
 use crate::{
     cache::Row,
-    dmu::{Cursor, Object, ObjectSet, ReadError, Run, Step},
+    dmu::{self, Cursor, Object, ObjectSet, ReadError, Run, Step},
     error::BlockErrorKind,
     io::Bookmark,
     zap::Zap,
@@ -261,6 +261,32 @@ impl Volume {
         Some(())
     }
 
+    /// Reads of a block, or a part of one, each: request, its block, bytes of that.
+    fn read_blocks_cached(
+        &self,
+        reads: &[(usize, u64, Range<usize>)],
+        found: &mut dyn FnMut(usize, Option<Segments>),
+    ) {
+        let blocks: Row<u64> = reads.iter().map(|(_, blkid, _)| *blkid).collect();
+        let leads = dmu::pointers(&self.data, &blocks);
+        let pointers: Row<BlkPtr> = leads.iter().flatten().copied().collect();
+        let mut contents = self.data.source().each_cached(&pointers).into_iter();
+        for ((number, blkid, part), lead) in reads.iter().zip(&leads) {
+            if lead.is_none() {
+                // A hole, or something that is to be looked at more closely.
+                let offset = self.byte(*blkid).saturating_add(part.start as u64);
+                found(*number, self.read_cached(offset, part.len()));
+                continue;
+            }
+            let content = contents.next().flatten();
+            let segment = content.and_then(|content| self.slice(&content, *blkid, part.clone()).ok());
+            if segment.is_some() {
+                self.read_ahead(*blkid..blkid + 1);
+            }
+            found(*number, segment.map(|segment| Segments::from_iter([segment])));
+        }
+    }
+
     fn slice(&self, content: &Bytes, blkid: u64, part: Range<usize>) -> Result<Segment, VolumeError> {
         if content.len() as u64 == self.data.block_bytes() {
             return Ok(Segment::Data(content.slice(part)));
@@ -494,6 +520,28 @@ impl BlockVolume for Volume {
         self.put_cached(&mut segments, &pointers, &places, offset, len)?;
         self.read_ahead(blocks);
         Some(segments)
+    }
+
+    fn read_cached_each(&self, reads: &[(u64, usize)], found: &mut dyn FnMut(usize, Option<Segments>)) {
+        let mut single: Row<(usize, u64, Range<usize>)> = Row::new();
+        for (number, (offset, len)) in reads.iter().enumerate() {
+            let blocks = self.blocks(*offset, *len as u64);
+            if self.check(*offset, *len as u64).is_ok() && blocks.end - blocks.start == 1 {
+                single.push((number, blocks.start, self.part(blocks.start, *offset, *len as u64)));
+                if single.len() == single.inline_size() {
+                    self.read_blocks_cached(&single, found);
+                    single.clear();
+                }
+            } else {
+                found(number, self.read_cached(*offset, *len));
+            }
+        }
+        if let [(number, ..)] = &single[..] {
+            let (offset, len) = reads[*number];
+            found(*number, self.read_cached(offset, len));
+        } else {
+            self.read_blocks_cached(&single, found);
+        }
     }
 
     fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {

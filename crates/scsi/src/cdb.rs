@@ -126,6 +126,11 @@ fn byte_check(c: &[u8; 16]) -> Result<ByteCheck, Sense> {
     }
 }
 
+/// Whether a command of this opcode only reads data and sends it.
+pub fn is_read(opcode: u8) -> bool {
+    matches!(opcode, 0x88 | 0x28 | 0x08 | 0xa8)
+}
+
 impl Command {
     /// Parses a CDB; what the wire did not carry counts as zero.
     pub fn parse(c: &[u8; 16]) -> Result<Self, Sense> {
@@ -140,7 +145,7 @@ impl Command {
             return Err(Sense::INVALID_FIELD_IN_CDB);
         }
         Ok(match c[0] {
-            0x88 | 0x28 | 0x08 | 0xa8 => {
+            opcode if is_read(opcode) => {
                 if c[0] != 0x08 {
                     unprotected(c)?;
                 }

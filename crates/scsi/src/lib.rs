@@ -45,11 +45,13 @@ mod sense;
 mod service;
 mod unit;
 
-pub use cdb::{ByteCheck, Command, OpcodeQuery, Run};
+pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};
 pub use copy::Cancel;
 pub use identity::{Naa, PORT_GROUP, naa};
 pub use nexus::{Neighbours, Nexus, NexusId};
 pub use operator::Registration;
 pub use sense::{Field, Sense, SenseBytes, Status};
 pub use service::{Access, PortGroup, Random, Service};
-pub use unit::{Begin, Job, LogicalUnit, Response, absent_lun, lun_bytes, lun_number, target_luns};
+pub use unit::{
+    Begin, Job, LogicalUnit, Lookup, Opened, Response, absent_lun, lun_bytes, lun_number, target_luns,
+};

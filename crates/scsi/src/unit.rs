@@ -1,7 +1,8 @@
 //! A logical unit: its identity, what its initiators share, and the commands that need no waiting.
 //!
-//! The hot path is `begin` with a READ whose blocks are cached: two relaxed loads decide that no unit
-//! attention waits and nobody holds a reservation, then the cached pieces are the answer.
+//! The hot path is `open` with a READ whose blocks are cached: two relaxed loads decide that no unit
+//! attention waits and nobody holds a reservation, then the cached pieces are the answer. Small ones that
+//! came together are looked up together.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -9,6 +10,7 @@ use std::sync::{
 };
 
 use block::{BlockVolume, Geometry, Keeper, Segments};
+use smallvec::SmallVec;
 
 use crate::{
     cdb::{self, ByteCheck, Command, Run},
@@ -97,6 +99,26 @@ pub enum Begin {
     /// To be run.
     Job(Job),
 }
+
+/// What became of a CDB that may wait for those that came with it.
+#[derive(Debug)]
+pub enum Opened {
+    /// It does not wait.
+    Begun(Begin),
+    /// It reads little, which may be in memory: to be looked up with others of its kind.
+    Lookup(Lookup),
+}
+
+/// A read that is as good as begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    offset: u64,
+    len: u32,
+    job: Job,
+}
+
+/// Reads of up to this many bytes are looked up together: of longer ones each has blocks enough to look for at once.
+const LOOKUP_MAX: u32 = 16 << 10;
 
 /// Why a command was not done.
 #[derive(Debug)]
@@ -342,6 +364,14 @@ impl LogicalUnit {
 
     /// Starts a command. `offered` is how many bytes of Data-Out the initiator has for it.
     pub fn begin(&self, nexus: &Nexus, cdb: &[u8; 16], offered: u32) -> Begin {
+        match self.open(nexus, cdb, offered) {
+            Opened::Begun(begin) => begin,
+            Opened::Lookup(lookup) => self.look_up_one(lookup),
+        }
+    }
+
+    /// Starts a command, or checks a read that may go on with others by [`look_up`](Self::look_up).
+    pub fn open(&self, nexus: &Nexus, cdb: &[u8; 16], offered: u32) -> Opened {
         let parsed = Command::parse(cdb);
         // These three answer whatever is pending (SPC-4 §5.14); all others report it instead of running.
         let silent = matches!(
@@ -349,31 +379,52 @@ impl LogicalUnit {
             Ok(Command::Inquiry { .. } | Command::ReportLuns { .. } | Command::RequestSense { .. })
         );
         if !silent && let Some(attention) = nexus.take_attention() {
-            return Begin::Done(self.check(attention));
+            return Opened::Begun(Begin::Done(self.check(attention)));
         }
         match parsed.map_err(Refusal::Sense).and_then(|command| self.start(nexus, command, offered)) {
-            Ok(begin) => begin,
-            Err(refusal) => Begin::Done(self.refuse(refusal)),
+            Ok(opened) => opened,
+            Err(refusal) => Opened::Begun(Begin::Done(self.refuse(refusal))),
         }
     }
 
-    fn start(&self, nexus: &Nexus, command: Command, offered: u32) -> Result<Begin, Refusal> {
+    /// Goes on with reads, of one nexus or several: `begun` gets the number of each and what became of it, in any order.
+    pub fn look_up(&self, reads: &[Lookup], begun: &mut dyn FnMut(usize, Begin)) {
+        let places: SmallVec<[(u64, usize); 16]> =
+            reads.iter().map(|read| (read.offset, read.len as usize)).collect();
+        self.volume.read_cached_each(&places, &mut |number, data| match (data, reads.get(number)) {
+            (Some(data), _) => begun(number, Begin::Done(Response::good(data))),
+            (None, Some(read)) => begun(number, Begin::Job(read.job)),
+            (None, None) => {}
+        });
+    }
+
+    /// Goes on with one read.
+    pub fn look_up_one(&self, Lookup { offset, len, job }: Lookup) -> Begin {
+        match self.volume.read_cached(offset, len as usize) {
+            Some(data) => Begin::Done(Response::good(data)),
+            None => Begin::Job(job),
+        }
+    }
+
+    fn start(&self, nexus: &Nexus, command: Command, offered: u32) -> Result<Opened, Refusal> {
         let geometry = self.geometry();
         self.admit(nexus, &command, &geometry)?;
         let job = |data_out: u32, holds: u32| {
-            Ok(Begin::Job(Job { command, data_out, holds, generation: nexus.generation() }))
+            let job = Job { command, data_out, holds, generation: nexus.generation() };
+            Ok(Opened::Begun(Begin::Job(job)))
         };
-        let done = |bytes: Vec<u8>, allocation: u32| Ok(Begin::Done(allocated(bytes, allocation)));
+        let done =
+            |bytes: Vec<u8>, allocation: u32| Ok(Opened::Begun(Begin::Done(allocated(bytes, allocation))));
         match command {
             Command::Read { run } => {
                 let (offset, len) = self.range(run, &geometry)?;
-                if len == 0 {
-                    return Ok(Begin::Done(Response::good(Segments::new())));
-                }
-                match self.volume.read_cached(offset, len as usize) {
-                    Some(data) => Ok(Begin::Done(Response::good(data))),
-                    None => job(0, len),
-                }
+                let job = Job { command, data_out: 0, holds: len, generation: nexus.generation() };
+                let lookup = Lookup { offset, len, job };
+                Ok(match len {
+                    0 => Opened::Begun(Begin::Done(Response::good(Segments::new()))),
+                    1..=LOOKUP_MAX => Opened::Lookup(lookup),
+                    _ => Opened::Begun(self.look_up_one(lookup)),
+                })
             }
             Command::Write { run, .. } => {
                 let (_, len) = self.range(run, &geometry)?;

@@ -441,6 +441,10 @@ impl BlockVolume for LiveVolume {
         self.read_at_hand(offset, len)
     }
 
+    fn read_cached_each(&self, reads: &[(u64, usize)], found: &mut dyn FnMut(usize, Option<Segments>)) {
+        self.read_each_at_hand(reads, found);
+    }
+
     fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
         Box::pin(self.read_pieces(offset, len))
     }

@@ -53,6 +53,29 @@ impl LiveVolume {
         }
     }
 
+    pub(super) fn read_each_at_hand(
+        &self,
+        reads: &[(u64, usize)],
+        found: &mut dyn FnMut(usize, Option<Segments>),
+    ) {
+        if self.check_open().is_err() {
+            return (0..reads.len()).for_each(|number| found(number, None));
+        }
+        // What memory knows nothing of; the committed state is loaded after that.
+        let mut clean: SmallVec<[(u64, usize); 16]> = SmallVec::new();
+        let mut numbers: SmallVec<[usize; 16]> = SmallVec::new();
+        for (number, (offset, len)) in reads.iter().enumerate() {
+            if self.overlay(*offset, *len as u64).is_some() {
+                found(number, self.read_at_hand(*offset, *len));
+            } else {
+                clean.push((*offset, *len));
+                numbers.push(number);
+            }
+        }
+        let current = self.current.load();
+        current.volume.read_cached_each(&clean, &mut |number, segments| found(numbers[number], segments));
+    }
+
     pub(super) fn read_at_hand(&self, offset: u64, len: usize) -> Option<Segments> {
         self.check(offset, len as u64).ok()?;
         let Some(runs) = self.overlay(offset, len as u64) else {

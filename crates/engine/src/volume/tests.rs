@@ -307,6 +307,43 @@ async fn another_size_takes_effect_at_once() {
     assert_eq!((dirty.blocks.len(), dirty.freed.len()), (5, 0), "what was cut off is not written");
 }
 
+/// What is dirty, what is committed and what is both at once.
+#[tokio::test]
+async fn reads_that_are_looked_up_together_see_what_was_written_last() {
+    let lake = Lake::new(service());
+    for (round, from) in [(1_u8, 0), (2, 7), (3, 13), (4, 30)] {
+        for block in (from..BLOCKS).step_by(usize::from(round) + 1) {
+            lake.write(block * BLOCK, &vec![round; BLOCK as usize]).await;
+        }
+        if round == 3 {
+            lake.volume.unmap(20 * BLOCK, 9 * BLOCK, Cached).await.unwrap();
+        }
+        let check = async |when: &str| {
+            let reads: Vec<(u64, usize)> =
+                (0..BLOCKS).map(|n| (n * 37 % BLOCKS * BLOCK + 100, 300)).collect();
+            let mut seen = 0;
+            let mut together = vec![None; reads.len()];
+            lake.volume.read_cached_each(&reads, &mut |number, found| {
+                seen += 1;
+                together[number] = found;
+            });
+            assert_eq!(seen, reads.len());
+            for ((offset, len), found) in reads.into_iter().zip(together) {
+                let found = found.unwrap_or_else(|| panic!("{when} {round}: {offset} is in memory"));
+                assert_eq!(flat(&found), lake.read(offset, len).await, "{when} {round}: {offset}");
+            }
+        };
+        check("dirty").await;
+        let txg = lake.close().await;
+        lake.write(5 * BLOCK, &vec![round + 100; BLOCK as usize]).await;
+        check("being written").await;
+        lake.commit(txg);
+        check("committed").await;
+    }
+    lake.volume.close();
+    lake.volume.read_cached_each(&[(0, 1), (4096, 1)], &mut |_, found| assert!(found.is_none()));
+}
+
 #[tokio::test]
 async fn refusals() {
     let lake = Lake::new(Service { read_only: true, ..service() });

@@ -176,6 +176,13 @@ impl BlockSource for Overlay {
         pointers.iter().map(|bp| self.cached(bp)).collect()
     }
 
+    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
+        if !pointers.iter().any(|bp| self.may_have(bp)) {
+            return self.io.read_each_cached(pointers);
+        }
+        pointers.iter().map(|bp| self.cached(bp)).collect()
+    }
+
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
         Box::pin(async move {
             match self.get(bp) {

@@ -176,6 +176,90 @@ fn sense(reply: &Reply) -> (u8, u8, u8) {
     (reply.data[4], reply.data[14], reply.data[15])
 }
 
+/// Of its blocks of 8 KiB it has every second one at hand.
+struct Half(Arc<MemVolume>);
+
+impl BlockVolume for Half {
+    fn geometry(&self) -> block::Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> block::Identity {
+        self.0.identity()
+    }
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        (offset / 8192 % 2 == 0).then(|| now(self.0.read(offset, len)).ok()).flatten()
+    }
+    fn read(&self, offset: u64, len: usize) -> block::VolumeFuture<'_, Segments> {
+        self.0.read(offset, len)
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> block::VolumeFuture<'_, Vec<block::Extent>> {
+        self.0.extents(offset, len, max)
+    }
+    fn write(&self, offset: u64, data: Segments, durability: Durability) -> block::VolumeFuture<'_, ()> {
+        self.0.write(offset, data, durability)
+    }
+}
+
+/// Small reads that came together are looked up together; nothing that came after one of them overtakes it.
+#[test]
+fn reads_that_come_together_are_answered_from_memory_or_begun_each_and_before_what_follows() {
+    let volume = volume();
+    for block in 0..64_u8 {
+        let data = std::iter::once(Segment::Data(Bytes::from(vec![block; 8192]))).collect();
+        now(volume.write(u64::from(block) * 8192, data, Durability::Cached)).unwrap();
+    }
+    let targets = Targets::new(Config { gate: Gate::new(512 << 20), ..Config::default() });
+    targets.add(NAME, Arc::new(Half(Arc::clone(&volume))) as Arc<dyn BlockVolume>).unwrap();
+    let mut host = Initiator::of(targets, "");
+    let mut wire = Vec::new();
+    let mut reads = std::collections::BTreeMap::new();
+    for n in 0..40_u32 {
+        let h = host.header(&rw10(0x28, n * 16 + 3, 8), 0x40, 4096);
+        reads.insert(h.itt(), n as u8);
+        wire.extend(host.bytes(h, &[]));
+        if n == 20 {
+            // To a LUN that is not there, a block that was read before, and a read of nothing.
+            let mut h = host.header(&rw10(0x28, 0, 8), 0x40, 4096);
+            h.0[9] = 5;
+            wire.extend(host.bytes(h, &[]));
+            let h = host.header(&rw10(0x2a, 3, 8), 0x20, 4096);
+            wire.extend(host.bytes(h, &[0xee; 4096]));
+            let h = host.header(&rw10(0x28, 16, 0), 0x40, 0);
+            wire.extend(host.bytes(h, &[]));
+        }
+    }
+    host.inbox.extend(&wire);
+    host.session.handle_bytes(&mut host.inbox).unwrap();
+    let at_once = host.replies();
+    let hits = at_once.iter().filter(|reply| reply.header.opcode() == op::DATA_IN).count();
+    assert_eq!(hits, 20, "what is in memory is answered when the call returns");
+    host.pump().unwrap();
+    let all: Vec<Reply> = at_once.into_iter().chain(host.replies()).collect();
+    assert_eq!(all.len(), 43);
+    let mut stat_sn = None;
+    for reply in &all {
+        let now = u32::from_be_bytes(reply.header.0[24..28].try_into().unwrap());
+        assert!(stat_sn.replace(now).is_none_or(|before| now == before.wrapping_add(1)));
+        if let Some(n) = reads.get(&reply.header.itt()) {
+            assert_eq!((reply.header.opcode(), reply.data.len()), (op::DATA_IN, 4096));
+            assert!(reply.data.iter().all(|byte| byte == n), "{n}: {}", reply.data[0]);
+        }
+    }
+    assert_eq!(host.read(3, 8), vec![0xee; 4096]);
+    // The same tag again, while it may be a task: refused if it is one, and served twice if it was answered.
+    for (block, refused) in [(0, 0), (1, 1)] {
+        let h = host.header(&rw10(0x28, block * 16, 8), 0x40, 4096);
+        let mut again = host.header(&rw10(0x28, block * 16, 8), 0x40, 4096);
+        again.set(16, h.itt());
+        let wire = [host.bytes(h, &[]), host.bytes(again, &[])].concat();
+        host.inbox.extend(&wire);
+        host.pump().unwrap();
+        let replies = host.replies();
+        let rejects = replies.iter().filter(|reply| reply.header.opcode() == op::REJECT).count();
+        assert_eq!((replies.len(), rejects), (2, refused), "{replies:?}");
+    }
+}
+
 #[test]
 fn every_mistake_at_login_has_its_own_status() {
     let targets = targets(&volume());

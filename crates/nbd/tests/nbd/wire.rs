@@ -92,6 +92,47 @@ async fn a_slow_read_delays_no_other_and_a_stop_waits_for_it_and_refuses_nothing
     served.stop().await;
 }
 
+/// Those in memory are answered together; those that are not, and what comes between, keep nobody waiting.
+#[tokio::test]
+async fn reads_that_come_together_are_answered_each() {
+    let volume = Gated::new();
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    for cookie in 1..=100_u64 {
+        // The first of ten has to wait, one is long, one lies outside.
+        let (offset, len) = match cookie % 10 {
+            0 => (0, 512),
+            1 => (8192, 100_000),
+            2 => (1 << 30, 512),
+            n => (n * 4096, 512),
+        };
+        raw.send(READ, cookie, offset, len, &[]).await;
+        if cookie % 25 == 0 {
+            raw.send(FLUSH, 1000 + cookie, 0, 0, &[]).await;
+        }
+    }
+    volume.gate.add_permits(10);
+    let mut open: std::collections::BTreeSet<u64> = (1..=100).chain((1..=4).map(|n| 1000 + 25 * n)).collect();
+    while !open.is_empty() {
+        let mut head = [0; 16];
+        raw.0.read_exact(&mut head).await.unwrap();
+        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
+        let cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
+        assert!(open.remove(&cookie), "{cookie}");
+        let len = match cookie % 10 {
+            _ if cookie > 1000 => 0,
+            1 => 100_000,
+            2 => 0,
+            _ => 512,
+        };
+        assert_eq!(error != 0, cookie % 10 == 2 && cookie < 1000, "{cookie}: {error}");
+        let mut data = vec![0; len];
+        raw.0.read_exact(&mut data).await.unwrap();
+        assert!(data.iter().all(|byte| *byte == 7), "{cookie}");
+    }
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn a_disconnect_is_obeyed_after_everything_in_flight_was_answered() {
     let volume = Gated::new();

@@ -25,6 +25,7 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
+use ::cache::{HitBuffer, Slot};
 use bytes::Bytes;
 use disk::IoBuf;
 use parking_lot::{Mutex, MutexGuard};
@@ -94,6 +95,8 @@ pub type Row<T> = SmallVec<[T; 16]>;
 type Gone = SmallVec<[Entry; 4]>;
 /// Blocks of a request that are looked up at once, under the locks of as many shards at most.
 const FOUND_AT_ONCE: usize = 8;
+/// Something for each of these.
+type Several<T> = SmallVec<[T; FOUND_AT_ONCE]>;
 /// Blocks that come in, or are forgotten, under one lock of the ranks.
 const AT_ONCE: usize = 32;
 
@@ -221,32 +224,51 @@ impl BlockCache {
         let now = self.clock.now();
         let mut all = Row::with_capacity(keys.len());
         for keys in keys.chunks(FOUND_AT_ONCE) {
-            for (key, hit) in keys.iter().zip(self.hits(keys, access, now)?) {
-                self.note(key, access, &hit);
-                all.push(hit.found);
+            for (key, hit) in keys.iter().zip(self.hits(keys, access, now, true)?) {
+                all.push(self.noted(key, access, hit));
             }
         }
         Some(all)
     }
 
-    fn hits(&self, keys: &[Key], access: Access, now: Moment) -> Option<SmallVec<[Hit; FOUND_AT_ONCE]>> {
+    /// The same for blocks of different requests: those that are here.
+    pub(crate) fn find_each(&self, keys: &[Key], access: Access) -> Row<Found> {
+        let now = self.clock.now();
+        let mut all = Row::with_capacity(keys.len());
+        for keys in keys.chunks(FOUND_AT_ONCE) {
+            for (key, hit) in keys.iter().zip(self.hits(keys, access, now, false).into_iter().flatten()) {
+                all.push(self.noted(key, access, hit));
+            }
+        }
+        all
+    }
+
+    /// What was found, noted.
+    fn noted(&self, key: &Key, access: Access, hit: Option<Hit>) -> Found {
+        let Some(hit) = hit else { return Found::Nothing };
+        self.note(key, access, &hit);
+        hit.found
+    }
+
+    /// Looks blocks up, and notes the use of those that are here; `all`: only if all are.
+    fn hits(&self, keys: &[Key], access: Access, now: Moment, all: bool) -> Option<Several<Option<Hit>>> {
         // Neighbours are in one shard; what was written here and there is all over them.
-        let mut numbers: SmallVec<[usize; FOUND_AT_ONCE]> = keys.iter().map(|key| shard_of(key.id)).collect();
+        let mut numbers: Several<usize> = keys.iter().map(|key| shard_of(key.id)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let mut shards: SmallVec<[MutexGuard<'_, Shard>; FOUND_AT_ONCE]> =
+        let mut shards: Several<MutexGuard<'_, Shard>> =
             numbers.iter().map(|number| self.shards[*number].lock()).collect();
         let shard = |key: &Key| numbers.iter().position(|number| *number == shard_of(key.id)).unwrap_or(0);
         let places = keys.iter().map(|key| shards[shard(key)].place(key));
-        let places: SmallVec<[Option<u32>; FOUND_AT_ONCE]> = places.collect();
-        let is_here = |(key, place): (&Key, &Option<u32>)| {
-            place.is_some_and(|place| shards[shard(key)].is_at(place, key))
-        };
-        if !keys.iter().zip(&places).all(is_here) {
+        let mut places: Several<Option<u32>> = places.collect();
+        for (key, place) in keys.iter().zip(&mut places) {
+            *place = place.filter(|place| shards[shard(key)].is_at(*place, key));
+        }
+        if all && places.iter().any(Option::is_none) {
             return None;
         }
-        let places = keys.iter().zip(places.into_iter().flatten());
-        Some(places.map(|(key, place)| shards[shard(key)].hit_at(place, access, now)).collect())
+        let places = keys.iter().zip(places);
+        Some(places.map(|(key, place)| Some(shards[shard(key)].hit_at(place?, access, now))).collect())
     }
 
     /// What a hit leaves behind.
@@ -398,10 +420,12 @@ impl BlockCache {
 
 /// Plays a stripe's notes to the policies.
 fn play(ranks: &mut Ranks, stripe: &Stripe) {
-    stripe.notes.drain(|note| {
-        let (class, slot) = noted(note);
-        ranks.hit(class, slot);
+    let mut data: SmallVec<[Slot; HitBuffer::NOTES]> = SmallVec::new();
+    stripe.notes.drain(|note| match noted(note) {
+        (Class::Data, slot) => data.push(slot),
+        (class, slot) => ranks.hits(class, &[slot]),
     });
+    ranks.hits(Class::Data, &data);
 }
 
 /// What a buffer of this many bytes takes. From [`EXACT_BELOW`] on it is an I/O buffer: its memory begins on a page, and

@@ -157,8 +157,9 @@ impl Ranks {
             .sum()
     }
 
-    pub(super) fn hit(&mut self, class: Class, slot: Slot) {
-        self.of(class).policy.hit(slot);
+    /// Blocks were used, in this order.
+    pub(super) fn hits(&mut self, class: Class, slots: &[Slot]) {
+        self.of(class).policy.hits(slots);
     }
 
     /// A block comes in; those that must go for it.
@@ -267,7 +268,7 @@ mod tests {
     ) {
         for id in ids {
             if let Some((class, slot)) = here.get(&id) {
-                ranks.hit(*class, *slot);
+                ranks.hits(*class, &[*slot]);
                 continue;
             }
             let mut going = Going::new();

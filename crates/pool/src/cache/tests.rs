@@ -108,6 +108,31 @@ fn several_blocks_are_found_together_or_not_at_all() {
     assert_eq!(together.find_all(&[], Access::Demand).map(|none| none.len()), Some(0));
 }
 
+#[test]
+fn blocks_of_different_requests_are_found_together_each_as_it_would_be_alone() {
+    let (one_by_one, together) = (BlockCache::new(16 << 20), BlockCache::new(16 << 20));
+    let pool = origin(1);
+    let is_here = |n: u64| n % 3 != 1;
+    for cache in [&one_by_one, &together] {
+        (0..200).filter(|n| is_here(*n)).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
+    }
+    let lie = Key { tag: 99, ..Key::nth(0, &pool) };
+    let keys: Vec<Key> = (0..200).map(|n| Key::nth(n * 7 % 200, &pool)).chain([lie]).collect();
+    let found = together.find_each(&keys, Access::Demand);
+    assert_eq!(found.len(), keys.len());
+    for (n, found) in (0..200).map(|n| n * 7 % 200).zip(&found) {
+        match found {
+            Found::Content(content) => assert!(is_here(n) && *content == bytes(n, 4096), "{n}"),
+            _ => assert!(!is_here(n), "{n}"),
+        }
+        assert_eq!(find(&one_by_one, &pool, n).is_some(), is_here(n));
+    }
+    assert!(matches!(found[200], Found::Nothing), "another block of that name");
+    assert_eq!(together.stats().hits, one_by_one.stats().hits);
+    assert_eq!(together.stats().mfu_size, one_by_one.stats().mfu_size);
+    assert!(together.find_each(&[], Access::Demand).is_empty());
+}
+
 /// Blocks of one request that were written here and there are in many shards, whose locks are held together.
 #[test]
 fn blocks_of_many_shards_are_found_in_any_order_beside_others_that_come_and_go() {

@@ -18,11 +18,13 @@ mod cursor;
 mod object;
 mod objset;
 mod source;
+mod together;
 
 pub use cursor::{Cursor, Step};
 pub use object::{Block, DnodeAt, Object, Run, Runs};
 pub use objset::{Accounting, ObjectSet, Objects};
 pub use source::{BlockSource, SourceFuture};
+pub(crate) use together::pointers;
 
 use crate::{error::BlockError, io::Bookmark};
 

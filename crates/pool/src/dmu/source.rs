@@ -24,6 +24,10 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
         pointers.iter().map(|bp| self.cached(bp)).collect()
     }
+    /// Several blocks of different requests, in order: each that is in memory.
+    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
+        pointers.iter().map(|bp| self.cached(bp)).collect()
+    }
     /// Reads one block.
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>>;
     /// Reads many: neighbours on disk travel together. Results in the order asked for.
@@ -53,6 +57,10 @@ impl BlockSource for PoolIo {
 
     fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
         self.read_all_cached(pointers)
+    }
+
+    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
+        self.read_each_cached(pointers)
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

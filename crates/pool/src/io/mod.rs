@@ -336,6 +336,12 @@ impl PoolIo {
         self.shared.find_all(pointers, Access::Demand)
     }
 
+    /// The same for blocks of different requests: each that is.
+    #[must_use]
+    pub fn read_each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
+        self.shared.find_each(pointers, Access::Demand)
+    }
+
     /// As [`read_cached`](Self::read_cached), for a scan that comes by once: not a use of the block.
     #[must_use]
     pub fn peek(&self, bp: &BlkPtr) -> Option<Bytes> {
@@ -476,6 +482,15 @@ impl Shared {
         let keys = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>()?;
         let found = self.cache.find_all(&keys, access)?.into_iter();
         let blocks = pointers.iter().zip(&keys).zip(found);
+        blocks.map(|((bp, key), found)| self.content(bp, key, access, found)).collect()
+    }
+
+    /// The same for several, each that is.
+    fn find_each(&self, pointers: &[BlkPtr], access: Access) -> Row<Option<Bytes>> {
+        let Some(keys) = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>() else {
+            return pointers.iter().map(|bp| self.find(bp, access)).collect();
+        };
+        let blocks = pointers.iter().zip(&keys).zip(self.cache.find_each(&keys, access));
         blocks.map(|((bp, key), found)| self.content(bp, key, access, found)).collect()
     }
 

@@ -57,6 +57,50 @@ async fn any_range_reads_as_the_whole_does() {
     }
 }
 
+/// Holes, blocks that are not in memory and those whose pointers are not, ranges outside, parts of blocks and several.
+#[tokio::test]
+async fn reads_that_are_looked_up_together_get_what_each_gets_alone() {
+    for (name, volume) in
+        [("single", "psingle/v1"), ("single", "psingle/v2"), ("compress", "pcompress/c-lz4")]
+    {
+        let pool = open_fixture(name).await;
+        let volume = pool.open_volume(volume).await.unwrap();
+        let geometry = volume.geometry();
+        let mut random = 11u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let (mut hits, mut misses) = (0, 0);
+        for round in 0..300 {
+            let reads: Vec<(u64, usize)> = (0..next(40))
+                .map(|_| match next(12) {
+                    0 => (geometry.size - next(3000), 2000),
+                    1 => (next(geometry.size / 2), 1 + next(100_000) as usize),
+                    2 => (u64::MAX - next(2), 3),
+                    _ => (next(geometry.size / 512 - 8) * 512, 512 * (1 + next(8)) as usize),
+                })
+                .collect();
+            let mut together = vec![None; reads.len()];
+            volume.read_cached_each(&reads, &mut |number, found| {
+                assert!(
+                    together[number].replace(found).is_none(),
+                    "{round}: read {number} is answered twice"
+                );
+            });
+            for ((offset, len), together) in reads.iter().zip(together) {
+                let (alone, together) = (volume.read_cached(*offset, *len), together.expect("an answer"));
+                assert_eq!(alone.as_ref().map(flat), together.as_ref().map(flat), "{round}: {offset}+{len}");
+                *(if alone.is_some() { &mut hits } else { &mut misses }) += 1;
+            }
+            // More of it is in memory from round to round.
+            let offset = next(geometry.size);
+            volume.read(offset, next(9000).min(geometry.size - offset) as usize).await.unwrap();
+        }
+        assert!(hits > 100 && misses > 100, "{hits} hits, {misses} misses");
+    }
+}
+
 #[tokio::test]
 async fn extents_tell_where_data_is() {
     let pool = open_fixture("single").await;
