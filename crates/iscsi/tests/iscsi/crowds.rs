@@ -1,11 +1,17 @@
 //! Strangers and hosts that want everything: what is left for the others. Once connections that said nothing took all that
 //! were not logged in yet, and hosts that came meanwhile were turned away.
 
-use iscsi::Config;
+use std::time::Duration;
+
+use fixtures::Log;
+use iscsi::{
+    Config,
+    pdu::{Header, op},
+};
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Served, begin_session, connect_from, log_in_from, quick, receive, serve, test_unit_ready,
+    Served, begin_session, connect_from, log_in_from, quick, receive, send, serve, test_unit_ready,
 };
 
 /// Eight places, four for each; of those, four for strangers. Strangers have time.
@@ -84,4 +90,37 @@ async fn who_only_discovers_gives_way_too() {
         served.targets.sessions().into_iter().map(|session| session.target).collect();
     targets.retain(|target| !target.is_empty());
     assert_eq!(targets.len(), 2);
+}
+
+#[tokio::test]
+async fn refusals_are_told_with_address_and_reason_and_fill_no_disk() {
+    let log = Log::begin();
+    let served = small().await;
+    let mut hosts = Vec::new();
+    for isid in 1..=4 {
+        hosts.push(log_in_from(2, served.address, isid).await.expect("its share"));
+    }
+    for _ in 0..100 {
+        assert!(receive(&mut connect_from(2, served.address).await).await.is_none());
+    }
+    let refusals = log.lines("iscsi: connection refused");
+    assert_eq!(refusals.len(), 10, "{refusals:?}");
+    let remedy = "this client has 4 connections, as many as one may have: close those it does not need";
+    assert!(refusals[0].contains("peer=127.0.0.2:") && refusals[0].contains(remedy), "{}", refusals[0]);
+    // A name that is not there: the status, and who asked.
+    let mut stranger = connect_from(3, served.address).await;
+    let mut h = Header::new(op::LOGIN | 0x40);
+    (h.0[1], h.0[8]) = (0x87, 0x80);
+    h.set(24, 1);
+    send(&mut stranger, h, b"InitiatorName=iqn.lost\0TargetName=iqn.nobody\0").await;
+    assert_eq!(receive(&mut stranger).await.expect("an answer").0.0[36..38], [2, 3]);
+    assert!(receive(&mut stranger).await.is_none());
+    // The line is written when the connection is over, which its end hears of a moment before.
+    let told = async {
+        while log.lines("login refused: NotFound").is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), told).await.expect("the refused login is logged");
+    assert!(log.lines("login refused: NotFound")[0].contains("peer=127.0.0.3:"));
 }

@@ -1,13 +1,10 @@
 //! Strangers and hosts that want everything: what is left for the others. Once 256 connections of one host, even such
 //! that said nothing, were all that the server had, and everybody else was turned away.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use block::MemVolume;
+use fixtures::Log;
 use nbd::{Listener, ServeLimits};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -134,26 +131,9 @@ async fn a_full_network_does_not_shut_out_clients_of_a_unix_socket() {
     served.stop().await;
 }
 
-/// What is logged, for as long as the test has it.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn refusals_are_told_with_address_and_remedy_and_fill_no_disk() {
-    let log = Log::default();
-    let sink = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
-    let _logged = tracing::subscriber::set_default(subscriber);
+    let log = Log::begin();
     let served = small().await;
     let mut greedy = Vec::new();
     for _ in 0..4 {
@@ -162,9 +142,8 @@ async fn refusals_are_told_with_address_and_remedy_and_fill_no_disk() {
     for _ in 0..100 {
         assert!(Raw::go_from(2, &served, "v").await.is_none());
     }
-    let said = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let refusals: Vec<&str> = said.lines().filter(|line| line.contains("connection refused")).collect();
-    assert_eq!(refusals.len(), 10, "{said}");
+    let refusals = log.lines("connection refused");
+    assert_eq!(refusals.len(), 10, "{refusals:?}");
     let remedy = "this client has 4 connections, as many as one may have: close those it does not need";
     assert!(refusals[0].contains("peer=\"127.0.0.2:") && refusals[0].contains(remedy), "{}", refusals[0]);
     served.stop().await;

@@ -287,15 +287,17 @@ async fn a_client_that_dawdles_on_its_way_into_tls_is_dropped_in_time() {
     if certificates(dir.path()).await.is_none() {
         return;
     }
-    let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
-    let served = Served::tls_within(limits, tls(dir.path(), false, true)).await;
-    let mut dawdler = connect_from(1, &served).await;
-    let begun = Instant::now();
-    sleep(Duration::from_millis(1500)).await;
-    dawdler.write_all(&starttls()).await.unwrap();
-    let mut said = Vec::new();
-    drop(timeout(Duration::from_secs(10), dawdler.read_to_end(&mut said)).await.expect("dropped"));
-    assert_eq!(said.len(), 18 + 20, "TLS was begun");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    served.stop().await;
+    for tls in [tls(dir.path(), false, true), keys()] {
+        let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
+        let served = Served::tls_within(limits, tls).await;
+        let mut dawdler = connect_from(1, &served).await;
+        let begun = Instant::now();
+        sleep(Duration::from_millis(1500)).await;
+        dawdler.write_all(&starttls()).await.unwrap();
+        let mut said = Vec::new();
+        drop(timeout(Duration::from_secs(10), dawdler.read_to_end(&mut said)).await.expect("dropped"));
+        assert_eq!(said.len(), 18 + 20, "TLS was begun");
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        served.stop().await;
+    }
 }
