@@ -187,7 +187,7 @@ impl BlockVolume for Half {
         self.0.identity()
     }
     fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
-        (offset / 8192 % 2 == 0).then(|| now(self.0.read(offset, len)).ok()).flatten()
+        (offset / 8192).is_multiple_of(2).then(|| now(self.0.read(offset, len)).ok()).flatten()
     }
     fn read(&self, offset: u64, len: usize) -> block::VolumeFuture<'_, Segments> {
         self.0.read(offset, len)
