@@ -545,6 +545,7 @@ impl Session {
             },
             None => Begin::Done(scsi::absent_lun(&cdb, &[])),
         };
+        self.look_up(); // what came before it
         match begun {
             Begin::Done(response) if !more || misplaced => self.answer_at_once(&ask, cdb[0], response),
             Begin::Done(response) => {

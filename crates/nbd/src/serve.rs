@@ -770,6 +770,9 @@ impl<S: Wire> Pump<'_, '_, S> {
 
     /// Answers reads that are in memory, looked up together, and begins the others.
     fn look_up(&mut self, cx: &mut Context<'_>, reads: &mut SmallReads) {
+        if reads.tags.is_empty() {
+            return;
+        }
         let (session, tags) = (&mut *self.session, &mut reads.tags);
         self.volume.read_cached_each(&reads.places, &mut |number, segments| {
             if let Some(segments) = segments

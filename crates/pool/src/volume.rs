@@ -536,11 +536,13 @@ impl BlockVolume for Volume {
                 found(number, self.read_cached(*offset, *len));
             }
         }
-        if let [(number, ..)] = &single[..] {
-            let (offset, len) = reads[*number];
-            found(*number, self.read_cached(offset, len));
-        } else {
-            self.read_blocks_cached(&single, found);
+        match &single[..] {
+            [] => {}
+            [(number, ..)] => {
+                let (offset, len) = reads[*number];
+                found(*number, self.read_cached(offset, len));
+            }
+            several => self.read_blocks_cached(several, found),
         }
     }
 

@@ -72,6 +72,9 @@ impl LiveVolume {
                 numbers.push(number);
             }
         }
+        if clean.is_empty() {
+            return;
+        }
         let current = self.current.load();
         current.volume.read_cached_each(&clean, &mut |number, segments| found(numbers[number], segments));
     }

@@ -26,6 +26,10 @@ pub(super) struct SmallRead {
 impl Session {
     /// Takes in a read without data or anything else to come.
     pub(super) fn gather(&mut self, read: SmallRead) {
+        // As a command under way it counts against the window, which what is answered meanwhile tells.
+        if !read.ask.immediate {
+            self.under_way = self.under_way.saturating_add(1);
+        }
         self.reads.push(read);
         if self.reads.len() >= TOGETHER {
             self.look_up();
@@ -54,6 +58,9 @@ impl Session {
     }
 
     fn go_on(&mut self, ask: &Ask, opcode: u8, begun: Begin) {
+        if !ask.immediate {
+            self.under_way = self.under_way.saturating_sub(1);
+        }
         match begun {
             Begin::Done(response) => self.answer_at_once(ask, opcode, response),
             Begin::Job(job) => {

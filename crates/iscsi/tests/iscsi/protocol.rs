@@ -246,6 +246,32 @@ fn reads_that_come_together_are_answered_from_memory_or_begun_each_and_before_wh
         }
     }
     assert_eq!(host.read(3, 8), vec![0xee; 4096]);
+    // One that is at hand and fifteen that are not: what is told of the window knows of all.
+    let mut wire = Vec::new();
+    for n in 0..16 {
+        let h = host.header(&rw10(0x28, if n == 0 { 0 } else { n * 32 + 16 }, 8), 0x40, 4096);
+        wire.extend(host.bytes(h, &[]));
+    }
+    host.inbox.extend(&wire);
+    host.session.handle_bytes(&mut host.inbox).unwrap();
+    let hit = host.replies().remove(0).header;
+    let word = |at: usize| u32::from_be_bytes(hit.0[at..at + 4].try_into().unwrap());
+    let open = word(32).wrapping_sub(word(28)).wrapping_add(1);
+    assert_eq!(open, iscsi::session::WINDOW - 15);
+    host.pump().unwrap();
+    assert_eq!(host.replies().len(), 15);
+    // What would abort a read that is at hand comes too late, and is told so behind it.
+    let read = host.header(&rw10(0x28, 0, 8), 0x40, 4096);
+    let mut abort = Header::new(op::TASK_MANAGEMENT | 0x40);
+    abort.0[1] = 0x81;
+    abort.set(16, 9999).set(20, read.itt()).set(24, host.cmd_sn).set(32, read.cmd_sn());
+    let wire = [host.bytes(read, &[]), host.bytes(abort, &[])].concat();
+    host.inbox.extend(&wire);
+    host.pump().unwrap();
+    let replies = host.replies();
+    assert_eq!(replies.len(), 2, "{replies:?}");
+    assert_eq!(replies[0].header.opcode(), op::DATA_IN);
+    assert_eq!((replies[1].header.itt(), replies[1].header.0[2]), (9999, 1), "there is no such task");
     // The same tag again, while it may be a task: refused if it is one, and served twice if it was answered.
     for (block, refused) in [(0, 0), (1, 1)] {
         let h = host.header(&rw10(0x28, block * 16, 8), 0x40, 4096);

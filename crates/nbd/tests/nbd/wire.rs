@@ -30,8 +30,10 @@ impl Gated {
     }
 }
 
-fn sevens(len: usize) -> Segments {
-    std::iter::once(Segment::Data(Bytes::from(vec![7; len]))).collect()
+/// Sevens up to the second block, and other bytes in each behind it.
+fn bytes(offset: u64, len: usize) -> Segments {
+    let byte = if offset < 8192 { 7 } else { 7 + (offset >> 12) as u8 };
+    std::iter::once(Segment::Data(Bytes::from(vec![byte; len]))).collect()
 }
 
 impl BlockVolume for Gated {
@@ -42,12 +44,12 @@ impl BlockVolume for Gated {
         Identity { name: "gated".into(), guid: 1, pool_guid: 1 }
     }
     fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
-        (offset > 0).then(|| sevens(len))
+        (offset > 0).then(|| bytes(offset, len))
     }
-    fn read(&self, _offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
         Box::pin(async move {
             self.gate.acquire().await.expect("never closed").forget();
-            Ok(sevens(len))
+            Ok(bytes(offset, len))
         })
     }
     fn extents(&self, _offset: u64, len: u64, _max: usize) -> VolumeFuture<'_, Vec<Extent>> {
@@ -128,8 +130,35 @@ async fn reads_that_come_together_are_answered_each() {
         assert_eq!(error != 0, cookie % 10 == 2 && cookie < 1000, "{cookie}: {error}");
         let mut data = vec![0; len];
         raw.0.read_exact(&mut data).await.unwrap();
-        assert!(data.iter().all(|byte| *byte == 7), "{cookie}");
+        let byte = match cookie % 10 {
+            0 => 7,
+            1 => 9,
+            n => 7 + n as u8,
+        };
+        assert!(data.iter().all(|found| *found == byte), "{cookie}: {data:?}");
     }
+    served.stop().await;
+}
+
+/// A write is done when its turn comes: a read before it in the same bytes sees what was there before.
+#[tokio::test]
+async fn what_comes_behind_reads_does_not_overtake_them() {
+    let served = Served::of("v", Arc::new(MemVolume::new("v", 1 << 20, 4096))).await;
+    let mut raw = Raw::go(&served, "v").await;
+    let mut all = Vec::new();
+    for (command, cookie) in [(READ, 1_u64), (WRITE, 2), (READ, 3)] {
+        all.extend(0x2560_9513_u32.to_be_bytes());
+        all.extend(0_u16.to_be_bytes());
+        all.extend(command.to_be_bytes());
+        all.extend(cookie.to_be_bytes());
+        all.extend(4096_u64.to_be_bytes());
+        all.extend(512_u32.to_be_bytes());
+        all.extend(vec![5; if command == WRITE { 512 } else { 0 }]);
+    }
+    raw.0.write_all(&all).await.unwrap();
+    assert_eq!(raw.reply(512).await, (0, 1, vec![0; 512]));
+    assert_eq!(raw.reply(0).await, (0, 2, vec![]));
+    assert_eq!(raw.reply(512).await, (0, 3, vec![5; 512]));
     served.stop().await;
 }
 

@@ -490,8 +490,17 @@ impl Shared {
         let Some(keys) = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>() else {
             return pointers.iter().map(|bp| self.find(bp, access)).collect();
         };
-        let blocks = pointers.iter().zip(&keys).zip(self.cache.find_each(&keys, access));
-        blocks.map(|((bp, key), found)| self.content(bp, key, access, found)).collect()
+        let mut contents: Row<Option<Bytes>> = Row::with_capacity(keys.len());
+        for ((bp, key), found) in pointers.iter().zip(&keys).zip(self.cache.find_each(&keys, access)) {
+            // Of several reads of one compressed block the first decompresses it.
+            let before = match found {
+                Found::Stored(_) => keys[..contents.len()].iter().position(|before| before == key),
+                Found::Content(_) | Found::Nothing => None,
+            };
+            let known = before.and_then(|before| contents[before].clone());
+            contents.push(known.or_else(|| self.content(bp, key, access, found)));
+        }
+        contents
     }
 
     fn content(&self, bp: &BlkPtr, key: &Key, access: Access, found: Found) -> Option<Bytes> {

@@ -101,6 +101,29 @@ async fn reads_that_are_looked_up_together_get_what_each_gets_alone() {
     }
 }
 
+/// Each would have decompressed it for itself.
+#[tokio::test]
+async fn several_reads_of_one_compressed_block_share_its_content() {
+    let pool = open_fixture("compress").await;
+    let volume = pool.open_volume("pcompress/c-lz4").await.unwrap();
+    let geometry = volume.geometry();
+    let block = u64::from(geometry.block);
+    let mut shared = 0;
+    for at in (0..geometry.size / block).map(|n| n * block) {
+        volume.read(at, 1).await.unwrap();
+        let reads: Vec<(u64, usize)> = (0..4).map(|n| (at + n * 512, 512)).collect();
+        let mut starts = Vec::new();
+        volume.read_cached_each(&reads, &mut |number, found| {
+            if let Some([Segment::Data(data)]) = found.as_deref() {
+                starts.push(data.as_ptr().addr() - number * 512);
+            }
+        });
+        assert!(starts.windows(2).all(|pair| pair[0] == pair[1]), "{at}: {starts:?}");
+        shared += starts.len();
+    }
+    assert!(shared > 8, "{shared}");
+}
+
 #[tokio::test]
 async fn extents_tell_where_data_is() {
     let pool = open_fixture("single").await;
