@@ -65,8 +65,9 @@ impl LiveVolume {
         let mut clean: SmallVec<[(u64, usize); 16]> = SmallVec::new();
         let mut numbers: SmallVec<[usize; 16]> = SmallVec::new();
         for (number, (offset, len)) in reads.iter().enumerate() {
-            if self.overlay(*offset, *len as u64).is_some() {
-                found(number, self.read_at_hand(*offset, *len));
+            if let Some(runs) = self.overlay(*offset, *len as u64) {
+                let is_inside = self.check(*offset, *len as u64).is_ok();
+                found(number, is_inside.then(|| self.over_committed(runs, *offset, *len)).flatten());
             } else {
                 clean.push((*offset, *len));
                 numbers.push(number);
@@ -84,6 +85,11 @@ impl LiveVolume {
         let Some(runs) = self.overlay(offset, len as u64) else {
             return self.current.load().volume.read_cached(offset, len);
         };
+        self.over_committed(runs, offset, len)
+    }
+
+    /// A range of which memory has something, if the rest is at hand.
+    fn over_committed(&self, runs: SmallVec<[Run; 4]>, offset: u64, len: usize) -> Option<Segments> {
         let current = self.current.load();
         let mut segments = Segments::new();
         for run in runs {

@@ -177,7 +177,7 @@ fn sense(reply: &Reply) -> (u8, u8, u8) {
 }
 
 /// Of its blocks of 8 KiB it has every second one at hand.
-struct Half(Arc<MemVolume>);
+struct Half(Arc<MemVolume>, std::sync::Mutex<Vec<usize>>);
 
 impl BlockVolume for Half {
     fn geometry(&self) -> block::Geometry {
@@ -188,6 +188,13 @@ impl BlockVolume for Half {
     }
     fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
         (offset / 8192).is_multiple_of(2).then(|| now(self.0.read(offset, len)).ok()).flatten()
+    }
+    /// Keeps how many came, and answers the last first.
+    fn read_cached_each(&self, reads: &[(u64, usize)], found: &mut dyn FnMut(usize, Option<Segments>)) {
+        self.1.lock().unwrap().push(reads.len());
+        for (number, (offset, len)) in reads.iter().enumerate().rev() {
+            found(number, self.read_cached(*offset, *len));
+        }
     }
     fn read(&self, offset: u64, len: usize) -> block::VolumeFuture<'_, Segments> {
         self.0.read(offset, len)
@@ -209,7 +216,8 @@ fn reads_that_come_together_are_answered_from_memory_or_begun_each_and_before_wh
         now(volume.write(u64::from(block) * 8192, data, Durability::Cached)).unwrap();
     }
     let targets = Targets::new(Config { gate: Gate::new(512 << 20), ..Config::default() });
-    targets.add(NAME, Arc::new(Half(Arc::clone(&volume))) as Arc<dyn BlockVolume>).unwrap();
+    let half = Arc::new(Half(Arc::clone(&volume), std::sync::Mutex::default()));
+    targets.add(NAME, Arc::clone(&half) as Arc<dyn BlockVolume>).unwrap();
     let mut host = Initiator::of(targets, "");
     let mut wire = Vec::new();
     let mut reads = std::collections::BTreeMap::new();
@@ -233,6 +241,7 @@ fn reads_that_come_together_are_answered_from_memory_or_begun_each_and_before_wh
     let at_once = host.replies();
     let hits = at_once.iter().filter(|reply| reply.header.opcode() == op::DATA_IN).count();
     assert_eq!(hits, 20, "what is in memory is answered when the call returns");
+    assert_eq!(*half.1.lock().unwrap(), [16, 5, 16, 3], "up to sixteen, and to what is no read of theirs");
     host.pump().unwrap();
     let all: Vec<Reply> = at_once.into_iter().chain(host.replies()).collect();
     assert_eq!(all.len(), 43);
