@@ -4,6 +4,7 @@
 mod clients;
 mod cluster;
 mod crowds;
+mod initiator;
 mod protocol;
 mod server;
 mod strangers;
