@@ -1,0 +1,120 @@
+//! What may be under way, in which order it is answered, and how a conversation ends.
+
+use super::*;
+
+#[test]
+fn replies_leave_in_the_order_of_completion_and_cookies_may_repeat() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    let first = next(&mut talk, &cat(&[&request(0, 0, 5, 0, 1), &request(0, 0, 5, 4096, 2)]));
+    let second = next(&mut talk, &[]);
+    assert_eq!(talk.session.in_flight(), 2);
+    talk.session.complete(second.tag, zeroes(2));
+    assert_eq!(said(&mut talk), simple(0, 5, &[0, 0]));
+    talk.session.complete(first.tag, zeroes(1));
+    assert_eq!(said(&mut talk), simple(0, 5, &[0]));
+}
+
+#[test]
+fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
+    let limits = Limits { requests: 2, bytes: 10_000 };
+    let budget = Gate::new(100_000);
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    talk.session.limits = limits;
+    talk.session.gate = Member::new(Arc::clone(&budget));
+    let input = cat(&[
+        &request(0, 0, 1, 0, 60_000),
+        &request(0, 0, 2, 0, 4000),
+        &request(0, 0, 3, 0, 4000),
+        &request(0, 0, 4, 0, 4000),
+    ]);
+    let lone = next(&mut talk, &input);
+    assert!(talk.session.poll_request().unwrap().is_none(), "60 000 bytes are more than the limit already");
+    assert!(!talk.session.wants_bytes());
+    assert_eq!(budget.used(), 60_000);
+    talk.session.complete(lone.tag, zeroes(60_000));
+    assert!(talk.session.poll_request().unwrap().is_none(), "the reply waits to be sent");
+    said(&mut talk);
+    let (two, three) = (next(&mut talk, &[]), next(&mut talk, &[]));
+    assert!(talk.session.poll_request().unwrap().is_none(), "two in flight");
+    talk.session.complete(three.tag, zeroes(4000));
+    said(&mut talk);
+    let four = next(&mut talk, &[]);
+    talk.session.complete(four.tag, zeroes(4000));
+    talk.session.complete(two.tag, zeroes(4000));
+    said(&mut talk);
+    assert!(talk.session.poll_request().unwrap().is_none());
+    assert!(talk.session.wants_bytes());
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
+    let gate = Gate::new(10_000);
+    let turn = |session: &mut Session| session.poll_turn(&mut Context::from_waker(Waker::noop())).is_ready();
+    let mut one = in_transmission(exports().0, "tank/vm1", &[]);
+    let mut two = in_transmission(exports().0, "tank/vm1", &[]);
+    one.session.gate = Member::new(Arc::clone(&gate));
+    two.session.gate = Member::new(Arc::clone(&gate));
+    let held = next(&mut one, &request(0, 0, 1, 0, 9_000));
+    assert!(one.session.poll_request().unwrap().is_none());
+    let first = next(&mut two, &cat(&[&request(0, 0, 1, 0, 900), &request(0, 0, 2, 0, 900)]));
+    assert!(two.session.poll_request().unwrap().is_none(), "10 800 bytes are too many");
+    assert!(!two.session.wants_bytes() && !turn(&mut two.session));
+    // A write is not read before there is room for all of it, also on a connection that has nothing else.
+    let mut three = in_transmission(exports().0, "tank/vm1", &[]);
+    three.session.gate = Member::new(Arc::clone(&gate));
+    three.session.handle_bytes(&request(0, 1, 1, 0, 5_000));
+    assert!(three.session.poll_request().unwrap().is_none());
+    assert!(!three.session.wants_bytes());
+    one.session.complete(held.tag, zeroes(9_000));
+    said(&mut one);
+    assert!(one.session.poll_request().unwrap().is_none());
+    assert!(turn(&mut two.session) && turn(&mut three.session));
+    assert!(two.session.poll_request().unwrap().is_some());
+    assert!(three.session.poll_request().unwrap().is_none());
+    assert!(three.session.wants_bytes(), "its payload may come now");
+    assert_eq!(gate.used(), 6_800);
+    // One that waits and leaves is in nobody's way.
+    one.session.handle_bytes(&request(0, 0, 3, 0, 9_000));
+    assert!(one.session.poll_request().unwrap().is_none());
+    one.session.leave();
+    drop((first, two, three));
+    assert_eq!((gate.used(), gate.waiting()), (0, 0));
+    drop(one);
+    assert_eq!(gate.members(), 0);
+}
+
+#[test]
+fn a_shutdown_finishes_what_is_in_flight_and_refuses_the_rest() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    let begun = next(&mut talk, &request(0, 0, 1, 0, 1));
+    assert!(talk.session.poll_request().unwrap().is_none());
+    talk.session.shut_down();
+    assert_eq!(talk.session.handle_bytes(&cat(&[&request(0, 1, 2, 0, 4), b"data"])), 32);
+    assert!(talk.session.poll_request().unwrap().is_none());
+    assert_eq!(said(&mut talk), simple(108, 2, &[]));
+    assert!(!talk.session.is_idle());
+    talk.session.complete(begun.tag, zeroes(1));
+    assert_eq!(said(&mut talk), simple(0, 1, &[0]));
+    assert!(talk.session.is_idle());
+
+    let mut talk = hello(exports().0);
+    talk.session.shut_down();
+    assert_eq!(error_code(&talk.ask(&option(7, &go("tank/vm1", &[])))), rep::ERR_SHUTDOWN);
+}
+
+#[test]
+fn a_disconnect_leaves_what_follows_unread_and_a_half_read_write_has_no_effect() {
+    let (registry, volume) = exports();
+    let mut talk = in_transmission(registry, "tank/vm1", &[]);
+    talk.hear(&cat(&[&request(0, 2, 0, 0, 0), &request(0, 4, 1, 0, SIZE as u32)]));
+    assert_eq!(talk.session.phase(), Phase::Leaving);
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    talk.hear(&cat(&[&request(0, 1, 1, 4096, 4096), &[1; 4095]]));
+    talk.session.leave();
+    assert!(talk.session.poll_request().unwrap().is_none());
+    assert!(talk.session.is_idle());
+    assert_eq!(talk.session.held(), 0);
+    let read = volume.read(4096, 1).now_or_never().unwrap().unwrap();
+    assert_eq!(read[0], Segment::Data(Bytes::from_static(&[0xaa])));
+}
