@@ -206,7 +206,9 @@ impl Scope {
     /// Whether a pointer belongs to this scope: not a hole, and not of an earlier snapshot.
     #[must_use]
     pub fn concerns(&self, pointer: &BlkPtr) -> bool {
-        !pointer.is_hole() && !pointer.is_redacted() && pointer.birth() > self.after
+        // What was rewritten keeps its logical birth in another place, of which no earlier snapshot knows.
+        let birth = pointer.birth().max(pointer.space_birth());
+        !pointer.is_hole() && !pointer.is_redacted() && birth > self.after
     }
 
     /// Whether everything below this block was freed before the destruction of the dataset was interrupted.
@@ -432,4 +434,49 @@ async fn list(mos: &ObjectSet, object: u64, each: &mut impl FnMut(&BpobjEntry)) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ondisk::blkptr::{Dva, Stored};
+
+    use super::*;
+
+    /// `zfs rewrite -P`: the head has a place of its own that the snapshot does not know, under the birth it had.
+    #[test]
+    fn a_block_that_was_rewritten_after_a_snapshot_is_the_heads() {
+        let stored = BlkPtr::stored(&Stored {
+            dvas: [Dva { vdev: 0, offset: 0, asize: 4096, gang: false }, Dva::default(), Dva::default()],
+            lsize: 4096,
+            psize: 4096,
+            compression_id: 2,
+            checksum_id: 7,
+            object_type: ObjectType::ZVOL,
+            level: 0,
+            dedup: false,
+            order: Order::Little,
+            birth: 10,
+            physical_birth: 30,
+            fill: 1,
+            checksum: [1; 4],
+        })
+        .unwrap();
+        let head = |after| Scope {
+            objset: 5,
+            root: BlkPtr::EMPTY,
+            after,
+            is_snapshot: false,
+            is_destroyed: false,
+            resume: None,
+        };
+        assert!(head(9).concerns(&stored));
+        // A later physical birth alone is that of an ordinary block.
+        assert!(!head(20).concerns(&stored));
+        let mut words = *stored.words();
+        words[7] |= 1 << 63;
+        let rewritten = BlkPtr::from_words(words).unwrap();
+        assert!(rewritten.is_rewritten());
+        assert!(head(20).concerns(&rewritten));
+        assert!(!head(30).concerns(&rewritten));
+    }
 }

@@ -147,9 +147,10 @@ impl Walk<'_> {
         if pointer.is_hole() || pointer.is_embedded() {
             return;
         }
-        // No child is younger than its parent.
+        // No child is younger than its parent. Either birth may be the later one: of what was cloned the logical one, of
+        // what was rewritten the physical one.
         if visit.has_children() {
-            if pointer.birth() <= self.pass.run.min {
+            if pointer.birth().max(pointer.physical_birth()) <= self.pass.run.min {
                 return;
             }
             let is_low = pointer.level() == 1 && visit.at.object != 0;
