@@ -23,14 +23,13 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use pool::{BlockError, dmu::ReadError, error::BlockErrorKind};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 
-use crate::EngineError;
+use crate::{EngineError, open::multihost::Alive};
 
 /// How long a device may be away before the pool counts as suspended: longer than a bus reset.
 const GRACE: Duration = Duration::from_secs(1);
@@ -45,8 +44,8 @@ pub struct Suspension {
     /// Somebody may kick.
     is_patient: AtomicBool,
     on_change: OnceLock<OnChange>,
-    /// Why nothing may be written any more although devices are there, once there is such a reason.
-    veto: Mutex<Option<Arc<Mutex<Option<EngineError>>>>>,
+    /// Whether anything may be written, although devices are there.
+    alive: OnceLock<Arc<Alive>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -66,7 +65,7 @@ impl Default for Suspension {
             kicks: watch::Sender::new(0),
             is_patient: AtomicBool::new(false),
             on_change: OnceLock::new(),
-            veto: Mutex::default(),
+            alive: OnceLock::new(),
         }
     }
 }
@@ -119,11 +118,15 @@ impl Suspension {
         if self.state.borrow().is_given_up {
             return Err(EngineError::Suspended("the pool was given up".to_owned()));
         }
-        let veto = self.veto.lock().clone();
-        match veto.and_then(|veto| veto.lock().clone()) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        self.may_write()
+    }
+
+    /// Whether this host may write to the pool, whatever devices would take.
+    ///
+    /// # Errors
+    /// Another one may have it: see [`Alive`].
+    pub fn may_write(&self) -> Result<(), EngineError> {
+        self.alive.get().and_then(|alive| alive.failure()).map_or(Ok(()), Err)
     }
 
     /// A transaction group went through: whatever stood in the way does no longer.
@@ -152,11 +155,10 @@ impl Suspension {
 
 /// Everybody else's.
 impl Suspension {
-    /// From here on there is somebody who kicks. `hear` is told when a suspension begins and when it is over; `veto` is
-    /// looked at before anything is tried again.
-    pub(crate) fn begin(&self, hear: OnChange, veto: Arc<Mutex<Option<EngineError>>>) {
-        let _there_is_one_engine = self.on_change.set(hear);
-        *self.veto.lock() = Some(veto);
+    /// From here on there is somebody who kicks. `hear` is told when a suspension begins and when it is over; `alive` is
+    /// asked before anything is tried again.
+    pub(crate) fn begin(&self, hear: OnChange, alive: Arc<Alive>) {
+        let _there_is_one_engine = (self.on_change.set(hear), self.alive.set(alive));
         self.is_patient.store(true, Relaxed);
     }
 
@@ -237,6 +239,8 @@ pub fn may_pass_of(error: &EngineError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
 
     fn why() -> EngineError {

@@ -382,6 +382,7 @@ impl Syncer {
         let config = self.config_dirty.then_some(&self.config);
         let (suspension, reports) = (self.out.suspension(), self.out.reports());
         loop {
+            suspension.may_write()?;
             let before = suspension.before();
             if let Some(top) = self.io.tree().tops.iter().find(|top| is_cut_off(top)) {
                 let why = EngineError::Device(format!("too few devices of {top} are there"));

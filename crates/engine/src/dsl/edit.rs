@@ -90,6 +90,14 @@ impl Edit {
         Ok(Self { set: Box::new(set), dataset })
     }
 
+    /// Whether its log wrote blocks of this transaction group ahead as they are to be written now. What was written otherwise
+    /// could not be made a second time, for a device that has to be given it again.
+    async fn has_policy_of_log(&self, cx: &mut Syncer) -> Result<bool, EngineError> {
+        let phys = dataset::load(&mut cx.mos, self.dataset).await?;
+        let policy = policy(cx, phys.dir).await?;
+        Ok(cx.logs.get(self.dataset).is_some_and(|log| log.set_policy(&policy, cx.txg)))
+    }
+
     /// A new object set for head `dataset`, which has none yet.
     pub(crate) fn create(cx: &Syncer, dataset: u64, kind: ObjsetType) -> Self {
         Self { set: Box::new(MutSet::create(cx.out.source(), dataset, kind)), dataset }
@@ -102,7 +110,7 @@ impl Edit {
         let dir_phys = dir::load(&mut cx.mos, phys.dir).await?;
         let policy = policy(cx, phys.dir).await?;
         if let Some(log) = cx.logs.get(object) {
-            log.set_policy(&policy);
+            log.set_policy(&policy, cx.txg);
         }
         let deflate = cx.out.alloc.deflate().clone();
         // The previous snapshot's unique bytes grow only if this dataset is its successor, not a clone of it.
@@ -280,7 +288,11 @@ pub fn sync_volume<'a>(
             edit.set.punch(VOLUME_DATA, range).await?;
         }
         edit.set.put_blocks(VOLUME_DATA, dirty.blocks).await?;
-        edit.set.put_ahead(VOLUME_DATA, dirty.ahead).await?;
+        if !dirty.ahead.is_empty() && edit.has_policy_of_log(cx).await? {
+            edit.set.put_ahead(VOLUME_DATA, dirty.ahead).await?;
+        } else {
+            dirty.ahead.iter().try_for_each(|(_, bp)| cx.out.discard(bp))?;
+        }
         dirty.unwanted.iter().try_for_each(|bp| cx.out.discard(bp))?;
         // Its log may have been all there was to do, and nothing came of it.
         let root = if edit.set.is_dirty() { edit.commit(cx).await? } else { *edit.set.root() };

@@ -72,10 +72,9 @@ pub(super) async fn run(
             restock(&mut syncer).await;
         }
         let start = tokio::time::Instant::now();
-        // Without heartbeats another host may have taken the pool over.
-        let outcome = match heartbeats.failure() {
-            Some(error) => Err(error),
-            None => syncer.sync_txg(txg, (shared.options.now)(), work).await,
+        let outcome = match shared.suspension.may_write() {
+            Err(error) => Err(error),
+            Ok(()) => syncer.sync_txg(txg, (shared.options.now)(), work).await,
         };
         match outcome {
             Ok(done) => {

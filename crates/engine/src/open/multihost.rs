@@ -2,11 +2,15 @@
 //!
 //! With the pool property `multihost` on, one leaf after the other gets the last uberblock again, with a new time
 //! and sequence number. Another host that wants the pool watches for that before it imports. And if this host
-//! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool.
+//! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool. That is a matter of
+//! the clock, not of what devices say: a process that stood still for that long wakes up with devices that take everything.
+//! So [`Alive`] is asked before a heartbeat, a commit and a round of an intent log, and what it said once holds.
+//!
+//! A device that hangs keeps the others from nothing: heartbeats go their ways side by side.
 //!
 //! Facts: docs/format/labels.md §5.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ondisk::{
     label::{LABELS, Multihost},
@@ -17,6 +21,7 @@ use pool::PoolIo;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::watch,
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, interval},
 };
 
@@ -26,6 +31,8 @@ use crate::{EngineError, sync::Syncer, write::labels};
 pub const INTERVAL_MS: u64 = 1000;
 /// Intervals without any heartbeat after which writing stops.
 pub const FAIL_INTERVALS: u16 = 10;
+/// As a time.
+const PATIENCE: Duration = Duration::from_millis(INTERVAL_MS * FAIL_INTERVALS as u64);
 
 /// The last commit: what heartbeats repeat, and where they go.
 #[derive(Clone, Debug)]
@@ -60,11 +67,54 @@ pub fn set(cx: &mut Syncer, on: bool) {
     cx.config_dirty = true;
 }
 
+/// Whether this host may write to the pool, as far as heartbeats say.
+#[derive(Debug, Default)]
+pub struct Alive(Mutex<Vigil>);
+
+#[derive(Debug, Default)]
+struct Vigil {
+    /// When the last heartbeat that got through was sent; none if there need not be any.
+    last: Option<Instant>,
+    failure: Option<EngineError>,
+}
+
+impl Alive {
+    /// Why nothing must be written any more: no heartbeat got through for so long that another host may have the pool.
+    #[must_use]
+    pub fn failure(&self) -> Option<EngineError> {
+        let mut vigil = self.0.lock();
+        if vigil.failure.is_none() {
+            let silent = vigil.last.map(|last| last.elapsed()).filter(|silent| *silent > PATIENCE);
+            vigil.failure = silent.map(|silent| {
+                let why = "another host may have imported the pool";
+                EngineError::Suspended(format!("no heartbeat was written for {} s: {why}", silent.as_secs()))
+            });
+        }
+        vigil.failure.clone()
+    }
+
+    /// A heartbeat that was sent at `when` got through, or heartbeats begin then.
+    fn beat(&self, when: Instant) {
+        let mut vigil = self.0.lock();
+        vigil.last = vigil.last.max(Some(when));
+    }
+
+    /// How long the last one is ago.
+    fn silence(&self) -> Duration {
+        self.0.lock().last.map_or(Duration::ZERO, |last| last.elapsed())
+    }
+
+    /// There need not be any more. What failed before stays so.
+    fn off(&self) {
+        self.0.lock().last = None;
+    }
+}
+
 /// The heartbeats of one open pool: written by a task of their own, as long as the property is on.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
     commits: Option<watch::Sender<Committed>>,
-    failure: Arc<Mutex<Option<EngineError>>>,
+    alive: Arc<Alive>,
 }
 
 impl Heartbeats {
@@ -77,72 +127,91 @@ impl Heartbeats {
             None => {
                 let (sender, receiver) = watch::channel(committed);
                 self.commits = Some(sender);
-                let failure = Arc::clone(&self.failure);
                 let random = StdRng::seed_from_u64(cx.guid ^ cx.txg);
+                let alive = Arc::clone(&self.alive);
+                alive.beat(Instant::now());
                 tokio::spawn(async move {
-                    if let Err(error) = run(receiver, now, random).await {
-                        *failure.lock() = Some(error);
+                    if let Err(error) = run(receiver, now, random, &alive).await {
+                        tracing::error!(%error, "nothing is written to the pool any more");
                     }
                 });
             }
         }
     }
 
-    /// Where [`failure`](Self::failure) looks.
-    pub(crate) fn failures(&self) -> Arc<Mutex<Option<EngineError>>> {
-        Arc::clone(&self.failure)
+    /// What they say of this host.
+    #[must_use]
+    pub fn alive(&self) -> Arc<Alive> {
+        Arc::clone(&self.alive)
     }
 
     /// Ends them.
     pub fn stop(&mut self) {
         self.commits = None;
-    }
-
-    /// Why nothing must be written any more: no heartbeat got through for too long.
-    #[must_use]
-    pub fn failure(&self) -> Option<EngineError> {
-        self.failure.lock().clone()
+        self.alive.off();
     }
 }
+
+/// A heartbeat on its way: number of its leaf, when it was sent, and what came of it.
+type Beat = (usize, Instant, Result<(), EngineError>);
 
 /// Writes heartbeats until the sender of `commits` is gone. `now` is the wall clock in seconds.
 ///
 /// # Errors
-/// None could be written for [`FAIL_INTERVALS`] intervals: nothing must be written to the pool any more.
+/// None got through for [`FAIL_INTERVALS`] intervals: nothing must be written to the pool any more.
 pub async fn run(
     mut commits: watch::Receiver<Committed>,
     now: impl Fn() -> u64 + Send,
     mut random: StdRng,
+    alive: &Alive,
 ) -> Result<(), EngineError> {
-    let patience = Duration::from_millis(INTERVAL_MS * u64::from(FAIL_INTERVALS));
     let leaves = labels::writable(&commits.borrow().io.tree()).max(1) as u64;
     let mut tick = interval(Duration::from_millis((INTERVAL_MS / leaves).max(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_success = Instant::now();
+    let mut beats: JoinSet<Beat> = JoinSet::new();
+    let mut busy: BTreeSet<usize> = BTreeSet::new();
     let (mut second, mut sequence, mut leaf) = (0, 0_u16, 0_usize);
     loop {
         tokio::select! {
             _ = tick.tick() => {}
+            Some(beat) = beats.join_next() => {
+                if let Ok((leaf, sent, outcome)) = beat {
+                    busy.remove(&leaf);
+                    match outcome {
+                        Ok(()) => alive.beat(sent),
+                        Err(error) => tracing::warn!(%error, "heartbeat not written"),
+                    }
+                }
+                continue;
+            }
             changed = commits.changed() => match changed {
                 Ok(()) => continue,
                 Err(_closed) => return Ok(()),
             },
         }
+        if let Some(error) = alive.failure() {
+            return Err(error);
+        }
         let Committed { mut uberblock, io } = commits.borrow().clone();
+        let tree = io.tree();
+        // A leaf that has not taken the last one yet gets no other.
+        let count = labels::writable(&tree).max(1);
+        let Some(next) = (1..=count).map(|step| (leaf + step) % count).find(|next| !busy.contains(next))
+        else {
+            continue;
+        };
+        leaf = next;
         let timestamp = now().max(uberblock.timestamp);
         sequence = if timestamp == second { sequence.saturating_add(1) } else { 1 };
         second = timestamp;
         uberblock.timestamp = timestamp;
         uberblock.mmp = Some(Mmp {
-            delay_ns: (Instant::now() - last_success).as_nanos().try_into().unwrap_or(u64::MAX).max(1),
+            delay_ns: alive.silence().as_nanos().try_into().unwrap_or(u64::MAX).max(1),
             config: Mmp::pack(INTERVAL_MS, sequence, FAIL_INTERVALS),
         });
-        leaf = leaf.wrapping_add(1);
         let label = random.random_range(0..LABELS);
-        match labels::heartbeat(&io.tree(), leaf, label, &uberblock).await {
-            Ok(()) => last_success = Instant::now(),
-            Err(error) if last_success.elapsed() > patience => return Err(error),
-            Err(error) => tracing::warn!(%error, "heartbeat not written"),
-        }
+        let sent = Instant::now();
+        busy.insert(leaf);
+        beats.spawn(async move { (leaf, sent, labels::heartbeat(&tree, leaf, label, &uberblock).await) });
     }
 }

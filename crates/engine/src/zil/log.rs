@@ -153,6 +153,8 @@ struct State {
     supply: Supply,
     /// How blocks of the volume are written, as of its last sync.
     policy: Option<BlockPolicy>,
+    /// The transaction group in which that became another one, 0 if it never did.
+    policy_since: u64,
     why: Fallback,
 }
 
@@ -212,6 +214,7 @@ impl Log {
             sizes: VecDeque::new(),
             supply: Supply::Log,
             policy: None,
+            policy_since: 0,
             why: Fallback::NotBegun,
         };
         Arc::new(Self {
@@ -260,7 +263,7 @@ impl Log {
     pub(crate) async fn commit(self: &Arc<Self>, want: Want) -> bool {
         let Some(source) = self.source.get().and_then(Weak::upgrade) else { return false };
         // What the log says is of no use before the pool can be written to again: the group is waited for.
-        if self.means.as_ref().is_some_and(|means| means.suspension.is_on()) {
+        if self.means.as_ref().is_some_and(|means| means.suspension.is_on()) || !self.may_write() {
             self.stats.fell_back(Fallback::Device);
             return false;
         }
@@ -303,6 +306,11 @@ impl Log {
             round.await;
         }
         answered.await.unwrap_or(false)
+    }
+
+    /// Whether the pool is this host's, as far as it knows.
+    fn may_write(&self) -> bool {
+        self.means.as_ref().is_none_or(|means| means.suspension.may_write().is_ok())
     }
 
     /// Another round, if there may be one.
@@ -371,7 +379,8 @@ impl Log {
         let written = match &formed {
             // A device that was away meanwhile may have lost what was written before, and flushed nothing.
             Ok(formed) => {
-                self.write(formed).await
+                self.may_write()
+                    && self.write(formed).await
                     && (formed.blocks.is_empty()
                         || epoch == self.means.as_ref().map(|means| means.direct.epoch()))
             }
@@ -662,9 +671,15 @@ impl Log {
         }
     }
 
-    /// How blocks of the volume are written from now on.
-    pub(crate) fn set_policy(&self, policy: &SetPolicy) {
-        self.state.lock().policy = Some(policy.block(ObjectType::ZVOL, 0, 0, 0));
+    /// How blocks of the volume are written from now on, as of transaction group `txg`, which is being synced. Whether all
+    /// that was written ahead in that group was written so: the next one is open already, and may have been told too late.
+    pub(crate) fn set_policy(&self, policy: &SetPolicy, txg: u64) -> bool {
+        let mut state = self.state.lock();
+        let policy = policy.block(ObjectType::ZVOL, 0, 0, 0);
+        if state.policy.replace(policy).is_some_and(|before| before != policy) {
+            state.policy_since = txg;
+        }
+        txg > state.policy_since + 1
     }
 
     /// True the first time: what the object set names until then is not this log's.
@@ -783,5 +798,40 @@ impl Logs {
     /// Takes out the log of a volume that goes.
     pub(crate) fn take(&self, dataset: u64) -> Option<Arc<Log>> {
         self.0.lock().remove(&dataset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use codec::compress;
+
+    use super::*;
+    use crate::policy::{Compression, Traits};
+
+    /// What a device has to be given again is made a second time, and must come out the same. The group that is open while
+    /// another policy is told may have blocks of both.
+    #[test]
+    fn what_was_written_ahead_under_another_policy_is_not_taken_for_what_would_be_written_now() {
+        let traits = Traits {
+            lz4: true,
+            embedded_data: true,
+            hole_birth: true,
+            spacemap_v2: true,
+            spacemap_histogram: true,
+            log_spacemap: false,
+            empty_bpobj: true,
+            extensible_dataset: true,
+            async_destroy: true,
+            livelist: false,
+        };
+        let before = SetPolicy::mos(&traits);
+        let level = compress::Level::DEFAULT;
+        let compression = Compression { algorithm: compress::Algorithm::Off, level };
+        let after = SetPolicy { compression, ..before };
+        let log = Log::detached(7);
+        assert!(log.set_policy(&before, 10) && log.set_policy(&before, 11));
+        let told: Vec<bool> = (12..16).map(|txg| log.set_policy(&after, txg)).collect();
+        assert_eq!(told, [false, false, true, true]);
+        assert!(!log.set_policy(&before, 16));
     }
 }

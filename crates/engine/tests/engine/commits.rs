@@ -315,7 +315,10 @@ async fn heartbeats_are_seen_by_another_host() {
     let committed = open::multihost::Committed { uberblock: cx.uberblock, io: Arc::clone(&cx.io) };
     assert!(committed.uberblock.mmp.unwrap().is_active());
     let (sender, receiver) = tokio::sync::watch::channel(committed);
-    let beating = tokio::spawn(open::multihost::run(receiver, || NOW + 5, StdRng::seed_from_u64(1)));
+    let beating = tokio::spawn(async move {
+        let alive = open::multihost::Alive::default();
+        open::multihost::run(receiver, || NOW + 5, StdRng::seed_from_u64(1), &alive).await
+    });
     // Another host, which does not know whether this one is alive.
     let found = import::scan(&Sources::disks(as_disks(&media))).await;
     let options = import::OpenOptions { hostid: 8, ..import::OpenOptions::default() };
@@ -357,4 +360,56 @@ async fn a_running_pool_beats_while_multihost_is_on() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(best().await.rank(), silent);
     engine.end(Ending::Export).await.unwrap();
+}
+
+/// Two leaves that beat once a second between them, on `disks`.
+async fn beating(disks: &[Arc<dyn Disk>]) -> Arc<Engine> {
+    let cx = create_on("mirror a b", disks).await;
+    let limits = Limits { timeout: Duration::from_secs(1 << 30), ..Limits::default() };
+    let engine = Engine::start(cx, Options { limits, now: || NOW + 9, ..Options::default() }).await.unwrap();
+    set_multihost(&engine, 1).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    engine
+}
+
+async fn set_multihost(engine: &Engine, on: u64) -> Result<(), dsl::OpError> {
+    let properties: Properties = [("multihost".to_owned(), Stored::Number(on))].into();
+    engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await })).await
+}
+
+/// A process that was stopped, or a machine that was: its devices take everything when it goes on, but another host had
+/// time to import the pool.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_for_too_long_writes_nothing_more() {
+    let media = media(2);
+    let engine = beating(&as_disks(&media)).await;
+    let best = async || import::scan(&Sources::disks(as_disks(&media))).await.pools[0].uberblocks[0];
+    let before = best().await.rank();
+    tokio::time::advance(Duration::from_secs(25)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(best().await.rank(), before, "no heartbeat: the other host would take this one for alive");
+    let error = set_multihost(&engine, 1).await.unwrap_err().to_string();
+    assert!(error.contains("another host may have imported the pool"), "{error}");
+    assert_eq!(best().await.rank(), before);
+    drop(engine.end(Ending::Close).await);
+    assert_eq!(best().await.rank(), before, "not even to close it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaf_that_hangs_does_not_keep_the_others_from_beating() {
+    let media = media(2);
+    let faulty: Vec<_> =
+        media.iter().map(|disk| Arc::new(FaultDisk::new(Arc::clone(disk) as Arc<dyn Disk>, 5))).collect();
+    let engine = beating(&as_disks(&faulty)).await;
+    let hour = Duration::from_secs(3600);
+    faulty[0].inject(Fault::anywhere(On::Write, Effect::Delay(hour..=hour)));
+    let best = async || import::scan(&Sources::disks(as_disks(&media[1..]))).await.pools[0].uberblocks[0];
+    let mut before = best().await;
+    for second in 0..30 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = best().await;
+        assert!(now.mmp.unwrap().config > before.mmp.unwrap().config, "{second}: {now:?}");
+        before = now;
+    }
+    engine.abandon().await;
 }
