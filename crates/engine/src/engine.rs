@@ -163,6 +163,16 @@ struct Entry {
     txgs: Arc<Txgs>,
 }
 
+impl Shared {
+    /// The volume that is open already. One that was closed because it cannot be read, with nothing left to be synced, may be
+    /// opened anew.
+    fn opened(&self, volumes: &BTreeMap<u64, Entry>, number: u64) -> Option<Arc<LiveVolume>> {
+        let volume = &volumes.get(&number)?.volume;
+        let may_open_anew = volume.is_over() && self.ending.lock().is_none();
+        (!may_open_anew).then(|| Arc::clone(volume))
+    }
+}
+
 /// How the pool is to be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -284,7 +294,7 @@ impl Engine {
             }
             let mut heartbeats = Heartbeats::default();
             heartbeats.committed(&syncer, options.now);
-            suspension.begin(on_suspension(&shared, &syncer.name), heartbeats.failures());
+            suspension.begin(on_suspension(&shared, &syncer.name), heartbeats.alive());
             let (asks, asked) = watch::asks();
             let reports = syncer.out.reports();
             let task = tokio::spawn(task::run(Arc::clone(&shared), Box::new(syncer), heartbeats));
@@ -475,8 +485,8 @@ impl Engine {
                 if let Some(why) = self.shared.replayed.lock().failed.get(&number) {
                     return Err(OpenError::Unreplayed(why.clone()));
                 }
-                if let Some(entry) = self.shared.volumes.lock().get(&number) {
-                    return Ok(Arc::clone(&entry.volume));
+                if let Some(volume) = self.shared.opened(&self.shared.volumes.lock(), number) {
+                    return Ok(volume);
                 }
                 let (identity, service) = describe(&view, &dataset).await?;
                 let (data, _) = content(&view, number).await?;
@@ -485,11 +495,11 @@ impl Engine {
                 if !Arc::ptr_eq(&view, &self.view()) {
                     continue;
                 }
+                if let Some(volume) = self.shared.opened(&volumes, number) {
+                    return Ok(volume);
+                }
                 // Until the next commit tells: nothing of its own.
                 let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
-                if let Some(entry) = volumes.get(&number) {
-                    return Ok(Arc::clone(&entry.volume));
-                }
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 self.shared.logs.insert(Arc::clone(&log));
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);

@@ -265,10 +265,13 @@ pub fn add<'a>(
             config::push_top(&mut config, list.clone());
         }
         set_classes(&tree, plan, first);
+        // That a new device fails is no misfortune of the pool's.
+        let fails =
+            |error: EngineError| OpError::Refused(format!("a new device cannot be labelled: {error}"));
         for top in first..tree.tops.len() {
-            labels::initialize(&tree, &config, top).await?;
+            labels::initialize(&tree, &config, top).await.map_err(fails)?;
         }
-        write_auxiliary_labels(&cx.io, &numbered).await?;
+        write_auxiliary_labels(&cx.io, &numbered).await.map_err(fails)?;
 
         // From here on only a failing pool can stop it.
         cx.devices_changed(tree);
@@ -394,14 +397,16 @@ async fn add_zaps(cx: &mut Syncer, plan: &Plan, first: usize, map: u64) -> Resul
 }
 
 async fn write_auxiliary_labels(io: &PoolIo, numbered: &Numbered) -> Result<(), EngineError> {
+    let mut labelled = Vec::new();
     for (list, state) in [(&numbered.caches, PoolState::Cache), (&numbered.spares, PoolState::Spare)] {
         for (_, guid) in list {
             if let Some(disk) = numbered.disks.get(guid) {
                 labels::initialize_auxiliary(disk, *guid, state).await?;
-                io.add_auxiliary(*guid, Arc::clone(disk));
+                labelled.push((*guid, disk));
             }
         }
     }
+    labelled.into_iter().for_each(|(guid, disk)| io.add_auxiliary(guid, Arc::clone(disk)));
     Ok(())
 }
 

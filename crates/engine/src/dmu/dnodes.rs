@@ -109,6 +109,7 @@ impl MutSet {
             let dnode = self.committed(number).await?.ok_or_else(|| self.missing(number))?;
             self.objects.insert(number, Some(Box::new(Staged::new(dnode))));
         }
+        self.changes += 1;
         let missing = self.missing(number);
         self.objects.get_mut(&number).and_then(Option::as_deref_mut).ok_or(missing)
     }
@@ -216,6 +217,7 @@ impl MutSet {
         if dnode.spill.is_some() || dnode.blkptrs.iter().any(|pointer| !pointer.is_hole()) {
             self.dying.push((number, dnode));
         }
+        self.changes += 1;
         self.objects.insert(number, None);
         if self.spare.len() < SPARE_MAX {
             self.spare.insert(number);

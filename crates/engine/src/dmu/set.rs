@@ -49,6 +49,8 @@ pub struct MutSet {
     pub(super) spare: BTreeSet<u64>,
     /// First block of dnodes that was not searched for free numbers.
     pub(super) cursor: u64,
+    /// See [`changes`](Self::changes).
+    pub(super) changes: u64,
 }
 
 impl MutSet {
@@ -130,6 +132,7 @@ impl MutSet {
             dnode_blocks: BTreeMap::new(),
             spare: BTreeSet::new(),
             cursor: 0,
+            changes: 0,
         }
     }
 
@@ -146,6 +149,7 @@ impl MutSet {
     /// Changes fields of the root block (not the dnodes in it); makes the set dirty.
     pub fn phys_mut(&mut self) -> &mut ObjsetPhys {
         self.phys_dirty = true;
+        self.changes += 1;
         &mut self.phys
     }
 
@@ -162,6 +166,12 @@ impl MutSet {
     /// Something changed since the last sync.
     pub fn is_dirty(&self) -> bool {
         self.phys_dirty || !self.objects.is_empty() || !self.dying.is_empty()
+    }
+
+    /// How often something in it was changed, or made ready to be. The same number as before: nothing was.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// The array of dnodes as of the last sync.
@@ -306,6 +316,7 @@ impl MutSet {
     pub async fn allocate(&mut self, new: NewObject<'_>) -> Result<u64, EngineError> {
         let staged = Staged::create(&new)?;
         let number = self.take_number().await?;
+        self.changes += 1;
         self.objects.insert(number, Some(Box::new(staged)));
         Ok(number)
     }
@@ -314,6 +325,7 @@ impl MutSet {
     pub async fn claim(&mut self, number: u64, new: NewObject<'_>) -> Result<(), EngineError> {
         let staged = Staged::create(&new)?;
         self.take_this_number(number).await?;
+        self.changes += 1;
         self.objects.insert(number, Some(Box::new(staged)));
         Ok(())
     }

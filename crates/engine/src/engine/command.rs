@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::{OpFuture, Shared};
 use crate::{
     EngineError,
+    alloc::Totals,
     dsl::OpError,
     sync::{Syncer, Task, TaskFuture},
 };
@@ -53,11 +54,11 @@ impl Shared {
         let kept = Arc::clone(&slot);
         let run = boxed(move |cx| {
             Box::pin(async move {
-                let dirty = cx.mos.is_dirty();
+                let before = state(cx);
                 let result = op(cx).await;
                 // What fails underneath a command before it has changed anything is only the command's misfortune.
                 let fatal = match &result {
-                    Err(OpError::Engine(error)) if dirty || cx.mos.is_dirty() => Some(error.clone()),
+                    Err(OpError::Engine(error)) if state(cx) != before => Some(error.clone()),
                     _ => None,
                 };
                 *kept.lock() = Some(result);
@@ -92,6 +93,11 @@ impl Shared {
         };
         Err(EngineError::Suspended(text).into())
     }
+}
+
+/// The same as before: a command has changed nothing, whatever others changed in this transaction group before it.
+fn state(cx: &Syncer) -> (u64, Totals, bool, usize) {
+    (cx.mos.changes(), cx.out.alloc.totals(), cx.config_dirty, cx.changes.len())
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.

@@ -9,13 +9,15 @@ use pool::{
     Pool,
     cache::{Caching, Keep},
     dmu::{Object, ObjectSet, ReadError},
-    dsl::Dataset,
+    dsl::{Dataset, LookupError},
 };
 
 use super::{Conduct, OpenError, Shared};
 use crate::{
+    EngineError,
+    suspend::may_pass,
     sync::{Change, Done, Room, Syncer},
-    volume::{Service, SyncMode},
+    volume::{LiveVolume, Service, SyncMode},
     write::summed::is_cheap,
 };
 
@@ -91,20 +93,48 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
         shared.volumes.lock().remove(&number);
         return;
     }
-    let outcome = async {
-        let (data, name) = content(view, number).await?;
-        if change == Change::Content(number) {
-            volume.replaced(data);
+    loop {
+        let before = shared.suspension.before();
+        let Err(error) = follow(view, &volume, number, &change).await else { return };
+        // Devices that are away are waited for, as for everything a commit needs.
+        let waited = match cut_off(&error) {
+            Some(why) => shared.suspension.wait(before, why).await,
+            None => Err(EngineError::Unsupported(error.to_string())),
+        };
+        if waited.is_err() {
+            tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
+            // It stays among the others: what was acknowledged before has still to be synced.
+            volume.close();
+            return;
         }
-        let dataset = view.dsl().await?.lookup(&name).await?;
-        let (identity, service) = describe(view, &dataset).await?;
-        volume.update(identity, service);
-        Ok::<(), OpenError>(())
+    }
+}
+
+/// Shows an open volume its dataset as it is now.
+async fn follow(
+    view: &Arc<Pool>,
+    volume: &LiveVolume,
+    number: u64,
+    change: &Change,
+) -> Result<(), OpenError> {
+    let (data, name) = content(view, number).await?;
+    if *change == Change::Content(number) {
+        volume.replaced(data);
+    }
+    let dataset = view.dsl().await?.lookup(&name).await?;
+    let (identity, service) = describe(view, &dataset).await?;
+    volume.update(identity, service);
+    Ok(())
+}
+
+/// Why something could not be read, if that is only that devices are away.
+fn cut_off(error: &OpenError) -> Option<EngineError> {
+    let (OpenError::Read(source) | OpenError::Lookup(LookupError::Read { source, .. })) = error else {
+        return None;
     };
-    if let Err(error) = outcome.await {
-        tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
-        volume.close();
-        shared.volumes.lock().remove(&number);
+    match source {
+        ReadError::Block(block) if may_pass(block) => Some(EngineError::Read(source.clone())),
+        _ => None,
     }
 }
 

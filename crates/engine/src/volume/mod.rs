@@ -276,6 +276,12 @@ impl LiveVolume {
         self.closed.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is closed, and nothing of it is left to be synced.
+    pub(crate) fn is_over(&self) -> bool {
+        let memory = self.memory.read();
+        self.closed.load(Ordering::Relaxed) && memory.len() == 0
+    }
+
     /// The committed content was replaced (rollback). Changes of transaction groups that are not committed stay.
     pub fn replaced(&self, data: Object) {
         let _updating = self.updating.lock();
