@@ -147,7 +147,8 @@ impl Leaf {
             history: Vec::new(),
             recalled: Vec::new(),
             since: None,
-            epochs: [(txg, epoch); 3],
+            // Nothing was written to it before.
+            epochs: [(0, epoch); 3],
             behind: None,
             noted: false,
             lacks,
@@ -238,13 +239,14 @@ impl Leaves {
         self.leaves[index].is_whole()
     }
 
-    /// Whether nothing happened to it since this transaction group was opened: what others wrote to it ahead is there,
+    /// Whether nothing happened to it since before this transaction group was opened: what others wrote to it ahead is there,
     /// once it is flushed, and what they could not write they noted.
     pub(crate) fn is_sure(&self, index: usize) -> bool {
         let leaf = &self.leaves[index];
-        // A group opens when the one before the last is committed.
-        let oldest = leaf.epochs.iter().find(|(txg, _)| *txg + 2 >= self.txg).map(|(_, epoch)| *epoch);
-        oldest == Some(leaf.target.epoch())
+        // A group opens when the one before the last is committed, or was skipped because nothing was in it; that it was
+        // begun itself, or the one before it, says nothing of what was written ahead until then.
+        let before = leaf.epochs.iter().rev().find(|(txg, _)| *txg + 2 <= self.txg).map(|(_, epoch)| *epoch);
+        before == Some(leaf.target.epoch())
     }
 
     /// Something was written to it by others: the next flush is for it too.

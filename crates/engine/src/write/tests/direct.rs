@@ -251,9 +251,38 @@ async fn a_block_that_is_there_already_is_entered_not_written() {
     writer.begin(TXG + 1);
     let late = writer.write(vec![job.clone()]).await.unwrap_err();
     assert!(late.to_string().contains("written ahead"), "{late}");
+    writer.begin(TXG - 2);
     writer.begin(TXG);
     let other = writer.write(vec![Job { content: noise(8192, 1), ..job }]).await.unwrap_err();
     assert!(other.to_string().contains("written ahead"), "{other}");
+}
+
+/// Groups in which nothing happened are never begun, so how a leaf was then is not on record.
+#[tokio::test]
+async fn what_was_written_ahead_of_a_flush_that_failed_is_written_anew_after_idle_groups_too() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    let direct: Arc<Direct> = writer.direct();
+    for fails in [false, true] {
+        (0..3).for_each(|_| writer.begin(TXG - 3));
+        let data = noise(16_384, 3);
+        let dva = writer.alloc.set_aside(0, 16_384);
+        direct.write(dva, data.clone(), TXG, false).await.unwrap();
+        if fails {
+            bench.faults[0].inject(refuse(On::Flush).times(1));
+            direct.flush(&[0], TXG).await.unwrap_err();
+            // It is looked at, and answers again.
+            let targets = writer.targets();
+            targets.suspects().into_iter().for_each(|guid| targets.trust(guid));
+        }
+        writer.begin(TXG);
+        let bp = pointer(&[dva], &data);
+        let job = Job { written: Some(Box::new(bp)), ..job(data, off()) };
+        let before = bench.device_bytes();
+        writer.write(vec![job]).await.unwrap();
+        writer.finish().await.unwrap();
+        assert_eq!(bench.device_bytes() > before, fails);
+    }
 }
 
 /// A writer with a real allocator, which takes what was written ahead into its maps.
