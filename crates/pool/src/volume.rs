@@ -19,6 +19,7 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use block::{BlockVolume, Extent, Geometry, Identity, Segment, Segments, VolumeError, VolumeFuture};
 use bytes::Bytes;
+use codec::checksum;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
 
 use crate::{
@@ -190,7 +191,12 @@ impl Volume {
         }
     }
 
-    async fn read_pieces(&self, offset: u64, len: usize) -> Result<Segments, VolumeError> {
+    /// Reads a range of bytes, and says whether all of it was verified. What was written without checksums cannot be: if its
+    /// place was given to another block meanwhile, nobody can tell but who knows that there was another commit.
+    ///
+    /// # Errors
+    /// As [`BlockVolume::read`].
+    pub async fn read_judged(&self, offset: u64, len: usize) -> Result<(Segments, bool), VolumeError> {
         self.check(offset, len as u64)?;
         let source = self.data.source();
         let blocks = self.blocks(offset, len as u64);
@@ -199,6 +205,7 @@ impl Volume {
         // Blocks to read, and which segment each will become.
         let mut wanted: Vec<(BlkPtr, Bookmark)> = Vec::new();
         let mut places: Vec<usize> = Vec::new();
+        let mut is_verified = true;
         let mut cursor = Cursor::default();
         let mut blkid = blocks.start;
         while blkid < blocks.end {
@@ -206,6 +213,7 @@ impl Volume {
             let part = self.part(blkid, offset, len as u64);
             let next = match step {
                 Step::Block(pointer) => {
+                    is_verified &= is_verifiable(&pointer);
                     if let Some(content) = source.cached(&pointer) {
                         segments.push(self.slice(&content, blkid, part)?);
                     } else {
@@ -240,7 +248,7 @@ impl Volume {
                 segments[place] = self.slice(&content, at.blkid, self.part(at.blkid, offset, len as u64))?;
             }
         }
-        Ok(segments)
+        Ok((segments, is_verified))
     }
 
     /// Puts blocks in their places (segment, block) of a request, if all of them are in memory.
@@ -434,6 +442,12 @@ async fn fetch(data: &Object, level: u8, blocks: Range<u64>) -> bool {
     true
 }
 
+/// Whether a block has something that its content can be held against.
+fn is_verifiable(pointer: &BlkPtr) -> bool {
+    let algorithm = checksum::Algorithm::from_id(pointer.checksum_id());
+    pointer.is_embedded() || algorithm.is_none_or(checksum::Algorithm::is_verified)
+}
+
 /// Collects extents of a byte range.
 struct Extents {
     list: Vec<Extent>,
@@ -547,7 +561,7 @@ impl BlockVolume for Volume {
     }
 
     fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
-        Box::pin(self.read_pieces(offset, len))
+        Box::pin(async move { Ok(self.read_judged(offset, len).await?.0) })
     }
 
     fn extents(&self, offset: u64, len: u64, max_extents: usize) -> VolumeFuture<'_, Vec<Extent>> {

@@ -5,7 +5,7 @@
 //! steps, every block is found in one of them. The other order would lose a group between them.
 //!
 //! The committed state may be replaced while it is read from. What it pointed to may then be freed, and later be
-//! written over; the checksum tells, and the read begins again in the new state.
+//! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum it always does.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -133,15 +133,22 @@ impl LiveVolume {
         let mut tries = 0;
         loop {
             let current = self.current.load_full();
-            match current.volume.read(offset, len).await {
-                Ok(segments) => return Ok((current.generation, segments)),
-                Err(VolumeError::Unreadable { .. })
-                    if tries < RETRIES && self.current.load().generation != current.generation =>
-                {
-                    tries += 1;
+            let outcome = current.volume.read_judged(offset, len).await;
+            let is_replaced = || self.current.load().generation != current.generation;
+            match outcome {
+                Ok((segments, is_verified)) if is_verified || !is_replaced() => {
+                    return Ok((current.generation, segments));
                 }
+                Ok(_) if tries >= RETRIES => {
+                    let detail =
+                        "it has no checksum, and was replaced each time while it was read".to_owned();
+                    return Err(VolumeError::Unreadable { offset, detail });
+                }
+                Err(VolumeError::Unreadable { .. }) if tries < RETRIES && is_replaced() => {}
+                Ok(_) => {}
                 Err(error) => return Err(error),
             }
+            tries += 1;
         }
     }
 

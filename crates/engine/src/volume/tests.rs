@@ -259,6 +259,26 @@ async fn a_read_of_what_was_replaced_and_written_over_meanwhile_begins_again() {
     assert!(matches!(lost, Err(VolumeError::Unreadable { .. })), "{lost:?}");
 }
 
+/// With `checksum=off` nothing but the commits tells that a place was given to another block.
+#[tokio::test]
+async fn a_read_without_checksums_that_a_commit_overtook_begins_again() {
+    let lake = Lake::new(service());
+    lake.store.without_checksums();
+    lake.write(0, &vec![1; 4 * BLOCK as usize]).await;
+    lake.sync().await;
+    assert_eq!(lake.read(5, 3).await, [1; 3]);
+    let gate = lake.store.hold_reads();
+    let volume = Arc::clone(&lake.volume);
+    let reader = tokio::spawn(async move { volume.read(100, 2 * BLOCK as usize).await });
+    while lake.store.waiting() < 1 {
+        tokio::task::yield_now().await;
+    }
+    lake.write(0, &vec![2; 4 * BLOCK as usize]).await;
+    lake.sync().await;
+    drop(gate);
+    assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
+}
+
 #[tokio::test]
 async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     let lake = Lake::new(service());
