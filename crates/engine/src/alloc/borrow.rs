@@ -1,8 +1,11 @@
 //! Free space that somebody works on for a while: it is written over or trimmed, and nothing may be put there meanwhile.
 //!
-//! It is set aside as places for the intent log are: neither free nor in use, known to no space map, gone after a crash.
+//! It is set aside as places for the intent log are: neither free nor in use, known to no space map, gone after a crash. Whoever
+//! drops what it borrowed gives it back, for whatever reason: a device that failed, a command whose answer nobody waits for.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
+
+use parking_lot::Mutex;
 
 use super::Allocator;
 use crate::EngineError;
@@ -10,8 +13,12 @@ use crate::EngineError;
 /// Free space is left to allocations: at most one part in so many of it is borrowed at a time.
 const SHARE: u64 = 8;
 
-/// Free runs of one top-level device that nobody gets until they are [given back](Allocator::give_back).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What was given back, and is not free yet: device and runs.
+pub(super) type Returned = Mutex<Vec<(u64, Vec<Range<u64>>)>>;
+
+/// Free runs of one top-level device that nobody else gets before this is dropped. They are free again in the next
+/// transaction group, or when more is borrowed.
+#[derive(Debug)]
 pub struct Borrowed {
     /// The device.
     pub vdev: u64,
@@ -21,6 +28,15 @@ pub struct Borrowed {
     pub next: u64,
     /// There is nothing behind `next`.
     pub is_last: bool,
+    returned: Arc<Returned>,
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        if !self.runs.is_empty() {
+            self.returned.lock().push((self.vdev, std::mem::take(&mut self.runs)));
+        }
+    }
 }
 
 impl Allocator {
@@ -30,8 +46,12 @@ impl Allocator {
     /// # Errors
     /// A space map cannot be read.
     pub async fn borrow_free(&mut self, vdev: u64, from: u64, most: u64) -> Result<Borrowed, EngineError> {
+        self.reclaim();
         let number = vdev as usize;
-        let nothing = |next| Borrowed { vdev, runs: Vec::new(), next, is_last: true };
+        let returned = Arc::clone(&self.returned);
+        let borrowed =
+            |runs, next, is_last| Borrowed { vdev, runs, next, is_last, returned: Arc::clone(&returned) };
+        let nothing = |next| borrowed(Vec::new(), next, true);
         let Some(Some(top)) = self.tops.get(number) else { return Ok(nothing(from)) };
         let (shift, ashift) = (top.shift, top.ashift);
         let Some(index) = usize::try_from(from >> shift).ok().filter(|index| *index < top.metaslabs.len())
@@ -71,14 +91,15 @@ impl Allocator {
             runs.push(bytes);
         }
         let next = start + (next << ashift);
-        Ok(Borrowed { vdev, runs, next, is_last: next >= top.capacity() })
+        Ok(borrowed(runs, next, next >= top.capacity()))
     }
 
-    /// What was borrowed is free again, at once.
-    pub fn give_back(&mut self, borrowed: &Borrowed) {
-        for run in &borrowed.runs {
-            let vdev = u32::try_from(borrowed.vdev).unwrap_or(u32::MAX);
-            self.unreserve_range(vdev, run.start, run.end - run.start);
+    /// What was given back is free again.
+    pub(super) fn reclaim(&mut self) {
+        let returned = std::mem::take(&mut *self.returned.lock());
+        for (vdev, runs) in returned {
+            let vdev = u32::try_from(vdev).unwrap_or(u32::MAX);
+            runs.into_iter().for_each(|run| self.unreserve_range(vdev, run.start, run.end - run.start));
         }
     }
 }

@@ -116,6 +116,7 @@ pub struct Allocator {
     logs: Option<logs::Logs>,
     log_space: Arc<LogSpace>,
     horizon: Arc<Horizon>,
+    returned: Arc<borrow::Returned>,
 }
 
 impl Drop for Allocator {
@@ -142,6 +143,7 @@ impl Allocator {
             logs: None,
             log_space: Arc::default(),
             horizon: Arc::default(),
+            returned: Arc::default(),
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -268,6 +270,7 @@ impl Allocator {
         self.txg = txg;
         self.first = true;
         self.condense_loads = 0;
+        self.reclaim();
         if let Some(committed) = committed {
             for metaslab in self.tops.iter_mut().flatten().flat_map(|top| &mut top.metaslabs) {
                 metaslab.flushed = Vec::new();

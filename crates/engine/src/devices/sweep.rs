@@ -2,7 +2,7 @@
 //! trimmed, so that it knows what it need not keep (`zpool trim`).
 //!
 //! ```text
-//!   a command in the syncing task: give back the last portion, note how far that was, borrow the next ─┐
+//!   a command in the syncing task: the last portion is free again; note how far it was, borrow the next ─┐
 //!      ▲                                                                                               ▼
 //!      └───────────────────────────────── write or trim it, beside everything else ◀───────────────────┘
 //! ```
@@ -296,19 +296,19 @@ impl Sweeps {
 async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), OpError> {
     let (guid, kind) = (job.guid, job.kind);
     let most = rate.map_or(PORTION, |rate| PORTION.min(rate.max(WRITE)));
-    let mut last = None;
+    // Where the last portion ended, and whether it was the last of all.
+    let mut last: Option<(u64, bool)> = None;
     loop {
         let Some(engine) = engine.upgrade() else { return Ok(()) };
         let goes_on = job.status.lock().state == SweepState::Active;
-        let from = last.as_ref().map_or(job.next.load(Relaxed), |last: &Borrowed| last.next);
-        let is_over = last.as_ref().is_some_and(|last| last.is_last);
-        let before = last.take();
+        let before = last.map(|(next, _)| next);
+        let from = before.unwrap_or(job.next.load(Relaxed));
+        let is_over = last.is_some_and(|(_, is_last)| is_last);
         let borrowed: Option<Borrowed> = engine
             .run(false, move |cx| {
                 Box::pin(async move {
-                    if let Some(before) = &before {
-                        cx.out.alloc.give_back(before);
-                        record(cx, guid, kind, None, before.next).await?;
+                    if let Some(before) = before {
+                        record(cx, guid, kind, None, before).await?;
                     }
                     if !goes_on || is_over {
                         return Ok(None);
@@ -339,7 +339,7 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), 
             let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
             tokio::time::sleep_until(begun + due).await;
         }
-        last = Some(borrowed);
+        last = Some((borrowed.next, borrowed.is_last));
     }
 }
 
@@ -375,13 +375,7 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
         Some(range) => treat(&**disk, SweepKind::Trim, range).await,
         None => Ok(()),
     };
-    let give_back = engine.run(false, move |cx| {
-        Box::pin(async move {
-            cx.out.alloc.give_back(&borrowed);
-            Ok(())
-        })
-    });
-    give_back.await?;
+    drop(borrowed);
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             Err(refused("trim operations are not supported by this device"))

@@ -176,9 +176,8 @@ pub(super) async fn init_volume(edit: &mut Edit, size: u64, block: u32) -> Resul
     zap::set_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE, size).await
 }
 
-/// A change of size that was found possible: the volume, open, and the reservation that goes with the new size.
+/// A change of size that was found possible, and the reservation that goes with the new size.
 struct Resize {
-    edit: Edit,
     from: u64,
     to: u64,
     block: u64,
@@ -196,7 +195,8 @@ async fn check_resize(
     if dataset::kind(cx, head.object, &phys).await? != ObjsetType::Volume {
         return Err(refused("property does not apply to datasets of this type"));
     }
-    let mut edit = Edit::open(cx, head.object).await?;
+    // To open it for a change would move its intent log on, which has to be written then.
+    let mut edit = Edit::open_as_it_is(cx, head.object).await?;
     let (from, block) = shape(&mut edit).await?;
     if to == 0 {
         return Err(refused("invalid volume size"));
@@ -218,16 +218,17 @@ async fn check_resize(
             refreservation = Some(after);
         }
     }
-    Ok(Resize { edit, from, to, block, refreservation })
+    Ok(Resize { from, to, block, refreservation })
 }
 
 impl Resize {
-    async fn apply(mut self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
-        zap::set_u64(&mut self.edit.set, VOLUME_PROPERTIES, SIZE, self.to).await?;
+    async fn apply(self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
+        let mut edit = Edit::open(cx, head.object).await?;
+        zap::set_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE, self.to).await?;
         if self.to < self.from {
-            self.edit.set.truncate(VOLUME_DATA, self.to / self.block).await?;
+            edit.set.truncate(VOLUME_DATA, self.to / self.block).await?;
         }
-        self.edit.commit(cx).await?;
+        edit.commit(cx).await?;
         if let Some(bytes) = self.refreservation {
             set_refreservation(cx, head, bytes).await?;
         }
