@@ -3,9 +3,9 @@
 //! Facts: docs/format/vdevs.md §1.3, spacemap.md §1, labels.md §1.
 
 use ondisk::label::Geometry;
-use pool::vdev::{Disks, Kind, Vdev};
+use pool::vdev::{Aux, Disks, Kind, Vdev};
 
-use super::shape;
+use super::{find, shape, state};
 use crate::{
     dsl::OpError,
     mos::{DIRECTORY, zap},
@@ -45,13 +45,23 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
 }
 
 /// Notes how large devices are. One that has become larger has its last two labels elsewhere from now on, whether its
-/// top-level device grows or not: they are written anew. True if there was one.
+/// top-level device grows or not: they are written anew. One that no longer has room for what is on it (a logical volume that
+/// was reduced by mistake) is out of use until it has: its labels would lie over blocks. True if there was one of either.
 pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
     let tree = cx.io.tree();
     let mut any = false;
     for vdev in tree.leaves().into_iter().filter(|vdev| vdev.is_readable()) {
         let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
         let size = disk.info().size;
+        let need = find::locate(&tree, vdev.guid).map_or(0, |place| labels::least(place.top, vdev));
+        if Geometry::new(size).is_none_or(|geometry| geometry.asize() < need) {
+            tracing::error!(device = %vdev, size, need, "the device has shrunk: it is not used before it has its size again");
+            state::change(cx, &tree, vdev, "it has shrunk", |now| {
+                (now.disk, now.refused) = (None, Aux::TooSmall);
+            });
+            any = true;
+            continue;
+        }
         if cx.sizes.insert(vdev.guid, size).is_none_or(|before| before >= size) {
             continue;
         }

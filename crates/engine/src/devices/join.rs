@@ -172,7 +172,7 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
     }
     let Some(top) = &place.top.top else { return Err(refused("no such device in pool")) };
     let asize = Geometry::new(info.size).map_or(0, Geometry::asize);
-    if asize < least(place.top, place.vdev) {
+    if asize < labels::least(place.top, place.vdev) {
         return Err(refused("device is too small"));
     }
     let sector = if new.is_file { 512 } else { info.logical_sector.max(1) };
@@ -188,16 +188,6 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         ));
     }
     Ok(())
-}
-
-/// Bytes that a device in the place of `vdev`, a part of `top`, must have for blocks.
-pub(super) fn least(top: &Vdev, vdev: &Vdev) -> u64 {
-    let Some(of_top) = &top.top else { return 0 };
-    let whole = of_top.asize.checked_shr(of_top.metaslab_shift).unwrap_or(0) << of_top.metaslab_shift.min(63);
-    match &top.kind {
-        Kind::Raidz(geometry) if vdev.guid != top.guid => whole.div_ceil(geometry.children as u64),
-        _ => whole,
-    }
 }
 
 /// The configuration of a new leaf; who puts it into the tree gives it its number.

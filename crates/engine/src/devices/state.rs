@@ -22,13 +22,14 @@ use pool::{
     vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev, deadline},
 };
 
-use super::{Onlined, find, grow, join, leave, refused, replicas, shape};
+use super::{Onlined, find, grow, leave, refused, replicas, shape};
 use crate::{
     BoxFuture,
     create::config::{tops_mut, walk_mut},
     dsl::OpError,
     events::Event,
     sync::Syncer,
+    write::labels,
 };
 
 /// How long a device may take to show its labels.
@@ -95,7 +96,7 @@ pub(super) fn online(
         let was_away = !place.vdev.is_readable();
         let disk = disk.or_else(|| leaf.disk());
         let verdict = match &disk {
-            Some(disk) if was_away => examine(cx, disk, guid, join::least(place.top, place.vdev)).await,
+            Some(disk) if was_away => examine(cx, disk, guid, labels::least(place.top, place.vdev)).await,
             Some(_) => Ok(()),
             None => Err(Aux::OpenFailed),
         };
@@ -171,7 +172,7 @@ async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, guid: u64, need: u64) -> Res
 }
 
 /// Changes how a leaf is, lets writers follow and tells of it.
-fn change(cx: &mut Syncer, tree: &Tree, vdev: &Vdev, why: &str, change: impl Fn(&mut Standing)) {
+pub(super) fn change(cx: &mut Syncer, tree: &Tree, vdev: &Vdev, why: &str, change: impl Fn(&mut Standing)) {
     let Some(leaf) = &vdev.leaf else { return };
     let (from, _) = leaf.state();
     leaf.condition.update(change);

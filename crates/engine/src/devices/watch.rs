@@ -44,6 +44,7 @@ use crate::{
     dsl::OpError,
     engine::Engine,
     events::{DeviceName, Event, IoError},
+    write::labels,
 };
 
 /// Between two looks at all devices.
@@ -727,7 +728,7 @@ fn failed_without_stand_in(tree: &Tree) -> Vec<u64> {
 fn spare_for(view: &pool::Pool, tree: &Tree, guid: u64) -> Option<u64> {
     let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
     let place = find::locate(tree, guid)?;
-    let need = super::join::least(place.top, place.vdev);
+    let need = labels::least(place.top, place.vdev);
     let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
     at_rest
         .filter_map(|spare| Some((spare.leaf.as_ref()?.disk()?.info().size, spare.guid)))

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use block::{BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
+    EngineError,
+    create::{DeviceFacts, Plan, VdevSpec},
     devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind, SweepState, SweepStatus},
     dsl::{OpError, Properties},
     events::Event,
@@ -534,6 +536,39 @@ async fn what_is_refused_changes_nothing() {
     case.judge("after all that was refused").await;
 }
 
+/// Of what a command meets before it has changed anything only the command hears, whatever clients wrote in the same
+/// transaction group.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_fails_before_it_changed_anything_costs_the_pool_nothing() {
+    let mut case = Case::new("mirror d0 d1", 9).await;
+    let volume = case.volume().await;
+    case.twin[..8192].fill(7);
+    volume.write(0, data(vec![7; 8192]), Durability::Cached).await.unwrap();
+    let fails = case.engine().run(false, |_| {
+        Box::pin(async { Err::<(), OpError>(EngineError::Device("out of order".to_owned()).into()) })
+    });
+    let error = fails.await.unwrap_err().to_string();
+    assert!(error.contains("out of order"), "{error}");
+    assert!(case.engine().suspended().is_none(), "{:?}", case.engine().suspended());
+
+    // A disk that fails as it is added.
+    case.twin[..8192].fill(8);
+    volume.write(0, data(vec![8; 8192]), Durability::Cached).await.unwrap();
+    let gone = case.disk(DISK);
+    case.running.as_ref().unwrap().disks.last().unwrap().vanish();
+    let facts = DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+    let plan = Plan::new(&VdevSpec::parse(&["d2"]).unwrap(), &[facts], Some(12), true).unwrap();
+    let disks = [gone.disk];
+    let adding = case.engine().run(false, move |cx| {
+        let (plan, disks) = (plan.clone(), disks.clone());
+        Box::pin(async move { engine::create::add(cx, &plan, &disks).await })
+    });
+    assert!(refused(adding.await).starts_with("a new device cannot be labelled"));
+    drop(volume);
+    case.write(5).await;
+    case.judge("after commands that failed").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mirror_of_larger_devices_grows() {
     let mut case = Case::new("mirror d0 d1", 8).await;
@@ -759,6 +794,70 @@ async fn free_space_is_initialized_and_trimmed() {
         drop(engine);
         case.judge(&format!("{layout}, trimmed")).await;
     }
+}
+
+/// Free space that is worked on is free again, also if the device or the pool fails meanwhile.
+#[tokio::test(start_paused = true)]
+async fn free_space_is_given_back_by_a_sweep_that_fails() {
+    let mut case = Case::new("mirror d0 d1", 12).await;
+    let leaf = case.guid("d1");
+    let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+    let aside = async || {
+        let look = engine.run(false, |cx| Box::pin(async move { Ok(cx.out.alloc.totals().aside) }));
+        look.await.unwrap()
+    };
+    let before = aside().await;
+    let start = SweepCommand::Start { rate: None };
+    // The first portion's first bytes are behind the labels, where nothing is written by transaction groups just then.
+    let disk = Arc::clone(&case.running.as_ref().unwrap().disks[1]);
+    disk.inject(Fault::anywhere(On::Trim, Effect::Error(std::io::ErrorKind::Other)).after(1));
+    engine.sweep(SweepKind::Trim, leaf, start).await.unwrap();
+    let status = swept(&case, leaf, SweepKind::Trim).await;
+    assert_eq!(status.state, SweepState::Suspended, "{status:?}");
+    assert!(status.error.is_some());
+    assert_eq!(aside().await, before);
+    disk.heal();
+    engine.sweep(SweepKind::Trim, leaf, start).await.unwrap();
+    assert_eq!(swept(&case, leaf, SweepKind::Trim).await.state, SweepState::Complete);
+    assert_eq!(aside().await, before);
+    drop(engine);
+    case.write(5).await;
+    case.judge("after a sweep that failed").await;
+}
+
+/// A logical volume that was reduced by mistake: labels at its new end would lie over blocks, which are whole once it has
+/// its size again.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_shrinks_gets_no_labels_over_its_blocks() {
+    let mut case = Case::new("mirror d0 d1", 13).await;
+    let media = Arc::clone(&case.world.media[1]);
+    let size = DISK;
+    // Nearly half of what it had, at a place that is in use on a full pool.
+    let less = size / 2;
+    let (tail, end) = (media.snapshot(less..size), media.snapshot(less - (1 << 20)..less));
+    media.resize(less);
+    case.write(10).await;
+    case.engine()
+        .run(false, |cx| {
+            Box::pin(async move {
+                cx.config_dirty = true;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    assert!(media.snapshot(less - (1 << 20)..less) == end, "nothing is written at its new end");
+    assert_eq!(case.state(case.guid("d1")), State::CantOpen);
+    case.check().await;
+    media.resize(size);
+    media.restore(less, &tail);
+    let leaf = case.guid("d1");
+    let disk = Arc::clone(&case.running.as_ref().unwrap().disks[1]);
+    case.engine().online(leaf, Some(disk as Arc<dyn Disk>), false).await.unwrap();
+    case.settled().await;
+    assert_eq!(case.state(leaf), State::Healthy);
+    case.write(5).await;
+    case.judge("with its size again").await;
 }
 
 /// A log device goes offline although it is the only one: what lies on it goes elsewhere first.
