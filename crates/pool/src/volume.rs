@@ -24,7 +24,7 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
 
 use crate::{
     cache::Row,
-    dmu::{self, Cursor, Object, ObjectSet, ReadError, Run, Step},
+    dmu::{self, BlockSource, Cursor, Object, ObjectSet, ReadError, Run, Step},
     error::BlockErrorKind,
     io::Bookmark,
     zap::Zap,
@@ -101,6 +101,9 @@ pub struct Volume {
     geometry: Geometry,
     /// Shared with successors.
     readahead: Arc<Readahead>,
+    /// Knows what may be read ahead: what the first of all successors reads from, which is the pool's. That of later ones
+    /// may be a writer's view of it.
+    policy: Arc<dyn BlockSource>,
 }
 
 impl fmt::Debug for Volume {
@@ -136,13 +139,15 @@ impl Volume {
     #[must_use]
     pub fn over(data: Arc<Object>, identity: Identity, geometry: Geometry) -> Self {
         let readahead = Arc::new(Readahead::new(data.block_bytes()));
-        Self { data, identity, geometry, readahead }
+        let policy = Arc::clone(data.source());
+        Self { data, identity, geometry, readahead, policy }
     }
 
     /// The same volume in a later state; streams that are being read go on.
     #[must_use]
     pub fn successor(&self, data: Arc<Object>, identity: Identity, geometry: Geometry) -> Self {
-        Self { data, identity, geometry, readahead: Arc::clone(&self.readahead) }
+        let (readahead, policy) = (Arc::clone(&self.readahead), Arc::clone(&self.policy));
+        Self { data, identity, geometry, readahead, policy }
     }
 
     /// The object that holds the data, for whoever walks its blocks.
@@ -309,7 +314,14 @@ impl Volume {
         if next.is_empty() {
             return;
         }
-        self.read_ahead_pointers(&blocks, &next);
+        // Asked each time there is something to fetch: properties change while a volume is open.
+        let is_wanted = |metadata: bool| self.policy.reads_ahead(self.data.objset(), metadata);
+        if is_wanted(true) {
+            self.read_ahead_pointers(&blocks, &next);
+        }
+        if !is_wanted(false) {
+            return;
+        }
         let end = self.geometry.size.div_ceil(self.data.block_bytes());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for piece in self.readahead.start(&next, end) {

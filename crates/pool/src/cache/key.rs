@@ -99,6 +99,20 @@ pub struct Caching {
     pub secondary: Keep,
 }
 
+/// What a dataset wants of the caches, and of what is read before anybody asks for it (`prefetch`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    pub(crate) caching: Caching,
+    pub(crate) prefetch: Keep,
+}
+
+impl Wishes {
+    /// Whether blocks of this kind are read ahead. What memory does not keep would have to be read again by whoever asks.
+    pub(crate) fn ahead(self, metadata: bool) -> bool {
+        self.caching.primary.wants(metadata) && self.prefetch.wants(metadata)
+    }
+}
+
 /// Who asks for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -159,6 +173,23 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_kept_is_read_ahead() {
+        let of = |primary: Keep, prefetch: Keep| {
+            let wishes = Wishes { caching: Caching { primary, ..Caching::default() }, prefetch };
+            [wishes.ahead(false), wishes.ahead(true)]
+        };
+        assert_eq!(of(Keep::All, Keep::All), [true, true]);
+        for (primary, prefetch) in
+            [(Keep::All, Keep::Metadata), (Keep::Metadata, Keep::All), (Keep::Metadata, Keep::Metadata)]
+        {
+            assert_eq!(of(primary, prefetch), [false, true], "{primary:?} {prefetch:?}");
+        }
+        for keep in [Keep::None, Keep::Metadata, Keep::All] {
+            assert_eq!([of(keep, Keep::None), of(Keep::None, keep)], [[false; 2]; 2], "{keep:?}");
+        }
+    }
 
     /// They were one for devices whose numbers differed as their blocks' offsets did, in sectors shifted by eight: a pool
     /// of 22 mirrors filled two fifths of its cache.

@@ -57,7 +57,7 @@ use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
-pub(crate) use key::{Class, Key, mix};
+pub(crate) use key::{Class, Key, Wishes, mix};
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
 use ranks::{Going, Ranks, UNIT};

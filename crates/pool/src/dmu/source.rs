@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 
 use crate::{
-    cache::{Caching, Row},
+    cache::{Caching, Keep, Row},
     error::BlockError,
     io::{Bookmark, PoolIo},
 };
@@ -38,6 +38,14 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
 
     /// Says which blocks of a dataset (by object number) caches may keep from now on.
     fn set_caching(&self, _objset: u64, _caching: Caching) {}
+
+    /// Says which blocks of a dataset may be read ahead from now on (`prefetch`).
+    fn set_prefetch(&self, _objset: u64, _prefetch: Keep) {}
+
+    /// Whether a dataset's metadata, or its data, are worth reading ahead now: memory keeps them, and it wants that.
+    fn reads_ahead(&self, _objset: u64, _metadata: bool) -> bool {
+        true
+    }
 
     /// Whether a block is in memory. Not a use of it.
     fn has(&self, bp: &BlkPtr) -> bool {
@@ -76,6 +84,14 @@ impl BlockSource for PoolIo {
 
     fn set_caching(&self, objset: u64, caching: Caching) {
         Self::set_caching(self, objset, caching);
+    }
+
+    fn set_prefetch(&self, objset: u64, prefetch: Keep) {
+        Self::set_prefetch(self, objset, prefetch);
+    }
+
+    fn reads_ahead(&self, objset: u64, metadata: bool) -> bool {
+        Self::reads_ahead(self, objset, metadata)
     }
 
     fn has(&self, bp: &BlkPtr) -> bool {

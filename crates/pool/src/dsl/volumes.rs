@@ -42,6 +42,7 @@ impl Dataset {
         let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
         let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
         set.source().set_caching(set.id(), caching);
+        set.source().set_prefetch(set.id(), keep("prefetch"));
         Ok(Arc::new(Volume::open(&set, identity).await?))
     }
 }

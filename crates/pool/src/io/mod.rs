@@ -44,8 +44,8 @@ use tokio::sync::Semaphore;
 
 use crate::{
     cache::{
-        Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Key, Memory,
-        Origin, Row, Warmth, mix,
+        Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Keep, Key, Memory,
+        Origin, Row, Warmth, Wishes, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -127,8 +127,8 @@ pub(crate) struct Shared {
     cache: Arc<BlockCache>,
     /// Whose blocks these are to the cache, and what lies below it.
     origin: Arc<Origin>,
-    /// Datasets that do not want everything cached, by object number.
-    caching: ArcSwap<BTreeMap<u64, Caching>>,
+    /// Datasets that do not want everything cached and read ahead, by object number.
+    wishes: ArcSwap<BTreeMap<u64, Wishes>>,
     salt: OnceLock<checksum::Salt>,
     /// Gang headers may be larger than 512 bytes (feature `dynamic_gang_header`).
     large_gang_headers: AtomicBool,
@@ -168,7 +168,7 @@ impl PoolIo {
         let shared = Arc::new(Shared {
             cache,
             origin: Arc::new(Origin::new(tree.guid, mix(OPENINGS.fetch_add(1, Relaxed)))),
-            caching: ArcSwap::default(),
+            wishes: ArcSwap::default(),
             salt: OnceLock::new(),
             large_gang_headers: AtomicBool::new(false),
             counting: AtomicBool::new(false),
@@ -216,7 +216,7 @@ impl PoolIo {
 
     /// Puts blocks that were just written into the cache: they are as good as read.
     pub fn remember(&self, written: impl IntoIterator<Item = WrittenBlock>) {
-        let caching = self.shared.caching.load();
+        let wishes = self.shared.wishes.load();
         let fresh = written.into_iter().filter_map(|WrittenBlock { bp, at, content, stored }| {
             let is_metadata = Class::of(&bp) == Class::Metadata;
             let (stored, content) = match stored {
@@ -225,7 +225,7 @@ impl PoolIo {
                 Some(stored) => (Some(stored), is_metadata.then_some(content)),
                 None => (None, Some(content)),
             };
-            let caching = caching.get(&at.objset).copied().unwrap_or_default();
+            let caching = wishes.get(&at.objset).copied().unwrap_or_default().caching;
             self.shared.fresh(&bp, at, caching, Access::Demand, (stored, content), Memory::Writer)
         });
         self.shared.cache.insert_all(fresh);
@@ -257,13 +257,23 @@ impl PoolIo {
 
     /// Says which blocks of a dataset (by object number) the caches may keep from now on.
     pub fn set_caching(&self, objset: u64, caching: Caching) {
-        self.shared.caching.rcu(|before| {
-            let mut caching_of = BTreeMap::clone(before);
-            match caching == Caching::default() {
-                true => caching_of.remove(&objset),
-                false => caching_of.insert(objset, caching),
-            };
-            caching_of
+        self.wish(objset, |wishes| wishes.caching = caching);
+    }
+
+    /// Says which blocks of a dataset may be read ahead from now on (`prefetch`).
+    pub fn set_prefetch(&self, objset: u64, prefetch: Keep) {
+        self.wish(objset, |wishes| wishes.prefetch = prefetch);
+    }
+
+    fn wish(&self, objset: u64, change: impl Fn(&mut Wishes)) {
+        self.shared.wishes.rcu(|before| {
+            let mut all = BTreeMap::clone(before);
+            let mut wishes = all.remove(&objset).unwrap_or_default();
+            change(&mut wishes);
+            if wishes != Wishes::default() {
+                all.insert(objset, wishes);
+            }
+            all
         });
     }
 
@@ -378,7 +388,13 @@ impl PoolIo {
     /// Which caches a dataset (by object number) wants its blocks to be in.
     #[must_use]
     pub fn caching(&self, objset: u64) -> Caching {
-        self.shared.caching.load().get(&objset).copied().unwrap_or_default()
+        self.shared.wishes(objset).caching
+    }
+
+    /// Whether a dataset's metadata, or its data, are worth reading ahead now: memory keeps them, and it wants that.
+    #[must_use]
+    pub fn reads_ahead(&self, objset: u64, metadata: bool) -> bool {
+        self.shared.wishes(objset).ahead(metadata)
     }
 
     /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read is left to whoever does.
@@ -518,6 +534,10 @@ impl Shared {
         }
     }
 
+    fn wishes(&self, objset: u64) -> Wishes {
+        self.wishes.load().get(&objset).copied().unwrap_or_default()
+    }
+
     /// Puts a verified block into the cache, if its dataset wants that.
     fn keep(
         &self,
@@ -528,7 +548,7 @@ impl Shared {
         content: Option<Bytes>,
         memory: Memory<'_>,
     ) {
-        let caching = self.caching.load().get(&at.objset).copied().unwrap_or_default();
+        let caching = self.wishes(at.objset).caching;
         if let Some(fresh) = self.fresh(bp, at, caching, access, (stored, content), memory) {
             self.cache.insert(fresh);
         }

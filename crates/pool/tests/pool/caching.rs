@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use block::BlockVolume;
 use bytes::Bytes;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
 use pool::{
@@ -259,6 +260,52 @@ async fn datasets_are_cached_as_their_properties_say() {
         if primary == Keep::None {
             assert_eq!(cache.stats().hash_elements, 0);
         }
+    }
+}
+
+/// Has nothing, and counts how often each block of data was wanted.
+#[derive(Debug, Default)]
+struct Asked(Mutex<BTreeMap<(u64, u64, u64), usize>>);
+
+impl Below for Asked {
+    fn evicted(&self, _block: Stored) {}
+
+    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+        if bp.level() == 0 {
+            *self.0.lock().unwrap().entry(name(bp)).or_default() += 1;
+        }
+        None
+    }
+
+    fn lied(&self, _pool: u64, _bp: &BlkPtr) {}
+}
+
+/// What is not kept was fetched, waited for, dropped, and read once more by who had waited.
+#[tokio::test]
+async fn a_volume_that_is_read_in_order_is_read_ahead_as_its_properties_say_and_no_block_twice() {
+    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let io = pool.io();
+    use Keep::{All, Metadata, None};
+    for (primary, prefetch) in [(All, All), (Metadata, All), (All, Metadata), (None, All), (All, None)] {
+        let volume = pool.open_volume("psingle/v1").await.unwrap();
+        let (objset, size) = (volume.data().objset(), volume.geometry().size);
+        // It is open, and had other properties then.
+        cache.set_budget(0);
+        cache.set_budget(64 << 20);
+        io.set_caching(objset, Caching { primary, secondary: All });
+        io.set_prefetch(objset, prefetch);
+        let asked = Arc::new(Asked::default());
+        io.set_below(Some(asked.clone()));
+        let before = cache.stats();
+        for offset in (0..size).step_by(64 << 10) {
+            volume.read(offset, 64 << 10).await.unwrap();
+        }
+        // A fetch may be under way that nobody waits for.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let ahead = cache.stats().prefetch_data_misses - before.prefetch_data_misses;
+        assert_eq!(ahead > 0, primary == All && prefetch == All, "{primary:?} {prefetch:?}: {ahead}");
+        let asked = asked.0.lock().unwrap();
+        assert!(asked.len() > 100 && asked.values().all(|times| *times == 1), "{primary:?} {prefetch:?}");
     }
 }
 
