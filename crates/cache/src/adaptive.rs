@@ -144,6 +144,10 @@ impl Policy for Adaptive {
         slots.iter().for_each(|slot| self.hit(*slot));
     }
 
+    fn is_frequent(&self, slot: Slot) -> bool {
+        self.queues.is_frequent(slot)
+    }
+
     fn remove(&mut self, slot: Slot) {
         // The miniatures keep it until it is the oldest: nobody will ask for it, as with any block used once.
         self.queues.remove(slot);

@@ -189,6 +189,10 @@ impl Policy for Arc {
         }
     }
 
+    fn is_frequent(&self, slot: Slot) -> bool {
+        self.entry(slot).is_some_and(|entry| usize::from(entry.list) == T2)
+    }
+
     fn remove(&mut self, slot: Slot) {
         if self.entry(slot).is_some() {
             self.drop_entry(slot.0);

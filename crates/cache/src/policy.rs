@@ -59,6 +59,12 @@ pub trait Policy: Send {
         }
     }
 
+    /// Whether a kept block is known to have been used more than once: it was used again here, or came back while it was
+    /// remembered.
+    fn is_frequent(&self, _slot: Slot) -> bool {
+        false
+    }
+
     /// A kept block became worthless (freed, overwritten): its place is given up without a ghost. One that is
     /// not here is passed over.
     fn remove(&mut self, slot: Slot);
@@ -96,6 +102,9 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn hits(&mut self, slots: &[Slot]) {
         (**self).hits(slots);
+    }
+    fn is_frequent(&self, slot: Slot) -> bool {
+        (**self).is_frequent(slot)
     }
     fn remove(&mut self, slot: Slot) {
         (**self).remove(slot);

@@ -579,6 +579,12 @@ impl Policy for Queues {
         }
     }
 
+    fn is_frequent(&self, slot: Slot) -> bool {
+        // Some rules put a block that came back on the recent list all the same.
+        let is_it = |item: Item| item.list() as usize == FREQUENT || item.known().seen == Seen::Again;
+        self.item(slot).is_some_and(is_it)
+    }
+
     fn remove(&mut self, slot: Slot) {
         if let Some(item) = self.item(slot) {
             if let Some(shadow) = &mut self.shadow {

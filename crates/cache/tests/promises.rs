@@ -107,6 +107,37 @@ fn play(name: &str, steps: &[Step]) -> Vec<Slot> {
     held.gone
 }
 
+/// Caches tell the second tier by it, and count by it.
+#[test]
+fn a_block_that_comes_back_while_it_is_remembered_was_used_more_than_once() {
+    for name in ["arc", "default"] {
+        let mut policy = policy_named(name, 100).unwrap();
+        let mut held = Held::default();
+        let mut insert = |policy: &mut dyn Policy, block: u64| {
+            let slot =
+                policy.insert(Block { id: mix(block), size: 1 }, &mut |slot| held.evict(slot)).unwrap();
+            held.slots.insert(slot, (block, 1));
+            held.blocks.insert(block, slot);
+            (slot, held.blocks.contains_key(&1000))
+        };
+        for block in 0..50 {
+            let (slot, _) = insert(&mut *policy, block);
+            assert!(!policy.is_frequent(slot), "{name}: it is new");
+            policy.hit(slot);
+            assert!(policy.is_frequent(slot), "{name}: it was used again");
+        }
+        insert(&mut *policy, 1000);
+        let mut next = 2000;
+        while insert(&mut *policy, next).1 {
+            next += 1;
+        }
+        let (slot, _) = insert(&mut *policy, 1000);
+        assert!(policy.is_frequent(slot), "{name}: it came back");
+        policy.remove(slot);
+        assert!(!policy.is_frequent(slot), "{name}: nothing is known of what is not here");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) })]
 

@@ -211,8 +211,11 @@ impl BlockCache {
     fn rank(&self, ranks: &mut Ranks, coming: &mut Together, gone: &mut Gone) {
         let mut going = Going::new();
         let mut places: Row<Option<Slot>> = Row::with_capacity(coming.len());
-        for Coming { entry, .. } in &*coming {
-            places.push(ranks.insert(entry.class, entry.key.id, entry.units, &mut going));
+        for Coming { entry, .. } in coming.iter_mut() {
+            let slot = ranks.insert(entry.class, entry.key.id, entry.units, &mut going);
+            // One that comes back while it is remembered was used before. What comes after it may push it out.
+            entry.is_frequent = slot.is_some_and(|slot| ranks.is_frequent(entry.class, slot));
+            places.push(slot);
         }
         self.take_out(ranks, &going, gone);
         let mut places = places.into_iter();

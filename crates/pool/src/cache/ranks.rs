@@ -183,6 +183,11 @@ impl Ranks {
         Some(slot)
     }
 
+    /// Whether a block that is here was used more than once, as far as that is remembered.
+    pub(super) fn is_frequent(&self, class: Class, slot: Slot) -> bool {
+        self.policy(class).is_frequent(slot)
+    }
+
     /// A block became worthless.
     pub(super) fn remove(&mut self, class: Class, slot: Slot) {
         self.of(class).policy.remove(slot);

@@ -590,6 +590,46 @@ fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
     assert!(stats.evict_l2_eligible > 0 && stats.evict_l2_ineligible > 0);
 }
 
+/// `l2arc_mfuonly` left cache devices nearly empty: of what is used seldom, each use finds only what is remembered of it.
+#[test]
+fn a_block_that_comes_back_from_the_ghosts_is_frequent_to_counters_and_to_the_tier_below() {
+    for (budget, replacement) in [(4 << 20, Replacement::Arc), (24 << 20, Replacement::Default)] {
+        let below = Arc::new(Recorder::default());
+        let mut cache = BlockCache::with_replacement(budget, replacement);
+        cache.clock.count_every_use();
+        let pool = origin(1);
+        pool.set_below(Some(below.clone()));
+        let come = |n: u64| cache.insert(block(&pool, n, bytes(n, 4096), None));
+        // Half of the cache is used again and again, or nothing of the rest would be remembered.
+        let often = (budget / 4096 / 2) as u64;
+        for n in (0..often).cycle().take(3 * often as usize) {
+            if find(&cache, &pool, n).is_none() {
+                come(n);
+            }
+        }
+        let seldom = 10_000;
+        come(seldom);
+        assert_eq!(cache.warmth(&Key::nth(seldom, &pool)), Some(Warmth::Recent));
+        let mut next = 20_000;
+        while cache.has(&Key::nth(seldom, &pool)) {
+            come(next);
+            next += 1;
+        }
+        let hits = cache.stats();
+        come(seldom);
+        assert_eq!(cache.warmth(&Key::nth(seldom, &pool)), Some(Warmth::Frequent), "{replacement:?}");
+        assert_eq!(cache.stats().mru_ghost_hits, hits.mru_ghost_hits + 1);
+        drop(find(&cache, &pool, seldom));
+        assert_eq!(cache.stats().mfu_hits, hits.mfu_hits + 1, "{replacement:?}");
+        cache.set_budget(0);
+        let of_it = Key::nth(seldom, &pool).dva;
+        let evicted = below.0.lock();
+        let frequent: Vec<bool> =
+            evicted.iter().filter(|stored| stored.dva == of_it).map(|stored| stored.frequent).collect();
+        assert_eq!(frequent, [false, true], "{replacement:?}: evicted once, and as one that came back");
+    }
+}
+
 #[test]
 fn hits_of_one_thread_are_played_while_others_sleep() {
     let cache = Arc::new(BlockCache::new(32 << 20));
