@@ -14,6 +14,8 @@
 //!
 //! Error and cost: `tests/advisor.rs`, `benches/policies.rs`, docs/decisions, "live miss-ratio curves". Pure: no clock, no lock.
 
+use std::collections::BTreeMap;
+
 use crate::{
     Adaptive,
     curve::Curve,
@@ -31,8 +33,8 @@ const NOW: usize = 1;
 pub const SECOND: [f64; 4] = [2.0, 4.0, 8.0, 16.0];
 /// Counted accesses after which what was counted before weighs half.
 const MEMORY: f64 = 131_072.0;
-/// Groups told apart; the accesses of others are only counted together.
-const GROUPS: usize = 256;
+/// Groups told apart at a time; the one that is used least gives way to one that comes.
+pub const GROUPS: usize = 256;
 /// Groups that have a curve of their own, and how many keys each has.
 const CURVES: usize = 8;
 const CURVE_KEYS: usize = 4096;
@@ -114,6 +116,9 @@ struct Group {
     counts: Counts,
     /// Accesses in the whole of what is fed, faded: who is busy.
     fed: f64,
+    /// What it stays for: the same, and what the one had that gave way to it. Else all that come while others are known
+    /// would only ever take the place of each other.
+    standing: f64,
     curve: Option<Box<Curve>>,
 }
 
@@ -129,7 +134,7 @@ pub struct Advisor {
     memory: Vec<Model>,
     second: Vec<SecondTier>,
     curve: Curve,
-    groups: Vec<Group>,
+    groups: BTreeMap<u32, Group>,
     whole: Counts,
     halvings: u64,
     gone: Vec<Kept>,
@@ -160,7 +165,7 @@ impl Advisor {
             memory: Vec::new(),
             second: Vec::new(),
             curve: Curve::new(keys),
-            groups: Vec::new(),
+            groups: BTreeMap::new(),
             whole: Counts::default(),
             halvings: 0,
             gone: Vec::new(),
@@ -197,12 +202,12 @@ impl Advisor {
     /// Bytes of memory behind it.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let curves = self.groups.iter().filter_map(|group| group.curve.as_ref());
+        let curves = self.groups.values().filter_map(|group| group.curve.as_ref());
         self.memory.iter().map(Model::memory).sum::<usize>()
             + self.second.iter().map(SecondTier::memory).sum::<usize>()
             + self.curve.memory()
             + curves.map(|curve| curve.memory()).sum::<usize>()
-            + self.groups.capacity() * size_of::<Group>()
+            + self.groups.len() * size_of::<(u32, Group)>()
     }
 
     /// The live cache has another size.
@@ -221,7 +226,23 @@ impl Advisor {
         self.second.iter_mut().zip(sizes).for_each(|(tier, size)| tier.resize(size));
     }
 
-    /// A block of the sample came into the live cache. Groups are small numbers that the caller gives out.
+    /// The miniature at RAM × 1 is to hold so many blocks to twice as many from now on.
+    pub const fn aim_at(&mut self, blocks: usize) {
+        self.blocks = blocks;
+    }
+
+    /// Whether anything is known of a group.
+    #[must_use]
+    pub fn knows(&self, group: u32) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    /// A group is gone: another may have its place.
+    pub fn forget_group(&mut self, group: u32) {
+        self.groups.remove(&group);
+    }
+
+    /// A block of the sample came into the live cache. Groups are numbers that the caller gives out.
     pub fn came(&mut self, id: u64, size: u32, group: u32, kind: Kind) {
         self.see(Kept { id, size, group }, kind);
     }
@@ -269,7 +290,7 @@ impl Advisor {
             let missed = f64::from(u8::from(kind == Kind::Miss));
             let counts = Counts { accesses: 1.0, missed, hits, second };
             self.whole.add(&counts);
-            if let Some(group) = self.groups.get_mut(block.group as usize) {
+            if let Some(group) = self.groups.get_mut(&block.group) {
                 group.counts.add(&counts);
             }
             if self.whole.accesses >= 2.0 * MEMORY {
@@ -282,18 +303,18 @@ impl Advisor {
     }
 
     fn show_curves(&mut self, block: Kept, kind: Kind) {
-        let at = block.group as usize;
-        if at < GROUPS && self.groups.len() <= at {
-            self.groups.resize_with(at + 1, Group::default);
-        }
         let is_use = kind != Kind::Fill;
         let show = |curve: &mut Curve| match is_use {
             true => curve.access(block.id, block.size),
             false => curve.fill(block.id, block.size),
         };
         show(&mut self.curve);
-        let Some(group) = self.groups.get_mut(at) else { return };
-        group.fed += f64::from(u8::from(is_use));
+        if is_use {
+            self.make_known(block.group);
+        }
+        let Some(group) = self.groups.get_mut(&block.group) else { return };
+        let uses = f64::from(u8::from(is_use));
+        (group.fed, group.standing) = (group.fed + uses, group.standing + uses);
         if let Some(curve) = &mut group.curve {
             show(curve);
             return;
@@ -304,23 +325,39 @@ impl Advisor {
             return;
         }
         let with = |group: &&mut Group| group.curve.is_some();
-        if self.groups.iter_mut().filter(with).count() >= CURVES {
-            let least = self.groups.iter_mut().filter(with).min_by(|a, b| a.fed.total_cmp(&b.fed));
+        if self.groups.values_mut().filter(with).count() >= CURVES {
+            let least = self.groups.values_mut().filter(with).min_by(|a, b| a.fed.total_cmp(&b.fed));
             match least.filter(|least| least.fed * 2.0 < fed) {
                 Some(least) => least.curve = None,
                 None => return,
             }
         }
-        self.groups[at].curve = Some(Box::new(Curve::new(CURVE_KEYS)));
+        if let Some(group) = self.groups.get_mut(&block.group) {
+            group.curve = Some(Box::new(Curve::new(CURVE_KEYS)));
+        }
+    }
+
+    /// Gives a group a place, if it has none.
+    fn make_known(&mut self, group: u32) {
+        if self.groups.contains_key(&group) {
+            return;
+        }
+        let mut standing = 0.0;
+        if self.groups.len() >= GROUPS {
+            let least = self.groups.iter().min_by(|(_, a), (_, b)| a.standing.total_cmp(&b.standing));
+            let least = least.map(|(number, _)| *number);
+            standing = least.and_then(|least| self.groups.remove(&least)).map_or(0.0, |gone| gone.standing);
+        }
+        self.groups.insert(group, Group { standing, ..Group::default() });
     }
 
     fn fade(&mut self) {
         self.halvings += 1;
         self.whole.fade();
         self.curve.fade(0.5);
-        for group in &mut self.groups {
+        for group in self.groups.values_mut() {
             group.counts.fade();
-            group.fed *= 0.5;
+            (group.fed, group.standing) = (group.fed * 0.5, group.standing * 0.5);
             if let Some(curve) = &mut group.curve {
                 curve.fade(0.5);
             }
@@ -359,7 +396,7 @@ impl Advisor {
     #[must_use]
     pub fn outlook_of_groups(&self, groups: &[u32]) -> Option<Outlook> {
         let mut counts = Counts::default();
-        let known = groups.iter().filter_map(|at| self.groups.get(*at as usize));
+        let known = groups.iter().filter_map(|group| self.groups.get(group));
         known.clone().for_each(|group| counts.add(&group.counts));
         let curve = match groups {
             [_] => known.clone().find_map(|group| group.curve.as_deref()),

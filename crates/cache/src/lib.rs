@@ -40,7 +40,7 @@ pub mod trace;
 
 pub use self::{
     adaptive::Adaptive,
-    advisor::{Advisor, Kind, Outlook, Point, RAM, SECOND},
+    advisor::{Advisor, GROUPS, Kind, Outlook, Point, RAM, SECOND},
     arc::Arc,
     curve::{Curve, KEYS},
     hits::HitBuffer,

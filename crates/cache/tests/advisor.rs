@@ -178,6 +178,33 @@ fn each_group_is_told_what_is_true_of_it() {
     assert_eq!(advisor.outlook_of_groups(&[4]), None, "nothing is known of who does nothing");
 }
 
+/// After 256 of them had been seen nothing more was known of those that came.
+#[test]
+fn a_group_that_comes_late_is_known_as_soon_as_it_is_busy() {
+    let mut advisor = Advisor::new("arc", 20_000, 0, 1024, cache::KEYS);
+    let groups = cache::GROUPS as u32;
+    // A block each, so that all of them are looked at.
+    let used = |advisor: &mut Advisor, group: u32, times: u32| {
+        (0..times).for_each(|_| advisor.came(mix(u64::from(group)), 1, group, Kind::Miss));
+    };
+    (0..groups).for_each(|group| used(&mut advisor, group, 300 + group));
+    // Three that come in turn do not take the place of each other.
+    for _ in 0..300 {
+        (1000..1003).for_each(|group| used(&mut advisor, group, 1));
+    }
+    for group in [1000, 1001, 1002, 3, groups - 1] {
+        assert!(advisor.outlook_of_groups(&[group]).is_some(), "{group}");
+    }
+    assert!((0..3).all(|group| !advisor.knows(group)), "those that were used least gave way");
+    // What only fills the cache is nobody's use of it.
+    advisor.came(mix(u64::MAX), 1, 2000, Kind::Fill);
+    assert!(!advisor.knows(2000) && advisor.knows(3));
+    advisor.forget_group(1001);
+    assert_eq!(advisor.outlook_of_groups(&[1001]), None);
+    used(&mut advisor, 2000, 1);
+    assert!(advisor.knows(2000) && advisor.knows(3), "the place was free");
+}
+
 /// What changed long ago no longer counts, and memory stays bounded.
 #[test]
 fn it_forgets_and_stays_small() {

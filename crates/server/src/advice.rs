@@ -16,7 +16,8 @@ pub async fn report(arc: &BlockCache, held: &[Arc<Held>]) -> AdviceList {
     let devices = held.iter().filter_map(|held| held.engine()).flat_map(|engine| engine.second().devices());
     let second = devices.map(|device| device.size).sum();
     let Some(found) = arc.advice() else {
-        let refused = "the ARC is too small to be sampled: that takes 64 MiB".to_owned();
+        let refused =
+            "the ARC is not sampled: that takes 64 MiB, and memory that nothing else lacks".to_owned();
         return AdviceList { refused: Some(refused), second, ..AdviceList::default() };
     };
     let (took, of) = found.took_ns;
@@ -39,9 +40,10 @@ pub async fn report(arc: &BlockCache, held: &[Arc<Held>]) -> AdviceList {
     }
     for (guid, objset, expected) in &found.datasets {
         let Some(held) = held.iter().find(|held| held.view().guid() == *guid) else { continue };
-        // One that was destroyed meanwhile has no name.
-        if let Some(name) = view::dataset_name(&held.view(), *objset).await {
-            list.datasets.push(Named { name, outlook: outlook(expected) });
+        match view::dataset_name(&held.view(), *objset).await {
+            Some(name) => list.datasets.push(Named { name, outlook: outlook(expected) }),
+            // One that was destroyed meanwhile. Another may get its number.
+            None => arc.forget_dataset(*guid, *objset),
         }
     }
     list.pools.sort_by(|a, b| a.name.cmp(&b.name));

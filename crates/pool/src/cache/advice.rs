@@ -8,12 +8,17 @@
 //! the hash it was looked up by; one in 128 tries a lock, and if that is busy the note is lost. Only data is looked at:
 //! metadata is what a cache of any reasonable size keeps.
 //!
-//! A cache too small to be sampled (under 64 MiB) has no advice. What it costs follows how much is used, so it is looked
-//! at: beyond a hundredth of a processor the sample becomes thinner.
+//! A cache too small to be sampled (under 64 MiB) has no advice. A budget that shrinks below that, or the governor when
+//! memory is short, takes the model's memory before the blocks'; it begins anew when there is room. What it costs follows
+//! how much is used, so it is looked at: beyond a hundredth of a processor the sample becomes thinner.
+//!
+//! Locks: the model's and the notes', each for itself, and none of the cache's under them. Whoever reads or writes waits
+//! for neither.
 //!
 //! Decision: docs/decisions/0013-live-miss-ratio-curves.md.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc,
@@ -22,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use ::cache::{Advisor, GhostHits, KEYS, Kind, Outlook};
+use ::cache::{Advisor, GROUPS, GhostHits, KEYS, Kind, Outlook};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -35,28 +40,37 @@ const BOUND: u64 = 1 << (u64::BITS - FEED);
 /// Notes that are played together, and notes that are kept at most.
 const BATCH: usize = 64;
 const NOTES_MAX: usize = 1024;
-/// Smaller caches are not sampled, in bytes.
+/// Caches are sampled from here on, and until they are smaller than this, in bytes: a budget that goes to and fro about one
+/// size would begin anew all the time.
 const SMALLEST: usize = 64 << 20;
+const SMALLEST_KEPT: usize = 48 << 20;
 /// Caches from here on have larger miniatures, in bytes.
 const LARGE: usize = 2 << 30;
 /// Between two looks at what it costs.
 const WINDOW: Duration = Duration::from_secs(2);
 /// One part in so many of a processor's time that it may take in one. The bar is a hundredth.
 const SHARE: u128 = 125;
-/// Datasets that are told apart.
-const DATASETS: usize = 256;
+/// Names of datasets that are kept: of all that are told apart, and of as many that no longer are.
+const NAMES: usize = 2 * GROUPS;
+
+/// Pool and object set of a dataset.
+type Dataset = (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
 enum Note {
-    Came { id: u64, units: u32, group: u32, kind: Kind },
+    Came { id: u64, units: u32, whose: Dataset, kind: Kind },
     Hit { id: u64 },
     Gone { id: u64 },
 }
 
 /// See the module.
 pub(super) struct Feed {
-    /// The cache is large enough.
-    is_on: bool,
+    /// The name of the policy that runs.
+    policy: &'static str,
+    /// There is a model.
+    is_on: AtomicBool,
+    /// Nobody needs its memory for something else.
+    is_wanted: AtomicBool,
     notes: Mutex<Vec<Note>>,
     /// A task is about to play them.
     is_due: AtomicBool,
@@ -64,12 +78,13 @@ pub(super) struct Feed {
     capacity: AtomicU64,
     memory: AtomicUsize,
     model: Mutex<Option<Model>>,
-    /// Pool and object set of each group.
-    datasets: Mutex<Vec<(u64, u64)>>,
 }
 
 struct Model {
     advisor: Advisor,
+    /// The advisor's groups.
+    groups: BTreeMap<Dataset, u32>,
+    next_group: u32,
     /// Hits and misses of data when this was looked at last, and in its time, fading as the advisor forgets.
     counted: [u64; 2],
     lately: [f64; 2],
@@ -82,6 +97,37 @@ struct Model {
 }
 
 impl Model {
+    /// Of a cache of so many bytes, whose data had so many hits and misses before.
+    fn new(policy: &str, budget: usize, counted: [u64; 2]) -> Self {
+        let now = Instant::now();
+        Self {
+            advisor: Advisor::new(policy, (budget / UNIT) as u64, FEED, blocks(budget), KEYS),
+            groups: BTreeMap::new(),
+            next_group: 0,
+            counted,
+            lately: [0.0; 2],
+            halvings: 0,
+            took: 0,
+            since: now,
+            looked: (0, now),
+        }
+    }
+
+    /// The number of a dataset.
+    fn group(&mut self, whose: Dataset) -> u32 {
+        if let Some(group) = self.groups.get(&whose) {
+            return *group;
+        }
+        if self.groups.len() >= NAMES {
+            let advisor = &self.advisor;
+            self.groups.retain(|_, group| advisor.knows(*group));
+        }
+        let group = self.next_group;
+        self.next_group = self.next_group.wrapping_add(1);
+        self.groups.insert(whose, group);
+        group
+    }
+
     /// Keeps within the share of a processor's time.
     fn economise(&mut self) {
         let (before, at) = self.looked;
@@ -131,28 +177,60 @@ impl Feed {
             Replacement::Arc => "arc",
             Replacement::Default => "default",
         };
-        let model = (budget >= SMALLEST).then(|| {
-            let now = Instant::now();
-            let blocks = if budget >= LARGE { 1024 } else { 512 };
-            Model {
-                advisor: Advisor::new(policy, (budget / UNIT) as u64, FEED, blocks, KEYS),
-                counted: [0; 2],
-                lately: [0.0; 2],
-                halvings: 0,
-                took: 0,
-                since: now,
-                looked: (0, now),
-            }
-        });
-        Arc::new(Self {
-            is_on: model.is_some(),
+        let feed = Arc::new(Self {
+            policy,
+            is_on: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(true),
             notes: Mutex::default(),
             is_due: AtomicBool::new(false),
             capacity: AtomicU64::new((budget / UNIT) as u64),
-            memory: AtomicUsize::new(model.as_ref().map_or(0, |model| model.advisor.bytes())),
-            model: Mutex::new(model),
-            datasets: Mutex::default(),
-        })
+            memory: AtomicUsize::new(0),
+            model: Mutex::new(None),
+        });
+        feed.fit(budget, [0; 2]);
+        feed
+    }
+
+    /// The budget is another: there is a model if it is large enough for one. `counted`: as for
+    /// [`play_soon`](Self::play_soon).
+    pub(super) fn fit(&self, budget: usize, counted: [u64; 2]) {
+        let mut model = self.model.lock();
+        let enough = if model.is_some() { SMALLEST_KEPT } else { SMALLEST };
+        let is_on = self.is_wanted.load(Relaxed) && budget >= enough;
+        match &mut *model {
+            Some(model) if is_on => model.advisor.aim_at(blocks(budget)),
+            Some(_) => {
+                self.is_on.store(false, Relaxed);
+                *model = None;
+                *self.notes.lock() = Vec::new();
+            }
+            None if is_on => {
+                self.capacity.store((budget / UNIT) as u64, Relaxed);
+                *model = Some(Model::new(self.policy, budget, counted));
+                self.is_on.store(true, Relaxed);
+            }
+            None => {}
+        }
+        self.memory.store(model.as_ref().map_or(0, |model| model.advisor.bytes()), Relaxed);
+    }
+
+    /// Says whether it may have memory, which [`fit`](Self::fit) sees to; true if that is news.
+    pub(super) fn want(&self, is_wanted: bool) -> bool {
+        self.is_wanted.swap(is_wanted, Relaxed) != is_wanted
+    }
+
+    /// What these datasets did is of no interest any more.
+    pub(super) fn forget(&self, is_gone: impl Fn(Dataset) -> bool) {
+        self.notes.lock().retain(|note| !matches!(note, Note::Came { whose, .. } if is_gone(*whose)));
+        let mut model = self.model.lock();
+        let Some(Model { advisor, groups, .. }) = &mut *model else { return };
+        groups.retain(|whose, group| {
+            let goes = is_gone(*whose);
+            if goes {
+                advisor.forget_group(*group);
+            }
+            !goes
+        });
     }
 
     /// Bytes of memory behind it.
@@ -177,35 +255,16 @@ impl Feed {
     }
 
     /// A block came in, of an object set of a pool; data may take so many units now.
-    pub(super) fn came(
-        &self,
-        id: u64,
-        units: u32,
-        (pool, objset): (u64, u64),
-        kind: Kind,
-        capacity: u64,
-    ) -> bool {
-        if !self.is_on {
+    pub(super) fn came(&self, id: u64, units: u32, whose: Dataset, kind: Kind, capacity: u64) -> bool {
+        if !self.is_on.load(Relaxed) {
             return false;
         }
         self.capacity.store(capacity, Relaxed);
-        let group = {
-            let mut datasets = self.datasets.lock();
-            let known = datasets.iter().position(|known| *known == (pool, objset));
-            known.unwrap_or_else(|| {
-                if datasets.len() < DATASETS {
-                    datasets.push((pool, objset));
-                    datasets.len() - 1
-                } else {
-                    DATASETS
-                }
-            }) as u32
-        };
-        self.note(Note::Came { id, units, group, kind })
+        self.note(Note::Came { id, units, whose, kind })
     }
 
     fn note(&self, note: Note) -> bool {
-        if !self.is_on {
+        if !self.is_on.load(Relaxed) {
             return false;
         }
         let Some(mut notes) = self.notes.try_lock() else { return false };
@@ -232,7 +291,10 @@ impl Feed {
         model.advisor.resize(self.capacity.load(Relaxed));
         for note in notes {
             match note {
-                Note::Came { id, units, group, kind } => model.advisor.came(id, units, group, kind),
+                Note::Came { id, units, whose, kind } => {
+                    let group = model.group(whose);
+                    model.advisor.came(id, units, group, kind);
+                }
                 Note::Hit { id } => model.advisor.hit(id),
                 Note::Gone { id } => model.advisor.gone(id),
             }
@@ -258,16 +320,15 @@ impl Feed {
         let advisor = &model.advisor;
         let [hits, misses] = model.lately;
         let missed = (hits + misses > 0.0).then(|| misses / (hits + misses));
-        let datasets = self.datasets.lock().clone();
         let mut pools: Vec<(u64, Vec<u32>)> = Vec::new();
         let mut found = Vec::new();
-        for (at, (pool, objset)) in datasets.into_iter().enumerate() {
-            let at = at as u32;
-            match pools.iter_mut().find(|known| known.0 == pool) {
-                Some(known) => known.1.push(at),
-                None => pools.push((pool, vec![at])),
+        for ((pool, objset), group) in &model.groups {
+            match pools.last_mut().filter(|last| last.0 == *pool) {
+                Some(known) => known.1.push(*group),
+                None => pools.push((*pool, vec![*group])),
             }
-            found.extend(advisor.outlook_of_groups(&[at]).map(|outlook| (pool, objset, in_bytes(outlook))));
+            let outlook = advisor.outlook_of_groups(&[*group]);
+            found.extend(outlook.map(|outlook| (*pool, *objset, in_bytes(outlook))));
         }
         let pools = pools
             .into_iter()
@@ -286,6 +347,11 @@ impl Feed {
     }
 }
 
+/// Blocks that the miniature of now holds at least, once it has as many.
+const fn blocks(budget: usize) -> usize {
+    if budget >= LARGE { 1024 } else { 512 }
+}
+
 /// The advisor counts in units.
 fn in_bytes(mut outlook: Outlook) -> Outlook {
     let points = outlook.memory.iter_mut().chain(&mut outlook.second).chain(&mut outlook.lru);
@@ -296,6 +362,37 @@ fn in_bytes(mut outlook: Outlook) -> Outlook {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// After 256 datasets had been seen nothing was known any more of those that came.
+    #[test]
+    fn a_dataset_that_comes_late_is_told_of_and_one_that_is_gone_is_not() {
+        let feed = Feed::new(Replacement::Arc, 4 << 30);
+        // A block each, so that all of them are looked at.
+        let used = |whose: Dataset, times: u32| {
+            for _ in 0..times {
+                feed.came(whose.0 << 20 | whose.1, 16, whose, Kind::Miss, 1 << 26);
+                feed.play([0, 0]);
+            }
+        };
+        (0..2 * NAMES as u64).for_each(|objset| used((1, objset), 3));
+        used((2, 7), 300);
+        used((2, 8), 300);
+        let known = || {
+            let advice = feed.advice([0, 0], GhostHits::default()).unwrap();
+            advice.datasets.iter().map(|(pool, objset, _)| (*pool, *objset)).collect::<Vec<_>>()
+        };
+        assert_eq!(known(), [(2, 7), (2, 8)]);
+        assert!(feed.model.lock().as_ref().unwrap().groups.len() <= NAMES);
+        feed.forget(|whose| whose == (2, 7));
+        assert_eq!(known(), [(2, 8)]);
+        feed.came(9, 16, (2, 9), Kind::Miss, 1 << 26);
+        feed.forget(|(pool, _)| pool == 2);
+        assert_eq!(known(), []);
+        assert!(
+            !feed.model.lock().as_ref().unwrap().groups.contains_key(&(2, 9)),
+            "what was noted is forgotten"
+        );
+    }
 
     /// A fast pool made it take 4 % of a processor where a hundredth was promised.
     #[tokio::test(start_paused = true)]

@@ -177,6 +177,7 @@ impl BlockCache {
     pub fn set_budget(&self, budget: usize) {
         let before = self.budget.swap(budget, Relaxed);
         self.budget_max.fetch_max(budget, Relaxed);
+        self.feed.fit(budget, self.stripes.demand());
         let mut gone = Gone::new();
         {
             let mut ranks = self.ranks.lock();
@@ -199,6 +200,14 @@ impl BlockCache {
         self.shrink_hot();
         self.let_go(gone, true);
         self.rescue();
+    }
+
+    /// Whether it may have memory for [`advice`](Self::advice). What is known is lost without it.
+    pub fn keep_advice(&self, is_wanted: bool) {
+        if self.feed.want(is_wanted) {
+            self.feed.fit(self.budget(), self.stripes.demand());
+            self.settle();
+        }
     }
 
     /// Its budget, in bytes.
@@ -396,6 +405,12 @@ impl BlockCache {
             self.fit(&mut ranks, &mut gone);
         }
         self.let_go(gone, false);
+        self.feed.forget(|(pool, _)| pool == origin.guid);
+    }
+
+    /// A dataset was destroyed: what is known of it stands for nothing to come.
+    pub fn forget_dataset(&self, pool: u64, objset: u64) {
+        self.feed.forget(|whose| whose == (pool, objset));
     }
 
     /// The names of the rules that decide now, of data and of metadata.
@@ -405,7 +420,8 @@ impl BlockCache {
         Class::ALL.map(|class| ranks.policy(class).rules())
     }
 
-    /// What more memory or a cache device would be worth; none of a cache too small to be sampled.
+    /// What more memory or a cache device would be worth; none of a cache too small to be sampled, or not to be
+    /// for now.
     #[must_use]
     pub fn advice(&self) -> Option<Advice> {
         let ghosts = self.ranks.lock().policy(Class::Data).ghost_hits();

@@ -721,3 +721,39 @@ fn what_more_memory_would_hit_is_known_from_a_sample_and_ghosts_agree() {
     assert_eq!(known, [(1, 54), (1, 55)]);
     assert!(BlockCache::new(32 << 20).advice().is_none(), "too small to be sampled");
 }
+
+/// They kept ten megabytes whatever the budget was: of one of four nothing was left, not even for pointers.
+#[test]
+fn statistics_give_way_before_blocks_do_and_come_back_by_themselves() {
+    let cache = BlockCache::new(64 << 20);
+    let pool = origin(1);
+    let pointer = |n: u64| Fresh { class: Class::Metadata, ..block(&pool, n, bytes(n, 16 << 10), None) };
+    let is_advised = || {
+        assert_eq!(cache.advice().is_some(), cache.feed.memory() > 0);
+        cache.advice().is_some()
+    };
+    assert!(is_advised());
+    cache.set_budget(50 << 20);
+    assert!(is_advised(), "a little less is no reason to begin anew");
+    cache.set_budget(4 << 20);
+    assert!(!is_advised());
+    (0..100).for_each(|n| cache.insert(pointer(n)));
+    let stats = cache.stats();
+    assert!(stats.hash_elements == 100 && stats.size <= stats.c, "{stats:?}");
+    // What happened meanwhile is not what is told of later.
+    (0..900).for_each(|_| cache.count_miss(Access::Demand, Class::Data));
+    cache.set_budget(60 << 20);
+    assert!(!is_advised(), "nor is a little more");
+    cache.set_budget(64 << 20);
+    assert!(is_advised());
+    cache.insert(block(&pool, 1000, bytes(0, 4096), None));
+    (0..10).for_each(|_| drop(find(&cache, &pool, 1000)));
+    assert_eq!(cache.advice().unwrap().whole.hit_ratio, 1.0);
+    // Who watches over the memory may need it at any size.
+    cache.keep_advice(false);
+    assert!(!is_advised());
+    cache.set_budget(256 << 20);
+    assert!(!is_advised());
+    cache.keep_advice(true);
+    assert!(is_advised());
+}

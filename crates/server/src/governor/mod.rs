@@ -358,6 +358,8 @@ impl Governor {
 
     async fn apply(&self, verdict: &Verdict, cache: &BlockCache, engines: &[Arc<Engine>]) {
         let target = usize::try_from(verdict.target).unwrap_or(usize::MAX);
+        // Before the cache, whose memory they are: what it may have then is for blocks.
+        cache.keep_advice(verdict.stage < Stage::Statistics);
         while !cache.approach(target) {
             tokio::task::yield_now().await;
         }
