@@ -65,6 +65,15 @@ impl Room {
     }
 }
 
+/// How long somebody waited for memory lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stall {
+    /// Percent of the last ten seconds.
+    pub percent: f64,
+    /// Who waited is in a cgroup of ours. Otherwise it may be anybody on the machine, for a limit of his own as well.
+    pub is_ours: bool,
+}
+
 /// What the kernel did to a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
@@ -149,9 +158,7 @@ impl Machine {
     /// Where pressure on memory is told: of the cgroup where it can be had, of the machine otherwise.
     #[must_use]
     pub fn pressure_file(&self, cgroup: &Cgroup) -> PathBuf {
-        let own =
-            cgroup.levels.first().filter(|level| level.is_v2).map(|level| level.dir.join("memory.pressure"));
-        own.filter(|path| path.exists()).unwrap_or_else(|| self.machine_pressure_file())
+        cgroup.pressure_file().unwrap_or_else(|| self.machine_pressure_file())
     }
 
     /// Where pressure on the machine's memory is told, whoever suffers from it.
@@ -160,10 +167,13 @@ impl Machine {
         self.path("/proc/pressure/memory")
     }
 
-    /// Percent of the last ten seconds in which somebody waited for memory.
+    /// How long somebody waited for memory: in the cgroup where that can be had, on the machine otherwise.
     #[must_use]
-    pub fn stall(&self, cgroup: &Cgroup) -> Option<f64> {
-        stall(&text(&self.pressure_file(cgroup))?)
+    pub fn stall(&self, cgroup: &Cgroup) -> Option<Stall> {
+        let own = cgroup.pressure_file();
+        let is_ours = own.is_some();
+        let file = own.unwrap_or_else(|| self.machine_pressure_file());
+        Some(Stall { percent: stall(&text(&file)?)?, is_ours })
     }
 
     /// Whom the kernel kills first: a number from -1000, never, to 1000.
@@ -319,6 +329,12 @@ impl Cgroup {
         self.levels.is_empty()
     }
 
+    /// Where pressure on its memory is told. Version 1 has no such file.
+    fn pressure_file(&self) -> Option<PathBuf> {
+        let own = self.levels.first().filter(|level| level.is_v2)?;
+        Some(own.dir.join("memory.pressure")).filter(|path| path.exists())
+    }
+
     /// The smallest limit.
     #[must_use]
     pub fn bound(&self) -> Option<Bound> {
@@ -454,8 +470,8 @@ mod tests {
         assert_eq!(bound.cgroup, "/system.slice/millpond.service");
         assert_eq!(cgroup.room().unwrap().left(), 100_000);
         assert_eq!(cgroup.hits(), Hits { limit: 7, kills: 1 });
-        assert_eq!(machine.stall(&cgroup), Some(12.5));
-        assert_eq!(machine.stall(&Cgroup::default()), Some(1.0));
+        assert_eq!(machine.stall(&cgroup), Some(Stall { percent: 12.5, is_ours: true }));
+        assert_eq!(machine.stall(&Cgroup::default()), Some(Stall { percent: 1.0, is_ours: false }));
     }
 
     #[test]

@@ -11,12 +11,15 @@
 //! * Memory that the cache gave up a moment ago may be with the allocator still. It is not taken for overhead before it
 //!   has had the time to go; otherwise each reduction would cause the next.
 //! * Three more voices may ask for less: the cgroup (whoever else is in it counts), the machine's available memory, and
-//!   pressure, which is somebody waiting for memory now.
+//!   pressure, which is somebody waiting for memory now. Where pressure is told of the whole machine only, it may be for the
+//!   limit of a stranger's cgroup, and what we give up would be of no use to him: it counts while the machine has little.
 //! * Below a floor the cache is not made smaller by itself: first others have to give way, in [`Stage`]s, one a look; if
 //!   what lacks cannot wait, all at once. What was shed last comes back first, when there has been room for a while.
 //! * If even that is not enough clients are slowed down: less may be in flight and less dirty. Nothing is refused.
 
 use std::{collections::VecDeque, time::Duration};
+
+use crate::machine::Stall;
 
 /// How long freed memory may take to reach the kernel.
 const RETURNING: Duration = Duration::from_millis(1500);
@@ -29,6 +32,8 @@ const FORGET: f64 = 20.0;
 /// Percent of time in which somebody waits for memory, from which on the cache gives way, and does not grow.
 const STALL: f64 = 10.0;
 const STALL_LOW: f64 = 1.0;
+/// The machine has little memory for somebody to wait for it, when less than so many times [`Terms::low`] is available.
+const SCARCE: u64 = 4;
 
 /// What is shed, in this order. The last two are no end to anything: the cache below its floor, clients slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,8 +175,8 @@ pub struct Sight {
     pub cgroup: Option<i64>,
     /// What the machine has available.
     pub available: Option<u64>,
-    /// Percent of time in which somebody waits for memory.
-    pub stall: f64,
+    /// How long somebody waits for memory.
+    pub stall: Stall,
 }
 
 /// What is to be done.
@@ -277,11 +282,13 @@ impl Plan {
             }
             may_grow &= available >= 2 * low;
         }
-        if sight.stall >= STALL {
+        let is_scarce = sight.available.is_none_or(|available| available < SCARCE * terms.low());
+        let stall = if sight.stall.is_ours || is_scarce { sight.stall.percent } else { 0.0 };
+        if stall >= STALL {
             // By a quarter of what it holds in a second.
             less(signed(sight.cache) - (sight.cache as f64 * 0.25 * seconds.min(1.0)) as i64, Why::Pressure);
         }
-        may_grow &= sight.stall < STALL_LOW;
+        may_grow &= stall < STALL_LOW;
         less(signed(terms.cap), Why::Cap);
 
         self.shed(wanted, elapsed);
@@ -367,7 +374,7 @@ mod tests {
         cgroup: Option<u64>,
         strangers: u64,
         available: Option<u64>,
-        stall: f64,
+        stall: Stall,
     }
 
     impl World {
@@ -383,7 +390,7 @@ mod tests {
                 cgroup: None,
                 strangers: 0,
                 available: None,
-                stall: 0.0,
+                stall: Stall::default(),
             }
         }
 
@@ -522,14 +529,39 @@ mod tests {
         world.available = Some(4 << 30);
         world.looks(300);
         assert!(world.cache + 50 * M > before);
-        world.stall = 30.0;
+        world.stall = Stall { percent: 30.0, is_ours: true };
         assert_eq!(world.look().why, Why::Pressure);
         world.looks(9);
         assert!(world.cache < before * 9 / 10 && world.cache > before / 2, "a quarter in a second");
-        world.stall = 5.0;
+        world.stall.percent = 5.0;
         let small = world.cache;
         world.looks(10);
         assert!(world.cache <= small, "it does not grow while anybody waits");
+    }
+
+    /// A stranger in a cgroup that is too small for him took the whole cache on machines with cgroups of version 1.
+    #[test]
+    fn strangers_who_wait_for_memory_matter_when_the_machine_has_little_of_it() {
+        let mut world = World::new(1024 * M);
+        world.available = Some(8 << 30);
+        let before = world.looks(300).target;
+        world.stall = Stall { percent: 60.0, is_ours: false };
+        let verdict = world.looks(100);
+        assert_eq!((verdict.target, verdict.why), (before, Why::Limit));
+        (world.dirty, world.flight) = (100 * M, 0);
+        world.looks(20);
+        world.dirty = 0;
+        assert!(world.looks(300).target > before - 8 * M, "it grows again");
+        // A 64th of 16 GiB is what it gives way for by itself; four times as much is little.
+        world.available = Some(1000 * M);
+        let verdict = world.looks(10);
+        assert!(verdict.why == Why::Pressure && verdict.target < before * 9 / 10, "{verdict:?}");
+        (world.available, world.stall.is_ours) = (Some(8 << 30), true);
+        let smaller = world.look().target;
+        assert!(smaller < verdict.target, "our own cgroup's always do");
+        world.available = None;
+        world.stall.is_ours = false;
+        assert!(world.look().target < smaller, "and so they do where nobody says what the machine has");
     }
 
     #[test]

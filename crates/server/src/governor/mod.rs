@@ -317,7 +317,7 @@ impl Governor {
         if outside {
             sight.cgroup = self.cgroup.room().map(|room| room.left());
             sight.available = self.machine.available();
-            sight.stall = self.machine.stall(&self.cgroup).unwrap_or(0.0);
+            sight.stall = self.machine.stall(&self.cgroup).unwrap_or_default();
         }
         sight
     }
@@ -431,7 +431,7 @@ impl Governor {
             Why::Machine => {
                 format!("the machine has {} available", human(sight.available.unwrap_or(0)))
             }
-            Why::Pressure => format!("somebody waits for memory {:.0}% of the time", sight.stall),
+            Why::Pressure => format!("somebody waits for memory {:.0}% of the time", sight.stall.percent),
             Why::Limit | Why::Cap => format!(
                 "{} of {} resident, {} of them dirty data, requests and the like",
                 human(sight.resident),

@@ -69,7 +69,7 @@ impl Governor {
             }),
             machine_total: self.machine.total().unwrap_or(0),
             machine_available: self.machine.available().unwrap_or(0),
-            stall_percent: sight.stall,
+            stall_percent: sight.stall.percent,
             oom_score_adj: self.machine.oom_score(),
             allocator: self.allocator.as_ref().map(|allocator| {
                 let (in_use, held) = allocator.in_use().unwrap_or_default();
