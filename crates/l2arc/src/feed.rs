@@ -3,6 +3,9 @@
 //!
 //! Several devices take from the same queue, so each gets what its speed allows. A write that failed is forgotten: its
 //! blocks never were in the index, and the ring is as it was.
+//!
+//! What the index has no memory for is not written: nobody would find it. Then the ring is as long as the index allows: the
+//! hand goes to the oldest block that is known instead of on to where nothing can be given up.
 
 use std::{
     io,
@@ -156,8 +159,20 @@ impl<'a> Feeder<'a> {
 
     async fn round(&mut self, mut blocks: Vec<(Hash, Block)>) -> io::Result<()> {
         let Self { shared, device, ring, .. } = self;
-        let first_hot = blocks.len();
+        if ring.geometry.log_entries > 0 && ring.is_empty() {
+            // It has nothing to give up for them.
+            turn_away(shared, &mut blocks);
+            if blocks.is_empty() {
+                return Ok(());
+            }
+        }
+        let fresh = blocks.len();
         evict::make_room(shared, device, ring, &mut blocks).await?;
+        let hot = blocks.split_off(fresh);
+        turn_away(shared, &mut blocks);
+        let first_hot = blocks.len();
+        let is_cramped = first_hot < fresh / 2;
+        blocks.extend(hot);
         while ring.room_for(&blocks) > ring.room() && blocks.len() > first_hot {
             blocks.pop();
         }
@@ -166,6 +181,10 @@ impl<'a> Feeder<'a> {
             // Log blocks took more than they ever should.
             blocks.truncate(blocks.len() / 2);
             draft = ring.draft(&blocks);
+        }
+        if blocks.is_empty() {
+            ring.go_to_oldest();
+            return Ok(());
         }
         let hot = blocks.get(first_hot..).unwrap_or_default();
         let again: u64 = hot.iter().map(|(_, block)| u64::from(block.psize)).sum();
@@ -184,6 +203,10 @@ impl<'a> Feeder<'a> {
                 Ok(Some(_elsewhere_before)) => {}
                 Err(_full) => add(&shared.counters.l2_abort_lowmem, 1),
             }
+        }
+        shared.settle_displaced();
+        if is_cramped {
+            ring.go_to_oldest();
         }
         add(&shared.counters.l2_reinserted, again);
         add(&shared.counters.l2_log_blk_writes, log_blocks);
@@ -207,6 +230,13 @@ impl<'a> Feeder<'a> {
             () = self.device.stopped() => {}
         }
     }
+}
+
+/// Leaves those out that the index would not know.
+fn turn_away(shared: &Shared, blocks: &mut Vec<(Hash, Block)>) {
+    let before = blocks.len();
+    blocks.retain(|(hash, _)| shared.index.takes(*hash));
+    add(&shared.counters.l2_abort_lowmem, (before - blocks.len()) as u64);
 }
 
 /// Writes the header: everything that it tells of is on the device.

@@ -50,6 +50,8 @@ pub struct Index {
     blocks: AtomicU64,
     bytes: AtomicU64,
     bytes_max: AtomicU64,
+    /// Blocks that lost their place to others since somebody asked.
+    displaced: AtomicU64,
 }
 
 /// One past the highest address: 38 bits of 512 bytes.
@@ -88,6 +90,7 @@ impl Index {
             blocks: AtomicU64::new(0),
             bytes: AtomicU64::new((SHARDS * size_of::<Mutex<Shard>>()) as u64),
             bytes_max: AtomicU64::new(bytes_max),
+            displaced: AtomicU64::new(0),
         }
     }
 
@@ -112,6 +115,22 @@ impl Index {
     #[must_use]
     pub fn memory(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Whether a block would be known: it is already, or there is room for it without another losing its place.
+    #[must_use]
+    pub fn takes(&self, hash: Hash) -> bool {
+        let shard = self.shard(hash).lock();
+        let old = shard.buckets();
+        let more = bytes_of(next_size(old)) - bytes_of(old);
+        shard.has_room()
+            || self.memory() + more <= self.bytes_max.load(Relaxed)
+            || shard.find(key(hash)).is_some()
+    }
+
+    /// How many blocks lost their places to others since this was asked, and are not known any more.
+    pub fn take_displaced(&self) -> u64 {
+        self.displaced.swap(0, Relaxed)
     }
 
     /// Where a block is, for somebody who wants it: it is hotter from now on.
@@ -169,7 +188,7 @@ impl Index {
             Ok(()) => self.blocks.fetch_add(1, Relaxed),
             Err((homeless, _)) if homeless == key => return Err(Full),
             // Another one lost its home to this one, and is forgotten.
-            Err(_) => self.blocks.load(Relaxed),
+            Err(_) => self.displaced.fetch_add(1, Relaxed),
         };
         Ok(None)
     }
@@ -177,7 +196,7 @@ impl Index {
     /// A larger table for this shard, with one item more, if memory allows.
     fn grow(&self, shard: &mut Shard, more: (u64, u64)) -> bool {
         let old = shard.buckets();
-        let mut buckets = old + (old / 16).max(1);
+        let mut buckets = next_size(old);
         loop {
             let more_bytes = bytes_of(buckets) - bytes_of(old);
             if self.bytes.load(Relaxed) + more_bytes > self.bytes_max.load(Relaxed) {
@@ -189,7 +208,7 @@ impl Index {
                 self.bytes.fetch_add(more_bytes, Relaxed);
                 return true;
             }
-            buckets += (buckets / 16).max(1);
+            buckets = next_size(buckets);
         }
     }
 
@@ -352,6 +371,12 @@ fn place(word: u64) -> Place {
     }
 }
 
+/// The next size of a shard's table.
+const fn next_size(buckets: usize) -> usize {
+    let more = buckets / 16;
+    buckets + if more == 0 { 1 } else { more }
+}
+
 /// Memory of a shard's table.
 const fn bytes_of(buckets: usize) -> u64 {
     (buckets * SLOTS * (size_of::<u64>() + size_of::<u16>())) as u64
@@ -448,5 +473,15 @@ mod tests {
         let found =
             (0..100_000).filter(|n| index.peek(hash(*n)).is_some_and(|place| place == at(*n))).count();
         assert_eq!(found as u64, index.len());
+        let displaced = index.take_displaced();
+        assert_eq!(100_000, index.len() + refused + displaced, "each is known, was refused, or gave way");
+        assert_eq!(index.take_displaced(), 0);
+        let room = |n: &u64| index.takes(hash(*n));
+        assert!((0..100_000).filter(|n| index.peek(hash(*n)).is_some()).all(|n| room(&n)), "it is known");
+        assert!(!(100_000..200_000).any(|n| room(&n)));
+        for n in 0..100_000 {
+            index.remove(hash(n), at(n).address);
+        }
+        assert!((0..1000).all(|n| room(&n)));
     }
 }

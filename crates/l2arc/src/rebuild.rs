@@ -276,6 +276,7 @@ impl<'a> Walk<'a> {
     fn insert(&mut self, log: &LogPointer, entries: &[Entry]) -> bool {
         let (counters, geometry) = (&self.shared.counters, self.ring.geometry);
         let extent = self.ring.extent(log);
+        let mut is_taken = true;
         for entry in entries.iter().rev() {
             let is_told_rightly = extent.iter().any(|part| part.contains(&entry.daddr))
                 && entry.daddr.is_multiple_of(512)
@@ -307,12 +308,17 @@ impl<'a> Walk<'a> {
                     self.again += 1;
                     add(&counters.l2_rebuild_bufs_precached, 1);
                 }
-                Err(_full) => return false,
+                Err(_full) => {
+                    is_taken = false;
+                    break;
+                }
             }
         }
+        self.shared.settle_displaced();
+        // Also of one that was taken in part: whoever overwrites it has to know what it tells of.
         self.ring.logs.push_front(*log);
         add(&counters.l2_rebuild_log_blks, 1);
-        true
+        is_taken
     }
 
     fn done(self, because: Stopped) -> (Ring, Recovered) {

@@ -243,6 +243,26 @@ impl Ring {
         self.announced = false;
     }
 
+    /// Whether nothing is known to lie here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.logs.is_empty() && self.pending.is_empty() && self.victims.is_empty()
+    }
+
+    /// Writing goes on where the next block lies that is known: the oldest. What is passed over was freed, or never written.
+    pub(crate) fn go_to_oldest(&mut self) {
+        let Geometry { start, end, .. } = self.geometry;
+        let ahead = |daddr: u64| match daddr.checked_sub(self.evict) {
+            Some(ahead) => ahead,
+            None => end.saturating_sub(self.evict).saturating_add(daddr.saturating_sub(start)),
+        };
+        let told = self.victims.iter().chain(&self.pending).map(|entry| entry.daddr);
+        let told = told.chain(self.logs.front().map(|log| log.payload_start));
+        let oldest = told.min_by_key(|daddr| ahead(*daddr)).unwrap_or(self.evict);
+        (self.hand, self.evict) = (oldest, oldest);
+        self.first_sweep = false;
+        self.announced = false;
+    }
+
     /// Nothing is kept up to `target` any more.
     pub(crate) fn free_until(&mut self, target: u64) {
         self.evict = target;

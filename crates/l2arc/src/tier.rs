@@ -325,6 +325,12 @@ impl Shared {
         self.wait(hash, block, true);
     }
 
+    /// Blocks that lost their places in the index are not held any more, whichever they were.
+    pub(crate) fn settle_displaced(&self) {
+        let displaced = self.index.take_displaced();
+        self.counters.forget(displaced, self.index.len() + displaced);
+    }
+
     /// Whether a device still has room for everything.
     fn is_filling(&self) -> bool {
         self.devices.read().iter().any(|device| device.filling.load(Relaxed))
