@@ -24,12 +24,12 @@ use std::{
 use bytes::Bytes;
 use codec::{checksum, compress};
 use disk::Disk;
-use l2arc::{AddError, Block, Key, L2, Open};
+use l2arc::{AddError, Block, Key, L2, Offered, Open};
 use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
     Pool, PoolIo,
-    cache::{Below, BelowFuture, Stored},
+    cache::{Below, BelowFuture, Fate, Stored},
     vdev::{Counted, Vdev, Work},
 };
 
@@ -214,10 +214,11 @@ fn fitted(config: Config, io: &PoolIo) -> Config {
 struct Door(Weak<L2>);
 
 impl Below for Door {
-    fn evicted(&self, block: Stored) {
-        let Some(l2) = self.0.upgrade().filter(|l2| l2.is_used()) else { return };
-        let Some(dva) = Dva::from_words(block.dva).to_words() else { return };
-        l2.offer(Block {
+    fn evicted(&self, block: Stored) -> Fate {
+        let unknown = block.fate();
+        let Some(l2) = self.0.upgrade().filter(|l2| l2.is_used()) else { return unknown };
+        let Some(dva) = Dva::from_words(block.dva).to_words() else { return Fate::Ineligible };
+        let offered = l2.offer(Block {
             dva,
             birth: block.birth,
             lsize: block.lsize,
@@ -230,6 +231,12 @@ impl Below for Door {
             eligible: block.eligible,
             data: block.data,
         });
+        match offered {
+            Some(Offered::Cached) => Fate::Cached,
+            Some(Offered::Eligible) => Fate::Eligible,
+            Some(Offered::Ineligible) => Fate::Ineligible,
+            None => unknown,
+        }
     }
 
     fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {

@@ -44,7 +44,7 @@ pub use self::{
     rebuild::{Recovered, Stopped},
     settings::SettingError,
     stats::L2Stats,
-    tier::{AddError, DeviceStatus, Found, L2, Open},
+    tier::{AddError, DeviceStatus, Found, L2, Offered, Open},
 };
 
 /// What a block of the pool is found by: its first copy, as the two words in a block pointer, and when that was written.

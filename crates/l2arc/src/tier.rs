@@ -65,6 +65,17 @@ pub enum Open {
     Fresh,
 }
 
+/// What a block that leaves memory is to the tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is here already.
+    Cached,
+    /// It may be written, if it is worth it and there is time for it.
+    Eligible,
+    /// It may not.
+    Ineligible,
+}
+
 /// Why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -202,32 +213,41 @@ impl L2 {
         }
     }
 
-    /// A block leaves memory: it may be written to a device, or not. Never waits.
-    pub fn offer(&self, block: Block) {
+    /// A block leaves memory: it may be written to a device, or not. Never waits. What it is to the tier; `None` if there is
+    /// no device.
+    pub fn offer(&self, block: Block) -> Option<Offered> {
         let shared = &*self.shared;
         if !self.is_used() {
-            return;
+            return None;
         }
         let (counters, config) = (&shared.counters, shared.config());
         let lsize = block.lsize.into();
-        let wanted = match config.mfuonly {
+        let hash = block.key().hash();
+        if shared.index.peek(hash).is_some() {
+            add(&counters.evict_l2_cached, lsize);
+            return Some(Offered::Cached);
+        }
+        if !block.eligible || block.psize == 0 || (block.prefetched && config.noprefetch) {
+            add(&counters.evict_l2_ineligible, lsize);
+            return Some(Offered::Ineligible);
+        }
+        counters.eligible(&block);
+        let is_wanted = match config.mfuonly {
             0 => true,
             2 => block.frequent || block.metadata,
             _ => block.frequent,
         };
-        if !block.eligible || block.psize == 0 || !wanted || (block.prefetched && config.noprefetch) {
-            add(&counters.evict_l2_ineligible, lsize);
-            return;
+        if is_wanted {
+            self.admit(hash, block, &config);
         }
-        let hash = block.key().hash();
-        if shared.index.peek(hash).is_some() {
-            add(&counters.evict_l2_cached, lsize);
-            return;
-        }
-        counters.eligible(&block);
+        Some(Offered::Eligible)
+    }
+
+    fn admit(&self, hash: Hash, block: Block, config: &Config) {
+        let shared = &*self.shared;
         let again = shared.seen.lock().again(hash.0, shared.index.len());
         if !again && config.second_eviction && !shared.is_filling() {
-            add(&counters.l2_skip_first_eviction, lsize);
+            add(&shared.counters.l2_skip_first_eviction, block.lsize.into());
             return;
         }
         shared.wait(hash, block, again);

@@ -196,6 +196,10 @@ pub struct Verdict {
     pub is_short: bool,
     /// The cache may have more than it gets now: look again soon.
     pub is_growing: bool,
+    /// Nothing keeps the cache from growing but what it may have.
+    pub may_grow: bool,
+    /// Bytes that the cache held and is not to have.
+    pub lacks: u64,
 }
 
 /// Steps of slowing down at most.
@@ -314,6 +318,8 @@ impl Plan {
             overhead,
             is_short: wanted < signed(terms.floor) || self.target < sight.cache,
             is_growing: self.target < most,
+            may_grow: may_grow && wanted >= signed(terms.floor),
+            lacks: sight.cache.saturating_sub(u64::try_from(wanted).unwrap_or(0)),
         }
     }
 
@@ -440,6 +446,7 @@ mod tests {
         let mut world = World::new(512 * M);
         let all = world.looks(300);
         assert_eq!((all.stage, all.why), (Stage::Nothing, Why::Limit));
+        assert_eq!((all.may_grow, all.lacks), (true, 0));
         assert!((400 * M..450 * M).contains(&all.target), "{}", all.target / M);
         (world.dirty, world.flight) = (50 * M, 60 * M);
         let less = world.look();
@@ -526,6 +533,7 @@ mod tests {
         let verdict = world.look();
         assert_eq!(verdict.why, Why::Machine);
         assert!(verdict.target + 150 * M <= before, "156 M are lacking there");
+        assert!((150 * M..160 * M).contains(&verdict.lacks) && !verdict.may_grow, "{verdict:?}");
         world.available = Some(4 << 30);
         world.looks(300);
         assert!(world.cache + 50 * M > before);

@@ -173,7 +173,7 @@ async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
 }
 
 async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
-    Json(arc::report(&shared.host.cache(), &shared.host.all()))
+    Json(arc::report(&shared.host.cache(), &shared.host.all(), &shared.governor))
 }
 
 async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceList> {

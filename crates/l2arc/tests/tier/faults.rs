@@ -22,7 +22,9 @@ async fn a_header_torn_at_any_write_costs_the_cache_at_most() {
             Fault::new(On::Write, HEADER, Effect::Tear(ErrorKind::NotConnected)).after(torn).times(1),
         );
         for portion in 0..12 {
-            (portion * 256..(portion + 1) * 256).for_each(|n| l2.offer(block(n, SIZE)));
+            for n in portion * 256..(portion + 1) * 256 {
+                l2.offer(block(n, SIZE));
+            }
             sleep(Duration::from_millis(300)).await;
             // The power goes where the tear was.
             if l2.stats().l2_writes_error > 0 {
@@ -49,7 +51,9 @@ async fn a_power_cut_at_any_time_leaves_a_device_that_can_be_used() {
         let (l2, _) = opened(disk.clone(), Config { reinsert: true, ..eager() }).await;
         let mut next = 0;
         for _ in 0..6 + seed % 12 {
-            (next..next + 200).for_each(|n| l2.offer(block(n, SIZE)));
+            for n in next..next + 200 {
+                l2.offer(block(n, SIZE));
+            }
             next += 200;
             sleep(Duration::from_millis(230 + seed)).await;
             if seed % 3 == 0 {
@@ -90,7 +94,9 @@ async fn a_device_that_vanishes_during_a_read_costs_the_read() {
     assert_eq!(hits(&l2, 0..100, SIZE).await, 0);
     let errors = l2.stats().l2_io_error;
     assert!(errors < 12, "a device that is gone is soon left alone: {errors}");
-    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    for n in 600..700 {
+        l2.offer(block(n, SIZE));
+    }
     sleep(Duration::from_secs(2)).await;
     assert!(l2.stats().l2_writes_error > 0 && !l2.holds(&key(600)));
     disk.come_back();
@@ -112,7 +118,9 @@ async fn what_is_overwritten_during_a_read_is_not_given_out() {
     let read = tokio::spawn(l2.read(&key(7), SIZE).unwrap());
     sleep(Duration::from_millis(1)).await;
     for first in (1000..4000).step_by(600) {
-        (first..first + 600).for_each(|n| l2.offer(block(n, SIZE)));
+        for n in first..first + 600 {
+            l2.offer(block(n, SIZE));
+        }
         sleep(Duration::from_millis(150)).await;
     }
     assert!(!l2.holds(&key(7)));
@@ -200,13 +208,17 @@ async fn a_device_that_never_answers_holds_up_a_read_for_a_second_and_only_one()
     let (written, misses) = (l2.stats().l2_write_bytes, l2.stats().l2_misses);
     assert!((0..500).all(|n| l2.read(&key(n), SIZE).is_none()));
     assert_eq!(l2.stats().l2_misses, misses + 500);
-    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    for n in 600..700 {
+        l2.offer(block(n, SIZE));
+    }
     sleep(Duration::from_secs(60)).await;
     assert!(!l2.holds(&key(600)) && l2.stats().l2_writes_error > 0, "{written}");
     // The answer comes after all.
     sleep(hour).await;
     assert_eq!(hits(&l2, 0..500, SIZE).await, 500);
-    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    for n in 600..700 {
+        l2.offer(block(n, SIZE));
+    }
     sleep(Duration::from_secs(5)).await;
     assert_eq!(hits(&l2, 600..700, SIZE).await, 100);
     assert_eq!(l2.stats().l2_cksum_bad, 0);
@@ -219,7 +231,9 @@ async fn a_write_that_never_ends_is_the_last_one_until_it_does() {
     fill(&l2, 0..500, SIZE).await;
     let hour = Duration::from_secs(3600);
     disk.inject(Fault::anywhere(On::Write, Effect::Delay(hour..=hour)).times(1));
-    (600..700).for_each(|n| l2.offer(block(n, SIZE)));
+    for n in 600..700 {
+        l2.offer(block(n, SIZE));
+    }
     sleep(Duration::from_secs(90)).await;
     assert!(l2.stats().l2_writes_error > 0 && !l2.holds(&key(600)));
     assert!(l2.read(&key(7), SIZE).is_none(), "nor is it read from");

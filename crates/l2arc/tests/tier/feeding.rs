@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use l2arc::{Block, Config};
+use l2arc::{Block, Config, Offered};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{SIZE, block, eager, fill, hits, key, memory, opened, settle};
@@ -86,6 +86,18 @@ async fn only_what_is_wanted_is_taken() {
     assert_eq!(stats.l2_bufc_metadata_asize, u64::from(SIZE));
     l2.offer(block(1, SIZE));
     assert_eq!(l2.stats().evict_l2_cached, u64::from(SIZE), "it is here already");
+    // What a setting does not want now is eligible all the same, as OpenZFS counts.
+    l2.set_config(Config { mfuonly: 1, ..eager() });
+    let offered = [
+        (block(1, SIZE), Offered::Cached),
+        (block(20, SIZE), Offered::Eligible),
+        (Block { prefetched: true, ..block(21, SIZE) }, Offered::Ineligible),
+        (Block { eligible: false, ..block(22, SIZE) }, Offered::Ineligible),
+        (Block { eligible: false, ..block(1, SIZE) }, Offered::Cached),
+    ];
+    for (block, is) in offered {
+        assert_eq!(l2.offer(block), Some(is));
+    }
     assert_eq!(l2.waiting(), 0);
 }
 

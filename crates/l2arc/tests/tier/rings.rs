@@ -71,7 +71,9 @@ async fn blocks_of_all_sizes_lie_where_they_should() {
     let (l2, _) = opened(memory(256), eager()).await;
     let size = |n: u64| [512, 1024, 4096, 4608, 16384, 131_072, 1 << 20, 2 << 20][n as usize % 8];
     for portion in (0..800).collect::<Vec<u64>>().chunks(16) {
-        portion.iter().for_each(|n| l2.offer(block(*n, size(*n))));
+        for n in portion {
+            l2.offer(block(*n, size(*n)));
+        }
         settle(&l2).await;
     }
     let mut found = 0;
@@ -132,7 +134,9 @@ async fn devices_come_and_go_while_it_works() {
     assert_eq!(hits(&l2, 0..4000, SIZE).await, 0);
     // Somebody else may have the device now: nothing is written to it any more.
     let image = first.snapshot(0..64 << 20);
-    (5000..6000).for_each(|n| l2.offer(block(n, SIZE)));
+    for n in 5000..6000 {
+        l2.offer(block(n, SIZE));
+    }
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(first.snapshot(0..64 << 20) == image);
 }

@@ -101,7 +101,9 @@ pub(crate) async fn fill(l2: &L2, blocks: std::ops::Range<u64>, size: u32) {
     let mut next = blocks.start;
     while next < blocks.end {
         let end = (next + portion).min(blocks.end);
-        (next..end).for_each(|n| l2.offer(block(n, size)));
+        for n in next..end {
+            l2.offer(block(n, size));
+        }
         next = end;
         settle(l2).await;
     }

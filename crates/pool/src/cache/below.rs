@@ -42,11 +42,30 @@ pub struct Stored {
     pub data: Bytes,
 }
 
+impl Stored {
+    /// What it is to a tier that knows nothing of it and has OpenZFS's defaults; or would be, if there was one.
+    #[must_use]
+    pub const fn fate(&self) -> Fate {
+        if self.eligible && !self.prefetched { Fate::Eligible } else { Fate::Ineligible }
+    }
+}
+
+/// What becomes of a block that leaves, as `evict_l2_cached` and its like tell it: one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The tier has it already.
+    Cached,
+    /// It may have it, and may be too busy for it.
+    Eligible,
+    /// It may not, or does not want such blocks.
+    Ineligible,
+}
+
 /// A second tier.
 pub trait Below: Send + Sync + Debug {
     /// A block leaves the cache. Called once per eviction, without a lock of the cache; must not block nor allocate
     /// much, and drops the block if it has no room for it.
-    fn evicted(&self, block: Stored);
+    fn evicted(&self, block: Stored) -> Fate;
 
     /// The stored form of a block if it is here and can be read now; the caller verifies it against its pointer.
     /// `None`, at once or in the end: ask the pool.

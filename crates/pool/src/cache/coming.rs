@@ -4,7 +4,7 @@
 //! the processor waits for many lines of memory at once as long as no lock is between them. (A transaction group's
 //! blocks, one after the other, were a tenth of the processor time of writes.)
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use ::cache::{Kind, Slot};
 use bytes::Bytes;
@@ -166,6 +166,7 @@ impl BlockCache {
                     hot.push((fresh.entry.key, fresh.entry.class, content));
                 }
             }
+            self.blocks_max.fetch_max(ranks.held.iter().map(|held| held.blocks).sum(), Relaxed);
             let mut entries = coming.into_iter().map(|fresh| fresh.entry).peekable();
             while let Some(shard) = entries.peek().map(|first| shard_of(first.key.id)) {
                 let is_here = |entry: &Entry| shard_of(entry.key.id) == shard;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    Access, ArcStats, BlockCache, Class,
+    Access, ArcStats, BlockCache, Class, Fate,
     ranks::{Held, UNIT},
 };
 
@@ -44,7 +44,8 @@ impl BlockCache {
         let waits = |access: Access, class: Class| counted.waits[access as usize][class as usize];
         let listed =
             |frequent: usize| -> u64 { counted.hits.iter().flatten().map(|by_list| by_list[frequent]).sum() };
-        let left = |eligible: usize, frequent: usize| self.left.content[eligible][frequent].load(Relaxed);
+        let left = |fate: Fate| self.left.content[fate as usize].each_ref().map(|bytes| bytes.load(Relaxed));
+        let [eligible_mru, eligible_mfu] = left(Fate::Eligible);
         let c = self.budget.load(Relaxed) as u64;
         let c_max = self.budget_max.load(Relaxed) as u64;
         let mut stats = ArcStats {
@@ -66,11 +67,13 @@ impl BlockCache {
             mfu_ghost_hits: ghosts.iter().map(|ghosts| ghosts.frequent).sum(),
             deleted: self.left.blocks.load(Relaxed),
             mutex_miss: self.left.busy.load(Relaxed),
-            evict_l2_eligible: left(1, 0) + left(1, 1),
-            evict_l2_eligible_mfu: left(1, 1),
-            evict_l2_eligible_mru: left(1, 0),
-            evict_l2_ineligible: left(0, 0) + left(0, 1),
+            evict_l2_cached: left(Fate::Cached).iter().sum(),
+            evict_l2_eligible: eligible_mru + eligible_mfu,
+            evict_l2_eligible_mfu: eligible_mfu,
+            evict_l2_eligible_mru: eligible_mru,
+            evict_l2_ineligible: left(Fate::Ineligible).iter().sum(),
             hash_elements: data.blocks + metadata.blocks,
+            hash_elements_max: self.blocks_max.load(Relaxed),
             meta: fraction(ranks.share()),
             pd: recent(Class::Data),
             pm: recent(Class::Metadata),
@@ -105,6 +108,16 @@ impl BlockCache {
         stats.mru_ghost_size = stats.mru_ghost_data + stats.mru_ghost_metadata;
         stats.mfu_size = stats.mfu_data + stats.mfu_metadata;
         stats.mfu_ghost_size = stats.mfu_ghost_data + stats.mfu_ghost_metadata;
+        // Whoever uses a block holds its memory himself: any may be evicted at any time.
+        stats.mru_evictable_data = stats.mru_data;
+        stats.mru_evictable_metadata = stats.mru_metadata;
+        stats.mru_ghost_evictable_data = stats.mru_ghost_data;
+        stats.mru_ghost_evictable_metadata = stats.mru_ghost_metadata;
+        stats.mfu_evictable_data = stats.mfu_data;
+        stats.mfu_evictable_metadata = stats.mfu_metadata;
+        stats.mfu_ghost_evictable_data = stats.mfu_ghost_data;
+        stats.mfu_ghost_evictable_metadata = stats.mfu_ghost_metadata;
+        stats.arc_meta_used = stats.metadata_size + stats.hdr_size;
         stats
     }
 }

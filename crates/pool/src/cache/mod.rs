@@ -52,7 +52,7 @@ pub use ::cache::{Outlook, Point};
 pub use advice::Advice;
 use advice::Feed;
 pub(crate) use below::Origin;
-pub use below::{Below, BelowFuture, Stored};
+pub use below::{Below, BelowFuture, Fate, Stored};
 use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
@@ -120,6 +120,8 @@ pub struct BlockCache {
     hot_budget: AtomicUsize,
     /// Memory of the shards' own.
     tables: AtomicUsize,
+    /// The most blocks there were.
+    blocks_max: AtomicU64,
     left: Left,
     feed: Arc<Feed>,
 }
@@ -138,8 +140,8 @@ struct Written {
 #[derive(Debug, Default)]
 struct Left {
     blocks: AtomicU64,
-    /// Content, by whether the tier below may have it, and whether it is frequent.
-    content: [[AtomicU64; 2]; 2],
+    /// Content, by what it is to the tier below, and whether it is frequent.
+    content: [[AtomicU64; 2]; 3],
     busy: AtomicU64,
 }
 
@@ -166,6 +168,7 @@ impl BlockCache {
             tables_for: AtomicUsize::new(budget),
             hot_budget: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
+            blocks_max: AtomicU64::new(0),
             left: Left::default(),
             feed: Feed::new(replacement, budget),
         };

@@ -146,24 +146,14 @@ impl BlockCache {
             if !evicted {
                 continue;
             }
-            let is_eligible = entry.is_eligible && entry.is_stored;
-            self.left.content[usize::from(is_eligible)][usize::from(entry.is_frequent)]
-                .fetch_add(entry.lsize.into(), Relaxed);
-            let Some(below) = entry.origin.below().filter(|_| entry.is_stored) else { continue };
-            below.evicted(Stored {
-                pool: entry.origin.guid,
-                dva: entry.key.dva,
-                birth: entry.key.birth,
-                lsize: entry.lsize,
-                psize: entry.held.len() as u32,
-                compress: entry.compress,
-                level: entry.level,
-                metadata: entry.class == Class::Metadata,
-                frequent: entry.is_frequent,
-                prefetched: entry.is_prefetched,
-                eligible: is_eligible,
-                data: entry.held,
-            });
+            let is_frequent = entry.is_frequent;
+            let below = entry.origin.below().filter(|_| entry.is_stored);
+            let (lsize, stored) = (entry.lsize, stored(entry));
+            let fate = match below {
+                Some(below) => below.evicted(stored),
+                None => stored.fate(),
+            };
+            self.left.content[fate as usize][usize::from(is_frequent)].fetch_add(lsize.into(), Relaxed);
         }
     }
 
@@ -258,5 +248,23 @@ impl BlockCache {
                 }
             }
         }
+    }
+}
+
+/// A block as the tier below gets it, or would.
+fn stored(entry: Entry) -> Stored {
+    Stored {
+        pool: entry.origin.guid,
+        dva: entry.key.dva,
+        birth: entry.key.birth,
+        lsize: entry.lsize,
+        psize: entry.held.len() as u32,
+        compress: entry.compress,
+        level: entry.level,
+        metadata: entry.class == Class::Metadata,
+        frequent: entry.is_frequent,
+        prefetched: entry.is_prefetched,
+        eligible: entry.is_eligible && entry.is_stored,
+        data: entry.held,
     }
 }

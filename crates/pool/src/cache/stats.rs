@@ -1,4 +1,5 @@
-//! What the cache counted and holds, under the names that OpenZFS gives it. Facts: docs/format/arc.md §4.
+//! What the cache counted and holds, under the names that OpenZFS gives it: all of them, because scripts ask for them.
+//! Those of what is not here stay 0. Facts: docs/format/arc.md §4.
 
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +102,14 @@ arc_stats! {
     evict_l2_skip,
     /// Blocks held.
     hash_elements,
+    /// The most blocks that were held.
+    hash_elements_max,
+    /// Not here: no block waits behind another in the map.
+    hash_collisions,
+    /// Not here: no block waits behind another in the map.
+    hash_chains,
+    /// Not here: no block waits behind another in the map.
+    hash_chain_max,
     /// Metadata's share that is aimed at; 2^32 is all.
     meta,
     /// The recent list's share of data that is aimed at; 2^32 is all.
@@ -127,36 +136,80 @@ arc_stats! {
     data_size,
     /// Metadata, copies included.
     metadata_size,
+    /// Not here: what was read of an object is no second copy.
+    dbuf_size,
+    /// Not here: the same of dnodes.
+    dnode_size,
+    /// Not here: the same of their bonus buffers.
+    bonus_size,
+    /// Not here: what is not written yet is dirty data of its pool, and no part of this.
+    anon_size,
+    /// Not here: what is not written yet is dirty data of its pool, and no part of this.
+    anon_data,
+    /// Not here: what is not written yet is dirty data of its pool, and no part of this.
+    anon_metadata,
+    /// Not here: what is not written yet is dirty data of its pool, and no part of this.
+    anon_evictable_data,
+    /// Not here: what is not written yet is dirty data of its pool, and no part of this.
+    anon_evictable_metadata,
     /// Blocks used once.
     mru_size,
     /// Of these, data.
     mru_data,
     /// Of these, metadata.
     mru_metadata,
+    /// Data that may leave, of blocks used once.
+    mru_evictable_data,
+    /// Metadata that may leave, of blocks used once.
+    mru_evictable_metadata,
     /// What is remembered of blocks evicted after one use, by the size they had.
     mru_ghost_size,
     /// Of these, data.
     mru_ghost_data,
     /// Of these, metadata.
     mru_ghost_metadata,
+    /// Data that may leave, of what is remembered of these.
+    mru_ghost_evictable_data,
+    /// Metadata that may leave, of what is remembered of these.
+    mru_ghost_evictable_metadata,
     /// Blocks used several times.
     mfu_size,
     /// Of these, data.
     mfu_data,
     /// Of these, metadata.
     mfu_metadata,
+    /// Data that may leave, of blocks used several times.
+    mfu_evictable_data,
+    /// Metadata that may leave, of blocks used several times.
+    mfu_evictable_metadata,
     /// What is remembered of blocks evicted after several uses, by the size they had.
     mfu_ghost_size,
     /// Of these, data.
     mfu_ghost_data,
     /// Of these, metadata.
     mfu_ghost_metadata,
+    /// Data that may leave, of what is remembered of these.
+    mfu_ghost_evictable_data,
+    /// Metadata that may leave, of what is remembered of these.
+    mfu_ghost_evictable_metadata,
+    /// Not here: blocks that only pass through are not taken in.
+    uncached_size,
+    /// Not here: blocks that only pass through are not taken in.
+    uncached_data,
+    /// Not here: blocks that only pass through are not taken in.
+    uncached_metadata,
+    /// Not here: blocks that only pass through are not taken in.
+    uncached_evictable_data,
+    /// Not here: blocks that only pass through are not taken in.
+    uncached_evictable_metadata,
     /// Blocks found in the second tier.
     l2_hits,
     /// Blocks not found there.
     l2_misses,
     /// Rounds of writing to it.
     l2_feeds,
+    /// Not here: reads and writes of it do not wait for each other.
+    l2_rw_clash,
     /// Bytes read from it.
     l2_read_bytes,
     /// Bytes written to it.
@@ -167,8 +220,16 @@ arc_stats! {
     l2_writes_done,
     /// Writes that failed.
     l2_writes_error,
+    /// Not here: writing takes no lock of a block.
+    l2_writes_lock_retry,
+    /// Not here: nor does eviction.
+    l2_evict_lock_retry,
     /// Reads whose block was overwritten meanwhile.
     l2_evict_reading,
+    /// Not here: what is in memory too is overwritten like others.
+    l2_evict_l1cached,
+    /// Not here: a block that is freed while it is written is forgotten as usual.
+    l2_free_on_write,
     /// Blocks it could not take for want of memory.
     l2_abort_lowmem,
     /// What it gave was wrong.
@@ -201,6 +262,8 @@ arc_stats! {
     l2_log_blk_count,
     /// Bytes of these.
     l2_log_blk_asize,
+    /// Not here: how much data stands behind a log block is not averaged.
+    l2_data_to_meta_ratio,
     /// Devices whose content was taken over.
     l2_rebuild_success,
     /// Devices whose header did not fit.
@@ -223,8 +286,12 @@ arc_stats! {
     l2_rebuild_bufs,
     /// Log blocks that were read for it.
     l2_rebuild_log_blks,
-    /// Times that writers waited for memory.
+    /// Times that clients were slowed down, each by half, for want of memory.
     memory_throttle_count,
+    /// Not here: nobody but the governor takes memory back.
+    memory_direct_count,
+    /// Not here: nobody but the governor takes memory back.
+    memory_indirect_count,
     /// Memory of the machine.
     memory_all_bytes,
     /// Free memory of the machine.
@@ -233,12 +300,40 @@ arc_stats! {
     memory_available_bytes,
     /// It may not grow now.
     arc_no_grow,
-    /// Bytes that the machine lacks.
+    /// Bytes that it holds and should not.
     arc_need_free,
+    /// Not here: what the machine is to keep free is the governor's to know.
+    arc_sys_free,
+    /// Not here: no memory is set aside for what is about to be written.
+    arc_tempreserve,
+    /// Not here: who writes takes memory of its own.
+    arc_loaned_bytes,
+    /// Not here: there is nobody to be asked for metadata.
+    arc_prune,
+    /// Metadata and bookkeeping.
+    arc_meta_used,
+    /// Not here: dnodes are metadata like other.
+    arc_dnode_limit,
+    /// Not here: encrypted blocks are not held.
+    arc_raw_size,
+    /// Not here: what memory takes beyond its content is in the headers' size.
+    abd_chunk_waste_size,
+    /// Not here: a read that somebody comes to wait for is as fast as others.
+    async_upgrade_sync,
     /// Blocks read ahead.
     predictive_prefetch,
     /// Of these, those that somebody asked for later.
     demand_hit_predictive_prefetch,
+    /// Not here: who waits for a block that is being read ahead is a hit when it comes.
+    demand_iohit_predictive_prefetch,
+    /// Not here: nothing is read ahead that is sure to be needed.
+    prescient_prefetch,
+    /// Not here: nothing is read ahead that is sure to be needed.
+    demand_hit_prescient_prefetch,
+    /// Not here: nothing is read ahead that is sure to be needed.
+    demand_iohit_prescient_prefetch,
+    /// Not here: nobody asks for what is only in memory.
+    cached_only_in_progress,
     /// How often the policies changed their rules.
     mp_switches,
 }

@@ -58,8 +58,11 @@ fn find(cache: &BlockCache, origin: &Origin, n: u64) -> Option<Bytes> {
 struct Recorder(Mutex<Vec<Stored>>);
 
 impl Below for Recorder {
-    fn evicted(&self, block: Stored) {
+    fn evicted(&self, block: Stored) -> Fate {
+        // It has some already.
+        let fate = if block.dva[1] >> 3 & 15 == 15 { Fate::Cached } else { block.fate() };
         self.0.lock().push(block);
+        fate
     }
     fn read(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr) -> Option<BelowFuture> {
         None
@@ -587,7 +590,15 @@ fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
     }
     let stats = cache.stats();
     assert_eq!(stats.deleted, 2000);
-    assert!(stats.evict_l2_eligible > 0 && stats.evict_l2_ineligible > 0);
+    // Each counts once: as what the tier has, may have, or may not.
+    let sum = |is_it: fn(u64) -> bool| -> u64 {
+        let blocks = evicted.iter().filter(|block| is_it(block.dva[1] >> 3));
+        blocks.map(|block| u64::from(block.lsize)).sum()
+    };
+    assert_eq!(stats.evict_l2_cached, sum(|n| n % 16 == 15));
+    assert_eq!(stats.evict_l2_eligible, sum(|n| n % 16 != 15 && n % 3 != 0));
+    assert_eq!(stats.evict_l2_ineligible, sum(|n| n % 16 != 15 && n % 3 == 0));
+    assert_eq!(stats.evict_l2_eligible_mru, stats.evict_l2_eligible);
 }
 
 /// `l2arc_mfuonly` left cache devices nearly empty: of what is used seldom, each use finds only what is remembered of it.
@@ -631,6 +642,23 @@ fn a_block_that_comes_back_from_the_ghosts_is_frequent_to_counters_and_to_the_ti
 }
 
 #[test]
+fn what_was_read_ahead_for_nobody_is_not_eligible_with_or_without_a_tier() {
+    for below in [None, Some(Arc::new(Recorder::default()) as Arc<dyn Below>)] {
+        let cache = BlockCache::new(2 << 20);
+        let pool = origin(5);
+        pool.set_below(below);
+        cache.insert(block(&pool, 1, bytes(1, 4096), None));
+        cache.insert(Fresh { access: Access::Prefetch, ..block(&pool, 2, bytes(2, 8192), None) });
+        let full = cache.stats();
+        assert_eq!((full.hash_elements_max, full.mru_evictable_data), (2, full.mru_data));
+        cache.set_budget(0);
+        let stats = cache.stats();
+        assert_eq!((stats.evict_l2_eligible, stats.evict_l2_ineligible), (4096, 8192));
+        assert_eq!((stats.hash_elements, stats.hash_elements_max), (0, 2));
+    }
+}
+
+#[test]
 fn hits_of_one_thread_are_played_while_others_sleep() {
     let cache = Arc::new(BlockCache::new(32 << 20));
     let pool = origin(1);
@@ -658,6 +686,22 @@ fn counters_are_found_by_their_names() {
         assert!(stats.add(name, n as u64));
     }
     assert!(!stats.add("nothing", 1));
+    // Those that OpenZFS has, after docs/format/arc.md.
+    for list in ["anon", "mru", "mru_ghost", "mfu", "mfu_ghost", "uncached"] {
+        for of in ["size", "data", "metadata", "evictable_data", "evictable_metadata"] {
+            assert!(names.contains(&&*format!("{list}_{of}")), "{list}_{of}");
+        }
+    }
+    for name in "hash_elements_max hash_collisions hash_chains hash_chain_max dbuf_size dnode_size bonus_size \
+                 l2_rw_clash l2_writes_lock_retry l2_evict_lock_retry l2_evict_l1cached l2_free_on_write \
+                 l2_data_to_meta_ratio memory_direct_count memory_indirect_count arc_no_grow arc_tempreserve \
+                 arc_loaned_bytes arc_prune arc_meta_used arc_dnode_limit arc_need_free arc_sys_free arc_raw_size \
+                 abd_chunk_waste_size async_upgrade_sync demand_iohit_predictive_prefetch prescient_prefetch \
+                 demand_hit_prescient_prefetch demand_iohit_prescient_prefetch cached_only_in_progress"
+        .split_whitespace()
+    {
+        assert!(names.contains(&name), "{name}");
+    }
     assert!(stats.rows().iter().enumerate().all(|(n, (_, value))| *value == n as u64), "each is its own");
     assert_eq!(stats.since(&ArcStats::default()), stats);
     assert_eq!(stats.since(&stats), ArcStats::default());

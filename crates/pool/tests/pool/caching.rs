@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, dsl::DatasetPhys};
 use pool::{
     Bookmark, Pool,
-    cache::{Below, BelowFuture, BlockCache, Caching, Keep, Stored},
+    cache::{Below, BelowFuture, BlockCache, Caching, Fate, Keep, Stored},
     dmu::{Object, ObjectSet, Run},
     import::{OpenOptions, open},
 };
@@ -81,7 +81,9 @@ fn name(bp: &BlkPtr) -> (u64, u64, u64) {
 }
 
 impl Below for Tier {
-    fn evicted(&self, _block: Stored) {}
+    fn evicted(&self, block: Stored) -> Fate {
+        block.fate()
+    }
 
     fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
         let asked = self.asked.fetch_add(1, Relaxed);
@@ -158,7 +160,9 @@ struct Slow {
 }
 
 impl Below for Slow {
-    fn evicted(&self, _block: Stored) {}
+    fn evicted(&self, block: Stored) -> Fate {
+        block.fate()
+    }
 
     fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
         self.asked.fetch_add(1, Relaxed);
@@ -268,7 +272,9 @@ async fn datasets_are_cached_as_their_properties_say() {
 struct Asked(Mutex<BTreeMap<(u64, u64, u64), usize>>);
 
 impl Below for Asked {
-    fn evicted(&self, _block: Stored) {}
+    fn evicted(&self, block: Stored) -> Fate {
+        block.fate()
+    }
 
     fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
         if bp.level() == 0 {

@@ -120,6 +120,8 @@ struct State {
     /// Where the last reduction came from, and when something was shed.
     shed_since: Option<u64>,
     shed_times: u64,
+    /// How often clients were slowed down by a step.
+    squeezes: u64,
     /// What of it was said.
     episode: Episode,
 }
@@ -168,6 +170,7 @@ impl Governor {
                 known: BTreeMap::new(),
                 shed_since: None,
                 shed_times: 0,
+                squeezes: 0,
                 episode: Episode::default(),
             }),
         }))
@@ -248,6 +251,7 @@ impl Governor {
             }
             let before = state.verdict;
             let verdict = state.plan.look(&sight, elapsed);
+            state.squeezes += u64::from(verdict.squeeze > before.squeeze);
             let release = verdict.is_short && state.released.is_none_or(|at| at.elapsed() >= RELEASE);
             if release {
                 state.released = Some(now);

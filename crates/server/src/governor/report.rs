@@ -1,11 +1,20 @@
 //! What the control socket shows of memory: the limit, who holds what, what is shed and why.
 
 use ::memory::plan::Stage;
+use pool::cache::ArcStats;
 
 use super::{Governor, origin};
 use crate::{api::memory as api, ops::Host};
 
 impl Governor {
+    /// Adds what it decides to what the ARC counted.
+    pub fn tell(&self, stats: &mut ArcStats) {
+        let state = self.state.lock();
+        stats.arc_no_grow = u64::from(!state.verdict.may_grow);
+        stats.arc_need_free = state.verdict.lacks;
+        stats.memory_throttle_count = state.squeezes;
+    }
+
     /// As of now, what is read outside as of the last look.
     #[must_use]
     pub fn report(&self, host: &Host) -> api::Memory {
