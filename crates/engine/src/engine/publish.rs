@@ -163,6 +163,7 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
     let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
     let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
     view.io().set_caching(dataset.object(), caching);
+    view.io().set_prefetch(dataset.object(), keep("prefetch"));
     let is_plain = number("compression") & 0x7f == u64::from(codec::compress::Algorithm::Off.id());
     // Should the group be synced with another one after all, it is computed then.
     let checksum = match number("checksum") {
