@@ -339,14 +339,23 @@ pub async fn open(
     Ok(Opened { pool, notes })
 }
 
-/// Absolute paths of all devices of an open pool that are there.
+/// Absolute paths of all devices of an open pool. One that is away is expected where it was last: a pool is to be found
+/// by it, too, when it is back and others are not.
 #[must_use]
 pub fn devices(pool: &Pool) -> Vec<PathBuf> {
     let beside = pool.spares().iter().chain(pool.l2cache());
     let tree = pool.tree();
     let all = tree.leaves().into_iter().chain(beside);
-    let present = all.filter_map(|vdev| Some(vdev.leaf.as_ref()?.disk()?.info().path));
-    present.map(|path| std::path::absolute(&path).unwrap_or_else(|_| path.into())).collect()
+    let paths = all.filter_map(|vdev| match vdev.leaf.as_ref()?.disk() {
+        Some(disk) => Some(disk.info().path),
+        None => vdev.path.clone(),
+    });
+    paths.map(|path| std::path::absolute(&path).unwrap_or_else(|_| path.into())).collect()
+}
+
+/// Whether a log device is away, so that the pool opens only because it may (`zpool import -m`).
+pub(crate) fn lacks_log(pool: &Pool) -> bool {
+    pool.tree().tops.iter().any(|top| top.top.as_ref().is_some_and(|top| top.is_log) && !top.is_readable())
 }
 
 /// Pools that were found, and what could not be looked at.

@@ -24,7 +24,7 @@ use super::{
     host::{Cx, Held, Mode, PoolError, refused},
     pools::understand,
 };
-use crate::host::{Settings, chain};
+use crate::host::chain;
 
 /// How long a device that is back and that somebody holds is asked for, and how often.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -74,7 +74,7 @@ async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
         warnings.extend(noted.err().map(|failure| format!("done, but not in the history: {failure}")));
     }
     if cx.host.places().state().pools().is_ok_and(|known| known.iter().any(|pool| pool.guid == held.guid())) {
-        let kept = cx.host.remember(held, &Settings::default(), None);
+        let kept = cx.host.remember_devices(held);
         warnings.extend(kept.err().map(|error| chain(&error)));
     }
     warnings

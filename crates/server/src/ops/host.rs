@@ -625,6 +625,7 @@ impl Host {
     ) -> Result<(), StateError> {
         let pool = held.view();
         let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
+        let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
         let remembered = Remembered {
             name: pool.name().to_owned(),
             guid: pool.guid(),
@@ -633,7 +634,7 @@ impl Host {
             forced: held.engine().is_none()
                 && (settings.foreign == Foreign::Open || before.is_some_and(|pool| pool.forced)),
             txg: (rewound || matches!(settings.rewind, Rewind::To(_))).then_some(pool.uberblock().txg),
-            missing_log: settings.missing_log || before.is_some_and(|pool| pool.missing_log),
+            missing_log: may_lack_log && host::lacks_log(&pool),
             destroyed: held.engine().is_none()
                 && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
             read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
@@ -642,6 +643,14 @@ impl Host {
             return Ok(());
         }
         self.places.state().remember(remembered)
+    }
+
+    /// After a change of an open pool's devices: the cache file follows. How the pool was imported still holds, or the
+    /// next start would refuse what `-m` allowed.
+    pub(crate) fn remember_devices(&self, held: &Held) -> Result<(), StateError> {
+        let known = self.places.state().pools()?;
+        let before = known.iter().find(|known| known.guid == held.guid());
+        self.remember(held, &Settings::default(), before)
     }
 
     /// Ends the engine of a pool and lets go of it.

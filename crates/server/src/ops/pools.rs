@@ -332,7 +332,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
         .await?;
     taken.keep();
-    let kept = cx.host.remember(&held, &Settings::default(), None);
+    let kept = cx.host.remember_devices(&held);
     let warnings = kept.err().map(|error| chain(&error)).into_iter().collect();
     Ok(Answer { lines: caches, warnings, ..Answer::default() })
 }
@@ -377,7 +377,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<
             warnings.push(format!("{path}: its labels could not be cleared: {}", chain(&error)));
         }
     }
-    let kept = cx.host.remember(&held, &Settings::default(), None);
+    let kept = cx.host.remember_devices(&held);
     warnings.extend(kept.err().map(|error| chain(&error)));
     Ok(Answer { warnings, ..Answer::default() })
 }
