@@ -257,7 +257,7 @@ pub(crate) struct Serve {
     /// Print what is served as JSON, one object a line
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
-    /// Pools by name or guid; all that are found if none is named
+    /// Pools by name or guid; if none is named, those that are imported, or all where -d says
     pub(crate) pools: Vec<String>,
 }
 

@@ -16,13 +16,11 @@ use std::{
 };
 
 use ::memory::{limit::LimitError, machine::Machine};
+use pool::import::Candidate;
 use tokio::sync::watch;
 
 use crate::{
-    alerts::{
-        Alerts, Files,
-        source::{Missing, Pools},
-    },
+    alerts::{Alerts, Files, source::Pools},
     api::Served,
     certificates::NbdTls,
     control::{ControlSocket, Shared},
@@ -31,11 +29,14 @@ use crate::{
     doors::{self, Doors, Inherited},
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
-    host::{HostError, Known, Places, Settings},
-    hotplug, lookout,
+    host::{EXPORTED, HostError, Known, Places, Settings},
+    hotplug,
+    late::{Late, Missing},
+    lookout,
     ops::{Host, Mode, Watching},
     serving::Serving,
     shares::Portals,
+    state::Remembered,
     unix_socket::SocketError,
     warmth::Warmth,
 };
@@ -236,7 +237,9 @@ pub async fn serve(
             return Err(error);
         }
     };
-    targets.set_awaited(awaited(&host, &missing));
+    let late = Arc::new(Late::new(Arc::downgrade(&host), missing));
+    let awaited = Arc::clone(&late);
+    targets.set_awaited(move |target| awaited.is_awaited(target));
     for held in host.all() {
         serving.follow(&held).await.into_iter().for_each(|warning| tell(Event::Warning(warning)));
     }
@@ -245,10 +248,11 @@ pub async fn serve(
     governor::settle(&governor, &host, &journal).await;
     let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
     alerts.start();
-    alerts.watch(Pools::new(Arc::downgrade(&host), missing), Arc::clone(&journal), disks);
+    alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
     let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
     let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
     let (stop, stopping) = watch::channel(false);
+    let opening = tokio::spawn(late.run(stopping.clone()));
     let mut tasks = tokio::task::JoinSet::new();
     let (listeners, socket_files) = doors.into_parts();
     for listener in listeners {
@@ -299,21 +303,11 @@ pub async fn serve(
     alerts.stop().await;
     // An operation that has begun is finished first.
     let turns = host.last_turns().await;
+    opening.abort();
     let closed = host.close().await;
     drop(turns);
     drop((socket, socket_files));
     closed.map_err(ServeError::Close)
-}
-
-/// What a target may wait for: a pool that is imported here and not open yet.
-fn awaited(host: &Arc<Host>, missing: &[Missing]) -> impl Fn(&str) -> bool + Send + Sync + use<> {
-    let host = Arc::downgrade(host);
-    let missing: Vec<(u64, String)> = missing.iter().map(|pool| (pool.guid, pool.name.clone())).collect();
-    move |target| {
-        let open = host.upgrade().map(|host| host.all()).unwrap_or_default();
-        let is_away = |guid: u64| open.iter().all(|held| held.guid() != guid);
-        missing.iter().any(|(guid, pool)| is_away(*guid) && iscsi::iqn::may_be_of_pool(target, pool))
-    }
 }
 
 /// SIGTERM and SIGINT.
@@ -336,8 +330,8 @@ impl StopSignal {
     }
 }
 
-/// Opens what was named, or everything there is. What was named must open; of everything, something must.
-/// Those of everything that are not open in the end are answered.
+/// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for
+/// because it is imported here. Those of everything that are not open in the end are answered.
 async fn open_pools(
     config: &Config,
     host: &Host,
@@ -345,13 +339,7 @@ async fn open_pools(
 ) -> Result<Vec<Missing>, ServeError> {
     let mut chosen = Vec::new();
     if config.pools.is_empty() {
-        let Known { pools, problems } = config.places.all().await.map_err(HostError::State)?;
-        let said: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
-        if pools.is_empty() {
-            return Err(ServeError::NoPools(said));
-        }
-        problems.into_iter().for_each(|problem| tell(Event::Warning(problem)));
-        chosen = pools;
+        chosen = everything(config, tell).await?;
     }
     for name in &config.pools {
         let found = config.places.find(name).await?;
@@ -359,44 +347,68 @@ async fn open_pools(
             chosen.push(found);
         }
     }
+    let imported = config.places.state().pools().unwrap_or_default();
     let (mut failures, mut missing) = (String::new(), Vec::new());
     for (candidate, remembered) in &chosen {
-        let opened = if host.all().iter().any(|held| held.name() == candidate.name) {
-            let guids =
-                chosen.iter().filter(|(c, _)| c.name == candidate.name).map(|(c, _)| c.guid).collect();
-            Err(crate::host::chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }))
-        } else {
-            Box::pin(host.open(candidate, remembered.as_ref(), &config.settings, None)).await
-        };
-        match opened {
-            Ok((held, notes)) => {
-                notes.into_iter().for_each(|note| tell(Event::Warning(note)));
-                host.keep(held);
-            }
+        match host.bring(candidate, remembered.as_ref()).await {
+            Ok((_, notes)) => notes.into_iter().for_each(|note| tell(Event::Warning(note))),
             Err(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
             Err(sentence) => {
                 failures.push_str(&format!("\n{sentence}"));
                 missing.push(Missing {
                     name: candidate.name.clone(),
                     guid: candidate.guid,
+                    is_imported: imported.iter().any(|known| known.guid == candidate.guid),
                     why: sentence.clone(),
                 });
                 tell(Event::Warning(sentence));
             }
         }
     }
-    if host.all().is_empty() {
-        return Err(ServeError::NoPools(failures));
-    }
-    if config.pools.is_empty() && config.places.named().is_empty() {
-        // Imported here, and on none of the devices they were on.
-        let remembered = config.places.state().pools().unwrap_or_default();
-        for pool in remembered.iter().filter(|pool| chosen.iter().all(|(found, _)| found.guid != pool.guid)) {
+    let is_all_that_is_imported = config.pools.is_empty() && config.places.named().is_empty();
+    if is_all_that_is_imported {
+        // On none of the devices they were on.
+        for pool in imported.iter().filter(|pool| chosen.iter().all(|(found, _)| found.guid != pool.guid)) {
             let why = format!("cannot open '{}': none of its devices is there", pool.name);
-            missing.push(Missing { name: pool.name.clone(), guid: pool.guid, why });
+            tell(Event::Warning(why.clone()));
+            missing.push(Missing { name: pool.name.clone(), guid: pool.guid, is_imported: true, why });
         }
     }
+    let is_waiting = is_all_that_is_imported && missing.iter().any(|pool| pool.is_imported);
+    if host.all().is_empty() && !is_waiting {
+        return Err(ServeError::NoPools(failures));
+    }
     Ok(missing)
+}
+
+/// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
+/// is not taken because it is there.
+async fn everything(
+    config: &Config,
+    tell: &mut impl FnMut(Event),
+) -> Result<Vec<(Candidate, Option<Remembered>)>, ServeError> {
+    let Known { mut pools, problems } = config.places.all().await.map_err(HostError::State)?;
+    let mut said = problems;
+    let is_told_where = !config.places.named().is_empty();
+    if !is_told_where {
+        let is_exported = |(candidate, remembered): &(Candidate, Option<Remembered>)| {
+            remembered.is_none() && candidate.state.id() == EXPORTED
+        };
+        said.extend(pools.extract_if(.., |pool| is_exported(pool)).map(|(candidate, _)| {
+            let name = &candidate.name;
+            format!(
+                "pool '{name}' is exported and was not opened; to have it here: 'zpool import {name}', or name it: \
+                 'millpond serve {name}'"
+            )
+        }));
+    }
+    if pools.is_empty()
+        && (is_told_where || config.places.state().pools().is_ok_and(|known| known.is_empty()))
+    {
+        return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
+    }
+    said.into_iter().for_each(|sentence| tell(Event::Warning(sentence)));
+    Ok(pools)
 }
 
 /// The control socket if none is named: root's in `/run`, a user's in the run-time directory, or beside the cache

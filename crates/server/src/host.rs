@@ -33,6 +33,8 @@ pub const COMMAND_CACHE: usize = 64 << 20;
 
 /// State of a pool in its labels: in use, or not exported when its host stopped.
 const ACTIVE: u64 = 0;
+/// Given away: nobody has it, and whoever wants it says so.
+pub(crate) const EXPORTED: u64 = 1;
 
 /// Where to look for pools.
 #[derive(Clone, Debug)]
@@ -211,14 +213,20 @@ impl Places {
     pub async fn imported(&self) -> Result<Vec<(Remembered, Candidate)>, StateError> {
         let mut all = Vec::new();
         for remembered in self.state.pools()? {
-            let found = import::scan(&Sources::paths(&remembered.devices)).await;
-            let candidate = found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid);
+            let candidate = self.where_it_was(&remembered).await;
             all.extend(candidate.map(|candidate| (remembered, candidate)));
         }
         Ok(all)
     }
 
-    /// All pools that a command without a pool's name is about, by name.
+    /// An imported pool, if something of it is still on the devices it was imported from.
+    pub(crate) async fn where_it_was(&self, remembered: &Remembered) -> Option<Candidate> {
+        let found = import::scan(&Sources::paths(&remembered.devices)).await;
+        found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid)
+    }
+
+    /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
+    /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours.
     ///
     /// # Errors
     /// The cache file cannot be read.
@@ -226,12 +234,12 @@ impl Places {
         if !self.named.is_empty() {
             return Ok(self.scan().await);
         }
+        if self.state.pools()?.is_empty() {
+            return Ok(self.scan().await);
+        }
         let mut known = Known::default();
         for (remembered, candidate) in self.imported().await? {
             known.pools.push((candidate, Some(remembered)));
-        }
-        if known.pools.is_empty() {
-            known = self.scan().await;
         }
         Ok(known)
     }
@@ -262,8 +270,7 @@ impl Places {
             if remembered.name != name && Some(remembered.guid) != guid {
                 continue;
             }
-            let found = import::scan(&Sources::paths(&remembered.devices)).await;
-            match found.pools.into_iter().find(|candidate| candidate.guid == remembered.guid) {
+            match self.where_it_was(&remembered).await {
                 Some(candidate) => return Ok((candidate, Some(remembered))),
                 None => hints.push(format!(
                     "'{name}' was imported from {}, where it is no more",

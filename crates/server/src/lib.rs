@@ -7,7 +7,7 @@
 //!   daemon: host (finds) ─▶ ops::Host (opens, holds) ─▶ serving ─▶ nbd exports, iscsi targets
 //!   shares: what the pools keep about who is offered what; initiators: who came
 //!   governor: how much memory all of it may have, and what gives way
-//!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go
+//!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; late: pools that do
 //!   state:  which pools were imported, and on which devices
 //! ```
 //!
@@ -39,6 +39,7 @@ mod hotplug;
 pub mod initiators;
 pub mod iostat;
 pub mod labelclear;
+mod late;
 pub mod logs;
 mod lookout;
 mod memory;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 use server::{
-    host::Known,
+    host::{Known, Places},
     hostid::hostid,
     ops::{Operation, PoolImport},
     pool::import::examine,
@@ -60,11 +60,10 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         return Ok(act.finish().await);
     }
     let places = context.places(&args.search.search);
-    let imported = places.imported().await?;
+    let here = here(&act, &places).await?;
     let mut known = places.scan().await;
     known.pools.retain(|(candidate, _)| {
-        imported.iter().all(|(remembered, _)| remembered.guid != candidate.guid)
-            && (candidate.state.id() == DESTROYED) == args.destroyed
+        !here.contains(&candidate.guid) && (candidate.state.id() == DESTROYED) == args.destroyed
     });
     known.problems.iter().for_each(|problem| eprintln!("{problem}"));
     if known.pools.is_empty() {
@@ -84,6 +83,15 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
     }
     list(&known, args.json).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Guids of the pools that need no import: those the daemon has open. One that it could not open is remembered as well, and
+/// is shown with what is in its way. Without a daemon every command opens what is remembered.
+async fn here(act: &Act, places: &Places) -> anyhow::Result<Vec<u64>> {
+    match act.daemon() {
+        Some(daemon) => Ok(daemon.pools().await?.iter().filter_map(|pool| pool.guid.parse().ok()).collect()),
+        None => Ok(places.imported().await?.iter().map(|(remembered, _)| remembered.guid).collect()),
+    }
 }
 
 async fn import_one(act: &mut Act, asked: PoolImport) {

@@ -25,6 +25,7 @@ mod proxmox;
 mod serving;
 mod serving_write;
 mod share;
+mod starts;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;

@@ -1,7 +1,12 @@
 //! The pools that are looked at, and what is known of them from memory; what needs a read of the devices (how full, how
 //! many blocks are lost) is asked for now and then, and not waited for.
 
-use std::{collections::BTreeMap, fmt, sync::Weak, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use engine::BoxFuture;
 use futures_util::future::join_all;
@@ -13,7 +18,10 @@ use pool::{
 use tokio::time::Instant;
 
 use super::survey::Facts;
-use crate::ops::{Held, Host};
+use crate::{
+    late::{Late, Missing},
+    ops::{Held, Host},
+};
 
 /// How often a pool is read for what is not in memory. A scan that has just ended is a reason to look before.
 const READ_EVERY: Duration = Duration::from_secs(60);
@@ -26,15 +34,6 @@ pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
     fn missing(&self) -> Vec<Missing> {
         Vec::new()
     }
-}
-
-/// A pool that should be open and is not.
-#[derive(Clone, Debug)]
-pub(crate) struct Missing {
-    pub(crate) name: String,
-    pub(crate) guid: u64,
-    /// Why.
-    pub(crate) why: String,
 }
 
 /// What was read of a pool.
@@ -50,13 +49,13 @@ struct Read {
 pub(crate) struct Pools {
     host: Weak<Host>,
     /// Those that could not be opened when the daemon started.
-    missing: Mutex<Vec<Missing>>,
+    late: Arc<Late>,
     read: Mutex<BTreeMap<u64, Read>>,
 }
 
 impl Pools {
-    pub(crate) fn new(host: Weak<Host>, missing: Vec<Missing>) -> Self {
-        Self { host, missing: Mutex::new(missing), read: Mutex::default() }
+    pub(crate) fn new(host: Weak<Host>, late: Arc<Late>) -> Self {
+        Self { host, late, read: Mutex::default() }
     }
 
     async fn facts_of(&self, held: &Held, fresh: bool) -> Facts {
@@ -103,7 +102,7 @@ impl Source for Pools {
                 join_all(all.iter().map(|held| self.facts_of(held, fresh.contains(&held.guid())))).await;
             // Devices that are there are looked at, so that they can be named when they are not.
             if let Some(watching) = host.watching() {
-                let disks = std::sync::Arc::clone(&watching.disks);
+                let disks = Arc::clone(&watching.disks);
                 let views: Vec<_> = all.iter().map(|held| held.view()).collect();
                 let looked =
                     tokio::task::spawn_blocking(move || views.iter().try_for_each(|view| disks.look(view)));
@@ -116,15 +115,6 @@ impl Source for Pools {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        let mut missing = self.missing.lock();
-        if let Some(host) = self.host.upgrade().filter(|_| !missing.is_empty()) {
-            // Opened meanwhile, or nobody wants it any more.
-            let wanted = host.places().state().pools().unwrap_or_default();
-            missing.retain(|pool| {
-                wanted.iter().any(|wanted| wanted.guid == pool.guid)
-                    && host.all().iter().all(|held| held.guid() != pool.guid)
-            });
-        }
-        missing.clone()
+        self.late.list().into_iter().filter(|pool| pool.is_imported).collect()
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     config::{Syslog, Target},
     sinks::SendError,
-    source::{Missing, Source},
+    source::Source,
     survey::{
         Facts,
         tests::{facts, group, leaf},
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     disks::Disks,
     events::{About, Journal, names},
+    late::Missing,
 };
 
 /// What became of each message, oldest first.
@@ -388,7 +389,8 @@ async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     let lab = Lab::new(&[sink("mail")]);
     let alerts = lab.start();
     let why = "cannot open 'lake': none of its devices is there".to_owned();
-    let gone = Arc::new(Mutex::new(vec![Missing { name: "lake".into(), guid: 9, why: why.clone() }]));
+    let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why: why.clone() };
+    let gone = Arc::new(Mutex::new(vec![lake]));
     alerts.watch(Gone(Arc::clone(&gone)), Arc::default(), Disks::remembered(lab.dir.path()));
     seconds(30).await;
     let title = format!("pool 'lake' could not be opened: {why}");

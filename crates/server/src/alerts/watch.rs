@@ -7,7 +7,7 @@ use pool::vdev::State;
 
 use super::{
     Alerts,
-    source::{Missing, Source},
+    source::Source,
     survey::{self, Catalog, Facts, Memory, Part},
     words,
 };
@@ -15,6 +15,7 @@ use crate::{
     api::alerts::{AlertDevice, Finding, Kind, Severity},
     disks::Disks,
     events::{Entry, Journal},
+    late::Missing,
 };
 
 /// How often all is looked at without an event: this bounds how late an alert is resolved.

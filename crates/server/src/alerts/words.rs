@@ -10,12 +10,10 @@ use pool::{
     vdev::{Aux, State},
 };
 
-use super::{
-    source::Missing,
-    survey::{Facts, Part},
-};
+use super::survey::{Facts, Part};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
+    late::Missing,
     view,
 };
 
@@ -306,11 +304,12 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
             "pool '{name}' could not be opened: {}",
             missing.why.lines().next().unwrap_or_default()
         ),
-        meaning: "It was imported here, and nothing of it is served.".to_owned(),
+        meaning: "It was imported here, and nothing of it is served. It is opened when its disks are there."
+            .to_owned(),
         action: vec![
-            "See what is in the way, bring missing disks back:".to_owned(),
+            "Bring missing disks back; see what is in the way:".to_owned(),
             "  zpool import".to_owned(),
-            "When they are there:".to_owned(),
+            "If they are there and it stays as it is, this says why, and what helps:".to_owned(),
             format!("  zpool import {name}"),
             "If it is not wanted here any more:".to_owned(),
             format!("  zpool export {name}"),

@@ -9,10 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -25,7 +22,7 @@ use engine::{
 };
 use parking_lot::Mutex;
 use pool::import::Device;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{disks::Disks, host::block_devices};
 
@@ -36,11 +33,16 @@ const ENTRIES_MAX: usize = 1000;
 
 /// How often devices came or went, as far as the system said.
 #[derive(Debug, Default)]
-pub(crate) struct Changes(AtomicU64);
+pub(crate) struct Changes(watch::Sender<u64>);
 
 impl Changes {
     pub(crate) fn one_more(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.0.send_modify(|count| *count += 1);
+    }
+
+    /// Hears of each from now on.
+    pub(crate) fn heard(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
     }
 }
 
@@ -82,7 +84,7 @@ impl DeviceOpener {
 
     /// Everywhere else it may be: where the user said, beside the pool's other files, block devices.
     fn elsewhere(&self, device: &DeviceName) -> Vec<PathBuf> {
-        let now = (self.changes.0.load(Relaxed), Instant::now());
+        let now = (*self.changes.0.borrow(), Instant::now());
         {
             let mut searched = self.searched.lock();
             let last = searched.get(&device.guid);

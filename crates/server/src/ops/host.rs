@@ -594,6 +594,23 @@ impl Host {
         }
     }
 
+    /// Opens a pool that was found as a daemon opens all of its own, and keeps it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), or another of its name is open.
+    pub(crate) async fn bring(
+        &self,
+        candidate: &Candidate,
+        remembered: Option<&Remembered>,
+    ) -> Result<(Arc<Held>, Vec<String>), String> {
+        if let Some(other) = self.find(&candidate.name) {
+            let guids = vec![other.guid(), candidate.guid];
+            return Err(chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }));
+        }
+        let (held, notes) = Box::pin(self.open(candidate, remembered, &self.settings, None)).await?;
+        Ok((self.keep(held), notes))
+    }
+
     /// How engines of this host run.
     pub(crate) fn options(&self) -> Options {
         // Of the memory, what a pool may have dirty is a tenth; a command hardly writes.

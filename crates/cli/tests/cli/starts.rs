@@ -1,0 +1,172 @@
+//! Which pools a start finds: those that are imported here, however they were imported, when their drives come, and no others.
+
+use std::{ffi::OsStr, fs, path::PathBuf, thread, time::Duration};
+
+use crate::support::{
+    Daemon, Lab, served_as, sha256, wait_until,
+    wire::{Iscsi, Nbd, Trouble, Wire},
+};
+
+const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0";
+
+/// A pool on files of this test, with a volume.
+fn pool(lab: &Lab, name: &str, layout: &str) -> Vec<PathBuf> {
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M {name} {}", layout.replace("HERE", &here))).ok();
+    lab.run(&format!("zfs create -s -V 8M {name}/v")).ok();
+    let paths = layout.split_whitespace().filter_map(|word| word.strip_prefix("HERE/"));
+    paths.map(|name| lab.cwd().join(name)).collect()
+}
+
+/// Moves a file away. Where it goes is no directory in which it would be looked for.
+fn pull(lab: &Lab, path: &PathBuf) -> PathBuf {
+    let away = lab.path(path.file_name().unwrap().to_str().unwrap());
+    fs::copy(path, &away).unwrap();
+    fs::remove_file(path).unwrap();
+    away
+}
+
+/// The entry of a pool in the cache file.
+fn remembered(lab: &Lab, pool: &str) -> serde_json::Value {
+    let text = fs::read_to_string(lab.path("state/pools.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let found = all["pools"].as_array().unwrap().iter().find(|known| known["name"] == pool);
+    found.unwrap_or_else(|| panic!("{pool} is not in {text}")).clone()
+}
+
+/// The next device command forgot `-m`, and the start after it refused the pool for the log that had been given up.
+#[test]
+fn a_pool_that_may_lack_its_log_may_so_until_the_log_is_back_or_gone_for_good() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b log HERE/log");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export tank").ok();
+    let away = pull(&lab, &paths[2]);
+    lab.run(&format!("zpool import -d {here} tank")).fails(1);
+    assert_eq!(lab.run(&format!("zpool import -d {here} -m tank")).code, Some(0));
+    lab.run(&format!("zpool offline tank {here}/a")).ok();
+    lab.run(&format!("zpool online tank {here}/a")).ok();
+    lab.run(&format!("zpool add --size 128M tank cache {here}/cache")).ok();
+    lab.run(&format!("zpool remove tank {here}/cache")).ok();
+    let known = remembered(&lab, "tank");
+    assert_eq!(known["missing_log"], true, "{known:#}");
+    let has = |path: &PathBuf| known["devices"].to_string().contains(path.to_str().unwrap());
+    assert!(has(&paths[2]), "the log is looked for where it was: {known:#}");
+    let daemon = lab.serve(SERVE);
+    assert!(daemon.stop().success());
+    // Back: from now on it is not to be missing again.
+    fs::copy(&away, &paths[2]).unwrap();
+    lab.run("zpool clear tank").ok();
+    let state = lab.run("zpool list -H -v -o name,health tank").ok();
+    assert!(!state.contains("UNAVAIL"), "{state}");
+    assert_eq!(remembered(&lab, "tank")["missing_log"], false);
+}
+
+/// How a login to the target of this volume ends.
+fn login(lab: &Lab, volume: &str) -> String {
+    // The portal's port, by any volume that is served.
+    let port = served_as(lab, "tank/v", "iscsi").split([':', '/']).nth(4).unwrap().parse().unwrap();
+    let target = format!("iqn.2026-11.io.millpond:{}", volume.replace('/', ":"));
+    match Iscsi::open(port, &target, 1) {
+        Ok(_) => "in".to_owned(),
+        Err(Trouble::Refused(why)) => why,
+        Err(Trouble::Gone(error)) => panic!("{target}: {error}"),
+    }
+}
+
+fn is_open(lab: &Lab, pool: &str) -> bool {
+    lab.run(&format!("zpool list -H -o health {pool}")).stdout == "ONLINE\n"
+        && lab.run("zpool list -H -o name").stdout.lines().any(|line| line == pool)
+}
+
+fn stop(mut daemon: Daemon) -> String {
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    daemon.stderr()
+}
+
+/// It was never tried again, and `zpool import` did not show it: only who knew that could bring it back.
+#[test]
+fn a_pool_whose_drives_come_after_the_daemon_is_served_when_they_are_there() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let lake = pool(&lab, "lake", "HERE/b HERE/c");
+    let here = lab.cwd().display().to_string();
+    let away = lake.iter().map(|path| pull(&lab, path)).collect::<Vec<_>>();
+    let daemon = lab.serve(SERVE);
+    assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
+    // The first drive alone makes no pool; what is in the way can be seen.
+    fs::copy(&away[0], &lake[0]).unwrap();
+    let listed = lab.run(&format!("zpool import -d {here}")).ok();
+    assert!(listed.contains("pool: lake") && !listed.contains("pool: tank"), "{listed}");
+    fs::copy(&away[1], &lake[1]).unwrap();
+    wait_until(|| is_open(&lab, "lake"));
+    assert_eq!(login(&lab, "lake/v"), "in");
+    let port = served_as(&lab, "lake/v", "nbd").split([':', '/']).nth(4).unwrap().parse().unwrap();
+    Nbd::open(port, "lake/v").unwrap().write(0, &[7; 4096], true).unwrap();
+    assert_eq!(lab.run(&format!("zpool import -d {here}")).fails(1), "no pools available to import\n");
+    let log = stop(daemon);
+    assert_eq!(log.matches("is open now").count(), 1, "{log}");
+    assert!(log.matches("server::late").count() <= 2, "a reason is said once: {log}");
+}
+
+/// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.
+#[test]
+fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exported_meanwhile() {
+    let lab = Lab::scratch();
+    let tank = pool(&lab, "tank", "HERE/a");
+    pool(&lab, "lake", "HERE/b");
+    lab.run("zpool export lake").ok();
+    let away = pull(&lab, &tank[0]);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    fs::copy(&away, &tank[0]).unwrap();
+    wait_until(|| is_open(&lab, "tank"));
+    assert_eq!(login(&lab, "tank/v"), "in");
+    stop(daemon);
+    fs::remove_file(&tank[0]).unwrap();
+    let daemon = lab.serve(SERVE);
+    lab.run("zpool export tank").ok();
+    fs::copy(&away, &tank[0]).unwrap();
+    thread::sleep(Duration::from_secs(12));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "", "nobody wants it here");
+    stop(daemon);
+}
+
+/// A daemon whose drives were late opened what others had exported, for writing.
+#[test]
+fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "lake", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export lake").ok();
+    let before = sha256(&paths[0]);
+    let serve = |words: &str| {
+        // In place of block devices.
+        let mut command = lab.command("millpond");
+        command.env("ZPOOL_IMPORT_PATH", lab.cwd()).args(SERVE.split(' ')).args(words.split_whitespace());
+        command
+    };
+    // One that starts would never end by itself.
+    let bounded = [OsStr::new("timeout"), OsStr::new("60")];
+    let output = lab.through(&bounded, SERVE).env("ZPOOL_IMPORT_PATH", lab.cwd()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in
+        ["no pools available to serve", "'lake' is exported", "'zpool import lake'", "'millpond serve lake'"]
+    {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    // The same where another is imported that is late.
+    let other = lab.path("other");
+    lab.run(&format!("zpool create --size 128M tank {}", other.display())).ok();
+    fs::remove_file(&other).unwrap();
+    let daemon = lab.serve_by(&mut serve(""));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    stop(daemon);
+    assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
+    stop(lab.serve_by(&mut serve("lake")));
+    lab.run("zpool export lake").ok();
+    stop(lab.serve(&format!("-d {here} {SERVE}")));
+    assert!(is_open(&lab, "lake"), "it is ours now");
+}

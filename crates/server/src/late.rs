@@ -1,0 +1,158 @@
+//! Pools that the daemon should have opened when it started, and could not.
+//!
+//! Their drives may be late: a shelf that spins up, a network that comes after the daemon. So they are tried again: on the
+//! devices they were imported from every few seconds, which costs next to nothing while those are away, and wherever a
+//! device may be when the system says that some came, and now and then. Meanwhile their targets are answered "service
+//! unavailable", and an alert tells of them. Both end when the pool is open, or is exported here.
+//!
+//! The list is made at the start and only gets shorter: what a command imports later is open, or is that command's.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use pool::import::Candidate;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use crate::{host::Places, ops::Host, state::Remembered};
+
+/// How often they are looked for where they were.
+const TRY_EVERY: Duration = Duration::from_secs(5);
+/// How often all devices are searched for them, without a word from the system.
+const SEARCH_EVERY: Duration = Duration::from_secs(30);
+
+/// A pool that should be open and is not.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    /// It is imported here, and wanted until it is exported; else it was only where `-d` says.
+    pub(crate) is_imported: bool,
+    /// Why.
+    pub(crate) why: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Late {
+    host: Weak<Host>,
+    pools: Mutex<Vec<Missing>>,
+}
+
+impl Late {
+    pub(crate) fn new(host: Weak<Host>, pools: Vec<Missing>) -> Self {
+        Self { host, pools: Mutex::new(pools) }
+    }
+
+    /// Those that are still to come: not opened meanwhile, and wanted.
+    pub(crate) fn list(&self) -> Vec<Missing> {
+        let mut pools = self.pools.lock();
+        if let Some(host) = self.host.upgrade().filter(|_| !pools.is_empty()) {
+            // A cache file that cannot be read at the moment says nothing.
+            let wanted = host.places().state().pools();
+            let is_wanted = |pool: &Missing| match &wanted {
+                Ok(wanted) if pool.is_imported => wanted.iter().any(|wanted| wanted.guid == pool.guid),
+                _ => true,
+            };
+            pools.retain(|pool| is_wanted(pool) && host.find(&pool.guid.to_string()).is_none());
+        }
+        pools.clone()
+    }
+
+    /// What a target may wait for.
+    pub(crate) fn is_awaited(&self, target: &str) -> bool {
+        let Some(host) = self.host.upgrade() else { return false };
+        let pools = self.pools.lock();
+        let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
+        away.any(|pool| iscsi::iqn::may_be_of_pool(target, &pool.name))
+    }
+
+    /// Tries until all are open, or the daemon is told to stop. An attempt that has begun is finished.
+    pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let changes = self.host.upgrade().and_then(|host| Some(host.watching()?.changes.heard()));
+        let Some(mut changes) = changes else { return };
+        let mut searched: Option<Instant> = None;
+        let mut can_change = true;
+        while !self.list().is_empty() {
+            let mut everywhere = searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
+            tokio::select! {
+                // An error means that the sender is gone, which is a stop, too.
+                _stopped = stop.wait_for(|stop| *stop) => return,
+                changed = changes.changed(), if can_change => {
+                    can_change = changed.is_ok();
+                    everywhere = true;
+                }
+                () = sleep(TRY_EVERY) => {}
+            }
+            if everywhere {
+                searched = Some(Instant::now());
+            }
+            for pool in self.list() {
+                let Some(host) = self.host.upgrade() else { return };
+                self.attempt(&host, &pool, everywhere, &stop).await;
+            }
+        }
+    }
+
+    async fn attempt(&self, host: &Host, pool: &Missing, everywhere: bool, stop: &watch::Receiver<bool>) {
+        // How it was imported holds: what is to be read only is not written to because nobody can tell at the moment.
+        let Ok(known) = host.places().state().pools() else { return };
+        let remembered = known.iter().find(|known| known.guid == pool.guid);
+        if pool.is_imported && remembered.is_none() {
+            return;
+        }
+        let Some(candidate) = find(host.places(), pool.guid, remembered, everywhere).await else { return };
+        // As operations do: those that bring pools come one after the other, and nobody exports it meanwhile.
+        let _turns = (host.turn("").await, host.turn(&pool.name).await);
+        if *stop.borrow() || self.list().iter().all(|late| late.guid != pool.guid) {
+            return;
+        }
+        match host.bring(&candidate, remembered).await {
+            Ok((held, notes)) => {
+                let mut notes = notes;
+                if let Some(serving) = &host.serving {
+                    notes.extend(serving.follow(&held).await);
+                }
+                notes.iter().for_each(|note| tracing::warn!(pool = pool.name, "{note}"));
+                tracing::warn!(
+                    pool = pool.name,
+                    "the pool that could not be opened at the start is open now"
+                );
+            }
+            Err(why) => self.still(pool, why),
+        }
+    }
+
+    /// Said once for each reason: it may stay the same for weeks.
+    fn still(&self, pool: &Missing, why: String) {
+        if let Some(late) =
+            self.pools.lock().iter_mut().find(|late| late.guid == pool.guid && late.why != why)
+        {
+            tracing::warn!(pool = pool.name, "tried again: {why}");
+            late.why = why;
+        }
+    }
+}
+
+/// A pool on the devices it was imported from; `everywhere`, with those of its devices that are elsewhere now.
+async fn find(
+    places: &Places,
+    guid: u64,
+    remembered: Option<&Remembered>,
+    everywhere: bool,
+) -> Option<Candidate> {
+    let mut found = Vec::new();
+    if let Some(remembered) = remembered {
+        found.extend(places.where_it_was(remembered).await);
+    }
+    if everywhere {
+        let pools = places.scan().await.pools.into_iter().map(|(candidate, _)| candidate);
+        found.extend(pools.filter(|candidate| candidate.guid == guid));
+    }
+    found.into_iter().max_by_key(|candidate| candidate.devices.len())
+}
