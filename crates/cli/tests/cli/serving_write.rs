@@ -292,6 +292,11 @@ fn what_is_served_follows_what_the_pool_has() {
     assert_eq!(lab.run("zfs rollback tank/x@s").fails(1), "cannot rollback 'tank/x': dataset is busy\n");
     assert_eq!(lab.run("zfs rename tank/x tank/y").fails(1), "cannot rename 'tank/x': dataset is busy\n");
     assert_eq!(lab.run("zpool export tank").fails(1), "cannot export 'tank': pool is busy\n");
+    let history = lab.run("zpool history tank").ok();
+    assert!(!history.contains("zpool export"), "what was refused is no history: {history}");
+    let given_up = lab.run("zpool export -F tank").fails(1);
+    assert!(given_up.starts_with("cannot give up 'tank': it is not suspended\n"), "{given_up}");
+    assert!(given_up.contains("'zpool export tank'") && given_up.contains("'-f'"), "{given_up}");
     assert_eq!(lab.run("zpool destroy tank").fails(1), "cannot destroy 'tank': pool is busy\n");
     client.kill().unwrap();
     client.wait().unwrap();

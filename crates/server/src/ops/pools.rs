@@ -407,6 +407,7 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
         let give_up = format!("to give up what could not be written: 'zpool export -F {name}'");
         return Err(Failure::new(format!("{what}: {}\n{give_up}", suspended(name, &why))));
     }
+    spare_clients(cx, &held, force, &what)?;
     if held.engine().is_some() && cx.record.is_some() {
         // The last thing its history tells.
         cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
@@ -414,23 +415,25 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
     leave(cx, &held, force, &what, Ending::Export).await
 }
 
-/// `zpool export -F`: for a pool that cannot be written to any more, and will not be.
+/// `zpool export -F`: for a pool that cannot be written to any more, and will not be. One that can be loses what is not on
+/// its devices yet, and its clients, for nothing.
 pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
     let Some(held) = cx.host.find(name) else {
         // A command without a daemon has nothing that waits.
         return Box::pin(export(cx, name, true)).await;
+    };
+    let Some(why) = held.suspended() else {
+        return Err(Failure::new(format!(
+            "cannot give up '{name}': it is not suspended\nuse 'zpool export {name}', with '-f' even if clients are connected"
+        )));
     };
     if let Some(serving) = &cx.host.serving {
         serving.withdraw_pool(held.name()).await;
     }
     let mut warnings = Vec::new();
     if let Some(engine) = held.engine() {
-        let why = held.suspended();
         engine.abandon().await;
-        warnings.push(match why {
-            Some(why) => format!("'{name}' was suspended ({why}): what was not flushed is lost"),
-            None => format!("'{name}' was dropped as it was: what was not flushed is lost"),
-        });
+        warnings.push(format!("'{name}' was suspended ({why}): what was not flushed is lost"));
     }
     cx.host.release(held.guid());
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
@@ -438,12 +441,16 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     Ok(Answer { warnings, ..Answer::default() })
 }
 
+/// A pool with clients stays, unless that is overridden.
+fn spare_clients(cx: &Cx<'_>, held: &Held, force: bool, what: &str) -> Result<(), Failure> {
+    let is_busy = cx.host.serving.as_ref().is_some_and(|serving| serving.clients_of_pool(held.name()) > 0);
+    if is_busy && !force { Err(Failure::because(what, "pool is busy")) } else { Ok(()) }
+}
+
 /// Ends a pool's life here.
 async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending) -> Result<Answer, Failure> {
+    spare_clients(cx, held, force, what)?;
     if let Some(serving) = &cx.host.serving {
-        if serving.clients_of_pool(held.name()) > 0 && !force {
-            return Err(Failure::because(what, "pool is busy"));
-        }
         serving.withdraw_pool(held.name()).await;
     }
     let ended = cx.host.end(held, ending).await;
