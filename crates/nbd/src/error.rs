@@ -42,6 +42,14 @@ impl NbdError {
     pub(crate) const fn new(errno: Errno, message: &'static str) -> Self {
         Self { errno, message: Cow::Borrowed(message), offset: None }
     }
+
+    /// Of a write, of data or of zeroes: beyond the end of a volume that was made smaller there is no room for it. Anything
+    /// else there is invalid (NBD `doc/proto.md`, "Error values").
+    pub(crate) fn of_write(error: VolumeError) -> Self {
+        let is_beyond_end = matches!(error, VolumeError::OutOfRange { .. });
+        let error = Self::from(error);
+        if is_beyond_end { Self { errno: Errno::NoSpace, ..error } } else { error }
+    }
 }
 
 impl From<VolumeError> for NbdError {

@@ -580,6 +580,7 @@ impl Future for Running<'_> {
 enum Operation<'v> {
     Read(VolumeFuture<'v, Segments>),
     Extents(VolumeFuture<'v, Vec<Extent>>),
+    Write(VolumeFuture<'v, ()>),
     Unit(VolumeFuture<'v, ()>),
 }
 
@@ -588,6 +589,9 @@ impl Operation<'_> {
         match self {
             Operation::Read(f) => f.as_mut().poll(cx).map_ok(Outcome::Data),
             Operation::Extents(f) => f.as_mut().poll(cx).map_ok(Outcome::Extents),
+            Operation::Write(f) => {
+                return f.as_mut().poll(cx).map_ok(|()| Outcome::Done).map_err(NbdError::of_write);
+            }
             Operation::Unit(f) => f.as_mut().poll(cx).map_ok(|()| Outcome::Done),
         }
         .map_err(NbdError::from)
@@ -600,9 +604,9 @@ fn begin(volume: &dyn BlockVolume, op: Op) -> Operation<'_> {
         Op::BlockStatus { offset, len, max_extents } => {
             Operation::Extents(volume.extents(offset, len, max_extents))
         }
-        Op::Write { offset, data, durability } => Operation::Unit(volume.write(offset, data, durability)),
+        Op::Write { offset, data, durability } => Operation::Write(volume.write(offset, data, durability)),
         Op::WriteZeroes { offset, len, allocate, durability } => {
-            Operation::Unit(volume.write_zeroes(offset, len, allocate, durability))
+            Operation::Write(volume.write_zeroes(offset, len, allocate, durability))
         }
         Op::Trim { offset, len, durability } => Operation::Unit(volume.unmap(offset, len, durability)),
         Op::Flush => Operation::Unit(volume.flush()),

@@ -18,6 +18,8 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const DISC: u16 = 2;
 const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const WRITE_ZEROES: u16 = 6;
 
 /// Reads at offset 0 wait for a permit; others are in memory.
 pub(crate) struct Gated {
@@ -71,6 +73,24 @@ async fn what_one_connection_was_answered_the_other_sees_and_flushes() {
     two.send(FLUSH, 3, 0, 0, &[]).await;
     assert_eq!(two.reply(0).await, (0, 3, vec![]));
     assert_eq!(volume.flushes(), 1);
+    served.stop().await;
+}
+
+/// Its size was told when the export was chosen, so such requests reach the volume.
+#[tokio::test]
+async fn beyond_the_end_of_a_volume_that_shrank_there_is_no_room_and_nothing_to_read() {
+    let volume = Arc::new(MemVolume::new("v", 1 << 20, 4096));
+    let served = Served::of("v", volume.clone()).await;
+    let mut raw = Raw::go(&served, "v").await;
+    volume.resize(512 << 10);
+    for (command, payload, errno) in
+        [(WRITE, &[7; 512][..], 28), (WRITE_ZEROES, &[], 28), (READ, &[], 22), (TRIM, &[], 22)]
+    {
+        raw.send(command, 1, 600 << 10, 512, payload).await;
+        assert_eq!(raw.reply(512).await, (errno, 1, vec![]), "command {command}");
+    }
+    raw.send(WRITE, 2, 0, 512, &[7; 512]).await;
+    assert_eq!(raw.reply(0).await, (0, 2, vec![]), "the rest is served");
     served.stop().await;
 }
 
