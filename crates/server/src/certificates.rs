@@ -1,6 +1,6 @@
 //! TLS of NBD, from the files that `qemu-nbd` and `nbdkit` use, so that they serve all of them: a directory of PEM files
-//! (`server-cert.pem`, `server-key.pem`, and `ca-cert.pem` if clients have to show a certificate), or a file of keys
-//! agreed on beforehand (`keys.psk`).
+//! (`server-cert.pem`, `server-key.pem`, and `ca-cert.pem` if clients have to show a certificate, with `ca-crl.pem` if
+//! some of those were taken back), or a file of keys agreed on beforehand (`keys.psk`).
 
 use std::{
     io,
@@ -26,7 +26,7 @@ pub enum NbdProof {
     Certificates {
         /// Where they are.
         directory: PathBuf,
-        /// Clients need a certificate of the authority in `ca-cert.pem`.
+        /// Clients need a certificate of the authority in `ca-cert.pem` that is not in `ca-crl.pem`, if that is there.
         verifies_clients: bool,
     },
     /// By the keys in this file, a line for each user.
@@ -43,8 +43,15 @@ impl NbdTls {
             NbdProof::Certificates { directory, verifies_clients } => {
                 let read = |name: &str| read(&directory.join(name));
                 let (chain, key) = (read("server-cert.pem")?, read("server-key.pem")?);
-                let authority = verifies_clients.then(|| read("ca-cert.pem")).transpose()?;
-                (directory, nbd::Tls::new(&chain, &key, authority.as_deref(), self.is_required))
+                let (mut certificates, mut revoked) = (None, None);
+                if *verifies_clients {
+                    certificates = Some(read("ca-cert.pem")?);
+                    revoked = if_there(read("ca-crl.pem"))?;
+                }
+                let authority = certificates
+                    .as_deref()
+                    .map(|certificates| nbd::Authority { certificates, revoked: revoked.as_deref() });
+                (directory, nbd::Tls::new(&chain, &key, authority, self.is_required))
             }
             NbdProof::Keys(path) => {
                 let lines = read(path)?;
@@ -68,11 +75,42 @@ fn read(path: &Path) -> Result<Vec<u8>, ServeError> {
     bytes.map_err(|source| ServeError::Certificate { path: path.to_path_buf(), source })
 }
 
+/// Nothing is wrong where there is no such file. One that cannot be read would let in whom it keeps out.
+fn if_there(read: Result<Vec<u8>, ServeError>) -> Result<Option<Vec<u8>>, ServeError> {
+    match read {
+        Err(ServeError::Certificate { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Whoever reads a key has it.
 fn warn_of_readers(path: &Path) {
     let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o004 != 0 {
         let path = path.display();
         tracing::warn!("everybody on this machine can read the keys in '{path}': chmod o-r '{path}'");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_revoked_certificates_that_cannot_be_read_is_no_reason_to_do_without() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["server-cert.pem", "server-key.pem", "ca-cert.pem"] {
+            std::fs::write(dir.path().join(name), "nonsense").unwrap();
+        }
+        let load = |verifies_clients| {
+            let proof = NbdProof::Certificates { directory: dir.path().to_owned(), verifies_clients };
+            NbdTls { proof, is_required: true }.load().unwrap_err()
+        };
+        // Without it, it is the certificates that are of no use.
+        assert!(matches!(load(true), ServeError::Tls { .. }));
+        std::fs::create_dir(dir.path().join("ca-crl.pem")).unwrap();
+        let refused = load(true);
+        assert!(refused.to_string().contains("ca-crl.pem"), "{refused}");
+        assert!(matches!(load(false), ServeError::Tls { .. }), "nobody is asked for a certificate");
     }
 }

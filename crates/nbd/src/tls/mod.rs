@@ -9,6 +9,7 @@ mod keys;
 
 use std::fmt;
 
+pub use certificates::Authority;
 use keys::Keys;
 use tokio_rustls::TlsAcceptor;
 

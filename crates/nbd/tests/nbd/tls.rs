@@ -5,7 +5,7 @@ use std::{path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability, MemVolume, Segment, Segments};
 use nbd::ServeLimits;
-use openssl::ssl::{Ssl, SslContext, SslMethod, SslVersion};
+use openssl::ssl::{Ssl, SslContext, SslFiletype, SslMethod, SslVersion};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -24,7 +24,7 @@ distinguished_name = dn
 [dn]
 [authority]
 basicConstraints = critical,CA:TRUE
-keyUsage = keyCertSign
+keyUsage = keyCertSign,cRLSign
 [member]
 basicConstraints = critical,CA:FALSE
 subjectAltName = DNS:localhost,IP:127.0.0.1
@@ -32,16 +32,21 @@ subjectAltName = DNS:localhost,IP:127.0.0.1
 
 /// An authority, and a server and a client it vouches for, in the files that libnbd, QEMU and we look for.
 async fn certificates(dir: &Path) -> Option<()> {
+    std::fs::write(dir.join("config"), CONFIG).unwrap();
+    certify(dir, &["ca", "server", "client"]).await
+}
+
+/// Certificates of the authority for these, or of itself.
+async fn certify(dir: &Path, names: &[&str]) -> Option<()> {
     let at = |name: &str| dir.join(name).display().to_string();
-    std::fs::write(at("config"), CONFIG).unwrap();
-    for who in ["ca", "server", "client"] {
+    for who in names {
         let (key, certificate) = (at(&format!("{who}-key.pem")), at(&format!("{who}-cert.pem")));
         let (subject, config) = (format!("/CN={who}"), at("config"));
         let (authority, authority_key) = (at("ca-cert.pem"), at("ca-key.pem"));
         let mut args = vec!["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
         args.extend(["-nodes", "-days", "2", "-subj", &subject, "-config", &config]);
         args.extend(["-keyout", &key, "-out", &certificate, "-extensions"]);
-        if who == "ca" {
+        if *who == "ca" {
             args.push("authority");
         } else {
             args.extend(["member", "-CA", &authority, "-CAkey", &authority_key]);
@@ -51,11 +56,34 @@ async fn certificates(dir: &Path) -> Option<()> {
     Some(())
 }
 
+/// The authority takes this one's certificate back; it says so in `ca-crl.pem`.
+async fn revoke(dir: &Path, who: &str) -> Option<()> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let register = format!(
+        "[ca]\ndefault_ca = all\n[all]\ndatabase = {}\ncrlnumber = {}\ndefault_md = sha256\ndefault_crl_days = 2\n",
+        at("register"),
+        at("number")
+    );
+    for (name, text) in [("register.config", &*register), ("register", ""), ("number", "01\n")] {
+        std::fs::write(at(name), text).unwrap();
+    }
+    let (config, authority, key) = (at("register.config"), at("ca-cert.pem"), at("ca-key.pem"));
+    let common = ["ca", "-config", &config, "-cert", &authority, "-keyfile", &key];
+    let (certificate, list) = (at(&format!("{who}-cert.pem")), at("ca-crl.pem"));
+    run("openssl", &[&common[..], &["-revoke", &certificate]].concat()).await?;
+    run("openssl", &[&common[..], &["-gencrl", "-out", &list]].concat()).await?;
+    Some(())
+}
+
 fn tls(dir: &Path, verifies_clients: bool, is_required: bool) -> nbd::Tls {
     let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
-    let authority = verifies_clients.then(|| read("ca-cert.pem"));
+    let certificates = verifies_clients.then(|| read("ca-cert.pem"));
+    let revoked = std::fs::read(dir.join("ca-crl.pem")).ok();
+    let authority = certificates
+        .as_deref()
+        .map(|certificates| nbd::Authority { certificates, revoked: revoked.as_deref() });
     let (chain, key) = (read("server-cert.pem"), read("server-key.pem"));
-    nbd::Tls::new(&chain, &key, authority.as_deref(), is_required).unwrap()
+    nbd::Tls::new(&chain, &key, authority, is_required).unwrap()
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -112,6 +140,47 @@ async fn stock_clients_with_certificates_move_data_and_others_are_kept_out() {
     let refused = tool("nbdinfo", &["--size", &url]).await.unwrap();
     assert!(!refused.status.success(), "no certificate, no service");
     served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_certificate_was_taken_back_is_kept_out_and_others_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    if certificates(dir.path()).await.is_none() {
+        return;
+    }
+    certify(dir.path(), &["thief"]).await.unwrap();
+    for is_revoked in [false, true] {
+        if is_revoked {
+            revoke(dir.path(), "thief").await.unwrap();
+        }
+        let served = Served::tls(tls(dir.path(), true, true)).await;
+        for (who, is_let_in) in [("client", true), ("thief", !is_revoked)] {
+            let mut stream = holder(at_the_door(served.port).await, dir.path(), who);
+            assert_eq!(is_answered(&mut stream).await, is_let_in, "{who}, revoked: {is_revoked}");
+        }
+        served.stop().await;
+    }
+}
+
+/// A client with a certificate, before it says anything.
+fn holder(stream: TcpStream, dir: &Path, who: &str) -> SslStream<TcpStream> {
+    let mut client = SslContext::builder(SslMethod::tls_client()).unwrap();
+    client.set_certificate_chain_file(dir.join(format!("{who}-cert.pem"))).unwrap();
+    client.set_private_key_file(dir.join(format!("{who}-key.pem")), SslFiletype::PEM).unwrap();
+    SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap()
+}
+
+/// Whether the server lets a client in. With TLS 1.3 the client is done before the server is: what tells is an answer.
+async fn is_answered(stream: &mut SslStream<TcpStream>) -> bool {
+    let mut answer = [0; 20];
+    let said = async {
+        Pin::new(&mut *stream).connect().await.map_err(std::io::Error::other)?;
+        stream.write_all(&option(opt::ABORT, &[])).await?;
+        stream.read_exact(&mut answer).await
+    };
+    let is_let_in = timeout(Duration::from_secs(10), said).await.expect("answered").is_ok();
+    assert_eq!(answer[8..16] == [0, 0, 0, 2, 0, 0, 0, 1], is_let_in, "{answer:?}");
+    is_let_in
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,18 +284,7 @@ async fn keys_serve_both_versions_of_tls_and_no_cipher_without_fresh_keys() {
         (SslVersion::TLS1_2, "PSK-AES256-GCM-SHA384", false),
     ] {
         let mut stream = bob(at_the_door(served.port).await, version, ciphers);
-        let connected =
-            timeout(Duration::from_secs(10), Pin::new(&mut stream).connect()).await.expect("answered");
-        // With 1.3 the client is done before the server is: what tells is an answer.
-        let mut answer = [0; 20];
-        let said = async {
-            connected.map_err(std::io::Error::other)?;
-            stream.write_all(&option(opt::ABORT, &[])).await?;
-            stream.read_exact(&mut answer).await
-        };
-        let said = timeout(Duration::from_secs(10), said).await.expect("answered");
-        assert_eq!(said.is_ok(), is_let_in, "{version:?} {ciphers}: {said:?}");
-        assert_eq!(answer[8..16] == [0, 0, 0, 2, 0, 0, 0, 1], is_let_in, "{answer:?}");
+        assert_eq!(is_answered(&mut stream).await, is_let_in, "{version:?} {ciphers}");
     }
     served.stop().await;
 }
