@@ -186,8 +186,13 @@ impl Alerts {
             Ok(now) if now == *before => return,
             Ok(now) => {
                 let (dir, content) = (self.files.dir.clone(), now.clone());
-                *before = now;
-                tokio::task::spawn_blocking(move || state::replace_json(&dir, STATE_FILE, &content)).await
+                let written =
+                    tokio::task::spawn_blocking(move || state::replace_json(&dir, STATE_FILE, &content))
+                        .await;
+                if matches!(written, Ok(Ok(()))) {
+                    *before = now;
+                }
+                written
             }
             Err(error) => Ok(Err(error.into())),
         };

@@ -401,6 +401,75 @@ async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     alerts.stop().await;
 }
 
+/// Pools that are open, and those that should be.
+#[derive(Debug)]
+struct Both(Arc<Mutex<Vec<Facts>>>, Arc<Mutex<Vec<Missing>>>);
+
+impl Source for Both {
+    fn facts<'a>(&'a self, _fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
+        let facts = self.0.lock().clone();
+        Box::pin(async move { Some(facts) })
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        self.1.lock().clone()
+    }
+}
+
+/// The daemon starts again with a broken disk in a pool that does not open any more: then it was told that the disk is well.
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_a_pool_is_not_over_because_it_cannot_be_opened() {
+    let lab = Lab::new(&[sink("mail")]);
+    let mut broken = leaf("sdc", 3);
+    broken.state = State::Faulted;
+    let mut tank = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), broken])]);
+    (tank.root.state, tank.root.children[0].state) = (State::Degraded, State::Degraded);
+    let alerts = lab.start();
+    let open = Arc::new(Mutex::new(vec![tank]));
+    alerts.watch(Pools(Arc::clone(&open)), Arc::default(), Disks::remembered(lab.dir.path()));
+    seconds(60).await;
+    let before = lab.got("mail").concat();
+    assert_eq!(before.len(), 2, "disk and pool: {before:?}");
+    alerts.stop().await;
+
+    let why = "cannot open 'tank': too few devices".to_owned();
+    let missing = Missing { name: "tank".into(), guid: 7, is_imported: true, why };
+    let missing = Arc::new(Mutex::new(vec![missing]));
+    let alerts = lab.start();
+    let none = Arc::new(Mutex::new(Vec::new()));
+    let source = Both(Arc::clone(&none), Arc::clone(&missing));
+    alerts.watch(source, Arc::default(), Disks::remembered(lab.dir.path()));
+    seconds(600).await;
+    let told = lab.got("mail").concat().split_off(before.len());
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].0 == Occasion::Worse && told[0].1.contains("could not be opened"), "{told:?}");
+
+    // It is open, and the disk was replaced meanwhile: now that is known.
+    *none.lock() = vec![facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), leaf("sdd", 4)])])];
+    missing.lock().clear();
+    seconds(90).await;
+    let told = lab.got("mail").concat().split_off(before.len() + 1);
+    assert_eq!(told.iter().map(|(occasion, _)| *occasion).collect::<Vec<_>>(), [Occasion::Resolved; 2]);
+    alerts.stop().await;
+}
+
+/// It was taken for written, and a restart forgot what was open.
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_written_down_is_written_when_it_can_be() {
+    let lab = Lab::new(&[]);
+    let alerts = lab.start();
+    let in_the_way = lab.dir.path().join(format!("{STATE_FILE}.new"));
+    std::fs::create_dir(&in_the_way).unwrap();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(5).await;
+    assert!(!lab.dir.path().join(STATE_FILE).exists());
+    std::fs::remove_dir(&in_the_way).unwrap();
+    alerts.stop().await;
+    let alerts = lab.start();
+    assert_eq!(alerts.status().open.len(), 1);
+    alerts.stop().await;
+}
+
 /// `docs/alerts.md` has a section for each kind, so that nobody who gets an alert looks for it in vain.
 #[test]
 fn every_kind_of_alert_is_in_the_manual() {

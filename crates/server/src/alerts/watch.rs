@@ -1,6 +1,10 @@
 //! The task that looks: whenever something happened, and every few seconds in any case.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use engine::events::{Event, ScanKind, ScanStep};
 use pool::vdev::State;
@@ -52,8 +56,10 @@ impl Alerts {
                 entries.iter().for_each(|entry| remember(&mut memory, entry, (alerts.clock)()));
                 ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));
                 let fresh: Vec<u64> = ended.iter().map(|(guid, _)| *guid).collect();
+                // Before the others: one that is opened meanwhile is counted among both, and not among neither.
+                let missing = source.missing();
                 let Some(facts) = source.facts(&fresh).await else { return };
-                alerts.look(&facts, &source.missing(), &memory, &disks);
+                alerts.look(&facts, &missing, &memory, &disks);
                 for (guid, end) in ended.drain(..) {
                     if let Some(facts) = facts.iter().find(|facts| facts.guid == guid) {
                         alerts.scan_ended(facts, &end);
@@ -80,6 +86,10 @@ impl Alerts {
         let now = (self.clock)();
         let mut findings = self.failing();
         findings.extend(missing.iter().map(words::missing));
+        // Nobody can see how a pool is that is not open: what was wrong with it still is.
+        let guids: BTreeSet<String> = missing.iter().map(|pool| pool.guid.to_string()).collect();
+        let known = self.ledger.lock().book.open().into_iter().map(|alert| alert.finding);
+        findings.extend(known.filter(|finding| guids.contains(&finding.pool_guid)));
         for facts in all {
             findings
                 .extend(survey::findings(facts, memory, &names, now, &|kind| self.level(facts.guid, kind)));
