@@ -148,6 +148,8 @@ pub struct Access {
     pub networks: Vec<Network>,
     /// Credentials, one of which an initiator must prove. Empty: none is asked for.
     pub auth: Vec<Auth>,
+    /// Further rules about names and networks: whoever satisfies one of them is admitted, too. Their credentials do not count.
+    pub or: Vec<Self>,
 }
 
 impl Access {
@@ -158,7 +160,8 @@ impl Access {
             None => initiator == pattern,
         });
         let from = self.networks.iter().any(|network| network.contains(peer));
-        (named || self.initiators.is_empty()) && (from || self.networks.is_empty())
+        let is_admitted = (named || self.initiators.is_empty()) && (from || self.networks.is_empty());
+        is_admitted || self.or.iter().any(|rule| rule.admits(initiator, peer))
     }
 
     /// Whether what an initiator has proven elsewhere is enough here.
@@ -205,7 +208,7 @@ mod tests {
         let access = Access {
             initiators: vec!["iqn.a:one".into(), "iqn.b:*".into()],
             networks: vec!["192.0.2.0/24".parse().unwrap()],
-            auth: Vec::new(),
+            ..Access::default()
         };
         let (inside, outside) = ("192.0.2.1".parse().unwrap(), "192.0.3.1".parse().unwrap());
         assert!(access.admits("iqn.a:one", inside) && access.admits("iqn.b:any", inside));

@@ -101,19 +101,16 @@ impl Serving {
     }
 }
 
-/// Discovery is the server's: what its pools say of it is added up.
+/// Discovery is the server's: whom one of its pools admits may discover, and prove any credential of theirs. Names of one
+/// pool and networks of another are no rule that anybody made: together they would admit everybody.
 fn discovery(pools: &BTreeMap<String, (Rule, Vec<Credential>)>) -> Result<Access, String> {
-    let together = |list: &dyn Fn(&Rule) -> Option<Vec<String>>| -> Option<Vec<String>> {
-        let all: Option<Vec<Vec<String>>> = pools.values().map(|(rule, _)| list(rule)).collect();
-        all.filter(|all| !all.is_empty()).map(|all| all.concat())
-    };
-    let rule = Rule {
-        initiators: together(&|rule| rule.initiators.clone()),
-        networks: together(&|rule| rule.networks.clone()),
-    };
     let credentials: Vec<Credential> =
         pools.values().flat_map(|(_, credentials)| credentials.iter().cloned()).collect();
-    rule.access(&credentials).map_err(|error| error.to_string())
+    let mut rules = pools.values().map(|(rule, _)| rule);
+    let Some(first) = rules.next() else { return Ok(Access::default()) };
+    let or = rules.map(|rule| rule.access(&[])).collect::<Result<_, _>>();
+    let access = first.access(&credentials).map_err(|error| error.to_string())?;
+    Ok(Access { or: or.map_err(|error| error.to_string())?, ..access })
 }
 
 #[cfg(test)]
@@ -137,5 +134,18 @@ mod tests {
         );
         pools.insert("c".to_owned(), (Rule::default(), Vec::new()));
         assert!(discovery(&pools).unwrap().admits("iqn.c:z", peer));
+    }
+
+    /// Each of the two lists left open what the other one closed.
+    #[test]
+    fn names_of_one_pool_and_networks_of_another_do_not_open_discovery_to_everybody() {
+        let names = Rule { initiators: Some(vec!["iqn.a:x".to_owned()]), networks: None };
+        let networks = Rule { initiators: None, networks: Some(vec!["192.0.2.0/24".to_owned()]) };
+        let pools =
+            BTreeMap::from([("a".to_owned(), (names, Vec::new())), ("b".to_owned(), (networks, Vec::new()))]);
+        let both = discovery(&pools).unwrap();
+        let (inside, outside) = ("192.0.2.1".parse().unwrap(), "198.51.100.1".parse().unwrap());
+        assert!(both.admits("iqn.a:x", outside) && both.admits("iqn.c:z", inside));
+        assert!(!both.admits("iqn.c:z", outside), "neither pool admits it");
     }
 }

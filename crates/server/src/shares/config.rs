@@ -66,6 +66,7 @@ impl Rule {
             initiators: self.initiators.clone().unwrap_or_default(),
             networks: Vec::new(),
             auth: credentials.iter().map(Credential::auth).collect::<Result<_, _>>()?,
+            or: Vec::new(),
         };
         if self.is_closed() {
             access.initiators = vec![NOBODY.to_owned()];
