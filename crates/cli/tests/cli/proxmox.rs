@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::support::{Lab, Outcome, served_as};
+use crate::support::{Lab, Outcome, ask, served_as};
 
 const BASE: &str = "/dev/zvol/rdsk";
 
@@ -163,6 +163,37 @@ fn disks_are_made_resized_snapshotted_cloned_and_freed_as_proxmox_does_it() {
     // A template whose clones are gone goes, too.
     server.ok(&format!("/usr/sbin/stmfadm delete-lu {base}"));
     server.ok("zfs destroy -r tank/pve/base-100-disk-1");
+}
+
+/// Whether anybody can have it.
+fn is_offered(server: &Server, volume: &str) -> bool {
+    let served = ask(&server.lab, "/v1/served");
+    served["served"].as_array().unwrap().iter().any(|served| served["dataset"] == volume)
+}
+
+/// Its name was given to the new disk, and without one it was a volume like any other: offered to everybody.
+#[test]
+fn a_disk_that_was_closed_stays_closed_when_another_gets_its_name() {
+    let lab = Lab::scratch();
+    let disk = lab.cwd().join("a").display().to_string();
+    lab.run(&format!("zpool create --size 128M tank {disk}")).ok();
+    lab.run("zfs create tank/pve").ok();
+    lab.run("zfs create -s -V 4M tank/pve/a").ok();
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank");
+    let server = Server { lab };
+    let guid = format!("600144f{}", "0a".repeat(12) + "1");
+    server.publish("a", &guid);
+    server.ok(&format!("stmfadm delete-lu {guid}"));
+    assert!(!is_offered(&server, "tank/pve/a"));
+    server.ok("zfs rename tank/pve/a tank/pve/a-old");
+    server.ok("zfs create -s -V 4M tank/pve/a");
+    server.publish("a", &guid);
+    assert!(is_offered(&server, "tank/pve/a") && !is_offered(&server, "tank/pve/a-old"));
+    // It can be had again, by a name of its own.
+    let back = server.ok(&format!("stmfadm import-lu {BASE}/tank/pve/a-old"));
+    let back = back.trim().strip_prefix("Logical unit imported: ").unwrap();
+    assert!(back.len() == 32 && back != guid, "{back}");
+    assert_eq!(server.lu(&format!("{BASE}/tank/pve/a")).as_deref(), Some(guid.as_str()));
 }
 
 #[test]

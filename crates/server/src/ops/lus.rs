@@ -8,6 +8,8 @@
 //! The name is for those who manage. What hosts know the disk by is made of guids, as ever: a volume that is destroyed and
 //! created again under its name would otherwise be taken for the old one.
 
+use std::collections::BTreeMap;
+
 use iscsi::iqn;
 use pool::dsl::{DatasetKind, HeadKind};
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use super::{
     properties::{effective, lookup},
     shares::{Edits, Now, apply, free_for_lun},
 };
-use crate::shares::{LogicalUnitName, Place, TargetConfig, naa, property};
+use crate::shares::{LogicalUnitName, Place, TargetConfig, VolumeShare, naa, property};
 
 /// What is done to a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +102,14 @@ pub(crate) async fn change(cx: &Cx<'_>, volume: &str, change: LuChange) -> Resul
     if matches!(change, LuChange::Create { .. }) {
         free_for_lun(cx, &now, volume).map_err(|why| Failure::because(&what, why))?;
     }
-    let planned = plan(&now, volume, &naa(&view, &dataset), change);
+    // Those of volumes that may have to do with it: its own, and of each whose name another may take.
+    let mut naas = BTreeMap::from([(volume.to_owned(), naa(&view, &dataset))]);
+    for (other, share) in &now.volumes {
+        if share.name.as_ref().is_some_and(|name| name.deleted) {
+            naas.insert(other.clone(), naa(&view, &lookup(&view, other).await?));
+        }
+    }
+    let planned = plan(&now, volume, &naas, change);
     let (edits, lines) = planned.map_err(|why| Failure::because(&what, why))?;
     let warnings = match edits {
         Some(edits) => apply(cx, &held, &what, edits).await?,
@@ -112,9 +121,10 @@ pub(crate) async fn change(cx: &Cx<'_>, volume: &str, change: LuChange) -> Resul
 fn plan(
     now: &Now,
     volume: &str,
-    naa: &str,
+    naas: &BTreeMap<String, String>,
     change: LuChange,
 ) -> Result<(Option<Edits>, Vec<String>), String> {
+    let naa = naas.get(volume).map_or("", String::as_str);
     let share = now.volumes.get(volume).ok_or("it is not a volume")?;
     let mut edits = Edits::default();
     // One that got its LUN from 'millpond share' is known by what hosts call it.
@@ -123,11 +133,12 @@ fn plan(
         let name = LogicalUnitName { guid: naa.to_owned(), base, deleted: false, was: None };
         share.place.is_some().then_some(name)
     });
-    let keep = |edits: &mut Edits, name: &LogicalUnitName| -> Result<(), String> {
+    let keep_of = |edits: &mut Edits, volume: &str, name: &LogicalUnitName| -> Result<(), String> {
         let text = crate::shares::to_text(name)?;
         edits.dataset(volume, property::LU, Some(text));
         Ok(())
     };
+    let keep = |edits: &mut Edits, name: &LogicalUnitName| keep_of(edits, volume, name);
     let there =
         || known.clone().filter(|name| !name.deleted).ok_or_else(|| "there is no logical unit".to_owned());
     let mut lines = Vec::new();
@@ -143,7 +154,11 @@ fn plan(
             let guid = guid.unwrap_or_else(|| naa.to_owned());
             for (other, share) in now.volumes.iter().filter(|(other, _)| *other != volume) {
                 match share.name.as_ref().filter(|name| name.guid == guid) {
-                    Some(name) if name.deleted => edits.dataset(other, property::LU, None),
+                    // It stays closed, by the name that is its own: without any it would be offered to everybody.
+                    Some(name) if name.deleted => {
+                        let own = naas.get(other).cloned().unwrap_or_default();
+                        keep_of(&mut edits, other, &LogicalUnitName { guid: own, ..name.clone() })?;
+                    }
                     Some(_) => return Err(format!("'{other}' is logical unit {guid}")),
                     None => {}
                 }
@@ -167,6 +182,14 @@ fn plan(
             lines.push(name.guid.clone());
             if !name.deleted {
                 return Ok((None, lines));
+            }
+            let holds = |share: &VolumeShare| {
+                share.name.as_ref().is_some_and(|other| !other.deleted && other.guid == name.guid)
+            };
+            if let Some((other, _)) =
+                now.volumes.iter().find(|(other, share)| *other != volume && holds(share))
+            {
+                return Err(format!("'{other}' is logical unit {} now", name.guid));
             }
             keep(&mut edits, &LogicalUnitName { deleted: false, base, ..name })?;
         }
