@@ -11,6 +11,7 @@ use server::{budget::limit::Wish, pool::cache::Replacement};
 mod alert;
 mod drives;
 mod share;
+mod sort;
 mod zfs;
 mod zpool;
 

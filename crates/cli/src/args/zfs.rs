@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::sort::SortKeys;
+
 /// Subcommands of `zfs`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Zfs {
@@ -56,12 +58,8 @@ pub(crate) struct ZfsList {
     /// Properties to show; `space` is a set of them
     #[arg(short = 'o', value_name = "PROPERTY,…", value_delimiter = ',')]
     pub(crate) columns: Vec<String>,
-    /// Sort by this property, ascending (repeatable)
-    #[arg(short = 's', value_name = "PROPERTY")]
-    pub(crate) ascending: Vec<String>,
-    /// Sort by this property, descending (repeatable)
-    #[arg(short = 'S', value_name = "PROPERTY")]
-    pub(crate) descending: Vec<String>,
+    #[command(flatten)]
+    pub(crate) order: SortKeys,
     /// filesystem, volume, snapshot, bookmark, all (fs, vol and snap for short)
     #[arg(short = 't', value_name = "TYPE,…", value_delimiter = ',')]
     pub(crate) types: Vec<String>,

@@ -12,7 +12,7 @@ use super::{column, finish, kinds, property, query};
 use crate::{
     args::ZfsList,
     ask::Ask,
-    context::{Context, print},
+    context::{Context, Usage, print},
     json,
     table::render,
 };
@@ -41,7 +41,10 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
     if names.is_empty() {
         names.extend(COLUMNS.map(str::to_owned));
     }
-    let order: Vec<(String, bool)> = sort_keys(&args, context)?;
+    let keys = args.order.0.iter();
+    let order: Vec<(String, bool)> = keys
+        .map(|key| Ok((property(&key.property, context, "list")?, key.descending)))
+        .collect::<Result<_, Usage>>()?;
     let listed = kinds(&args.types, context, "list")?;
     let mut wanted = names.clone();
     wanted.extend(order.iter().map(|(name, _)| name.clone()));
@@ -138,18 +141,7 @@ async fn wrong_kinds(
     Ok(())
 }
 
-/// `-s` and `-S` in the order in which they were given; true: descending.
-fn sort_keys(args: &ZfsList, context: &Context) -> anyhow::Result<Vec<(String, bool)>> {
-    let mut keys = Vec::new();
-    for (names, descending) in [(&args.ascending, false), (&args.descending, true)] {
-        for name in names {
-            keys.push((property(name, context, "list")?, descending));
-        }
-    }
-    Ok(keys)
-}
-
-/// By each key in turn; a dataset without the property comes last, whichever way.
+/// By each key in turn, true: descending; a dataset without the property comes last, whichever way.
 fn sort(datasets: &mut [Dataset], keys: &[(String, bool)]) {
     datasets.sort_by(|a, b| {
         let by_key = |(name, descending): &(String, bool)| {
