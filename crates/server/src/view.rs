@@ -14,7 +14,7 @@ use engine::{
 use pool::{
     Pool,
     dmu::ReadError,
-    dsl::{Dataset, DatasetKind, LookupError},
+    dsl::{Dataset, DatasetKind, Dsl, LookupError},
     import::Report,
     props::{self, Style},
     status::{self, LoggedError, PoolStatus, Problem, VdevStatus},
@@ -532,7 +532,15 @@ pub async fn datasets(pool: &Pool, query: &DatasetQuery) -> Result<api::Datasets
             _ => match dataset.properties().await {
                 Ok(set) => {
                     let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
-                    set.list().iter().filter(|p| asked(&p.name)).map(property).collect()
+                    let mut properties: Vec<_> =
+                        set.list().iter().filter(|p| asked(&p.name)).map(property).collect();
+                    for name in wanted.iter().flatten().filter(|name| name.starts_with(WRITTEN_SINCE)) {
+                        match written_since(dsl, &dataset, name).await {
+                            Ok(written) => properties.extend(written),
+                            Err(error) => answer.problems.push(error.to_string()),
+                        }
+                    }
+                    properties
                 }
                 Err(error) => {
                     answer.problems.push(ViewError::read(dataset.name(), &error).to_string());
@@ -545,6 +553,32 @@ pub async fn datasets(pool: &Pool, query: &DatasetQuery) -> Result<api::Datasets
     }
     sort(&mut answer.datasets);
     Ok(answer)
+}
+
+/// What stands before the snapshot in a property that is made up as one asks.
+const WRITTEN_SINCE: &str = "written@";
+
+/// `written@SNAPSHOT`: what the dataset has now and had not then. The snapshot is its own, unless a dataset stands before
+/// it: of a clone it may be one of its origin. None for those that do not come from it.
+async fn written_since(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<Option<api::Property>, ViewError> {
+    let asked = name.strip_prefix(WRITTEN_SINCE).unwrap_or_default();
+    let head = dataset.name().split('@').next().unwrap_or_default();
+    let snapshot = if asked.contains('@') { asked.to_owned() } else { format!("{head}@{asked}") };
+    let since = match dsl.lookup(&snapshot).await {
+        Ok(since) => since,
+        Err(LookupError::NotFound { .. } | LookupError::BadName { .. }) => return Ok(None),
+        Err(error) => return Err(lookup_error(&snapshot, &error)),
+    };
+    let written = dataset.written_since(&since).await;
+    let written = written.map_err(|error| ViewError::read(dataset.name(), &error))?;
+    Ok(written.map(|bytes| api::Property {
+        name: name.to_owned(),
+        value: props::value::bytes(bytes),
+        exact: bytes.to_string(),
+        source: SourceKind::None,
+        inherited_from: None,
+        received: None,
+    }))
 }
 
 async fn below(

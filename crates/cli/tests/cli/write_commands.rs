@@ -7,7 +7,10 @@
 //!
 //!     MILLPOND_BLESS=1 cargo test -p millpond --test cli write_commands
 
-use crate::support::{Lab, transcript};
+use crate::support::{
+    Lab, transcript,
+    wire::{Nbd, Wire},
+};
 
 /// Words of the test in place of what differs from run to run: paths, and columns as wide as they are.
 fn tame(lab: &Lab) -> impl Fn(&str) -> String {
@@ -197,6 +200,42 @@ fn only_a_pool_that_lacks_a_feature_of_new_ones_says_so() {
     lab.run("zpool set feature@bookmarks=enabled tank").ok();
     let status = lab.run("zpool status tank").ok();
     assert!(!status.contains("status:"), "{status}");
+}
+
+/// It was taken for a property and shown as `-`.
+#[test]
+fn what_was_written_since_any_snapshot_is_told_and_nothing_where_there_was_none() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 128M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 8M -b 16K -o compression=off tank/v").ok();
+    let daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
+    let port = daemon.urls("nbd")[0].split([':', '/']).nth(4).unwrap().parse().unwrap();
+    let write = |offset: u64, byte: u8| {
+        Nbd::open(port, "tank/v").unwrap().write(offset, &vec![byte; 1 << 20], true).unwrap();
+    };
+    write(0, 1);
+    lab.run("zfs snapshot tank/v@a").ok();
+    write(0, 2);
+    lab.run("zfs snapshot tank/v@b").ok();
+    write(2 << 20, 3);
+    lab.run("zfs clone tank/v@b tank/c").ok();
+    lab.run("zpool sync tank").ok();
+    let value = |property: &str, dataset: &str| {
+        lab.run(&format!("zfs get -H -p -o value {property} {dataset}")).ok().trim().to_owned()
+    };
+    assert_eq!(value("written@b", "tank/v"), value("written", "tank/v"));
+    assert_eq!(value("written@a", "tank/v@b"), value("written", "tank/v@b"));
+    let number = |property: &str, dataset: &str| value(property, dataset).parse::<u64>().unwrap();
+    let since_a = number("written@a", "tank/v");
+    assert!((2 << 20..3 << 20).contains(&since_a), "what was overwritten counts, too: {since_a}");
+    // A clone knows its origin's by their whole names.
+    let of_both = number("written", "tank/v@b") + number("written", "tank/c");
+    assert_eq!(number("written@tank/v@a", "tank/c"), of_both);
+    for none in [("written@a", "tank/c"), ("written@b", "tank/v@a"), ("written@nothing", "tank/v")] {
+        assert_eq!(value(none.0, none.1), "-", "{none:?}");
+    }
+    let listed = lab.run("zfs list -H -p -o written@a tank/v").ok();
+    assert_eq!(listed, format!("{since_a}\n"));
 }
 
 /// What the status advises is there, and gives a pool what its `compatibility` allows and no more.
