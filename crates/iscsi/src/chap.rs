@@ -118,11 +118,14 @@ impl Exchange {
                 let hash = Hash::parse(&hash.to_string()).ok_or(Failed)?;
                 let (Some(name), Some(response)) = (&said.name, &said.response) else { return Err(Failed) };
                 let response = binary(response).ok_or(Failed)?;
-                // Which names there are is not told by how long the answer takes: a wrong one is hashed, too.
-                let known = auth.iter().find(|auth| auth.user == *name);
-                let secret = known.map_or(&[][..], |auth| auth.secret.bytes());
-                let right = same(&hash.response(*id, secret, challenge), &response);
-                let auth = known.filter(|_| right).ok_or(Failed)?;
+                // Several may have one name: discovery has the credentials of all pools. All are hashed, always: how long the
+                // answer takes tells neither which names there are nor which of the secrets was right.
+                let mut proven = None;
+                for auth in auth {
+                    let right = same(&hash.response(*id, auth.secret.bytes(), challenge), &response);
+                    proven = proven.or(Some(auth).filter(|auth| right & (auth.user == *name)));
+                }
+                let auth = proven.ok_or(Failed)?;
                 if let (Some(their_id), Some(theirs)) = (&said.id, &said.challenge) {
                     let theirs = binary(theirs).ok_or(Failed)?;
                     let their_id =
@@ -325,6 +328,40 @@ mod tests {
         let mut exchange = Exchange::Agreed;
         let unknown = Said { algorithms: Some("6,8".into()), ..Said::default() };
         assert_eq!(answer(&mut exchange, &unknown), Err(Failed));
+    }
+
+    /// As discovery has them, of several pools.
+    #[test]
+    fn of_several_secrets_of_one_name_each_lets_in_and_we_prove_ourselves_by_what_goes_with_it() {
+        let of_pool =
+            |secret: &[u8], ours: &[u8]| Auth::new("host", secret).unwrap().mutual("pond", ours).unwrap();
+        let auth = [
+            of_pool(b"secret of tank", b"proof of tank"),
+            Auth::new("other", b"secret of others").unwrap(),
+            of_pool(b"secret of lake", b"proof of lake"),
+        ];
+        let enter = |secret: &[u8]| {
+            let (mut exchange, hash, id, challenge) = asked("7");
+            let said = Said {
+                name: Some("host".into()),
+                response: Some(hex(&hash.response(id, secret, &challenge))),
+                id: Some("9".into()),
+                challenge: Some("0x0102".into()),
+                ..Said::default()
+            };
+            let mut answers = Vec::new();
+            exchange.step(&said, &auth, &|_| {}, &mut answers)?;
+            let Exchange::Proven(proven) = exchange else { panic!() };
+            Ok((proven, String::from_utf8(answers).unwrap()))
+        };
+        for (pool, secret, ours) in
+            [(0, &b"secret of tank"[..], &b"proof of tank"[..]), (2, b"secret of lake", b"proof of lake")]
+        {
+            let proof = hex(&Hash::Sha256.response(9, ours, &[1, 2]));
+            assert_eq!(enter(secret), Ok((auth[pool].clone(), format!("CHAP_N=pond\0CHAP_R={proof}\0"))));
+        }
+        assert_eq!(enter(b"secret of others"), Err(Failed), "of another name");
+        assert_eq!(enter(b"secret of nobody"), Err(Failed));
     }
 
     #[test]

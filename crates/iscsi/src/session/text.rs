@@ -1,6 +1,11 @@
 //! Text requests of a session: discovery, and the few keys that may still change (RFC 7143 §11.10–11.11, appendix C).
+//!
+//! Each key is answered once, so an answer is bounded by what there is to tell: one list of the targets, and a few bytes
+//! for each of a request's other keys. One is kept at a time, until it was fetched or something else is asked.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
 
 use super::{Session, TEXT_MAX};
 use crate::{
@@ -44,6 +49,11 @@ impl Session {
         let Some(pairs) = negotiate::pairs(&text) else {
             return self.reject(header, reject::PROTOCOL_ERROR);
         };
+        // Nothing of it is done if a key comes twice (§6.4). Sixty-four KiB of SendTargets would be thousands of lists.
+        let mut keys = BTreeSet::new();
+        if !pairs.iter().all(|(key, _)| keys.insert(*key)) {
+            return self.reject(header, reject::PROTOCOL_ERROR);
+        }
         let mut answers = Vec::new();
         for (key, value) in pairs {
             match key {
@@ -62,14 +72,14 @@ impl Session {
                 },
             }
         }
-        self.text_response(header.itt(), answers);
+        self.text_response(header.itt(), answers.into());
     }
 
-    fn text_response(&mut self, itt: u32, mut answer: Vec<u8>) {
+    /// As much of an answer as the initiator takes at a time.
+    fn text_response(&mut self, itt: u32, mut rest: Bytes) {
         let mut h = Header::new(op::TEXT_RESPONSE);
         h.set(16, itt).set(20, NO_TAG);
-        let fits = (self.params.send_max as usize).min(answer.len());
-        let rest = answer.split_off(fits);
+        let answer = rest.split_to(rest.len().min(self.params.send_max as usize));
         if !rest.is_empty() {
             let ttt = self.take_ttt();
             h.0[1] = 0x40; // continued
