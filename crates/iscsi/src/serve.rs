@@ -33,7 +33,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -222,7 +222,8 @@ async fn connection(
         let mut inbox = Inbox::from(buffer);
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
         let silence = Silence::new(targets.config().ping_after);
-        Driver { session, stream, inbox, jobs: FuturesUnordered::new(), silence, taken: 0 }
+        let jobs = FuturesUnordered::new();
+        Driver { session, stream, inbox, jobs, silence, taken: 0, patience: None }
     };
     let ousted = async {
         match is_stranger {
@@ -231,7 +232,8 @@ async fn connection(
         }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped, ousted).await;
-    // Writes that run must have ended before another session of this name may start.
+    // Writes that run must have ended before another session of this name may start, and its login does not wait for long.
+    driver.session.end_long();
     while driver.jobs.next().await.is_some() {}
     drop(driver);
     drop(claim);
@@ -330,6 +332,8 @@ struct Driver {
     silence: Silence,
     /// Bytes that the initiator had taken at the last look for signs of life.
     taken: u64,
+    /// Until a command has waited too long for room; `None` while none waits.
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
 impl Driver {
@@ -387,6 +391,7 @@ impl Driver {
         match timeout(config.logout_wait, poll_fn(|cx| self.poll(cx))).await {
             Ok(done) => done,
             Err(_) => {
+                self.session.end_long();
                 while let Some((itt, response)) = self.jobs.next().await {
                     self.session.complete(itt, response);
                 }
@@ -425,6 +430,10 @@ impl Driver {
             if self.session.poll_turn(cx).is_ready() {
                 continue;
             }
+            if let Poll::Ready(late) = self.poll_patience(cx) {
+                self.session.give_up(late);
+                continue;
+            }
             if self.session.ended() {
                 ready!(written);
                 return Poll::Ready(Ok(()));
@@ -447,6 +456,19 @@ impl Driver {
             }
             self.session.handle_bytes(&mut self.inbox)?;
         }
+    }
+
+    /// Ready when a command has waited too long for room: at that moment.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        let Some(due) = self.session.room_due() else {
+            self.patience = None;
+            return Poll::Pending;
+        };
+        let sleep = self.patience.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if sleep.deadline() != due {
+            sleep.as_mut().reset(due);
+        }
+        sleep.as_mut().poll(cx).map(|()| due)
     }
 }
 

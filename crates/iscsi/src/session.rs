@@ -12,8 +12,10 @@
 //! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes, or a quarter of its share of what all may
 //!   hold, parsing stops.
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
-//!   ([`Session::poll_turn`]). What comes unasked cannot wait there: it is bounded by the window, which gets narrower the more
-//!   sessions there are, and received only when there is room in the gate's hall. More than was agreed on is not received. A command whose data is there never waits for room: others may be waiting for its.
+//!   ([`Session::poll_turn`]); what waits for that too long is answered ([`Session::give_up`]). What comes unasked cannot
+//!   wait there: it is bounded by the window, which gets narrower the more sessions there are, and received only when there
+//!   is room in the gate's hall. More than was agreed on is not received. A command whose data is there never waits for
+//!   room: others may be waiting for its.
 //! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
 //!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
@@ -23,6 +25,7 @@
 mod data;
 mod gather;
 mod manage;
+mod patience;
 mod send;
 mod text;
 mod work;
@@ -68,7 +71,7 @@ const OUTBOX_HIGH: usize = 4 << 20;
 const OUTBOX_LOW: usize = 256 << 10;
 /// Bytes that Data-Out of one session may hold, and its reads; one command is always let through.
 const HELD_MAX: u64 = 32 << 20;
-/// Text of one request over all its PDUs, and of one answer.
+/// Text of one request over all its PDUs.
 const TEXT_MAX: usize = 64 << 10;
 
 /// Commands of one session that may be under way: the data that all sessions' commands may carry unasked is at most half
@@ -137,7 +140,8 @@ pub struct Session {
     next_ttt: u32,
     /// A text request that goes on: the tag under which it does, and what came.
     text_in: Option<(u32, Vec<u8>)>,
-    text_out: Option<(u32, Vec<u8>)>,
+    /// What is left of an answer, and the tag under which it is fetched.
+    text_out: Option<(u32, Bytes)>,
     /// What comes next has to wait for room.
     is_held_up: bool,
     closing: bool,

@@ -77,6 +77,10 @@ pub struct Config {
     pub login_timeout: Duration,
     /// A silent initiator is asked for a sign of life after this, and dropped after as long again.
     pub ping_after: Duration,
+    /// A command that has waited so long for room, and of which nothing was done, is answered with TASK SET FULL. Just below the
+    /// half minute after which hosts abort: many clients on little memory wait their turn for seconds as a matter of course, and
+    /// not every one knows how to be told to come again.
+    pub room_wait: Duration,
     /// How long a shutdown waits for initiators to log out.
     pub logout_wait: Duration,
     /// Initiators are told at once, by an asynchronous message, when logical units come or go; hosts then look for
@@ -104,6 +108,7 @@ impl Default for Config {
             logins_max: 256,
             login_timeout: Duration::from_secs(15),
             ping_after: Duration::from_secs(30),
+            room_wait: Duration::from_secs(25),
             logout_wait: Duration::from_secs(3),
             announce_luns: true,
             gate: Gate::new(512 << 20),
@@ -186,10 +191,11 @@ impl Target {
     }
 
     /// Takes a disk away; whoever is logged in is told, and gets LOGICAL UNIT NOT SUPPORTED from it. What runs on
-    /// it ends as it would have. False if there is none.
+    /// it ends as it would have, copies excepted: they end soon. False if there is none.
     pub fn remove_lun(&self, lun: u16) -> bool {
         let gone = self.luns.write().unwrap_or_else(PoisonError::into_inner).remove(&lun);
-        if gone.is_some() {
+        if let Some(unit) = &gone {
+            unit.retire();
             self.luns_changed();
         }
         gone.is_some()
@@ -505,6 +511,7 @@ impl Targets {
             return false;
         };
         target.removed.store(true, Ordering::Release);
+        target.luns().iter().for_each(|(_, unit)| unit.retire());
         for entry in registry.sessions.values().filter(|entry| entry.info.target == iqn) {
             entry.orders.send_replace(Order::End);
         }

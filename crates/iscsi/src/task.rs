@@ -131,6 +131,16 @@ impl Task {
         }
     }
 
+    /// Whether it waits for room, and nothing of it was done or asked for.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        match self.phase {
+            Phase::Waiting => true,
+            // With its data there it would hold up others.
+            Phase::Queued => self.needs == 0 && self.job.is_some_and(|job| job.holds > 0),
+            _ => false,
+        }
+    }
+
     /// Whether all the data the job gets is there.
     pub(crate) fn complete(&self) -> bool {
         self.received >= self.needs

@@ -93,12 +93,12 @@ fn lba16(c: &[u8; 16]) -> u64 {
     u64::from_be_bytes([c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]])
 }
 
-/// LBA and length of the 6-, 10-, 12- and 16-byte forms; the top three bits of an opcode tell which.
 /// First logical block that a command writes with its Data-Out as it comes.
 pub(crate) fn written_from(c: &[u8; 16]) -> Option<u64> {
     matches!(c[0], 0x0a | 0x2a | 0x8a | 0xaa | 0x2e | 0x8e | 0xae).then(|| run(c).lba)
 }
 
+/// LBA and length of the 6-, 10-, 12- and 16-byte forms; the top three bits of an opcode tell which.
 fn run(c: &[u8; 16]) -> Run {
     match c[0] >> 5 {
         0 => {
@@ -342,9 +342,16 @@ impl Command {
         )
     }
 
-    /// May move more than anybody wants to wait for once it was aborted.
+    /// Goes in steps: it may move more than anybody wants to wait for once it was aborted.
     pub fn is_long(&self) -> bool {
-        matches!(self, Self::ExtendedCopy { .. } | Self::WriteUsingToken { .. })
+        matches!(
+            self,
+            Self::Verify { .. }
+                | Self::Prefetch { .. }
+                | Self::WriteSame { .. }
+                | Self::ExtendedCopy { .. }
+                | Self::WriteUsingToken { .. }
+        )
     }
 }
 

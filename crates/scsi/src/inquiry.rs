@@ -69,9 +69,11 @@ pub(crate) fn vital(page: u8, unit: &Unit<'_>) -> Result<Vec<u8>, Sense> {
         0x83 => identification(unit),
         0x86 => {
             let mut b = vec![0; 60];
-            // SIMPSUP and HEADSUP/ORDSUP: all queue tags are taken; V_SUP: there is no volatile loss to tell
+            // SIMPSUP alone: the other task attributes are taken, but commands that are under way together end in any order
+            // whatever theirs are. Hosts that need an order wait for one command before they send the next.
+            // V_SUP: there is a cache that a power cut empties.
             if let [_, tags, cache, ..] = b.as_mut_slice() {
-                *tags = 0x07;
+                *tags = 0x01;
                 *cache = u8::from(!unit.read_only);
             }
             b
@@ -227,6 +229,11 @@ mod tests {
             );
         }
         assert_eq!(vital(0x8e, &unit()), Err(Sense::cdb(2, 7)));
+    }
+
+    #[test]
+    fn no_order_of_commands_is_promised_that_is_not_kept() {
+        assert_eq!(vital(0x86, &unit()).unwrap()[5], 0x01, "SIMPSUP, neither HEADSUP nor ORDSUP");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The commands that wait: reads that miss the cache, and everything that writes or needs Data-Out.
 //!
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
-//! has budgeted for. COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it.
+//! has budgeted for. COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it, and
+//! one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use futures_util::future::try_join_all;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
-    copy::Cancel,
+    errand::{self, Cancel, Errand},
     mode,
-    nexus::Nexus,
+    nexus::{Nexus, NexusId},
     pieces,
     sense::Sense,
     unit::{Job, LogicalUnit, PHYSICAL_BLOCK, Refusal, Response, TRANSFER_MAX, UNMAP_DESCRIPTORS_MAX},
@@ -41,50 +42,53 @@ impl LogicalUnit {
         if !job.is_long() {
             return self.run(nexus, job, data).await;
         }
-        match self.execute_long(nexus, job, &pieces::flatten(&data), cancel).await {
+        let errand = Errand { nexus: Arc::clone(nexus), job, cancel };
+        match self.execute_long(&errand, data).await {
             Ok(()) => Response::good(Segments::new()),
-            // Whoever cancelled it from outside wants no copy that failed, but one that never was.
-            Err(_) if job.generation != nexus.generation() => self.refuse(Refusal::Cleared),
             Err(refusal) => self.refuse(refusal),
         }
     }
 
-    /// Copies take the lock for each of their steps, so that they hold up nobody.
-    async fn execute_long(
-        &self,
-        nexus: &Arc<Nexus>,
-        job: Job,
-        list: &[u8],
-        cancel: Cancel,
-    ) -> Result<(), Refusal> {
-        if job.generation != nexus.generation() {
+    /// What goes in steps.
+    async fn execute_long(&self, errand: &Errand, mut data: Segments) -> Result<(), Refusal> {
+        if errand.is_cleared() {
             return Err(Refusal::Cleared);
         }
-        let geometry = self.geometry();
-        self.admit(nexus, &job.command, &geometry)?;
-        match job.command {
-            Command::ExtendedCopy { long, .. } => self.extended_copy(nexus, long, list, cancel).await,
-            Command::WriteUsingToken { list: id, .. } => {
-                self.write_using_token(nexus, id, list, &geometry, cancel).await
+        self.admit(&errand.nexus, &errand.job.command, &self.geometry())?;
+        pieces::truncate(&mut data, errand.job.data_out as usize);
+        let result = match errand.job.command {
+            Command::Verify { run, check } => self.verify(errand, run, check, &data).await,
+            Command::Prefetch { run } => {
+                let blocks = run.blocks.min(TRANSFER_MAX.checked_div(self.block_size).unwrap_or(0));
+                self.verify(errand, Run { blocks, ..run }, ByteCheck::Medium, &data).await
+            }
+            Command::WriteSame { run, no_data, unmap } => {
+                self.write_same(errand, run, unmap, no_data, &data).await
+            }
+            Command::ExtendedCopy { long, .. } => {
+                self.extended_copy(errand, long, &pieces::flatten(&data)).await
+            }
+            Command::WriteUsingToken { list, .. } => {
+                self.write_using_token(errand, list, &pieces::flatten(&data)).await
             }
             _ => Err(Sense::INTERNAL_FAILURE.into()),
-        }
+        };
+        // Whoever cleared it from outside wants no copy that failed, but one that never was.
+        if result.is_err() && errand.is_cleared() { Err(Refusal::Cleared) } else { result }
     }
 
     async fn execute(&self, nexus: &Arc<Nexus>, job: Job, mut data: Segments) -> Result<Segments, Refusal> {
         if job.generation != nexus.generation() {
             return Err(Refusal::Cleared);
         }
+        if job.is_long() {
+            let errand = Errand { nexus: Arc::clone(nexus), job, cancel: Cancel::default() };
+            return Box::pin(self.execute_long(&errand, data)).await.map(|()| Segments::new());
+        }
         pieces::truncate(&mut data, job.data_out as usize);
         if let Command::Read { run } = job.command {
             let (offset, len) = self.range(run, &self.geometry())?;
             return self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e));
-        }
-        if job.is_long() {
-            let list = pieces::flatten(&data);
-            return Box::pin(self.execute_long(nexus, job, &list, Cancel::default()))
-                .await
-                .map(|()| Segments::new());
         }
         // Those that read and write take the lock for writing, the PR commands take it themselves where they must.
         let _shared;
@@ -106,15 +110,8 @@ impl LogicalUnit {
             Command::WriteVerify { run, check } => {
                 let written =
                     self.write(run, data.clone(), Durability::Stable(Asked::Fua), &geometry).await?;
-                self.verify(written, check, &data, &geometry).await?;
-            }
-            Command::Verify { run, check } => self.verify(run, check, &data, &geometry).await?,
-            Command::Prefetch { run } => {
-                let blocks = run.blocks.min(TRANSFER_MAX.checked_div(self.block_size).unwrap_or(0));
-                self.verify(Run { blocks, ..run }, ByteCheck::Medium, &Segments::new(), &geometry).await?;
-            }
-            Command::WriteSame { run, no_data, unmap } => {
-                self.write_same(run, unmap, no_data, &data, &geometry).await?;
+                let errand = Errand { nexus: Arc::clone(nexus), job, cancel: Cancel::default() };
+                self.verify(&errand, written, check, &data).await?;
             }
             Command::CompareAndWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;
@@ -144,12 +141,11 @@ impl LogicalUnit {
                 return self.lba_status(lba, allocation, &geometry).await;
             }
             Command::ModeSelect { ten, .. } => {
-                if self.mode_select(nexus, ten, &pieces::flatten(&data))? {
-                    self.volume.flush().await.map_err(|e| self.failed(&e))?;
-                }
+                // Boxed, like the rare ones below: what waits for a read or write should be small.
+                let list = pieces::flatten(&data);
+                Box::pin(self.mode_select(nexus, ten, &list)).await?;
             }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
-                // Boxed, like the rare ones below: what waits for a read or write should be small.
                 let list = pieces::flatten(&data);
                 Box::pin(self.reserve_out(nexus, (action, scope, kind), &list)).await?;
             }
@@ -196,25 +192,33 @@ impl LogicalUnit {
 
     async fn verify(
         &self,
+        errand: &Errand,
         run: Run,
         check: ByteCheck,
         data: &Segments,
-        geometry: &Geometry,
     ) -> Result<(), Refusal> {
-        self.check_range(run.lba, u64::from(run.blocks), geometry)?;
-        let mut expected = data.clone();
+        self.check_range(run.lba, u64::from(run.blocks), &self.geometry())?;
         let total = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-        // One block against each: a step is a block then, and the command is rare enough.
-        let step = if check == ByteCheck::OneBlock { u64::from(self.block_size) } else { STEP };
+        let pattern = match check {
+            ByteCheck::OneBlock if total > 0 => repeated(&self.one_block(data)?, total),
+            _ => Bytes::new(),
+        };
+        let mut expected = data.clone();
         let mut done = 0_u64;
         while done < total {
-            let len = step.min(total.saturating_sub(done));
+            if done > 0 {
+                errand::pause().await;
+            }
+            self.go_on(errand)?;
+            let len = STEP.min(total.saturating_sub(done));
             let size = usize::try_from(len).unwrap_or(0);
             let offset = self.byte(run.lba).saturating_add(done);
             let read = self.volume.read(offset, size).await.map_err(|e| self.failed(&e))?;
             let differs = match check {
                 ByteCheck::Medium => None,
-                ByteCheck::OneBlock => pieces::first_difference(data, &read),
+                ByteCheck::OneBlock => {
+                    pieces::first_difference(&[Segment::Data(pattern.slice(..size))], &read)
+                }
                 ByteCheck::Blocks => {
                     let rest = pieces::split_off(&mut expected, size);
                     let now = std::mem::replace(&mut expected, rest);
@@ -229,41 +233,51 @@ impl LogicalUnit {
         Ok(())
     }
 
+    /// Data-Out of a command that takes one block.
+    fn one_block(&self, data: &Segments) -> Result<Vec<u8>, Sense> {
+        let block = pieces::flatten(data);
+        if block.len() == self.block_size as usize { Ok(block) } else { Err(Sense::INVALID_FIELD_IN_CDB) }
+    }
+
     async fn write_same(
         &self,
+        errand: &Errand,
         run: Run,
         unmap: bool,
         no_data: bool,
         data: &Segments,
-        geometry: &Geometry,
     ) -> Result<(), Refusal> {
-        let blocks = self.same_blocks(run, geometry)?;
-        self.check_range(run.lba, blocks, geometry)?;
-        let pattern = pieces::flatten(data);
-        if !no_data && pattern.len() != self.block_size as usize {
-            return Err(Sense::INVALID_FIELD_IN_CDB.into());
-        }
-        let durability = self.durability(false);
+        let geometry = self.geometry();
+        let blocks = self.same_blocks(run, &geometry)?;
+        self.check_range(run.lba, blocks, &geometry)?;
         let len = blocks.saturating_mul(u64::from(self.block_size));
-        self.touched(self.byte(run.lba), len);
-        if unmap || no_data || pieces::is_zero(&pattern) {
+        let block = if no_data { Vec::new() } else { self.one_block(data)? };
+        if unmap || pieces::is_zero(&block) {
             let offset = self.byte(run.lba);
+            let _shared = self.exclusive.read().await;
+            self.go_on(errand)?;
+            self.touched(offset, len);
             // A hole either way: it reads as zeroes (LBPRZ), and a thin volume keeps no space for nothing.
             // UNMAP goes before the pattern, as other targets do and the conformance suite expects; hosts
-            // that set it send zeroes.
-            self.volume.write_zeroes(offset, len, false, durability).await.map_err(|e| self.failed(&e))?;
-            return Ok(());
+            // that set it send zeroes. However long, it is one step: no bytes move.
+            let zeroed = self.volume.write_zeroes(offset, len, false, self.durability(false)).await;
+            return zeroed.map_err(|e| self.failed(&e));
         }
-        let repeats = usize::try_from(STEP).unwrap_or(0).checked_div(pattern.len()).unwrap_or(1);
-        let chunk = Bytes::from(pattern.repeat(repeats));
+        let pattern = repeated(&block, len);
         let mut done = 0_u64;
         while done < len {
+            if done > 0 {
+                errand::pause().await;
+            }
             let now = STEP.min(len.saturating_sub(done));
-            let piece = chunk.slice(..usize::try_from(now).unwrap_or(0));
+            let piece = pattern.slice(..usize::try_from(now).unwrap_or(0));
             let offset = self.byte(run.lba).saturating_add(done);
             let mut data = Segments::new();
             data.push(Segment::Data(piece));
-            self.volume.write(offset, data, durability).await.map_err(|e| self.failed(&e))?;
+            let _shared = self.exclusive.read().await;
+            self.go_on(errand)?;
+            self.touched(offset, now);
+            self.volume.write(offset, data, self.durability(false)).await.map_err(|e| self.failed(&e))?;
             done = done.saturating_add(now);
         }
         Ok(())
@@ -349,20 +363,32 @@ impl LogicalUnit {
         Ok(pieces::one(out))
     }
 
-    /// Applies mode parameters. True if the write cache was on and is off now: a client that switched it off takes
-    /// all it wrote for stable, what it wrote before too.
-    fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<bool, Refusal> {
-        let mut shared = self.shared();
-        let old = shared.mode;
-        let read_only = self.volume.geometry().read_only;
-        let mut new = mode::select(ten, list, self.block_size, old.shown(read_only))?;
-        if read_only {
-            new.wce = old.wce; // of no account now, and to be found as it was
-        }
-        if new != old {
+    /// Applies mode parameters, and tells the others.
+    async fn mode_select(&self, nexus: &Nexus, ten: bool, list: &[u8]) -> Result<(), Refusal> {
+        let others = |other: &NexusId| other != nexus.id();
+        {
+            let mut shared = self.shared();
+            let old = shared.mode;
+            let read_only = self.volume.geometry().read_only;
+            let mut new = mode::select(ten, list, self.block_size, old.shown(read_only))?;
+            if read_only {
+                new.wce = old.wce; // of no account now, and to be found as it was
+            }
+            if new == old {
+                return Ok(());
+            }
             self.set_mode(&mut shared, new);
-            shared.raise(Sense::MODE_CHANGED, |other| other != nexus.id());
+            if new.wce || !old.wce {
+                shared.raise(Sense::MODE_CHANGED, others);
+                return Ok(());
+            }
         }
-        Ok(old.wce && !new.wce)
+        self.cache_is_off(others).await.map_err(|e| self.failed(&e))
     }
+}
+
+/// One block over and over: what the steps of `total` bytes are made of.
+fn repeated(block: &[u8], total: u64) -> Bytes {
+    let step = usize::try_from(STEP.min(total)).unwrap_or(0);
+    Bytes::from(block.repeat(step.checked_div(block.len()).unwrap_or(0)))
 }

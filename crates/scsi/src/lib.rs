@@ -30,6 +30,7 @@
 
 mod cdb;
 mod copy;
+mod errand;
 mod identity;
 mod inquiry;
 mod jobs;
@@ -46,7 +47,7 @@ mod service;
 mod unit;
 
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};
-pub use copy::Cancel;
+pub use errand::Cancel;
 pub use identity::{Naa, PORT_GROUP, naa};
 pub use nexus::{Neighbours, Nexus, NexusId};
 pub use operator::Registration;

@@ -33,17 +33,23 @@ impl LogicalUnit {
             self.set_mode(&mut shared, mode::Params { wce: on, ..was });
             was.wce
         };
-        // A host that finds the cache off takes everything for stable, what it wrote before too: first that is true,
-        // and then it is told.
-        let stable = if was && !on {
-            drop(self.exclusive.write().await);
-            self.volume.flush().await
-        } else {
-            Ok(())
-        };
-        if was != on {
-            self.shared().raise(Sense::MODE_CHANGED, |_| true);
+        if was == on {
+            return Ok(());
         }
+        if !on {
+            return self.cache_is_off(|_| true).await;
+        }
+        self.shared().raise(Sense::MODE_CHANGED, |_| true);
+        Ok(())
+    }
+
+    /// The write cache has just been switched off. A host that finds it off takes everything for stable, what it wrote before
+    /// too: first that is true, and then those are told that `who` picks.
+    pub(crate) async fn cache_is_off(&self, who: impl Fn(&NexusId) -> bool) -> Result<(), VolumeError> {
+        // What began while it was on has been written once this can be had.
+        drop(self.exclusive.write().await);
+        let stable = self.volume.flush().await;
+        self.shared().raise(Sense::MODE_CHANGED, who);
         stable
     }
 

@@ -9,12 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use block::BlockVolume;
 use rand::SeedableRng as _;
 
-use crate::{
-    copy::token::Tokens,
-    identity::{Naa, PORT_GROUP},
-    sense::Sense,
-    unit::LogicalUnit,
-};
+use crate::{copy::token::Tokens, identity::PORT_GROUP, sense::Sense, unit::LogicalUnit};
 
 /// Fills a buffer with bytes that nobody can guess.
 pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -99,7 +94,8 @@ impl Service {
         target: &str,
         block_size: u32,
     ) -> Arc<LogicalUnit> {
-        let unit = Arc::new(LogicalUnit::of(Arc::clone(self), volume, target, block_size));
+        let service = Arc::clone(self);
+        let unit = Arc::new_cyclic(|me| LogicalUnit::of(service, volume, target, block_size, me.clone()));
         let mut units = self.units();
         units.retain(|unit| unit.strong_count() > 0);
         units.push(Arc::downgrade(&unit));
@@ -138,11 +134,6 @@ impl Service {
         let groups = self.groups();
         let group = groups.iter().find(|group| group.ports.contains(&port)).or_else(|| groups.first());
         group.map_or((PORT_GROUP, Access::ActiveOptimized), |group| (group.id, group.access))
-    }
-
-    /// The unit of that name, whoever may see it: for what a token has already given the right to.
-    pub(crate) fn find(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
-        self.units().iter().filter_map(Weak::upgrade).find(|unit| unit.naa() == *name)
     }
 
     /// Fills a buffer with bytes that nobody can guess: for challenges and tokens.

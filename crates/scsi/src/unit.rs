@@ -40,8 +40,8 @@ const UNMAP_MAX: u64 = 512 << 20;
 const PARAMETERS_MAX: u32 = 4096;
 /// Parameter list of a reservation that names other initiators (SPEC_I_PT).
 const RESERVATION_LIST_MAX: u32 = 16 << 10;
-/// What a copy holds in memory: two steps of it.
-const COPY_HOLDS: u32 = 2 << 20;
+/// What a command that goes in steps holds in memory, whatever its length: two steps of it.
+const STEPS_HOLD: u32 = 2 << 20;
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
 pub(crate) const PHYSICAL_BLOCK: u32 = 4096;
 
@@ -85,7 +85,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// It may move gigabytes: run it with [`LogicalUnit::run_until`], so that an abort need not wait for its end.
+    /// It may move terabytes: run it with [`LogicalUnit::run_until`], so that an abort need not wait for its end.
     pub fn is_long(&self) -> bool {
         self.command.is_long()
     }
@@ -148,6 +148,8 @@ impl From<Sense> for Refusal {
 /// A volume as a SCSI disk.
 pub struct LogicalUnit {
     pub(crate) volume: Arc<dyn BlockVolume>,
+    /// Itself, for what goes on after its command was answered; of a service only.
+    pub(crate) me: Weak<Self>,
     pub(crate) block_size: u32,
     pub(crate) service: Arc<Service>,
     target: String,
@@ -210,7 +212,7 @@ impl LogicalUnit {
     /// # Panics
     /// If it is neither.
     pub fn with_block_size(volume: Arc<dyn BlockVolume>, target: &str, block_size: u32) -> Self {
-        Self::of(Arc::default(), volume, target, block_size)
+        Self::of(Arc::default(), volume, target, block_size, Weak::new())
     }
 
     pub(crate) fn of(
@@ -218,6 +220,7 @@ impl LogicalUnit {
         volume: Arc<dyn BlockVolume>,
         target: &str,
         block_size: u32,
+        me: Weak<Self>,
     ) -> Self {
         assert!(block_size == 512 || block_size == 4096, "logical blocks are of 512 or 4096 bytes");
         let naa = naa(&volume.identity());
@@ -225,6 +228,7 @@ impl LogicalUnit {
         let keeper = volume.keeper();
         let kept = keeper.as_ref().and_then(|keeper| keeper.load());
         Self {
+            me,
             block_size,
             service,
             target: target.to_owned(),
@@ -311,13 +315,14 @@ impl LogicalUnit {
     }
 
     /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, commands that
-    /// have not begun to run are cleared, every nexus is told. Returns once no write that began before is still on
-    /// its way.
+    /// have not begun to run are cleared, those that go in steps end, every nexus is told. Returns once no write that began
+    /// before is still on its way.
     pub async fn reset(&self, attention: Sense) {
         self.copies.cancel(|_| true);
-        {
+        let is_cache_off = {
             let mut shared = self.shared();
             shared.reserve6 = None;
+            let was = shared.mode;
             self.set_mode(&mut shared, self.defaults());
             shared.nexuses().for_each(|nexus| nexus.clear());
             if attention == Sense::POWER_ON {
@@ -325,8 +330,15 @@ impl LogicalUnit {
             }
             shared.raise(attention, |_| true); // the one that asked too (SAM-5 §6.3.3)
             self.limit(&shared);
+            was.wce && !shared.mode.wce
+        };
+        if is_cache_off {
+            // Who looked at the pages meanwhile is told to look again. There is nobody to tell that it failed: the pool is
+            // suspended then, and makes everything stable when it goes on.
+            drop(self.cache_is_off(|_| true).await);
+        } else {
+            drop(self.exclusive.write().await);
         }
-        drop(self.exclusive.write().await);
     }
 
     /// CLEAR TASK SET, for the commands of the nexuses other than `by`: those that have not begun to run are
@@ -445,11 +457,11 @@ impl LogicalUnit {
                 if data > offered {
                     return Err(Sense::INVALID_FIELD_IN_CDB.into());
                 }
-                job(data, TRANSFER_MAX.min(run.blocks.saturating_mul(self.block_size)))
+                job(data, STEPS_HOLD.min(run.blocks.saturating_mul(self.block_size)))
             }
             Command::Prefetch { run } => {
                 self.check_range(run.lba, u64::from(run.blocks), &geometry)?;
-                job(0, TRANSFER_MAX.min(run.blocks.saturating_mul(self.block_size)))
+                job(0, STEPS_HOLD.min(run.blocks.saturating_mul(self.block_size)))
             }
             Command::WriteSame { run, no_data, .. } => {
                 let blocks = self.same_blocks(run, &geometry)?;
@@ -458,7 +470,7 @@ impl LogicalUnit {
                 if data != offered && !no_data {
                     return Err(Sense::INVALID_FIELD_IN_CDB.into());
                 }
-                job(data, 1 << 20)
+                job(data, STEPS_HOLD)
             }
             Command::CompareAndWrite { run, .. } => {
                 let (_, len) = self.range(run, &geometry)?;
@@ -492,8 +504,8 @@ impl LogicalUnit {
                 let (most, holds) = match command {
                     Command::ModeSelect { .. } => (PARAMETERS_MAX, 0),
                     Command::PersistentReserveOut { .. } => (RESERVATION_LIST_MAX, 0),
-                    Command::ExtendedCopy { .. } => (PARAMETERS_MAX, COPY_HOLDS),
-                    _ => (copy::odx::LIST_MAX, COPY_HOLDS),
+                    Command::ExtendedCopy { .. } => (PARAMETERS_MAX, STEPS_HOLD),
+                    _ => (copy::odx::LIST_MAX, STEPS_HOLD),
                 };
                 if length > most || length > offered {
                     return Err(Sense::PARAMETER_LIST_LENGTH.into());
@@ -693,6 +705,13 @@ impl LogicalUnit {
         if self.watched.load(Ordering::Acquire) {
             self.revoke(offset, len);
         }
+    }
+
+    /// It is offered no more, and the volume may be, by another unit that knows nothing of what was promised here: copies
+    /// end after their next step, tokens stand for nothing.
+    pub fn retire(&self) {
+        self.copies.cancel(|_| true);
+        self.revoke(0, u64::MAX);
     }
 
     #[cold]

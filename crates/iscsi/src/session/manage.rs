@@ -156,6 +156,17 @@ impl Session {
         running
     }
 
+    /// The connection goes away: what may take long ends soon and gets no answer, so that whoever waits for all that runs
+    /// (the next session of this name, a server that stops) waits for what is short.
+    pub fn end_long(&mut self) {
+        for task in self.tasks.values_mut() {
+            if let Some(cancel) = &task.cancel {
+                task.aborted = true;
+                cancel.cancel();
+            }
+        }
+    }
+
     pub(super) fn wait(&mut self, wait: Wait) {
         if wait.on.is_empty() {
             self.waited(wait.itt, &wait.reply);

@@ -89,12 +89,12 @@ impl Session {
                 }
                 return None;
             };
-            let Some((job, needs)) = self.tasks.get(&itt).and_then(|task| Some((task.job?, task.needs)))
-            else {
+            let found = self.tasks.get(&itt).and_then(|task| Some((task.job?, task.waits_for_room())));
+            let Some((job, waits)) = found else {
                 self.queued.remove(at); // aborted meanwhile
                 continue;
             };
-            if needs == 0 && job.holds > 0 {
+            if waits {
                 full = full || !self.has_room(job.holds);
                 if full {
                     at = at.saturating_add(1);

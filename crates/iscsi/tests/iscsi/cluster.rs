@@ -251,6 +251,31 @@ fn a_disk_taken_away_while_data_comes_gets_none_of_it() {
     assert_eq!((h.opcode(), h.0[3], sense[4], sense[14]), (op::RESPONSE, 2, 5, 0x25));
 }
 
+/// What was written to the volume afterwards by another disk would not have ended it.
+#[test]
+fn a_token_of_a_disk_that_was_taken_away_stands_for_nothing() {
+    let targets = cluster(&[0, 1]);
+    let (mut host, mut idle) = (Host::log_in(&targets, "iqn.one"), Host::log_in(&targets, "iqn.two"));
+    for lun in [0, 1] {
+        host.settle(lun);
+        idle.settle(lun); // and holds what it was offered until its next command
+    }
+    let range = [0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0];
+    let populate = [[0; 14].as_slice(), &range].concat();
+    let command = |action: u8, list: &[u8]| {
+        let [high, low] = (list.len() as u16).to_be_bytes();
+        [0x83, action, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, high, low, 0, 0]
+    };
+    assert_eq!(host.send(1, &command(0x10, &populate), &populate, 0).0, 0);
+    let (_, info) = host.send(1, &[0x84, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[], 1024);
+    let paste = [[0; 16].as_slice(), &info[38..], &[0; 6], &range].concat();
+    assert_eq!(host.send(0, &command(0x11, &paste), &paste, 0).0, 0);
+    assert!(targets.list()[0].remove_lun(1));
+    host.settle(0);
+    let (status, sense) = host.send(0, &command(0x11, &paste), &paste, 0);
+    assert_eq!((status, sense[4], sense[14], sense[15]), (2, 5, 0x23, 6), "revoked");
+}
+
 #[test]
 fn clearing_and_resetting_reach_the_commands_of_others_and_of_that_disk_only() {
     for function in [4, 5, 6] {

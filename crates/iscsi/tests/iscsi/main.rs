@@ -5,6 +5,7 @@ mod clients;
 mod cluster;
 mod crowds;
 mod initiator;
+mod long;
 mod protocol;
 mod server;
 mod strangers;

@@ -9,7 +9,7 @@ use iscsi::{
     inbox::Inbox,
     login::{Login, Status, Step},
     negotiate,
-    pdu::{Fatal, Header, NO_TAG, Outbox, op},
+    pdu::{Fatal, Header, NO_TAG, Outbox, op, reject},
     session::Session,
 };
 use memory::{Gate, Member};
@@ -419,6 +419,41 @@ fn data_is_asked_for_when_there_is_room_for_all_of_it() {
     assert_eq!((gate.used(), gate.waiting(), gate.members()), (0, 0, 0));
 }
 
+#[test]
+fn what_waits_too_long_for_room_is_to_be_sent_again_and_what_has_room_goes_on() {
+    let (gate, others) = nearly_full();
+    let disk = volume();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &disk), "FirstBurstLength=512");
+    assert_eq!(i.session.room_due(), None);
+    let writes = [0, 64].map(|lba| {
+        let h = i.header(&rw10(0x2a, lba, 32), 0x20, 16 << 10);
+        i.push(h, &[9; 512]).unwrap();
+        h
+    });
+    let r2t = i.replies()[0].header;
+    assert_eq!((r2t.opcode(), r2t.itt()), (op::R2T, writes[0].itt()));
+    let read = i.header(&rw10(0x28, 0, 32), 0x40, 16 << 10);
+    i.push(read, &[]).unwrap();
+    let due = i.session.room_due().unwrap();
+    i.session.give_up(due - std::time::Duration::from_millis(1));
+    assert_eq!(i.replies(), [], "not yet");
+    i.session.give_up(due + std::time::Duration::from_secs(1));
+    let given_up: Vec<_> = i.replies().iter().map(|reply| (reply.header.itt(), reply.header.0[3])).collect();
+    assert_eq!(given_up, [(writes[1].itt(), 0x28), (read.itt(), 0x28)], "TASK SET FULL");
+    assert_eq!(i.session.room_due(), None);
+    i.pump().unwrap();
+    assert_eq!(gate.waiting(), 0);
+    send_data(&mut i, r2t.itt(), r2t.word20(), 512, 16 << 10, &[7; 16 << 10], 8192);
+    assert_eq!(i.replies()[0].header.0[3], 0);
+    drop(others);
+    let both = [i.read(0, 2), i.read(64, 1)];
+    assert_eq!(
+        both,
+        [[[9; 512], [7; 512]].concat(), vec![0; 512]],
+        "of the other one not a byte was written"
+    );
+}
+
 /// Looks at the gate as often, a second apart; who was expelled.
 fn watch(gate: &Gate, looks: u32, mut each: impl FnMut()) -> Vec<String> {
     let look = |_| {
@@ -803,6 +838,36 @@ fn a_text_request_may_come_in_pieces_and_is_no_longer_than_agreed() {
     }
     assert_eq!(say(0x40, reply.word20(), b"x").header.opcode(), op::REJECT);
     assert_eq!(negotiate::pairs(&say(0x80, NO_TAG, b"SendTargets=\0").data).unwrap(), expected, "a new one");
+}
+
+/// The whole list came for each of thousands of times that it was asked for in one request, in memory all at once.
+#[test]
+fn a_text_request_that_says_a_key_twice_is_refused_and_nothing_of_it_is_done() {
+    let mut i = Initiator::new(&volume(), "");
+    let mut say = |text: &[u8]| {
+        let mut h = Header::new(op::TEXT | 0x40);
+        h.set(16, 78).set(20, NO_TAG).set(24, i.cmd_sn);
+        i.push(h, text).unwrap();
+        let replies = i.replies();
+        assert_eq!(replies.len(), 1);
+        let reply = &replies[0];
+        (reply.header.opcode(), reply.header.0[2], reply.data.clone())
+    };
+    for text in [
+        b"SendTargets=\0".repeat(4096),
+        b"SendTargets=\0X-a=1\0SendTargets=All\0".to_vec(),
+        b"MaxRecvDataSegmentLength=512\0X-a=1\0X-a=2\0".to_vec(),
+    ] {
+        let (opcode, reason, _) = say(&text);
+        assert_eq!((opcode, reason), (op::REJECT, reject::PROTOCOL_ERROR));
+    }
+    let (opcode, _, text) = say(b"SendTargets=\0X-a=1\0");
+    assert_eq!(opcode, op::TEXT_RESPONSE);
+    let pairs = [("TargetName", NAME), ("TargetAddress", "127.0.0.1:3260,1"), ("X-a", "NotUnderstood")];
+    assert_eq!(negotiate::pairs(&text).unwrap(), pairs);
+    assert_eq!(i.read(0, 8).len(), 4096);
+    let pieces = i.command(&rw10(0x28, 0, 8), 0x40, 4096, &[]).len();
+    assert_eq!(pieces, 1, "segments are as long as they were");
 }
 
 #[test]

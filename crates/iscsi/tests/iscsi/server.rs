@@ -244,6 +244,50 @@ async fn who_sends_no_data_that_it_was_asked_for_loses_its_session_while_others_
     assert_eq!(served.targets.sessions().len(), 1);
 }
 
+/// It would hear nothing until its host has lost patience with the disk.
+#[tokio::test]
+async fn a_command_that_waits_for_room_is_answered_before_its_host_gives_up() {
+    let gate = memory::Gate::new(64 << 10);
+    let room_wait = Duration::from_millis(300);
+    let served = serve(Config { gate: Arc::clone(&gate), room_wait, ..quick() }).await;
+    let mut others = memory::Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 64 << 10));
+    let mut host = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut host, 1).await, Some(2));
+    let begun = Instant::now();
+    for (number, code, flags) in [(2, 0x2a, 0xa1), (3, 0x28, 0xc1)] {
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = flags;
+        h.set(16, number).set(20, 8 << 10).set(24, number);
+        (h.0[32], h.0[40]) = (code, 16);
+        send(&mut host, h, &[]).await;
+    }
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let (h, _) = receive(&mut host).await.unwrap();
+        answers.push((h.opcode(), h.itt(), h.0[3]));
+    }
+    assert!(begun.elapsed() >= room_wait);
+    assert_eq!(
+        answers,
+        [(op::RESPONSE, 2, 0x28), (op::RESPONSE, 3, 0x08)],
+        "TASK SET FULL; BUSY if it is alone"
+    );
+    assert_eq!(gate.waiting(), 0);
+    // With room again it is served.
+    drop(others);
+    assert_eq!(test_unit_ready(&mut host, 4).await, Some(0));
+    let mut h = Header::new(op::COMMAND);
+    h.0[1] = 0xc1;
+    h.set(16, 5).set(20, 8 << 10).set(24, 5);
+    (h.0[32], h.0[40]) = (0x28, 16);
+    send(&mut host, h, &[]).await;
+    assert_eq!(
+        receive(&mut host).await.map(|(h, data)| (h.opcode(), data.len())),
+        Some((op::DATA_IN, 8 << 10))
+    );
+}
+
 #[tokio::test]
 async fn an_initiator_that_reads_late_still_gets_every_byte() {
     let served = serve(quick()).await;

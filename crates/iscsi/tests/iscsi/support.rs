@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use block::MemVolume;
+use block::{BlockVolume, MemVolume};
 use iscsi::{
     Config, Server, Targets,
     pdu::{Header, Outbox, op},
@@ -29,8 +29,12 @@ pub(crate) struct Served {
 }
 
 pub(crate) async fn serve(config: Config) -> Served {
+    serve_volume(config, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).await
+}
+
+pub(crate) async fn serve_volume(config: Config, volume: Arc<dyn BlockVolume>) -> Served {
     let targets = Targets::new(config);
-    targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+    targets.add(NAME, volume).unwrap();
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
     let server = Server::bind(Arc::clone(&targets), &[any]).await.unwrap();
     let address = server.local_addrs().unwrap()[0];

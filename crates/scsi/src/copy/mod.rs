@@ -23,11 +23,15 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-use crate::{nexus::NexusId, sense::Sense};
+use crate::{
+    errand::{Cancel, Errand},
+    nexus::NexusId,
+    sense::Sense,
+};
 
 /// Target descriptors in one EXTENDED COPY at most.
 pub(crate) const TARGETS_MAX: usize = 16;
@@ -42,22 +46,6 @@ pub(crate) const RUNNING_MAX: usize = 16;
 /// Copies remembered in one logical unit: those under way and the last that ended.
 const REMEMBERED: usize = 64;
 
-/// Ends a long command early: whoever holds a clone may ask, the command looks between its steps.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
-
-impl Cancel {
-    /// The command is to end as soon as it can; what it has done stays done.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether it was asked to end.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// How a copy stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -70,9 +58,11 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Operation {
     from: NexusId,
-    list: u32,
+    /// How its initiator calls it; `None`: it does not want to ask about it.
+    list: Option<u32>,
     /// Service action of the command that began it.
     action: u8,
+    /// Ends the command, or what goes on behind it after it was answered.
     cancel: Cancel,
     /// Bytes written so far.
     moved: AtomicU64,
@@ -113,19 +103,18 @@ impl Copies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy begins. `cancel` is the transport's, if it has one.
+    /// A copy begins.
     pub(crate) fn begin(
         &self,
-        from: &NexusId,
-        list: u32,
+        errand: &Errand,
+        list: Option<u32>,
         action: u8,
-        cancel: Cancel,
     ) -> Result<Arc<Operation>, Sense> {
         let operation = Operation {
-            from: from.clone(),
+            from: errand.nexus.id().clone(),
             list,
             action,
-            cancel,
+            cancel: errand.cancel.clone(),
             moved: AtomicU64::new(0),
             segments: AtomicU64::new(0),
             standing: Mutex::new(Standing::Running),
@@ -144,7 +133,7 @@ impl Copies {
     ) -> Result<(), Sense> {
         let operation = Operation {
             from: from.clone(),
-            list,
+            list: Some(list),
             action: 0x10,
             cancel: Cancel::default(),
             moved: AtomicU64::new(bytes),
@@ -158,15 +147,16 @@ impl Copies {
     fn add(&self, operation: Operation) -> Result<Arc<Operation>, Sense> {
         let mut all = self.lock();
         let running = |op: &Operation| op.standing() == Standing::Running;
-        let same = |op: &Operation| op.from == operation.from && op.list == operation.list;
+        let is_named = operation.list.is_some();
+        let same = |op: &Operation| is_named && op.from == operation.from && op.list == operation.list;
         if all.iter().any(|op| same(op) && running(op)) {
             return Err(Sense::OPERATION_IN_PROGRESS);
         }
         if all.iter().filter(|op| running(op)).count() >= RUNNING_MAX {
             return Err(Sense::INSUFFICIENT_RESOURCES);
         }
-        // A list identifier that is used again means the new copy.
-        all.retain(|op| !same(op));
+        // A list identifier that is used again means the new copy; of one without nobody can ask how it ended.
+        all.retain(|op| !same(op) && (op.list.is_some() || running(op)));
         while all.len() >= REMEMBERED {
             let Some(oldest) = all.iter().position(|op| !running(op)) else { break };
             all.remove(oldest);
@@ -178,7 +168,7 @@ impl Copies {
 
     /// The copy that an initiator calls by this list identifier.
     pub(crate) fn find(&self, from: &NexusId, list: u32) -> Option<Arc<Operation>> {
-        self.lock().iter().rev().find(|op| op.from == *from && op.list == list).cloned()
+        self.lock().iter().rev().find(|op| op.from == *from && op.list == Some(list)).cloned()
     }
 
     /// Ends the copies that `whose` picks.

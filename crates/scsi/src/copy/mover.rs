@@ -11,11 +11,11 @@
 
 use std::sync::Arc;
 
-use block::{Durability, Segment, Segments};
+use block::{Segment, Segments};
 
 use super::Operation;
 use crate::{
-    nexus::Nexus,
+    errand::{self, Errand},
     pieces,
     sense::Sense,
     unit::{LogicalUnit, Refusal},
@@ -31,12 +31,11 @@ const RUNS: usize = 256;
 /// One stretch of bytes to move.
 pub(crate) struct Stretch<'a> {
     /// Who orders it.
-    pub(crate) nexus: &'a Nexus,
+    pub(crate) errand: &'a Errand,
     /// `None`: zeroes.
     pub(crate) from: Option<(&'a LogicalUnit, u64)>,
     pub(crate) to: (&'a LogicalUnit, u64),
     pub(crate) len: u64,
-    pub(crate) durability: Durability,
     /// Whether what is read still is what was promised (a token's moment).
     pub(crate) valid: &'a (dyn Fn() -> Result<(), Sense> + Sync),
     pub(crate) operation: &'a Operation,
@@ -83,6 +82,9 @@ impl Stretch<'_> {
             left = left.saturating_sub(len);
             let data = self.read(left, len).await?;
             self.write(left, data).await?;
+            if left > 0 {
+                errand::pause().await;
+            }
         }
         Ok(())
     }
@@ -103,13 +105,14 @@ impl Stretch<'_> {
             written?;
             ahead = read?;
             at = next;
+            errand::pause().await;
         }
     }
 
     async fn read(&self, at: u64, len: u64) -> Result<Segments, Refusal> {
         self.go_on()?;
         let Some((source, from)) = self.from else { return Err(Sense::INTERNAL_FAILURE.into()) };
-        source.admit_copy(self.nexus, false)?;
+        source.admit_copy(&self.errand.nexus, false)?;
         let len = usize::try_from(len).unwrap_or(0);
         let data = source.volume.read(from.saturating_add(at), len).await.map_err(|e| failed(source, &e))?;
         // Looked at after the read: who writes says so first.
@@ -135,11 +138,12 @@ impl Stretch<'_> {
             let len = pieces::total_len(&run) as u64;
             let (unit, to) = self.to;
             let offset = to.saturating_add(at);
-            self.go_on()?;
             let _shared = unit.exclusive.read().await;
-            unit.admit_copy(self.nexus, true)?;
+            self.go_on()?;
+            unit.admit_copy(&self.errand.nexus, true)?;
             unit.touched(offset, len);
-            unit.volume.write(offset, run, self.durability).await.map_err(|e| failed(unit, &e))?;
+            let written = unit.volume.write(offset, run, unit.durability(false)).await;
+            written.map_err(|e| failed(unit, &e))?;
             self.operation.moved(len);
             at = at.saturating_add(len);
         }
@@ -150,24 +154,26 @@ impl Stretch<'_> {
         if len == 0 {
             return Ok(());
         }
-        self.go_on()?;
         if let Some((source, _)) = self.from {
-            source.admit_copy(self.nexus, false)?;
+            source.admit_copy(&self.errand.nexus, false)?;
         }
         (self.valid)()?;
         let (unit, to) = self.to;
         let offset = to.saturating_add(at);
         let _shared = unit.exclusive.read().await;
-        unit.admit_copy(self.nexus, true)?;
+        self.go_on()?;
+        unit.admit_copy(&self.errand.nexus, true)?;
         unit.touched(offset, len);
-        let zeroed = unit.volume.write_zeroes(offset, len, false, self.durability).await;
+        let zeroed = unit.volume.write_zeroes(offset, len, false, unit.durability(false)).await;
         zeroed.map_err(|e| failed(unit, &e))?;
         self.operation.moved(len);
         Ok(())
     }
 
+    /// Whether anything more is to be done. Asked with the lock of the destination held before anything is written: whoever
+    /// has ended the copy and had that lock after it finds no write of it on its way.
     fn go_on(&self) -> Result<(), Refusal> {
-        if self.operation.cancel().is_cancelled() { Err(Sense::COPY_ABORTED.into()) } else { Ok(()) }
+        if self.errand.is_over() { Err(Sense::COPY_ABORTED.into()) } else { Ok(()) }
     }
 }
 
@@ -176,7 +182,7 @@ impl LogicalUnit {
     /// answered, which hosts cannot tell from a fast one.
     pub(super) fn background(&self, immediate: bool) -> Option<Arc<Self>> {
         let runtime = immediate && tokio::runtime::Handle::try_current().is_ok();
-        self.service.find(&self.naa()).filter(|_| runtime)
+        self.me.upgrade().filter(|_| runtime)
     }
 }
 

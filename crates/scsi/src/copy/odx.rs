@@ -8,14 +8,15 @@
 
 use std::sync::Arc;
 
-use block::{Durability, Geometry};
+use block::Geometry;
 
 use super::{
-    Cancel, Operation, Standing,
+    Operation, Standing,
     mover::Stretch,
     token::{Maker, Presented, Range, Rod, TOKEN_LEN},
 };
 use crate::{
+    errand::Errand,
     nexus::Nexus,
     sense::Sense,
     unit::{LogicalUnit, Refusal},
@@ -77,7 +78,6 @@ struct Plan {
     /// First byte of the token's data.
     offset: u64,
     ranges: Vec<Range>,
-    durability: Durability,
 }
 
 impl Plan {
@@ -113,21 +113,13 @@ impl Plan {
     async fn carry_out(
         &self,
         unit: &LogicalUnit,
-        nexus: &Nexus,
+        errand: &Errand,
         operation: &Operation,
     ) -> Result<(), Refusal> {
         let valid = || self.rod.as_ref().map_or(Ok(()), |(rod, _)| rod.valid());
         for (from, to, len) in self.stretches() {
             let source = self.rod.as_ref().zip(from).map(|((_, source), from)| (&**source, from));
-            let stretch = Stretch {
-                nexus,
-                from: source,
-                to: (unit, to),
-                len,
-                durability: self.durability,
-                valid: &valid,
-                operation,
-            };
+            let stretch = Stretch { errand, from: source, to: (unit, to), len, valid: &valid, operation };
             stretch.run().await?;
         }
         Ok(())
@@ -155,7 +147,8 @@ impl LogicalUnit {
             // No write is on its way while the moment is taken; every later one sees that somebody watches.
             let _alone = self.exclusive.write().await;
             let rod = self.service.tokens.make(Maker {
-                unit: self.naa(),
+                name: self.naa(),
+                unit: self.me.clone(),
                 block_size: self.block_size,
                 ranges,
                 timeout: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
@@ -171,11 +164,9 @@ impl LogicalUnit {
     /// WRITE USING TOKEN.
     pub(crate) async fn write_using_token(
         &self,
-        nexus: &Arc<Nexus>,
+        errand: &Errand,
         list_id: u32,
         list: &[u8],
-        geometry: &Geometry,
-        cancel: Cancel,
     ) -> Result<(), Refusal> {
         let short = Sense::PARAMETER_LIST_LENGTH;
         let head = list.first_chunk::<16>().ok_or(short)?;
@@ -185,7 +176,7 @@ impl LogicalUnit {
             head[8], head[9], head[10], head[11], head[12], head[13], head[14], head[15],
         ]);
         let offset = offset.checked_mul(u64::from(self.block_size)).ok_or(Sense::parameter(8))?;
-        let ranges = ranges(self, announced(list, 534)?, geometry, 536)?;
+        let ranges = ranges(self, announced(list, 534)?, &self.geometry(), 536)?;
         let len = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len));
         let rod = match self.service.tokens.present(token)? {
             Presented::Zeroes => None,
@@ -193,14 +184,14 @@ impl LogicalUnit {
                 if offset.checked_add(len).is_none_or(|end| end > rod.len) {
                     return Err(Sense::parameter(8).into());
                 }
-                let source = self.service.find(&rod.unit).ok_or(Sense::TOKEN_REVOKED)?;
+                let source = rod.unit.upgrade().ok_or(Sense::TOKEN_REVOKED)?;
                 Some((rod, source))
             }
         };
-        let operation = self.copies.begin(nexus.id(), list_id, 0x11, cancel)?;
-        let plan = Plan { rod, offset, ranges, durability: self.durability(false) };
-        let carry_out = async move |unit: &Self, nexus: &Nexus| {
-            let result = plan.carry_out(unit, nexus, &operation).await;
+        let operation = self.copies.begin(errand, Some(list_id), 0x11)?;
+        let plan = Plan { rod, offset, ranges };
+        let carry_out = async move |unit: &Self, errand: &Errand| {
+            let result = plan.carry_out(unit, errand, &operation).await;
             if let Some((rod, _)) = plan.rod.as_ref().filter(|_| delete) {
                 rod.revoke();
             }
@@ -212,11 +203,11 @@ impl LogicalUnit {
         };
         match self.background(immediate) {
             Some(unit) => {
-                let nexus = Arc::clone(nexus);
-                tokio::spawn(async move { carry_out(&unit, &nexus).await.ok() });
+                let errand = errand.clone();
+                tokio::spawn(async move { carry_out(&unit, &errand).await.ok() });
                 Ok(())
             }
-            None => carry_out(self, nexus).await,
+            None => carry_out(self, errand).await,
         }
     }
 }

@@ -13,7 +13,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{identity::Naa, sense::Sense};
+use crate::{identity::Naa, sense::Sense, unit::LogicalUnit};
 
 /// Length of a token, in bytes.
 pub(crate) const TOKEN_LEN: usize = 512;
@@ -53,7 +53,8 @@ impl Range {
 #[derive(Debug)]
 pub(crate) struct Rod {
     token: Box<[u8; TOKEN_LEN]>,
-    pub(crate) unit: Naa,
+    /// The unit that made it and sees what happens to its blocks; another one over the same volume does not.
+    pub(crate) unit: Weak<LogicalUnit>,
     pub(crate) ranges: Vec<Range>,
     pub(crate) len: u64,
     timeout: Duration,
@@ -104,7 +105,8 @@ pub(crate) struct Tokens(Mutex<BTreeMap<u64, Arc<Rod>>>);
 
 /// What a new token is made of.
 pub(crate) struct Maker<'a> {
-    pub(crate) unit: Naa,
+    pub(crate) name: Naa,
+    pub(crate) unit: Weak<LogicalUnit>,
     pub(crate) block_size: u32,
     pub(crate) ranges: Vec<Range>,
     /// Seconds; 0: the default.
@@ -140,7 +142,7 @@ impl Tokens {
         token.extend(id);
         // The creator: an identification descriptor like those of EXTENDED COPY.
         token.extend([super::lists::IDENTIFICATION, 0, 0, 0, 0x01, 0x03, 0, 16]);
-        token.extend(maker.unit);
+        token.extend(maker.name);
         token.extend([0; 4]);
         token.extend([0]);
         token.extend(maker.block_size.to_be_bytes().get(1..).unwrap_or(&[]));

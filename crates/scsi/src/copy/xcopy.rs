@@ -6,11 +6,12 @@ use std::sync::Arc;
 use block::Geometry;
 
 use super::{
-    Cancel, Operation, SEGMENT_BYTES_MAX, Standing,
+    Operation, SEGMENT_BYTES_MAX, Standing,
     lists::{Amount, CopyList, Segment, Target, parse},
     mover::Stretch,
 };
 use crate::{
+    errand::Errand,
     nexus::Nexus,
     sense::Sense,
     unit::{LogicalUnit, Refusal},
@@ -43,18 +44,15 @@ impl LogicalUnit {
     /// EXTENDED COPY (LID1 or LID4).
     pub(crate) async fn extended_copy(
         &self,
-        nexus: &Arc<Nexus>,
+        errand: &Errand,
         long: bool,
         list: &[u8],
-        cancel: Cancel,
     ) -> Result<(), Refusal> {
         let Some(list) = parse(long, list)? else { return Ok(()) };
-        // Without an identifier of the host's it still counts among those under way.
-        let (id, action) = (list.id.unwrap_or(u32::MAX), u8::from(long));
-        let operation = self.copies.begin(nexus.id(), id, action, cancel)?;
+        let operation = self.copies.begin(errand, list.id, u8::from(long))?;
         let immediate = list.immediate;
-        let carry_out = async move |own: &Self, nexus: &Nexus| {
-            let result = own.copy_segments(nexus, &list, &operation).await.map_err(aborted);
+        let carry_out = async move |own: &Self, errand: &Errand| {
+            let result = own.copy_segments(errand, &list, &operation).await.map_err(aborted);
             operation.end(match &result {
                 Ok(()) => Standing::Done,
                 Err(sense) => Standing::Failed(*sense),
@@ -63,36 +61,35 @@ impl LogicalUnit {
         };
         match self.background(immediate) {
             Some(own) => {
-                let nexus = Arc::clone(nexus);
-                tokio::spawn(async move { carry_out(&own, &nexus).await.ok() });
+                let errand = errand.clone();
+                tokio::spawn(async move { carry_out(&own, &errand).await.ok() });
                 Ok(())
             }
-            None => Ok(carry_out(self, nexus).await?),
+            None => Ok(carry_out(self, errand).await?),
         }
     }
 
     async fn copy_segments(
         &self,
-        nexus: &Nexus,
+        errand: &Errand,
         list: &CopyList,
         operation: &Operation,
     ) -> Result<(), Refusal> {
         // All of it is looked at before the first byte moves.
         let mut plan = Vec::new();
         for segment in &list.segments {
-            let from = self.party(nexus, list.targets.get(usize::from(segment.from)))?;
-            let to = self.party(nexus, list.targets.get(usize::from(segment.to)))?;
+            let from = self.party(&errand.nexus, list.targets.get(usize::from(segment.from)))?;
+            let to = self.party(&errand.nexus, list.targets.get(usize::from(segment.to)))?;
             let bytes = bytes(segment, from.unit(self), to.unit(self))?;
             plan.push((from, to, bytes));
         }
         for (from, to, bytes) in &plan {
             let (source, destination) = (from.unit(self), to.unit(self));
             let stretch = Stretch {
-                nexus,
+                errand,
                 from: Some((source, bytes.from)),
                 to: (destination, bytes.to),
                 len: bytes.len,
-                durability: destination.durability(false),
                 valid: &|| Ok(()),
                 operation,
             };

@@ -433,7 +433,8 @@ impl Reservations {
         if takes {
             let before = held.map(|held| held.kind);
             self.held = Some(Held { by: from.clone(), kind });
-            if before.is_some_and(|before| before != kind && before.registrants_pass()) {
+            // Whatever it was before: who is still registered may do other things than it could.
+            if before.is_some_and(|before| before != kind) {
                 self.tell_all_but(from, Sense::RESERVATIONS_RELEASED, &mut outcome);
             }
         }

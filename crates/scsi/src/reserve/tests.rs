@@ -97,6 +97,23 @@ fn a_preempted_holder_loses_disk_and_registration_and_is_told() {
     assert!(r.holds(&id("bob")));
 }
 
+/// Under 1 and 3 nobody but the holder could do what now some can, or the other way round.
+#[test]
+fn a_preemption_that_changes_the_type_tells_all_who_stay_registered() {
+    for before in [1, 3, 5, 6] {
+        for after in [1, 3, 5, 6, 7, 8] {
+            let mut r = reserved(before);
+            out(&mut r, "dave", 0, 0, 0, 4).unwrap();
+            let outcome = out(&mut r, "bob", 4, after, 2, 1).unwrap();
+            let mut told = vec![(id("alice"), Sense::REGISTRATIONS_PREEMPTED)];
+            if before != after {
+                told.push((id("dave"), Sense::RESERVATIONS_RELEASED));
+            }
+            assert_eq!(outcome.attentions, told, "{before} to {after}");
+        }
+    }
+}
+
 #[test]
 fn unregistering_the_holder_tells_the_others_but_never_itself() {
     let mut r = reserved(6);

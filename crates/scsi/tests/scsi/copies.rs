@@ -1,13 +1,9 @@
 //! Copies that a host orders and does not see, byte by byte: EXTENDED COPY, ODX, what they may touch and how they end;
 //! reservations that survive a power cut; access states; thin provisioning's threshold.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, Ordering},
-    },
-    task::{Context, Poll, Waker},
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
 use block::{BlockVolume, Durability, Keeper, MemKeeper, MemVolume, Segment, Segments, Space};
@@ -16,12 +12,7 @@ use scsi::{
     Access, Begin, Cancel, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Service, Status,
 };
 
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("a volume in memory does not wait"),
-    }
-}
+use crate::paced::now;
 
 /// Every unit that was let in, for whoever asks.
 #[derive(Default)]
@@ -128,7 +119,7 @@ fn flat(data: &Segments) -> Vec<u8> {
     out
 }
 
-fn by_naa(unit: &LogicalUnit) -> [u8; 32] {
+pub(crate) fn by_naa(unit: &LogicalUnit) -> [u8; 32] {
     let mut d = [0; 32];
     (d[0], d[4], d[5], d[7]) = (0xe4, 1, 3, 16);
     d[8..24].copy_from_slice(&unit.naa());
@@ -137,7 +128,11 @@ fn by_naa(unit: &LogicalUnit) -> [u8; 32] {
 }
 
 /// (from, to, blocks, source LBA, destination LBA)
-fn xcopy(list_id: u8, targets: &[[u8; 32]], segments: &[(u16, u16, u16, u64, u64)]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn xcopy(
+    list_id: u8,
+    targets: &[[u8; 32]],
+    segments: &[(u16, u16, u16, u64, u64)],
+) -> (Vec<u8>, Vec<u8>) {
     let mut list = vec![list_id, 0];
     list.extend((targets.len() as u16 * 32).to_be_bytes());
     list.extend([0; 4]);
@@ -159,11 +154,16 @@ fn xcopy(list_id: u8, targets: &[[u8; 32]], segments: &[(u16, u16, u16, u64, u64
     (cdb, list)
 }
 
-fn populate(list_id: u32, ranges: &[(u64, u32)]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn populate(list_id: u32, ranges: &[(u64, u32)]) -> (Vec<u8>, Vec<u8>) {
     token_command(0x10, list_id, vec![0; 14], ranges)
 }
 
-fn use_token(list_id: u32, offset: u64, token: &[u8], ranges: &[(u64, u32)]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn use_token(
+    list_id: u32,
+    offset: u64,
+    token: &[u8],
+    ranges: &[(u64, u32)],
+) -> (Vec<u8>, Vec<u8>) {
     let mut list = vec![0; 8];
     list.extend(offset.to_be_bytes());
     list.extend(token);
@@ -184,7 +184,7 @@ fn token_command(action: u8, list_id: u32, mut list: Vec<u8>, ranges: &[(u64, u3
     (cdb, list)
 }
 
-fn receive(action: u8, list_id: u32) -> Vec<u8> {
+pub(crate) fn receive(action: u8, list_id: u32) -> Vec<u8> {
     let mut cdb = vec![0x84, action];
     cdb.extend(list_id.to_be_bytes());
     cdb.extend([0; 4]);
@@ -415,7 +415,7 @@ async fn an_immediate_copy_answers_first_and_is_done_later() {
     assert_eq!(a.block(115)[0], 4);
 }
 
-fn register(action: u8, key: u64, service_key: u64, flags: u8) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn register(action: u8, key: u64, service_key: u64, flags: u8) -> (Vec<u8>, Vec<u8>) {
     let mut list = key.to_be_bytes().to_vec();
     list.extend(service_key.to_be_bytes());
     list.extend([0, 0, 0, 0, flags, 0, 0, 0]);

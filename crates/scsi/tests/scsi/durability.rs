@@ -1,13 +1,9 @@
 //! Which promise each command makes to its client, and that the volume hears of exactly that one: FUA, the write
 //! cache switched off, a flush, or nothing but the write itself.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Poll,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
 };
 
 use block::{
@@ -15,6 +11,8 @@ use block::{
 };
 use bytes::Bytes;
 use scsi::{Begin, LogicalUnit, Response, Status};
+
+use crate::paced::now;
 
 /// What a volume was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,11 +108,7 @@ impl Bench {
                 if !data.is_empty() {
                     out.push(Segment::Data(Bytes::copy_from_slice(data)));
                 }
-                let mut run = pin!(self.unit.run(nexus, job, out));
-                match run.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
-                    Poll::Ready(response) => response,
-                    Poll::Pending => panic!("a volume in memory does not wait"),
-                }
+                now(self.unit.run(nexus, job, out))
             }
         }
     }
@@ -137,9 +131,7 @@ impl Bench {
 
     /// What an operator sets.
     fn switch_cache(&self, on: bool) -> Vec<Heard> {
-        let mut set = pin!(self.unit.set_write_cache(on));
-        let done = set.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-        assert_eq!(done, Poll::Ready(Ok(())));
+        assert_eq!(now(self.unit.set_write_cache(on)), Ok(()));
         std::mem::take(&mut self.volume.heard.lock().unwrap())
     }
 

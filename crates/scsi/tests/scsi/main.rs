@@ -4,3 +4,5 @@
 mod copies;
 mod durability;
 mod failures;
+mod paced;
+mod steps;

@@ -1,0 +1,68 @@
+//! A command that goes in steps, and who may end it between two of them: its own initiator (an abort, the end of its
+//! session), or whoever clears what its nexus had begun (a reset, a preemption).
+//!
+//! What may take minutes has to look before each step, with the locks held under which it does the step: whoever has ended
+//! it then waits for one step at most, and finds that nothing follows.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crate::{
+    nexus::Nexus,
+    unit::{Job, LogicalUnit, Refusal},
+};
+
+/// Ends a long command early: whoever holds a clone may ask, the command looks between its steps.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// The command is to end as soon as it can; what it has done stays done.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A job that runs, and for whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Errand {
+    pub(crate) nexus: Arc<Nexus>,
+    pub(crate) job: Job,
+    /// The transport's.
+    pub(crate) cancel: Cancel,
+}
+
+impl Errand {
+    /// Whether others have cleared it.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.job.generation != self.nexus.generation()
+    }
+
+    /// Whether there is to be no further step.
+    pub(crate) fn is_over(&self) -> bool {
+        self.cancel.is_cancelled() || self.is_cleared()
+    }
+}
+
+impl LogicalUnit {
+    /// Whether the next step may be done here: what was true when the command began may have changed since.
+    pub(crate) fn go_on(&self, errand: &Errand) -> Result<(), Refusal> {
+        if errand.is_over() {
+            return Err(Refusal::Cleared);
+        }
+        self.admit(&errand.nexus, &errand.job.command, &self.geometry())
+    }
+}
+
+/// Between two steps: others have their turn. Where all is in memory nothing else would make them wait, and the connection
+/// that an abort comes by would not be read before the last step.
+pub(crate) async fn pause() {
+    tokio::task::yield_now().await;
+}

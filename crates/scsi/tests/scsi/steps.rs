@@ -1,0 +1,328 @@
+//! Commands that take long go in steps: they can be ended between two of them, and hold up nobody meanwhile. And what has
+//! to wait for those that are under way does.
+
+use std::sync::Arc;
+
+use block::Durability;
+use scsi::{Begin, Sense, Service, Status};
+
+use crate::{
+    copies::{by_naa, populate, receive, register, use_token, xcopy},
+    paced::{Asked, Disk, Running, now},
+};
+
+const STEP: usize = 1 << 20;
+const STEPS: usize = 8;
+/// That many steps of blocks of 512 bytes.
+const BLOCKS: [u8; 4] = (STEPS as u32 * 2048).to_be_bytes();
+const ZEROES: [u8; 512] = [0; 512];
+const PATTERN: [u8; 512] = [0x5a; 512];
+
+/// VERIFY(16) with this BYTCHK of all steps.
+fn verify(check: u8) -> [u8; 16] {
+    let [a, b, c, d] = BLOCKS;
+    [0x8f, check << 1, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0]
+}
+
+/// WRITE SAME(16) of all steps.
+fn write_same() -> [u8; 16] {
+    let [a, b, c, d] = BLOCKS;
+    [0x93, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0]
+}
+
+fn reads(steps: usize) -> Vec<Asked> {
+    (0..steps).map(|step| Asked::Read((step * STEP) as u64, STEP)).collect()
+}
+
+fn writes(steps: usize) -> Vec<Asked> {
+    (0..steps).map(|step| Asked::Write((step * STEP) as u64, STEP, Durability::Cached)).collect()
+}
+
+/// One block was compared at a time, and room was held for 32 MiB for as long as that took.
+#[test]
+fn a_verify_reads_in_large_steps_whatever_it_compares_with_and_holds_two_of_them() {
+    let disk = Disk::new();
+    let host = disk.host();
+    for (check, data) in [(0, &[][..]), (3, &ZEROES)] {
+        assert!(host.job(&verify(check), data).holds as usize <= 2 * STEP);
+        let (mut run, _) = host.run(&verify(check), data);
+        disk.volume.let_through(STEPS);
+        assert_eq!(run.poll().unwrap().status, Status::Good);
+        assert_eq!(disk.volume.asked(), reads(STEPS), "{check}");
+    }
+    // One byte differs, far in: where, is told.
+    disk.volume.let_through(STEPS);
+    host.send(&[0x2a, 0, 0, 0, 12, 34, 0, 0, 1], &[[0; 200].as_slice(), &[1], &[0; 311]].concat());
+    let response = host.send(&verify(3), &ZEROES);
+    let sense = response.sense.as_slice();
+    assert_eq!((sense[0], sense[2], sense[12]), (0xf0, 0xe, 0x1d));
+    let at = u32::from_be_bytes(sense[3..7].try_into().unwrap());
+    assert_eq!(at, (12 * 256 + 34) * 512 + 200);
+    // And a last step that is none.
+    let (mut run, _) = host.run(&[0x2f, 6, 0, 0, 0, 0, 0, 8, 3], &ZEROES);
+    disk.volume.asked();
+    assert_eq!(run.poll().unwrap().status, Status::Good);
+    assert_eq!(disk.volume.asked(), [Asked::Read(0, STEP), Asked::Read(STEP as u64, 3 * 512)]);
+    let (mut run, _) = host.run(&[0x2f, 6, 0, 0, 0, 0, 0, 0, 0], &[]);
+    assert_eq!(run.poll().unwrap().status, Status::Good, "of no blocks it needs none");
+}
+
+/// An abort, a reset and the next login waited until a whole disk was read.
+#[test]
+fn a_command_that_takes_long_ends_after_the_step_in_which_it_is_called_back() {
+    let disk = Disk::new();
+    let host = disk.host();
+    let prefetch = [0x34, 0, 0, 0, 0, 0, 0, 0x40, 0];
+    let cases: [(&[u8], &[u8], Vec<Asked>); 4] = [
+        (&verify(0), &[], reads(3)),
+        (&verify(3), &ZEROES, reads(3)),
+        (&prefetch, &[], reads(3)),
+        (&write_same(), &PATTERN, writes(3)),
+    ];
+    for (cdb, data, asked) in cases {
+        assert!(host.job(cdb, data).is_long(), "{cdb:02x?}");
+        let (mut run, cancel) = host.run(cdb, data);
+        disk.volume.let_through(2);
+        assert_eq!(run.poll(), None, "it waits for its third step");
+        cancel.cancel();
+        disk.volume.let_through(1);
+        assert_eq!(run.poll().unwrap().status, Status::TaskAborted, "{cdb:02x?}");
+        assert_eq!(disk.volume.asked(), asked, "{cdb:02x?}");
+    }
+}
+
+#[test]
+fn a_reset_and_a_clearing_wait_for_one_step_and_none_follows() {
+    for is_reset in [true, false] {
+        for (cdb, data, steps) in [(&verify(0), &[][..], reads(1)), (&write_same(), &PATTERN, writes(1))] {
+            let disk = Disk::new();
+            let (victim, other) = (disk.host(), disk.host());
+            let (mut run, _) = victim.run(cdb, data);
+            assert_eq!(run.poll(), None);
+            let mut ending = Running(match is_reset {
+                true => Box::pin(disk.unit.reset(Sense::DEVICE_RESET)),
+                false => Box::pin(disk.unit.clear_task_set(&other.nexus)),
+            });
+            let writes = data == PATTERN;
+            assert_eq!(ending.poll().is_none(), writes, "a write is on its way, or none");
+            disk.volume.let_through(1);
+            let ended = run.poll();
+            assert!(!writes || ending.poll().is_some(), "no longer than for one step");
+            let response = ended.or_else(|| run.poll()).unwrap();
+            assert_eq!(response.status, Status::TaskAborted);
+            assert_eq!(disk.volume.asked(), steps);
+        }
+    }
+}
+
+#[test]
+fn others_have_the_disk_between_the_steps_of_a_write_same() {
+    let disk = Disk::new();
+    let (long, short) = (disk.host(), disk.host());
+    let (mut run, _) = long.run(&write_same(), &PATTERN);
+    assert_eq!(run.poll(), None);
+    // Of a block that the second step will write.
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0, 0];
+    let (mut swap, _) = short.run(&compare, &[ZEROES, [7; 512]].concat());
+    assert_eq!(swap.poll(), None, "not during a step");
+    disk.volume.let_through(1);
+    assert_eq!(run.poll(), None);
+    disk.volume.let_through(2);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    assert_eq!(disk.volume.byte(STEP as u64), 7);
+    disk.volume.let_through(STEPS);
+    assert_eq!(run.poll().unwrap().status, Status::Good);
+    assert_eq!(disk.volume.byte(STEP as u64), 0x5a);
+}
+
+#[test]
+fn who_is_fenced_off_during_a_write_same_does_no_further_step_of_it() {
+    let disk = Disk::new();
+    let (fenced, owner) = (disk.host(), disk.host());
+    let (mut run, _) = fenced.run(&write_same(), &PATTERN);
+    disk.volume.let_through(2);
+    assert_eq!(run.poll(), None);
+    for (action, key, service_key) in [(0, 0, 7), (1, 7, 0)] {
+        let (cdb, list) = register(action, key, service_key, 0);
+        assert_eq!(owner.send(&cdb, &list).status, Status::Good);
+    }
+    disk.volume.let_through(STEPS);
+    assert_eq!(run.poll().unwrap().status, Status::ReservationConflict);
+    assert_eq!(disk.volume.asked(), writes(3));
+}
+
+/// MODE SELECT(6) of the caching page.
+fn write_cache(on: bool) -> ([u8; 6], Vec<u8>) {
+    let mut list = vec![0, 0, 0, 0, 0x08, 0x12, if on { 0x04 } else { 0 }];
+    list.resize(24, 0);
+    ([0x15, 0x10, 0, 0, 24, 0], list)
+}
+
+/// Whoever finds it off takes all it wrote for stable.
+#[test]
+fn a_write_cache_is_off_for_others_when_all_that_was_cached_is_stable_whoever_switched_it() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum By {
+        ModeSelect,
+        Operator,
+        Reset,
+    }
+    for by in [By::ModeSelect, By::Operator, By::Reset] {
+        let disk = Disk::new();
+        let (writer, other) = (disk.host(), disk.host());
+        if by == By::Reset {
+            // What an operator chose comes back with a reset.
+            disk.volume.let_through(1);
+            now(disk.unit.set_write_cache(false)).unwrap();
+            writer.news();
+            let (cdb, list) = write_cache(true);
+            assert_eq!(writer.send(&cdb, &list).status, Status::Good);
+            drop((other.news(), disk.volume.asked()));
+        }
+        let write: &[u8] = &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1];
+        let (mut cached, _) = writer.run(write, &PATTERN);
+        assert_eq!(cached.poll(), None);
+        let mut off: Running<'_, ()> = match by {
+            By::ModeSelect => {
+                let (cdb, list) = write_cache(false);
+                let (mut run, _) = writer.run(&cdb, &list);
+                Running(Box::pin(std::future::poll_fn(move |_| match run.poll() {
+                    Some(response) => {
+                        assert_eq!(response.status, Status::Good);
+                        std::task::Poll::Ready(())
+                    }
+                    None => std::task::Poll::Pending,
+                })))
+            }
+            By::Operator => Running(Box::pin(async { disk.unit.set_write_cache(false).await.unwrap() })),
+            By::Reset => Running(Box::pin(disk.unit.reset(Sense::DEVICE_RESET))),
+        };
+        assert!(off.poll().is_none());
+        let written = [Asked::Write(0, 512, Durability::Cached)];
+        assert_eq!(disk.volume.asked(), written, "{by:?}: nothing is flushed before what has to be");
+        disk.volume.let_through(1);
+        assert_eq!(cached.poll().unwrap().status, Status::Good);
+        assert!(off.poll().is_none());
+        assert_eq!(disk.volume.asked(), [Asked::Flush], "{by:?}");
+        let reset = if by == By::Reset { vec![(0x29, 3)] } else { vec![] };
+        assert_eq!(other.news(), reset, "{by:?}: not yet");
+        disk.volume.let_through(1);
+        assert!(off.poll().is_some());
+        assert_eq!(other.news(), [(0x2a, 1)], "{by:?}");
+    }
+}
+
+/// The lists of a copy within the disk: a block to the one behind.
+fn copy(disk: &Disk, id: Option<u8>) -> (Vec<u8>, Vec<u8>) {
+    let (cdb, mut list) = xcopy(id.unwrap_or(0), &[by_naa(&disk.unit)], &[(0, 0, 1, 0, 1)]);
+    if id.is_none() {
+        list[1] = 0x18; // 11b: the list identifier means nothing
+    }
+    (cdb, list)
+}
+
+#[test]
+fn copies_that_nobody_wants_to_ask_about_run_side_by_side_and_cannot_be_asked_about() {
+    let disk = Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(1);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let (cdb, list) = copy(&disk, None);
+    let mut copies = [(); 3].map(|()| host.run(&cdb, &list).0);
+    assert!(copies.iter_mut().all(|copy| copy.poll().is_none()), "none is refused");
+    for id in [0_u32, u32::MAX] {
+        let status = [[0x84, 5].as_slice(), &id.to_be_bytes(), &[0; 6], &[255, 0, 0]].concat();
+        assert_eq!(host.send(&status, &[]).sense.as_slice()[12], 0x24, "{id:x}");
+    }
+    // One that has an identifier has it for itself.
+    let (cdb, list) = copy(&disk, Some(0));
+    let (mut named, _) = host.run(&cdb, &list);
+    assert_eq!(named.poll(), None);
+    assert_eq!(host.send(&cdb, &list).sense.as_slice()[12..14], [0, 0x16]);
+    disk.volume.let_through(8);
+    for mut copy in copies.into_iter().chain([named]) {
+        assert_eq!(copy.poll().unwrap().status, Status::Good);
+    }
+    assert_eq!(disk.volume.byte(512), 0x5a);
+    let status = [0x84, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12];
+    assert_eq!(host.send(&status, &[]).status, Status::Good);
+}
+
+/// It looked before it waited for the lock, and wrote once it had it.
+#[test]
+fn a_copy_that_was_ended_while_it_waited_for_the_disk_writes_nothing() {
+    let disk = Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(1);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0, 0];
+    let (mut swap, _) = host.run(&compare, &[ZEROES, ZEROES].concat());
+    assert_eq!(swap.poll(), None, "it has the disk for itself");
+    let (cdb, list) = copy(&disk, Some(1));
+    let (mut run, cancel) = host.run(&cdb, &list);
+    assert_eq!(run.poll(), None);
+    disk.volume.let_through(3);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+    cancel.cancel();
+    assert_eq!(run.poll().unwrap().sense.as_slice()[2], 0xa);
+    assert_eq!(disk.volume.byte(512), 0);
+}
+
+/// It was not among those that the reset ended, and had been let in before.
+#[test]
+fn a_copy_that_a_reset_meets_before_it_is_listed_ends_like_all_others() {
+    let disk = Disk::new();
+    let host = disk.host();
+    disk.volume.let_through(8);
+    host.send(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1], &PATTERN);
+    let (cdb, list) = copy(&disk, Some(1));
+    let (mut run, _) = host.run(&cdb, &list);
+    let unit = Arc::clone(&disk.unit);
+    let reset = move || now(unit.reset(Sense::DEVICE_RESET));
+    *disk.volume.at_a_look.lock().unwrap() = Some(Box::new(reset));
+    assert_eq!(run.poll().unwrap().status, Status::TaskAborted);
+    assert_eq!(disk.volume.byte(512), 0);
+}
+
+fn token_of(host: &crate::paced::Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
+    let (cdb, list) = populate(id, ranges);
+    assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    let response = host.send(&receive(7, id), &[]);
+    let block::Segment::Data(info) = &response.data[0] else { panic!() };
+    info[38..].to_vec()
+}
+
+/// An operator offers the volume in another way; sessions hold what was offered before until their next command.
+#[tokio::test]
+async fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_another_over_its_volume() {
+    let service = Arc::<Service>::default();
+    let (old, other) = (Disk::of(&service, "tank/a"), Disk::of(&service, "tank/b"));
+    let new = Disk::of(&service, "tank/a");
+    [&old, &new, &other].iter().for_each(|disk| disk.volume.let_through(100));
+    assert_eq!(old.unit.naa(), new.unit.naa());
+    let (before, host, elsewhere) = (old.host(), new.host(), other.host());
+    let stale = token_of(&before, 1, &[(0, 8)]);
+    let token = token_of(&host, 1, &[(0, 8)]);
+    // A copy that goes on behind its answer writes by way of the unit that was asked, and so ends that one's token.
+    let (cdb, mut list) = use_token(2, 0, &token_of(&host, 3, &[(100, 8)]), &[(0, 8)]);
+    list[2] |= 1;
+    assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    tokio::task::yield_now().await;
+    let (cdb, list) = use_token(4, 0, &token, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    // Who may not read from it may not by a token.
+    let token = token_of(&host, 5, &[(0, 8)]);
+    let owner = new.host();
+    for (action, key, service_key) in [(0, 0, 7), (1, 7, 0)] {
+        let (mut cdb, list) = register(action, key, service_key, 0);
+        cdb[2] = 3; // exclusive access
+        assert_eq!(owner.send(&cdb, &list).status, Status::Good);
+    }
+    let (cdb, list) = use_token(6, 0, &token, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).status, Status::ReservationConflict);
+    // What the old one promised it cannot keep once it is not the only one.
+    old.unit.retire();
+    let (cdb, list) = use_token(7, 0, &stale, &[(50, 8)]);
+    assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
+    assert!(matches!(before.begin(&[0], 0), Begin::Done(response) if response.status == Status::Good));
+}
