@@ -110,3 +110,18 @@ impl SetPolicy {
         BlockPolicy { checksum, compression, copies, metadata }
     }
 }
+
+/// What pools have that everything is enabled on.
+#[cfg(test)]
+pub(crate) const TRAITS: Traits = Traits {
+    lz4: true,
+    embedded_data: true,
+    hole_birth: true,
+    spacemap_v2: true,
+    spacemap_histogram: true,
+    log_spacemap: false,
+    empty_bpobj: true,
+    extensible_dataset: true,
+    async_destroy: true,
+    livelist: false,
+};

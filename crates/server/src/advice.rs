@@ -40,10 +40,9 @@ pub async fn report(arc: &BlockCache, held: &[Arc<Held>]) -> AdviceList {
     }
     for (guid, objset, expected) in &found.datasets {
         let Some(held) = held.iter().find(|held| held.view().guid() == *guid) else { continue };
-        match view::dataset_name(&held.view(), *objset).await {
-            Some(name) => list.datasets.push(Named { name, outlook: outlook(expected) }),
-            // One that was destroyed meanwhile. Another may get its number.
-            None => arc.forget_dataset(*guid, *objset),
+        // One that was destroyed meanwhile has no name.
+        if let Some(name) = view::dataset_name(&held.view(), *objset).await {
+            list.datasets.push(Named { name, outlook: outlook(expected) });
         }
     }
     list.pools.sort_by(|a, b| a.name.cmp(&b.name));

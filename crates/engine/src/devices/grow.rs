@@ -5,7 +5,7 @@
 use ondisk::label::Geometry;
 use pool::vdev::{Aux, Disks, Kind, Vdev};
 
-use super::{find, shape, state};
+use super::{shape, state};
 use crate::{
     dsl::OpError,
     mos::{DIRECTORY, zap},
@@ -50,12 +50,13 @@ pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
 pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
     let tree = cx.io.tree();
     let mut any = false;
-    for vdev in tree.leaves().into_iter().filter(|vdev| vdev.is_readable()) {
+    let leaves: Vec<(&Vdev, &Vdev)> =
+        tree.tops.iter().flat_map(|top| top.leaves().into_iter().map(move |vdev| (top, vdev))).collect();
+    for (top, vdev) in leaves.into_iter().filter(|(_, vdev)| vdev.is_readable()) {
         let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
         let size = disk.info().size;
-        let need = find::locate(&tree, vdev.guid).map_or(0, |place| labels::least(place.top, vdev));
-        if Geometry::new(size).is_none_or(|geometry| geometry.asize() < need) {
-            tracing::error!(device = %vdev, size, need, "the device has shrunk: it is not used before it has its size again");
+        if labels::fitting(top, vdev, size).is_none() {
+            tracing::error!(device = %vdev, size, "the device has shrunk: it is not used before it has its size again");
             state::change(cx, &tree, vdev, "it has shrunk", |now| {
                 (now.disk, now.refused) = (None, Aux::TooSmall);
             });

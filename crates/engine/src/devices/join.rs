@@ -15,7 +15,6 @@ use std::sync::Arc;
 use disk::Disk;
 use ondisk::{
     dnode::ObjectType,
-    label::Geometry,
     nvlist::{NvList, Value},
 };
 use pool::vdev::{Class, Disks, Kind, Tree, TxgSet, Vdev};
@@ -171,8 +170,7 @@ fn check(tree: &Tree, place: Place<'_>, new: &NewLeaf) -> Result<(), OpError> {
         return Err(refused(format!("{} is busy, or device removal is in progress", new.path)));
     }
     let Some(top) = &place.top.top else { return Err(refused("no such device in pool")) };
-    let asize = Geometry::new(info.size).map_or(0, Geometry::asize);
-    if asize < labels::least(place.top, place.vdev) {
+    if labels::fitting(place.top, place.vdev, info.size).is_none() {
         return Err(refused("device is too small"));
     }
     let sector = if new.is_file { 512 } else { info.logical_sector.max(1) };

@@ -13,16 +13,13 @@ use std::{
 };
 
 use disk::Disk;
-use ondisk::{
-    label::Geometry,
-    nvlist::{NvList, Value},
-};
+use ondisk::nvlist::{NvList, Value};
 use pool::{
     import::Device,
     vdev::{Aux, Class, Disks, Kind, Standing, Tree, Vdev, deadline},
 };
 
-use super::{Onlined, find, grow, leave, refused, replicas, shape};
+use super::{Onlined, find, find::Place, grow, leave, refused, replicas, shape};
 use crate::{
     BoxFuture,
     create::config::{tops_mut, walk_mut},
@@ -96,7 +93,7 @@ pub(super) fn online(
         let was_away = !place.vdev.is_readable();
         let disk = disk.or_else(|| leaf.disk());
         let verdict = match &disk {
-            Some(disk) if was_away => examine(cx, disk, guid, labels::least(place.top, place.vdev)).await,
+            Some(disk) if was_away => examine(cx, disk, &place).await,
             Some(_) => Ok(()),
             None => Err(Aux::OpenFailed),
         };
@@ -149,8 +146,8 @@ fn refuse_resting_spare(cx: &Syncer, tree: &Tree, guid: u64) -> Result<(), OpErr
     Ok(())
 }
 
-/// Whether a device is the leaf `guid` of this pool, and has `need` bytes for blocks; if not, what to call that.
-async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, guid: u64, need: u64) -> Result<(), Aux> {
+/// Whether a device is the leaf at this place of this pool, and large enough for it; if not, what to call that.
+async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, place: &Place<'_>) -> Result<(), Aux> {
     let open_failed = |_: io::Error| Aux::OpenFailed;
     let Some(read) = deadline::within(Device::read(Arc::clone(disk)), ANSWER).await else {
         return Err(Aux::OpenFailed);
@@ -158,17 +155,14 @@ async fn examine(cx: &Syncer, disk: &Arc<dyn Disk>, guid: u64, need: u64) -> Res
     let Some(device) = read.map_err(open_failed)? else {
         return Err(Aux::BadLabel);
     };
-    if device.guids() != Some((guid, cx.guid)) {
+    if device.guids() != Some((place.vdev.guid, cx.guid)) {
         return Err(Aux::CorruptData);
     }
     // Somebody else went on with the pool from this device alone.
     if device.best().is_some_and(|best| best.txg > cx.txg) {
         return Err(Aux::CorruptData);
     }
-    match Geometry::new(disk.info().size) {
-        Some(geometry) if geometry.asize() >= need => Ok(()),
-        _ => Err(Aux::TooSmall),
-    }
+    labels::fitting(place.top, place.vdev, disk.info().size).map(drop).ok_or(Aux::TooSmall)
 }
 
 /// Changes how a leaf is, lets writers follow and tells of it.

@@ -728,11 +728,10 @@ fn failed_without_stand_in(tree: &Tree) -> Vec<u64> {
 fn spare_for(view: &pool::Pool, tree: &Tree, guid: u64) -> Option<u64> {
     let in_use: BTreeSet<u64> = tree.leaves().into_iter().map(|leaf| leaf.guid).collect();
     let place = find::locate(tree, guid)?;
-    let need = labels::least(place.top, place.vdev);
     let at_rest = view.spares().iter().filter(|spare| !in_use.contains(&spare.guid) && spare.is_readable());
     at_rest
         .filter_map(|spare| Some((spare.leaf.as_ref()?.disk()?.info().size, spare.guid)))
-        .filter(|(size, _)| ondisk::label::Geometry::new(*size).is_some_and(|room| room.asize() >= need))
+        .filter(|(size, _)| labels::fitting(place.top, place.vdev, *size).is_some())
         .min()
         .map(|(_, guid)| guid)
 }

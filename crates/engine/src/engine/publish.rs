@@ -85,6 +85,9 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     | Change::Renamed(number)
     | Change::Destroyed(number)
     | Change::Properties(number)) = change;
+    if change == Change::Destroyed(number) {
+        view.io().cache().forget_dataset(view.guid(), number);
+    }
     let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
         return;
     };
@@ -97,11 +100,11 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
         let before = shared.suspension.before();
         let Err(error) = follow(view, &volume, number, &change).await else { return };
         // Devices that are away are waited for, as for everything a commit needs.
-        let waited = match cut_off(&error) {
-            Some(why) => shared.suspension.wait(before, why).await,
-            None => Err(EngineError::Unsupported(error.to_string())),
+        let goes_on = match cut_off(&error) {
+            Some(why) => shared.suspension.wait(before, why).await.is_ok(),
+            None => false,
         };
-        if waited.is_err() {
+        if !goes_on {
             tracing::error!(%error, dataset = number, "an open volume cannot be read any more");
             // It stays among the others: what was acknowledged before has still to be synced.
             volume.close();

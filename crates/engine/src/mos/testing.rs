@@ -11,7 +11,7 @@ use ondisk::{
 use pool::dmu::ObjectSet;
 
 use super::{DIRECTORY, zap};
-pub(crate) use crate::dmu::tests::memory::TRAITS;
+pub(crate) use crate::policy::TRAITS;
 use crate::{
     dmu::{
         MutSet, NewObject,

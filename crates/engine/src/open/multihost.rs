@@ -4,13 +4,23 @@
 //! and sequence number. Another host that wants the pool watches for that before it imports. And if this host
 //! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool. That is a matter of
 //! the clock, not of what devices say: a process that stood still for that long wakes up with devices that take everything.
-//! So [`Alive`] is asked before a heartbeat, a commit and a round of an intent log, and what it said once holds.
+//! So [`Alive`] is asked before a heartbeat, a transaction group, its commit and a round of an intent log, and what it said once holds.
 //!
 //! A device that hangs keeps the others from nothing: heartbeats go their ways side by side.
 //!
 //! Facts: docs/format/labels.md §5.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
+    time::Duration,
+};
 
 use ondisk::{
     label::{LABELS, Multihost},
@@ -69,7 +79,11 @@ pub fn set(cx: &mut Syncer, on: bool) {
 
 /// Whether this host may write to the pool, as far as heartbeats say.
 #[derive(Debug, Default)]
-pub struct Alive(Mutex<Vigil>);
+pub struct Alive {
+    /// There is something to look at. Every write that is to be durable asks, and most pools have no heartbeats.
+    is_watched: AtomicBool,
+    vigil: Mutex<Vigil>,
+}
 
 #[derive(Debug, Default)]
 struct Vigil {
@@ -78,35 +92,55 @@ struct Vigil {
     failure: Option<EngineError>,
 }
 
+impl Vigil {
+    /// What is so late that another host may have the pool is a failure for good.
+    fn judge(&mut self) {
+        let silent = self.last.map(|last| last.elapsed()).filter(|silent| *silent > PATIENCE);
+        if let Some(silent) = silent.filter(|_| self.failure.is_none()) {
+            let why = "another host may have imported the pool";
+            let text = format!("no heartbeat was written for {} s: {why}", silent.as_secs());
+            self.failure = Some(EngineError::Suspended(text));
+        }
+    }
+}
+
 impl Alive {
     /// Why nothing must be written any more: no heartbeat got through for so long that another host may have the pool.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
-        let mut vigil = self.0.lock();
-        if vigil.failure.is_none() {
-            let silent = vigil.last.map(|last| last.elapsed()).filter(|silent| *silent > PATIENCE);
-            vigil.failure = silent.map(|silent| {
-                let why = "another host may have imported the pool";
-                EngineError::Suspended(format!("no heartbeat was written for {} s: {why}", silent.as_secs()))
-            });
+        if !self.is_watched.load(Acquire) {
+            return None;
         }
+        let mut vigil = self.vigil.lock();
+        vigil.judge();
         vigil.failure.clone()
     }
 
-    /// A heartbeat that was sent at `when` got through, or heartbeats begin then.
+    /// Heartbeats begin now.
+    fn on(&self) {
+        self.vigil.lock().last = Some(Instant::now());
+        self.is_watched.store(true, Release);
+    }
+
+    /// A heartbeat that was sent at `when` got through.
     fn beat(&self, when: Instant) {
-        let mut vigil = self.0.lock();
-        vigil.last = vigil.last.max(Some(when));
+        // One that was under way when they were turned off begins nothing.
+        if let Some(last) = &mut self.vigil.lock().last {
+            *last = when.max(*last);
+        }
     }
 
     /// How long the last one is ago.
     fn silence(&self) -> Duration {
-        self.0.lock().last.map_or(Duration::ZERO, |last| last.elapsed())
+        self.vigil.lock().last.map_or(Duration::ZERO, |last| last.elapsed())
     }
 
-    /// There need not be any more. What failed before stays so.
+    /// There need not be any more. What failed before stays so, also if nobody has looked yet.
     fn off(&self) {
-        self.0.lock().last = None;
+        let mut vigil = self.vigil.lock();
+        vigil.judge();
+        vigil.last = None;
+        self.is_watched.store(vigil.failure.is_some(), Release);
     }
 }
 
@@ -129,7 +163,7 @@ impl Heartbeats {
                 self.commits = Some(sender);
                 let random = StdRng::seed_from_u64(cx.guid ^ cx.txg);
                 let alive = Arc::clone(&self.alive);
-                alive.beat(Instant::now());
+                alive.on();
                 tokio::spawn(async move {
                     if let Err(error) = run(receiver, now, random, &alive).await {
                         tracing::error!(%error, "nothing is written to the pool any more");

@@ -5,7 +5,7 @@
 //! steps, every block is found in one of them. The other order would lose a group between them.
 //!
 //! The committed state may be replaced while it is read from. What it pointed to may then be freed, and later be
-//! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum it always does.
+//! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum the state alone tells.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -134,21 +134,19 @@ impl LiveVolume {
         loop {
             let current = self.current.load_full();
             let outcome = current.volume.read_judged(offset, len).await;
-            let is_replaced = || self.current.load().generation != current.generation;
+            let may_be_stale = match &outcome {
+                Ok((_, is_verified)) => !is_verified,
+                Err(error) => matches!(error, VolumeError::Unreadable { .. }),
+            };
+            let is_stale = may_be_stale && self.current.load().generation != current.generation;
             match outcome {
-                Ok((segments, is_verified)) if is_verified || !is_replaced() => {
-                    return Ok((current.generation, segments));
-                }
-                Ok(_) if tries >= RETRIES => {
-                    let detail =
-                        "it has no checksum, and was replaced each time while it was read".to_owned();
+                _ if is_stale && tries < RETRIES => tries += 1,
+                Ok(_) if is_stale => {
+                    let detail = "it has no checksum, and was replaced whenever it was read".to_owned();
                     return Err(VolumeError::Unreadable { offset, detail });
                 }
-                Err(VolumeError::Unreadable { .. }) if tries < RETRIES && is_replaced() => {}
-                Ok(_) => {}
-                Err(error) => return Err(error),
+                outcome => return outcome.map(|(segments, _)| (current.generation, segments)),
             }
-            tries += 1;
         }
     }
 

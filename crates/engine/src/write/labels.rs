@@ -297,11 +297,7 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
         let Some(ashift) = vdev.top.as_ref().map(|top| top.ashift) else { continue };
         for vdev in vdev.leaves().into_iter().filter(|leaf| leaf.is_readable()) {
             let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.timed()) else { continue };
-            let Some(geometry) = Geometry::new(disk.info().size) else { continue };
-            // Where its last labels would be now there are blocks.
-            if geometry.asize() < least(&tree.tops[top], vdev) {
-                continue;
-            }
+            let Some(geometry) = fitting(&tree.tops[top], vdev, disk.info().size) else { continue };
             let (labels, ring) = (geometry.labels(), Ring::for_ashift(ashift.into()));
             found.push(Leaf { vdev, top, disk, labels, ring });
         }
@@ -309,14 +305,17 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
     found
 }
 
-/// Bytes that a device in the place of `vdev`, a part of `top`, must have for blocks.
-pub(crate) fn least(top: &Vdev, vdev: &Vdev) -> u64 {
-    let Some(of_top) = &top.top else { return 0 };
-    let whole = of_top.asize.checked_shr(of_top.metaslab_shift).unwrap_or(0) << of_top.metaslab_shift.min(63);
-    match &top.kind {
+/// Where things are on a device of `size` bytes in the place of `vdev`, a part of `top`. `None` if it is too small: where
+/// its last labels would be there are blocks.
+pub(crate) fn fitting(top: &Vdev, vdev: &Vdev, size: u64) -> Option<Geometry> {
+    let whole = top.top.as_ref().map_or(0, |of_top| {
+        of_top.asize.checked_shr(of_top.metaslab_shift).unwrap_or(0) << of_top.metaslab_shift.min(63)
+    });
+    let need = match &top.kind {
         Kind::Raidz(geometry) if vdev.guid != top.guid => whole.div_ceil(geometry.children as u64),
         _ => whole,
-    }
+    };
+    Geometry::new(size).filter(|geometry| geometry.asize() >= need)
 }
 
 /// The top-level devices whose turn it is. Counting by txg spreads the wear, and needs no memory.

@@ -806,25 +806,13 @@ mod tests {
     use codec::compress;
 
     use super::*;
-    use crate::policy::{Compression, Traits};
+    use crate::policy::{Compression, TRAITS};
 
     /// What a device has to be given again is made a second time, and must come out the same. The group that is open while
     /// another policy is told may have blocks of both.
     #[test]
     fn what_was_written_ahead_under_another_policy_is_not_taken_for_what_would_be_written_now() {
-        let traits = Traits {
-            lz4: true,
-            embedded_data: true,
-            hole_birth: true,
-            spacemap_v2: true,
-            spacemap_histogram: true,
-            log_spacemap: false,
-            empty_bpobj: true,
-            extensible_dataset: true,
-            async_destroy: true,
-            livelist: false,
-        };
-        let before = SetPolicy::mos(&traits);
+        let before = SetPolicy::mos(&TRAITS);
         let level = compress::Level::DEFAULT;
         let compression = Compression { algorithm: compress::Algorithm::Off, level };
         let after = SetPolicy { compression, ..before };

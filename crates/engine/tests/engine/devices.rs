@@ -8,7 +8,7 @@ use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     EngineError,
     create::{DeviceFacts, Plan, VdevSpec},
-    devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind, SweepState, SweepStatus},
+    devices::{self, NewLeaf, Onlined},
     dsl::{OpError, Properties},
     events::Event,
     volume::LiveVolume,
@@ -30,16 +30,16 @@ use crate::{
 const VOLUME: u64 = 4 << 20;
 
 /// A pool in use: what its volume must hold.
-struct Case {
-    world: World,
-    running: Option<Running>,
+pub(crate) struct Case {
+    pub(crate) world: World,
+    pub(crate) running: Option<Running>,
     twin: Vec<u8>,
     random: StdRng,
     what: String,
 }
 
 impl Case {
-    async fn new(layout: &str, seed: u64) -> Self {
+    pub(crate) async fn new(layout: &str, seed: u64) -> Self {
         let (world, running) = World::create(layout, 12, DISK, seed).await;
         let volume = running.volume(&format!("{POOL}/v"), VOLUME, 8192, Properties::new()).await;
         drop(volume);
@@ -54,7 +54,7 @@ impl Case {
         this
     }
 
-    fn engine(&self) -> &engine::engine::Engine {
+    pub(crate) fn engine(&self) -> &engine::engine::Engine {
         &self.running.as_ref().unwrap().engine
     }
 
@@ -63,7 +63,7 @@ impl Case {
     }
 
     /// Writes and a commit.
-    async fn write(&mut self, count: usize) {
+    pub(crate) async fn write(&mut self, count: usize) {
         let volume = self.volume().await;
         for _ in 0..count {
             let at = self.random.random_range(0..VOLUME as usize / 4096) * 4096;
@@ -92,7 +92,7 @@ impl Case {
         NewLeaf { path, disk, is_file: true, ashift: None }
     }
 
-    fn guid(&self, word: &str) -> u64 {
+    pub(crate) fn guid(&self, word: &str) -> u64 {
         let view = self.engine().view();
         // A pool knows its devices by where they were found, once it was imported.
         devices::find(&view, word).or_else(|_| devices::find(&view, &format!("/disks/{word}"))).unwrap()
@@ -130,7 +130,7 @@ impl Case {
     }
 
     /// Exports at once, lets everybody judge, opens again, compares; the pool as it was found in between.
-    async fn judge(&mut self, what: &str) -> Arc<Pool> {
+    pub(crate) async fn judge(&mut self, what: &str) -> Arc<Pool> {
         what.clone_into(&mut self.what);
         self.running.take().unwrap().export().await;
         let pool = self.world.look().await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -209,7 +209,7 @@ fn drop_strangers(dir: &std::path::Path, world: &World) {
     }
 }
 
-fn refused<T: std::fmt::Debug>(result: Result<T, OpError>) -> String {
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, OpError>) -> String {
     result.unwrap_err().to_string()
 }
 
@@ -730,101 +730,6 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn swept(case: &Case, guid: u64, kind: SweepKind) -> SweepStatus {
-    loop {
-        let all = case.engine().sweep_status();
-        let status =
-            all.into_iter().find(|status| (status.guid, status.kind) == (guid, kind)).expect("a sweep");
-        if status.state != SweepState::Active {
-            return status;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-}
-
-/// Of 110 places on a disk, how many hold what free space is written over with.
-fn patterned(media: &MemDisk) -> usize {
-    let holds =
-        |at: &u64| media.snapshot(at << 20..(at << 20) + 8) == 0xdead_beef_dead_beee_u64.to_le_bytes();
-    (5..115).filter(holds).count()
-}
-
-/// Free space is written over and trimmed while the pool is in use: nothing else is.
-#[tokio::test(start_paused = true)]
-async fn free_space_is_initialized_and_trimmed() {
-    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
-        let mut case = Case::new(layout, 10).await;
-        let leaf = case.guid("d1");
-        let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
-        let (start, kind) = (SweepCommand::Start { rate: None }, SweepKind::Initialize);
-        assert_eq!(
-            refused(engine.sweep(kind, leaf, SweepCommand::Suspend).await),
-            "there is no active initialization"
-        );
-        engine.sweep(kind, leaf, start).await.unwrap();
-        assert_eq!(refused(engine.sweep(kind, leaf, start).await), "currently initializing");
-        engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        let half = swept(&case, leaf, kind).await;
-        assert_eq!(half.state, SweepState::Suspended);
-        assert!(half.done < half.total, "{half:?}");
-        engine.sweep(kind, leaf, start).await.unwrap();
-        case.write(20).await;
-        let done = swept(&case, leaf, kind).await;
-        assert_eq!((done.state, done.done), (SweepState::Complete, done.total), "{layout}: {done:?}");
-        assert!(done.error.is_none() && done.total > 100 << 20);
-        assert!(patterned(&case.world.media[1]) > 60, "{layout}: {}", patterned(&case.world.media[1]));
-        assert_eq!(engine.view().tree().leaves()[1].counters.get(), pool::vdev::Errors::default());
-        drop(engine);
-        case.judge(&format!("{layout}, initialized")).await;
-
-        let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
-        assert!(engine.sweep_status().is_empty());
-        engine.resume_sweeps().await;
-        assert_eq!(swept(&case, leaf, kind).await.state, SweepState::Complete, "the pool knows");
-        engine.sweep(kind, leaf, SweepCommand::Forget).await.unwrap();
-        assert!(engine.sweep_status().is_empty());
-        for word in ["d0", "d1"] {
-            engine.sweep(SweepKind::Trim, case.guid(word), start).await.unwrap();
-        }
-        case.write(20).await;
-        assert_eq!(swept(&case, leaf, SweepKind::Trim).await.state, SweepState::Complete);
-        swept(&case, case.guid("d0"), SweepKind::Trim).await;
-        assert_eq!(patterned(&case.world.media[1]), 0, "{layout}: trimmed");
-        drop(engine);
-        case.judge(&format!("{layout}, trimmed")).await;
-    }
-}
-
-/// Free space that is worked on is free again, also if the device or the pool fails meanwhile.
-#[tokio::test(start_paused = true)]
-async fn free_space_is_given_back_by_a_sweep_that_fails() {
-    let mut case = Case::new("mirror d0 d1", 12).await;
-    let leaf = case.guid("d1");
-    let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
-    let aside = async || {
-        let look = engine.run(false, |cx| Box::pin(async move { Ok(cx.out.alloc.totals().aside) }));
-        look.await.unwrap()
-    };
-    let before = aside().await;
-    let start = SweepCommand::Start { rate: None };
-    // The first portion's first bytes are behind the labels, where nothing is written by transaction groups just then.
-    let disk = Arc::clone(&case.running.as_ref().unwrap().disks[1]);
-    disk.inject(Fault::anywhere(On::Trim, Effect::Error(std::io::ErrorKind::Other)).after(1));
-    engine.sweep(SweepKind::Trim, leaf, start).await.unwrap();
-    let status = swept(&case, leaf, SweepKind::Trim).await;
-    assert_eq!(status.state, SweepState::Suspended, "{status:?}");
-    assert!(status.error.is_some());
-    assert_eq!(aside().await, before);
-    disk.heal();
-    engine.sweep(SweepKind::Trim, leaf, start).await.unwrap();
-    assert_eq!(swept(&case, leaf, SweepKind::Trim).await.state, SweepState::Complete);
-    assert_eq!(aside().await, before);
-    drop(engine);
-    case.write(5).await;
-    case.judge("after a sweep that failed").await;
-}
-
 /// A logical volume that was reduced by mistake: labels at its new end would lie over blocks, which are whole once it has
 /// its size again.
 #[tokio::test(start_paused = true)]
@@ -832,7 +737,6 @@ async fn a_device_that_shrinks_gets_no_labels_over_its_blocks() {
     let mut case = Case::new("mirror d0 d1", 13).await;
     let media = Arc::clone(&case.world.media[1]);
     let size = DISK;
-    // Nearly half of what it had, at a place that is in use on a full pool.
     let less = size / 2;
     let (tail, end) = (media.snapshot(less..size), media.snapshot(less - (1 << 20)..less));
     media.resize(less);

@@ -33,3 +33,4 @@ mod second;
 mod silent;
 mod support;
 mod suspended;
+mod sweeps;

@@ -411,7 +411,7 @@ impl BlockCache {
         self.feed.forget(|(pool, _)| pool == origin.guid);
     }
 
-    /// A dataset was destroyed: what is known of it stands for nothing to come.
+    /// A dataset was destroyed: what is known of it stands for nothing to come, and another may get its number.
     pub fn forget_dataset(&self, pool: u64, objset: u64) {
         self.feed.forget(|whose| whose == (pool, objset));
     }

@@ -9,10 +9,11 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{
     super::{Allocator, NewTop, Purpose, ranges, ranges::Change},
-    model::{Lake, Maps, raidz, top, traits},
+    model::{Lake, Maps, raidz, top},
 };
 use crate::{
     EngineError,
+    policy::TRAITS,
     zil::{LogSpace, Supply},
 };
 
@@ -216,7 +217,7 @@ async fn what_is_set_aside_belongs_to_nobody_else_through_commits_and_crashes() 
 
 /// An allocator, and somebody who asks it.
 async fn stocked(tops: &[NewTop], supply: Supply) -> (Allocator, Arc<LogSpace>) {
-    let mut alloc = Allocator::create(traits(), tops);
+    let mut alloc = Allocator::create(TRAITS, tops);
     let space = Arc::clone(alloc.log_space());
     assert!(space.try_take(131_072, supply).is_none());
     alloc.restock().await.unwrap();
@@ -225,7 +226,7 @@ async fn stocked(tops: &[NewTop], supply: Supply) -> (Allocator, Arc<LogSpace>) 
 
 #[tokio::test]
 async fn nothing_is_set_aside_before_somebody_asks() {
-    let mut alloc = Allocator::create(traits(), &[top(0, 1024 * MIB, 26), log_device(1, 64 * MIB)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 1024 * MIB, 26), log_device(1, 64 * MIB)]);
     alloc.allocate(4096, 1, Purpose::Data).await.unwrap();
     assert!(alloc.tops.iter().flatten().all(|top| top.aside == 0));
     let space = Arc::clone(alloc.log_space());
@@ -239,7 +240,7 @@ async fn nothing_is_set_aside_before_somebody_asks() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_is_served_when_the_allocator_comes_by() {
-    let mut alloc = Allocator::create(traits(), &[top(0, 1024 * MIB, 26)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 1024 * MIB, 26)]);
     let space = Arc::clone(alloc.log_space());
     let waiting: Vec<_> = [4096, 131_072, 8192]
         .into_iter()
@@ -263,7 +264,7 @@ async fn whoever_waits_is_served_when_the_allocator_comes_by() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_an_allocator_that_is_gone_or_has_nothing() {
-    let mut alloc = Allocator::create(traits(), &[top(0, 32 * MIB, 24)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 32 * MIB, 24)]);
     while alloc.allocate(131_072, 1, Purpose::Data).await.is_ok() {}
     let space = Arc::clone(alloc.log_space());
     let task = tokio::spawn({

@@ -11,24 +11,9 @@ use pool::vdev::{Class, raidz::Geometry};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::super::{Allocator, NewTop, Purpose, ranges::Change};
-use crate::{EngineError, policy::Traits};
+use crate::{EngineError, policy::TRAITS};
 
 const MIB: u64 = 1 << 20;
-
-pub(super) fn traits() -> Traits {
-    Traits {
-        lz4: true,
-        embedded_data: true,
-        hole_birth: true,
-        spacemap_v2: true,
-        spacemap_histogram: true,
-        log_spacemap: false,
-        empty_bpobj: true,
-        extensible_dataset: true,
-        async_destroy: true,
-        livelist: false,
-    }
-}
 
 pub(super) fn top(id: u64, asize: u64, metaslab_shift: u32) -> NewTop {
     NewTop { id, ashift: 12, asize, metaslab_shift, raidz: None, class: Class::Normal }
@@ -82,7 +67,7 @@ pub(super) struct Lake {
 
 impl Lake {
     pub(super) fn new(tops: &[NewTop]) -> Self {
-        let alloc = Allocator::create(traits(), tops);
+        let alloc = Allocator::create(TRAITS, tops);
         let (owned, freed) = (BTreeMap::new(), Vec::new());
         Self { alloc, maps: Maps::default(), owned, freed, commits: 0 }
     }
@@ -329,7 +314,7 @@ async fn what_is_born_and_killed_between_two_writings_leaves_no_trace() {
 async fn a_double_free_is_found_and_stops_everything() {
     let tops = [top(0, 64 * MIB, 24)];
     for late in [false, true] {
-        let mut alloc = Allocator::create(traits(), &tops);
+        let mut alloc = Allocator::create(TRAITS, &tops);
         let dva = alloc.allocate(8192, 1, Purpose::Data).await.unwrap()[0];
         if late {
             alloc.drain().unwrap();
@@ -343,7 +328,7 @@ async fn a_double_free_is_found_and_stops_everything() {
     for (vdev, offset, asize) in
         [(0, 12 << 20, 4096), (7, 0, 4096), (0, 16 * MIB - 4096, 8192), (0, 100, 4096), (0, 1 << 60, 4096)]
     {
-        let mut alloc = Allocator::create(traits(), &tops);
+        let mut alloc = Allocator::create(TRAITS, &tops);
         alloc.allocate(8192, 1, Purpose::Data).await.unwrap();
         alloc.release(Dva { vdev, offset, asize, gang: false });
         assert!(alloc.poison.is_some(), "{vdev} {offset} {asize}");
@@ -365,7 +350,7 @@ async fn intent_log_blocks_go_to_log_devices_and_from_there_to_others() {
 
 #[tokio::test]
 async fn sizes_on_raidz_are_those_everyone_computes() {
-    let mut alloc = Allocator::create(traits(), &[raidz(0, 200 * MIB, 6, 2), top(1, 64 * MIB, 24)]);
+    let mut alloc = Allocator::create(TRAITS, &[raidz(0, 200 * MIB, 6, 2), top(1, 64 * MIB, 24)]);
     assert_eq!(alloc.granularity(), (4096, 4096));
     assert_eq!(alloc.deflate().bytes(1, 4096), 4096);
     // 128 KiB on 4 + 2: 32 data sectors, 8 rows, 48 sectors. The ratio of 341 per 512 bytes is rounded down.
@@ -375,13 +360,13 @@ async fn sizes_on_raidz_are_those_everyone_computes() {
             assert_eq!(dva.asize, if dva.vdev == 0 { 12288 } else { 4096 });
         }
     }
-    let alone = Allocator::create(traits(), &[raidz(0, 200 * MIB, 6, 2)]);
+    let alone = Allocator::create(TRAITS, &[raidz(0, 200 * MIB, 6, 2)]);
     assert_eq!(alone.granularity(), (12288, 12288));
 }
 
 #[tokio::test]
 async fn a_claim_takes_what_is_free_and_nothing_else() {
-    let mut alloc = Allocator::create(traits(), &[top(0, 64 * MIB, 24)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 64 * MIB, 24)]);
     let block = Dva { vdev: 0, offset: 5 * MIB, asize: 131_072, gang: false };
     alloc.claim(block).await.unwrap();
     assert!(alloc.claim(block).await.is_err());

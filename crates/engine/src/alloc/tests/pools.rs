@@ -18,11 +18,12 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{
     super::{Allocator, Purpose, metaslab::apply, ranges::Change, units::Units},
-    model::{top, traits},
+    model::top,
 };
 use crate::{
     dmu::MutSet,
     mos::{DIRECTORY, features, zap},
+    policy::TRAITS,
 };
 
 /// A pool without blocks: everything is in the set.
@@ -122,7 +123,7 @@ async fn check(alloc: &Allocator, mos: &mut MutSet) -> u64 {
 async fn maps_in_the_mos_say_what_is_in_use() {
     let mut random = StdRng::seed_from_u64(7);
     let mut mos = new_mos().await;
-    let mut alloc = Allocator::create(traits(), &[top(0, 200 << 20, 24), top(1, 100 << 20, 24)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 200 << 20, 24), top(1, 100 << 20, 24)]);
     let mut blocks: Vec<Dva> = Vec::new();
     let (mut condensed, mut lengths) = (0, BTreeMap::new());
     for txg in 4..120 {
@@ -160,7 +161,7 @@ async fn maps_in_the_mos_say_what_is_in_use() {
 async fn a_map_that_grew_long_is_written_anew() {
     let mut random = StdRng::seed_from_u64(8);
     let mut mos = new_mos().await;
-    let mut alloc = Allocator::create(traits(), &[top(0, 100 << 20, 26)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 100 << 20, 26)]);
     let mut blocks: Vec<Dva> = Vec::new();
     let (mut condensed, mut length) = (0, 0);
     for txg in 4..60 {
@@ -187,7 +188,7 @@ async fn a_map_that_grew_long_is_written_anew() {
 #[tokio::test]
 async fn a_double_free_is_told_by_write_maps() {
     let mut mos = new_mos().await;
-    let mut alloc = Allocator::create(traits(), &[top(0, 100 << 20, 24)]);
+    let mut alloc = Allocator::create(TRAITS, &[top(0, 100 << 20, 24)]);
     alloc.begin(4, None, &mut mos).await.unwrap();
     let dva = alloc.allocate(4096, 1, Purpose::Data).await.unwrap()[0];
     alloc.release(dva);

@@ -28,25 +28,11 @@ use pool::{
 use super::super::{Account, sink::Sink};
 use crate::{
     EngineError,
-    policy::{SetPolicy, Traits},
+    policy::{SetPolicy, TRAITS},
     write::Job,
 };
 
 const SECTOR: u64 = 4096;
-
-/// What pools have that everything is enabled on.
-pub(crate) const TRAITS: Traits = Traits {
-    lz4: true,
-    embedded_data: true,
-    hole_birth: true,
-    spacemap_v2: true,
-    spacemap_histogram: true,
-    log_spacemap: false,
-    empty_bpobj: true,
-    extensible_dataset: true,
-    async_destroy: true,
-    livelist: false,
-};
 
 #[derive(Debug, Default)]
 struct Blocks(Mutex<BTreeMap<u64, (BlkPtr, Bytes)>>, AtomicUsize);

@@ -15,10 +15,7 @@ use pool::{
 };
 use smallvec::SmallVec;
 
-use super::{
-    memory::{Out, TRAITS},
-    model::live,
-};
+use super::{memory::Out, model::live};
 use crate::{
     EngineError,
     alloc::Purpose,
@@ -101,7 +98,7 @@ fn writer(workers: usize) -> BlockWriter<Space> {
     let io = Arc::new(PoolIo::new(tree, Arc::new(BlockCache::new(1 << 20))));
     io.set_salt([1; 32]);
     let space = Space { free: BTreeMap::from([(0, LEAF_BYTES - (5 << 20))]), allocated: BTreeMap::new() };
-    BlockWriter::new(io, space, TRAITS, workers)
+    BlockWriter::new(io, space, crate::policy::TRAITS, workers)
 }
 
 #[tokio::test]

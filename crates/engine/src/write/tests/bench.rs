@@ -36,18 +36,7 @@ pub(super) const LEAF_BYTES: u64 = 80 << 20;
 pub(super) const SALT: checksum::Salt = [0x5a; 32];
 pub(super) const TXG: u64 = 7;
 
-pub(super) const TRAITS: Traits = Traits {
-    lz4: true,
-    embedded_data: true,
-    hole_birth: true,
-    spacemap_v2: true,
-    spacemap_histogram: true,
-    log_spacemap: false,
-    empty_bpobj: true,
-    extensible_dataset: true,
-    async_destroy: true,
-    livelist: true,
-};
+pub(super) const TRAITS: Traits = Traits { livelist: true, ..crate::policy::TRAITS };
 
 /// A top-level device to build.
 #[derive(Clone, Debug)]
