@@ -104,6 +104,11 @@ impl Scale {
     }
 }
 
+/// What says where a block may be.
+fn hashes(tag: u32) -> [u32; 2] {
+    [tag, (mix(u64::from(tag)) >> 32) as u32]
+}
+
 /// The table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ghosts {
@@ -127,25 +132,48 @@ impl Ghosts {
         self.buckets.capacity() * size_of::<[Cell; WAYS]>() + times
     }
 
+    const fn bucket(&self, hash: u32) -> usize {
+        ((hash as u64 * self.buckets.len() as u64) >> 32) as usize
+    }
+
     /// The two buckets that a block may be in: with one, some would be full while half the table is free.
     fn choices(&self, tag: u32) -> [usize; 2] {
-        let buckets = self.buckets.len() as u64;
-        let other = mix(u64::from(tag)) >> 32;
-        [u64::from(tag), other].map(|hash| ((hash * buckets) >> 32) as usize)
+        hashes(tag).map(|hash| self.bucket(hash))
     }
 
     /// Makes room for this many; ghosts move to their new buckets, the oldest of an overfull one are lost.
+    ///
+    /// Everything waits meanwhile, so that each ghost goes by the hash that it went by before, if there is a place: both
+    /// tables are gone through once from one end to the other. To choose anew would wait for memory once or twice a ghost.
     pub(crate) fn resize(&mut self, places: usize, now: u32, shadow: Option<&Shadow>) {
         let mut buckets = Vec::new();
         buckets.reserve_exact(places.div_ceil(WAYS));
         buckets.resize(places.div_ceil(WAYS), [Cell::EMPTY; WAYS]);
-        let old = std::mem::replace(&mut self.buckets, buckets);
-        let orders = self.orders.clone();
-        for cell in old.into_iter().flatten().filter(|cell| *cell != Cell::EMPTY) {
+        let mut old =
+            Self { buckets: std::mem::replace(&mut self.buckets, buckets), orders: self.orders.clone() };
+        let scale = self.scale(now, shadow);
+        let mut homeless = Vec::new();
+        for (at, bucket) in old.buckets.iter().enumerate() {
+            for cell in bucket.iter().filter(|cell| scale.worth(**cell) > 0) {
+                let hash = hashes(cell.tag).into_iter().find(|hash| old.bucket(*hash) == at);
+                let Some(hash) = hash else { continue };
+                let new = self.bucket(hash);
+                match self
+                    .buckets
+                    .get_mut(new)
+                    .and_then(|new| new.iter_mut().find(|cell| **cell == Cell::EMPTY))
+                {
+                    Some(place) => *place = *cell,
+                    None => homeless.push(*cell),
+                }
+            }
+        }
+        old.buckets = Vec::new();
+        for cell in homeless {
             self.put(cell.tag, Ghost { from: cell.from(), known: cell.known() }, now, shadow);
         }
         // None came, and those lost in a full bucket stay counted.
-        self.orders = orders;
+        self.orders = old.orders;
     }
 
     /// Whether the rules have forgotten it.
