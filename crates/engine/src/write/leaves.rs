@@ -212,6 +212,10 @@ impl Leaves {
             let is_followed = before.target.follows(&leaf.target);
             let lacks = leaf.lacks && before.behind.is_none();
             leaf = Leaf { target: leaf.target, lacks: before.lacks || lacks, ..before };
+            if !is_followed {
+                // Epochs of the one say nothing of the other.
+                leaf.epochs = leaf.epochs.map(|(txg, _)| (txg, u64::MAX));
+            }
             self.leaves.push(leaf);
             let index = self.leaves.len() - 1;
             if !is_followed && self.leaves[index].has_history() {

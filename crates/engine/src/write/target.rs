@@ -41,8 +41,6 @@ pub(crate) struct Target {
 struct Doubts {
     /// One more than the generation of the condition in which it was refused something; 0: it was not.
     suspect: AtomicU64,
-    /// Flushes that failed.
-    flushes: AtomicU64,
     /// Transaction groups that somebody else than the syncing task noted as missed.
     noted: Mutex<TxgSet>,
 }
@@ -63,7 +61,7 @@ impl Target {
     fn epoch_in(&self, standing: &Standing) -> Option<u64> {
         let is_suspect = self.shared.suspect.load(Relaxed) == standing.generation.wrapping_add(1);
         let takes_writes = standing.disk.is_some() && standing.state().0.is_readable() && !is_suspect;
-        takes_writes.then(|| standing.generation + self.shared.flushes.load(Relaxed))
+        takes_writes.then(|| standing.generation + self.condition.deadline().unflushed())
     }
 
     /// Whether it takes writes.
@@ -73,15 +71,12 @@ impl Target {
 
     /// Another number than before: what was written and not flushed may be gone.
     pub(crate) fn epoch(&self) -> u64 {
-        self.condition.get().generation + self.shared.flushes.load(Relaxed)
+        self.condition.get().generation + self.condition.deadline().unflushed()
     }
 
     /// It refused to do `what`: counted, told, and left alone for now.
     pub(crate) fn refused(&self, what: &str, error: &std::io::Error) {
         self.counters.count_write();
-        if what == "flush" {
-            self.shared.flushes.fetch_add(1, Relaxed);
-        }
         let (generation, is_here) = {
             let standing = self.condition.get();
             (standing.generation, standing.disk.is_some())

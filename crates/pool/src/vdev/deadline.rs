@@ -19,7 +19,10 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     task::Poll,
     time::Duration,
@@ -75,6 +78,8 @@ pub struct Deadline {
     owed: watch::Sender<Owed>,
     /// Somebody has heard that it did not answer.
     is_told: AtomicBool,
+    /// Flushes that failed, alone or as parts of writes.
+    unflushed: AtomicU64,
 }
 
 /// Operations that were given up and have not ended.
@@ -95,7 +100,11 @@ type Op<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
 impl Default for Deadline {
     fn default() -> Self {
-        Self { owed: watch::Sender::new(Owed::default()), is_told: AtomicBool::new(false) }
+        Self {
+            owed: watch::Sender::new(Owed::default()),
+            is_told: AtomicBool::new(false),
+            unflushed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -110,6 +119,13 @@ impl Deadline {
     #[must_use]
     pub fn owes_writes(&self) -> bool {
         self.owed.borrow().writes > 0
+    }
+
+    /// Goes up whenever a flush fails, whoever asked for it: what anybody wrote since the last good one may be gone, and a
+    /// flush that is tried again and works says nothing of it.
+    #[must_use]
+    pub fn unflushed(&self) -> u64 {
+        self.unflushed.load(Acquire)
     }
 
     /// Returns when it is silent, or when it is not.
@@ -172,6 +188,16 @@ impl Deadline {
                 Err(late(what, limit))
             }
         }
+    }
+
+    /// The same of what makes the disk's own cache durable.
+    async fn flush(self: &Arc<Self>, what: &str, op: Op<()>) -> io::Result<()> {
+        let answer = self.write(what, op, write_limit()).await;
+        // What was not asked for as it must be was not begun.
+        if answer.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
+            self.unflushed.fetch_add(1, Release);
+        }
+        answer
     }
 
     /// Nobody waits for `op` any more, but somebody must know when it ends.
@@ -261,13 +287,13 @@ impl Disk for Timed {
     fn write_through(&self, offset: u64, data: Bytes) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.write_through(offset, data).await });
-        Box::pin(self.deadline.write("write", op, write_limit()))
+        Box::pin(self.deadline.flush("write", op))
     }
 
     fn flush(&self) -> DiskFuture<'_, ()> {
         let disk = Arc::clone(&self.disk);
         let op = Box::pin(async move { disk.flush().await });
-        Box::pin(self.deadline.write("flush", op, write_limit()))
+        Box::pin(self.deadline.flush("flush", op))
     }
 
     fn probe(&self) -> DiskFuture<'_, ()> {
@@ -322,6 +348,24 @@ mod tests {
             timed.probe().await.unwrap();
             let read = timed.read(0, IoBuf::with_len(3)).await.unwrap();
             assert_eq!(&read[..], b"new");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_flush_that_failed_is_known_whatever_comes_after() {
+        for on in [On::Write, On::Flush] {
+            let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(1 << 20)), 1));
+            disk.inject(Fault::anywhere(on, Effect::Error(io::ErrorKind::Other)).times(1));
+            let deadline = Arc::<Deadline>::default();
+            let timed = Timed::over(disk as Arc<dyn Disk>, Arc::clone(&deadline));
+            let ask = || match on {
+                On::Write => timed.write_through(0, Bytes::from_static(b"new")),
+                _ => timed.flush(),
+            };
+            ask().await.unwrap_err();
+            assert_eq!(deadline.unflushed(), 1);
+            ask().await.unwrap();
+            assert_eq!(deadline.unflushed(), 1, "the second says nothing of what the first lost");
         }
     }
 

@@ -285,6 +285,31 @@ async fn what_was_written_ahead_of_a_flush_that_failed_is_written_anew_after_idl
     }
 }
 
+/// The device may have dropped all that it had not stored yet, and said so just once.
+#[tokio::test]
+async fn what_came_before_a_stable_write_that_failed_at_first_is_written_anew() {
+    for fails in [false, true] {
+        let bench = Bench::new(&[Shape::Leaf], 12);
+        let mut writer = bench.writer();
+        let direct: Arc<Direct> = writer.direct();
+        (0..3).for_each(|_| writer.begin(TXG - 3));
+        let data = noise(16_384, 3);
+        let (dva, log_block) = (writer.alloc.set_aside(0, 16_384), writer.alloc.set_aside(0, 4096));
+        direct.write(dva, data.clone(), TXG, false).await.unwrap();
+        if fails {
+            bench.faults[0].inject(refuse(On::Write).times(1));
+        }
+        direct.write(log_block, noise(4096, 9), TXG, true).await.unwrap();
+        assert_eq!(bench.tallies[0].through.load(Relaxed), 1 + u64::from(fails), "it is tried again");
+        writer.begin(TXG);
+        let job = Job { written: Some(Box::new(pointer(&[dva], &data))), ..job(data, off()) };
+        let before = bench.device_bytes();
+        writer.write(vec![job]).await.unwrap();
+        writer.finish().await.unwrap();
+        assert_eq!(bench.device_bytes() > before, fails);
+    }
+}
+
 /// A writer with a real allocator, which takes what was written ahead into its maps.
 #[tokio::test]
 async fn blocks_written_ahead_are_what_the_group_would_have_written() {
