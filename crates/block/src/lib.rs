@@ -189,6 +189,12 @@ pub trait BlockVolume: Send + Sync + 'static {
         let _ = (offset, data, durability);
         Box::pin(async { Err(VolumeError::ReadOnly) })
     }
+    /// What was written to the range before, by whomever, survives a power cut when this returns: as if it had been asked
+    /// for with the write. For who must not wait for that while he keeps others waiting.
+    fn stabilize(&self, offset: u64, len: u64, asked: Asked) -> VolumeFuture<'_, ()> {
+        let _ = (offset, len, asked);
+        self.flush()
+    }
     /// The range reads as zeroes afterwards. With `allocate` it keeps or takes the space; without, the
     /// space is freed where whole blocks are covered.
     fn write_zeroes(

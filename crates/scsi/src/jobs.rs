@@ -92,9 +92,9 @@ impl LogicalUnit {
         }
         // Those that read and write take the lock for writing, the PR commands take it themselves where they must.
         let _shared;
-        let _alone;
+        let mut alone = None;
         if matches!(job.command, Command::CompareAndWrite { .. } | Command::OrWrite { .. }) {
-            _alone = self.exclusive.write().await;
+            alone = Some(self.exclusive.write().await);
         } else if job.command.writes() {
             _shared = self.exclusive.read().await;
         }
@@ -120,9 +120,15 @@ impl LogicalUnit {
                 if let Some(at) = pieces::first_difference(&data, &old) {
                     return Err(Sense::MISCOMPARE.with_information(at).into());
                 }
-                let durability = self.durability(stable);
                 self.touched(offset, u64::from(len));
-                self.volume.write(offset, new, durability).await.map_err(|e| self.failed(&e))?;
+                let written = self.volume.write(offset, new, Durability::Cached).await;
+                written.map_err(|e| self.failed(&e))?;
+                // Hosts of a cluster compare and write all the time, and nobody else could write meanwhile.
+                drop(alone.take());
+                if let Durability::Stable(asked) = self.durability(stable) {
+                    let stable = self.volume.stabilize(offset, u64::from(len), asked).await;
+                    stable.map_err(|e| self.failed(&e))?;
+                }
             }
             Command::OrWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;

@@ -413,15 +413,15 @@ impl Source for LiveVolume {
         self.block
     }
 
-    fn gather(&self, want: &[Want], most: u64, ahead: Option<u64>, batch: &mut Batch) -> bool {
+    fn unlogged(&self) -> u64 {
+        self.memory.read().unlogged_bytes()
+    }
+
+    fn gather(&self, want: &[Want], ahead: Option<u64>, batch: &mut Batch) {
         let mut memory = self.memory.write();
-        if memory.unlogged_bytes() > most && want.iter().flatten().any(|blocks| *blocks == EVERYTHING) {
-            return false;
-        }
         for blocks in want.iter().flatten() {
             memory.gather(blocks, self.block, ahead, batch);
         }
-        true
     }
 
     fn written_ahead(&self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr) {
@@ -481,6 +481,20 @@ impl BlockVolume for LiveVolume {
                 self.apply(piece).await?;
                 if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
             }),
+        }
+    }
+
+    fn stabilize(&self, offset: u64, len: u64, asked: Asked) -> VolumeFuture<'_, ()> {
+        let service = match self.check_change(offset, len) {
+            Ok(service) => service,
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        // With `sync=always` the write has seen to it.
+        let is_stable = service.sync != SyncMode::Always
+            && self.is_demanded(&service, if asked == Asked::Fua { Why::Fua } else { Why::CacheOff });
+        match is_stable {
+            true => Box::pin(self.make_durable(self.blocks_of(offset, offset + len))),
+            false => Box::pin(std::future::ready(Ok(()))),
         }
     }
 

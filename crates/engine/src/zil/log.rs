@@ -22,10 +22,13 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     ops::Range,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
     task::{Context, Poll},
 };
@@ -43,7 +46,7 @@ use rand::{RngCore, rngs::StdRng};
 use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     time::Instant,
 };
 
@@ -89,9 +92,11 @@ pub(crate) const EVERYTHING: Range<u64> = 0..u64::MAX;
 pub(crate) trait Source: Send + Sync {
     /// Bytes of a block.
     fn block(&self) -> u64;
-    /// Moves what the log lacks of these blocks to `batch`, in order; false if that is more than `most` bytes, and
-    /// nothing was moved. Whole blocks of transaction group `ahead`, which is held, may be written to their places.
-    fn gather(&self, want: &[Want], most: u64, ahead: Option<u64>, batch: &mut Batch) -> bool;
+    /// Bytes that the log lacks of all blocks.
+    fn unlogged(&self) -> u64;
+    /// Moves what the log lacks of these blocks to `batch`, in order. Whole blocks of transaction group `ahead`, which is
+    /// held, may be written to their places.
+    fn gather(&self, want: &[Want], ahead: Option<u64>, batch: &mut Batch);
     /// A block of a group that is held was written to its place, with this content.
     fn written_ahead(&self, txg: u64, blkid: u64, content: &Bytes, to: BlkPtr);
     /// Whether the log lacks anything of these blocks.
@@ -168,7 +173,9 @@ pub struct Log {
     /// It was given up, or has ended: no round waits for space any more.
     is_over: watch::Sender<bool>,
     /// Rounds forming or in flight.
-    busy: watch::Sender<usize>,
+    busy: AtomicUsize,
+    /// There are none any more.
+    is_idle: Notify,
     /// The object set names a chain of this log, or none.
     is_named: AtomicBool,
 }
@@ -224,7 +231,8 @@ impl Log {
             source: OnceLock::new(),
             state: Mutex::new(state),
             is_over: watch::Sender::new(false),
-            busy: watch::Sender::new(0),
+            busy: AtomicUsize::new(0),
+            is_idle: Notify::new(),
             is_named: AtomicBool::new(false),
         })
     }
@@ -322,11 +330,13 @@ impl Log {
             return None;
         }
         state.is_forming = true;
-        self.busy.send_modify(|busy| *busy += 1);
+        self.busy.fetch_add(1, Relaxed);
         let log = Arc::clone(self);
         Some(Driven(Some(Box::pin(async move {
             log.round().await;
-            log.busy.send_modify(|busy| *busy -= 1);
+            if log.busy.fetch_sub(1, AcqRel) == 1 {
+                log.is_idle.notify_waiters();
+            }
         }))))
     }
 
@@ -352,22 +362,21 @@ impl Log {
             // They were answered together, and come again together: let them, or each would have a round of its own.
             tokio::task::yield_now().await;
         }
-        let waiters = {
+        let mut waiters = {
             let mut state = self.state.lock();
             let waiters = std::mem::take(&mut state.waiting);
             state.company = waiters.len().max(state.company / 2);
             waiters
         };
         let epoch = self.means.as_ref().map(|means| means.direct.epoch());
-        let formed = self.form(&waiters).await;
+        let formed = self.form(&mut waiters).await;
         let (over, is_over) = oneshot::channel();
         let before = {
             let mut state = self.state.lock();
             state.is_forming = false;
             state.in_flight += 1;
             match &formed {
-                // Nothing was taken.
-                Ok(_) | Err(Fallback::Burst) => {}
+                Ok(_) => {}
                 Err(why) => self.give_up(&mut state, *why),
             }
             let before = state.last.replace(is_over);
@@ -430,17 +439,18 @@ impl Log {
     }
 
     /// Fills blocks with all that `waiters` want and the log lacks. There is one that forms at a time.
-    async fn form(&self, waiters: &[Waiter]) -> Result<Formed, Fallback> {
+    async fn form(&self, waiters: &mut Vec<Waiter>) -> Result<Formed, Fallback> {
         let (Some(means), Some(source)) = (&self.means, self.source.get().and_then(Weak::upgrade)) else {
             return Err(Fallback::NotBegun);
         };
+        let has_log_device = means.space.has_log_device();
+        if source.unlogged() > if has_log_device { BURST * 8 } else { BURST } {
+            self.leave_to_the_group(waiters);
+        }
         let wants: Vec<Want> = waiters.iter().map(|waiter| waiter.want.clone()).collect();
         let mut batch = Batch::default();
-        let most = if means.space.has_log_device() { BURST * 8 } else { BURST };
-        let (held, policy) = self.hold_to_write_ahead(means, &*source);
-        if !source.gather(&wants, most, held.as_ref().map(Tx::txg), &mut batch) {
-            return Err(Fallback::Burst);
-        }
+        let (held, policy) = self.hold_to_write_ahead(means, &*source, has_log_device);
+        source.gather(&wants, held.as_ref().map(Tx::txg), &mut batch);
         let mut pending = batch.into_pending();
         let mut formed = Formed::default();
         if pending.is_empty() {
@@ -460,6 +470,15 @@ impl Log {
         Ok(formed)
     }
 
+    /// There is so much that whoever wants all of it is better off with the transaction group. Who wants only his own blocks
+    /// does not wait for that.
+    fn leave_to_the_group(&self, waiters: &mut Vec<Waiter>) {
+        for waiter in waiters.extract_if(.., |waiter| waiter.want.contains(&EVERYTHING)) {
+            self.stats.fell_back(Fallback::Burst);
+            tell(waiter.answer, false);
+        }
+    }
+
     /// Takes places at the end of the chain, and fills those before with `pending`.
     async fn fill(&self, means: &Means, pending: Vec<Pending>, formed: &mut Formed) -> Result<(), Fallback> {
         let mut rest: usize = pending.iter().map(Pending::bytes).sum();
@@ -474,27 +493,36 @@ impl Log {
         };
         let mut pending = pending.into_iter().peekable();
         loop {
-            let Some(tail) = self.state.lock().chain.tail() else { return Err(Fallback::NotBegun) };
-            let mut filling = Filling::new(tail.bytes);
-            while let Some(next) = pending.next_if(|next| filling.fits(next)) {
-                rest -= next.bytes();
-                let (payload, indirect) = next.payload();
-                self.stats.payload.fetch_add(payload + indirect, Relaxed);
-                self.stats.indirect.fetch_add(indirect, Relaxed);
+            // A flush may fill hundreds of blocks, and whoever drives the round has other things to do as well.
+            tokio::task::consume_budget().await;
+            let (filling, supply) = {
                 let mut state = self.state.lock();
-                state.record += 1;
-                filling.push(&next, state.record);
-            }
+                let Some(tail) = state.chain.tail() else { return Err(Fallback::NotBegun) };
+                let mut filling = Filling::new(tail.bytes);
+                while let Some(next) = pending.next_if(|next| filling.fits(next)) {
+                    rest -= next.bytes();
+                    let (payload, indirect) = next.payload();
+                    self.stats.payload.fetch_add(payload + indirect, Relaxed);
+                    self.stats.indirect.fetch_add(indirect, Relaxed);
+                    state.record += 1;
+                    filling.push(&next, state.record);
+                }
+                (filling, state.supply)
+            };
             self.stats.records.fetch_add(filling.records, Relaxed);
             let is_last = pending.peek().is_none();
             let bytes = if is_last { place } else { place_for(rest) };
-            let supply = self.state.lock().supply;
-            let mut is_over = self.is_over.subscribe();
-            let taken = tokio::select! {
-                biased;
-                taken = means.space.take(bytes as u64, supply) => taken,
-                // Whoever sets space aside may be the one who waits for the log to end.
-                _ = is_over.wait_for(|is_over| *is_over) => None,
+            let taken = match means.space.try_take(bytes as u64, supply) {
+                Some(place) => Some(place),
+                None => {
+                    let mut is_over = self.is_over.subscribe();
+                    tokio::select! {
+                        biased;
+                        taken = means.space.take(bytes as u64, supply) => taken,
+                        // Whoever sets space aside may be the one who waits for the log to end.
+                        _ = is_over.wait_for(|is_over| *is_over) => None,
+                    }
+                }
             };
             let dva = taken.ok_or(Fallback::NoSpace)?;
             let (filled, next, verifier) = {
@@ -519,12 +547,17 @@ impl Log {
     }
 
     /// Holds the open transaction group if large blocks are to be written to their places instead of the log.
-    fn hold_to_write_ahead(&self, means: &Means, source: &dyn Source) -> (Option<Tx>, Option<BlockPolicy>) {
+    fn hold_to_write_ahead(
+        &self,
+        means: &Means,
+        source: &dyn Source,
+        has_log_device: bool,
+    ) -> (Option<Tx>, Option<BlockPolicy>) {
         let (supply, policy) = {
             let state = self.state.lock();
             (state.supply, state.policy)
         };
-        let on_log_device = supply == Supply::Log && means.space.has_log_device();
+        let on_log_device = supply == Supply::Log && has_log_device;
         if policy.is_none() || on_log_device || source.block() < AHEAD_MIN {
             return (None, None);
         }
@@ -761,9 +794,15 @@ impl Log {
     }
 
     async fn idle(&self) {
-        let mut busy = self.busy.subscribe();
-        // The sender is in `self`.
-        drop(busy.wait_for(|busy| *busy == 0).await);
+        loop {
+            let mut is_idle = pin!(self.is_idle.notified());
+            // Before the look, so that what ends right after it is heard.
+            is_idle.as_mut().enable();
+            if self.busy.load(Acquire) == 0 {
+                return;
+            }
+            is_idle.await;
+        }
     }
 
     /// Frees all of it in the group being synced, whatever it holds: the dataset goes. To be called after

@@ -17,7 +17,7 @@ use smallvec::{SmallVec, smallvec};
 /// The volume's data object.
 const DATA: u64 = 1;
 /// Bytes of a truncation's record.
-const TRUNCATE_BYTES: usize = 56;
+pub(crate) const TRUNCATE_BYTES: usize = 56;
 /// Most bytes of content in a record: what a block of the largest size has room for, in whole sectors.
 const CONTENT_MAX: usize = (BLOCK_BYTES_MAX - CHAIN_BYTES - WRITE_BYTES) & !4095;
 

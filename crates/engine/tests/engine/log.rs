@@ -250,6 +250,42 @@ async fn snapshots_rollbacks_clones_and_destroys_beside_a_log_lose_nothing_of_it
     files::judge(dir.path());
 }
 
+/// Writing so much twice would take longer, which is a reason to wait for the group only for those who want all of it; and none
+/// to take the log for broken.
+#[tokio::test(start_paused = true)]
+async fn more_than_the_log_takes_at_once_harms_neither_it_nor_those_who_want_little() {
+    let (_world, running) = World::create("d0", 12, 512 << 20, 9).await;
+    let one = running.volume(&format!("{POOL}/one"), 128 << 20, BLOCK, Properties::new()).await;
+    one.write(0, data(vec![1; 512]), FUA).await.unwrap();
+    let much = async || {
+        for mib in 32..100_u64 {
+            one.write(mib << 20, data(vec![mib as u8; 1 << 20]), Durability::Cached).await.unwrap();
+        }
+    };
+    much().await;
+    one.flush().await.unwrap();
+    let before = groups(&running);
+    one.write(8192, data(vec![2; 512]), FUA).await.unwrap();
+    let report = one.log_report();
+    assert_eq!(groups(&running), before, "{report:?}");
+    assert_eq!((report.bursts, report.device_failed, report.commits), (1, 0, 1), "{report:?}");
+
+    much().await;
+    let slow = Duration::from_millis(100);
+    running.disks[0].inject(Fault::anywhere(On::Write, Effect::Delay(slow..=slow)));
+    let before = groups(&running);
+    let fua = async |block: u64| {
+        one.write(block * u64::from(BLOCK), data(vec![3; 512]), FUA).await.unwrap();
+        groups(&running)
+    };
+    // The first two are on their way when the others come, which share a round.
+    let (_, _, flushed, after) = tokio::join!(fua(10), fua(20), one.flush(), fua(30));
+    flushed.unwrap();
+    let report = one.log_report();
+    assert_eq!((after, report.bursts, report.device_failed), (before, 2, 0), "{report:?}");
+    assert!(groups(&running) > before, "the flush had its group");
+}
+
 #[tokio::test(start_paused = true)]
 async fn large_blocks_go_to_their_places_once_and_the_log_points_there() {
     const LARGE: u64 = 64 << 10;

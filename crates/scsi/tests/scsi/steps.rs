@@ -135,6 +135,34 @@ fn others_have_the_disk_between_the_steps_of_a_write_same() {
     assert_eq!(disk.volume.byte(STEP as u64), 0x5a);
 }
 
+/// Every write of the other hosts stood still for as long as a device takes to flush, whenever one took a lock.
+#[test]
+fn others_write_while_a_compare_and_write_becomes_stable() {
+    let disk = Disk::new();
+    let (one, other) = (disk.host(), disk.host());
+    let stable = [0x89, 0x08, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
+    let (mut swap, _) = one.run(&stable, &[ZEROES, [7; 512]].concat());
+    assert_eq!(swap.poll(), None);
+    let write = [0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0];
+    let (mut beside, _) = other.run(&write, &[9; 512]);
+    assert_eq!(beside.poll(), None, "not before it is written");
+    // It reads, and writes.
+    disk.volume.let_through(2);
+    assert_eq!(swap.poll(), None, "nothing is answered before it is stable");
+    assert_eq!(disk.volume.byte(8 * 512), 7);
+    // The first of these is the flush's: it came first.
+    disk.volume.let_through(1);
+    assert_eq!(beside.poll(), None);
+    disk.volume.let_through(1);
+    assert_eq!(
+        beside.poll().unwrap().status,
+        Status::Good,
+        "while the flush has not been heard to have ended"
+    );
+    assert_eq!(disk.volume.byte(64 * 512), 9);
+    assert_eq!(swap.poll().unwrap().status, Status::Good);
+}
+
 #[test]
 fn who_is_fenced_off_during_a_write_same_does_no_further_step_of_it() {
     let disk = Disk::new();
