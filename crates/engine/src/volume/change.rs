@@ -17,6 +17,7 @@
 use std::sync::atomic::Ordering;
 
 use block::{BlockVolume as _, Segment, VolumeError};
+use pool::vdev::deadline;
 
 use super::{
     LiveVolume,
@@ -32,6 +33,10 @@ const PATIENCE: usize = 2;
 /// Bytes of metadata that a changed block may cost beyond a sixteenth of its own: pointers in two copies of an
 /// indirect block.
 const METADATA_BYTES: u64 = 512;
+
+/// Bytes of memory that a range of blocks costs that become holes: one in what is changed and one in what is not logged.
+/// Without a price a client could have millions of them remembered, and nobody would write them out.
+pub(super) const FREED_BYTES: u64 = 128;
 
 /// What came of an attempt.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +62,23 @@ impl LiveVolume {
                 held = Some(self.txgs.assign(cost).await?);
             }
             // On an error the transaction group keeps what was announced until it is synced, which is harmless.
-            self.find_bases(&mut piece).await?;
+            match held.take() {
+                None => self.find_bases(&mut piece).await?,
+                Some(tx) => {
+                    match deadline::within(self.find_bases(&mut piece), deadline::write_limit()).await {
+                        Some(found) => {
+                            found?;
+                            held = Some(tx);
+                        }
+                        // The group cannot wait for a device that answers nobody: neither would the pool be suspended for it.
+                        None => {
+                            self.give_back(&tx, cost.dirty);
+                            drop(tx);
+                            self.find_bases(&mut piece).await?;
+                        }
+                    }
+                }
+            }
             let tx = match held.take().or_else(|| self.txgs.try_assign(cost)) {
                 Some(tx) => tx,
                 None => self.txgs.assign(cost).await?,
@@ -94,7 +115,8 @@ impl LiveVolume {
         let blocks = piece.blocks();
         let block = self.current.load().service.block_space;
         let space = block + block / 16 + METADATA_BYTES;
-        Cost { dirty: blocks.saturating_mul(self.block), space: blocks.saturating_mul(space) }
+        let freed = FREED_BYTES * piece.freed.len() as u64;
+        Cost { dirty: blocks.saturating_mul(self.block) + freed, space: blocks.saturating_mul(space) }
     }
 
     fn give_back(&self, tx: &Tx, bytes: u64) {
@@ -145,7 +167,7 @@ impl LiveVolume {
     fn insert(&self, tx: &Tx, piece: &mut Piece) -> Result<Attempt, VolumeError> {
         let txg = tx.txg();
         let mut replaced = Replaced::new();
-        let mut spare = piece.blocks();
+        let (mut spare, mut merged) = (piece.blocks(), 0);
         {
             let mut memory = self.memory.write();
             let current = self.current.load();
@@ -170,12 +192,14 @@ impl LiveVolume {
                 spare -= u64::from(memory.put(txg, blkid, content, within, &mut replaced));
             }
             for blocks in piece.freed.drain(..) {
-                spare += memory.free(txg, blocks, &mut replaced);
+                let (gone, is_one_more) = memory.free(txg, blocks, &mut replaced);
+                spare += gone;
+                merged += u64::from(!is_one_more);
             }
             self.groups.store(memory.len(), Ordering::Release);
         }
         drop(replaced);
-        self.give_back(tx, spare * self.block);
+        self.give_back(tx, spare * self.block + merged * FREED_BYTES);
         Ok(Attempt::Done)
     }
 

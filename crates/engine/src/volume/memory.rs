@@ -197,11 +197,13 @@ impl Memory {
         changes.put(blkid, content, replaced)
     }
 
-    /// Frees blocks in group `txg`; returns how many had content in it.
-    pub(super) fn free(&mut self, txg: u64, blocks: Range<u64>, replaced: &mut Replaced) -> u64 {
+    /// Frees blocks in group `txg`; returns how many had content in it, and whether there is one more range to remember.
+    pub(super) fn free(&mut self, txg: u64, blocks: Range<u64>, replaced: &mut Replaced) -> (u64, bool) {
         let (changes, unlogged) = self.open(txg, blocks.clone());
         unlogged.freed(blocks.clone());
-        changes.free(blocks, replaced)
+        let before = changes.freed.len();
+        let gone = changes.free(blocks, replaced);
+        (gone, changes.freed.len() > before)
     }
 
     /// Changes a part of a block if group `txg` has content for it; false if not.
@@ -372,7 +374,6 @@ impl Changes {
 
     /// The freed ranges below `end`, ascending.
     pub(super) fn freed(&self, end: u64) -> Vec<Range<u64>> {
-        let clipped = self.freed.iter().map(|range| range.start..range.end.min(end));
-        clipped.filter(|range| !range.is_empty()).collect()
+        self.freed.within(0..end).collect()
     }
 }

@@ -11,6 +11,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// Ranges.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Adds all of `range`, merging what it touches.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
@@ -55,9 +60,13 @@ impl Ranges {
         self.0.range(at.checked_add(1)?..).next().map(|(start, _)| *start)
     }
 
-    /// In order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.0.iter().map(|(start, end)| *start..*end)
+    /// What of `range` is in the set, in order.
+    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let Range { start, end } = range;
+        let first = self.0.range(..=start).next_back().map_or(start, |(from, _)| *from);
+        let clipped =
+            self.0.range(first..end.max(first)).map(move |(from, to)| start.max(*from)..end.min(*to));
+        clipped.filter(|range| !range.is_empty())
     }
 }
 
@@ -77,9 +86,15 @@ mod tests {
                 let range = start..start + len;
                 twin[start as usize..(start + len) as usize].fill(add);
                 if add { ranges.insert(range) } else { ranges.remove(range) }
-                let list: Vec<_> = ranges.iter().collect();
+                let list: Vec<_> = ranges.within(0..u64::MAX).collect();
                 prop_assert!(list.windows(2).all(|pair| pair[0].end < pair[1].start), "{list:?}");
                 prop_assert!(list.iter().all(|range| !range.is_empty()));
+                prop_assert_eq!(ranges.len(), list.len());
+                for (from, to) in [(0, 80), (start, start + 9), (start, start), (70, 80)] {
+                    let within: Vec<u64> = ranges.within(from..to).flatten().collect();
+                    let of_twin: Vec<u64> = (from..to).filter(|at| twin.get(*at as usize) == Some(&true)).collect();
+                    prop_assert_eq!(within, of_twin);
+                }
                 for at in 0..80 {
                     let inside = list.iter().find(|range| range.contains(&at));
                     prop_assert_eq!(inside.is_some(), twin[at as usize]);

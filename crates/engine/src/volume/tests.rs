@@ -11,8 +11,9 @@ use block::{
     Asked, BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError,
 };
 use bytes::Bytes;
+use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::*;
+use super::{change::FREED_BYTES, *};
 use crate::txg::Limits;
 use store::Store;
 
@@ -148,7 +149,7 @@ async fn overwriting_what_is_dirty_gives_the_memory_back() {
     }
     assert_eq!(lake.txgs.dirty(), BLOCK);
     lake.volume.unmap(0, 3 * BLOCK, Cached).await.unwrap();
-    assert_eq!(lake.txgs.dirty(), 0, "and freeing it too");
+    assert_eq!(lake.txgs.dirty(), FREED_BYTES, "and freeing it too");
     let dirty = lake.sync().await;
     assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![0..3]));
 }
@@ -279,6 +280,60 @@ async fn a_read_without_checksums_that_a_commit_overtook_begins_again() {
     assert_eq!(flat(&reader.await.unwrap().unwrap()), vec![2; 2 * BLOCK as usize]);
 }
 
+/// From the third attempt on the group is held while the rest of a block is read. If nobody else has it, that may take for
+/// ever; the group would neither end nor be found out to be stuck.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_answers_nobody_does_not_keep_a_group_open() {
+    async fn next(lake: &Lake, gate: OwnedRwLockWriteGuard<()>) -> OwnedRwLockWriteGuard<()> {
+        let next = lake.store.hold_reads_next();
+        drop(gate);
+        let gate = next.await.unwrap();
+        while lake.store.waiting() < 1 {
+            tokio::task::yield_now().await;
+        }
+        gate
+    }
+    let lake = Lake::new(service());
+    lake.write(0, &vec![1; BLOCK as usize]).await;
+    lake.sync().await;
+    lake.store.never_cache();
+    let mut gate = lake.store.hold_reads();
+    let volume = Arc::clone(&lake.volume);
+    let writer = tokio::spawn(async move { volume.write(10, segments(&[3; 5]), Cached).await });
+    while lake.store.waiting() < 1 {
+        tokio::task::yield_now().await;
+    }
+    for round in 0..2 {
+        // Under another indirect block, so that what is being read stays good and is only out of date.
+        lake.write(64 * BLOCK, &vec![round; BLOCK as usize]).await;
+        lake.sync().await;
+        // The indirect block, and the block.
+        gate = next(&lake, gate).await;
+        gate = next(&lake, gate).await;
+    }
+    let closed = tokio::time::timeout(Duration::from_secs(600), lake.close()).await;
+    let txg = closed.expect("the group ends");
+    lake.commit(txg);
+    drop(gate);
+    writer.await.unwrap().unwrap();
+    assert_eq!(lake.read(9, 7).await, [1, 3, 3, 3, 3, 3, 1]);
+}
+
+#[tokio::test]
+async fn what_becomes_a_hole_has_its_price_in_memory() {
+    let lake = Lake::new(service());
+    let unmap = |blkid: u64, blocks: u64| lake.volume.unmap(blkid * BLOCK, blocks * BLOCK, Cached);
+    for blkid in (0..BLOCKS).step_by(2) {
+        unmap(blkid, 1).await.unwrap();
+    }
+    let dirty = lake.txgs.dirty();
+    assert_eq!(dirty, BLOCKS / 2 * FREED_BYTES);
+    unmap(0, BLOCKS).await.unwrap();
+    assert_eq!(lake.txgs.dirty(), dirty, "one range by now");
+    lake.sync().await;
+    assert_eq!(lake.txgs.dirty(), 0);
+}
+
 #[tokio::test]
 async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     let lake = Lake::new(service());
@@ -316,7 +371,7 @@ async fn another_size_takes_effect_at_once() {
     assert_eq!(lake.read(10 * BLOCK, 10).await, [0; 10]);
     lake.volume.unmap(60 * BLOCK, 20 * BLOCK, Cached).await.unwrap();
     lake.volume.update(identity(), Service { size: 5 * BLOCK, ..service() });
-    assert_eq!(lake.txgs.dirty(), 5 * BLOCK);
+    assert_eq!(lake.txgs.dirty(), 5 * BLOCK + FREED_BYTES);
     let outside = lake.volume.read(5 * BLOCK, 1).await;
     assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })));
     let outside = lake.volume.write(5 * BLOCK - 1, segments(&[0; 2]), Cached).await;

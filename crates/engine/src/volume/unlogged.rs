@@ -7,6 +7,7 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use super::ranges::Ranges;
+use crate::zil::records::TRUNCATE_BYTES;
 
 /// Changes of one group that are not logged.
 #[derive(Debug, Default)]
@@ -14,6 +15,7 @@ pub(super) struct Unlogged {
     /// Bytes of a block: first, and one past the last.
     blocks: BTreeMap<u64, (u32, u32)>,
     freed: Ranges,
+    /// Of `blocks`.
     bytes: u64,
 }
 
@@ -52,9 +54,9 @@ impl Unlogged {
         self.freed.remove(end..u64::MAX);
     }
 
-    /// Bytes of content that wait.
+    /// Bytes of content, and of records that have none, that wait.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.freed.len() as u64 * TRUNCATE_BYTES as u64
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,8 +73,7 @@ impl Unlogged {
     /// Takes out what waits in these blocks: freed ranges, and bytes of blocks, each ascending.
     #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
     pub(super) fn take(&mut self, blocks: &Range<u64>) -> (Vec<Range<u64>>, Vec<(u64, Range<usize>)>) {
-        let clip = |range: Range<u64>| range.start.max(blocks.start)..range.end.min(blocks.end);
-        let freed: Vec<Range<u64>> = self.freed.iter().map(clip).filter(|range| !range.is_empty()).collect();
+        let freed: Vec<Range<u64>> = self.freed.within(blocks.clone()).collect();
         freed.iter().for_each(|range| self.freed.remove(range.clone()));
         let found: Vec<(u64, Range<usize>)> = if *blocks == (0..u64::MAX) {
             self.bytes = 0;
@@ -104,7 +105,7 @@ mod tests {
         unlogged.wrote(7, 0..512);
         unlogged.freed(10..20);
         unlogged.wrote(12, 0..512);
-        assert_eq!(unlogged.bytes(), 150 + 512 + 512);
+        assert_eq!(unlogged.bytes(), 150 + 512 + 512 + 2 * 56, "and what was freed is two ranges by now");
         assert!(unlogged.touches(&(3..4)) && unlogged.touches(&(15..16)) && !unlogged.touches(&(20..99)));
         assert_eq!(unlogged.take(&(12..15)), (vec![13..15], vec![(12, 0..512)]));
         assert_eq!(unlogged.take(&(0..u64::MAX)), (vec![10..12, 15..20], vec![(3, 50..200), (7, 0..512)]));

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva, Stored},
@@ -146,6 +147,13 @@ impl Store {
     /// Reads wait as long as the guard lives.
     pub(super) fn hold_reads(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.gate).try_write_owned().unwrap()
+    }
+
+    /// The same, after those that wait now.
+    pub(super) fn hold_reads_next(&self) -> tokio::task::JoinHandle<OwnedRwLockWriteGuard<()>> {
+        let mut gate = Box::pin(Arc::clone(&self.gate).write_owned());
+        assert!(gate.as_mut().now_or_never().is_none(), "they are held");
+        tokio::spawn(gate)
     }
 
     /// Reads that wait.
