@@ -10,7 +10,7 @@
 //! status, then the end.
 //!
 //! Whether an initiator has to prove itself is the target's to say (for discovery, the server's): then nothing but
-//! `CHAP` is agreed on, no stage is left and none skipped before it has ([`Login::authenticate`]).
+//! `CHAP` is agreed on, no stage is left and none skipped before it has (`authenticate`).
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},

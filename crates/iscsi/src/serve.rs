@@ -401,10 +401,15 @@ impl Driver {
         }
     }
 
-    /// Writes what is left, for a short time.
+    /// Writes what is left, for a short time. What runs goes on meanwhile, because others may wait for it: a log block may
+    /// have their writes in it, and a transaction group be held.
     async fn flush(&mut self) -> Result<(), Ended> {
-        let (stream, session) = (&mut self.stream, &mut self.session);
-        let written = poll_fn(|cx| write(stream, session.outbox(), cx));
+        let (stream, session, jobs) = (&mut self.stream, &mut self.session, &mut self.jobs);
+        let written = poll_fn(|cx| {
+            // Nobody is told what came of them any more.
+            while let Poll::Ready(Some(_)) = jobs.poll_next_unpin(cx) {}
+            write(stream, session.outbox(), cx)
+        });
         match timeout(Duration::from_secs(1), written).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Ended::Silent),

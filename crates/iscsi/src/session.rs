@@ -8,8 +8,8 @@
 //! A command whose answer is in memory never leaves `handle_bytes`: its reply, with the cached pieces
 //! themselves, is in the outbox when the call returns. Nothing here knows a socket, a task or a clock.
 //!
-//! * At most [`WINDOW`] commands are under way; `MaxCmdSN` says so and never goes back.
-//! * Whoever does not read its answers is not served: at [`OUTBOX_HIGH`] bytes, or a quarter of its share of what all may
+//! * At most `WINDOW` commands are under way; `MaxCmdSN` says so and never goes back.
+//! * Whoever does not read its answers is not served: at `OUTBOX_HIGH` bytes, or a quarter of its share of what all may
 //!   hold, parsing stops.
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
 //!   ([`Session::poll_turn`]); what waits for that too long is answered ([`Session::give_up`]). What comes unasked cannot

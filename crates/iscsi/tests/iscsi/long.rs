@@ -131,6 +131,30 @@ async fn one_host_resets_a_disk_that_another_keeps_busy() {
     }
 }
 
+/// What it has begun may be what others wait for: their writes may be in a log block with its own.
+#[tokio::test]
+async fn what_runs_goes_on_while_a_session_ends_whose_host_takes_nothing() {
+    let (served, volume) = serve_endless(SLOW).await;
+    let mut old = busy_host(&served, &volume, false).await;
+    // READ(16) of 1 MiB each, more than sockets hold.
+    for tag in 3..67 {
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = 0xc1;
+        h.set(16, tag).set(20, 1 << 20).set(24, tag);
+        h.0[32] = 0x88;
+        h.set(42, 2048);
+        send(&mut old, h, &[]).await;
+    }
+    sleep(Duration::from_millis(500)).await;
+    let address = served.address;
+    let next = tokio::spawn(async move { log_in(address, 1).await });
+    sleep(Duration::from_millis(200)).await;
+    let steps = volume.steps.load(Ordering::Relaxed);
+    sleep(Duration::from_millis(400)).await;
+    assert!(volume.steps.load(Ordering::Relaxed) >= steps + 3, "the old session waits for its socket");
+    assert_eq!(test_unit_ready(&mut next.await.unwrap(), 1).await, Some(2));
+}
+
 /// Its login waited for what the old session had begun, and was given up.
 #[tokio::test]
 async fn a_host_comes_back_while_what_it_began_before_would_go_on_for_hours() {
