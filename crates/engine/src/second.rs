@@ -229,6 +229,7 @@ impl Below for Door {
             frequent: block.frequent,
             prefetched: block.prefetched,
             eligible: block.eligible,
+            is_part: block.is_part,
             data: block.data,
         });
         match offered {
@@ -274,6 +275,8 @@ pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
         frequent: false,
         prefetched: false,
         eligible: true,
+        // Neighbours were read in one piece.
+        is_part: true,
         data: stored,
     })
 }

@@ -207,6 +207,7 @@ fn block_of(entry: &Entry, data: Bytes) -> Option<Block> {
         frequent: is_frequent(entry) || !entry.prefetched,
         prefetched: false,
         eligible: true,
+        is_part: false,
         data,
     })
 }

@@ -88,6 +88,8 @@ pub struct Block {
     pub prefetched: bool,
     /// Its dataset wants it to be cached (`secondarycache`), and its checksum can be verified.
     pub eligible: bool,
+    /// `data` is a slice of memory that other blocks lie in.
+    pub is_part: bool,
     /// The stored bytes.
     pub data: Bytes,
 }

@@ -104,6 +104,7 @@ mod tests {
             frequent: false,
             prefetched: false,
             eligible: true,
+            is_part: false,
             data: bytes::Bytes::new(),
         }
     }

@@ -250,7 +250,9 @@ impl L2 {
             add(&shared.counters.l2_skip_first_eviction, block.lsize.into());
             return;
         }
-        shared.wait(hash, block, again);
+        // What waits is counted by its own size, so it may not hold the megabyte that it came in.
+        let data = if block.is_part { Bytes::copy_from_slice(&block.data) } else { block.data };
+        shared.wait(hash, Block { is_part: false, data, ..block }, again);
     }
 
     /// What it did and holds.

@@ -1,11 +1,18 @@
 //! What is taken, and how much of it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use bytes::Bytes;
 use l2arc::{Block, Config, Offered};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{SIZE, block, eager, fill, hits, key, memory, opened, settle};
+use crate::support::{SIZE, block, content, eager, fill, hits, key, memory, opened, settle};
 
 #[tokio::test(start_paused = true)]
 async fn no_more_is_written_than_the_endurance_allows() {
@@ -171,4 +178,39 @@ async fn a_ring_that_turns_where_memory_ends_never_gives_a_wrong_block() {
     next += 3 * capacity / 2;
     assert_eq!(hits(&l2, next - capacity / 2..next, size).await, capacity / 2);
     assert_eq!(l2.stats().l2_cksum_bad, 0);
+}
+
+/// What a transfer of neighbours was read into; counts those that are gone.
+struct Transfer {
+    bytes: Vec<u8>,
+    freed: Arc<AtomicU64>,
+}
+
+impl AsRef<[u8]> for Transfer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.freed.fetch_add(1, Relaxed);
+    }
+}
+
+/// A block of a transfer is a slice of a megabyte, and the queue counts 16 KiB for it.
+#[tokio::test(start_paused = true)]
+async fn what_waits_holds_no_more_memory_than_it_counts() {
+    let (l2, _) = opened(memory(64), eager()).await;
+    let freed = Arc::new(AtomicU64::new(0));
+    for n in 0..50 {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[4096..4096 + SIZE as usize].copy_from_slice(&content(n, SIZE));
+        let transfer = Bytes::from_owner(Transfer { bytes, freed: Arc::clone(&freed) });
+        let data = transfer.slice(4096..4096 + SIZE as usize);
+        l2.offer(Block { is_part: true, data, ..block(n, SIZE) });
+    }
+    assert_eq!((l2.waiting(), freed.load(Relaxed)), (50 * u64::from(SIZE), 50));
+    settle(&l2).await;
+    assert_eq!(hits(&l2, 0..50, SIZE).await, 50);
 }

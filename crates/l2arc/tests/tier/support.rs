@@ -27,6 +27,7 @@ pub(crate) fn block(n: u64, psize: u32) -> Block {
         frequent: false,
         prefetched: false,
         eligible: true,
+        is_part: false,
         data: content(n, psize),
     }
 }

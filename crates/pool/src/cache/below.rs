@@ -38,6 +38,8 @@ pub struct Stored {
     pub prefetched: bool,
     /// Its dataset wants it to be kept here (`secondarycache`).
     pub eligible: bool,
+    /// `data` is a slice of memory that other blocks lie in: whoever keeps it keeps all of that.
+    pub is_part: bool,
     /// `psize` bytes as on disk.
     pub data: Bytes,
 }

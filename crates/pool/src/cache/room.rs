@@ -265,6 +265,7 @@ fn stored(entry: Entry) -> Stored {
         frequent: entry.is_frequent,
         prefetched: entry.is_prefetched,
         eligible: entry.is_eligible && entry.is_stored,
+        is_part: entry.transfer.is_some(),
         data: entry.held,
     }
 }

@@ -601,6 +601,27 @@ fn the_tier_below_gets_each_evicted_block_once_in_its_stored_form() {
     assert_eq!(stats.evict_l2_eligible_mru, stats.evict_l2_eligible);
 }
 
+/// Whoever keeps such a block keeps the whole transfer, and has to know.
+#[test]
+fn the_tier_below_is_told_which_blocks_are_parts_of_more_memory() {
+    let below = Arc::new(Recorder::default());
+    let cache = BlockCache::new(2 << 20);
+    let pool = origin(5);
+    pool.set_below(Some(below.clone()));
+    let memory = Bytes::from(vec![7; 64 << 10]);
+    let transfer = Transfer::new();
+    for n in 0..16 {
+        let slice = memory.slice(n * 4096..(n + 1) * 4096);
+        cache.insert(Fresh { memory: Memory::Transfer(&transfer), ..block(&pool, n as u64, slice, None) });
+        cache.insert(block(&pool, 100 + n as u64, bytes(1, 4096), None));
+    }
+    cache.close(&transfer, memory.len());
+    cache.set_budget(0);
+    let evicted = below.0.lock();
+    assert_eq!(evicted.len(), 32);
+    assert!(evicted.iter().all(|block| block.is_part == (block.data == bytes(7, 4096))));
+}
+
 /// `l2arc_mfuonly` left cache devices nearly empty: of what is used seldom, each use finds only what is remembered of it.
 #[test]
 fn a_block_that_comes_back_from_the_ghosts_is_frequent_to_counters_and_to_the_tier_below() {
