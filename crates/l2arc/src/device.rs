@@ -82,15 +82,26 @@ impl Device {
 
     /// `len` bytes at `daddr`, within `limit`.
     pub(crate) async fn read_within(&self, daddr: u64, len: usize, limit: Duration) -> io::Result<IoBuf> {
+        let aligned = self.extent(daddr, len)?;
+        let mut buf = self.disk.read_within(daddr, IoBuf::with_len(aligned), limit).await?;
+        buf.truncate(len);
+        Ok(buf)
+    }
+
+    /// `len` bytes at `daddr`, also if the device owes an answer first: what is not read now is never asked for again.
+    pub(crate) async fn read_in_the_end(&self, daddr: u64, len: usize) -> io::Result<IoBuf> {
+        let aligned = self.extent(daddr, len)?;
+        let mut buf = self.disk.read_in_the_end(daddr, aligned).await?;
+        buf.truncate(len);
+        Ok(buf)
+    }
+
+    /// What `len` bytes at `daddr` take, if that lies in the ring.
+    fn extent(&self, daddr: u64, len: usize) -> io::Result<usize> {
         let aligned = self.geometry.aligned(len as u64);
         let is_inside = daddr >= self.geometry.start
             && daddr.checked_add(aligned).is_some_and(|end| end <= self.geometry.end);
-        if !is_inside {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let mut buf = self.disk.read_within(daddr, IoBuf::with_len(aligned as usize), limit).await?;
-        buf.truncate(len);
-        Ok(buf)
+        if is_inside { Ok(aligned as usize) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// Whether it is worth asking: it owes no answer, and did not fail again and again just now.

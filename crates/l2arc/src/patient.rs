@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use disk::{Disk, DiskFuture, DiskInfo, IoBuf};
-use tokio::time::timeout;
+use tokio::{sync::Notify, time::timeout};
 
 /// How long a client waits for a cache device.
 pub(crate) const READ: Duration = Duration::from_secs(1);
@@ -26,14 +26,23 @@ pub(crate) const READ_LONG: Duration = Duration::from_secs(10);
 /// Writes, flushes; trims may be done piece by piece.
 const WRITE: Duration = Duration::from_secs(60);
 const TRIM: Duration = Duration::from_secs(600);
+/// How long what it owes is waited for where nothing is lost by waiting: a device that resets itself takes half a minute.
+const SILENCE: Duration = Duration::from_secs(60);
 
 type Op<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
 /// See the module.
 pub(crate) struct Patient {
     disk: Arc<dyn Disk>,
+    owed: Arc<Owed>,
+}
+
+#[derive(Default)]
+struct Owed {
     /// Operations that were given up and have not ended.
-    owed: Arc<AtomicU32>,
+    operations: AtomicU32,
+    /// One of them has.
+    answered: Notify,
 }
 
 impl fmt::Debug for Patient {
@@ -49,7 +58,30 @@ impl Patient {
 
     /// Whether it owes an answer.
     pub(crate) fn is_silent(&self) -> bool {
-        self.owed.load(Relaxed) > 0
+        self.owed.operations.load(Relaxed) > 0
+    }
+
+    /// Waits until it owes nothing.
+    pub(crate) async fn answered(&self) {
+        loop {
+            let answered = self.owed.answered.notified();
+            if !self.is_silent() {
+                return;
+            }
+            answered.await;
+        }
+    }
+
+    /// A read that is worth waiting for until the device is heard again, and is tried twice.
+    pub(crate) async fn read_in_the_end(&self, offset: u64, len: usize) -> io::Result<IoBuf> {
+        let read = async || {
+            let _still_silent = timeout(SILENCE, self.answered()).await;
+            self.read_within(offset, IoBuf::with_len(len), READ_LONG).await
+        };
+        match read().await {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => read().await,
+            done => done,
+        }
     }
 
     /// A read that may take so long.
@@ -65,12 +97,13 @@ impl Patient {
         if let Ok(done) = timeout(limit, &mut op).await {
             return done;
         }
-        self.owed.fetch_add(1, Relaxed);
+        self.owed.operations.fetch_add(1, Relaxed);
         let owed = Arc::clone(&self.owed);
         tokio::spawn(async move {
             // Whatever it says now: it was taken for failed.
             drop(op.await);
-            owed.fetch_sub(1, Relaxed);
+            owed.operations.fetch_sub(1, Relaxed);
+            owed.answered.notify_waiters();
         });
         Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not answer within {limit:?}")))
     }

@@ -267,7 +267,8 @@ impl<'a> Walk<'a> {
         let leads_somewhere = self.header.log_entries > 0 && pointer.is_intact(self.header);
         let task = leads_somewhere.then(|| {
             let device = Arc::clone(self.device);
-            tokio::spawn(async move { device.read(pointer.daddr, pointer.aligned_size() as usize).await })
+            let len = pointer.aligned_size() as usize;
+            tokio::spawn(async move { device.read_in_the_end(pointer.daddr, len).await })
         });
         Reading { pointer, task }
     }

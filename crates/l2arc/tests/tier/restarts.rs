@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use disk::{Disk, FaultDisk, MemDisk, ModelDisk, Profile};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, ModelDisk, On, Profile};
 use l2arc::{Config, L2, Open, Stopped};
 use ondisk::l2arc::HEADER_OFFSET;
 use tokio::time::sleep;
 
-use crate::support::{ASHIFT, POOL, SIZE, VDEV, block, eager, fill, hit, hits, memory, opened, rebuilt};
+use crate::support::{
+    ASHIFT, POOL, SIZE, VDEV, block, content, eager, fill, hit, hits, key, memory, opened, rebuilt,
+};
 
 /// A device of 1.25 GiB, 79 blocks to a log block as on the real one in docs/format/l2arc.md, with these blocks.
 async fn filled(blocks: u64) -> Arc<MemDisk> {
@@ -90,6 +92,31 @@ async fn hits_are_served_while_it_is_being_found_out() {
     assert!(early > 2, "{early} hits before the device was known");
     let recovered = rebuilt(&l2).await;
     assert_eq!(recovered.log_blocks, 126);
+}
+
+/// A client's read that took longer than clients wait ended the rebuild, and all that was older was lost for good.
+#[tokio::test(start_paused = true)]
+async fn a_slow_read_does_not_end_the_search_for_what_is_there() {
+    let disk = filled(10_000).await;
+    let newest = content(9950, SIZE).slice(..16);
+    let at = (0x40_1000..1280 << 20).step_by(4096).find(|at| disk.snapshot(*at..*at + 16)[..] == newest[..]);
+    let at = at.unwrap();
+    let model = Arc::new(ModelDisk::new(disk, Profile::ssd().stretched(1000), 5));
+    let slow = Arc::new(FaultDisk::new(model, 1));
+    let delay = Duration::from_millis(1500);
+    slow.inject(Fault::new(On::Read, at..at + u64::from(SIZE), Effect::Delay(delay..=delay)).times(1));
+    let l2 = L2::new(POOL, Config::default());
+    l2.add(slow.clone(), VDEV, ASHIFT, Open::Remember).unwrap();
+    while !l2.holds(&key(9950)) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!hit(&l2, 9950, SIZE).await, "nobody waits that long");
+    assert!(l2.devices()[0].recovered.is_none(), "it was early");
+    // And a log block that takes longer itself.
+    let delay = Duration::from_secs(15);
+    slow.inject(Fault::anywhere(On::Read, Effect::Delay(delay..=delay)).times(1));
+    let recovered = rebuilt(&l2).await;
+    assert_eq!((recovered.log_blocks, recovered.because), (126, Stopped::End));
 }
 
 #[tokio::test(start_paused = true)]
