@@ -60,7 +60,7 @@ pub(crate) async fn make_room(
         let stretch = ring.evict.max(ring.hand)..target;
         let is_free = ring.first_sweep || stretch.is_empty();
         if !is_free {
-            blocks.extend(clear(shared, device, ring, stretch.clone(), &mut hot_max).await);
+            blocks.extend(clear(shared, device, ring, stretch.clone(), &mut hot_max).await?);
             trim(device, config.trim_ahead, stretch).await;
             ring.free_until(target);
         }
@@ -85,19 +85,23 @@ async fn trim(device: &Device, trim_ahead: u64, stretch: Range<u64>) {
 }
 
 /// Takes what lies in a stretch out of the index; what was hit comes back, `hot_max` bytes at most.
+///
+/// # Errors
+/// The device does not answer. It may in a while, and then what it tells of is known and can be served: nothing is
+/// given up for a round that cannot be written anyway.
 async fn clear(
     shared: &Shared,
     device: &Device,
     ring: &mut Ring,
     stretch: Range<u64>,
     hot_max: &mut u64,
-) -> Vec<(Hash, Block)> {
+) -> io::Result<Vec<(Hash, Block)>> {
     if stretch.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     if ring.geometry.log_entries == 0 {
-        search(shared, device, stretch);
-        return Vec::new();
+        search(shared, device, stretch).await;
+        return Ok(Vec::new());
     }
     let mut entries = Vec::new();
     while let Some(log) = ring.logs.front().copied() {
@@ -105,15 +109,27 @@ async fn clear(
         if !extent.iter().any(|part| overlap(part, &stretch)) {
             break;
         }
-        ring.logs.pop_front();
+        let was_silent = device.disk.is_silent();
         let read = device.read(log.daddr, log.aligned_size() as usize).await;
+        // One that was never read in time is given up the second time, or the ring would stand still before it.
+        if device.disk.is_silent()
+            && read.is_err()
+            && (was_silent || ring.unanswered.replace(log.daddr) != Some(log.daddr))
+        {
+            return Err(silent());
+        }
+        ring.logs.pop_front();
         let decoded = read.map_err(|error| error.to_string()).and_then(|stored| {
             ring::decode_log(&log, &stored, ondisk::Order::Little, ring.geometry.log_entries)
                 .or_else(|_| ring::decode_log(&log, &stored, ondisk::Order::Big, ring.geometry.log_entries))
         });
         match decoded {
             Ok((_, found)) => ring.victims.extend(found),
-            Err(_) => extent.into_iter().for_each(|part| search(shared, device, part)),
+            Err(_) => {
+                for part in extent {
+                    search(shared, device, part).await;
+                }
+            }
         }
     }
     ring.victims.retain(|entry| {
@@ -126,22 +142,31 @@ async fn clear(
     entries.extend(ring.take_pending(&stretch));
     let hot =
         if shared.config().reinsert { hot_ones(shared, device, &entries, hot_max).await } else { Vec::new() };
-    for entry in &entries {
-        if shared.index.remove(hash_of(entry), device.base + entry.daddr).is_some() {
-            shared.counters.holds(entry, false);
-        }
+    if device.disk.is_silent() {
+        ring.victims.append(&mut entries);
+        return Err(silent());
     }
-    hot
+    entries.iter().for_each(|entry| forget(shared, device, entry));
+    Ok(hot)
+}
+
+fn silent() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not answer")
+}
+
+fn forget(shared: &Shared, device: &Device, entry: &Entry) {
+    if shared.index.remove(hash_of(entry), device.base + entry.daddr).is_some() {
+        shared.counters.holds(entry, false);
+    }
 }
 
 /// Takes whatever lies in a stretch out of the index.
-pub(crate) fn search(shared: &Shared, device: &Device, stretch: Range<u64>) {
+pub(crate) async fn search(shared: &Shared, device: &Device, stretch: Range<u64>) {
     if stretch.is_empty() {
         return;
     }
-    let held = shared.index.len();
-    let removed = shared.index.remove_range(device.base + stretch.start..device.base + stretch.end);
-    shared.counters.forget(removed, held);
+    let removed = shared.index.remove_range(device.base + stretch.start..device.base + stretch.end).await;
+    shared.counters.forget(removed, shared.index.len() + removed);
 }
 
 /// The blocks that were asked for since they were written, the most wanted first, as far as there is room.
@@ -174,7 +199,7 @@ async fn hot_ones(
         while reads.len() < READS
             && let Some((_, entry)) = wanted.next()
         {
-            reads.push(read_again(device, entry));
+            reads.push(read_again(shared, device, entry));
         }
         match reads.next().await {
             Some(read) => hot.extend(read),
@@ -183,9 +208,16 @@ async fn hot_ones(
     }
 }
 
-async fn read_again(device: &Device, entry: Entry) -> Option<(Hash, Block)> {
-    let read = device.read(entry.daddr, entry.psize as usize).await;
-    Some((hash_of(&entry), block_of(&entry, read.ok()?.freeze())?))
+async fn read_again(shared: &Shared, device: &Device, entry: Entry) -> Option<(Hash, Block)> {
+    if device.disk.is_silent() {
+        return None;
+    }
+    let Ok(read) = device.read(entry.daddr, entry.psize as usize).await else {
+        // What it does not give now is not waited for at each round to come.
+        forget(shared, device, &entry);
+        return None;
+    };
+    Some((hash_of(&entry), block_of(&entry, read.freeze())?))
 }
 
 /// What the index knows a block by.

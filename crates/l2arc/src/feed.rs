@@ -85,6 +85,12 @@ impl<'a> Feeder<'a> {
             }
             let config = self.shared.config();
             self.gather(config.buffer / 2).await;
+            if self.device.disk.is_silent() {
+                // A round would fail, and its blocks be lost: they may be another's.
+                self.shared.more.notify_one();
+                self.heard().await;
+                continue;
+            }
             let most = config
                 .buffer
                 .min(self.budget.available(rate).max(ROUND_MIN))
@@ -214,6 +220,14 @@ impl<'a> Feeder<'a> {
             write_header(shared, device, ring).await?;
         }
         Ok(())
+    }
+
+    /// Until the device owes no answer.
+    async fn heard(&self) {
+        tokio::select! {
+            () = self.device.disk.answered() => {}
+            () = self.device.stopped() => {}
+        }
     }
 
     /// Others may know how it stands.

@@ -20,6 +20,7 @@ use std::{
 
 use cache::mix;
 use parking_lot::Mutex;
+use tokio::task::yield_now;
 
 /// A block's identity, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,8 @@ pub(crate) const ADDRESS_MAX: u64 = 1 << (38 + 9);
 
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 10;
+/// Shards that are walked through before others have their turn.
+const TOGETHER: usize = 8;
 /// Bits of the hash that a slot holds.
 const KEY_BITS: u32 = 38;
 const SLOTS: usize = 8;
@@ -225,20 +228,16 @@ impl Index {
         Some(known)
     }
 
-    /// Forgets all blocks that begin in this stretch of addresses; how many. Walks the whole table, one shard at a time.
-    pub fn remove_range(&self, range: Range<u64>) -> u64 {
+    /// Forgets all blocks that begin in this stretch of addresses; how many. Walks the whole table, which takes a second
+    /// where there are a hundred million blocks, and lets others go on in between.
+    pub async fn remove_range(&self, range: Range<u64>) -> u64 {
         let mut removed = 0;
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            for at in 0..shard.words.len() {
-                let word = shard.words[at];
-                if word != 0 && range.contains(&place(word).address) {
-                    shard.clear(at);
-                    removed += 1;
-                }
-            }
+        for shards in self.shards.chunks(TOGETHER) {
+            let of_these = shards.iter().map(|shard| shard.lock().remove_range(&range)).sum();
+            self.blocks.fetch_sub(of_these, Relaxed);
+            removed += of_these;
+            yield_now().await;
         }
-        self.blocks.fetch_sub(removed, Relaxed);
         removed
     }
 
@@ -280,6 +279,19 @@ impl Shard {
         let scale = |key: u64| ((u128::from(key) * u128::from(buckets)) >> KEY_BITS) as usize;
         let (first, second) = (scale(key), scale(mix(key) >> (u64::BITS - KEY_BITS)));
         [first, if first == second { (first + 1) % buckets as usize } else { second }]
+    }
+
+    /// Forgets what begins in this stretch; how much that was.
+    fn remove_range(&mut self, range: &Range<u64>) -> u64 {
+        let mut removed = 0;
+        for at in 0..self.words.len() {
+            let word = self.words[at];
+            if word != 0 && range.contains(&place(word).address) {
+                self.clear(at);
+                removed += 1;
+            }
+        }
+        removed
     }
 
     fn find(&self, key: u64) -> Option<usize> {
@@ -447,14 +459,14 @@ mod tests {
         assert!(index.is_empty());
     }
 
-    #[test]
-    fn a_stretch_is_forgotten_wholly_and_memory_given_back() {
+    #[tokio::test]
+    async fn a_stretch_is_forgotten_wholly_and_memory_given_back() {
         let index = Index::new(u64::MAX);
         for n in 0..50_000 {
             index.insert(hash(n), at(n)).unwrap();
         }
         let full = index.memory();
-        assert_eq!(index.remove_range(at(10_000).address..at(50_000).address), 40_000);
+        assert_eq!(index.remove_range(at(10_000).address..at(50_000).address).await, 40_000);
         for n in 0..50_000 {
             assert_eq!(index.peek(hash(n)).is_some(), n < 10_000, "{n}");
         }

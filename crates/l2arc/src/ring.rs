@@ -59,6 +59,8 @@ pub(crate) struct Ring {
     pub(crate) payload_start: u64,
     /// Entries of log blocks that are being overtaken.
     pub(crate) victims: Vec<Entry>,
+    /// A log block to be overtaken that was not read in time once.
+    pub(crate) unanswered: Option<u64>,
     /// When the device was trimmed, and how far that got.
     pub(crate) trim: (u64, u64),
     /// The header on the device says what will be overwritten next.
@@ -95,6 +97,7 @@ impl Ring {
             pending: Vec::new(),
             payload_start: geometry.start,
             victims: Vec::new(),
+            unanswered: None,
             trim: (0, 0),
             announced: false,
         }

@@ -187,7 +187,7 @@ impl L2 {
         self.shared.count.fetch_sub(1, Relaxed);
         self.end(&device).await;
         let all = 0..device.geometry.end;
-        evict::search(&self.shared, &device, all);
+        evict::search(&self.shared, &device, all).await;
         self.shared.index.shrink();
         true
     }
