@@ -61,8 +61,13 @@ pub(crate) async fn make_room(
         let is_free = ring.first_sweep || stretch.is_empty();
         if !is_free {
             blocks.extend(clear(shared, device, ring, stretch.clone(), &mut hot_max).await?);
-            trim(device, config.trim_ahead, stretch).await;
             ring.free_until(target);
+            if config.trim_ahead > 0 && !stretch.is_empty() {
+                // A power cut behind the trim would leave log blocks that are believed, of blocks that are zeroes.
+                feed::write_header(shared, device, ring).await?;
+                // Advisory: a device that cannot is as good as one that did.
+                let _unsupported = device.disk.trim(stretch.start, stretch.end - stretch.start).await;
+            }
         }
         if wraps {
             ring.wrap();
@@ -75,13 +80,6 @@ pub(crate) async fn make_room(
         feed::write_header(shared, device, ring).await?;
     }
     Ok(())
-}
-
-async fn trim(device: &Device, trim_ahead: u64, stretch: Range<u64>) {
-    if trim_ahead > 0 && !stretch.is_empty() {
-        // Advisory: a device that cannot is as good as one that did.
-        let _unsupported = device.disk.trim(stretch.start, stretch.end - stretch.start).await;
-    }
 }
 
 /// Takes what lies in a stretch out of the index; what was hit comes back, `hot_max` bytes at most.
