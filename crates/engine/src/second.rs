@@ -22,14 +22,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use codec::{checksum, compress};
+use codec::compress;
 use disk::Disk;
 use l2arc::{AddError, Block, Key, L2, Offered, Open};
 use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
     Pool, PoolIo,
-    cache::{Below, BelowFuture, Fate, Stored},
+    cache::{Below, BelowFuture, Fate, Stored, is_servable},
     vdev::{Counted, Vdev, Work},
 };
 
@@ -279,12 +279,6 @@ pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
         is_part: true,
         data: stored,
     })
-}
-
-/// Whether whoever reads a block can tell that it is the right one.
-fn is_servable(bp: &BlkPtr) -> bool {
-    let algorithm = checksum::Algorithm::from_id(bp.checksum_id());
-    algorithm.is_some_and(checksum::Algorithm::is_verified) && !bp.is_encrypted()
 }
 
 /// The level that a block was compressed with, as log blocks want it: zstd's stands in the header of the stored bytes

@@ -154,11 +154,11 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
     running.export().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
+/// A volume with this property is written and read, and none of it comes to the cache device.
+async fn is_not_cached(property: &str, number: u64) {
     let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 32).await;
     let mut properties = Properties::new();
-    properties.insert("secondarycache".to_owned(), engine::dsl::Stored::Number(0));
+    properties.insert(property.to_owned(), engine::dsl::Stored::Number(number));
     let volume = running.volume(&format!("{POOL}/v"), 32 << 20, 16384, properties).await;
     let twin = vec![7; 32 << 20];
     for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
@@ -172,4 +172,15 @@ async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
     let stats = running.engine.second().stats();
     assert!(stats.evict_l2_ineligible > 8 << 20 && stats.l2_bufc_data_asize == 0, "{stats:?}");
     running.export().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
+    is_not_cached("secondarycache", 0).await;
+}
+
+/// Nobody could tell such a block from another's, so it is never read from there: writing it wears the device for nothing.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_checksum_is_not_written_to_a_cache_device() {
+    is_not_cached("checksum", codec::checksum::Algorithm::Off.id().into()).await;
 }

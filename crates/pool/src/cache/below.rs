@@ -8,6 +8,7 @@ use std::{fmt::Debug, future::Future, pin::Pin, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use codec::checksum;
 use ondisk::blkptr::BlkPtr;
 
 /// What a tier's read gives, if it has anything to say about a block: the stored bytes, or nothing after all.
@@ -36,7 +37,7 @@ pub struct Stored {
     pub frequent: bool,
     /// Nobody asked for it: it was read ahead.
     pub prefetched: bool,
-    /// Its dataset wants it to be kept here (`secondarycache`).
+    /// Its dataset wants it to be kept here (`secondarycache`), and it [can be served](is_servable).
     pub eligible: bool,
     /// `data` is a slice of memory that other blocks lie in: whoever keeps it keeps all of that.
     pub is_part: bool,
@@ -75,6 +76,14 @@ pub trait Below: Send + Sync + Debug {
 
     /// The bytes that [`read`](Self::read) gave do not verify.
     fn lied(&self, pool: u64, bp: &BlkPtr);
+}
+
+/// Whether whoever reads a block from a second tier can tell that it is the right one: there may be another's at that
+/// place by now.
+#[must_use]
+pub fn is_servable(bp: &BlkPtr) -> bool {
+    let algorithm = checksum::Algorithm::from_id(bp.checksum_id());
+    algorithm.is_some_and(checksum::Algorithm::is_verified) && !bp.is_encrypted()
 }
 
 /// The pool that blocks are of, and the tier below it. One for each time a pool is opened.

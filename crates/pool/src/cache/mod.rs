@@ -52,7 +52,7 @@ pub use ::cache::{Outlook, Point};
 pub use advice::Advice;
 use advice::Feed;
 pub(crate) use below::Origin;
-pub use below::{Below, BelowFuture, Fate, Stored};
+pub use below::{Below, BelowFuture, Fate, Stored, is_servable};
 use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;

@@ -45,7 +45,7 @@ use tokio::sync::Semaphore;
 use crate::{
     cache::{
         Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Keep, Key, Memory,
-        Origin, Row, Warmth, Wishes, mix,
+        Origin, Row, Warmth, Wishes, is_servable, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -578,7 +578,7 @@ impl Shared {
             level: bp.level(),
             objset: at.objset,
             access,
-            is_eligible: caching.secondary.wants(is_metadata),
+            is_eligible: caching.secondary.wants(is_metadata) && is_servable(bp),
             stored,
             content,
             memory,
