@@ -183,7 +183,7 @@ impl Second {
     /// Bytes of memory that it holds.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        if self.l2.is_used() { self.l2.memory() } else { 0 }
+        self.l2.memory()
     }
 
     /// How it works.

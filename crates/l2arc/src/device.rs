@@ -34,6 +34,8 @@ pub(crate) struct Device {
     pub(crate) base: u64,
     pub(crate) stopping: AtomicBool,
     pub(crate) stop: Notify,
+    /// It was let go, and nothing leads to it any more.
+    pub(crate) gone: watch::Sender<bool>,
     /// It was never full: everything is taken.
     pub(crate) filling: AtomicBool,
     /// What the ring's log blocks are, for the statistics: bytes, number.
@@ -65,6 +67,7 @@ impl Device {
             base,
             stopping: AtomicBool::new(false),
             stop: Notify::new(),
+            gone: watch::Sender::new(false),
             filling: AtomicBool::new(true),
             logs: Default::default(),
             hand: AtomicU64::new(geometry.start),
@@ -104,9 +107,9 @@ impl Device {
         if is_inside { Ok(aligned as usize) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// Whether it is worth asking: it owes no answer, and did not fail again and again just now.
+    /// Whether it is worth asking: it stays, owes no answer, and did not fail again and again just now.
     pub(crate) fn is_usable(&self) -> bool {
-        if self.disk.is_silent() {
+        if self.stopping.load(Relaxed) || self.disk.is_silent() {
             return false;
         }
         self.errors.load(Relaxed) < ERRORS_MAX
@@ -152,6 +155,13 @@ impl Device {
         while !self.stopping.load(Relaxed) {
             self.stop.notified().await;
         }
+    }
+
+    /// Waits until it was let go.
+    pub(crate) async fn let_go(&self) {
+        let mut gone = self.gone.subscribe();
+        // The sender is this device's own.
+        let _sent = gone.wait_for(|gone| *gone).await;
     }
 
     pub(crate) fn end(&self) {

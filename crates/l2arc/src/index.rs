@@ -241,21 +241,13 @@ impl Index {
         removed
     }
 
-    /// Gives back memory that is not needed for what is known: after a device left.
-    pub fn shrink(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            let mut buckets = (shard.used * 10).div_ceil(9 * SLOTS);
-            let had = bytes_of(shard.buckets());
-            while bytes_of(buckets) < had {
-                let mut smaller = Shard::with_buckets(buckets);
-                if shard.items().all(|item| smaller.place(item).is_ok()) {
-                    *shard = smaller;
-                    self.bytes.fetch_sub(had - bytes_of(buckets), Relaxed);
-                    break;
-                }
-                buckets += (buckets / 16).max(1);
+    /// Gives back memory that is not needed for what is known: after a device left. Lets others go on in between.
+    pub async fn shrink(&self) {
+        for shards in self.shards.chunks(TOGETHER) {
+            for shard in shards {
+                self.bytes.fetch_sub(shard.lock().shrink(), Relaxed);
             }
+            yield_now().await;
         }
     }
 
@@ -292,6 +284,21 @@ impl Shard {
             }
         }
         removed
+    }
+
+    /// Becomes as small as what it holds allows; by how many bytes.
+    fn shrink(&mut self) -> u64 {
+        let mut buckets = (self.used * 10).div_ceil(9 * SLOTS);
+        let had = bytes_of(self.buckets());
+        while bytes_of(buckets) < had {
+            let mut smaller = Self::with_buckets(buckets);
+            if self.items().all(|item| smaller.place(item).is_ok()) {
+                *self = smaller;
+                return had - bytes_of(buckets);
+            }
+            buckets += (buckets / 16).max(1);
+        }
+        0
     }
 
     fn find(&self, key: u64) -> Option<usize> {
@@ -470,7 +477,7 @@ mod tests {
         for n in 0..50_000 {
             assert_eq!(index.peek(hash(n)).is_some(), n < 10_000, "{n}");
         }
-        index.shrink();
+        index.shrink().await;
         assert!(index.memory() < full / 3, "{} of {full}", index.memory());
         assert!((0..10_000).all(|n| index.peek(hash(n)) == Some(at(n))));
     }

@@ -76,6 +76,11 @@ impl Queue {
         taken.into_values().collect()
     }
 
+    /// Nobody will take what waits.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+
     fn forget(&mut self, hash: Hash, block: &Block) {
         self.hashes.remove(&hash);
         self.bytes -= u64::from(block.psize);

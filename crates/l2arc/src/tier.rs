@@ -168,7 +168,7 @@ impl L2 {
             let who = Identity { pool: self.shared.pool, vdev };
             let device = Arc::new(Device::new(disk, who, geometry, base));
             devices.push(Arc::clone(&device));
-            self.shared.count.store(devices.len(), Relaxed);
+            self.shared.count.fetch_add(1, Relaxed);
             device
         };
         let task = tokio::spawn(feed::run(Arc::clone(&self.shared), device, open));
@@ -179,37 +179,41 @@ impl L2 {
     /// Stops using a device; whether it was in use. When this returns nothing more is written to it or read from it,
     /// but for reads under way.
     pub async fn remove(&self, vdev: u64) -> bool {
-        let device = {
-            let mut devices = self.shared.devices.write();
-            let Some(at) = devices.iter().position(|device| device.who.vdev == vdev) else { return false };
-            devices.remove(at)
+        let (device, is_first) = {
+            let devices = self.shared.devices.write();
+            let Some(device) = devices.iter().find(|device| device.who.vdev == vdev) else { return false };
+            let is_first = !device.stopping.load(Relaxed);
+            device.end();
+            self.shared.count.fetch_sub(is_first.into(), Relaxed);
+            (Arc::clone(device), is_first)
         };
-        self.shared.count.fetch_sub(1, Relaxed);
-        self.end(&device).await;
-        let all = 0..device.geometry.end;
-        evict::search(&self.shared, &device, all).await;
-        self.shared.index.shrink();
-        true
+        if is_first {
+            let (shared, task) = (Arc::clone(&self.shared), self.tasks.lock().remove(&vdev));
+            let device = Arc::clone(&device);
+            // Also if whoever wanted it does not wait.
+            tokio::spawn(async move { shared.let_go(&device, task).await });
+        }
+        device.let_go().await;
+        is_first
     }
 
     /// Ends all writing: the devices may be opened by others when this returns. Reads find nothing any more.
     pub async fn close(&self) {
-        self.shared.count.store(0, Relaxed);
-        let devices = std::mem::take(&mut *self.shared.devices.write());
+        let devices = {
+            let mut devices = self.shared.devices.write();
+            self.shared.count.store(0, Relaxed);
+            std::mem::take(&mut *devices)
+        };
         for device in &devices {
             device.end();
         }
         for device in &devices {
-            self.end(device).await;
-        }
-    }
-
-    async fn end(&self, device: &Device) {
-        device.end();
-        let Some(mut task) = self.tasks.lock().remove(&device.who.vdev) else { return };
-        if timeout(PATIENCE, &mut task).await.is_err() {
-            // The device does not answer: what it is still writing is what nobody will ask for.
-            task.abort();
+            let task = self.tasks.lock().remove(&device.who.vdev);
+            match task {
+                Some(task) => ended(task).await,
+                // It was leaving.
+                None => drop(timeout(2 * PATIENCE, device.let_go()).await),
+            }
         }
     }
 
@@ -258,7 +262,7 @@ impl L2 {
     /// What it did and holds.
     #[must_use]
     pub fn stats(&self) -> L2Stats {
-        let devices = self.shared.devices.read();
+        let devices = self.shared.in_use();
         let sum = |part: fn(&Device) -> u64| devices.iter().map(|device| part(device)).sum::<u64>();
         let (log_bytes, log_blocks) =
             (sum(|device| device.logs.0.load(Relaxed)), sum(|device| device.logs.1.load(Relaxed)));
@@ -276,7 +280,7 @@ impl L2 {
     /// The devices in use.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceStatus> {
-        let devices = self.shared.devices.read();
+        let devices = self.shared.in_use();
         let status = |device: &Arc<Device>| {
             let filling = device.filling.load(Relaxed);
             let Geometry { start, .. } = device.geometry;
@@ -296,7 +300,7 @@ impl L2 {
     /// What was found on a device, when that is known; `None` if it was let go before.
     #[must_use]
     pub fn recovery(&self, vdev: u64) -> Option<impl Future<Output = Option<Recovered>> + Send + 'static> {
-        let devices = self.shared.devices.read();
+        let devices = self.shared.in_use();
         let device = devices.iter().find(|device| device.who.vdev == vdev)?;
         let mut recovered = device.recovered.subscribe();
         Some(async move { recovered.wait_for(Option::is_some).await.ok()?.clone() })
@@ -322,6 +326,15 @@ impl L2 {
     }
 }
 
+/// Waits until a device's task has ended, for a while.
+async fn ended(mut task: JoinHandle<()>) {
+    if timeout(PATIENCE, &mut task).await.is_err() {
+        // The device does not answer: what it is still writing is what nobody will ask for.
+        task.abort();
+        let _aborted = task.await;
+    }
+}
+
 impl Drop for L2 {
     fn drop(&mut self) {
         self.tasks.get_mut().values().for_each(JoinHandle::abort);
@@ -331,6 +344,32 @@ impl Drop for L2 {
 impl Shared {
     pub(crate) fn config(&self) -> Config {
         *self.config.read()
+    }
+
+    /// The devices, without those that are leaving.
+    fn in_use(&self) -> Vec<Arc<Device>> {
+        let devices = self.devices.read();
+        devices.iter().filter(|device| !device.stopping.load(Relaxed)).cloned().collect()
+    }
+
+    /// Lets a device go that is stopping. Its addresses are its own until nothing leads to them: a device that comes
+    /// meanwhile has others.
+    async fn let_go(&self, device: &Arc<Device>, task: Option<JoinHandle<()>>) {
+        if let Some(task) = task {
+            ended(task).await;
+        }
+        evict::search(self, device, 0..device.geometry.end).await;
+        self.index.shrink().await;
+        let was_last = {
+            let mut devices = self.devices.write();
+            devices.retain(|other| !Arc::ptr_eq(other, device));
+            devices.is_empty()
+        };
+        if was_last {
+            *self.seen.lock() = Seen::default();
+            self.queue.lock().clear();
+        }
+        device.gone.send_replace(true);
     }
 
     /// A block waits to be written, if it is more valuable than what waits already.

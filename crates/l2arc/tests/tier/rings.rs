@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use disk::{Disk, IoBuf, MemDisk, ModelDisk, Profile};
+use disk::{Disk, Effect, Fault, FaultDisk, IoBuf, MemDisk, ModelDisk, On, Profile};
 use l2arc::{Config, L2, Open};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::support::{
     ASHIFT, POOL, SIZE, VDEV, block, content, eager, fill, hits, key, memory, opened, rebuilt, settle,
@@ -137,8 +137,55 @@ async fn devices_come_and_go_while_it_works() {
     for n in 5000..6000 {
         l2.offer(block(n, SIZE));
     }
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_secs(60)).await;
     assert!(first.snapshot(0..64 << 20) == image);
+}
+
+/// The addresses of a device that is still being let go were given to one that came, and what the new one remembered was
+/// forgotten with the old one's.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_comes_while_another_leaves_keeps_what_it_remembers() {
+    let filled = memory(64);
+    let l2 = L2::new(POOL, eager());
+    l2.add(filled.clone(), 2, ASHIFT, Open::Remember).unwrap();
+    fill(&l2, 0..1000, SIZE).await;
+    l2.close().await;
+    let l2 = Arc::new(L2::new(POOL, eager()));
+    let slow = Arc::new(FaultDisk::new(memory(64), 1));
+    l2.add(slow.clone(), 1, ASHIFT, Open::Remember).unwrap();
+    rebuilt(&l2).await;
+    let delay = Duration::from_secs(4);
+    slow.inject(Fault::anywhere(On::Write, Effect::Delay(delay..=delay)).times(1));
+    for n in 5000..5100 {
+        l2.offer(block(n, SIZE));
+    }
+    sleep(Duration::from_secs(1)).await;
+    let removal = tokio::spawn({
+        let l2 = Arc::clone(&l2);
+        async move { l2.remove(1).await }
+    });
+    sleep(Duration::from_millis(1)).await;
+    assert!(!removal.is_finished());
+    l2.add(filled, 2, ASHIFT, Open::Remember).unwrap();
+    let recovered = rebuilt(&l2).await;
+    assert!(removal.await.unwrap());
+    assert!(recovered.blocks > 900, "{recovered}");
+    assert_eq!(hits(&l2, 0..1000, SIZE).await, recovered.blocks);
+    let status = l2.devices();
+    assert_eq!((status.len(), status[0].vdev, l2.stats().l2_ndev), (1, 2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_devices_it_takes_no_memory() {
+    let l2 = L2::new(POOL, eager());
+    let nothing = l2.memory();
+    l2.add(memory(64), 1, ASHIFT, Open::Remember).unwrap();
+    rebuilt(&l2).await;
+    fill(&l2, 0..5000, SIZE).await;
+    l2.offer(block(6000, SIZE));
+    assert!(l2.memory() > nothing + 10_000 && l2.waiting() > 0);
+    l2.remove(1).await;
+    assert_eq!((l2.memory(), l2.waiting()), (nothing, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +218,7 @@ async fn the_devices_are_fed_by_their_speed() {
     for n in 0..12_000 {
         l2.offer(block(n, 65536));
         if n % 16 == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
     }
     let devices = l2.devices();
