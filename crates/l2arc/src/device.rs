@@ -38,6 +38,10 @@ pub(crate) struct Device {
     pub(crate) gone: watch::Sender<bool>,
     /// It was never full: everything is taken.
     pub(crate) filling: AtomicBool,
+    /// Its last write did not go well.
+    pub(crate) failing: AtomicBool,
+    /// Bytes of blocks that a round under way holds.
+    pub(crate) in_flight: AtomicU64,
     /// What the ring's log blocks are, for the statistics: bytes, number.
     pub(crate) logs: (AtomicU64, AtomicU64),
     pub(crate) hand: AtomicU64,
@@ -69,6 +73,8 @@ impl Device {
             stop: Notify::new(),
             gone: watch::Sender::new(false),
             filling: AtomicBool::new(true),
+            failing: AtomicBool::new(false),
+            in_flight: AtomicU64::new(0),
             logs: Default::default(),
             hand: AtomicU64::new(geometry.start),
             written: AtomicU64::new(0),
@@ -114,6 +120,11 @@ impl Device {
         }
         self.errors.load(Relaxed) < ERRORS_MAX
             || self.resting.lock().is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Whether it takes what comes without anything being overwritten.
+    pub(crate) fn has_room(&self) -> bool {
+        self.filling.load(Relaxed) && !self.failing.load(Relaxed) && self.is_usable()
     }
 
     /// A read went well, or failed.

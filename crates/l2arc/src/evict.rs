@@ -43,7 +43,7 @@ pub(crate) async fn make_room(
     let config = shared.config();
     let need = ring.room_for(blocks);
     // A few new blocks may meet a row of wanted ones.
-    let hot_min = config.buffer.min(ring.geometry.ring() / 8);
+    let hot_min = shared.share().min(ring.geometry.ring() / 8);
     let mut hot_max = if config.reinsert { hot_min.max(HOT_PER_FRESH * need) } else { 0 };
     let ahead = if config.trim_ahead > 0 { TRIM_MIN.max(need * config.trim_ahead / 100) } else { 0 };
     let ahead = ahead.min(ring.geometry.ring() / 4);
@@ -200,7 +200,10 @@ async fn hot_ones(
             reads.push(read_again(shared, device, entry));
         }
         match reads.next().await {
-            Some(read) => hot.extend(read),
+            Some(read) => {
+                feed::hold(device, read.as_slice());
+                hot.extend(read);
+            }
             None => return hot,
         }
     }

@@ -9,7 +9,10 @@
 
 use std::{
     io,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -30,7 +33,7 @@ use crate::{
 /// How long blocks may wait for company, so that a round is worth its log block and header.
 const GATHER: Duration = Duration::from_millis(200);
 /// A round is worth it from here on; less is written only when nothing more comes.
-const ROUND_MIN: u64 = 1 << 20;
+pub(crate) const ROUND_MIN: u64 = 1 << 20;
 /// The most that an idle device may save up.
 const BURST: u64 = 64 << 20;
 /// A round and what is written again with it take no larger part of the ring.
@@ -68,6 +71,9 @@ impl<'a> Feeder<'a> {
     async fn run(mut self) {
         self.tell();
         while !self.device.stopping.load(Relaxed) {
+            if self.device.failing.load(Relaxed) && !self.can_write().await {
+                continue;
+            }
             let rate = self.rate();
             match self.budget.wait(ROUND_MIN, rate) {
                 Some(Duration::ZERO) => {}
@@ -91,13 +97,15 @@ impl<'a> Feeder<'a> {
                 self.heard().await;
                 continue;
             }
-            let most = config
-                .buffer
+            let most = self
+                .shared
+                .share()
                 .min(self.budget.available(rate).max(ROUND_MIN))
                 .min(self.ring.geometry.ring() / (2 * PART));
             let fresh = {
                 let mut queue = self.shared.queue.lock();
                 let fresh = queue.take(most);
+                hold(self.device, &fresh);
                 if !queue.is_empty() {
                     self.shared.more.notify_one();
                 }
@@ -105,6 +113,22 @@ impl<'a> Feeder<'a> {
             };
             self.write(fresh).await;
         }
+    }
+
+    /// Whether a device that failed can be written to again: what waits would be lost with it. Takes a while if not.
+    async fn can_write(&mut self) -> bool {
+        self.heard().await;
+        let written = write_header(self.shared, self.device, &mut self.ring).await;
+        self.device.failing.store(written.is_err(), Relaxed);
+        if written.is_err() {
+            self.back_off().await;
+        }
+        written.is_ok()
+    }
+
+    async fn back_off(&mut self) {
+        self.pause(self.retry).await;
+        self.retry = (self.retry * 2).min(RETRY.1);
     }
 
     /// Until enough waits to be worth a round, or for a while.
@@ -132,6 +156,8 @@ impl<'a> Feeder<'a> {
     }
 
     async fn write(&mut self, mut fresh: Vec<(Hash, Block)>) {
+        let device = self.device;
+        let held = Held(&device.in_flight);
         let part = self.ring.geometry.ring() / PART;
         while self.ring.room_for(&fresh) > part {
             let Some((hash, block)) = fresh.pop() else { break };
@@ -150,14 +176,15 @@ impl<'a> Feeder<'a> {
         add(&counters.l2_writes_sent, 1);
         let before = self.device.written.load(Relaxed);
         let done = self.round(fresh).await;
+        drop(held);
         self.budget.spend(self.device.written.load(Relaxed) - before);
         add(&counters.l2_writes_done, 1);
         match done {
             Ok(()) => self.retry = RETRY.0,
             Err(_) => {
                 add(&counters.l2_writes_error, 1);
-                self.pause(self.retry).await;
-                self.retry = (self.retry * 2).min(RETRY.1);
+                self.device.failing.store(true, Relaxed);
+                self.back_off().await;
             }
         }
         self.tell();
@@ -244,6 +271,20 @@ impl<'a> Feeder<'a> {
             () = self.device.stopped() => {}
         }
     }
+}
+
+/// A round that holds blocks; none any more when this is dropped, wherever it ended.
+struct Held<'a>(&'a AtomicU64);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Relaxed);
+    }
+}
+
+/// A round of this device holds more blocks.
+pub(crate) fn hold(device: &Device, blocks: &[(Hash, Block)]) {
+    add(&device.in_flight, blocks.iter().map(|(_, block)| u64::from(block.psize)).sum());
 }
 
 /// Leaves those out that the index would not know.

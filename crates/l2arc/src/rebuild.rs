@@ -6,7 +6,10 @@
 //!
 //! Facts: docs/format/l2arc.md, section 5.
 
-use std::{fmt, io, sync::Arc};
+use std::{
+    fmt, io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use disk::{Disk, IoBuf};
 use ondisk::{
@@ -195,6 +198,7 @@ async fn afresh(shared: &Shared, device: &Device, trim: bool) -> Ring {
     }
     if write_header(shared, device, &mut ring).await.is_err() {
         add(&shared.counters.l2_writes_error, 1);
+        device.failing.store(true, Relaxed);
     }
     ring
 }

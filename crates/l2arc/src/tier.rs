@@ -306,11 +306,13 @@ impl L2 {
         Some(async move { recovered.wait_for(Option::is_some).await.ok()?.clone() })
     }
 
-    /// Bytes of memory that it holds: index, what waits to be written (twice while a round is being written), admission.
+    /// Bytes of memory that it holds: index, what waits to be written, what is being written, admission.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        let waiting = self.shared.queue.lock().bytes();
-        self.shared.index.memory() + self.shared.seen.lock().memory() + 2 * waiting
+        let waiting = self.waiting();
+        let in_flight =
+            self.shared.devices.read().iter().map(|device| device.in_flight.load(Relaxed)).sum::<u64>();
+        self.shared.index.memory() + self.shared.seen.lock().memory() + waiting + in_flight
     }
 
     /// Bytes that wait to be written.
@@ -392,9 +394,15 @@ impl Shared {
         self.counters.forget(displaced, self.index.len() + displaced);
     }
 
-    /// Whether a device still has room for everything.
+    /// Whether a device still has room for everything. One that cannot be written to has none.
     fn is_filling(&self) -> bool {
-        self.devices.read().iter().any(|device| device.filling.load(Relaxed))
+        self.devices.read().iter().any(|device| device.has_room())
+    }
+
+    /// What one round may take: together no more than what may wait.
+    pub(crate) fn share(&self) -> u64 {
+        let (buffer, devices) = (self.config().buffer, self.count.load(Relaxed).max(1) as u64);
+        (buffer / devices).max(feed::ROUND_MIN).min(buffer)
     }
 
     /// The device that has this address.

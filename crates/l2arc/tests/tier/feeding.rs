@@ -9,10 +9,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use l2arc::{Block, Config, Offered};
+use disk::{Effect, Fault, FaultDisk, On};
+use l2arc::{Block, Config, L2, Offered, Open};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{SIZE, block, content, eager, fill, hits, key, memory, opened, settle};
+use crate::support::{
+    ASHIFT, POOL, SIZE, block, content, eager, fill, hits, key, memory, opened, rebuilt, settle,
+};
 
 #[tokio::test(start_paused = true)]
 async fn no_more_is_written_than_the_endurance_allows() {
@@ -213,4 +216,61 @@ async fn what_waits_holds_no_more_memory_than_it_counts() {
     assert_eq!((l2.waiting(), freed.load(Relaxed)), (50 * u64::from(SIZE), 50));
     settle(&l2).await;
     assert_eq!(hits(&l2, 0..50, SIZE).await, 50);
+}
+
+/// Blocks on their way to a device that hangs are in memory as much as those that wait.
+#[tokio::test(start_paused = true)]
+async fn what_is_being_written_is_counted_and_bounded() {
+    let hour = Duration::from_secs(3600);
+    let l2 = L2::new(POOL, eager());
+    let disks = [1, 2].map(|n| Arc::new(FaultDisk::new(memory(256), n)));
+    for (disk, vdev) in disks.iter().zip(1..) {
+        l2.add(disk.clone(), vdev, ASHIFT, Open::Remember).unwrap();
+    }
+    rebuilt(&l2).await;
+    sleep(Duration::from_secs(1)).await;
+    let idle = l2.memory();
+    for disk in &disks {
+        disk.inject(Fault::anywhere(On::Write, Effect::Delay(hour..=hour)).times(2));
+    }
+    let offered = 1000 * u64::from(SIZE);
+    for n in 0..1000 {
+        l2.offer(block(n, SIZE));
+    }
+    sleep(Duration::from_secs(10)).await;
+    let taken = offered - l2.waiting();
+    assert!(taken > offered / 2 && taken <= l2.config().buffer, "{taken} of {offered}");
+    // What is remembered of evictions takes some, too.
+    let more = l2.memory() - idle;
+    assert!(more >= offered && more < offered + (1 << 20), "{more} for {offered}");
+    sleep(hour).await;
+    sleep(hour).await;
+    assert_eq!(l2.waiting(), 0);
+    assert!(l2.memory() < idle + (1 << 20), "{} of {idle}", l2.memory());
+}
+
+/// A dead device takes everything that comes as long as it was never full, and no other was asked to be choosy.
+#[tokio::test(start_paused = true)]
+async fn a_dead_device_is_not_one_that_has_room() {
+    let l2 = L2::new(POOL, Config { second_eviction: true, ..eager() });
+    let dead = Arc::new(FaultDisk::new(memory(256), 1));
+    l2.add(memory(64), 1, ASHIFT, Open::Remember).unwrap();
+    l2.add(dead.clone(), 2, ASHIFT, Open::Remember).unwrap();
+    rebuilt(&l2).await;
+    fill(&l2, 0..2000, SIZE).await;
+    dead.vanish();
+    fill(&l2, 2000..9000, SIZE).await;
+    let [full, gone] = &l2.devices()[..] else { panic!("there are two") };
+    assert!(!full.filling && gone.filling && !l2.is_filling());
+    let before = l2.stats();
+    fill(&l2, 20_000..22_000, SIZE).await;
+    let after = l2.stats();
+    assert!(after.l2_skip_first_eviction > 20 << 20, "{after:?}");
+    assert_eq!(after.l2_writes_error, before.l2_writes_error, "nothing is taken for it");
+    // It comes back, and takes what comes.
+    dead.come_back();
+    sleep(Duration::from_secs(120)).await;
+    assert!(l2.is_filling());
+    fill(&l2, 30_000..31_000, SIZE).await;
+    assert_eq!(hits(&l2, 30_000..31_000, SIZE).await, 1000);
 }
