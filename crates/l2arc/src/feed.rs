@@ -40,6 +40,8 @@ const BURST: u64 = 64 << 20;
 const PART: u64 = 8;
 /// Waiting after a write that failed: from, to.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long less memory than the index takes is thought to be for a while.
+const LOWERED: Duration = Duration::from_secs(600);
 /// As fast as it can, in bytes per second.
 const UNLIMITED: f64 = 1e15;
 const DAY: f64 = 86_400.0;
@@ -60,12 +62,14 @@ struct Feeder<'a> {
     ring: Ring,
     budget: Budget,
     retry: Duration,
+    /// Since when the index takes more memory than it may now.
+    over_since: Option<Instant>,
 }
 
 impl<'a> Feeder<'a> {
     fn new(shared: &'a Shared, device: &'a Device, ring: Ring) -> Self {
         let burst = BURST.min(device.geometry.ring() / 16);
-        Self { shared, device, ring, budget: Budget::new(burst), retry: RETRY.0 }
+        Self { shared, device, ring, budget: Budget::new(burst), retry: RETRY.0, over_since: None }
     }
 
     async fn run(mut self) {
@@ -191,6 +195,7 @@ impl<'a> Feeder<'a> {
     }
 
     async fn round(&mut self, mut blocks: Vec<(Hash, Block)>) -> io::Result<()> {
+        let turns = self.may_turn();
         let Self { shared, device, ring, .. } = self;
         if ring.geometry.log_entries > 0 && ring.is_empty() {
             // It has nothing to give up for them.
@@ -216,7 +221,9 @@ impl<'a> Feeder<'a> {
             draft = ring.draft(&blocks);
         }
         if blocks.is_empty() {
-            ring.go_to_oldest();
+            if turns {
+                ring.go_to_oldest();
+            }
             return Ok(());
         }
         let hot = blocks.get(first_hot..).unwrap_or_default();
@@ -238,7 +245,7 @@ impl<'a> Feeder<'a> {
             }
         }
         shared.settle_displaced();
-        if is_cramped {
+        if is_cramped && turns {
             ring.go_to_oldest();
         }
         add(&shared.counters.l2_reinserted, again);
@@ -247,6 +254,17 @@ impl<'a> Feeder<'a> {
             write_header(shared, device, ring).await?;
         }
         Ok(())
+    }
+
+    /// Whether the hand may go to the oldest block where memory ends. If the index takes more than it may, its limit was
+    /// lowered: that may pass, and a device that was never full is not taken for full by it, unless it lasts.
+    fn may_turn(&mut self) -> bool {
+        if !self.shared.index.is_over() {
+            self.over_since = None;
+            return true;
+        }
+        let since = *self.over_since.get_or_insert_with(Instant::now);
+        !self.ring.first_sweep || since.elapsed() > LOWERED
     }
 
     /// Until the device owes no answer.

@@ -102,6 +102,12 @@ impl Index {
         self.bytes_max.store(bytes_max, Relaxed);
     }
 
+    /// Whether it takes more than it may: the limit was lowered.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.memory() > self.bytes_max.load(Relaxed)
+    }
+
     /// Blocks known.
     #[must_use]
     pub fn len(&self) -> u64 {

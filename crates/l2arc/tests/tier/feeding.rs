@@ -218,6 +218,27 @@ async fn what_waits_holds_no_more_memory_than_it_counts() {
     assert_eq!(hits(&l2, 0..50, SIZE).await, 50);
 }
 
+/// The cache's memory comes and goes. A device of which a tenth was used counted as full for good after one bad moment.
+#[tokio::test(start_paused = true)]
+async fn memory_that_is_short_for_a_while_does_not_end_the_filling() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    fill(&l2, 0..capacity / 10, SIZE).await;
+    l2.set_config(Config { index_max: 70_000, ..eager() });
+    fill(&l2, 100_000..110_000, SIZE).await;
+    assert!(l2.stats().l2_abort_lowmem > 3000, "{:?}", l2.stats());
+    l2.set_config(eager());
+    fill(&l2, capacity / 10..capacity / 2, SIZE).await;
+    assert!(l2.devices()[0].filling && l2.is_filling());
+    assert_eq!(hits(&l2, 0..capacity / 2, SIZE).await, capacity / 2);
+    // If it stays like that the oldest go.
+    l2.set_config(Config { index_max: 70_000, ..eager() });
+    fill(&l2, 200_000..201_000, SIZE).await;
+    sleep(Duration::from_secs(700)).await;
+    fill(&l2, 201_000..208_000, SIZE).await;
+    assert!(!l2.devices()[0].filling);
+}
+
 /// Blocks on their way to a device that hangs are in memory as much as those that wait.
 #[tokio::test(start_paused = true)]
 async fn what_is_being_written_is_counted_and_bounded() {
