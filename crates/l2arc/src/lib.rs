@@ -105,7 +105,8 @@ impl Block {
 /// How the second tier works; OpenZFS's names where it has them. Everything may change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// `l2arc_dwpd_limit`: how often a device may be written over in a day, once it is full; 0: as fast as it can.
+    /// `l2arc_dwpd_limit`, there in percent: how often a device may be written over in a day, once it is full; 0: as fast
+    /// as it can.
     pub dwpd_limit: f64,
     /// `l2arc_write_boost`: bytes per second and device until it is full; 0: as fast as it can.
     pub fill_rate: u64,

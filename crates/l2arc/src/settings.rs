@@ -69,9 +69,11 @@ impl Config {
         let idle = |why| Err(SettingError::Idle { name: name.to_owned(), why });
         match name {
             "l2arc_dwpd_limit" => {
-                let limit = value.parse::<f64>().ok().filter(|limit| (0.0..=10_000.0).contains(limit));
-                self.dwpd_limit =
-                    limit.ok_or_else(|| wrong("drive writes per day, such as 1.0; 0: no limit"))?;
+                let percent = value.parse::<f64>().ok().filter(|limit| (0.0..=1_000_000.0).contains(limit));
+                let percent = percent.ok_or_else(|| {
+                    wrong("a percentage of the device to be written a day, such as 100; 0: no limit")
+                })?;
+                self.dwpd_limit = percent / 100.0;
             }
             "l2arc_write_boost" => self.fill_rate = bytes()?,
             "l2arc_write_max" => self.write_max = bytes()?,
@@ -124,7 +126,7 @@ mod tests {
     fn settings_are_words_and_wrong_ones_are_named() {
         let mut config = Config::default();
         for setting in [
-            "l2arc_dwpd_limit=2.5",
+            "l2arc_dwpd_limit=250",
             "l2arc_write_boost=64M",
             "l2arc_write_max=32M",
             "l2arc_mfuonly=2",
@@ -151,6 +153,8 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(config, expected);
+        config.set("l2arc_dwpd_limit=100").unwrap();
+        assert_eq!(config.dwpd_limit, Config::default().dwpd_limit, "OpenZFS's default: once a day");
         assert!(NAMES.iter().all(|name| config.set(&format!("{name}=1")).is_ok()));
         for wrong in [
             "x",
