@@ -29,7 +29,7 @@ use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
     Pool, PoolIo,
-    cache::{Below, BelowFuture, Fate, Stored, is_servable},
+    cache::{Below, BelowFuture, BlockCache, Fate, Stored, is_servable},
     vdev::{Counted, Vdev, Work},
 };
 
@@ -42,6 +42,7 @@ pub use l2arc::{
 #[derive(Debug)]
 pub struct Second {
     l2: Arc<L2>,
+    cache: Arc<BlockCache>,
     open: Open,
     /// Devices in use, and those that cannot be used as they are: by guid, with the disk it was tried with.
     known: Mutex<BTreeMap<u64, Arc<dyn Disk>>>,
@@ -59,10 +60,11 @@ impl Second {
     /// Nothing but the door, below the pool's cache. `is_rewound`: the pool gave up transaction groups, whose blocks the
     /// devices may remember.
     pub(crate) fn new(io: &PoolIo, is_rewound: bool, config: Config) -> Self {
-        let l2 = Arc::new(L2::new(io.tree().guid, fitted(config, io)));
+        let l2 = Arc::new(L2::new(io.tree().guid, fitted(config, io.cache())));
         io.set_below(Some(Arc::new(Door(Arc::downgrade(&l2)))));
         Self {
             l2,
+            cache: Arc::clone(io.cache()),
             open: if is_rewound { Open::Fresh } else { Open::Remember },
             known: Mutex::default(),
             leaving: Mutex::default(),
@@ -80,10 +82,7 @@ impl Second {
         if listed.is_empty() && known.is_empty() {
             return;
         }
-        let config = fitted(self.l2.config(), view.io());
-        if config != self.l2.config() {
-            self.l2.set_config(config);
-        }
+        self.fit();
         let mut leaving = self.leaving.lock();
         leaving.retain(|guid| listed.contains(guid));
         let gone: Vec<u64> = known.keys().filter(|guid| !listed.contains(guid)).copied().collect();
@@ -180,10 +179,19 @@ impl Second {
         self.l2.devices()
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that it holds. Whoever asks is who gives the cache its memory: what may be taken of that is looked
+    /// at, too, or a pool that is only read from would not know of it.
     #[must_use]
     pub fn memory(&self) -> u64 {
+        self.fit();
         self.l2.memory()
+    }
+
+    fn fit(&self) {
+        let config = self.l2.config();
+        if config != fitted(config, &self.cache) {
+            self.l2.change_config(|config| *config = fitted(*config, &self.cache));
+        }
     }
 
     /// How it works.
@@ -194,14 +202,14 @@ impl Second {
 
     /// Works differently from now on. What it may take of memory follows the cache's budget all the same.
     pub fn set_config(&self, config: Config) {
-        self.l2.set_config(config);
+        self.l2.set_config(fitted(config, &self.cache));
     }
 }
 
 /// What it may take of memory depends on what the cache has.
-fn fitted(config: Config, io: &PoolIo) -> Config {
+fn fitted(config: Config, cache: &BlockCache) -> Config {
     let (part, least, most) = BUFFER;
-    let budget = io.cache().budget();
+    let budget = cache.budget();
     Config {
         buffer: ((budget / part) as u64).clamp(least, most),
         index_max: (budget as u64 / 100).saturating_mul(INDEX_PERCENT),

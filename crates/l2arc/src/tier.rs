@@ -128,7 +128,16 @@ impl L2 {
 
     /// Works differently from now on.
     pub fn set_config(&self, config: Config) {
-        *self.shared.config.write() = config;
+        self.change_config(|now| *now = config);
+    }
+
+    /// The same, for somebody who knows only a part of it.
+    pub fn change_config(&self, change: impl FnOnce(&mut Config)) {
+        let config = {
+            let mut config = self.shared.config.write();
+            change(&mut config);
+            *config
+        };
         self.shared.index.set_bytes_max(config.index_max);
         self.shared.queue.lock().set_bytes_max(config.buffer);
     }

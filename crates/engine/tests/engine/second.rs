@@ -184,3 +184,17 @@ async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
 async fn what_has_no_checksum_is_not_written_to_a_cache_device() {
     is_not_cached("checksum", codec::checksum::Algorithm::Off.id().into()).await;
 }
+
+/// Only commits looked at the budget, so a pool that was only read from kept what it had at the last one.
+#[tokio::test(start_paused = true)]
+async fn what_the_index_may_take_follows_the_cache_without_a_commit() {
+    let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 34).await;
+    let (engine, second) = (&running.engine, running.engine.second());
+    let before = second.config().index_max;
+    engine.view().io().cache().set_budget(160 << 20);
+    let _asked_by_whoever_gives_memory = second.memory();
+    let after = second.config();
+    assert!(after.index_max > 9 * before, "{after:?}, {before} before");
+    assert_eq!(after.buffer, 10 << 20);
+    running.export().await;
+}
