@@ -80,8 +80,8 @@ impl Engine {
     pub fn prewarm(&self, heat: Heat) {
         let prewarm = self.prewarming();
         prewarm.stop();
-        let job = Job::new(Arc::clone(&prewarm.ground), Arc::clone(self.second().l2()), heat);
-        let task = tokio::spawn(Arc::clone(&job).run());
+        let job = Job::new(Arc::clone(&prewarm.ground), Arc::clone(self.second().l2()), &heat);
+        let task = tokio::spawn(Arc::clone(&job).run(heat));
         *prewarm.job.lock() = Some((job, Task(task)));
     }
 

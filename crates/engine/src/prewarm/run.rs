@@ -52,6 +52,8 @@ const SPARE_PART: u64 = 64;
 const RECOVERY: Duration = Duration::from_secs(30);
 /// How often is looked whether a cache device has taken what waits.
 const LOOK: Duration = Duration::from_millis(5);
+/// Cache devices that take nothing for so long are not waited for.
+const STALLED: Duration = Duration::from_secs(30);
 
 /// How a pre-warming ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +89,6 @@ pub struct Progress {
 pub(super) struct Job {
     ground: Arc<Ground>,
     l2: Arc<L2>,
-    heat: Heat,
     began: Instant,
     ended: Mutex<Option<(Ended, Duration)>>,
     stopped: AtomicBool,
@@ -99,12 +100,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(ground: Arc<Ground>, l2: Arc<L2>, heat: Heat) -> Arc<Self> {
+    /// To [run](Self::run) with this.
+    pub(super) fn new(ground: Arc<Ground>, l2: Arc<L2>, heat: &Heat) -> Arc<Self> {
         let total = heat.blocks();
         Arc::new(Self {
             ground,
             l2,
-            heat,
             began: Instant::now(),
             ended: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -161,24 +162,26 @@ impl Job {
         };
     }
 
-    pub(super) async fn run(self: Arc<Self>) {
-        let ended = self.carry_out().await;
+    /// What was warm is forgotten when this ends: it may be large, and how the job went is asked for much longer.
+    pub(super) async fn run(self: Arc<Self>, heat: Heat) {
+        let ended = self.carry_out(&heat).await;
+        drop(heat);
         if self.end(ended) {
             let Progress { read, bytes, took, .. } = self.progress();
             tracing::info!(memory = read.0, devices = read.1, bytes, ?took, ?ended, "pre-warm");
         }
     }
 
-    async fn carry_out(self: &Arc<Self>) -> Ended {
+    async fn carry_out(self: &Arc<Self>, heat: &Heat) -> Ended {
         let Some(view) = self.view() else { return Ended::Closed };
-        self.learn_caching(&view).await;
+        self.learn_caching(&view, heat).await;
         // What is on a cache device already is read from there.
         let devices = self.l2.devices();
         let recoveries = devices.iter().filter_map(|device| self.l2.recovery(device.vdev));
         let _in_time = timeout(RECOVERY, futures_util::future::join_all(recoveries)).await;
         let mut objects = Objects::of(Arc::clone(&view));
         let (mut levels, mut bytes) = (1, 0);
-        for (volume, stretches) in self.heat.volumes() {
+        for (volume, stretches) in heat.volumes() {
             let Some(object) = objects.get(volume).await else { continue };
             levels = object.levels().max(levels);
             let blocks: u32 = stretches.values().map(|stretch| stretch.memory.count_ones()).sum();
@@ -196,7 +199,7 @@ impl Job {
                 let Some(view) = self.view() else { return Ended::Closed };
                 let most = (view.io().cache().budget() / PLAN_PART / size_of::<Want>()).max(PLAN_MIN);
                 drop(view);
-                let Some((wants, next)) = self.plan(&self.heat, pass, from, most).await else {
+                let Some((wants, next)) = self.plan(heat, pass, from, most).await else {
                     return Ended::Closed;
                 };
                 self.read(pass, wants).await;
@@ -211,9 +214,9 @@ impl Job {
     }
 
     /// Datasets say what they want to be cached; nobody may have asked for these yet.
-    async fn learn_caching(&self, view: &Arc<Pool>) {
+    async fn learn_caching(&self, view: &Arc<Pool>, heat: &Heat) {
         let Ok(dsl) = view.dsl().await else { return };
-        for (volume, _) in self.heat.volumes() {
+        for (volume, _) in heat.volumes() {
             let Ok((_, name)) = content(view, volume).await else { continue };
             if let Ok(dataset) = dsl.lookup(&name).await {
                 let _unreadable = describe(view, &dataset).await;
@@ -307,9 +310,12 @@ impl Job {
         }
         let mut goes_on = true;
         // Space may be so short that nothing is held back: then whoever wants these blocks reads them.
-        if let Some(_firm) = pin.and_then(|pin| pin.firm()) {
+        if let Some(firm) = pin.and_then(|pin| pin.firm()) {
             let how = How { turns: Some(self.ground.scans.pace() as &dyn Turns), one_copy: true };
             let examined = io.examine_for_scan(&far, how).await;
+            // A commit that is short of space waits for this, and cache devices may take their time. A block that is freed
+            // from here on is one that nobody will ask for.
+            drop(firm);
             for ((bp, at), outcome) in far.iter().zip(examined) {
                 let Some(raw) = outcome.raw else { continue };
                 self.bytes.fetch_add(raw.len() as u64, Relaxed);
@@ -335,9 +341,17 @@ impl Job {
             return true;
         }
         // Nearly full, so that no device waits for more; what does not fit would be dropped.
+        let (mut came, mut since) = (self.l2.stats().l2_bufs, Instant::now());
         while self.l2.waiting() > self.l2.config().buffer / 8 * 7 {
             sleep(LOOK).await;
             if !self.has_room(pass) {
+                return false;
+            }
+            let now = self.l2.stats().l2_bufs;
+            if now != came {
+                (came, since) = (now, Instant::now());
+            } else if since.elapsed() > STALLED {
+                self.is_full[1].store(true, Relaxed);
                 return false;
             }
         }

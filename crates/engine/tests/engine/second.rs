@@ -2,10 +2,11 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
-use disk::{Disk, MemDisk};
+use disk::{Disk, Effect, Fault, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
     dsl::Properties,
+    prewarm::Ended,
 };
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::sleep;
@@ -183,6 +184,42 @@ async fn what_a_dataset_does_not_want_to_be_cached_is_not() {
 #[tokio::test(start_paused = true)]
 async fn what_has_no_checksum_is_not_written_to_a_cache_device() {
     is_not_cached("checksum", codec::checksum::Algorithm::Off.id().into()).await;
+}
+
+/// It kept its blocks pinned, and whatever a commit was short of, for as long as the device did not answer.
+#[tokio::test(start_paused = true)]
+async fn a_pre_warm_does_not_wait_for_a_cache_device_that_hangs() {
+    let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 33).await;
+    let volume = running.volume(&format!("{POOL}/v"), SIZE, 16384, Properties::new()).await;
+    let mut twin = vec![0; SIZE as usize];
+    StdRng::seed_from_u64(9).fill_bytes(&mut twin);
+    for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
+        volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    read_slowly(&running, &*volume, &twin).await;
+    read_slowly(&running, &*volume, &twin).await;
+    let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
+    assert!(heat.blocks().1 > 1000, "{:?}", heat.blocks());
+    drop(volume);
+    world.cut(running).await;
+
+    // The device comes back empty, and takes nothing.
+    world.media[1].write(ondisk::l2arc::HEADER_OFFSET, vec![0; 4096].into()).await.unwrap();
+    let running = world.open().await;
+    sleep(Duration::from_secs(1)).await;
+    let day = Duration::from_secs(86_400);
+    running.disks[1].inject(Fault::anywhere(On::Write, Effect::Delay(day..=day)));
+    running.engine.prewarm(heat);
+    let progress = loop {
+        sleep(Duration::from_secs(1)).await;
+        let progress = running.engine.prewarm_progress().unwrap();
+        if progress.ended.is_some() {
+            break progress;
+        }
+    };
+    assert_eq!(progress.ended, Some(Ended::Full), "{progress:?}");
+    assert!(progress.read.1 > 0 && progress.took < Duration::from_secs(50), "{progress:?}");
 }
 
 /// Only commits looked at the budget, so a pool that was only read from kept what it had at the last one.
