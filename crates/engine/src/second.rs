@@ -3,7 +3,7 @@
 //! ```text
 //!   ARC ── a block leaves ──▶ Door ──▶ l2arc::L2 ──▶ cache devices
 //!       ◀─ stored bytes, to be verified ──┘
-//!   every commit ──▶ follow: devices that came are opened, those that left are let go
+//!   every commit, every look at the devices ──▶ follow: devices that came are opened, those that left are let go
 //! ```
 //! What a device remembers is found out in the background, and what came of it is told in the log. Nothing here can make
 //! an operation of the pool fail. A pool that is only read has no second tier.
@@ -92,7 +92,13 @@ impl Second {
         }
         for vdev in view.l2cache() {
             let disk = vdev.leaf.as_ref().and_then(|leaf| leaf.disk());
-            let Some(disk) = disk.filter(|_| !leaving.contains(&vdev.guid)) else { continue };
+            let Some(disk) = disk.filter(|_| !leaving.contains(&vdev.guid)) else {
+                // It is away.
+                if known.remove(&vdev.guid).is_some() {
+                    self.let_go(vdev.guid);
+                }
+                continue;
+            };
             match known.get(&vdev.guid) {
                 Some(before) if Arc::ptr_eq(before, &disk) => {}
                 // It was away, and came back as another.

@@ -28,6 +28,7 @@ use crate::{
     write::labels,
 };
 
+mod caches;
 pub mod diagnose;
 mod find;
 mod grow;
@@ -197,7 +198,16 @@ impl Engine {
         disk: Option<Arc<dyn Disk>>,
         expand: bool,
     ) -> BoxFuture<'_, Result<Onlined, OpError>> {
-        Box::pin(self.run(false, move |cx| state::online(cx, guid, disk, expand)))
+        Box::pin(async move {
+            let view = self.view();
+            let Some(cache) = view.l2cache().iter().find(|vdev| vdev.guid == guid) else {
+                return self.run(false, move |cx| state::online(cx, guid, disk, expand)).await;
+            };
+            // No part of the tree: who watches the devices opens it.
+            self.look().await;
+            let is_here = cache.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
+            Ok(if is_here { Onlined::Healthy } else { Onlined::StillFaulted })
+        })
     }
 
     /// Makes `new` another side of the leaf or mirror `guid`; returns its guid. A resilver fills it.

@@ -35,6 +35,7 @@ use tokio::{
 
 use super::{
     Opener,
+    caches::Caches,
     diagnose::{Diagnosis, Report, Reports, Verdict},
     find, replicas,
     slow::Slow,
@@ -52,7 +53,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Between two looks at what went wrong: so many events a second there are at most, of one kind and device.
 const BREATH: Duration = Duration::from_millis(250);
 /// How long a device may take to say that it is there.
-const PROBE: Duration = Duration::from_secs(10);
+pub(super) const PROBE: Duration = Duration::from_secs(10);
 /// Probes in a row that must fail before a device that is there counts as failed.
 const PROBES_FAILED: u32 = 3;
 /// How long a suspended pool is given to find out whether it can go on.
@@ -218,11 +219,12 @@ struct Watch {
     patience: BTreeMap<u64, Instant>,
     sizes: BTreeMap<u64, u64>,
     slow: Slow,
+    caches: Caches,
     pool_state: Option<State>,
 }
 
 /// What a probe came to.
-enum Probed {
+pub(super) enum Probed {
     Here,
     Gone,
     Failing(String),
@@ -230,7 +232,7 @@ enum Probed {
     Silent,
 }
 
-async fn probe(disk: &Arc<dyn Disk>) -> Probed {
+pub(super) async fn probe(disk: &Arc<dyn Disk>) -> Probed {
     match timeout(PROBE, disk.probe()).await {
         Ok(Ok(())) => Probed::Here,
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
@@ -254,6 +256,7 @@ impl Watch {
             patience: BTreeMap::new(),
             sizes: BTreeMap::new(),
             slow: Slow::default(),
+            caches: Caches::default(),
             pool_state: None,
         }
     }
@@ -431,6 +434,7 @@ impl Watch {
         }
         self.expand(engine).await;
         self.slow.look(engine).await;
+        self.caches.look(engine, self.opener.as_ref()).await;
         if engine.scans().has_waited() {
             engine.txgs().wake();
         }
@@ -508,7 +512,10 @@ impl Watch {
             None => tree.tops.iter().collect(),
             Some(guid) => match find::locate(&tree, guid) {
                 Some(place) => vec![place.vdev],
-                None => return Err(OpError::Refused("no such device in pool".to_owned())),
+                None => match view.l2cache().iter().find(|vdev| vdev.guid == guid) {
+                    Some(cache) => vec![cache],
+                    None => return Err(OpError::Refused("no such device in pool".to_owned())),
+                },
             },
         };
         match guid {
@@ -537,6 +544,7 @@ impl Watch {
                 });
             }
         }
+        self.caches.look(engine, self.opener.as_ref()).await;
         self.reports.take();
         self.pause = PAUSES.0;
         engine.events().tell(Event::Cleared { device: guid.map(|guid| find::name(&tree, guid)) });

@@ -25,7 +25,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Where disks are found again: in their bays, by path.
 #[derive(Debug)]
-struct Bays(Vec<Arc<FaultDisk>>);
+pub(crate) struct Bays(pub(crate) Vec<Arc<FaultDisk>>);
 
 impl Opener for Bays {
     fn open<'a>(&'a self, device: &'a DeviceName) -> BoxFuture<'a, io::Result<Arc<dyn Disk>>> {

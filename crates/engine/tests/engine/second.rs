@@ -2,18 +2,23 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
-use disk::{Disk, Effect, Fault, MemDisk, On};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
     dsl::Properties,
+    engine::Engine,
     prewarm::Ended,
 };
+use pool::vdev::State;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::sleep;
 
 use block::{BlockVolume, Durability};
 
-use crate::support::{POOL, Running, World, content, data};
+use crate::{
+    failing::Bays,
+    support::{POOL, Running, World, content, data, quiet, start_on},
+};
 
 /// Four times the cache of these pools: most of it has to leave.
 const SIZE: u64 = 64 << 20;
@@ -234,4 +239,46 @@ async fn what_the_index_may_take_follows_the_cache_without_a_commit() {
     assert!(after.index_max > 9 * before, "{after:?}, {before} before");
     assert_eq!(after.buffer, 10 << 20);
     running.export().await;
+}
+
+/// One that was not there when the pool was opened, or was pulled and put back, was not used again until the next import.
+#[tokio::test(start_paused = true)]
+async fn a_cache_device_that_comes_later_or_comes_back_is_used() {
+    let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 35).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, SIZE, 16384, Properties::new()).await;
+    let mut twin = vec![0; SIZE as usize];
+    StdRng::seed_from_u64(10).fill_bytes(&mut twin);
+    for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
+        volume.write(at, data(chunk.to_vec()), Durability::Cached).await.unwrap();
+    }
+    volume.flush().await.unwrap();
+    read_slowly(&running, &*volume, &twin).await;
+    read_slowly(&running, &*volume, &twin).await;
+    drop(volume);
+    running.disks[1].flush().await.unwrap();
+    world.cut(running).await;
+
+    let disks = [0, 1].map(|n| Arc::new(FaultDisk::new(world.media[n].clone(), n as u64)));
+    let engine = start_on(vec![disks[0].clone()], 35, quiet()).await.unwrap();
+    let state = || engine.view().l2cache()[0].state().0;
+    assert!(engine.second().devices().is_empty() && state() == State::CantOpen);
+    engine.watch(Arc::new(Bays(disks.to_vec())));
+    sleep(Duration::from_secs(12)).await;
+    let recovered = |engine: &Engine| engine.second().devices()[0].recovered.clone().unwrap();
+    assert!(recovered(&engine).blocks > MANY / 2, "{}", recovered(&engine));
+    assert_eq!(state(), State::Healthy);
+    let volume = engine.volume(&name).await.unwrap();
+    assert!(content(&*volume).await == twin);
+    assert!(engine.second().stats().l2_hits > 1000, "{:?}", engine.second().stats());
+
+    disks[1].vanish();
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!((state(), engine.second().devices().len()), (State::Removed, 0));
+    disks[1].come_back();
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(state(), State::Healthy);
+    assert!(recovered(&engine).blocks > MANY / 2, "{}", recovered(&engine));
+    drop(volume);
+    Running { engine, disks: disks.to_vec() }.export().await;
 }
