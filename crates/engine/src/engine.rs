@@ -248,7 +248,7 @@ impl Engine {
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let conduct = Conduct::of(&view).await.unwrap_or_default();
             let second = Second::new(view.io(), is_rewound, tier);
-            second.follow(&view);
+            second.follow(|| Arc::clone(&view));
             let suspension = syncer.out.suspension();
             let means = Means {
                 txgs: Arc::clone(&txgs),

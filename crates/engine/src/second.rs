@@ -72,13 +72,15 @@ impl Second {
         }
     }
 
-    /// Uses the devices that the pool has now.
-    pub(crate) fn follow(&self, view: &Pool) {
+    /// Uses the devices that the pool has now. The view is taken behind the lock, so that none is followed after a newer
+    /// one.
+    pub(crate) fn follow(&self, view: impl FnOnce() -> Arc<Pool>) {
         if self.closed.load(Relaxed) {
             return;
         }
-        let listed: BTreeSet<u64> = view.l2cache().iter().map(|vdev| vdev.guid).collect();
         let mut known = self.known.lock();
+        let view = view();
+        let listed: BTreeSet<u64> = view.l2cache().iter().map(|vdev| vdev.guid).collect();
         if listed.is_empty() && known.is_empty() {
             return;
         }

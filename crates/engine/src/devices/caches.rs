@@ -48,7 +48,7 @@ impl Caches {
                 None => self.bring_back(engine, vdev, opener).await,
             }
         }
-        engine.second().follow(&view);
+        engine.second().follow(|| engine.view());
     }
 
     async fn bring_back(&mut self, engine: &Engine, vdev: &Vdev, opener: Option<&Arc<dyn Opener>>) {

@@ -46,7 +46,7 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
     }
     if let Some(view) = &syncer.view {
         shared.view.store(Arc::clone(view));
-        shared.second.follow(view);
+        shared.second.follow(|| Arc::clone(view));
         if let Ok(conduct) = Conduct::of(view).await {
             shared.conduct.store(Arc::new(conduct));
         }
