@@ -75,7 +75,7 @@ pub(crate) enum ShareTarget {
         #[arg(value_name = "TARGET")]
         target: String,
     },
-    /// Destroy a target; its volumes are as without settings again
+    /// Destroy a target; its volumes are offered to nobody then if not everybody could use it
     Destroy {
         /// Although initiators are logged in: they are cut off
         #[arg(short = 'f')]
@@ -113,7 +113,7 @@ pub(crate) enum ShareLun {
         #[arg(value_name = "LUN", value_parser = lun())]
         lun: Option<u16>,
     },
-    /// Take a LUN away
+    /// Take a LUN away; the volume is offered to nobody then if not everybody could use the target
     Remove {
         /// iSCSI name
         #[arg(value_name = "TARGET")]

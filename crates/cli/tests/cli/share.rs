@@ -152,8 +152,11 @@ fn settings_go_where_the_pool_goes() {
     assert_eq!(target["access"]["chap"][0]["mutual_user"], "pond");
     let b = volume(&there, "tank/b");
     assert_eq!((&b["write_cache"], &b["thin_threshold"]), (&false.into(), &"10%".into()));
-    // And back to no settings at all.
-    there.run(&format!("share target destroy {TARGET}")).ok();
+    // And back to no settings at all; what was for some only is not for everybody by that.
+    let said = there.run(&format!("share target destroy {TARGET}"));
+    assert!(said.code == Some(0) && said.stderr.matches("to nobody now").count() == 2, "{said:?}");
+    assert_eq!(urls(&there, "tank/renamed"), Vec::<String>::new());
+    there.run("share set offer= tank/renamed").ok();
     assert_eq!(
         urls(&there, "tank/renamed"),
         ["nbd:tank/renamed", "iscsi:iqn.2026-11.io.millpond:tank:renamed/0"]
@@ -213,7 +216,7 @@ fn who_may_log_in_changes_under_those_who_have() {
     assert_eq!(urls(&lab, "tank/b"), [format!("iscsi:{TARGET}/1")]);
     assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
     assert_eq!(first.news(), [LUNS_CHANGED], "so that hosts look for it by themselves");
-    lab.run(&format!("share lun remove {TARGET} tank/b")).ok();
+    assert_eq!(lab.run(&format!("share lun remove {TARGET} tank/b")).code, Some(0));
     assert_eq!(first.read(0, 512).unwrap(), [7; 512]);
     assert_eq!(first.news(), [LUNS_CHANGED]);
 
@@ -253,6 +256,37 @@ fn who_may_log_in_changes_under_those_who_have() {
     assert!(refused(Iscsi::open(port, TARGET, 1)).contains("0x2/0x2"));
     lab.run(&format!("share access allow {TARGET} --initiator *")).ok();
     drop(Iscsi::open(port, TARGET, 2).unwrap());
+}
+
+/// Whoever reached the server could write to a volume, and read its snapshots, once it was no LUN of a target for some only.
+#[test]
+fn a_lun_that_is_taken_away_is_not_open_to_everybody_unless_it_was() {
+    let lab = pool();
+    lab.run("zfs snapshot tank/a@s").ok();
+    let _daemon = lab.serve(SERVE);
+    lab.run(&format!("share target create {TARGET}")).ok();
+    for disk in ["tank/a", "tank/b"] {
+        lab.run(&format!("share lun add {TARGET} {disk}")).ok();
+    }
+    // Open it was.
+    let said = lab.run(&format!("share lun remove {TARGET} tank/b"));
+    assert!(said.code == Some(0) && said.stderr.contains("to everybody now"), "{said:?}");
+    assert!(said.stderr.contains("'millpond share set offer=none tank/b'"), "{said:?}");
+    assert_eq!(urls(&lab, "tank/b").len(), 2);
+    lab.run(&format!("share access allow {TARGET} --initiator iqn.2026-11.test:client1")).ok();
+    let said = lab.run(&format!("share lun remove {TARGET} tank/a"));
+    assert!(said.code == Some(0) && said.stderr.contains("to nobody now"), "{said:?}");
+    for name in ["tank/a", "tank/a@s"] {
+        assert_eq!(urls(&lab, name), Vec::<String>::new(), "{name}");
+    }
+    // It can be a LUN again, and be opened as was said.
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    assert_eq!(urls(&lab, "tank/a"), [format!("iscsi:{TARGET}/0")]);
+    let said = lab.run(&format!("share target destroy {TARGET}"));
+    assert!(said.code == Some(0) && said.stderr.contains("to nobody now"), "{said:?}");
+    assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new());
+    lab.run("share set offer= tank/a").ok();
+    assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/a@s").len()), (2, 2));
 }
 
 /// What both hosts were told since they were asked last.
@@ -310,7 +344,7 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
         ("share set offer=none tank/a", vec![]),
     ] {
         nbd_lives &= !line.contains("offer");
-        lab.run(&line.replace("VMS", TARGET)).ok();
+        assert_eq!(lab.run(&line.replace("VMS", TARGET)).code, Some(0), "{line}");
         assert_eq!(news(&mut hosts), told, "{line}");
         assert_eq!(hosts[0].write(0, 7) == 0, !line.contains("readonly=on"), "{line}");
         assert_eq!(hosts[1].write(0, 7), CONFLICT, "{line}");
@@ -466,7 +500,9 @@ fn settings_that_cannot_be_understood_let_nobody_in() {
     let refused = ask(&lab, "/v1/served");
     assert!(refused["served"][0]["refused"].as_str().unwrap().contains("no target"), "{refused}");
     assert!(lab.run(&format!("share target create {TARGET}")).fails(1).contains("target destroy"));
-    lab.run(&format!("share target destroy {TARGET}")).ok();
+    assert_eq!(lab.run(&format!("share target destroy {TARGET}")).code, Some(0));
+    assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new(), "nobody knows who it was for");
+    lab.run("share set offer= tank/a").ok();
     assert_eq!(urls(&lab, "tank/a").len(), 2);
     lab.run_args("millpond", ["zfs", "set", "org.millpond:lun=nonsense", "tank/b"]).ok();
     assert_eq!(urls(&lab, "tank/b"), Vec::<String>::new());

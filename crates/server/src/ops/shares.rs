@@ -246,6 +246,52 @@ impl Now {
         };
         Ok(Some(Place { target: target.to_owned(), lun }))
     }
+
+    /// Whether not everybody gets to a target. One that cannot be understood, or is not there, lets nobody in.
+    fn is_guarded(&self, target: &str) -> bool {
+        self.shares.targets.get(target).is_none_or(|share| {
+            let TargetConfig { access, groups, .. } = &share.config;
+            *access != Rule::default() || groups.is_some() || !share.credentials.is_empty()
+        })
+    }
+
+    /// Takes the LUN of a volume, or of a snapshot, away; `leaving` are all that lose theirs. What was for some only is not
+    /// for everybody because it is no LUN any more: it stays closed until somebody says otherwise. What it is now is a
+    /// sentence.
+    fn take_away(
+        &self,
+        volume: &str,
+        target: &str,
+        leaving: &BTreeSet<&str>,
+        edits: &mut Edits,
+    ) -> Option<String> {
+        let share = self.volumes.get(volume)?;
+        edits.dataset(volume, property::LUN, None);
+        let of_volume = volume.split_once('@').and_then(|(head, _)| Some((head, self.volumes.get(head)?)));
+        let managed = share.name.is_some()
+            || of_volume.is_some_and(|(head, share)| {
+                share.name.is_some() || share.place.is_some() && !leaving.contains(head)
+            });
+        let plan = VolumeShare { managed, place: None, ..share.clone() }.plan();
+        if plan.own && !share.offer_is_own && self.is_guarded(target) {
+            // Who has it over NBD beside its LUN has it still.
+            let kept = if share.plan().nbd { "nbd" } else { "none" };
+            edits.dataset(volume, property::OFFER, Some(kept.to_owned()));
+            let left = if share.plan().nbd { "over NBD only" } else { "to nobody" };
+            return Some(format!(
+                "{volume} is offered {left} now; 'millpond share set offer= {volume}' offers it to everybody again"
+            ));
+        }
+        let as_what = match (plan.own, plan.nbd) {
+            (true, true) => "as a target of its own and over NBD",
+            (true, false) => "as a target of its own",
+            (false, true) => "over NBD",
+            (false, false) => return Some(format!("{volume} is offered to nobody now")),
+        };
+        Some(format!(
+            "{volume} is offered to everybody now, {as_what}; to close it: 'millpond share set offer=none {volume}'"
+        ))
+    }
 }
 
 /// An iSCSI name of a target, in lower case.
@@ -377,8 +423,10 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             }
             edits.remove(property::target(&target));
             edits.remove(property::chap(Some(&target)));
-            for volume in now.luns(&target).values() {
-                edits.dataset(volume, property::LUN, None);
+            let luns = now.luns(&target);
+            let volumes: BTreeSet<&str> = luns.values().copied().collect();
+            for volume in luns.values() {
+                planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
             }
         }
         ShareChange::TargetSet { target, groups, default } => {
@@ -426,7 +474,8 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
                 planned.warnings.push(format!("target {target} has no such LUN: {disk}"));
                 return Ok(planned);
             };
-            edits.dataset(volume, property::LUN, None);
+            let volumes = BTreeSet::from([volume]);
+            planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
         }
         ShareChange::PortalAdd { address, group } => {
             if group == 0 || address.port() == 0 {
@@ -625,7 +674,7 @@ impl ShareChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shares::LogicalUnitName;
+    use crate::shares::{LogicalUnitName, Offering};
 
     fn now() -> Now {
         let users: BTreeMap<String, String> =
@@ -661,6 +710,44 @@ mod tests {
         assert!(now.place("tank/c", "iqn.a:t", Some(2)).unwrap_err().contains("tank/b"));
         assert_eq!(now.place("tank/a", "iqn.a:t", None).unwrap(), None);
         assert!(now.place("tank/a", "iqn.a:t", Some(7)).unwrap_err().contains("lun remove"));
+    }
+
+    #[test]
+    fn what_was_for_some_only_is_not_for_everybody_without_its_lun() {
+        let lost = |now: &Now, disk: &str| {
+            let change = ShareChange::LunRemove { target: "iqn.a:t".to_owned(), disk: disk.to_owned() };
+            let planned = plan(now, change).unwrap();
+            let offer = planned.edits.unwrap().datasets[disk].get(property::OFFER).cloned().flatten();
+            (offer, planned.warnings.concat())
+        };
+        let mut now = now();
+        let (offer, said) = lost(&now, "tank/a");
+        assert!(
+            offer.is_none() && said.contains("to everybody now") && said.contains("offer=none"),
+            "{said}"
+        );
+        let target = now.shares.targets.get_mut("iqn.a:t").unwrap();
+        target.config.access.initiators = Some(vec!["iqn.b:x".to_owned()]);
+        let (offer, said) = lost(&now, "tank/a");
+        assert!(offer.as_deref() == Some("none") && said.contains("share set offer= tank/a"), "{said}");
+        // Somebody has decided already, there or above it.
+        for (offer, offer_is_own, written, word) in [
+            (Offering::All, true, None, "everybody"),
+            (Offering::None, false, None, "nobody"),
+            (Offering::Nbd, false, None, "over NBD"),
+            (Offering::All, false, Some("nbd"), "over NBD only"),
+            (Offering::Iscsi, false, Some("none"), "nobody"),
+        ] {
+            let share = now.volumes.get_mut("tank/a").unwrap();
+            (share.offer, share.offer_is_own) = (offer, offer_is_own);
+            let (kept, said) = lost(&now, "tank/a");
+            assert!(kept.as_deref() == written && said.contains(word), "{offer:?}: {kept:?}, {said}");
+        }
+        // A snapshot goes with its volume, and what stmfadm manages is nobody's without a view.
+        let place = Some(Place { target: "iqn.a:t".to_owned(), lun: 5 });
+        let snapshot = VolumeShare { place, ..now.volumes["tank/b"].clone() };
+        now.volumes.insert("tank/b@s".to_owned(), snapshot);
+        assert_eq!(lost(&now, "tank/b@s"), (None, "tank/b@s is offered to nobody now".to_owned()));
     }
 
     #[test]

@@ -25,7 +25,7 @@ mod read;
 pub use iscsi::LUN_MAX;
 
 #[cfg(test)]
-pub(crate) use self::read::TargetShare;
+pub(crate) use self::{config::Offering, read::TargetShare};
 pub use self::{
     config::{Credential, Secret},
     read::report,

@@ -104,6 +104,8 @@ impl PoolShares {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VolumeShare {
     pub(crate) offer: Offering,
+    /// `offer` is set here, and not above it.
+    pub(crate) offer_is_own: bool,
     /// Its own LUN.
     pub(crate) place: Option<Place>,
     /// Its own name for `stmfadm`.
@@ -144,7 +146,10 @@ impl VolumeShare {
                     let parsed = serde_json::from_str(text).map_err(|error| error.to_string());
                     parsed.map(|name| share.name = Some(name).filter(|_| is_own))
                 }
-                property::OFFER => offering(text).map(|offer| share.offer = offer),
+                property::OFFER => {
+                    share.offer_is_own = is_own;
+                    offering(text).map(|offer| share.offer = offer)
+                }
                 property::BLOCK => block(text).map(|block| share.block = block),
                 property::WRITE_CACHE => write_cache(text).map(|on| share.write_cache = on),
                 property::THIN_THRESHOLD => threshold(text).map(|threshold| share.threshold = threshold),
