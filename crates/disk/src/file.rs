@@ -210,6 +210,17 @@ impl FileDisk {
         self.backend
     }
 
+    /// Makes a file longer or shorter.
+    ///
+    /// # Errors
+    /// It is a block device, or the file system refuses.
+    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file
+            .set_len(bytes)
+            .map_err(|error| file_error(&self.path, "cannot change its size".to_owned(), error))?;
+        self.refresh().map(drop)
+    }
+
     /// Asks the system for the size, which may have changed.
     fn refresh(&self) -> io::Result<u64> {
         let size = sys::size(&self.file, self.geometry.block_device)

@@ -170,3 +170,22 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
     stop(lab.serve(&format!("-d {here} {SERVE}")));
     assert!(is_open(&lab, "lake"), "it is ours now");
 }
+
+/// A refused command left the file of a pool that is served, and files of others, longer than they were.
+#[test]
+fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    let (mine, other) = (lab.cwd().join("mine"), lab.cwd().join("other"));
+    fs::write(&mine, [7; 10_000]).unwrap();
+    fs::write(&other, [b"XFSB".as_slice(), &[0; 8188]].concat()).unwrap();
+    let len = |path: &PathBuf| fs::metadata(path).unwrap().len();
+    let daemon = lab.serve(SERVE);
+    lab.run(&format!("zpool create --size 256M lake {here}/a")).fails(1);
+    lab.run(&format!("zpool create --size 256M lake {here}/mine {here}/other")).fails(1);
+    lab.run(&format!("zpool add --size 256M tank {here}/mine {here}/a")).fails(1);
+    assert_eq!((len(&paths[0]), len(&mine), len(&other)), (128 << 20, 10_000, 8192));
+    assert_eq!(fs::read(&mine).unwrap(), [7; 10_000]);
+    stop(daemon);
+}

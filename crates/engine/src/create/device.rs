@@ -29,17 +29,35 @@ pub struct Prepared {
     pub disk: Arc<dyn Disk>,
     /// What a plan needs to know.
     pub facts: DeviceFacts,
-    /// The file did not exist before.
-    created: Option<PathBuf>,
+    before: Before,
+}
+
+/// How a device was before it was prepared.
+#[derive(Debug)]
+enum Before {
+    AsIs,
+    /// The file did not exist.
+    Absent(PathBuf),
+    /// The file had so many bytes.
+    Shorter(Arc<FileDisk>, u64),
 }
 
 impl Prepared {
-    /// Removes the file again if it was created for this: the pool is not to be.
+    /// Removes the file again if it was created for this, and makes it as short as it was if it grew: the pool is not
+    /// to be.
     pub fn undo(self) {
-        if let Some(path) = self.created
-            && let Err(error) = fs::remove_file(&path)
-        {
-            tracing::warn!(path = %path.display(), %error, "file not removed again");
+        match self.before {
+            Before::AsIs => {}
+            Before::Absent(path) => {
+                if let Err(error) = fs::remove_file(&path) {
+                    tracing::warn!(path = %path.display(), %error, "file not removed again");
+                }
+            }
+            Before::Shorter(disk, bytes) => {
+                if let Err(error) = disk.set_len(bytes) {
+                    tracing::warn!(%error, "file not made as short as it was");
+                }
+            }
         }
     }
 }
@@ -78,8 +96,8 @@ pub fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError>
 }
 
 /// Opens a device for writing and makes sure that it is free. A file that does not exist is created, sparse, if
-/// `size` (bytes) is given; one that is smaller grows to it. With `force`, devices of pools that are not open, and
-/// what other software left, may be overwritten.
+/// `size` (bytes) is given; one that is smaller grows to it, once it is known to be nobody else's. With `force`, devices
+/// of pools that are not open, and what other software left, may be overwritten.
 ///
 /// # Errors
 /// It cannot be opened, is in use, or holds something and `force` is not given. A file that was created is
@@ -89,16 +107,15 @@ pub async fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prep
         Some(size) => make_file(path, size).map_err(|error| cannot_open(path, &error))?,
         None => None,
     };
-    let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
-    let outcome = match FileDisk::open(path, options) {
-        Ok(disk) => check(path, Arc::new(disk), force).await,
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            Err(SpecError::Repair(vec![error.to_string()]))
-        }
-        Err(error) => Err(cannot_open(path, &error)),
+    let outcome = match take(path, force).await {
+        Ok(disk) => grow(path, &disk, size).map(|before| (disk, before)),
+        Err(error) => Err(error),
     };
     match outcome {
-        Ok(disk) => Ok(Prepared { facts: facts(path, &*disk), disk, created }),
+        Ok((disk, before)) => {
+            let before = created.map_or(before, Before::Absent);
+            Ok(Prepared { facts: facts(path, &*disk), disk, before })
+        }
         Err(error) => {
             if let Some(path) = created {
                 let _best_effort = fs::remove_file(path);
@@ -108,7 +125,23 @@ pub async fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prep
     }
 }
 
-/// Creates or enlarges a regular file; the path if it was created.
+/// Opens and locks a device that may be overwritten.
+async fn take(path: &Path, force: bool) -> Result<Arc<FileDisk>, SpecError> {
+    let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
+    match FileDisk::open(path, options) {
+        Ok(disk) => {
+            let disk = Arc::new(disk);
+            check(path, Arc::clone(&disk) as Arc<dyn Disk>, force).await?;
+            Ok(disk)
+        }
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Err(SpecError::Repair(vec![error.to_string()]))
+        }
+        Err(error) => Err(cannot_open(path, &error)),
+    }
+}
+
+/// Creates a regular file where there is none; its path if it did.
 fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(file) => {
@@ -118,14 +151,21 @@ fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
             }
             Ok(Some(path.to_owned()))
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let metadata = fs::metadata(path)?;
-            if metadata.is_file() && metadata.len() < size {
-                fs::OpenOptions::new().write(true).open(path)?.set_len(size)?;
-            }
-            Ok(None)
-        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Makes a regular file as large as asked for; how it was before.
+fn grow(path: &Path, disk: &Arc<FileDisk>, size: Option<u64>) -> Result<Before, SpecError> {
+    let failed = |error| cannot_open(path, &error);
+    let metadata = fs::metadata(path).map_err(failed)?;
+    match size.filter(|size| metadata.is_file() && metadata.len() < *size) {
+        Some(size) => {
+            disk.set_len(size).map_err(failed)?;
+            Ok(Before::Shorter(Arc::clone(disk), metadata.len()))
+        }
+        None => Ok(Before::AsIs),
     }
 }
 
@@ -151,26 +191,25 @@ fn cannot_open(path: &Path, error: &io::Error) -> SpecError {
 }
 
 /// Whether a locked device may be overwritten.
-async fn check(path: &Path, disk: Arc<FileDisk>, force: bool) -> Result<Arc<dyn Disk>, SpecError> {
-    let disk: Arc<dyn Disk> = disk;
+async fn check(path: &Path, disk: Arc<dyn Disk>, force: bool) -> Result<(), SpecError> {
     let read = |error: io::Error| cannot_open(path, &error);
     let device = Device::read(Arc::clone(&disk)).await.map_err(read)?;
     let config = device.as_ref().and_then(|device| device.config_at(u64::MAX));
     let name = path.display();
     if let Some(what) = config.and_then(of_pool) {
         if force {
-            return Ok(disk);
+            return Ok(());
         }
         return Err(SpecError::Override(vec![format!("{name} {what}")]));
     }
     if force {
-        return Ok(disk);
+        return Ok(());
     }
     let len = disk.info().size.min(MARKED_BYTES) as usize;
     let start = disk.read(0, IoBuf::with_len(len)).await.map_err(read)?;
     match mark(&start) {
         Some(what) => Err(SpecError::Override(vec![format!("{name} contains a {what}")])),
-        None => Ok(disk),
+        None => Ok(()),
     }
 }
 
@@ -254,7 +293,22 @@ mod tests {
         let prepared = prepare(&path, Some(1 << 20), false).await.unwrap();
         assert_eq!(prepared.facts.bytes, 1 << 20);
         prepared.undo();
-        assert_eq!(&fs::read(&path).unwrap()[..4], b"mine");
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        prepare(&path, Some(1 << 20), false).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+    }
+
+    /// A refused command left files of others longer than they were.
+    #[tokio::test]
+    async fn a_file_that_may_not_be_taken_keeps_its_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        fs::write(&path, [b"XFSB".as_slice(), &[0; 8188]].concat()).unwrap();
+        prepare(&path, Some(1 << 20), false).await.unwrap_err();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8192);
+        let _used = prepare(&path, None, true).await.unwrap();
+        prepare(&path, Some(1 << 20), true).await.unwrap_err();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8192);
     }
 
     #[tokio::test]

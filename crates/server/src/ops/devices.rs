@@ -1,7 +1,7 @@
 //! Devices for a pool, from the words of the command line to disks that nobody else has.
 //!
-//! Everything about all of them is found out before the first is touched; files that were made are removed again
-//! if the pool does not come about. What a device must be is `engine::create::device`'s to know.
+//! Everything about all of them is found out before the first is touched; files that were made are removed again,
+//! and those that grew are as they were, if the pool does not come about. What a device must be is `engine::create::device`'s to know.
 
 use std::{path::PathBuf, sync::Arc};
 
