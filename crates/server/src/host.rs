@@ -272,10 +272,8 @@ impl Places {
             }
             match self.where_it_was(&remembered).await {
                 Some(candidate) => return Ok((candidate, Some(remembered))),
-                None => hints.push(format!(
-                    "'{name}' was imported from {}, where it is no more",
-                    remembered.devices.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
-                )),
+                None => hints
+                    .push(format!("'{name}' was imported from {}, where it is no more", remembered.places())),
             }
         }
         if self.named.is_empty() {

@@ -47,6 +47,14 @@ pub struct Remembered {
     pub read_only: bool,
 }
 
+impl Remembered {
+    /// Where it was, in words.
+    #[must_use]
+    pub fn places(&self) -> String {
+        self.devices.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+}
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Contents {
     version: u32,
@@ -130,13 +138,14 @@ impl State {
         Ok(contents.pools)
     }
 
-    /// Remembers `pool`, in place of one with the same guid or name.
+    /// Remembers `pool`, in place of one with the same guid. Another of its name stays: its drives may be late, and nobody
+    /// else remembers where they were.
     ///
     /// # Errors
     /// The file cannot be read or replaced.
     pub fn remember(&self, pool: Remembered) -> Result<(), StateError> {
         self.change(|pools| {
-            pools.retain(|known| known.guid != pool.guid && known.name != pool.name);
+            pools.retain(|known| known.guid != pool.guid);
             pools.push(pool);
             pools.sort_by(|a, b| a.name.cmp(&b.name));
             true
@@ -285,6 +294,10 @@ mod tests {
         // The same pool under another name is still one pool.
         state.remember(pool("pond", 2)).unwrap();
         assert_eq!(state.pools().unwrap(), [pool("pond", 2), pool("tank", u64::MAX)]);
+        // Another of its name does not push it out.
+        state.remember(pool("pond", 3)).unwrap();
+        assert_eq!(state.pools().unwrap().len(), 3);
+        assert!(state.forget("3").unwrap());
         assert!(state.forget("pond").unwrap());
         assert!(state.forget("18446744073709551615").unwrap());
         assert_eq!(state.pools().unwrap(), []);

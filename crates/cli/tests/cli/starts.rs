@@ -171,6 +171,28 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
     assert!(is_open(&lab, "lake"), "it is ours now");
 }
 
+/// It was forgotten without a word, and was not opened any more when its drives came.
+#[test]
+fn a_pool_whose_drives_are_late_is_not_forgotten_for_a_new_one_of_its_name() {
+    let lab = Lab::scratch();
+    let tank = pool(&lab, "tank", "HERE/a");
+    let known = remembered(&lab, "tank");
+    pull(&lab, &tank[0]);
+    let other = lab.path("other").display().to_string();
+    let create = format!("zpool create --size 128M tank {other}");
+    let daemon = lab.serve(SERVE);
+    for dry_run in ["", " -n"] {
+        let said = lab.run(&create.replace("create", &format!("create{dry_run}"))).fails(1);
+        assert!(said.contains("pool already exists: it was imported from"), "{said}");
+        assert!(said.contains("'zpool export tank'"), "{said}");
+    }
+    assert_eq!(remembered(&lab, "tank"), known);
+    lab.run("zpool export tank").ok();
+    lab.run(&create).ok();
+    assert_ne!(remembered(&lab, "tank")["guid"], known["guid"]);
+    stop(daemon);
+}
+
 /// A refused command left the file of a pool that is served, and files of others, longer than they were.
 #[test]
 fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {

@@ -236,6 +236,17 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     if taken {
         return Err(Failure::because(&what, "pool already exists"));
     }
+    let late = host.places().state().pools().map_err(|error| Failure::because(&what, chain(&error)))?;
+    if let Some(late) = late.iter().find(|pool| pool.name == new.pool) {
+        return Err(Failure::because(
+            &what,
+            format_args!(
+                "pool already exists: it was imported from {}, where nothing of it is now\nto forget it: 'zpool export {}'",
+                late.places(),
+                late.name
+            ),
+        ));
+    }
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
     let plan = devices::plan(&new.devices, &what, device_wish)?;
     let (blocks, tier) = (BTreeSet::from([VOLUME_BLOCK]), host.tier());
@@ -550,12 +561,13 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     }
     let mut warnings = notes;
     let known = state.pools().map_err(|error| failed(&error))?;
-    if known.iter().any(|known| known.name == held.name() && known.guid != held.guid()) {
+    for other in known.iter().filter(|known| known.name == held.name() && known.guid != held.guid()) {
         // Remembered, but no longer on its devices: `imported` left it out.
         warnings.push(format!(
             "the pool '{}' that was imported before is no longer on its devices and is forgotten",
             held.name()
         ));
+        state.forget(&other.guid.to_string()).map_err(|error| failed(&error))?;
     }
     host.remember(&held, &settings, None).map_err(|error| failed(&error))?;
     let held = host.keep(held);
