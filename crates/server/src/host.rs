@@ -226,16 +226,16 @@ impl Places {
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
+    /// Of destroyed ones only those that were imported as such: whoever wants one back says so.
     /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours.
     ///
     /// # Errors
     /// The cache file cannot be read.
     pub async fn all(&self) -> Result<Known, StateError> {
-        if !self.named.is_empty() {
-            return Ok(self.scan().await);
-        }
-        if self.state.pools()?.is_empty() {
-            return Ok(self.scan().await);
+        if !self.named.is_empty() || self.state.pools()?.is_empty() {
+            let mut known = self.scan().await;
+            known.pools.retain(|(candidate, _)| candidate.state != PoolState::Destroyed);
+            return Ok(known);
         }
         let mut known = Known::default();
         for (remembered, candidate) in self.imported().await? {
@@ -379,13 +379,14 @@ impl Known {
         self.pools.extend(found.pools.into_iter().map(|candidate| (candidate, None)));
     }
 
-    /// The one pool of this name or guid, if there is any.
+    /// The one pool of this name or guid, if there is any. A destroyed one has its name only as long as no other has it.
     ///
     /// # Errors
     /// There are several.
     pub fn select(&mut self, name: &str) -> Result<Option<(Candidate, Option<Remembered>)>, HostError> {
         let guid = name.parse::<u64>().ok();
-        let matching: Vec<usize> = (0..self.pools.len())
+        let is_destroyed = |i: usize| self.pools[i].0.state == PoolState::Destroyed;
+        let mut matching: Vec<usize> = (0..self.pools.len())
             .filter(|&i| self.pools[i].0.name == name || Some(self.pools[i].0.guid) == guid)
             .collect();
         match matching.as_slice() {
@@ -415,6 +416,9 @@ pub fn problems(found: &Found) -> Vec<String> {
 }
 
 /// What the system itself said, at the bottom of an error, without its number.
+        if !matching.iter().all(|&i| is_destroyed(i)) {
+            matching.retain(|&i| !is_destroyed(i) || Some(self.pools[i].0.guid) == guid);
+        }
 fn reason(error: &io::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(source) = deepest.source() {

@@ -193,6 +193,30 @@ fn a_pool_whose_drives_are_late_is_not_forgotten_for_a_new_one_of_its_name() {
     stop(daemon);
 }
 
+/// A destroyed pool kept its name from being used, was listed as if it was in use, and was waited for.
+#[test]
+fn a_destroyed_pool_is_a_candidate_for_nothing_but_an_import_that_asks_for_it() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    lab.run("zpool destroy tank").ok();
+    let here = lab.cwd().display().to_string();
+    assert_eq!(lab.run(&format!("-d {here} zpool list -H")).ok(), "", "nothing is left");
+    pool(&lab, "tank", "HERE/b");
+    let guid = lab.run("zpool get -H -o value guid tank").ok();
+    let listed = lab.run(&format!("-d {here} zpool list -H -o name,guid")).ok();
+    assert_eq!(listed, format!("tank\t{guid}"));
+    assert!(lab.run(&format!("-d {here} zpool status tank")).ok().contains("/b"));
+    // It is back when it is asked for, under another name.
+    let shown = lab.run(&format!("zpool import -D -d {here}")).ok();
+    assert!(shown.contains("tank") && shown.contains("DESTROYED"), "{shown}");
+    for words in ["", " tank"] {
+        let daemon = lab.serve(&format!("-d {here} {SERVE}{words}"));
+        assert_eq!(login(&lab, "tank/v"), "in");
+        assert_eq!(login(&lab, "tank/none"), "login: status 0x2/0x3", "not found");
+        stop(daemon);
+    }
+}
+
 /// A refused command left the file of a pool that is served, and files of others, longer than they were.
 #[test]
 fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {
