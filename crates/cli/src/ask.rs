@@ -8,7 +8,7 @@ use server::{
     api::{self, DatasetQuery, memory::Memory, share::PoolShares},
     client::Client,
     host::{self, Foreign, HostError, Places, Settings, chain},
-    hostid::hostid,
+    hostid,
     pool::import::examine,
     shares, view,
 };
@@ -199,6 +199,6 @@ async fn look(
             let writable = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
             view::pool(&opened.pool, !writable).await
         }
-        Err(_) => view::unopened(&examine(candidate, hostid()).await),
+        Err(_) => view::unopened(&examine(candidate, hostid::hostid(), &hostid::hostname()).await),
     }
 }

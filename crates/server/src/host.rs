@@ -24,7 +24,7 @@ use pool::{
 };
 
 use crate::{
-    hostid::hostid,
+    hostid,
     state::{Remembered, State, StateError},
 };
 
@@ -306,9 +306,11 @@ pub async fn open(
     remembered: Option<&Remembered>,
     settings: &Settings,
 ) -> Result<Opened, HostError> {
-    let forced = remembered.is_some_and(|pool| pool.forced);
-    let ours = hostid();
-    let foreign = candidate.state.id() == ACTIVE && candidate.hostid != 0 && candidate.hostid != ours;
+    // Imported here when this host had no id: it may have had another name, too.
+    let had_no_id = remembered.is_some() && candidate.hostid == 0;
+    let forced = had_no_id || remembered.is_some_and(|pool| pool.forced);
+    let (ours, hostname) = (hostid::hostid(), hostid::hostname());
+    let foreign = candidate.state == PoolState::Active && !candidate.is_of(ours, &hostname);
     let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
         (Rewind::Latest, Some(txg)) => Rewind::To(txg),
         (asked, _) => asked,
@@ -318,6 +320,7 @@ pub async fn open(
         destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
         missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
         rewind,
+        hostname,
         hostid: ours,
         cache: settings.cache(),
     };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use server::{
     host::{Known, Places},
-    hostid::hostid,
+    hostid,
     ops::{Operation, PoolImport},
     pool::import::examine,
     view,
@@ -103,11 +103,11 @@ async fn import_one(act: &mut Act, asked: PoolImport) {
 
 /// Shows what could be imported.
 async fn list(known: &Known, as_json: bool) -> anyhow::Result<()> {
-    let hostid = hostid();
+    let (hostid, hostname) = (hostid::hostid(), hostid::hostname());
     let mut entries = Map::new();
     let mut texts = Vec::new();
     for (candidate, _) in &known.pools {
-        let report = examine(candidate, hostid).await;
+        let report = examine(candidate, hostid, &hostname).await;
         if !as_json {
             texts.push(report.text());
             continue;

@@ -104,6 +104,13 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             Some(object) => zap::get_u64(&mut mos, object, "multihost").await? == Some(1),
             None => false,
         };
+        // Two hosts without an id would take each other's heartbeats for their own.
+        if multihost && options.hostid == 0 {
+            return Err(EngineError::Unsupported(
+                "its property 'multihost' is on, and this host has no id: write one to /etc/hostid (zgenhostid)"
+                    .into(),
+            ));
+        }
         let newest = pool.newest_uberblock();
         let uberblock = Uberblock {
             order: Order::Little,

@@ -332,6 +332,12 @@ async fn heartbeats_are_seen_by_another_host() {
     let again = import::scan(&Sources::disks(as_disks(&media))).await;
     let error = import::open(&again.pools[0], &options).await.unwrap_err();
     assert!(matches!(error, import::ImportError::InUse { .. }), "silent now: {error}");
+    // A host without an id may look at it, and no more: nobody could tell its heartbeats from another's.
+    let forced = import::OpenOptions { force: true, hostid: 0, ..options };
+    let pool = import::open(&again.pools[0], &forced).await.unwrap();
+    let nobody = open::OpenOptions { hostid: 0, ..going_on(None) };
+    let error = open::open(pool, nobody).await.err().unwrap().to_string();
+    assert!(error.contains("write one to /etc/hostid"), "{error}");
 }
 
 /// An open pool beats while the property is on, and no longer.

@@ -32,13 +32,14 @@ pub struct Report {
 }
 
 /// Examines a candidate: opens it for a look, whoever had it last, and closes it again.
-pub async fn examine(candidate: &Candidate, hostid: u64) -> Report {
+pub async fn examine(candidate: &Candidate, hostid: u64, hostname: &str) -> Report {
     let options = OpenOptions {
         force: true,
         destroyed: true,
         missing_log: true,
         rewind: Rewind::Latest,
         hostid,
+        hostname: hostname.to_owned(),
         cache: Arc::new(BlockCache::new(CACHE)),
     };
     let (mut status, error) = match open(candidate, &options).await {
@@ -46,8 +47,7 @@ pub async fn examine(candidate: &Candidate, hostid: u64) -> Report {
         Err(error) => (of_failed(candidate, &error), Some(error)),
     };
     // Whose it is matters more than how it is.
-    let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
-    if candidate.state == PoolState::Active && foreign {
+    if candidate.state == PoolState::Active && !candidate.is_of(hostid, hostname) {
         status.problem = Some(Problem::HostMismatch);
     }
     Report { status, state: candidate.state, comment: candidate.comment.clone(), error }

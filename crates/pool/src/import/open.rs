@@ -56,6 +56,8 @@ pub struct OpenOptions {
     pub rewind: Rewind,
     /// Id of this host, as in `/etc/hostid`; 0 if it has none.
     pub hostid: u64,
+    /// Name of this host, which tells pools without an id apart; empty if it does not matter.
+    pub hostname: String,
     /// Where blocks are cached.
     pub cache: Arc<BlockCache>,
 }
@@ -68,6 +70,7 @@ impl Default for OpenOptions {
             missing_log: false,
             rewind: Rewind::Latest,
             hostid: 0,
+            hostname: String::new(),
             cache: Arc::new(BlockCache::new(64 << 20)),
         }
     }
@@ -120,15 +123,16 @@ pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Po
 
 /// Whether another host has the pool, as far as can be told.
 async fn check_hosts(candidate: &Candidate, options: &OpenOptions) -> Result<(), ImportError> {
-    let OpenOptions { force, hostid, .. } = *options;
     let best = &candidate.uberblocks[0];
     let hostname = candidate.hostname.clone().unwrap_or_else(|| "<unknown>".to_owned());
-    let foreign = candidate.hostid != 0 && candidate.hostid != hostid;
-    // A heartbeat first: whoever is told to use force must not be told so about a pool that is alive.
-    if best.mmp.is_some_and(|mmp| mmp.is_active()) && foreign && is_alive(candidate, best).await {
+    let is_same_id = candidate.hostid != 0 && candidate.hostid == options.hostid;
+    // A heartbeat first: whoever is told to use force must not be told so about a pool that is alive. A name is no
+    // reason not to listen: many hosts may have it.
+    if best.mmp.is_some_and(|mmp| mmp.is_active()) && !is_same_id && is_alive(candidate, best).await {
         return Err(ImportError::Active { hostname, hostid: candidate.hostid });
     }
-    if candidate.state == PoolState::Active && foreign && !force {
+    let is_ours = candidate.is_of(options.hostid, &options.hostname);
+    if candidate.state == PoolState::Active && !is_ours && !options.force {
         let timestamp = best.timestamp;
         return Err(ImportError::InUse {
             hostname,

@@ -143,6 +143,17 @@ impl fmt::Debug for Again {
 }
 
 impl Candidate {
+    /// Whether the host of this id and name had it last. Only labels without an id are told apart by the name; one that is
+    /// empty tells nothing.
+    #[must_use]
+    pub fn is_of(&self, hostid: u64, hostname: &str) -> bool {
+        match (self.hostid, self.hostname.as_deref()) {
+            (0, None | Some("")) => true,
+            (0, Some(name)) => hostname.is_empty() || name == hostname,
+            (id, _) => id == hostid,
+        }
+    }
+
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
     /// and its labels are read again: another process may have written to it since the scan. Its spares and cache devices
     /// follow when the pool is opened, for only the pool says which they are.

@@ -26,7 +26,7 @@ fn mem(image: &[u8]) -> Arc<dyn Disk> {
 async fn a_degraded_pool_is_listed_in_the_words_of_openzfs() {
     let Some(fixture) = fixtures::try_pool("missing-raidz2x6") else { return };
     let candidate = candidate(&fixture.dir).await;
-    let report = examine(&candidate, 0).await;
+    let report = examine(&candidate, 0, "").await;
     let dir = fixture.dir.display();
     let guid = candidate.guid;
     let width = format!("    {dir}/missing-raidz2x6-0.img").len();
@@ -67,7 +67,7 @@ async fn too_few_devices_are_named_and_nothing_is_opened() {
     let error = open(candidate, &anyhow()).await.unwrap_err();
     // Of that mirror nothing is known but that it is missing.
     assert!(matches!(&error, ImportError::MissingDevices { missing } if !missing.is_empty()), "{error}");
-    let report = examine(candidate, 0).await;
+    let report = examine(candidate, 0, "").await;
     assert_eq!(report.status.problem, Some(Problem::BadGuidSum));
     let text = report.text();
     assert!(
@@ -84,7 +84,10 @@ async fn too_few_devices_are_named_and_nothing_is_opened() {
     let found = scan(&Sources::paths(&fixture.images()[..1])).await;
     let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
     assert!(error.to_string().contains("raidz1-0 UNAVAIL insufficient replicas"), "{error}");
-    assert_eq!(examine(&found.pools[0], 0).await.status.problem, Some(Problem::MissingDeviceUnreplicated));
+    assert_eq!(
+        examine(&found.pools[0], 0, "").await.status.problem,
+        Some(Problem::MissingDeviceUnreplicated)
+    );
 }
 
 #[tokio::test]
@@ -173,7 +176,7 @@ async fn a_pool_of_another_host_is_refused_unless_forced() {
     let same_host = OpenOptions { hostid: candidate.hostid, ..OpenOptions::default() };
     open(&candidate, &same_host).await.unwrap();
     open(&candidate, &anyhow()).await.unwrap();
-    assert_eq!(examine(&candidate, 1).await.status.problem, Some(Problem::HostMismatch));
+    assert_eq!(examine(&candidate, 1, "").await.status.problem, Some(Problem::HostMismatch));
 }
 
 #[tokio::test]

@@ -220,7 +220,7 @@ async fn a_feature_of_the_future_is_named_with_what_the_pool_says_of_it() {
     assert_eq!(features[0].guid, "com.example:time_travel");
     assert!(error.to_string().contains("\tcom.example:time_travel\n"), "{error}");
     assert!(error.to_string().contains("still listed by 'zpool import'"), "{error}");
-    let report = examine(&found.pools[0], 0).await;
+    let report = examine(&found.pools[0], 0, "").await;
     assert!(matches!(&report.status.problem, Some(Problem::UnsupportedFeatures(lines)) if lines.len() == 1));
     let text = report.text();
     assert!(text.contains("state: UNAVAIL") && text.contains("com.example:time_travel"), "{text}");
@@ -257,6 +257,6 @@ async fn a_draid_pool_is_listed_with_its_devices_and_says_why_it_cannot_be_read(
     let found = scan(&Sources::disks(disks)).await;
     let error = open(&found.pools[0], &anyhow()).await.unwrap_err();
     assert!(error.to_string().contains("org.openzfs:draid (RAIDZ with distributed spares)"), "{error}");
-    let text = examine(&found.pools[0], 0).await.text();
+    let text = examine(&found.pools[0], 0, "").await.text();
     assert!(text.contains("\t  draid1:1d:3c:1s-0  ONLINE\n\t    draid0 "), "{text}");
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
 use disk::{Disk, MemDisk};
 use ondisk::{
-    label::{Geometry, LABEL_BYTES, Region, Ring},
+    label::{Geometry, LABEL_BYTES, PoolState, Region, Ring},
     uberblock::{Mmp, Uberblock},
 };
 use pool::{
@@ -202,17 +202,44 @@ async fn heartbeating() -> Option<(Candidate, Arc<dyn Disk>, Uberblock, u64)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_living_host_is_heard_before_anything_is_opened() {
-    let Some((candidate, disk, uberblock, ashift)) = heartbeating().await else { return };
-    let options = OpenOptions { hostid: 0x99, ..OpenOptions::default() };
-    let beat = async {
-        tokio::time::sleep(Duration::from_secs(15)).await;
-        let later = Uberblock { timestamp: uberblock.timestamp + 15, ..uberblock };
-        write_uberblock(&*disk, &later, ashift).await;
+    // Hosts without an id are heard, too: neither is the pool theirs, nor is it everybody's.
+    for (had_it, id) in [(0x1234, 0x99), (0, 0x99), (0x1234, 0), (0, 0)] {
+        let Some((mut candidate, disk, uberblock, ashift)) = heartbeating().await else { return };
+        candidate.hostid = had_it;
+        let options = OpenOptions { hostid: id, ..OpenOptions::default() };
+        let beat = async {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            let later = Uberblock { timestamp: uberblock.timestamp + 15, ..uberblock };
+            write_uberblock(&*disk, &later, ashift).await;
+        };
+        let (outcome, ()) = tokio::join!(open(&candidate, &options), beat);
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, ImportError::Active { hostid, .. } if hostid == had_it), "{error}");
+        assert!(error.to_string().contains("Export the pool on the other system"), "{error}");
+    }
+}
+
+/// Where no host had an id, a pool in use was everybody's.
+#[tokio::test]
+async fn a_pool_in_use_without_an_id_is_its_hosts_by_name() {
+    let Some((mut candidate, ..)) = heartbeating().await else { return };
+    candidate.uberblocks[0].mmp = None;
+    (candidate.state, candidate.hostid) = (PoolState::Active, 0);
+    let options = |hostid, hostname: &str| OpenOptions {
+        hostid,
+        hostname: hostname.to_owned(),
+        ..OpenOptions::default()
     };
-    let (outcome, ()) = tokio::join!(open(&candidate, &options), beat);
-    let error = outcome.unwrap_err();
-    assert!(matches!(error, ImportError::Active { hostid: 0x1234, .. }), "{error}");
-    assert!(error.to_string().contains("Export the pool on the other system"), "{error}");
+    candidate.hostname = Some("pond".to_owned());
+    for hostid in [0, 0x99] {
+        open(&candidate, &options(hostid, "pond")).await.unwrap();
+        let error = open(&candidate, &options(hostid, "lake")).await.unwrap_err();
+        assert!(matches!(error, ImportError::InUse { hostid: 0, .. }), "{error}");
+        let forced = OpenOptions { force: true, ..options(hostid, "lake") };
+        open(&candidate, &forced).await.unwrap();
+    }
+    candidate.hostname = None;
+    open(&candidate, &options(0x99, "lake")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
