@@ -29,7 +29,7 @@ use crate::{
     doors::{self, Doors, Inherited},
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
-    host::{EXPORTED, HostError, Known, Places, Settings},
+    host::{self, HostError, Known, Places, Settings},
     hotplug,
     late::{Late, Missing},
     lookout,
@@ -349,8 +349,11 @@ async fn open_pools(
     }
     let imported = config.places.state().pools().unwrap_or_default();
     let (mut failures, mut missing) = (String::new(), Vec::new());
+    let is_asked_for = !config.pools.is_empty() || !config.places.named().is_empty();
     for (candidate, remembered) in &chosen {
-        match host.bring(candidate, remembered.as_ref()).await {
+        // With -d it was found by searching; how it was imported holds all the same.
+        let known = || imported.iter().find(|known| known.guid == candidate.guid);
+        match host.bring(candidate, remembered.as_ref().or_else(known), is_asked_for).await {
             Ok((_, notes)) => notes.into_iter().for_each(|note| tell(Event::Warning(note))),
             Err(sentence) if !config.pools.is_empty() => return Err(ServeError::Open(sentence)),
             Err(sentence) => {
@@ -382,7 +385,7 @@ async fn open_pools(
 }
 
 /// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
-/// is not taken because it is there.
+/// is not taken because it is there, nor because it was imported here before another host had it.
 async fn everything(
     config: &Config,
     tell: &mut impl FnMut(Event),
@@ -391,16 +394,15 @@ async fn everything(
     let mut said = problems;
     let is_told_where = !config.places.named().is_empty();
     if !is_told_where {
-        let is_exported = |(candidate, remembered): &(Candidate, Option<Remembered>)| {
-            remembered.is_none() && candidate.state.id() == EXPORTED
+        let is_exported = |(candidate, remembered): &mut (Candidate, Option<Remembered>)| {
+            host::is_given_away(candidate, remembered.as_ref())
         };
-        said.extend(pools.extract_if(.., |pool| is_exported(pool)).map(|(candidate, _)| {
-            let name = &candidate.name;
-            format!(
-                "pool '{name}' is exported and was not opened; to have it here: 'zpool import {name}', or name it: \
-                 'millpond serve {name}'"
-            )
-        }));
+        for (candidate, remembered) in pools.extract_if(.., is_exported) {
+            said.push(host::given_away(&candidate));
+            if remembered.is_some() {
+                config.places.state().forget(&candidate.guid.to_string()).map_err(HostError::State)?;
+            }
+        }
     }
     if pools.is_empty()
         && (is_told_where || config.places.state().pools().is_ok_and(|known| known.is_empty()))

@@ -21,6 +21,7 @@ use pool::{
     ImportError, Pool,
     cache::{BlockCache, Replacement},
     import::{self, Candidate, Found, OpenOptions, Rewind, Sources},
+    ondisk::label::PoolState,
 };
 
 use crate::{
@@ -30,11 +31,6 @@ use crate::{
 
 /// Cache of a command that opens a pool, does its work and ends, in bytes.
 pub const COMMAND_CACHE: usize = 64 << 20;
-
-/// State of a pool in its labels: in use, or not exported when its host stopped.
-const ACTIVE: u64 = 0;
-/// Given away: nobody has it, and whoever wants it says so.
-pub(crate) const EXPORTED: u64 = 1;
 
 /// Where to look for pools.
 #[derive(Clone, Debug)]
@@ -62,6 +58,8 @@ pub struct Settings {
     pub foreign: Foreign,
     /// Which state of it.
     pub rewind: Rewind,
+    /// Although it is exported.
+    pub exported: bool,
     /// Although it was destroyed.
     pub destroyed: bool,
     /// Although log devices are missing.
@@ -94,6 +92,7 @@ impl Default for Settings {
         Self {
             foreign: Foreign::Warn,
             rewind: Rewind::Latest,
+            exported: true,
             destroyed: false,
             missing_log: false,
             read_only: false,
@@ -226,8 +225,8 @@ impl Places {
     }
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
-    /// Of destroyed ones only those that were imported as such: whoever wants one back says so.
     /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours.
+    /// Of destroyed ones only those that were imported as such: whoever wants one back says so.
     ///
     /// # Errors
     /// The cache file cannot be read.
@@ -320,8 +319,8 @@ pub async fn open(
         destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
         missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
         rewind,
-        hostname,
         hostid: ours,
+        hostname,
         cache: settings.cache(),
     };
     let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
@@ -345,6 +344,31 @@ pub async fn open(
         ));
     }
     Ok(Opened { pool, notes })
+}
+
+/// Whether a pool is exported: nobody has it, and whoever wants it says so. One that was imported here was exported, or
+/// destroyed, by another host since, unless nothing was written to it.
+pub(crate) fn is_given_away(candidate: &Candidate, remembered: Option<&Remembered>) -> bool {
+    let by_another = remembered.is_some_and(|pool| !pool.untouched);
+    match candidate.state {
+        PoolState::Exported => by_another || remembered.is_none(),
+        PoolState::Destroyed => by_another,
+        _ => false,
+    }
+}
+
+/// What is said of it.
+pub(crate) fn given_away(candidate: &Candidate) -> String {
+    let name = &candidate.name;
+    match candidate.state {
+        PoolState::Destroyed => format!(
+            "pool '{name}' was destroyed elsewhere and was not opened; to have it here: 'zpool import -D {name}'"
+        ),
+        _ => format!(
+            "pool '{name}' is exported and was not opened; to have it here: 'zpool import {name}', or name it: \
+             'millpond serve {name}'"
+        ),
+    }
 }
 
 /// Absolute paths of all devices of an open pool. One that is away is expected where it was last: a pool is to be found
@@ -392,6 +416,9 @@ impl Known {
         let mut matching: Vec<usize> = (0..self.pools.len())
             .filter(|&i| self.pools[i].0.name == name || Some(self.pools[i].0.guid) == guid)
             .collect();
+        if !matching.iter().all(|&i| is_destroyed(i)) {
+            matching.retain(|&i| !is_destroyed(i) || Some(self.pools[i].0.guid) == guid);
+        }
         match matching.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some(self.pools.swap_remove(*one))),
@@ -419,9 +446,6 @@ pub fn problems(found: &Found) -> Vec<String> {
 }
 
 /// What the system itself said, at the bottom of an error, without its number.
-        if !matching.iter().all(|&i| is_destroyed(i)) {
-            matching.retain(|&i| !is_destroyed(i) || Some(self.pools[i].0.guid) == guid);
-        }
 fn reason(error: &io::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(source) = deepest.source() {

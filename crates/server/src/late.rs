@@ -3,7 +3,8 @@
 //! Their drives may be late: a shelf that spins up, a network that comes after the daemon. So they are tried again: on the
 //! devices they were imported from every few seconds, which costs next to nothing while those are away, and wherever a
 //! device may be when the system says that some came, and now and then. Meanwhile their targets are answered "service
-//! unavailable", and an alert tells of them. Both end when the pool is open, or is exported here.
+//! unavailable", and an alert tells of them. Both end when the pool is open, or is exported, here or by another host that had
+//! it meanwhile.
 //!
 //! The list is made at the start and only gets shorter: what a command imports later is open, or is that command's.
 
@@ -19,7 +20,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{host::Places, ops::Host, state::Remembered};
+use crate::{
+    host::{self, Places},
+    ops::Host,
+    state::Remembered,
+};
 
 /// How often they are looked for where they were.
 const TRY_EVERY: Duration = Duration::from_secs(5);
@@ -112,7 +117,13 @@ impl Late {
         if *stop.borrow() || self.list().iter().all(|late| late.guid != pool.guid) {
             return;
         }
-        match host.bring(&candidate, remembered).await {
+        if pool.is_imported && host::is_given_away(&candidate, remembered) {
+            if host.places().state().forget(&pool.guid.to_string()).is_ok() {
+                tracing::warn!(pool = pool.name, "{}", host::given_away(&candidate));
+            }
+            return;
+        }
+        match host.bring(&candidate, remembered, !pool.is_imported).await {
             Ok((held, notes)) => {
                 let mut notes = notes;
                 if let Some(serving) = &host.serving {

@@ -45,6 +45,14 @@ pub struct Remembered {
     /// It was imported to be read only (`-o readonly=on`).
     #[serde(default)]
     pub read_only: bool,
+    /// Nothing was written to it, so its labels say what they said before: exported, for one. Files of older versions do
+    /// not tell.
+    #[serde(default = "unknown")]
+    pub untouched: bool,
+}
+
+const fn unknown() -> bool {
+    true
 }
 
 impl Remembered {
@@ -279,6 +287,7 @@ mod tests {
             missing_log: false,
             destroyed: false,
             read_only: false,
+            untouched: false,
         }
     }
 

@@ -235,3 +235,33 @@ fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {
     assert_eq!(fs::read(&mine).unwrap(), [7; 10_000]);
     stop(daemon);
 }
+
+/// A daemon whose pool was taken over meanwhile opened it again, for writing, as soon as the other host gave it away.
+#[test]
+fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let other = Lab::at(lab.cwd());
+    let here = lab.cwd().display().to_string();
+    other.run(&format!("zpool import -f -d {here} tank")).ok();
+    let theirs = other.serve(SERVE);
+    let daemon = lab.serve(SERVE);
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "", "it is in use");
+    let known = || fs::read_to_string(lab.path("state/pools.json")).unwrap();
+    assert!(known().contains("tank"), "{}", known());
+    other.run("zpool export tank").ok();
+    let before = sha256(&paths[0]);
+    wait_until(|| !known().contains("tank"));
+    thread::sleep(Duration::from_secs(6));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    let log = stop(daemon);
+    assert_eq!(log.matches("is exported and was not opened").count(), 1, "{log}");
+    assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
+    stop(theirs);
+    // One that was imported to be read only is what it was: exported.
+    lab.run(&format!("zpool import -o readonly=on -d {here} tank")).ok();
+    let daemon = lab.serve(SERVE);
+    assert!(is_open(&lab, "tank"));
+    stop(daemon);
+    assert_eq!(sha256(&paths[0]), before);
+}

@@ -549,6 +549,10 @@ impl Host {
                 return Ok((held, notes));
             }
         };
+        // Whoever had the devices until now may have exported it.
+        if !settings.exported && host::is_given_away(&locked, remembered) {
+            return Err(host::given_away(&locked));
+        }
         let opened = host::open(&locked, remembered, settings).await.map_err(|error| chain(&error))?;
         let mut notes = opened.notes;
         if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
@@ -594,7 +598,8 @@ impl Host {
         }
     }
 
-    /// Opens a pool that was found as a daemon opens all of its own, and keeps it.
+    /// Opens a pool that was found as a daemon opens all of its own, and keeps it. Unless somebody asked for it, one that
+    /// others exported stays closed: it may be about to go elsewhere.
     ///
     /// # Errors
     /// As [`open`](Self::open), or another of its name is open.
@@ -602,12 +607,14 @@ impl Host {
         &self,
         candidate: &Candidate,
         remembered: Option<&Remembered>,
+        is_asked_for: bool,
     ) -> Result<(Arc<Held>, Vec<String>), String> {
         if let Some(other) = self.find(&candidate.name) {
             let guids = vec![other.guid(), candidate.guid];
             return Err(chain(&HostError::Ambiguous { name: candidate.name.clone(), guids }));
         }
-        let (held, notes) = Box::pin(self.open(candidate, remembered, &self.settings, None)).await?;
+        let settings = Settings { exported: is_asked_for, ..self.settings.clone() };
+        let (held, notes) = Box::pin(self.open(candidate, remembered, &settings, None)).await?;
         Ok((self.keep(held), notes))
     }
 
@@ -655,6 +662,7 @@ impl Host {
             destroyed: held.engine().is_none()
                 && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
             read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
+            untouched: held.engine().is_none(),
         };
         if before == Some(&remembered) {
             return Ok(());
