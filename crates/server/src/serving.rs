@@ -48,6 +48,9 @@ pub struct Serving {
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Targets that were set up, and discovery.
     shared: Mutex<shared::Shared>,
+    /// Who follows a pool, by its guid: one after the other, each with the view of its turn. An older one would open again
+    /// what was closed meanwhile.
+    following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// A volume or volume snapshot.
@@ -95,8 +98,8 @@ impl Serving {
         nbd: Vec<Place>,
         portals: Arc<Portals>,
     ) -> Self {
-        let (entries, shared) = (Mutex::default(), Mutex::default());
-        Self { registry, nbd_server, targets, nbd, portals, entries, shared }
+        let (entries, shared, following) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following }
     }
 
     pub(crate) fn targets(&self) -> &Arc<iscsi::Targets> {
@@ -216,6 +219,12 @@ impl Serving {
 
     /// Offers what `held` has now. What could not be found out is a sentence each.
     pub async fn follow(&self, held: &Held) -> Vec<String> {
+        let turn = {
+            let mut following = self.following.lock();
+            following.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(following.entry(held.guid()).or_default())
+        };
+        let _turn = turn.lock().await;
         let view = held.view();
         let shares = match PoolShares::read(&view).await {
             Ok(shares) => shares,

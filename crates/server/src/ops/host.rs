@@ -363,13 +363,14 @@ impl Host {
         self.mode
     }
 
-    /// The turn of operations on the pool of this name.
+    /// The turn of operations on the pool of this name or guid: one that is open here has one turn, however it is called.
     pub(crate) async fn turn(&self, pool: &str) -> Turn {
+        let pool = self.find(pool).map_or_else(|| pool.to_owned(), |held| held.name().to_owned());
         let turn = {
             let mut turns = self.turns.lock();
             // Names that nobody waits for any more.
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(pool.to_owned()).or_default())
+            Arc::clone(turns.entry(pool).or_default())
         };
         turn.lock_owned().await
     }
@@ -783,4 +784,26 @@ fn memory_bytes() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::State;
+
+    /// Two operations on one pool ran at once if one of them called it by its guid.
+    #[tokio::test]
+    async fn a_pool_has_one_turn_whatever_it_is_called() {
+        let (dir, state) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(state.path()));
+        let opened = places.open("psingle", &Settings::default()).await.unwrap();
+        let host = Host::new(places, Mode::Command, Settings::default());
+        let held = host.keep(Held::reading(opened.pool, "it is to be looked at"));
+        let turn = host.turn(held.name()).await;
+        let guid = held.guid().to_string();
+        let second = tokio::time::timeout(Duration::from_millis(50), host.turn(&guid)).await;
+        assert!(second.is_err(), "it waits");
+        drop(turn);
+        drop(host.turn(&guid).await);
+    }
 }

@@ -276,6 +276,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let engine = Box::pin(Engine::start_caching(syncer, host.options(), host.tier())).await;
     let engine = engine.map_err(|error| Failure::because(&what, chain(&error)))?;
     taken.keep();
+    // What changes the pool from now on waits until it is served as it is now.
+    let _turn = host.turn(&new.pool).await;
     let held = host.keep(Held::writing(engine));
     let mut warnings = Vec::new();
     warnings.extend(host.remember(&held, &Settings::default(), None).err().map(|error| chain(&error)));
@@ -570,6 +572,8 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         state.forget(&other.guid.to_string()).map_err(|error| failed(&error))?;
     }
     host.remember(&held, &settings, None).map_err(|error| failed(&error))?;
+    // What changes the pool from now on waits until it is served as it is now.
+    let _turn = host.turn(held.name()).await;
     let held = host.keep(held);
     if held.engine().is_some() && cx.record.is_some() {
         cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
