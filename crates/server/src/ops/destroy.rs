@@ -425,9 +425,17 @@ pub(crate) async fn rollback(
             })
             .await?;
     }
-    let snapshot = snapshot.to_owned();
+    let (snapshot, name) = (snapshot.to_owned(), head.to_owned());
+    let serving = cx.host.serving.clone();
     cx.change(&held, &format!("cannot rollback '{head}'"), false, move |cx| {
-        Box::pin(async move { dsl::rollback(cx, &snapshot).await })
+        Box::pin(async move {
+            // Again: what came before may have taken a while, and a host that has logged in since would find other
+            // blocks under what it has read.
+            if serving.is_some_and(|serving| serving.clients(&name) > 0) {
+                return Err(dsl::OpError::Busy);
+            }
+            dsl::rollback(cx, &snapshot).await
+        })
     })
     .await?;
     let warnings = cx.served(&held).await;
