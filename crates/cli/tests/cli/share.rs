@@ -289,6 +289,33 @@ fn a_lun_that_is_taken_away_is_not_open_to_everybody_unless_it_was() {
     assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/a@s").len()), (2, 2));
 }
 
+/// It was accepted, shown, and the volume was offered all the same.
+#[test]
+fn a_volume_with_volmode_none_is_offered_only_as_a_lun() {
+    let lab = pool();
+    lab.run("zfs snapshot tank/a@s").ok();
+    lab.run("zfs create -s -V 8M -o volmode=none tank/c").ok();
+    let _daemon = lab.serve(SERVE);
+    assert_eq!(urls(&lab, "tank/c"), Vec::<String>::new());
+    lab.run("zfs set volmode=none tank").ok();
+    for name in ["tank/a", "tank/a@s", "tank/b"] {
+        assert_eq!(urls(&lab, name), Vec::<String>::new(), "{name}");
+    }
+    assert_eq!(volume(&lab, "tank/a")["offer"], "none");
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    assert_eq!(urls(&lab, "tank/a"), [format!("iscsi:{TARGET}/0")]);
+    lab.run("zfs inherit volmode tank").ok();
+    assert_eq!((urls(&lab, "tank/b").len(), urls(&lab, "tank/c").len()), (2, 0));
+    // Limits that nobody would keep are refused.
+    for property in ["snapshot_limit", "filesystem_limit"] {
+        let said = lab.run(&format!("zfs set {property}=1 tank")).fails(1);
+        assert!(said.contains("not supported by this version"), "{said}");
+        lab.run(&format!("zfs set {property}=none tank")).ok();
+    }
+    lab.run("zfs create -o snapshot_limit=1 tank/fs").fails(1);
+}
+
 /// What both hosts were told since they were asked last.
 fn news(hosts: &mut [Host; 2]) -> Vec<(u8, u8)> {
     let [one, other] = hosts.each_mut().map(Host::settle);

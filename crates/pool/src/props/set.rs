@@ -97,6 +97,15 @@ impl PropertySet {
         Ok(stored.effective.into_iter().filter_map(text).collect())
     }
 
+    /// The number that a property is set to, for a snapshot that of its volume or file system; none if it is set nowhere.
+    ///
+    /// # Errors
+    /// A structure of the dataset or an ancestor cannot be read.
+    pub async fn number_of_head(dataset: &Dataset, name: &str) -> Result<Option<u64>, ReadError> {
+        let stored = stored::load_head(dataset).await?;
+        Ok(stored.effective.get(name).and_then(|entry| entry.value.as_u64()))
+    }
+
     /// The dataset.
     #[must_use]
     pub fn dataset(&self) -> &Dataset {

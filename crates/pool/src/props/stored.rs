@@ -59,18 +59,35 @@ pub(super) async fn load(dataset: &Dataset) -> Result<StoredSet, ReadError> {
             .collect();
         set.add(&entries, None, dataset.types());
     }
-    let mut at = Some(dataset.dir());
-    let mut first = !is_snapshot;
-    while let Some(dir) = at {
-        let from = if first { None } else { Some(dir.name()) };
-        set.add(dir.properties(dsl).await?, from, dataset.types());
-        first = false;
-        at = dir.parent();
-    }
+    set.add_directories(dataset, !is_snapshot, dataset.types()).await?;
+    Ok(set)
+}
+
+/// Collects what is set for the volume or file system that `dataset` is, or is a snapshot of.
+pub(super) async fn load_head(dataset: &Dataset) -> Result<StoredSet, ReadError> {
+    let mut set = StoredSet::default();
+    set.add_directories(dataset, true, Types::HEADS).await?;
     Ok(set)
 }
 
 impl StoredSet {
+    /// Takes over what a dataset's directory and those above have; the first may be the dataset itself.
+    async fn add_directories(
+        &mut self,
+        dataset: &Dataset,
+        mut is_own: bool,
+        types: Types,
+    ) -> Result<(), ReadError> {
+        let mut at = Some(dataset.dir());
+        while let Some(dir) = at {
+            let from = if is_own { None } else { Some(dir.name()) };
+            self.add(dir.properties(dataset.dsl()).await?, from, types);
+            is_own = false;
+            at = dir.parent();
+        }
+        Ok(())
+    }
+
     /// Takes over what one place has; `from` is its name unless it is the dataset itself.
     fn add(&mut self, entries: &BTreeMap<String, ZapValue>, from: Option<&str>, types: Types) {
         for (key, value) in entries {

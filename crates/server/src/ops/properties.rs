@@ -98,6 +98,9 @@ pub(crate) fn supported(name: &str, value: &Value) -> Result<(), String> {
             Err("encryption is not supported by this version".to_owned())
         }
         ("mlslabel", _) => Err("'mlslabel' is not supported by this version".to_owned()),
+        ("filesystem_limit" | "snapshot_limit", Value::Number(limit)) if *limit != u64::MAX => Err(format!(
+            "'{name}' is not supported by this version, which would not keep it; leave it 'none'"
+        )),
         _ => Ok(()),
     }
 }

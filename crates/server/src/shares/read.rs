@@ -17,6 +17,9 @@ use super::config::{
 };
 use crate::{api::share as api, host::chain};
 
+/// `volmode=none`: the volume is nobody's disk, in OpenZFS of its own host and here of others.
+const VOLMODE_NONE: u64 = 3;
+
 /// A target, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetShare {
@@ -126,7 +129,11 @@ impl VolumeShare {
     /// The properties cannot be read.
     pub(crate) async fn read(dataset: &Dataset) -> Result<Self, ReadError> {
         let head = dataset.name().split('@').next().unwrap_or_default();
-        Ok(Self::of(&PropertySet::users(dataset).await?, head))
+        let mut share = Self::of(&PropertySet::users(dataset).await?, head);
+        if PropertySet::number_of_head(dataset, "volmode").await? == Some(VOLMODE_NONE) {
+            share.offer = Offering::None;
+        }
+        Ok(share)
     }
 
     fn of(users: &[(String, String, Source)], head: &str) -> Self {
