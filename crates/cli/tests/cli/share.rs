@@ -316,6 +316,29 @@ fn a_volume_with_volmode_none_is_offered_only_as_a_lun() {
     lab.run("zfs create -o snapshot_limit=1 tank/fs").fails(1);
 }
 
+/// They were taken for empty and written over: everybody could discover.
+#[test]
+fn settings_of_discovery_that_cannot_be_understood_are_not_written_over() {
+    let lab = pool();
+    let set = |property: &str| lab.run_args("millpond", ["zpool", "set", property, "tank"]);
+    for (name, text) in [("org.millpond:discovery", "{\"new\":1}"), ("org.millpond:chap", "new")] {
+        assert_eq!(set(&format!("{name}={text}")).code, Some(0));
+        for line in ["allow --discovery --initiator iqn.a:b", "deny --discovery --initiator *"] {
+            let said = lab.run(&format!("share access {line}")).fails(1);
+            let remedy = format!("'zpool set {name}= POOL'");
+            assert!(said.contains("cannot be understood") && said.contains(&remedy), "{said}");
+        }
+        told(&lab, "share chap set --discovery --user scout", &format!("{SECRET}\n")).fails(1);
+        lab.run("share chap clear --discovery").fails(1);
+        let list: Value = serde_json::from_str(&lab.run("share list -j").stdout).unwrap();
+        assert_eq!(list["pools"]["tank"]["discovery"]["initiators"], serde_json::json!([]), "{list}");
+        let kept = lab.run(&format!("zpool get -H -o value {name} tank")).ok();
+        assert!(kept == format!("{text}\n") || kept.contains("hidden"), "{kept}");
+        assert_eq!(set(&format!("{name}=")).code, Some(0));
+    }
+    lab.run("share access allow --discovery --initiator iqn.2026-11.test:*").ok();
+}
+
 /// What both hosts were told since they were asked last.
 fn news(hosts: &mut [Host; 2]) -> Vec<(u8, u8)> {
     let [one, other] = hosts.each_mut().map(Host::settle);

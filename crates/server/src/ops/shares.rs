@@ -185,6 +185,18 @@ impl Now {
         }
     }
 
+    /// What is said of discovery, which is not to be replaced if it cannot be understood.
+    fn discovery(&self) -> Result<(Rule, Vec<Credential>), String> {
+        let name = |why: &str| match why.contains(property::DISCOVERY) {
+            true => property::DISCOVERY,
+            false => property::CHAP,
+        };
+        match &self.shares.discovery {
+            Ok(discovery) => Ok(discovery.clone().unwrap_or_default()),
+            Err(why) => Err(format!("{why}\nto give it up: 'zpool set {}= POOL'", name(why))),
+        }
+    }
+
     fn unreadable(&self, iqn: &str) -> String {
         let why = self.shares.problems.iter().find(|problem| problem.contains(iqn));
         let why = why.map_or("its settings cannot be understood", String::as_str);
@@ -510,7 +522,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let target = target.map(|target| target.to_ascii_lowercase());
             let mut rule = match &target {
                 Some(target) => now.target(target)?.access.clone(),
-                None => now.shares.discovery.as_ref().map(|(rule, _)| rule.clone()).unwrap_or_default(),
+                None => now.discovery()?.0,
             };
             let initiators = initiators.iter().map(|name| initiator(name)).collect::<Result<Vec<_>, _>>()?;
             let networks = networks.iter().map(|text| network(text)).collect::<Result<Vec<_>, _>>()?;
@@ -601,7 +613,7 @@ fn credentials(now: &Now, target: Option<&str>) -> Result<Vec<Credential>, Strin
             now.target(target)?;
             Ok(now.shares.targets.get(target).map(|share| share.credentials.clone()).unwrap_or_default())
         }
-        None => Ok(now.shares.discovery.as_ref().map(|(_, all)| all.clone()).unwrap_or_default()),
+        None => Ok(now.discovery()?.1),
     }
 }
 

@@ -84,8 +84,8 @@ impl Serving {
                 }
             }
         }
-        match &shares.discovery {
-            Some(discovery) => shared.discovery.insert(pool.to_owned(), discovery.clone()),
+        match shares.discovery() {
+            Some(discovery) => shared.discovery.insert(pool.to_owned(), discovery),
             None => shared.discovery.remove(pool),
         };
         match discovery(&shared.discovery) {

@@ -29,14 +29,20 @@ pub(crate) struct TargetShare {
 }
 
 /// What a pool says of targets, portals and discovery.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolShares {
     pub(crate) targets: BTreeMap<String, TargetShare>,
     pub(crate) portals: Vec<PortalConfig>,
-    /// None: nothing is said.
-    pub(crate) discovery: Option<(Rule, Vec<Credential>)>,
+    /// None: nothing is said. An error: it cannot be understood, so nobody may discover.
+    pub(crate) discovery: Result<Option<(Rule, Vec<Credential>)>, String>,
     /// What could not be understood, a sentence each.
     pub(crate) problems: Vec<String>,
+}
+
+impl Default for PoolShares {
+    fn default() -> Self {
+        Self { targets: BTreeMap::new(), portals: Vec::new(), discovery: Ok(None), problems: Vec::new() }
+    }
 }
 
 /// A property's JSON; none if it is not there.
@@ -89,17 +95,20 @@ impl PoolShares {
         }
         let discovery = json::<Rule>(users, property::DISCOVERY)
             .and_then(|rule| Ok((rule, json::<Vec<Credential>>(users, &property::chap(None))?)));
-        match discovery {
-            Ok((None, None)) => {}
-            Ok((rule, credentials)) => {
-                shares.discovery = Some((rule.unwrap_or_default(), credentials.unwrap_or_default()));
-            }
-            Err(why) => {
-                shares.discovery = Some((Rule { initiators: Some(Vec::new()), networks: None }, Vec::new()));
-                shares.problems.push(format!("nobody may discover: {why}"));
-            }
+        shares.discovery = discovery.map(|discovery| match discovery {
+            (None, None) => None,
+            (rule, credentials) => Some((rule.unwrap_or_default(), credentials.unwrap_or_default())),
+        });
+        if let Err(why) = &shares.discovery {
+            shares.problems.push(format!("nobody may discover: {why}"));
         }
         shares
+    }
+
+    /// Who may discover; nobody if that cannot be understood. None: nothing is said.
+    pub(crate) fn discovery(&self) -> Option<(Rule, Vec<Credential>)> {
+        let nobody = Rule { initiators: Some(Vec::new()), networks: None };
+        self.discovery.clone().unwrap_or_else(|_| Some((nobody, Vec::new())))
     }
 }
 
@@ -242,6 +251,7 @@ pub async fn report(pool: &Pool) -> api::PoolShares {
             return report;
         }
     };
+    let discovery = shares.discovery();
     report.problems = shares.problems;
     for (iqn, target) in &shares.targets {
         report.targets.push(api::Target {
@@ -260,7 +270,7 @@ pub async fn report(pool: &Pool) -> api::PoolShares {
         problem: None,
     };
     report.portals = shares.portals.iter().map(portal).collect();
-    report.discovery = shares.discovery.map(|(rule, credentials)| access(&rule, &credentials));
+    report.discovery = discovery.map(|(rule, credentials)| access(&rule, &credentials));
     let listed = match pool.dsl().await {
         Ok(dsl) => dsl.volumes().await,
         Err(error) => Err(error),
@@ -392,7 +402,7 @@ mod tests {
         ]));
         assert_eq!(shares.targets.keys().collect::<Vec<_>>(), ["iqn.a:one"]);
         assert_eq!(shares.problems.len(), 3, "{:?}", shares.problems);
-        assert!(shares.discovery.unwrap().0.is_closed());
+        assert!(shares.discovery().unwrap().0.is_closed());
         assert!(!shares.problems.concat().contains("hunter"), "{:?}", shares.problems);
     }
 }
