@@ -176,15 +176,7 @@ impl State {
 
     /// Reads, changes, and replaces the file if `change` says that there is something new.
     fn change(&self, change: impl FnOnce(&mut Vec<Remembered>) -> bool) -> Result<bool, StateError> {
-        let failed = |doing, path: &Path| {
-            let path = path.to_owned();
-            move |source| StateError::Io { doing, path, source }
-        };
-        fs::create_dir_all(&self.dir).map_err(failed("create", &self.dir))?;
-        let lock_path = self.dir.join("lock");
-        let lock = fs::File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(failed("write", &lock_path))?;
-        lock.lock().map_err(failed("lock", &lock_path))?;
+        let lock = lock(&self.dir)?;
         let mut pools = self.pools()?;
         let changed = change(&mut pools);
         if changed {
@@ -198,6 +190,25 @@ impl State {
         drop(lock);
         Ok(changed)
     }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError::Io { doing, path, source }
+}
+
+/// The lock under which what is kept in a directory is read, changed and replaced, by tasks and processes alike. It goes
+/// with the handle.
+///
+/// # Errors
+/// The directory cannot be made, or the lock not be had.
+pub(crate) fn lock(dir: &Path) -> Result<fs::File, StateError> {
+    fs::create_dir_all(dir).map_err(failed("create", dir))?;
+    let path = dir.join("lock");
+    let lock = fs::File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = lock.map_err(failed("write", &path))?;
+    lock.lock().map_err(failed("lock", &path))?;
+    Ok(lock)
 }
 
 /// A JSON file; none if it is not there.

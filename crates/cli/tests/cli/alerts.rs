@@ -160,6 +160,27 @@ fn who_is_told_is_set_shown_and_tried_with_a_daemon_and_without() {
     }
 }
 
+/// Of two changes at once one was lost: each began with what the file had before.
+#[test]
+fn changes_of_who_is_told_at_the_same_time_are_all_kept() {
+    let lab = tank();
+    let daemon = lab.serve(SERVE);
+    let add = |from: usize| {
+        let children: Vec<_> = (from..from + 10)
+            .map(|i| {
+                lab.command("millpond").args(["alert", "add", "syslog", &format!("s{i:02}")]).spawn().unwrap()
+            })
+            .collect();
+        children.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+        let listed = lab.run("alert list").ok();
+        assert_eq!(listed.lines().filter(|line| line.starts_with('s')).count(), from + 10, "{listed}");
+    };
+    add(0);
+    assert_eq!(daemon.stop().code(), Some(0));
+    // The same without a daemon.
+    add(10);
+}
+
 /// A mirror with a disk that is not there.
 #[test]
 fn a_missing_disk_is_told_with_what_to_do_and_not_anew_by_the_next_daemon() {

@@ -93,7 +93,7 @@ impl Book {
                         open.alert.changed = now;
                         Occasion::Worse
                     } else if now_found.severity == Severity::Critical
-                        && remind.is_some_and(|after| open.told + after <= now)
+                        && remind.is_some_and(|after| open.told.saturating_add(after) <= now)
                     {
                         Occasion::Reminder
                     } else {

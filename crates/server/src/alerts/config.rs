@@ -14,7 +14,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::sinks;
-use crate::{api::alerts::Severity, state};
+use crate::{
+    api::alerts::Severity,
+    state::{self, StateError},
+};
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "alerts.json";
@@ -224,6 +227,9 @@ pub enum ConfigError {
     /// It makes no sense: which sink, and why.
     #[error("{0}")]
     Invalid(String),
+    /// Nobody else may change it meanwhile.
+    #[error(transparent)]
+    Lock(#[from] StateError),
     /// Nothing has the name.
     #[error("there is no sink '{0}'; 'millpond alert list' shows them")]
     NoSink(String),

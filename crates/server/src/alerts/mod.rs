@@ -280,7 +280,8 @@ impl Alerts {
         self: &Arc<Self>,
         change: impl FnOnce(&mut Config) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
-        // What somebody wrote by hand a moment ago is not overwritten unseen.
+        // What others change at the same time, and somebody wrote by hand a moment ago, is not overwritten unseen.
+        let _lock = state::lock(&self.files.dir)?;
         let mut config = Config::load(&self.files.config)?.0;
         change(&mut config)?;
         config.save(&self.files.config)?;
@@ -552,6 +553,7 @@ impl Offline {
         &self,
         change: impl FnOnce(&mut Config) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
+        let _lock = state::lock(&self.files.dir)?;
         let mut config = Config::load(&self.files.config)?.0;
         change(&mut config)?;
         config.save(&self.files.config)

@@ -33,7 +33,7 @@ fn refused(error: &ConfigError) -> Response {
     let status = match error {
         ConfigError::NoSink(_) => StatusCode::NOT_FOUND,
         ConfigError::Invalid(_) => StatusCode::BAD_REQUEST,
-        ConfigError::Io { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        ConfigError::Io { .. } | ConfigError::Lock(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     failure(status, &chain(error))
 }
