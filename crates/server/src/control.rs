@@ -6,7 +6,7 @@ use std::{io, path::Path, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Query, State, rejection::JsonRejection},
+    extract::{State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{delete, get, post},
@@ -14,9 +14,11 @@ use axum::{
 use tokio::{net::UnixListener, sync::watch};
 
 mod alerts;
+mod asked;
 mod events;
 mod prewarm;
 
+use self::asked::{AskedFor, Named};
 use crate::{
     advice,
     alerts::Alerts,
@@ -100,6 +102,9 @@ impl ControlSocket {
             .route("/v1/alerts/labels", post(alerts::label))
             .route("/v1/alerts/test", post(alerts::test))
             .route("/v1/ops", post(operate))
+            .method_not_allowed_fallback(async || {
+                failure(StatusCode::METHOD_NOT_ALLOWED, "it cannot be asked that way; see docs/api.md")
+            })
             .fallback(async || failure(StatusCode::NOT_FOUND, "no such resource; see docs/api.md"))
             .with_state(shared);
         let serving = axum::serve(listener, router);
@@ -132,17 +137,14 @@ async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
     Json(all)
 }
 
-async fn pool(
-    State(shared): State<Arc<Shared>>,
-    axum::extract::Path(name): axum::extract::Path<String>,
-) -> Response {
+async fn pool(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response {
     match shared.host.find(&name) {
         Some(held) => Json(view::held(&held).await).into_response(),
         None => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),
     }
 }
 
-async fn datasets(State(shared): State<Arc<Shared>>, Query(query): Query<DatasetQuery>) -> Response {
+async fn datasets(State(shared): State<Arc<Shared>>, AskedFor(query): AskedFor<DatasetQuery>) -> Response {
     match shared.host.views().datasets(&query).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => {
@@ -184,10 +186,7 @@ async fn iostat_all(State(shared): State<Arc<Shared>>) -> Json<api::iostat::Iost
     Json(iostat::list(&shared.host.all(), None).await)
 }
 
-async fn iostat_one(
-    State(shared): State<Arc<Shared>>,
-    axum::extract::Path(name): axum::extract::Path<String>,
-) -> Response {
+async fn iostat_one(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response {
     let found = iostat::list(&shared.host.all(), Some(&name)).await;
     match found.pools.is_empty() {
         true => failure(StatusCode::NOT_FOUND, &format!("cannot open '{name}': no such pool")),

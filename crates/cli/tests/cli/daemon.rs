@@ -21,10 +21,14 @@ fn lab() -> Lab {
 
 const SERVE: &str = "-d . serve --readonly --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0";
 
-/// One HTTP request, without any client of ours: status line and body.
+/// What is asked without any client of ours: status line and body.
 fn ask(lab: &Lab, path: &str) -> (String, serde_json::Value) {
+    ask_by("GET", lab, path)
+}
+
+fn ask_by(method: &str, lab: &Lab, path: &str) -> (String, serde_json::Value) {
     let mut stream = UnixStream::connect(lab.socket()).expect("the daemon listens");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
@@ -59,6 +63,20 @@ fn it_serves_answers_and_ends_at_sigterm() {
     assert_eq!(failure["error"], "cannot open 'nope': no such pool");
     assert_eq!(ask(&lab, "/v1/datasets?types=nonsense").0, "HTTP/1.1 400 Bad Request");
     assert_eq!(ask(&lab, "/v2/pools").0, "HTTP/1.1 404 Not Found");
+    // Whatever is wrong with a question, it is said in JSON.
+    for (method, path, status) in [
+        ("GET", "/v1/events?since=never", "400 Bad Request"),
+        ("GET", "/v1/datasets?depth=deep", "400 Bad Request"),
+        ("GET", "/v1/pools/%ff", "400 Bad Request"),
+        ("DELETE", "/v1/alerts/sinks/%ff", "400 Bad Request"),
+        ("DELETE", "/v1/pools", "405 Method Not Allowed"),
+        ("GET", "/v1/ops", "405 Method Not Allowed"),
+        ("POST", "/v1/nowhere", "404 Not Found"),
+    ] {
+        let (line, refusal) = ask_by(method, &lab, path);
+        assert_eq!(line, format!("HTTP/1.1 {status}"), "{method} {path}");
+        assert!(refusal["error"].is_string(), "{method} {path}: {refusal}");
+    }
 
     assert_eq!(daemon.stop().code(), Some(0));
     assert!(!lab.socket().exists(), "the socket goes with the daemon");

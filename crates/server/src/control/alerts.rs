@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State, rejection::JsonRejection},
+    extract::{State, rejection::JsonRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 
-use super::{Shared, failure};
+use super::{Shared, asked::Named, failure};
 use crate::{
     alerts::config::{Config, ConfigError, SinkConfig},
     api::alerts::{AlertHistory, AlertStatus, Tested},
@@ -52,7 +52,7 @@ pub(super) async fn add(
     }
 }
 
-pub(super) async fn remove(State(shared): State<Arc<Shared>>, Path(name): Path<String>) -> Response {
+pub(super) async fn remove(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response {
     match shared.alerts.change(|config| config.remove(&name)) {
         Ok(()) => Json(shared.alerts.config()).into_response(),
         Err(error) => refused(&error),

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, convert::Infallible, sync::Arc};
 use axum::{
     Json,
     body::Body,
-    extract::{Query, State},
+    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -13,13 +13,16 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::watch;
 
-use super::Shared;
+use super::{Shared, asked::AskedFor};
 use crate::{
     api::events::{EventList, EventQuery, EventsCleared, Zevent},
     events::Journal,
 };
 
-pub(super) async fn list(State(shared): State<Arc<Shared>>, Query(query): Query<EventQuery>) -> Response {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    AskedFor(query): AskedFor<EventQuery>,
+) -> Response {
     let journal = Arc::clone(&shared.journal);
     let newest = journal.newest();
     if query.follow {
