@@ -36,10 +36,14 @@ pub(crate) async fn offline(args: ZpoolOffline, context: &Context) -> anyhow::Re
 
 pub(crate) async fn online(args: ZpoolOnline, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
+    let mut is_done = false;
     for device in devices(args.devices) {
-        act.attempt(Operation::DeviceOnline { pool: args.pool.clone(), device, expand: args.expand }).await;
+        let online = Operation::DeviceOnline { pool: args.pool.clone(), device, expand: args.expand };
+        is_done |= act.attempt(online).await.is_some();
     }
-    wait::by_oneself(&mut act, &args.pool).await;
+    if is_done {
+        wait::by_oneself(&mut act, &args.pool).await;
+    }
     Ok(act.finish().await)
 }
 
@@ -91,13 +95,17 @@ pub(crate) async fn detach(args: ZpoolDetach, context: &Context) -> anyhow::Resu
 pub(crate) async fn clear(args: ZpoolClear, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
     let pool = args.pool;
-    if args.devices.is_empty() {
-        act.attempt(Operation::PoolClear { pool: pool.clone(), device: None }).await;
+    let which: Vec<Option<String>> = match devices(args.devices) {
+        all if all.is_empty() => vec![None],
+        named => named.into_iter().map(Some).collect(),
+    };
+    let mut is_done = false;
+    for device in which {
+        is_done |= act.attempt(Operation::PoolClear { pool: pool.clone(), device }).await.is_some();
     }
-    for device in devices(args.devices) {
-        act.attempt(Operation::PoolClear { pool: pool.clone(), device: Some(device) }).await;
+    if is_done {
+        wait::by_oneself(&mut act, &pool).await;
     }
-    wait::by_oneself(&mut act, &pool).await;
     Ok(act.finish().await)
 }
 
@@ -105,8 +113,9 @@ pub(crate) async fn reopen(args: ZpoolReopen, context: &Context) -> anyhow::Resu
     let mut act = Act::new(context).await?;
     let pools = if args.pools.is_empty() { imported(&act, context).await? } else { args.pools };
     for pool in pools {
-        act.attempt(Operation::PoolReopen { pool: pool.clone() }).await;
-        wait::by_oneself(&mut act, &pool).await;
+        if act.attempt(Operation::PoolReopen { pool: pool.clone() }).await.is_some() {
+            wait::by_oneself(&mut act, &pool).await;
+        }
     }
     Ok(act.finish().await)
 }

@@ -80,6 +80,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
             for pool in found.iter().filter(|pool| healthy(pool)) {
                 print(&format!("pool '{}' is healthy\n", pool.name))?;
             }
+        ([], _) => {}
         }
         _ => {}
     }

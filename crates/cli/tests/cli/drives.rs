@@ -298,6 +298,25 @@ fn config(rows: &[(usize, &str, &str)]) -> String {
 
 const SIX: &str = "raidz2 HERE/a HERE/b HERE/c HERE/d HERE/e HERE/f";
 
+/// Healthy pools were named among the sick, and what could not be done was said twice.
+#[test]
+fn what_is_said_is_said_once_and_of_what_was_asked_about() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M sick mirror {here}/a {here}/b")).ok();
+    lab.run(&format!("zpool create --size 128M well {here}/c")).ok();
+    assert_eq!(lab.run("zpool status -x").ok(), "all pools are healthy\n");
+    lab.run(&format!("zpool offline sick {here}/b")).ok();
+    let text = lab.run("zpool status -x").ok();
+    assert!(text.contains("pool: sick") && !text.contains("well"), "{text}");
+    let text = lab.run("zpool status -x well sick").ok();
+    assert!(text.contains("pool: sick") && text.ends_with("pool 'well' is healthy\n"), "{text}");
+    for line in ["zpool clear nosuch", "zpool online nosuch x", "zpool reopen nosuch"] {
+        let said = lab.run(line).fails(1);
+        assert_eq!(said.lines().count(), 1, "{line}: {said}");
+    }
+}
+
 #[test]
 fn two_drives_of_a_raidz2_are_pulled_and_put_back() {
     let scene = Scene::new(SIX);
