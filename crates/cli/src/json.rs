@@ -7,6 +7,8 @@ use server::{
     view,
 };
 
+use crate::args::JsonNumbers;
+
 /// The whole output of one command: one line.
 pub(crate) fn envelope(command: &str, key: &str, entries: Map<String, Value>) -> String {
     sections(command, vec![(key, Value::Object(entries))])
@@ -19,6 +21,30 @@ pub(crate) fn sections(command: &str, sections: Vec<(&str, Value)>) -> String {
     object.insert("output_version".to_owned(), version);
     object.extend(sections.into_iter().map(|(key, value)| (key.to_owned(), value)));
     format!("{}\n", Value::Object(object))
+}
+
+/// Names that may look like numbers.
+const NAMES: [&str; 4] = ["name", "dataset", "snapshot_name", "bookmark"];
+
+/// Numbers as numbers if that is wanted (`--json-int`); otherwise they are texts.
+pub(crate) fn numbers(entries: Map<String, Value>, wanted: JsonNumbers) -> Map<String, Value> {
+    match wanted.integers {
+        true => entries.into_iter().map(integers).collect(),
+        false => entries,
+    }
+}
+
+fn integers((name, value): (String, Value)) -> (String, Value) {
+    let value = match value {
+        Value::String(text) => match text.parse::<u64>() {
+            Ok(number) if number.to_string() == text && !NAMES.contains(&name.as_str()) => json!(number),
+            _ => Value::String(text),
+        },
+        Value::Array(all) => all.into_iter().map(|value| integers((String::new(), value)).1).collect(),
+        Value::Object(all) => Value::Object(all.into_iter().map(integers).collect()),
+        other => other,
+    };
+    (name, value)
 }
 
 /// `"size": {"value": "112M", "source": {"type": "NONE", "data": "-"}}`

@@ -36,6 +36,7 @@ mod sparse;
 mod stmfadm;
 mod table;
 mod verify;
+mod version;
 mod zfs;
 mod zilstat;
 mod zpool;

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use server::{hostid, view};
+
+use crate::args::Timestamp;
+
 /// Longest interval, seconds: a day.
 const INTERVAL_MAX: f64 = 86_400.0;
 /// Digits from which on a number is a guid, and so a name.
@@ -38,6 +42,15 @@ pub(crate) fn parse(words: &[String]) -> Result<Asked<'_>, String> {
             Ok(Asked { names, interval: Some(seconds(interval)?), count: Some(times(count)?) })
         }
         [_, _, more, ..] => Err(format!("'{more}' is too much: the interval and the count come last")),
+    }
+}
+
+/// The line before a report that says when it was made; nothing if nobody asked.
+pub(crate) fn stamp(timestamp: Option<Timestamp>) -> String {
+    match timestamp {
+        Some(Timestamp::U) => format!("{}\n", hostid::now()),
+        Some(Timestamp::D) => format!("{}\n", view::moment(hostid::now())),
+        None => String::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::sort::SortKeys;
+use super::{JsonNumbers, Version, sort::SortKeys};
 
 /// Subcommands of `zfs`.
 #[derive(Debug, Subcommand)]
@@ -38,6 +38,8 @@ pub(crate) enum Zfs {
     Holds(ZfsHolds),
     /// Let go of snapshots
     Release(ZfsHold),
+    /// Show which version this is
+    Version(Version),
 }
 
 /// `zfs list`
@@ -66,6 +68,8 @@ pub(crate) struct ZfsList {
     /// JSON
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) numbers: JsonNumbers,
     /// Datasets; all if none is named
     pub(crate) datasets: Vec<String>,
 }
@@ -97,6 +101,8 @@ pub(crate) struct ZfsGet {
     /// JSON
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) numbers: JsonNumbers,
     /// `all`, or property names
     #[arg(value_name = "all|PROPERTY,…")]
     pub(crate) properties: String,

@@ -70,6 +70,8 @@ pub(crate) enum Zpool {
     Labelclear(ZpoolLabelclear),
     /// Checkpoints of whole pools (not supported)
     Checkpoint(ZpoolCheckpoint),
+    /// Show which version this is
+    Version(Version),
 }
 
 /// `zpool import`
@@ -91,6 +93,9 @@ pub(crate) struct ZpoolImport {
     /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'R', value_name = "ROOT")]
     pub(crate) altroot: Option<PathBuf>,
+    /// With -a: only pools that are remembered (they have a file of their own: this one is not read)
+    #[arg(short = 'c', value_name = "FILE", conflicts_with = "search_devices")]
+    pub(crate) cache_file: Option<PathBuf>,
     /// Search devices in place of a cache file (always so: accepted for scripts)
     #[arg(short = 's')]
     pub(crate) search_devices: bool,
@@ -171,11 +176,16 @@ pub(crate) struct ZpoolStatus {
     /// Exact numbers
     #[arg(short = 'p')]
     pub(crate) exact: bool,
+    /// Print the time before each report: seconds since 1970 (u), or the date (d)
+    #[arg(short = 'T', value_name = "u|d", value_enum, hide_possible_values = true)]
+    pub(crate) timestamp: Option<Timestamp>,
     #[command(flatten)]
     pub(crate) names: DeviceNames,
     /// JSON; with an interval, one object a line
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) numbers: JsonNumbers,
     /// Pools; all if none is named. Then seconds, and how often
     #[arg(value_name = "POOL… [INTERVAL [COUNT]]")]
     pub(crate) words: Vec<String>,
@@ -193,6 +203,9 @@ pub(crate) struct ZpoolList {
     /// The devices of each pool too
     #[arg(short = 'v')]
     pub(crate) verbose: bool,
+    /// Print the time before each report: seconds since 1970 (u), or the date (d)
+    #[arg(short = 'T', value_name = "u|d", value_enum, hide_possible_values = true)]
+    pub(crate) timestamp: Option<Timestamp>,
     #[command(flatten)]
     pub(crate) names: DeviceNames,
     /// Properties to show
@@ -201,8 +214,27 @@ pub(crate) struct ZpoolList {
     /// JSON
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
-    /// Pools; all if none is named
-    pub(crate) pools: Vec<String>,
+    #[command(flatten)]
+    pub(crate) numbers: JsonNumbers,
+    /// Pools; all if none is named. Then seconds, and how often
+    #[arg(value_name = "POOL… [INTERVAL [COUNT]]")]
+    pub(crate) words: Vec<String>,
+}
+
+/// How numbers are written in JSON.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct JsonNumbers {
+    /// With -j: exact numbers, as numbers and not as texts
+    #[arg(long = "json-int", requires = "json")]
+    pub(crate) integers: bool,
+}
+
+/// `zpool version`, `zfs version`
+#[derive(Debug, Args)]
+pub(crate) struct Version {
+    /// JSON
+    #[arg(short = 'j', long = "json")]
+    pub(crate) json: bool,
 }
 
 /// What is printed before each report.
@@ -254,7 +286,7 @@ pub(crate) struct ZpoolIostat {
     #[arg(short = 'n')]
     pub(crate) header_once: bool,
     /// Print the time before each report: seconds since 1970 (u), or the date (d)
-    #[arg(short = 'T', value_name = "u|d", value_enum)]
+    #[arg(short = 'T', value_name = "u|d", value_enum, hide_possible_values = true)]
     pub(crate) timestamp: Option<Timestamp>,
     #[command(flatten)]
     pub(crate) names: DeviceNames,
@@ -281,6 +313,8 @@ pub(crate) struct ZpoolGet {
     /// JSON
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) numbers: JsonNumbers,
     /// `all`, or property names
     #[arg(value_name = "all|PROPERTY,…")]
     pub(crate) properties: String,

@@ -16,6 +16,7 @@ use crate::{
 };
 
 pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitCode> {
+    let args = ZfsGet { exact: args.exact || args.numbers.integers, ..args };
     let mut fields = Field::parse(&args.fields, context, "zfs")?;
     let sources = sources(&args.sources, context)?;
     // Received values are a column of their own as soon as anybody asks for them.
@@ -52,7 +53,7 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
             object.insert("properties".to_owned(), Value::Object(properties));
             (dataset.name.clone(), Value::Object(object))
         });
-        print(&json::envelope("zfs get", "datasets", entries.collect()))?;
+        print(&json::envelope("zfs get", "datasets", json::numbers(entries.collect(), args.numbers)))?;
         return Ok(finish(&answer.failures));
     }
     let mut rows = Vec::new();

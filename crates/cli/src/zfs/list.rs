@@ -31,6 +31,7 @@ const SPACE: [&str; 7] = [
 ];
 
 pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<ExitCode> {
+    let args = ZfsList { exact: args.exact || args.numbers.integers, ..args };
     let mut names = Vec::new();
     for asked in &args.columns {
         match asked.as_str() {
@@ -86,7 +87,7 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
             object.insert("properties".to_owned(), Value::Object(properties));
             (dataset.name.clone(), Value::Object(object))
         });
-        print(&json::envelope("zfs list", "datasets", entries.collect()))?;
+        print(&json::envelope("zfs list", "datasets", json::numbers(entries.collect(), args.numbers)))?;
         return Ok(finish(&answer.failures));
     }
     let rows: Vec<Vec<String>> = answer

@@ -18,6 +18,7 @@ use crate::{
     args::Zfs,
     context::{Context, Usage},
     table::Column,
+    version,
 };
 
 /// Names of properties that are made up as one asks: `userused@joe`, `written@monday`.
@@ -57,6 +58,7 @@ pub(crate) async fn run(command: Zfs, context: &Context) -> anyhow::Result<ExitC
         Zfs::Hold(args) => change::hold(args, context).await,
         Zfs::Release(args) => change::release(args, context).await,
         Zfs::Holds(args) => change::holds(args, context).await,
+        Zfs::Version(args) => version::run(&args, "zfs"),
     }
 }
 

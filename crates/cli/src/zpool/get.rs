@@ -77,6 +77,7 @@ impl Field {
 }
 
 pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<ExitCode> {
+    let args = ZpoolGet { exact: args.exact || args.numbers.integers, ..args };
     let fields = Field::parse(&args.fields, context, "zpool")?;
     let words: Vec<&str> = args.properties.split(',').collect();
     let all = words.contains(&"all");
@@ -106,7 +107,7 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
             object.insert("properties".to_owned(), Value::Object(properties));
             (pool.name.clone(), Value::Object(object))
         });
-        print(&json::envelope("zpool get", "pools", entries.collect()))?;
+        print(&json::envelope("zpool get", "pools", json::numbers(entries.collect(), args.numbers)))?;
         return Ok(finish(&failures));
     }
     let mut rows = Vec::new();

@@ -65,6 +65,11 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
     known.pools.retain(|(candidate, _)| {
         !here.contains(&candidate.guid) && (candidate.state.id() == DESTROYED) == args.destroyed
     });
+    if args.cache_file.is_some() {
+        // Who says so means what was imported before, and nothing else that is there.
+        let remembered = places.state().pools()?;
+        known.pools.retain(|(candidate, _)| remembered.iter().any(|pool| pool.guid == candidate.guid));
+    }
     known.problems.iter().for_each(|problem| eprintln!("{problem}"));
     if known.pools.is_empty() {
         if args.json {

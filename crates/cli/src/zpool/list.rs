@@ -13,7 +13,7 @@ use crate::{
     args::ZpoolList,
     ask::Ask,
     context::{Context, print},
-    json,
+    json, repeat,
     table::render,
 };
 
@@ -37,18 +37,42 @@ pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<Ex
         [] => COLUMNS.iter().map(|name| (*name).to_owned()).collect(),
         asked => asked.iter().map(|name| property(name, context, "list")).collect::<Result<_, _>>()?,
     };
-    let answer = Ask::new(context).await?.pools(&args.pools).await?;
+    let args = ZpoolList { exact: args.exact || args.numbers.integers, ..args };
+    let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zpool", "list"], &wrong))?;
+    let ask = Ask::new(context).await?;
+    let mut report = 0;
+    loop {
+        // The header once, unless devices stand between.
+        let with_header = report == 0 || args.verbose;
+        let code = once(&ask, asked.names, &names, &args, with_header).await?;
+        report += 1;
+        let Some(interval) = asked.interval.filter(|_| asked.count.is_none_or(|count| report < count)) else {
+            return Ok(code);
+        };
+        tokio::time::sleep(interval).await;
+    }
+}
+
+async fn once(
+    ask: &Ask,
+    pools: &[String],
+    names: &[String],
+    args: &ZpoolList,
+    with_header: bool,
+) -> anyhow::Result<ExitCode> {
+    let answer = ask.pools(pools).await?;
     let mut failures = answer.failures;
     for pool in &answer.found {
         failures.extend(pool.problems.iter().cloned());
     }
     if args.json {
         let entries =
-            answer.found.iter().map(|pool| (pool.name.clone(), object(pool, &names, &args))).collect();
-        print(&json::envelope("zpool list", "pools", entries))?;
+            answer.found.iter().map(|pool| (pool.name.clone(), object(pool, names, args))).collect();
+        print(&json::envelope("zpool list", "pools", json::numbers(entries, args.numbers)))?;
         return Ok(finish(&failures));
     }
-    if args.pools.is_empty() && answer.found.is_empty() {
+    print(&repeat::stamp(args.timestamp))?;
+    if pools.is_empty() && answer.found.is_empty() {
         if !args.scripted {
             eprintln!("no pools available");
         }
@@ -61,7 +85,7 @@ pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<Ex
     for pool in &answer.found {
         rows.push(names.iter().map(|name| cell(pool, name, args.exact)).collect::<Vec<_>>());
         if args.verbose {
-            devices(pool, &names, &args, &mut rows, &mut sections);
+            devices(pool, names, args, &mut rows, &mut sections);
         }
     }
     if args.scripted {
@@ -79,7 +103,7 @@ pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<Ex
     }
     let text = render(&columns, &rows, false);
     let mut out = String::new();
-    for (i, line) in text.lines().enumerate() {
+    for (i, line) in text.lines().enumerate().skip(usize::from(!with_header)) {
         match i.checked_sub(1).filter(|row| sections.contains(row)) {
             Some(row) => out.push_str(&section(&columns, &rows, &rows[row][0])),
             None => out.push_str(line),

@@ -25,6 +25,7 @@ use crate::{
     args::Zpool,
     context::{Context, FAILED, Usage},
     table::Column,
+    version,
 };
 
 pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<ExitCode> {
@@ -58,6 +59,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
         Zpool::List(args) => list::run(args, context).await,
         Zpool::Iostat(args) => iostat::run(args, context).await,
         Zpool::Get(args) => get::run(args, context).await,
+        Zpool::Version(args) => version::run(&args, "zpool"),
     }
 }
 

@@ -33,10 +33,14 @@ pub(crate) enum About {
 }
 
 pub(crate) async fn run(args: ZpoolStatus, about: About, context: &Context) -> anyhow::Result<ExitCode> {
+    let args = ZpoolStatus { exact: args.exact || args.numbers.integers, ..args };
     let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zpool", "status"], &wrong))?;
     let ask = Ask::new(context).await?;
     let mut report = 0;
     loop {
+        if !args.json {
+            print(&repeat::stamp(args.timestamp))?;
+        }
         let code = once(&ask, asked.names, &args, about).await?;
         report += 1;
         let Some(interval) = asked.interval.filter(|_| asked.count.is_none_or(|count| report < count)) else {
@@ -63,7 +67,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     }
     if args.json {
         let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, args))).collect();
-        let mut sections = vec![("pools", Value::Object(entries))];
+        let mut sections = vec![("pools", Value::Object(json::numbers(entries, args.numbers)))];
         if let Some(memory) = &memory {
             sections.push(("memory", serde_json::to_value(memory)?));
         }
@@ -76,11 +80,11 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     match (names, &answer.found[..]) {
         ([], []) => eprintln!("no pools available"),
         ([], _) if args.unhealthy && shown.is_empty() => print("all pools are healthy\n")?,
+        ([], _) => {}
         (_, found) if args.unhealthy => {
             for pool in found.iter().filter(|pool| healthy(pool)) {
                 print(&format!("pool '{}' is healthy\n", pool.name))?;
             }
-        ([], _) => {}
         }
         _ => {}
     }

@@ -302,3 +302,48 @@ fn a_pool_is_remembered_from_import_to_export() {
         ],
     );
 }
+
+/// Forms that monitoring, shells and systemd's units use, and that were refused.
+#[test]
+fn forms_of_stock_commands_that_scripts_use_are_understood() {
+    let lab = fixture("single");
+    let lines = |line: &str| -> Vec<String> { lab.run(line).ok().lines().map(str::to_owned).collect() };
+    let squeezed = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let listed = lines("-d . zpool list -o name,health psingle 0.01 3");
+    let listed: Vec<String> = listed.into_iter().map(squeezed).collect();
+    assert_eq!(listed, ["NAME HEALTH", "psingle ONLINE", "psingle ONLINE", "psingle ONLINE"], "{listed:#?}");
+    assert_eq!(lines("-d . zpool list -H -o name 0.01 2"), ["psingle", "psingle"]);
+    for line in ["zpool list -H", "zpool status", "zpool list"] {
+        let (seconds, date) = (lines(&format!("-d . {line} -T u")), lines(&format!("-d . {line} -T d")));
+        assert!(
+            seconds[0].parse::<u64>().is_ok_and(|seconds| seconds > 1_700_000_000),
+            "{line}: {seconds:#?}"
+        );
+        assert!(date[0].contains(':') && date[0].contains("20"), "{line}: {date:#?}");
+        assert_eq!(seconds[1..], date[1..], "{line}");
+    }
+    // A boot imports what was imported before; a pool that only is there stays as it is.
+    let said = lab.run(&format!("zpool import -c /etc/zfs/zpool.cache -d {} -aN", lab.cwd().display()));
+    assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{said:?}");
+    for program in ["zpool", "zfs"] {
+        assert!(lines(&format!("{program} version"))[0].starts_with("millpond-"));
+        let json: serde_json::Value =
+            serde_json::from_str(&lab.run(&format!("{program} version -j")).ok()).unwrap();
+        assert!(json["zfs_version"]["userland"].as_str().unwrap().starts_with("millpond-"), "{json}");
+    }
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&lab.run(&format!("-d . {line}")).ok()).unwrap()
+    };
+    for (line, path) in [
+        ("zpool list -j", "/pools/psingle/properties/size/value"),
+        ("zpool get -j size", "/pools/psingle/properties/size/value"),
+        ("zpool status -j", "/pools/psingle/txg"),
+        ("zfs list -j psingle/v1", "/datasets/psingle~1v1/properties/used/value"),
+        ("zfs get -j volsize psingle/v1", "/datasets/psingle~1v1/properties/volsize/value"),
+    ] {
+        assert!(json(line).pointer(path).unwrap().is_string(), "{line}");
+        let numbers = json(&line.replace("-j", "-j --json-int"));
+        assert!(numbers.pointer(path).unwrap().is_u64(), "{line}: {numbers}");
+    }
+    lab.run("-d . zpool list --json-int").fails(2);
+}

@@ -21,7 +21,7 @@ use server::{
 
 use super::finish;
 use crate::{
-    args::{Timestamp, ZpoolIostat},
+    args::ZpoolIostat,
     context::{Context, FAILED, print},
     repeat,
 };
@@ -229,11 +229,7 @@ fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, with_header: bo
         .collect();
     let mut out = String::new();
     if !args.json {
-        match args.timestamp {
-            Some(Timestamp::U) => out.push_str(&format!("{}\n", now())),
-            Some(Timestamp::D) => out.push_str(&format!("{}\n", view::moment(now()))),
-            None => {}
-        }
+        out.push_str(&repeat::stamp(args.timestamp));
     }
     match () {
         () if args.json => out.push_str(&object::line(&pools, &devices, args)),
@@ -243,12 +239,6 @@ fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, with_header: bo
         () => rows::render(&mut out, &pools, &devices, args, with_header),
     }
     out
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// Devices in the order and depth in which they are shown, and the titles of their sections.
