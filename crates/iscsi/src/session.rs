@@ -236,7 +236,18 @@ impl Session {
             self.tallies.push((lun, at.map(|at| counted.swap_remove(at).1).unwrap_or_default()));
         }
         self.counters.luns.set(&self.tallies);
-        old.into_iter().for_each(|(_, (unit, nexus))| unit.detach(&nexus));
+        for (gone, (unit, nexus)) in old {
+            unit.detach(&nexus);
+            // There may be another disk by now. What was checked for the one is not for the other.
+            for task in self.tasks.values_mut().filter(|task| scsi::lun_number(task.ask.lun) == Some(gone)) {
+                task.has_no_disk = true;
+            }
+        }
+    }
+
+    /// Whether the target's disks are others than those that are known here.
+    fn is_outdated(&self) -> bool {
+        self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed())
     }
 
     /// The disk that a LUN field means.
@@ -509,7 +520,7 @@ impl Session {
 
     fn command(&mut self, header: &Header, data: Landed) {
         let mut ask = Ask::new(header);
-        if self.target.as_ref().is_some_and(|target| target.epoch() != self.epoch || target.removed()) {
+        if self.is_outdated() {
             self.look_up();
             self.attach();
         }
@@ -533,12 +544,15 @@ impl Session {
         let begun = match self.unit(header.lun()) {
             _ if misplaced => Begin::Done(self.check(header.lun(), UNEXPECTED_DATA)),
             // The list is the target's, not the unit's.
-            found if cdb[0] == REPORT_LUNS => {
-                if let Some((_, nexus)) = found {
-                    nexus.luns_told();
-                }
+            _ if cdb[0] == REPORT_LUNS => {
                 let luns: SmallVec<[u16; 8]> = self.units.iter().map(|(lun, _)| *lun).collect();
-                Begin::Done(scsi::target_luns(&cdb, &luns).unwrap_or_else(|| scsi::absent_lun(&cdb, &luns)))
+                let response =
+                    scsi::target_luns(&cdb, &luns).unwrap_or_else(|| scsi::absent_lun(&cdb, &luns));
+                // Whoever has seen the list need not be told of it by any of the disks (SAM-5 §5.14).
+                if response.status == scsi::Status::Good {
+                    self.units.iter().for_each(|(_, (_, nexus))| nexus.luns_told());
+                }
+                Begin::Done(response)
             }
             Some((unit, nexus)) => match unit.open(nexus, &cdb, if ask.write { ask.expected } else { 0 }) {
                 Opened::Begun(begun) => begun,
@@ -604,6 +618,10 @@ impl Session {
 
     fn end_task(&mut self, itt: u32) -> Option<Task> {
         let task = self.tasks.remove(&itt)?;
+        if matches!(task.phase, Phase::Waiting) {
+            // Another command may have its tag before its turn comes.
+            self.waiting.retain(|waiting| *waiting != itt);
+        }
         self.tally(task.ask.lun).inspect(|tally| tally.ended());
         if !task.ask.immediate {
             self.under_way = self.under_way.saturating_sub(1);

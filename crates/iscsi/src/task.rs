@@ -93,6 +93,8 @@ pub(crate) struct Task {
     pub(crate) awaited: u32,
     /// Bytes the job holds besides.
     pub(crate) holds: u32,
+    /// The disk it was for is there no more.
+    pub(crate) has_no_disk: bool,
     /// Aborted while running: no answer when it ends.
     pub(crate) aborted: bool,
     /// Ends it early while it runs, if it is one of those that may take long.
@@ -124,6 +126,7 @@ impl Task {
             granted: 0,
             awaited: 0,
             holds: 0,
+            has_no_disk: false,
             aborted: false,
             cancel: None,
             opcode: 0,

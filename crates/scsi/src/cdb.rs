@@ -215,7 +215,11 @@ impl Command {
             }
             0x2e | 0xae | 0x8e => {
                 unprotected(c)?;
-                Self::WriteVerify { run: run(c), check: byte_check(c)? }
+                let check = byte_check(c)?;
+                if check == ByteCheck::OneBlock {
+                    return Err(Sense::cdb(1, 2)); // one block to compare with, and nothing to write
+                }
+                Self::WriteVerify { run: run(c), check }
             }
             0x41 | 0x93 => {
                 unprotected(c)?;

@@ -26,7 +26,7 @@ const TABLE: &[Row] = &[
     Row(None, &[0x25, 0, FF, FF, FF, FF, 0, 0, 1, 4]),                           // READ CAPACITY(10)
     Row(None, &[0x28, 0xf8, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // READ(10)
     Row(None, &[0x2a, 0xf8, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // WRITE(10)
-    Row(None, &[0x2e, 0xf6, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // WRITE AND VERIFY(10)
+    Row(None, &[0x2e, 0xf2, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // WRITE AND VERIFY(10)
     Row(None, &[0x2f, 0xf6, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                   // VERIFY(10)
     Row(None, &[0x34, 2, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                      // PRE-FETCH(10)
     Row(None, &[0x35, 2, FF, FF, FF, FF, 0x3f, FF, FF, 4]),                      // SYNCHRONIZE CACHE(10)
@@ -34,7 +34,7 @@ const TABLE: &[Row] = &[
     Row(None, &[0x42, 1, 0, 0, 0, 0, 0x3f, FF, FF, 4]),                          // UNMAP
     Row(None, &[0x4d, 0, FF, FF, 0, FF, FF, FF, FF, 4]),                         // LOG SENSE
     Row(None, &[0x55, 0x11, 0, 0, 0, 0, 0, FF, FF, 4]),                          // MODE SELECT(10)
-    Row(None, &[0x5a, 0x18, FF, FF, 0, 0, 0, FF, FF, 4]),                        // MODE SENSE(10)
+    Row(None, &[0x5a, 0x08, FF, FF, 0, 0, 0, FF, FF, 4]),                        // MODE SENSE(10)
     Row(Some(0), &[0x5e, 0, 0, 0, 0, 0, 0, FF, FF, 4]),                          // PERSISTENT RESERVE IN: READ KEYS
     Row(Some(1), &[0x5e, 1, 0, 0, 0, 0, 0, FF, FF, 4]),                          //   READ RESERVATION
     Row(Some(2), &[0x5e, 2, 0, 0, 0, 0, 0, FF, FF, 4]),                          //   REPORT CAPABILITIES
@@ -60,7 +60,7 @@ const TABLE: &[Row] = &[
     Row(None, &[0x89, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0, 0, 0, FF, 0x3f, 4]),    // COMPARE AND WRITE
     Row(None, &[0x8a, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE(16)
     Row(None, &[0x8b, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // ORWRITE
-    Row(None, &[0x8e, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE AND VERIFY(16)
+    Row(None, &[0x8e, 0xf2, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // WRITE AND VERIFY(16)
     Row(None, &[0x8f, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]), // VERIFY(16)
     Row(None, &[0x90, 2, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),    // PRE-FETCH(16)
     Row(None, &[0x91, 2, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),    // SYNCHRONIZE CACHE(16)
@@ -73,7 +73,7 @@ const TABLE: &[Row] = &[
     Row(Some(0x0d), &[0xa3, 0x0d, 0x80, 0, 0, 0, FF, FF, FF, FF, 0, 4]),         // REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS
     Row(None, &[0xa8, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // READ(12)
     Row(None, &[0xaa, 0xf8, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // WRITE(12)
-    Row(None, &[0xae, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // WRITE AND VERIFY(12)
+    Row(None, &[0xae, 0xf2, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // WRITE AND VERIFY(12)
     Row(None, &[0xaf, 0xf6, FF, FF, FF, FF, FF, FF, FF, FF, 0x3f, 4]),           // VERIFY(12)
 ];
 

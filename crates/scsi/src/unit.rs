@@ -164,6 +164,8 @@ pub struct LogicalUnit {
     /// Initiators that do not say otherwise get every write stable.
     pub(crate) cache_off: AtomicBool,
     swp: AtomicBool,
+    /// See [`retire`](Self::retire).
+    is_retired: AtomicBool,
     pub(crate) shared: Mutex<Shared>,
     /// Where reservations survive power loss.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
@@ -239,6 +241,7 @@ impl LogicalUnit {
             write_through: AtomicBool::new(false),
             cache_off: AtomicBool::new(false),
             swp: AtomicBool::new(false),
+            is_retired: AtomicBool::new(false),
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(true),
                 reservations: reserve::Reservations::restore(kept.as_deref()),
@@ -594,6 +597,9 @@ impl LogicalUnit {
                 let mut shared = self.shared();
                 let id = nexus.id();
                 // With registrations about these do nothing, for registrants, or conflict (CRH, SPC-4 §5.13.3).
+                if shared.reservations.unreadable() {
+                    return Err(Refusal::Conflict); // nobody knows who was fenced
+                }
                 if shared.reservations.registered() {
                     return match shared.reservations.is_registrant(id) {
                         true => done(Vec::new(), 0),
@@ -612,6 +618,9 @@ impl LogicalUnit {
                 done(Vec::new(), 0)
             }
             Command::PersistentReserveIn { action, allocation } => {
+                if self.shared().reserve6.is_some() {
+                    return Err(Refusal::Conflict);
+                }
                 done(self.shared().reservations.report(action, self.keeper.is_some())?, allocation)
             }
         }
@@ -624,6 +633,9 @@ impl LogicalUnit {
             self.judge(nexus, limits, command)?;
         }
         if command.writes() {
+            if self.is_retired.load(Ordering::Acquire) {
+                return Err(Sense::LUN_NOT_SUPPORTED.into());
+            }
             if geometry.read_only {
                 return Err(Sense::WRITE_PROTECTED.into());
             }
@@ -672,6 +684,7 @@ impl LogicalUnit {
             return Err(Refusal::Conflict);
         }
         match () {
+            () if self.is_retired.load(Ordering::Acquire) => Err(Sense::LUN_NOT_SUPPORTED.into()),
             () if writes && geometry.read_only => Err(Sense::WRITE_PROTECTED.into()),
             () if writes && self.swp.load(Ordering::Acquire) => Err(Sense::SOFTWARE_WRITE_PROTECTED.into()),
             () => Ok(()),
@@ -707,9 +720,10 @@ impl LogicalUnit {
         }
     }
 
-    /// It is offered no more, and the volume may be, by another unit that knows nothing of what was promised here: copies
-    /// end after their next step, tokens stand for nothing.
+    /// It is offered no more, and the volume may be, by another unit that knows nothing of what was promised here: no write
+    /// begins, copies end after their next step, tokens stand for nothing.
     pub fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
         self.copies.cancel(|_| true);
         self.revoke(0, u64::MAX);
     }

@@ -79,6 +79,9 @@ impl Session {
         if !self.wants_input() {
             return None; // answers that nobody fetches would pile up
         }
+        if self.is_outdated() {
+            self.attach();
+        }
         // Reads that have no room keep their places; what has its data already goes past them.
         let mut at = 0_usize;
         let mut full = false;
@@ -103,7 +106,8 @@ impl Session {
             }
             self.queued.remove(at);
             let Some(task) = self.tasks.get(&itt) else { continue };
-            let Some(attached) = self.unit(task.ask.lun).cloned() else {
+            let attached = self.unit(task.ask.lun).filter(|_| !task.has_no_disk).cloned();
+            let Some(attached) = attached else {
                 self.absent(itt); // its disk was taken away while its data came
                 continue;
             };

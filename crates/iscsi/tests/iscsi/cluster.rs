@@ -236,19 +236,32 @@ fn disks_come_and_go_under_hosts_that_are_logged_in() {
 }
 
 #[test]
-fn a_disk_taken_away_while_data_comes_gets_none_of_it() {
-    let targets = cluster(&[0, 1]);
-    let mut host = Host::log_in(&targets, "iqn.one");
-    host.settle(1);
-    host.start(1, &write10(0), 0x20, 512, &[]);
-    let (r2t, _) = host.replies().remove(0);
-    targets.list()[0].remove_lun(1);
-    host.luns();
-    let mut d = Header::new(op::DATA_OUT);
-    d.set(16, r2t.itt()).set(20, r2t.word20());
-    host.push(d, &[9; 512]);
-    let (h, sense) = host.run().remove(0);
-    assert_eq!((h.opcode(), h.0[3], sense[4], sense[14]), (op::RESPONSE, 2, 5, 0x25));
+fn a_disk_taken_away_while_data_comes_gets_none_of_it_nor_does_the_next_of_its_number() {
+    for (comes_another, is_told) in [(false, true), (false, false), (true, true), (true, false)] {
+        let targets = cluster(&[0, 1]);
+        let target = &targets.list()[0];
+        let mut host = Host::log_in(&targets, "iqn.one");
+        host.settle(1);
+        host.start(1, &write10(0), 0x20, 512, &[]);
+        let (r2t, _) = host.replies().remove(0);
+        target.remove_lun(1);
+        if comes_another {
+            target.add_lun(1, disk("tank/other"), 512).unwrap();
+        }
+        if is_told {
+            host.luns();
+        }
+        let mut d = Header::new(op::DATA_OUT);
+        d.set(16, r2t.itt()).set(20, r2t.word20());
+        host.push(d, &[9; 512]);
+        let (h, sense) = host.run().remove(0);
+        let answer = (h.opcode(), h.0[3], sense[4], sense[14]);
+        assert_eq!(answer, (op::RESPONSE, 2, 5, 0x25), "{comes_another} {is_told}");
+        if comes_another {
+            host.settle(1);
+            assert_eq!(host.send(1, &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[], 512).1, [0; 512]);
+        }
+    }
 }
 
 /// What was written to the volume afterwards by another disk would not have ended it.

@@ -112,6 +112,16 @@ pub(crate) struct Request<'a> {
     pub(crate) can_keep: bool,
 }
 
+impl Request<'_> {
+    /// The type that it asks for, of the only scope there is.
+    fn kind(&self) -> Result<Kind, Sense> {
+        if self.scope != 0 {
+            return Err(Sense::cdb(2, 7));
+        }
+        Kind::parse(self.kind).ok_or(Sense::cdb(2, 3))
+    }
+}
+
 /// What a PERSISTENT RESERVE OUT brings about besides the new state.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -241,15 +251,11 @@ impl Reservations {
         if request.action == action::CLEAR {
             return Ok(self.clear(from));
         }
-        if request.scope != 0 {
-            return Err(Sense::cdb(2, 7).into());
-        }
-        let kind = Kind::parse(request.kind).ok_or(Sense::cdb(2, 3))?;
         match request.action {
-            action::RESERVE => self.reserve(from, kind),
-            action::RELEASE => self.release(from, kind),
-            action::PREEMPT => self.preempt(from, list.service_key, kind, false),
-            action::PREEMPT_AND_ABORT => self.preempt(from, list.service_key, kind, true),
+            action::RESERVE => self.reserve(from, request.kind()?),
+            action::RELEASE => self.release(from, request.kind()?),
+            action::PREEMPT => self.preempt(request, list.service_key, false),
+            action::PREEMPT_AND_ABORT => self.preempt(request, list.service_key, true),
             _ => Err(Sense::cdb(1, 4).into()),
         }
     }
@@ -399,8 +405,10 @@ impl Reservations {
         outcome
     }
 
-    /// PREEMPT and PREEMPT AND ABORT (SPC-4 §5.13.11.2).
-    fn preempt(&mut self, from: &NexusId, victim: u64, kind: Kind, abort: bool) -> Result<Outcome, Refusal> {
+    /// PREEMPT and PREEMPT AND ABORT (SPC-4 §5.13.11.2). Scope and type are looked at only if it takes the reservation, and
+    /// only then the sender is no victim of its own.
+    fn preempt(&mut self, request: &Request<'_>, victim: u64, abort: bool) -> Result<Outcome, Refusal> {
+        let from = request.from;
         let mut outcome = Outcome::default();
         let held = self.held.clone();
         let all = held.as_ref().is_some_and(|held| held.kind.all_hold());
@@ -413,24 +421,28 @@ impl Reservations {
         if victim == 0 && !all {
             return Err(Sense::parameter(8).into());
         }
-        let mut found = false;
+        let kind = if takes { Some(request.kind()?) } else { None };
         let everyone = all && victim == 0;
-        self.registrants.retain(|r| {
-            let matches = everyone || r.key == victim;
-            found |= matches;
-            if matches && r.id != *from {
-                outcome.attentions.push((r.id.clone(), Sense::REGISTRATIONS_PREEMPTED));
-                if abort {
-                    outcome.abort.push(r.id.clone());
-                }
-                return false;
-            }
-            true
-        });
-        if !found {
+        if !everyone && self.registrants.iter().all(|r| r.key != victim) {
             return Err(Refusal::Conflict);
         }
-        if takes {
+        self.registrants.retain(|r| {
+            if !everyone && r.key != victim {
+                return true;
+            }
+            if r.id == *from {
+                return takes;
+            }
+            outcome.attentions.push((r.id.clone(), Sense::REGISTRATIONS_PREEMPTED));
+            if abort {
+                outcome.abort.push(r.id.clone());
+            }
+            false
+        });
+        if all && self.registrants.is_empty() {
+            self.held = None; // it was everybody's who was registered
+        }
+        if let Some(kind) = kind {
             let before = held.map(|held| held.kind);
             self.held = Some(Held { by: from.clone(), kind });
             // Whatever it was before: who is still registered may do other things than it could.

@@ -36,7 +36,8 @@ impl LogicalUnit {
         let ports = self.service.ports();
         let (next, outcome) = {
             let shared = self.shared();
-            if shared.reserve6.as_ref().is_some_and(|holder| holder != nexus.id()) {
+            // Whoever holds it: the two kinds of reservations do not go together (SPC-2 §5.5.1).
+            if shared.reserve6.is_some() {
                 return Err(Refusal::Conflict);
             }
             let attached: Vec<NexusId> = shared.nexuses().map(|nexus| nexus.id().clone()).collect();

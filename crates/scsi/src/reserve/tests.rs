@@ -114,6 +114,21 @@ fn a_preemption_that_changes_the_type_tells_all_who_stay_registered() {
     }
 }
 
+/// As `sg_persist --preempt` sends it, who gives no type where none is needed.
+#[test]
+fn who_preempts_registrations_only_needs_no_type_and_does_not_spare_itself() {
+    let mut r = reserved(5);
+    assert!(out(&mut r, "bob", 4, 0, 2, 1).is_err(), "the reservation would be of that type");
+    out(&mut r, "dave", 0, 0, 0, 4).unwrap();
+    let outcome = out(&mut r, "alice", 4, 0, 1, 4).unwrap();
+    assert_eq!(outcome.attentions, [(id("dave"), Sense::REGISTRATIONS_PREEMPTED)]);
+    assert!(!r.is_registrant(&id("dave")) && r.holds(&id("alice")));
+    out(&mut r, "dave", 0, 0, 0, 2).unwrap();
+    let outcome = out(&mut r, "bob", 5, 0, 2, 2).unwrap();
+    assert_eq!((outcome.attentions.len(), &outcome.abort[..]), (1, &[id("dave")][..]));
+    assert!(!r.is_registrant(&id("bob")) && !r.is_registrant(&id("dave")));
+}
+
 #[test]
 fn unregistering_the_holder_tells_the_others_but_never_itself() {
     let mut r = reserved(6);

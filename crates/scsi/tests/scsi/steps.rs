@@ -163,6 +163,44 @@ fn others_write_while_a_compare_and_write_becomes_stable() {
     assert_eq!(swap.poll().unwrap().status, Status::Good);
 }
 
+/// A host would have been told that it released the disk, and everybody else been kept out until it logged out.
+#[test]
+fn reservations_of_the_two_kinds_do_not_mix() {
+    let disk = Disk::new();
+    let (one, other) = (disk.host(), disk.host());
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    let mut list = [0; 24];
+    list[15] = 1;
+    assert_eq!(one.send(&[0x16, 0, 0, 0, 0, 0], &[]).status, Status::Good);
+    assert_eq!(one.send(&register, &list).status, Status::ReservationConflict);
+    assert_eq!(one.send(&[0x5e, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[]).status, Status::ReservationConflict);
+    assert_eq!(one.send(&[0x17, 0, 0, 0, 0, 0], &[]).status, Status::Good);
+    assert_eq!(other.send(&[0; 6], &[]).status, Status::Good);
+    assert_eq!(one.send(&register, &list).status, Status::Good);
+}
+
+#[test]
+fn what_is_not_one_block_for_each_is_refused_before_anything_is_written() {
+    let disk = Disk::new();
+    let host = disk.host();
+    let response = host.send(&[0x2e, 0x06, 0, 0, 0, 0, 0, 0, 8, 0], &[9; 512]);
+    assert_eq!((response.status, response.sense.as_slice()[2] & 0xf), (Status::CheckCondition, 5));
+    assert!(disk.volume.asked().is_empty());
+}
+
+/// By the time it runs the volume may be another unit's, which knows nothing of it.
+#[test]
+fn a_write_that_begins_when_its_disk_is_gone_is_none() {
+    let disk = Disk::new();
+    let host = disk.host();
+    let (mut run, _) = host.run(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[9; 512]);
+    disk.unit.retire();
+    disk.volume.let_through(1);
+    let response = run.poll().unwrap();
+    assert_eq!((response.status, response.sense.as_slice()[12]), (Status::CheckCondition, 0x25));
+    assert!(disk.volume.asked().is_empty());
+}
+
 #[test]
 fn who_is_fenced_off_during_a_write_same_does_no_further_step_of_it() {
     let disk = Disk::new();
