@@ -121,7 +121,7 @@ pub(super) fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> 
             let mut done = None;
             tree.tops.iter().for_each(|top| hunt(&tree, top, &mut done));
             let Some((parent, leaf)) = done else { return Ok(()) };
-            if parent.kind == Kind::Replacing {
+            if parent.kind == Kind::Replacing && tree.tops.iter().any(|top| has_stand_in(top, parent.guid)) {
                 // What stood in for the old device is not needed for the new one.
                 let heirs = parent.children[1..].iter().filter_map(|child| child.leaf.as_ref());
                 heirs.for_each(|heir| heir.condition.update(|now| now.unspare = true));
@@ -129,6 +129,12 @@ pub(super) fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> 
             take_out(cx, &tree, parent, leaf).await?;
         }
     })
+}
+
+/// Whether a spare stands in for the device with this guid, in or below `vdev`.
+fn has_stand_in(vdev: &Vdev, guid: u64) -> bool {
+    let is_first = vdev.children.first().is_some_and(|first| first.guid == guid);
+    vdev.kind == Kind::Spare && is_first || vdev.children.iter().any(|child| has_stand_in(child, guid))
 }
 
 /// A pool was opened: a device that is there again, and lacks what was written in the meantime, lets the spare that stands

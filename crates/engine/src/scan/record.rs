@@ -301,14 +301,17 @@ async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
 /// Leaves that were there all the time have everything the scan was about, but what they refused.
 fn settle_targets(cx: &Syncer, scans: &Scans, run: &Run) {
     let tree = cx.io.tree();
-    let range = TxgSet::from_ranges(vec![(0, run.max)]);
+    // Of what was born before nothing was looked at.
+    let from = if run.min == 0 { 0 } else { run.min + 1 };
+    let range = TxgSet::from_ranges(vec![(from, run.max)]);
     for vdev in tree.leaves() {
         let Some((target, leaf)) = run.targets.get(&vdev.guid).zip(vdev.leaf.as_ref()) else { continue };
         if target.broken || !vdev.is_readable() {
             continue;
         }
         let failed = target.failed.iter().map(|&txg| (txg, txg + 1)).collect();
-        let failed = TxgSet::from_ranges(failed);
+        // Of what could not be read for now nobody knows what it leads to.
+        let failed = if target.starved { target.missed.clone() } else { TxgSet::from_ranges(failed) };
         leaf.missed.subtract(&range.without(&failed));
         leaf.missed.add_all(&failed);
         let refusals = &mut scans.state.lock().refusals;
@@ -383,7 +386,9 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
             words[word::FLAGS] = if run.paused.is_some() { FLAG_PAUSED } else { 0 };
             let Position { metadata, key } = run.position;
             let mut cursor = vec![CURSOR_VERSION, run.started, u64::from(metadata), key.0, key.1.into()];
-            cursor.extend(run.targets.iter().filter(|(_, target)| !target.broken).map(|(guid, _)| *guid));
+            // Who goes on with it does not know what these lack besides.
+            let has_all = |target: &Target| !target.broken && !target.starved && target.failed.is_empty();
+            cursor.extend(run.targets.iter().filter(|(_, target)| has_all(target)).map(|(guid, _)| *guid));
             cursor
         });
         (*words, cursor)

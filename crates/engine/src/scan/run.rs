@@ -18,8 +18,9 @@ use std::{
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
-    Bookmark, Pool,
+    BlockErrorKind, Bookmark, Pool,
     io::{Examined, How, Repair, Turns},
+    vdev::Vdev,
 };
 use tokio::{
     sync::oneshot,
@@ -305,8 +306,8 @@ impl Pass {
             for &guid in &outcome.refused {
                 self.ground.reports.note(guid, IoError::Read, Some(*at), "a read was refused");
             }
-            if outcome.lost.is_some() {
-                self.lost(view, bp, *at).await;
+            if let Some(why) = &outcome.lost {
+                self.lost(view, bp, *at, why).await;
             }
             repairs.extend(outcome.repairs);
         }
@@ -338,7 +339,15 @@ impl Pass {
     }
 
     /// No place has this block.
-    pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark) {
+    pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark, why: &BlockErrorKind) {
+        if *why == BlockErrorKind::Device && is_away(view, bp) {
+            // It, and what it leads to, may be there again.
+            let birth = bp.physical_birth();
+            self.update(|run| {
+                let lacking = run.targets.values_mut().filter(|target| target.missed.contains(birth));
+                lacking.for_each(|target| target.starved = true);
+            });
+        }
         self.update(|run| run.counts.errors += 1);
         let by_scrub = self.run.is_full_scrub();
         if !self.ground.scans.found.note(at, bp.birth(), by_scrub) {
@@ -389,13 +398,21 @@ impl Pass {
     }
 }
 
+/// Whether a leaf that should have a part of this block is not there now, or owes an answer.
+fn is_away(view: &Pool, bp: &BlkPtr) -> bool {
+    let (tree, birth) = (view.tree(), bp.physical_birth());
+    let is_away = |vdev: &Vdev| {
+        vdev.leaf.as_ref().is_some_and(|leaf| {
+            !leaf.missed.contains(birth) && (!vdev.is_readable() || leaf.condition.deadline().is_silent())
+        })
+    };
+    let tops = bp.dvas().filter_map(|dva| tree.tops.iter().find(|top| top.id == u64::from(dva.vdev)));
+    tops.flat_map(Vdev::leaves).any(is_away)
+}
+
 /// A device as a person finds it.
 pub(crate) fn device(view: &Pool, guid: u64) -> DeviceName {
-    fn find<'a>(
-        vdev: &'a pool::vdev::Vdev,
-        parent: Option<&'a pool::vdev::Vdev>,
-        guid: u64,
-    ) -> Option<DeviceName> {
+    fn find<'a>(vdev: &'a Vdev, parent: Option<&'a Vdev>, guid: u64) -> Option<DeviceName> {
         if vdev.guid == guid {
             return Some(DeviceName {
                 guid,

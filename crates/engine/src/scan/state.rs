@@ -80,6 +80,8 @@ pub(super) struct Target {
     pub(super) failed: BTreeSet<u64>,
     /// It was away in between, so some blocks may be missing on it.
     pub(super) broken: bool,
+    /// Some of what it was to get is on devices that are away, or do not answer: it lacks it still, whatever else it got.
+    pub(super) starved: bool,
     /// Of its condition when the scan began: it may have been away between two looks.
     pub(super) generation: u64,
     /// Somebody looked after it since: what it refused may be tried again at once.

@@ -188,8 +188,8 @@ impl Walk<'_> {
         let answers = self.view.io().examine_for_scan(&blocks, self.pass.how(true)).await;
         self.check()?;
         for (visit, outcome) in unread.into_iter().zip(answers) {
-            if outcome.lost.is_some() {
-                self.pass.lost(self.view, &visit.pointer, visit.at).await;
+            if let Some(why) = &outcome.lost {
+                self.pass.lost(self.view, &visit.pointer, visit.at, why).await;
             }
             contents.push((visit, self.content(&visit, outcome.raw)));
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use block::{BlockVolume, Durability};
-use disk::{Disk, DiskFuture, DiskInfo, IoBuf, MemDisk, ModelDisk, Profile};
+use disk::{Disk, DiskFuture, DiskInfo, FaultDisk, IoBuf, MemDisk, ModelDisk, Profile};
 use engine::{
     dsl::{Properties, Stored},
     engine::{Engine, Options},
@@ -21,7 +21,10 @@ use engine::{
 use pool::vdev::LABEL_START;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::support::{self, POOL, Running, World, content, data, quiet};
+use crate::{
+    failing::Bays,
+    support::{self, POOL, Running, World, content, data, quiet},
+};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -305,6 +308,40 @@ async fn a_resilver_goes_on_where_it_was_when_the_pool_was_closed() {
     close(engine).await;
     world.verify("in two parts").await;
     judge(&world);
+    let engine = open_without(&world, &[0], quiet()).await;
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(content(&*volume).await == expected);
+    close(engine).await;
+}
+
+/// What it was to get was on a device that was away for a minute, and the pass took that for the end of it: the leaf was
+/// called whole, and in a replacement the old device would have been let go.
+#[tokio::test(start_paused = true)]
+async fn a_resilver_whose_source_is_away_for_a_while_makes_nobody_whole() {
+    let (world, expected) = half(48 * MIB).await;
+    let disks = world.media.iter().zip(1..).map(|(media, seed)| {
+        let profile = Profile::hdd_7200().stretched(4);
+        let slow = ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed);
+        Arc::new(FaultDisk::new(Arc::new(slow), seed))
+    });
+    let disks: Vec<Arc<FaultDisk>> = disks.collect();
+    let dyn_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+    let engine = support::start_on(dyn_disks, 1, quiet()).await.unwrap();
+    engine.watch(Arc::new(Bays(disks.clone())));
+    let lacking = |number: usize| {
+        let view = engine.view();
+        let leaf = view.tree().leaves()[number].leaf.as_ref().map(|leaf| leaf.missed.get().is_empty());
+        leaf == Some(false)
+    };
+    until(&engine, 0.3).await;
+    disks[0].vanish();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(lacking(1), "the rest of it is on the other");
+    disks[0].come_back();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(!lacking(1) && !lacking(0), "both have everything");
+    close(engine).await;
+    world.verify("after it was away").await;
     let engine = open_without(&world, &[0], quiet()).await;
     let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
     assert!(content(&*volume).await == expected);

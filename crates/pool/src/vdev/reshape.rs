@@ -47,6 +47,7 @@ fn keep(vdev: &mut Vdev, known: &BTreeMap<u64, &Vdev>) {
             leaf.condition = old.condition.clone();
             leaf.missed = old.missed.clone();
             leaf.gate = old.gate.clone();
+            leaf.pulse = old.pulse.clone();
         }
     }
     vdev.children.iter_mut().for_each(|child| keep(child, known));
