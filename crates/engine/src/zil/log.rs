@@ -22,7 +22,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     ops::Range,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{
@@ -134,6 +134,12 @@ struct Waiter {
     want: Want,
     since: Instant,
     answer: oneshot::Sender<bool>,
+}
+
+impl Waiter {
+    fn wants_everything(&self) -> bool {
+        self.want.contains(&EVERYTHING)
+    }
 }
 
 struct State {
@@ -444,7 +450,9 @@ impl Log {
             return Err(Fallback::NotBegun);
         };
         let has_log_device = means.space.has_log_device();
-        if source.unlogged() > if has_log_device { BURST * 8 } else { BURST } {
+        let most = if has_log_device { BURST * 8 } else { BURST };
+        // A stable write alone has nothing to ask.
+        if waiters.iter().any(Waiter::wants_everything) && source.unlogged() > most {
             self.leave_to_the_group(waiters);
         }
         let wants: Vec<Want> = waiters.iter().map(|waiter| waiter.want.clone()).collect();
@@ -473,7 +481,7 @@ impl Log {
     /// There is so much that whoever wants all of it is better off with the transaction group. Who wants only his own blocks
     /// does not wait for that.
     fn leave_to_the_group(&self, waiters: &mut Vec<Waiter>) {
-        for waiter in waiters.extract_if(.., |waiter| waiter.want.contains(&EVERYTHING)) {
+        for waiter in waiters.extract_if(.., |waiter| waiter.wants_everything()) {
             self.stats.fell_back(Fallback::Burst);
             tell(waiter.answer, false);
         }
@@ -795,9 +803,8 @@ impl Log {
 
     async fn idle(&self) {
         loop {
-            let mut is_idle = pin!(self.is_idle.notified());
             // Before the look, so that what ends right after it is heard.
-            is_idle.as_mut().enable();
+            let is_idle = self.is_idle.notified();
             if self.busy.load(Acquire) == 0 {
                 return;
             }

@@ -36,8 +36,7 @@ impl Session {
     /// Lets commands ask for their data while there is room.
     pub(super) fn grant(&mut self) {
         while let Some(itt) = self.waiting.front().copied() {
-            let task = self.tasks.get_mut(&itt).filter(|task| matches!(task.phase, Phase::Waiting));
-            let Some(task) = task else {
+            let Some(task) = self.tasks.get_mut(&itt) else {
                 self.waiting.pop_front();
                 continue;
             };

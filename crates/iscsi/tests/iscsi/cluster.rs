@@ -264,6 +264,48 @@ fn a_disk_taken_away_while_data_comes_gets_none_of_it_nor_does_the_next_of_its_n
     }
 }
 
+/// The old command's place in the line was taken for the new one's: it was no longer running for whoever aborted it.
+#[test]
+fn a_tag_used_again_is_not_the_command_that_waited_under_it() {
+    let targets = cluster(&[]);
+    let volume = Arc::new(MemVolume::new("tank/big", 64 << 20, 8192));
+    targets.list()[0].add_lun(0, volume, 512).unwrap();
+    let mut host = Host::log_in(&targets, "iqn.one");
+    host.settle(0);
+    let first = host.itt;
+    let write = |blocks: u16| {
+        let [high, low] = blocks.to_be_bytes();
+        [0x2a, 0, 0, 0, 0, 0, 0, high, low, 0]
+    };
+    let abort = |host: &mut Host, tag: u32| {
+        let mut h = Header::new(op::TASK_MANAGEMENT | 0x40);
+        h.0[1] = 0x81;
+        h.set(16, 1000 + tag).set(20, tag).set(24, host.cmd_sn).set(32, host.cmd_sn - 1);
+        host.push(h, &[]);
+        host.replies().iter().filter(|(h, _)| h.opcode() == op::TASK_MANAGEMENT_RESPONSE).count()
+    };
+    // The first may ask for all that there is room for; the others wait.
+    host.start(0, &write(u16::MAX), 0x20, 512 * u32::from(u16::MAX), &[]);
+    host.start(0, &write(2048), 0x20, 1 << 20, &[]);
+    host.start(0, &write(2048), 0x20, 1 << 20, &[]);
+    let asked: Vec<u32> = host.replies().iter().map(|(h, _)| h.itt()).collect();
+    assert!(asked.iter().all(|itt| *itt == first), "{asked:?}");
+    assert_eq!(abort(&mut host, first + 2), 1);
+    host.itt = first + 2;
+    host.start(0, &write(1), 0x20, 512, &[7; 512]);
+    let work = host.session.poll_work().unwrap();
+    assert_eq!((work.itt, abort(&mut host, first)), (first + 2, 1));
+    assert_eq!(abort(&mut host, first + 2), 0, "it runs: nothing is said before it has ended");
+    let (itt, answer) = now(work.run());
+    host.session.complete(itt, answer);
+    let told = host.replies();
+    assert_eq!(
+        told.iter().filter(|(h, _)| h.opcode() == op::TASK_MANAGEMENT_RESPONSE).count(),
+        1,
+        "{told:?}"
+    );
+}
+
 /// What was written to the volume afterwards by another disk would not have ended it.
 #[test]
 fn a_token_of_a_disk_that_was_taken_away_stands_for_nothing() {
