@@ -15,13 +15,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ondisk::{blkptr::BlkPtr, dsl::DatasetPhys};
 use pool::{
-    Bookmark, Pool, Wrong,
+    BlockErrorKind, Bookmark, Pool, Wrong,
     io::{How, Turns},
     traverse::{LEVEL_LOG, LEVEL_OBJSET, SPILL, Scope, Visit, expand},
 };
 use tokio::time::sleep;
 
 use crate::{
+    devices,
     ear::EngineEar,
     events::Event,
     scan::{self, Ground},
@@ -72,7 +73,10 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
     let Some(_firm) = pin.firm() else { return };
     let how = How { turns: None, one_copy: false };
     let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else { return };
-    if outcome.lost.is_some() {
+    if let Some(why) = &outcome.lost {
+        if *why == BlockErrorKind::Device && devices::is_cut_off(&view.tree()).await {
+            return;
+        }
         if ground.scans.note_lost(wound.at, wound.bp.birth()) {
             let what = scan::describe(view, wound.at, wound.bp.lsize()).await;
             ground.events.tell(Event::DataLost { at: wound.at, what });

@@ -4,6 +4,8 @@
 //! of the last txgs are still only in the logs and are added here. No map is replayed: a sum needs no
 //! ranges. Facts: docs/format/spacemap.md §1–§2, §6, docs/format/vdevs.md §10.
 
+use std::collections::BTreeSet;
+
 use ondisk::{
     Order,
     spacemap::{self, Header, Kind as Change, MapEntry},
@@ -234,15 +236,23 @@ async fn add_logs(
     tops: &mut [TopSpace],
 ) -> Result<(), ReadError> {
     let mut net = vec![0i128; tops.len()];
+    let mut seen = BTreeSet::new();
     for (txg, log) in Zap::open_in(mos, object).await?.numbers().await? {
         let Ok(txg) = u64::from_str_radix(&txg, 16) else { continue };
         let at = Bookmark { object: log, ..Bookmark::default() };
+        if !seen.insert(log) {
+            return Err(ReadError::Inconsistent {
+                at,
+                what: "two transaction groups have one log space map",
+            });
+        }
         let dnode = mos.dnode(log).await?;
         let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
         let words = words(mos, log, LOG_MAX).await?;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let valid = bytes.get(..header.length as usize).unwrap_or(&bytes);
         for entry in spacemap::entries(valid, Order::Little) {
+            tokio::task::coop::consume_budget().await;
             let MapEntry::Segment(segment) = entry.map_err(ReadError::malformed(at))? else { continue };
             let id = segment.vdev.map_or(usize::MAX, |vdev| vdev as usize);
             let Some(top) = tree.tops.get(id).and_then(|vdev| vdev.top.as_ref()) else { continue };

@@ -596,8 +596,11 @@ async fn below(
         Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
     }
     if types.contains(&Kind::Snapshot) {
-        match dataset.snapshots().await {
-            Ok(snapshots) => todo.extend(snapshots.into_iter().map(|snapshot| (snapshot, depth))),
+        match dataset.readable_snapshots().await {
+            Ok((snapshots, failed)) => {
+                todo.extend(snapshots.into_iter().map(|snapshot| (snapshot, depth)));
+                problems.extend(failed.iter().map(|error| chain(error)));
+            }
             Err(error) => problems.push(ViewError::read(dataset.name(), &error).to_string()),
         }
     }

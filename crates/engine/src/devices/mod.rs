@@ -43,6 +43,7 @@ pub(crate) mod watch;
 
 pub use find::{find, name};
 pub(crate) use grow::note_sizes;
+pub(crate) use replicas::is_cut_off;
 pub(crate) use shape::edit;
 pub(crate) use state::persist;
 pub(crate) use sweep::Sweeps;

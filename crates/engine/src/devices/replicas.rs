@@ -2,15 +2,45 @@
 //!
 //! Facts: docs/format/vdevs.md §6 (OUTAGE, rule 3).
 
+use futures_util::future::join_all;
 use pool::vdev::{Kind, Tree, TxgSet, Vdev};
 
-use super::find;
+use super::{
+    find,
+    watch::{Probed, probe},
+};
 
 /// Whether data would be lost or unreadable without leaf `guid`: it is the only one that has what was written in some
 /// transaction group.
 pub(super) fn is_required(tree: &Tree, guid: u64) -> bool {
     let Some(place) = find::locate(tree, guid) else { return false };
     place.parent.is_none() || !outage(place.top, Some(guid)).is_empty()
+}
+
+/// Whether so many devices are away, or do not answer, that the pool cannot be read: asked of themselves, as who watches
+/// them may not know yet. What cannot be read then is not lost.
+pub(crate) async fn is_cut_off(tree: &Tree) -> bool {
+    let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
+    let probes = leaves.filter_map(|vdev| {
+        let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
+        Some(async move { (!matches!(probe(&disk).await, Probed::Here)).then_some(guid) })
+    });
+    let absent: Vec<u64> = join_all(probes).await.into_iter().flatten().collect();
+    let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
+    tree.tops.iter().any(|top| !is_log(top) && is_without(top, &absent))
+}
+
+/// Whether nothing can be read from `vdev` without the leaves of `absent` and those that are known to be away.
+fn is_without(vdev: &Vdev, absent: &[u64]) -> bool {
+    if vdev.leaf.is_some() {
+        return absent.contains(&vdev.guid) || !vdev.is_readable();
+    }
+    let tolerated = match &vdev.kind {
+        Kind::Hole | Kind::Indirect { .. } => return false,
+        Kind::Raidz(geometry) => geometry.parity,
+        _ => vdev.children.len().saturating_sub(1),
+    };
+    vdev.children.iter().filter(|child| is_without(child, absent)).count() > tolerated
 }
 
 /// The transaction groups of which something cannot be read from `vdev`. `gone` is a leaf to be counted as absent.

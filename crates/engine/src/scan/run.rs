@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     alloc::Horizon,
-    devices::diagnose::Reports,
+    devices::{self, diagnose::Reports},
     events::{DeviceName, Event, Events, IoError},
     txg::Txgs,
     write::repair::{self, Repaired},
@@ -219,31 +219,31 @@ impl Pass {
     /// Reads everything that waits, in the order of the devices.
     async fn sweep(self: &Arc<Self>) -> Result<(), Ended> {
         let Some(waiting) = self.ground.scans.waiting.get() else { return Err(Ended::Gone) };
-        let mut running: JoinSet<u64> = JoinSet::new();
+        let mut running: JoinSet<(u64, bool)> = JoinSet::new();
+        let mut is_cut_off = false;
         // First blocks of batches that are not over, by number.
         let mut open: BTreeMap<u64, Key> = BTreeMap::new();
         let (mut number, mut behind) = (0, self.update(|run| run.position.key).unwrap_or_default());
         let mut said = Instant::now();
         loop {
-            while running.len() < BATCHES && self.goes_on() {
+            while running.len() < BATCHES && self.goes_on() && !is_cut_off {
                 let Some(batch) = waiting.take(BATCH_BYTES, BATCH_BLOCKS) else { break };
                 number += 1;
                 open.insert(number, batch.first);
                 behind = batch.first;
                 let (queued, is_queued) = oneshot::channel();
                 let (this, own) = (Arc::clone(self), number);
-                running.spawn(async move {
-                    this.batch(batch, queued).await;
-                    own
-                });
+                running.spawn(async move { (own, this.batch(batch, queued).await) });
                 // The next one must not get ahead of this one on any leaf.
                 let _over_already = is_queued.await;
             }
             match running.join_next().await {
                 None => break,
-                Some(Ok(number)) => {
+                Some(Ok((number, true))) => {
                     open.remove(&number);
                 }
+                // It is to be done again, and stays among those that are not over.
+                Some(Ok((_, false))) => is_cut_off = true,
                 // Not cancelled by anybody, so a bug: pass it on instead of reporting a pool as scanned.
                 Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Some(Err(_)) => return Err(Ended::Gone),
@@ -256,18 +256,20 @@ impl Pass {
                 }
             }
         }
-        if self.goes_on() {
+        if self.goes_on() && !is_cut_off {
             return Ok(());
         }
-        // All that was begun is over: the rest begins behind it.
+        // All that was begun is over: the rest begins behind it, or with what has to be done again.
         let next = waiting.take(1, 1).map_or(behind, |batch| batch.first);
-        self.settle(Position { metadata: true, key: next }).await;
-        Err(Ended::Interrupted)
+        let key = open.into_values().min().unwrap_or(next);
+        self.settle(Position { metadata: true, key }).await;
+        Err(if is_cut_off { Ended::Later } else { Ended::Interrupted })
     }
 
-    /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines.
-    async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) {
-        let Some(view) = (self.ground.view)() else { return };
+    /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines. False if
+    /// it has to be done again.
+    async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) -> bool {
+        let Some(view) = (self.ground.view)() else { return true };
         let io = view.io();
         // Before and after: a leaf that is away for a moment lacks what is read in that moment.
         self.ground.scans.look_at(&io.tree());
@@ -283,12 +285,32 @@ impl Pass {
         })
         .await;
         self.ground.scans.look_at(&io.tree());
+        if self.is_cut_off(&view, &examined).await {
+            return false;
+        }
         let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
         self.conclude(&view, &batch.blocks, examined).await;
         self.update(|run| {
             run.counts.issued += bytes;
             run.meter.add(bytes);
         });
+        true
+    }
+
+    /// Whether so much went away under some reads that what was not found is not lost: nothing is known of it, and the scan
+    /// has to wait. Who watches the devices hears of those that refuse.
+    pub(super) async fn is_cut_off(&self, view: &Pool, examined: &[Examined]) -> bool {
+        if examined.iter().all(|outcome| outcome.lost != Some(BlockErrorKind::Device)) {
+            return false;
+        }
+        let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
+        let is_cut_off = devices::is_cut_off(&view.tree()).await;
+        if is_cut_off {
+            refused.into_iter().for_each(|guid| {
+                self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
+            });
+        }
+        is_cut_off
     }
 
     /// Counts what was wrong with some blocks and writes what has to be written; their space is pinned.

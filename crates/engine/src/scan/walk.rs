@@ -18,6 +18,7 @@ use ondisk::{blkptr::BlkPtr, zil::Header};
 use pool::{
     Bookmark, Pool,
     dmu::ObjectSet,
+    io::Examined,
     traverse::{LEVEL_LOG, Scopes, Visit, expand},
     zil::{self, Chain},
 };
@@ -26,7 +27,7 @@ use super::{
     run::{Ended, Pass},
     state::Position,
 };
-use crate::{alloc::Pin, events::ScanKind};
+use crate::{alloc::Pin, devices, events::ScanKind};
 
 /// Pointers to data read at a time.
 const LOW_BATCH: usize = 1024;
@@ -55,6 +56,9 @@ pub(super) async fn walk(
     position: Position,
 ) -> Result<(), Ended> {
     let scopes = Scopes::read(view).await;
+    if !scopes.failures.is_empty() && devices::is_cut_off(&view.tree()).await {
+        return Err(Ended::Later);
+    }
     let mut walk = Walk { pass, view, pin, position, scopes, high: Vec::new(), low: Vec::new() };
     walk.check()?;
     for visit in walk.scopes.roots() {
@@ -94,8 +98,11 @@ pub(super) async fn walk(
 /// Only what the error log names, if it is still there.
 pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Result<(), Ended> {
     let Ok(log) = pool::status::error_log(view).await else { return Err(Ended::Later) };
+    let mut is_any_unfound = false;
     for entry in log {
-        if let Some(pointer) = crate::heal::find(view, entry.at).await
+        let found = crate::heal::find(view, entry.at).await;
+        is_any_unfound |= found.is_none();
+        if let Some(pointer) = found
             && let Some(waiting) = pass.ground.scans.waiting.get()
         {
             waiting.offer(&pointer, entry.at);
@@ -110,6 +117,9 @@ pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Res
         if pin.is_broken() {
             return Err(Ended::Later);
         }
+    }
+    if is_any_unfound && devices::is_cut_off(&view.tree()).await {
+        return Err(Ended::Later);
     }
     Ok(())
 }
@@ -128,6 +138,14 @@ impl Walk<'_> {
             return Err(Ended::Later);
         }
         Ok(())
+    }
+
+    /// The same after something was read.
+    async fn check_read(&self, answers: &[Examined]) -> Result<(), Ended> {
+        if self.pass.is_cut_off(self.view, answers).await {
+            return Err(Ended::Later);
+        }
+        self.check()
     }
 
     /// Whether the scan is about this block itself.
@@ -186,7 +204,7 @@ impl Walk<'_> {
         }
         let blocks: Vec<(BlkPtr, Bookmark)> = unread.iter().map(|visit| (visit.pointer, visit.at)).collect();
         let answers = self.view.io().examine_for_scan(&blocks, self.pass.how(true)).await;
-        self.check()?;
+        self.check_read(&answers).await?;
         for (visit, outcome) in unread.into_iter().zip(answers) {
             if let Some(why) = &outcome.lost {
                 self.pass.lost(self.view, &visit.pointer, visit.at, why).await;
@@ -224,6 +242,7 @@ impl Walk<'_> {
         }
         let mut answers = self.view.io().examine_for_scan(&blocks, self.pass.how(false)).await;
         self.pass.ground.scans.look_at(&self.view.tree());
+        self.check_read(&answers).await?;
         // Only now is it known that what was read is what was to be read; and so it stays until it is repaired.
         let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
         for (visit, outcome) in visits.into_iter().zip(&mut answers) {
@@ -267,6 +286,7 @@ impl Walk<'_> {
         let mut chain = Chain::new(objset, header);
         while let Some((pointer, at)) = chain.next() {
             let mut contents = self.view.io().examine_for_scan(&[(pointer, at)], self.pass.how(false)).await;
+            self.check_read(&contents).await?;
             let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
             let Some(mut outcome) = contents.pop() else { break };
             let block = chain.follow(outcome.raw.take());

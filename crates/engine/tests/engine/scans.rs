@@ -10,7 +10,7 @@ use std::{
 };
 
 use block::{BlockVolume, Durability};
-use disk::{Disk, DiskFuture, DiskInfo, FaultDisk, IoBuf, MemDisk, ModelDisk, Profile};
+use disk::{Disk, DiskFuture, DiskInfo, Effect, Fault, FaultDisk, IoBuf, MemDisk, ModelDisk, On, Profile};
 use engine::{
     dsl::{Properties, Stored},
     engine::{Engine, Options},
@@ -252,6 +252,23 @@ async fn slowly(world: &World, stretch: u32) -> (Arc<Engine>, Vec<Arc<AtomicU64>
     (support::start_on(disks.collect(), 1, quiet()).await.unwrap(), counts)
 }
 
+/// Disks that turn slowly, and can be pulled.
+fn pullable(world: &World) -> Vec<Arc<FaultDisk>> {
+    let disks = world.media.iter().zip(1..).map(|(media, seed)| {
+        let profile = Profile::hdd_7200().stretched(4);
+        let slow = ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed);
+        Arc::new(FaultDisk::new(Arc::new(slow), seed))
+    });
+    disks.collect()
+}
+
+async fn open_pullable(disks: &[Arc<FaultDisk>]) -> Arc<Engine> {
+    let opened = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+    let engine = support::start_on(opened, 1, quiet()).await.unwrap();
+    engine.watch(Arc::new(Bays(disks.to_vec())));
+    engine
+}
+
 /// zdb's opinion of what is on the media.
 fn judge(world: &World) {
     let dir = tempfile::tempdir_in(fixtures::scratch()).unwrap();
@@ -319,15 +336,8 @@ async fn a_resilver_goes_on_where_it_was_when_the_pool_was_closed() {
 #[tokio::test(start_paused = true)]
 async fn a_resilver_whose_source_is_away_for_a_while_makes_nobody_whole() {
     let (world, expected) = half(48 * MIB).await;
-    let disks = world.media.iter().zip(1..).map(|(media, seed)| {
-        let profile = Profile::hdd_7200().stretched(4);
-        let slow = ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed);
-        Arc::new(FaultDisk::new(Arc::new(slow), seed))
-    });
-    let disks: Vec<Arc<FaultDisk>> = disks.collect();
-    let dyn_disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-    let engine = support::start_on(dyn_disks, 1, quiet()).await.unwrap();
-    engine.watch(Arc::new(Bays(disks.clone())));
+    let disks = pullable(&world);
+    let engine = open_pullable(&disks).await;
     let lacking = |number: usize| {
         let view = engine.view();
         let leaf = view.tree().leaves()[number].leaf.as_ref().map(|leaf| leaf.missed.get().is_empty());
@@ -346,6 +356,104 @@ async fn a_resilver_whose_source_is_away_for_a_while_makes_nobody_whole() {
     let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
     assert!(content(&*volume).await == expected);
     close(engine).await;
+}
+
+/// What could not be read because a shelf was without power for a minute was listed as lost, and the scrub said that it
+/// had gone through.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_under_which_all_devices_go_away_waits_for_them() {
+    for layout in ["mirror d0 d1", "d0 d1", "raidz d0 d1 d2"] {
+        let (world, running, volume) = filled(layout, 32 * MIB).await;
+        scribble(&volume, 2, 1500, 16384).await;
+        drop(volume);
+        running.export().await;
+        let disks = pullable(&world);
+        let engine = open_pullable(&disks).await;
+        engine.scan(ScanCommand::Scrub).await.unwrap();
+        until(&engine, 0.3).await;
+        disks.iter().for_each(|disk| disk.vanish());
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(engine.scan_progress().unwrap().ended, None, "{layout}: it waits");
+        disks.iter().for_each(|disk| disk.come_back());
+        let done = over(&engine).await;
+        assert_eq!(done.errors, 0, "{layout}");
+        engine.sync().await.unwrap();
+        assert!(pool::status::error_log(&engine.view()).await.unwrap().is_empty(), "{layout}");
+        close(engine).await;
+        world.verify(layout).await;
+    }
+}
+
+/// Each block of a transfer that was not answered counted as an error of its device, which was taken out of use for one
+/// slow answer.
+#[tokio::test(start_paused = true)]
+async fn one_read_of_a_scrub_that_is_not_answered_is_one_error() {
+    let (_world, running, volume) = filled("mirror d0 d1", 16 * MIB).await;
+    let expected = content(&*volume).await;
+    let hour = Duration::from_secs(3600);
+    let late = Fault::anywhere(On::Read, Effect::Delay(hour..=hour));
+    running.disks[0].inject(late.times(1));
+    let done = scrub(&running.engine).await;
+    assert_eq!((done.errors, done.processed), (0, 0), "nothing was wrong, and nothing is written");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tree = running.engine.view().tree();
+    let counted: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.counters.get().read).collect();
+    assert_eq!(counted, [1, 0]);
+    tokio::time::sleep(2 * hour).await;
+    assert!(running.engine.view().tree().leaves().iter().all(|leaf| leaf.is_readable()));
+    assert!(content(&*volume).await == expected);
+    drop(volume);
+    running.export().await;
+}
+
+/// A stripe that its parity could not help was left as it was, though the block has a second copy.
+#[tokio::test(start_paused = true)]
+async fn a_stripe_beyond_repair_is_written_anew_from_the_other_copy() {
+    let (world, running) = World::create("raidz d0 d1 d2", 12, 128 << 20, 5).await;
+    let mut twice = plain();
+    twice.insert("copies".to_owned(), Stored::Number(2));
+    let volume = running.volume(&format!("{POOL}/v"), 4 * MIB, 16384, twice).await;
+    scribble(&volume, 1, 300, 16384).await;
+    running.engine.sync().await.unwrap();
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    // Both copies of each sector of the first block, the lower one first: (disk, offset).
+    let sectors: Vec<Vec<(usize, u64)>> = expected[..16384]
+        .chunks(4096)
+        .map(|sector| {
+            let mut found = Vec::new();
+            for (disk, media) in world.media.iter().enumerate() {
+                let all = media.snapshot(0..media.info().size);
+                let places = all.chunks_exact(4096).enumerate().filter(|(_, bytes)| *bytes == sector);
+                found.extend(places.map(|(number, _)| (disk, number as u64 * 4096)));
+            }
+            found.sort_unstable_by_key(|(_, offset)| *offset);
+            found
+        })
+        .collect();
+    // Two cells of one row: more than parity can make good.
+    let harm = async |copy: usize| {
+        for number in [0, 2] {
+            let [.., (disk, offset)] = sectors[number][..=copy] else { panic!("{sectors:?}") };
+            world.media[disk].write(offset, vec![0xee; 4096].into()).await.unwrap();
+        }
+    };
+    harm(0).await;
+    let running = world.open().await;
+    let done = scrub(&running.engine).await;
+    assert_eq!(done.errors, 0);
+    assert!(done.processed >= 16384, "{done:?}");
+    assert_eq!(scrub(&running.engine).await.processed, 0, "all is right now");
+    running.export().await;
+    harm(1).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(content(&*volume).await == expected, "the first copy is there again");
+    scrub(&running.engine).await;
+    drop(volume);
+    running.export().await;
+    world.verify("written anew").await;
 }
 
 /// OpenZFS takes a leaf for whole only if its list ends at or before the last transaction group of the scan, and counts

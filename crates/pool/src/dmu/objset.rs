@@ -1,6 +1,6 @@
 //! An object set: finding dnodes by number and one after the other.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use ondisk::{
@@ -167,7 +167,7 @@ impl ObjectSet {
     #[must_use]
     pub fn objects(&self) -> Objects<'_> {
         let blocks = self.meta.max_block_id().saturating_add(1);
-        Objects { set: self, runs: self.meta.runs(0, 0..blocks), block: None }
+        Objects { set: self, runs: self.meta.runs(0, 0..blocks), block: None, seen: HashSet::new() }
     }
 }
 
@@ -177,6 +177,8 @@ pub struct Objects<'a> {
     set: &'a ObjectSet,
     runs: Runs<'a>,
     block: Option<(u64, Bytes, Order, usize)>,
+    /// Where the blocks of dnodes were: a forged tree may lead to one of them any number of times.
+    seen: HashSet<(u32, u64)>,
 }
 
 impl Objects<'_> {
@@ -203,6 +205,14 @@ impl Objects<'_> {
             match self.runs.next().await? {
                 Some(Run::Block { blkid, pointer }) => {
                     let at = self.set.meta.bookmark(0, blkid);
+                    tokio::task::coop::consume_budget().await;
+                    let place = pointer.dvas().next().map(|dva| (dva.vdev, dva.offset));
+                    if place.is_some_and(|place| !self.seen.insert(place)) {
+                        return Err(ReadError::Inconsistent {
+                            at,
+                            what: "two blocks of dnodes have one place",
+                        });
+                    }
                     let content = self.set.source.read(&pointer, at).await?;
                     self.block = Some((blkid, content, pointer.order(), 0));
                 }

@@ -304,6 +304,26 @@ impl Dataset {
         Ok(snapshots)
     }
 
+    /// The same as far as they can be read; and those that cannot.
+    ///
+    /// # Errors
+    /// The list of them cannot be read.
+    pub async fn readable_snapshots(&self) -> Result<(Vec<Self>, Vec<LookupError>), ReadError> {
+        let (mut snapshots, mut failed) = (Vec::new(), Vec::new());
+        if let Some(map) = self.snapshot_map().await? {
+            for (name, object) in map.numbers().await? {
+                match self.snapshot_at(&name, object).await {
+                    Ok(snapshot) => snapshots.push(snapshot),
+                    Err(source) => {
+                        failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
+                    }
+                }
+            }
+        }
+        snapshots.sort_by_key(Self::create_txg);
+        Ok((snapshots, failed))
+    }
+
     /// The snapshot of this name, if there is one.
     ///
     /// # Errors

@@ -205,7 +205,10 @@ impl Dsl {
             }
             let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };
             let children = dataset.children().await;
-            let snapshots = dataset.snapshots().await;
+            let snapshots = dataset.readable_snapshots().await.map(|(snapshots, failed)| {
+                errors.extend(failed);
+                snapshots
+            });
             let bookmarks = dataset.bookmarks().await;
             match children {
                 // Last first, because the list is a stack.

@@ -17,7 +17,7 @@
 mod judge;
 
 use bytes::Bytes;
-use codec::checksum::{self, Checksum, embedded};
+use codec::checksum;
 use ondisk::{
     blkptr::{BlkPtr, Dva},
     gang::GangHeader,
@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use super::{
     Bookmark, Reader,
     device::Range,
-    form,
+    gang,
     join::{BoxFuture, join_all},
     repair::{How, Repair},
     trail::Trail,
@@ -134,6 +134,10 @@ struct Plan<'v> {
 /// What an extent gave.
 enum Got {
     Failed,
+    /// Not in time: that says nothing of what is there. Of all that was asked for at once one is news, if any.
+    Late {
+        is_news: bool,
+    },
     Right(Option<Bytes>),
     Wrong,
     Bytes(Bytes),
@@ -178,7 +182,10 @@ impl Reader {
                 let (bp, _) = &blocks[index];
                 let trail = Trail::of_scan();
                 match self.read_stored(bp, 0, &trail).await {
-                    Some(raw) => (outcome.raw, outcome.lost) = (Some(raw), None),
+                    Some(raw) => {
+                        self.let_off_sides(bp, &mut outcome.places).await;
+                        (outcome.raw, outcome.lost) = (Some(raw), None);
+                    }
                     None => {
                         let (kind, evidence) = trail.conclude();
                         outcome.lost = Some(kind);
@@ -280,31 +287,22 @@ impl Reader {
 
     /// All copies of a gang's header.
     async fn examine_gang_header(&self, bp: &BlkPtr, how: How<'_>) -> Option<(Examined, Bytes)> {
-        let ashifts =
-            || bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift));
-        let mut sizes = vec![512u64];
-        if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
-            sizes.extend(ashifts().min().map(|ashift| 1u64 << ashift).filter(|size| *size > 512));
+        let job = Job {
+            dvas: bp.dvas().collect(),
+            len: self.gang_header_bytes(bp) as usize,
+            birth: bp.physical_birth(),
+            proof: Proof::GangHeader(bp),
+            want: true,
+        };
+        let mut outcome = self.run(&[job], how).await.pop()?;
+        outcome.conclude();
+        let raw = outcome.raw.take()?;
+        let size = gang::header_bytes(bp, &raw)?;
+        for dva in bp.dvas() {
+            let asize = self.allocated(dva.vdev.into(), size as u64, bp.physical_birth());
+            outcome.gang.push((dva.vdev.into(), dva.offset, asize));
         }
-        for size in sizes.into_iter().rev() {
-            let job = Job {
-                dvas: bp.dvas().collect(),
-                len: size as usize,
-                birth: bp.physical_birth(),
-                proof: Proof::GangHeader(bp),
-                want: true,
-            };
-            let mut outcome = self.run(&[job], how).await.pop()?;
-            outcome.conclude();
-            if let Some(raw) = outcome.raw.take() {
-                for dva in bp.dvas() {
-                    let asize = self.allocated(dva.vdev.into(), size, bp.physical_birth());
-                    outcome.gang.push((dva.vdev.into(), dva.offset, asize));
-                }
-                return Some((outcome, raw));
-            }
-        }
-        None
+        Some((outcome, raw.slice(..size)))
     }
 
     /// What a gang block takes on the devices, as far as its headers can be read.
@@ -561,6 +559,15 @@ impl Reader {
         let data = self.read_leaf(run.leaf, range(&run), &trail).await;
         drop(turn);
         let mut answers = Vec::with_capacity(inside.len());
+        if data.is_none() && trail.is_late() {
+            let is_news = trail.take_guilty().is_some();
+            let late = |(n, &i): (usize, &usize)| (i, Got::Late { is_news: is_news && n == 0 });
+            answers.extend(inside.iter().enumerate().map(late));
+            return answers;
+        }
+        // What is kept must not keep a transfer that is mostly gaps, or the blocks of a batch would not say what it takes.
+        let used: usize = inside.iter().map(|&i| plan.extents[i].len).sum();
+        let keep = |own: Bytes| if used * 2 < run.len { Bytes::copy_from_slice(&own) } else { own };
         for &i in inside {
             let extent = &plan.extents[i];
             let own = match &data {
@@ -575,9 +582,10 @@ impl Reader {
             let (index, whole) = plan.owners[i];
             let job = &jobs[index];
             let answer = match own {
+                None if trail.is_late() => Got::Late { is_news: trail.take_guilty().is_some() },
                 None => Got::Failed,
-                Some(own) if !whole => Got::Bytes(own),
-                Some(own) if self.proves(job, &own) => Got::Right(job.want.then_some(own)),
+                Some(own) if !whole => Got::Bytes(keep(own)),
+                Some(own) if self.proves(job, &own) => Got::Right(job.want.then(|| keep(own))),
                 Some(_) => Got::Wrong,
             };
             answers.push((i, answer));
@@ -588,10 +596,7 @@ impl Reader {
     fn proves(&self, job: &Job<'_>, data: &[u8]) -> bool {
         match job.proof {
             Proof::Block(bp, algorithm) => self.verifies(bp, algorithm, data),
-            Proof::GangHeader(bp) => {
-                let Some(words) = GangHeader::verifier(bp) else { return false };
-                embedded::verify(embedded::Kind::GangHeader, data, Checksum(words), form(bp)).is_ok()
-            }
+            Proof::GangHeader(bp) => gang::header_bytes(bp, data).is_some(),
         }
     }
 }

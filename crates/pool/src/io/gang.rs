@@ -9,6 +9,7 @@ use disk::IoBuf;
 use ondisk::{
     Order,
     blkptr::{BlkPtr, Dva},
+    gang::GangHeader,
 };
 
 use super::{
@@ -125,31 +126,36 @@ impl Reader {
 
     /// The header, from any copy and in either size.
     async fn read_gang_header(&self, bp: &BlkPtr, trail: &Trail) -> Option<Bytes> {
-        let first = bp.dvas().next()?;
-        let verifier = Checksum([first.vdev.into(), first.offset, bp.physical_birth(), 0]);
-        let check =
-            |data: &[u8]| embedded::verify(embedded::Kind::GangHeader, data, verifier, form(bp)).is_ok();
-        let mut sizes = vec![HEADER_BYTES];
-        if self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
-            let smallest =
-                bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift)).min();
-            sizes.extend(smallest.map(|ashift| 1 << ashift).filter(|&size| size > HEADER_BYTES));
-        }
-        while let Some(size) = sizes.pop() {
-            // Only the last size tried leaves traces: that the other one does not verify proves nothing.
-            let attempt = Trail::default();
-            let trail = if sizes.is_empty() { trail } else { &attempt };
-            for dva in self.by_preference(bp) {
-                let found = self
-                    .read_place(dva.vdev.into(), dva.offset, size, bp.physical_birth(), &check, trail)
-                    .await;
-                if found.is_some() {
-                    return found;
-                }
+        let check = |data: &[u8]| header_bytes(bp, data).is_some();
+        for dva in self.by_preference(bp) {
+            let (len, birth) = (self.gang_header_bytes(bp), bp.physical_birth());
+            if let Some(found) = self.read_place(dva.vdev.into(), dva.offset, len, birth, &check, trail).await
+            {
+                let size = header_bytes(bp, &found)?;
+                return Some(found.slice(..size));
             }
         }
         None
     }
+
+    /// What is read of a gang block's header: where there may be large ones, a sector of the devices. A classic one has
+    /// that sector for itself, so that either is found with one read, and no device has to answer twice.
+    pub(super) fn gang_header_bytes(&self, bp: &BlkPtr) -> u64 {
+        if !self.large_gang_headers.load(std::sync::atomic::Ordering::Relaxed) {
+            return HEADER_BYTES;
+        }
+        let ashifts = bp.dvas().filter_map(|dva| Some(self.tree.top(dva.vdev.into())?.top.as_ref()?.ashift));
+        ashifts.min().map_or(HEADER_BYTES, |ashift| (1 << ashift.min(24)).max(HEADER_BYTES))
+    }
+}
+
+/// How long the header at the front of `data` is: all of it, or as a classic one. `None` if it is neither.
+pub(super) fn header_bytes(bp: &BlkPtr, data: &[u8]) -> Option<usize> {
+    let verifier = Checksum(GangHeader::verifier(bp)?);
+    let is_right =
+        |header: &[u8]| embedded::verify(embedded::Kind::GangHeader, header, verifier, form(bp)).is_ok();
+    let sizes = [data.len(), HEADER_BYTES as usize];
+    sizes.into_iter().find(|&size| data.get(..size).is_some_and(is_right))
 }
 
 /// The member pointers of a verified header, which must add up to the block.

@@ -97,7 +97,7 @@ impl Reader {
         }
 
         // Whoever gave bytes that were compared with the checksum in vain.
-        let mut suspects: BTreeMap<u64, &Vdev> = BTreeMap::new();
+        let mut suspects: BTreeMap<u64, (&Vdev, u64)> = BTreeMap::new();
         let mut outdated = BTreeSet::new();
         for other in 0..vdev.children.iter().map(alternatives).max().unwrap_or(1) {
             if other > 0 {
@@ -113,15 +113,22 @@ impl Reader {
             // did not answer.
             let out = block.outdated();
             if block.assemble(&|cell| out.contains(&cell.child)).is_some() {
-                suspects.extend(block.answers().map(|copy| (copy.from.guid, copy.from)));
+                for (cell, copy) in block.answers() {
+                    suspects.entry(copy.from.guid).or_insert((copy.from, cell.offset));
+                }
             }
             outdated.extend(out);
         }
         if suspects.is_empty() {
-            outdated.into_iter().for_each(|child| trail.fault(&vdev.children[child], range.offset, OUTDATED));
+            for child in outdated {
+                let first = block.layout.stripes.iter().flat_map(|stripe| &stripe.cells);
+                let first =
+                    first.filter(|cell| cell.child == child && cell.len > 0).map(|cell| cell.offset).min();
+                trail.fault(&vdev.children[child], first.unwrap_or_default(), OUTDATED);
+            }
         }
-        for suspect in suspects.into_values() {
-            self.mistrust(suspect, range.offset, block.birth, trail);
+        for (suspect, offset) in suspects.into_values() {
+            self.mistrust(suspect, offset, block.birth, trail);
         }
         None
     }
@@ -208,6 +215,7 @@ impl Reader {
                     }
                     let suspected = |cell: &Cell| suspects.contains(&((cell.number % width as u64) as usize));
                     if block.depends_on(&suspected)
+                        && block.can_be_rebuilt(&suspected)
                         && let Some(data) = block.assemble(&suspected)
                     {
                         if check(&data[..len]) {
@@ -283,10 +291,21 @@ impl<'a> Block<'a> {
         self.got.iter().flatten().any(|got| matches!(got, Got::Failed))
     }
 
-    fn answers(&self) -> impl Iterator<Item = &Copy<'a>> {
-        self.got.iter().flatten().filter_map(|got| match got {
-            Got::Data(copy) => Some(copy),
+    fn answers(&self) -> impl Iterator<Item = (&Cell, &Copy<'a>)> {
+        let cells = self.layout.stripes.iter().flat_map(|stripe| &stripe.cells);
+        cells.zip(self.got.iter().flatten()).filter_map(|(cell, got)| match got {
+            Got::Data(copy) => Some((cell, copy)),
             _ => None,
+        })
+    }
+
+    /// Whether there is enough parity for what is lost or suspected; costs nothing where there is not.
+    fn can_be_rebuilt(&self, suspects: &Suspects<'_>) -> bool {
+        self.layout.stripes.iter().zip(&self.got).all(|(stripe, got)| {
+            let is_known = |(cell, got): &(&Cell, &Got<'_>)| matches!(got, Got::Data(_)) && !suspects(cell);
+            let mut cells = stripe.cells.iter().zip(got);
+            let parity = cells.by_ref().take(self.layout.parity).filter(is_known).count();
+            cells.filter(|pair| pair.0.len > 0 && !is_known(pair)).count() <= parity
         })
     }
 

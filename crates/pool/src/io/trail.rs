@@ -103,6 +103,11 @@ impl Trail {
         self.late.store(true, Relaxed);
     }
 
+    /// Whether some device took too long.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.load(Relaxed)
+    }
+
     /// The block was not found. True if it is worth waiting for who was late; from here on that is done.
     pub(crate) fn has_to_wait(&self) -> bool {
         self.late.load(Relaxed) && !self.endless.swap(true, Relaxed)

@@ -359,6 +359,9 @@ fn count_devices(nv: &NvList, depth: usize) -> usize {
     children.iter().map(|child| count_devices(child, depth + 1)).fold(1, usize::saturating_add)
 }
 
+/// Smallest and largest sector, as powers of two.
+const ASHIFTS: std::ops::RangeInclusive<u64> = 9..=16;
+
 impl Vdev {
     fn placeholder(kind: Kind, id: u64) -> Self {
         Self {
@@ -378,7 +381,12 @@ impl Vdev {
     /// # Errors
     /// As [`Tree::from_tops`].
     pub fn auxiliary(nv: &NvList, disks: &Disks) -> Result<Self, ConfigError> {
-        Self::build(nv, disks, None, None, 0)
+        let mut nv = nv.clone();
+        // No block is laid out on it. OpenZFS writes 0 for one that it never could open.
+        if nv.u64("ashift").is_some_and(|ashift| !ASHIFTS.contains(&ashift)) {
+            nv.remove("ashift");
+        }
+        Self::build(&nv, disks, None, None, 0)
     }
 
     /// `ashift` is that of the parent: only top-level devices say theirs.
@@ -400,7 +408,7 @@ impl Vdev {
             children.push(Self::build(child, disks, reflow, ashift, depth + 1)?);
         }
         let top = (depth == 0 && word != "hole" && word != "missing").then(|| Top::from_config(nv));
-        if let Some(ashift) = ashift.filter(|ashift| !(9..=16).contains(ashift)) {
+        if let Some(ashift) = ashift.filter(|ashift| !ASHIFTS.contains(ashift)) {
             return Err(ConfigError(format!("ashift {ashift}")));
         }
         let kind = match word {

@@ -6,12 +6,13 @@
 use bytes::Bytes;
 use codec::parity::{self, Column};
 use disk::IoBuf;
+use ondisk::blkptr::BlkPtr;
 use smallvec::SmallVec;
 
-use super::{Examined, Extent, Got, Job, Plan, add, evidence, note};
+use super::{Examined, Extent, Got, Job, Place, Plan, add, evidence, note};
 use crate::{
     io::{Reader, device::Range, trail::Trail},
-    vdev::{Geometry, Vdev, raidz::Layout, raidz::Stripe},
+    vdev::{Geometry, Kind, Vdev, raidz::Layout, raidz::Stripe},
 };
 
 /// Extents of each cell of a layout, in order.
@@ -30,6 +31,14 @@ impl Examined {
         add(&mut self.evidence, evidence(extent, "read error"));
         note(&mut self.refused, extent.leaf.guid);
         note(&mut self.places[place].wrong, extent.leaf.guid);
+    }
+
+    /// This leaf did not answer in time; whoever watches it counts that once, however many blocks were asked for.
+    fn late(&mut self, extent: &Extent<'_>, is_news: bool) {
+        add(&mut self.evidence, evidence(extent, "it did not answer in time"));
+        if is_news {
+            note(&mut self.refused, extent.leaf.guid);
+        }
     }
 }
 
@@ -52,6 +61,7 @@ impl Reader {
                     return true;
                 }
                 Got::Wrong | Got::Bytes(_) => self.blame(job, &plan.extents[i], place, outcome),
+                Got::Late { is_news } => outcome.late(&plan.extents[i], is_news),
                 Got::Failed => outcome.failed(&plan.extents[i], place),
             }
             return false;
@@ -125,6 +135,10 @@ impl Reader {
         let Some(truth) = self.read_stripe(vdev, geometry, range, &check, &trail).await else {
             let (_, evidence) = trail.conclude();
             evidence.into_iter().for_each(|one| add(&mut outcome.evidence, one));
+            // Whose fault it is nobody knows. If another place has the block, all of this one is written anew.
+            for &i in cells.iter().flatten().filter(|&&i| !matches!(got[i], Got::Late { .. })) {
+                note(&mut outcome.places[place].wrong, plan.extents[i].leaf.guid);
+            }
             return false;
         };
         let mut block = vec![0; layout.padded];
@@ -187,6 +201,27 @@ impl Reader {
         lacking.retain(|guid| stale.contains(guid));
     }
 
+    /// The same of the sides of mirrors, and of single leaves, when only somebody who is said to lack the block had it.
+    pub(super) async fn let_off_sides(&self, bp: &BlkPtr, places: &mut [Place]) {
+        let Some(algorithm) = self.algorithm(bp, &Trail::default()) else { return };
+        for place in places.iter_mut().filter(|place| !place.lacking.is_empty()) {
+            let Some(top) = self.tree.top(place.vdev).filter(|top| !matches!(top.kind, Kind::Raidz(_)))
+            else {
+                continue;
+            };
+            let range =
+                Range { offset: place.offset, len: bp.psize() as usize, birth: place.birth, scratch: false };
+            for leaf in top.leaves() {
+                if place.lacking.contains(&leaf.guid)
+                    && let Some(data) = self.read_leaf(leaf, range, &Trail::quiet()).await
+                    && self.verifies(bp, algorithm, &data)
+                {
+                    place.lacking.retain(|guid| *guid != leaf.guid);
+                }
+            }
+        }
+    }
+
     /// Notes which cells were read as something else than is right. Those of `counted` were charged already.
     #[expect(clippy::too_many_arguments, reason = "the tail of both judgements")]
     fn blame_cells(
@@ -218,6 +253,7 @@ impl Reader {
                                 self.count_wrong(extent.leaf, job.birth, &Trail::default());
                             }
                         }
+                        Got::Late { is_news } => outcome.late(extent, *is_news),
                         _ => outcome.failed(extent, place),
                     }
                 }
