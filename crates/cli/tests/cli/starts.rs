@@ -265,3 +265,27 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     stop(daemon);
     assert_eq!(sha256(&paths[0]), before);
 }
+
+/// A disk that had left a pool and was in use elsewhere kept the pool from being imported; one that is of it still must.
+#[test]
+fn a_device_that_left_a_pool_may_be_in_use_elsewhere() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b HERE/c");
+    let here = lab.cwd().display().to_string();
+    let before = fs::read(&paths[2]).unwrap();
+    lab.run(&format!("zpool detach tank {here}/c")).ok();
+    lab.run("zpool export tank").ok();
+    fs::write(&paths[2], before).unwrap();
+    let hold = |path: &PathBuf| {
+        let file = fs::File::options().read(true).write(true).open(path).unwrap();
+        file.try_lock().unwrap();
+        file
+    };
+    let elsewhere = hold(&paths[2]);
+    lab.run(&format!("zpool import -d {here} tank")).ok();
+    lab.run("zpool export tank").ok();
+    let member = hold(&paths[0]);
+    let refused = lab.run(&format!("zpool import -d {here} tank")).fails(1);
+    assert!(refused.contains("pool is in use") && refused.contains("/a"), "{refused}");
+    drop((elsewhere, member));
+}

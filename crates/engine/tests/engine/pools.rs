@@ -286,6 +286,41 @@ async fn one_pool_is_never_open_twice() {
     reopen(dir.path(), 1).await.unwrap();
 }
 
+/// A device that had left the pool, or one that could not be written to, kept all of it from being opened for writing.
+#[tokio::test]
+async fn a_pool_is_opened_without_devices_that_it_can_do_without() {
+    let dir = tempfile::tempdir().unwrap();
+    export(new_pool(dir.path(), "mirror a b", 12, options(1)).await).await;
+    let found = import::scan(&Sources::paths([dir.path()])).await;
+    let refusing = |names: &'static [&'static str]| -> import::Opener {
+        let real = import::writable();
+        Arc::new(move |path: &Path| match names.iter().any(|name| path.ends_with(name)) {
+            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            false => real(path),
+        })
+    };
+    let refused = found.pools[0].reopen(&refusing(&["a.img", "b.img"])).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    let reopened = found.pools[0].reopen(&refusing(&["b.img"])).await.unwrap();
+    assert_eq!((reopened.devices.len(), reopened.refused.len()), (1, 1));
+    assert!(reopened.refused[0].path.ends_with("b.img") && !reopened.refused[0].is_in_use());
+    let pool = import::open(&reopened, &import::OpenOptions::default()).await.unwrap();
+    let tree = pool.tree();
+    let away: Vec<u64> =
+        tree.leaves().iter().filter(|leaf| !leaf.is_readable()).map(|leaf| leaf.guid).collect();
+    assert_eq!(away, [reopened.refused[0].guid]);
+    drop((tree, pool, reopened));
+    // Not without the one that has the newest state: what was acknowledged would be gone.
+    let (a, old) = (dir.path().join("a.img"), dir.path().join("old"));
+    std::fs::copy(&a, &old).unwrap();
+    export(reopen(dir.path(), 1).await.unwrap()).await;
+    std::fs::rename(&old, &a).unwrap();
+    let found = import::scan(&Sources::paths([dir.path()])).await;
+    assert_eq!(found.pools[0].devices.len(), 2);
+    found.pools[0].reopen(&refusing(&["b.img"])).await.unwrap_err();
+    assert!(found.pools[0].reopen(&refusing(&["a.img"])).await.unwrap().refused.len() == 1);
+}
+
 #[tokio::test]
 async fn a_pool_can_get_another_name() {
     let dir = tempfile::tempdir().unwrap();

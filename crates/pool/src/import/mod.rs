@@ -24,7 +24,7 @@ pub use device::Device;
 pub use examine::{Report, examine};
 pub(crate) use learn::{device_list, features, scan as last_scan, words};
 pub use open::{OpenOptions, Rewind, open};
-pub use scan::{Candidate, Found, Opener, Sources, scan, writable};
+pub use scan::{Candidate, Found, Opener, Refused, Sources, scan, writable};
 
 use crate::{dmu::ReadError, vdev::ConfigError};
 

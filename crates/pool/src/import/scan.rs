@@ -128,8 +128,30 @@ pub struct Candidate {
     pub auxiliaries: Vec<Device>,
     /// All its uberblocks, best first. Never empty.
     pub uberblocks: Vec<Uberblock>,
+    /// Devices that could not be opened for writing ([`reopen`](Self::reopen)). Whether the pool misses them, only the pool
+    /// says: some may have left it long ago.
+    pub refused: Vec<Refused>,
     /// Opens its spares and cache devices for writing, once it is known which they are.
     pub(super) again: Again,
+}
+
+/// A device that could not be opened.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The leaf that it is, or was.
+    pub guid: u64,
+    /// Where it is.
+    pub path: String,
+    /// Why.
+    pub error: Arc<io::Error>,
+}
+
+impl Refused {
+    /// Whether somebody else has it.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.error.kind() == io::ErrorKind::ResourceBusy
+    }
 }
 
 /// How to open devices again, if there is a way.
@@ -156,25 +178,47 @@ impl Candidate {
 
     /// The same pool on devices that may be written to. Each is opened anew with `opener` (which should lock it)
     /// and its labels are read again: another process may have written to it since the scan. Its spares and cache devices
-    /// follow when the pool is opened, for only the pool says which they are.
+    /// follow when the pool is opened, for only the pool says which they are. A device that cannot be opened is among the
+    /// [`refused`](Self::refused): whoever opens the pool sees whether it is of the pool still.
     ///
     /// # Errors
-    /// A device cannot be opened, or is no longer of this pool: the error names it.
+    /// No device can be opened, or none that has the pool's newest state: why the first of them cannot.
     pub async fn reopen(&self, opener: &Opener) -> io::Result<Self> {
-        let mut devices = Vec::new();
+        let (mut devices, mut refused) = (Vec::new(), Vec::new());
         for device in &self.devices {
-            let again = Device::read(opener(Path::new(&device.path))?).await?;
-            let again = again.filter(|again| again.guids() == device.guids()).ok_or_else(|| {
-                let what = format!("{} is no longer a device of pool '{}'", device.path, self.name);
-                io::Error::new(io::ErrorKind::NotFound, what)
-            })?;
-            devices.push(again);
+            match self.reopen_one(device, opener).await {
+                Ok(again) => devices.push(again),
+                Err(error) => refused.push(Refused {
+                    guid: device.guids().map_or(0, |(guid, _)| guid),
+                    path: device.path.clone(),
+                    error: Arc::new(error),
+                }),
+            }
         }
-        let mut again = candidate(self.guid, devices, &self.auxiliaries).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("pool '{}' has no valid uberblock", self.name))
-        })?;
+        let newest = |candidate: &Self| candidate.uberblocks.first().map(Uberblock::rank);
+        let again = candidate(self.guid, devices, &self.auxiliaries);
+        // What the others have may be older than what was acknowledged.
+        let again = again.filter(|again| refused.is_empty() || newest(again) >= newest(self));
+        let Some(mut again) = again else {
+            return Err(match refused.first() {
+                Some(first) => io::Error::new(first.error.kind(), Arc::clone(&first.error)),
+                None => io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("pool '{}' has no valid uberblock", self.name),
+                ),
+            });
+        };
+        again.refused = refused;
         again.again = Again(Some(Arc::clone(opener)));
         Ok(again)
+    }
+
+    async fn reopen_one(&self, device: &Device, opener: &Opener) -> io::Result<Device> {
+        let again = Device::read(opener(Path::new(&device.path))?).await?;
+        again.filter(|again| again.guids() == device.guids()).ok_or_else(|| {
+            let what = format!("{} is no longer a device of pool '{}'", device.path, self.name);
+            io::Error::new(io::ErrorKind::NotFound, what)
+        })
     }
 }
 
@@ -337,6 +381,7 @@ fn candidate(guid: u64, devices: Vec<Device>, auxiliaries: &[Device]) -> Option<
         auxiliaries: auxiliaries.to_vec(),
         uberblocks,
         devices,
+        refused: Vec::new(),
         again: Again::default(),
     })
 }

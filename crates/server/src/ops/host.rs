@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use pool::{
     Pool,
     cache::BlockCache,
-    import::{self, Candidate, Rewind},
+    import::{self, Candidate, Refused, Rewind},
     ondisk::nvlist::NvList,
 };
 use rand::{TryRngCore as _, rngs::OsRng};
@@ -534,28 +534,55 @@ impl Host {
         if let Some(why) = must_not {
             return read(why.to_owned()).await;
         }
+        let in_use = |error: &dyn std::fmt::Display| {
+            format!(
+                "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
+                 --socket",
+                candidate.name
+            )
+        };
+        let unwritable = async |error: &std::io::Error| {
+            let why = format!("its devices cannot be opened for writing: {}", chain(error));
+            let (held, mut notes) = read(why.clone()).await?;
+            notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+            Ok((held, notes))
+        };
         let locked = match lock(candidate).await {
             Ok(locked) => locked,
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                return Err(format!(
-                    "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
-                     --socket",
-                    candidate.name
-                ));
-            }
-            Err(error) => {
-                let why = format!("its devices cannot be opened for writing: {}", chain(&error));
-                let (held, mut notes) = read(why.clone()).await?;
-                notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
-                return Ok((held, notes));
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
+            Err(error) => return unwritable(&error).await,
         };
         // Whoever had the devices until now may have exported it.
         if !settings.exported && host::is_given_away(&locked, remembered) {
             return Err(host::given_away(&locked));
         }
-        let opened = host::open(&locked, remembered, settings).await.map_err(|error| chain(&error))?;
+        let opened = match (host::open(&locked, remembered, settings).await, &locked.refused[..]) {
+            (Ok(opened), _) => opened,
+            (Err(error), []) => return Err(chain(&error)),
+            // It cannot do without them.
+            (Err(_), [first, ..]) => {
+                let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
+                let error = Arc::clone(&refused.error);
+                let is_in_use = refused.is_in_use();
+                drop(locked);
+                return if is_in_use { Err(in_use(&error)) } else { unwritable(&error).await };
+            }
+        };
         let mut notes = opened.notes;
+        let tree = opened.pool.tree();
+        let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
+        for Refused { path, error, .. } in locked.refused.iter().filter(is_of_pool) {
+            // Whoever has it may write to it.
+            if error.kind() == std::io::ErrorKind::ResourceBusy {
+                return Err(in_use(error));
+            }
+            notes.push(format!(
+                "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
+                candidate.name,
+                chain(&**error)
+            ));
+        }
+        drop(tree);
         if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
             return Ok((
                 Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
@@ -753,15 +780,16 @@ async fn close(held: &Held, engine: &Engine) -> Result<(), EngineError> {
 async fn lock(candidate: &Candidate) -> std::io::Result<Candidate> {
     let deadline = tokio::time::Instant::now() + LOCK_PATIENCE;
     loop {
-        match candidate.reopen(&import::writable()).await {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::ResourceBusy
-                    && tokio::time::Instant::now() < deadline =>
-            {
-                tokio::time::sleep(LOCK_PAUSE).await;
-            }
-            outcome => return outcome,
+        let outcome = candidate.reopen(&import::writable()).await;
+        let is_in_use = match &outcome {
+            Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
+            Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
+        };
+        if !is_in_use || tokio::time::Instant::now() >= deadline {
+            return outcome;
         }
+        drop(outcome);
+        tokio::time::sleep(LOCK_PAUSE).await;
     }
 }
 
