@@ -58,6 +58,28 @@ impl fmt::Debug for Segment {
 /// The answer to a read: pieces in order, together exactly the length asked for.
 pub type Segments = SmallVec<[Segment; 4]>;
 
+/// Gives pieces that are less than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
+/// keep these for as long as a client takes to fetch them, and what is counted of an answer is its length.
+pub fn detach(data: &mut [Segment], block: u32) {
+    for piece in data {
+        if let Segment::Data(bytes) = piece
+            && (bytes.len() as u64).saturating_mul(4) < u64::from(block)
+        {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Bytes of all blocks of `block` bytes that have a part of the `len` bytes at `offset`: what a read keeps in memory until
+/// it is answered, at most.
+#[must_use]
+pub fn span(offset: u64, len: u64, block: u32) -> u64 {
+    let block = u64::from(block.max(1));
+    let start = offset.saturating_sub(offset.checked_rem(block).unwrap_or(0));
+    let end = offset.saturating_add(len);
+    end.checked_next_multiple_of(block).unwrap_or(end).saturating_sub(start)
+}
+
 /// Size and granularity of a volume, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {

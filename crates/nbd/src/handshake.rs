@@ -248,6 +248,7 @@ impl Handshake {
         Terms {
             size: geometry.size,
             read_only: geometry.read_only,
+            block: geometry.block,
             headers: self.headers,
             base_allocation: self.headers != Headers::Simple
                 && self.meta_export.as_deref() == Some(export.name.as_str()),

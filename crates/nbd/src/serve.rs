@@ -140,7 +140,7 @@ struct Shared {
     past: Mutex<Counters>,
     next_id: AtomicU64,
     quiet: Quiet,
-    /// Of its own: who floods the door with connections does not drown what is said of those who are in.
+    /// Of its own: who floods the door with connections, or with garbage, does not drown what is said of those who are in.
     refusals: Quiet,
 }
 
@@ -458,10 +458,13 @@ async fn converse<S>(
         }
     };
     report(&guard, &session, &end);
-    if matches!(end, End::Stopped) {
-        // Lets go of the volume first: a pool may be waiting for that.
-        drop(session);
-        linger(&mut stream).await;
+    // Lets go of the volume first: a pool may be waiting for that.
+    drop(session);
+    match end {
+        End::Stopped => linger(&mut stream).await,
+        // TLS has a good-bye of its own (NBD: NBD_CMD_DISC, NBD_OPT_ABORT). Whether it is heard is the client's business.
+        End::Left => drop(timeout(LINGER, stream.shutdown()).await),
+        _ => {}
     }
 }
 
@@ -479,7 +482,9 @@ fn report(guard: &Registered, session: &Session, end: &End) {
         End::Left => debug!(peer, export, counters = ?session.counters(), "nbd: client left"),
         End::Stopped | End::Expelled => debug!(peer, export, counters = ?session.counters(), "nbd: closed"),
         end => {
-            shared.quiet.say(|left_out| {
+            // What strangers do is said apart from what becomes of those who are served.
+            let quiet = if export.is_some() { &shared.quiet } else { &shared.refusals };
+            quiet.say(|left_out| {
                 let why = match end {
                     End::Lost(error) => error.to_string(),
                     End::Protocol(error) => error.to_string(),
@@ -619,6 +624,8 @@ async fn warm(volume: &dyn BlockVolume, offset: u64, len: u64) -> Result<(), Vol
     let mut at = offset;
     let mut left = len;
     while left > 0 {
+        // What is in memory is there at once: others have their turn in between.
+        tokio::task::coop::consume_budget().await;
         let step = left.min(CACHE_STEP as u64);
         volume.read(at, usize::try_from(step).unwrap_or(CACHE_STEP)).await?;
         at = at.saturating_add(step);
@@ -670,13 +677,18 @@ impl<S: Wire> Pump<'_, '_, S> {
                             Goodbye::Export => self.session.shut_down(),
                             Goodbye::Expelled => {
                                 self.session.discard_output();
+                                self.unflushed = false;
                                 self.session.leave();
                                 self.finish(End::Expelled);
                             }
                         }
                         self.finish(End::Stopped);
                     }
-                    Event::Deadline => return Poll::Ready(End::Overdue),
+                    Event::Deadline => {
+                        // Of who is expelled all was said when it was.
+                        let expelled = self.end.take().filter(|end| matches!(end, End::Expelled));
+                        return Poll::Ready(expelled.unwrap_or(End::Overdue));
+                    }
                 }
             }
             let more = self.serve_batch(cx);

@@ -19,7 +19,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use block::{Durability, Segment, Segments};
+use block::{Durability, Segment, Segments, detach};
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use disk::{Landings, Place, Site};
 use memory::{Client, Gate, Member};
@@ -287,7 +287,7 @@ impl Session {
                 self.starved = true;
                 return Ok(None);
             };
-            if !self.admits(raw.charge()) {
+            if !self.admits(raw.charge(terms.block)) {
                 return Ok(None);
             }
             let verdict = raw.judge(&terms)?;
@@ -416,11 +416,14 @@ impl Session {
         self.complete(tag, Ok(Outcome::Data(segments)));
     }
 
-    fn answer(&mut self, tag: &Tag, outcome: Result<Outcome, NbdError>) {
-        let headers = match &self.state {
-            State::Transmission(terms) => terms.headers,
-            State::Handshake(_) => Headers::Simple,
+    fn answer(&mut self, tag: &Tag, mut outcome: Result<Outcome, NbdError>) {
+        let (headers, block) = match &self.state {
+            State::Transmission(terms) => (terms.headers, terms.block),
+            State::Handshake(_) => (Headers::Simple, 0),
         };
+        if let Ok(Outcome::Data(data)) = &mut outcome {
+            detach(data, block);
+        }
         if reply(&mut self.out, headers, tag, outcome).is_err() {
             self.counters.errors = self.counters.errors.saturating_add(1);
         }

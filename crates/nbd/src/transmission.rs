@@ -9,7 +9,7 @@
 //! request is answered twice. Cookies are the client's and may repeat.
 //! Facts: NBD `doc/proto.md`, "Transmission phase"; extended headers: its `extension-ext-header` branch.
 
-use block::{Asked, Durability, Extent, Segment, Segments};
+use block::{Asked, Durability, Extent, Segment, Segments, span};
 use bytes::{Buf, BufMut};
 use smallvec::SmallVec;
 
@@ -32,8 +32,10 @@ const STATUS_WINDOW: u64 = 1 << 40;
 /// What an operation may hold in memory beyond its data, charged to the connection's budget.
 const BLOCK_STATUS_CHARGE: usize = EXTENTS_MAX * 16;
 
-/// `CACHE` reads this much at a time, in bytes.
+/// `CACHE` reads this much at a time, in bytes, and no more than that for one request: it is advice, and may be answered
+/// before all of it was followed. A client must not have a whole volume read for the price of a header.
 pub(crate) const CACHE_STEP: usize = 1 << 20;
+const CACHE_MOST: u64 = 64 << 20;
 
 /// A payload of a refused extended request is followed up to this length; beyond, the connection ends
 /// (the protocol says so for anything above the advertised maximum; this is twice that).
@@ -57,6 +59,8 @@ pub(crate) struct Terms {
     /// Bytes, as told to the client.
     pub(crate) size: u64,
     pub(crate) read_only: bool,
+    /// Bytes that the volume stores together.
+    pub(crate) block: u32,
     pub(crate) headers: Headers,
     /// `base:allocation` was selected for this export.
     pub(crate) base_allocation: bool,
@@ -164,14 +168,21 @@ impl RawRequest {
     }
 
     /// What the request will hold in memory while it is served, in bytes.
-    pub(crate) fn charge(&self) -> usize {
-        let payload = usize::try_from(self.len).unwrap_or(usize::MAX).min(MAX_PAYLOAD as usize);
+    pub(crate) fn charge(&self, block: u32) -> usize {
+        let payload = self.payload();
         match self.command {
-            cmd::READ | cmd::WRITE => payload,
+            cmd::READ => usize::try_from(span(self.offset, payload as u64, block)).unwrap_or(usize::MAX),
+            // What of a block is beside it is taken from memory only when it counts as dirty data.
+            cmd::WRITE => payload,
             cmd::BLOCK_STATUS => BLOCK_STATUS_CHARGE,
             cmd::CACHE => payload.min(CACHE_STEP),
             _ => 0,
         }
+    }
+
+    /// Its length, as long as that is allowed.
+    fn payload(&self) -> usize {
+        usize::try_from(self.len).unwrap_or(usize::MAX).min(MAX_PAYLOAD as usize)
     }
 
     /// Judges the request. Its charge goes into the tag.
@@ -200,18 +211,18 @@ impl RawRequest {
             None if self.command == cmd::DISC => return Ok(Verdict::Disconnect),
             None => {}
         }
-        tag.charge = self.charge();
+        tag.charge = self.charge(terms.block);
         let (offset, len) = (self.offset, self.len);
         let durability = match self.flags & cmd_flag::FUA {
             0 => Durability::Cached,
             _ => Durability::Stable(Asked::Fua),
         };
         let op = match self.command {
-            cmd::WRITE => return Ok(Verdict::Receive { offset, len: tag.charge, durability, tag }),
-            cmd::READ => Op::Read { offset, len: tag.charge },
+            cmd::WRITE => return Ok(Verdict::Receive { offset, len: self.payload(), durability, tag }),
+            cmd::READ => Op::Read { offset, len: self.payload() },
             cmd::FLUSH => Op::Flush,
             cmd::TRIM => Op::Trim { offset, len, durability },
-            cmd::CACHE => Op::Cache { offset, len },
+            cmd::CACHE => Op::Cache { offset, len: len.min(CACHE_MOST) },
             cmd::WRITE_ZEROES => {
                 Op::WriteZeroes { offset, len, allocate: self.flags & cmd_flag::NO_HOLE != 0, durability }
             }
@@ -223,6 +234,14 @@ impl RawRequest {
             },
         };
         Ok(Verdict::Serve(Request { op, tag }))
+    }
+
+    /// Whether some block lies within its range.
+    fn has_whole_block(&self, block: u32) -> bool {
+        let block = u64::from(block.max(1));
+        let first = self.offset.checked_next_multiple_of(block);
+        let end = first.and_then(|first| first.checked_add(block));
+        end.is_some_and(|end| end <= self.offset.saturating_add(self.len))
     }
 
     /// Why the request cannot be served, if so.
@@ -271,11 +290,12 @@ impl RawRequest {
             cmd::WRITE if self.len > u64::from(MAX_PAYLOAD) => {
                 refuse(Errno::Invalid, "a write longer than the maximum payload")
             }
-            // Taking space for zeroes costs what writing costs; leaving a hole never does.
+            // Taking space for zeroes costs what writing costs, and so does changing parts of blocks; leaving holes does not.
             cmd::WRITE_ZEROES
-                if self.flags & cmd_flag::FAST_ZERO != 0 && self.flags & cmd_flag::NO_HOLE != 0 =>
+                if self.flags & cmd_flag::FAST_ZERO != 0
+                    && (self.flags & cmd_flag::NO_HOLE != 0 || !self.has_whole_block(terms.block)) =>
             {
-                refuse(Errno::NotSupported, "allocating zeroes is not faster than writing")
+                refuse(Errno::NotSupported, "this is not faster than writing zeroes")
             }
             cmd::BLOCK_STATUS if !terms.base_allocation => {
                 refuse(Errno::Invalid, "no metadata context was selected")

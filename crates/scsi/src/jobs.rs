@@ -32,7 +32,7 @@ impl LogicalUnit {
     /// (then a WRITE writes the whole blocks it has).
     pub async fn run(&self, nexus: &Arc<Nexus>, job: Job, data: Segments) -> Response {
         match self.execute(nexus, job, data).await {
-            Ok(data) => Response::good(data),
+            Ok(data) => self.found(data),
             Err(refusal) => self.refuse(refusal),
         }
     }

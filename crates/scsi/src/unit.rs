@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use block::{BlockVolume, Geometry, Keeper, Segments};
+use block::{BlockVolume, Geometry, Keeper, Segments, detach, span};
 use smallvec::SmallVec;
 
 use crate::{
@@ -151,6 +151,8 @@ pub struct LogicalUnit {
     /// Itself, for what goes on after its command was answered; of a service only.
     pub(crate) me: Weak<Self>,
     pub(crate) block_size: u32,
+    /// Bytes that the volume stores together.
+    stored: u32,
     pub(crate) service: Arc<Service>,
     target: String,
     naa: Naa,
@@ -232,6 +234,7 @@ impl LogicalUnit {
         Self {
             me,
             block_size,
+            stored: geometry.block,
             service,
             target: target.to_owned(),
             naa,
@@ -407,7 +410,7 @@ impl LogicalUnit {
         let places: SmallVec<[(u64, usize); 16]> =
             reads.iter().map(|read| (read.offset, read.len as usize)).collect();
         self.volume.read_cached_each(&places, &mut |number, data| match (data, reads.get(number)) {
-            (Some(data), _) => begun(number, Begin::Done(Response::good(data))),
+            (Some(data), _) => begun(number, Begin::Done(self.found(data))),
             (None, Some(read)) => begun(number, Begin::Job(read.job)),
             (None, None) => {}
         });
@@ -416,9 +419,15 @@ impl LogicalUnit {
     /// Goes on with one read.
     pub fn look_up_one(&self, Lookup { offset, len, job }: Lookup) -> Begin {
         match self.volume.read_cached(offset, len as usize) {
-            Some(data) => Begin::Done(Response::good(data)),
+            Some(data) => Begin::Done(self.found(data)),
             None => Begin::Job(job),
         }
+    }
+
+    /// The answer to a read: it may be long before the host fetches it.
+    pub(crate) fn found(&self, mut data: Segments) -> Response {
+        detach(&mut data, self.stored);
+        Response::good(data)
     }
 
     fn start(&self, nexus: &Nexus, command: Command, offered: u32) -> Result<Opened, Refusal> {
@@ -433,7 +442,8 @@ impl LogicalUnit {
         match command {
             Command::Read { run } => {
                 let (offset, len) = self.range(run, &geometry)?;
-                let job = Job { command, data_out: 0, holds: len, generation: nexus.generation() };
+                let holds = u32::try_from(span(offset, u64::from(len), self.stored)).unwrap_or(u32::MAX);
+                let job = Job { command, data_out: 0, holds, generation: nexus.generation() };
                 let lookup = Lookup { offset, len, job };
                 Ok(match len {
                     0 => Opened::Begun(Begin::Done(Response::good(Segments::new()))),

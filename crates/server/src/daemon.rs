@@ -26,7 +26,7 @@ use crate::{
     control::{ControlSocket, Shared},
     descriptors::{self, Connections},
     disks::Disks,
-    doors::{self, Doors, Inherited},
+    doors::{self, At, Doors, Inherited},
     events::{Journal, observe::Observer},
     governor::{self, Governor, MemorySettings},
     host::{self, HostError, Known, Places, Settings},
@@ -181,7 +181,9 @@ pub async fn serve(
         tracing::warn!("{warning}");
     }
     let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
-    let wished = Connections { iscsi: iscsi_limits.connections_max, nbd: nbd_limits.connections };
+    let local = nbd_places.iter().any(|at| matches!(at, At::Unix(_)))
+        || inherited.iter().any(|socket| matches!(socket, Inherited::Unix(_)));
+    let wished = Connections { iscsi: iscsi_limits.connections_max, nbd: nbd_limits.connections, local };
     let admitted = descriptors::make_room(wished);
     (iscsi_limits.connections_max, nbd_limits.connections) = (admitted.iscsi, admitted.nbd);
     let registry = Arc::new(nbd::Registry::new());

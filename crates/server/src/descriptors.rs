@@ -26,6 +26,8 @@ const LEAST: usize = 8;
 pub(crate) struct Connections {
     pub(crate) iscsi: usize,
     pub(crate) nbd: usize,
+    /// NBD comes in by a Unix socket as well: those have places of their own, three quarters as many at most.
+    pub(crate) local: bool,
 }
 
 impl Connections {
@@ -33,12 +35,13 @@ impl Connections {
     fn within(self, descriptors: u64) -> Self {
         let kept = (descriptors / 4).clamp(KEPT.0, KEPT.1);
         let room = descriptors.saturating_sub(kept);
-        let wished = (self.iscsi as u64).saturating_add(self.nbd as u64);
+        let local = if self.local { self.nbd as u64 * 3 / 4 } else { 0 };
+        let wished = (self.iscsi as u64).saturating_add(self.nbd as u64).saturating_add(local);
         let share = |of: usize| match room < wished {
             true => usize::try_from(room.saturating_mul(of as u64) / wished).unwrap_or(of).max(LEAST).min(of),
             false => of,
         };
-        Self { iscsi: share(self.iscsi), nbd: share(self.nbd) }
+        Self { iscsi: share(self.iscsi), nbd: share(self.nbd), ..self }
     }
 }
 
@@ -82,20 +85,25 @@ mod tests {
 
     #[test]
     fn connections_never_have_what_devices_and_the_control_socket_need() {
-        let wished = Connections { iscsi: 2048, nbd: 1024 };
-        for descriptors in 1..20_000_u64 {
-            let Connections { iscsi, nbd } = wished.within(descriptors);
-            let all = (iscsi + nbd) as u64;
-            assert!(iscsi >= LEAST && nbd >= LEAST, "{descriptors}: somebody gets in");
-            assert!(
-                all + KEPT.0 <= descriptors || all == 2 * LEAST as u64 || descriptors < 280,
-                "{descriptors}"
-            );
+        for local in [false, true] {
+            let wished = Connections { iscsi: 2048, nbd: 1024, local };
+            for descriptors in 1..20_000_u64 {
+                let Connections { iscsi, nbd, .. } = wished.within(descriptors);
+                // As `block::Crowd` lets them in.
+                let by_socket = if local { (nbd * 3).div_ceil(4).min(256) } else { 0 };
+                let all = (iscsi + nbd + by_socket) as u64;
+                assert!(iscsi >= LEAST && nbd >= LEAST, "{descriptors}: somebody gets in");
+                assert!(
+                    all + KEPT.0 <= descriptors + 1 || (iscsi, nbd) == (LEAST, LEAST) || descriptors < 290,
+                    "{descriptors}"
+                );
+            }
+            assert_eq!(wished.within(MOST), wished);
         }
-        assert_eq!(wished.within(1024), Connections { iscsi: 512, nbd: 256 });
+        let wished = Connections { iscsi: 2048, nbd: 1024, local: false };
+        assert_eq!(wished.within(1024), Connections { iscsi: 512, nbd: 256, local: false });
         assert_eq!(wished.within(4096), wished);
-        assert_eq!(wished.within(MOST), wished);
-        let few = Connections { iscsi: 3, nbd: 1 };
+        let few = Connections { iscsi: 3, nbd: 1, local: true };
         assert_eq!(few.within(1), few, "never more than is wished");
     }
 }

@@ -56,16 +56,18 @@ impl LiveVolume {
     /// As those of [`BlockVolume::write`](block::BlockVolume::write); then nothing of it was done.
     pub(super) async fn apply(&self, mut piece: Piece) -> Result<(), VolumeError> {
         let mut held: Option<Tx> = None;
+        let mut patience = PATIENCE;
         for attempt in 0.. {
             let cost = self.cost(&piece);
-            if attempt >= PATIENCE && held.is_none() {
+            if attempt >= patience && held.is_none() {
                 held = Some(self.txgs.assign(cost).await?);
             }
             // On an error the transaction group keeps what was announced until it is synced, which is harmless.
             match held.take() {
-                None => self.find_bases(&mut piece).await?,
+                None => self.find_bases(&mut piece, false).await?,
                 Some(tx) => {
-                    match deadline::within(self.find_bases(&mut piece), deadline::write_limit()).await {
+                    let found = self.find_bases(&mut piece, true);
+                    match deadline::within(found, deadline::write_limit()).await {
                         Some(found) => {
                             found?;
                             held = Some(tx);
@@ -74,18 +76,27 @@ impl LiveVolume {
                         None => {
                             self.give_back(&tx, cost.dirty);
                             drop(tx);
-                            self.find_bases(&mut piece).await?;
+                            self.find_bases(&mut piece, false).await?;
                         }
                     }
                 }
             }
             let tx = match held.take().or_else(|| self.txgs.try_assign(cost)) {
                 Some(tx) => tx,
-                None => self.txgs.assign(cost).await?,
+                None => {
+                    // Who waits for room in memory does not take any meanwhile: a client may have a thousand bytes written
+                    // to as many blocks at a time. What was read is in the cache, as a rule; if not, it is read again
+                    // with the group held, rather than waiting twice.
+                    piece.forget_bases();
+                    let tx = self.txgs.assign(cost).await?;
+                    patience = attempt;
+                    self.find_bases_at_hand(&mut piece);
+                    tx
+                }
             };
             match self.insert(&tx, &mut piece)? {
                 Attempt::Done => break,
-                Attempt::Stale if attempt >= PATIENCE => held = Some(tx),
+                Attempt::Stale if attempt >= patience => held = Some(tx),
                 Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty),
             }
         }
@@ -94,10 +105,8 @@ impl LiveVolume {
 
     /// Does all of `piece` if nothing has to be waited for; gives it back if something has.
     pub(super) fn apply_now(&self, mut piece: Piece) -> Result<Option<Piece>, VolumeError> {
-        for partial in &mut piece.partial {
-            if !self.find_base_at_hand(partial) {
-                return Ok(Some(piece));
-            }
+        if !self.find_bases_at_hand(&mut piece) {
+            return Ok(Some(piece));
         }
         let cost = self.cost(&piece);
         let Some(tx) = self.txgs.try_assign(cost) else { return Ok(Some(piece)) };
@@ -125,16 +134,29 @@ impl LiveVolume {
         }
     }
 
-    /// Makes the new content of partial blocks from what is committed, where memory does not have them.
-    async fn find_bases(&self, piece: &mut Piece) -> Result<(), VolumeError> {
-        for partial in &mut piece.partial {
-            if !self.find_base_at_hand(partial) {
-                let offset = partial.blkid * self.block;
-                let (generation, old) = self.read_committed(offset, self.block as usize).await?;
-                partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
+    /// Makes the new content of partial blocks from what is committed, where memory does not have them. What is made
+    /// before there is room for it (`is_counted`) is not kept while a device is waited for.
+    async fn find_bases(&self, piece: &mut Piece, is_counted: bool) -> Result<(), VolumeError> {
+        for number in 0..piece.partial.len() {
+            if self.find_base_at_hand(&mut piece.partial[number]) {
+                continue;
             }
+            if !is_counted {
+                piece.forget_bases();
+            }
+            let partial = &mut piece.partial[number];
+            let offset = partial.blkid * self.block;
+            let (generation, old) = self.read_committed(offset, self.block as usize).await?;
+            partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
         }
+        // One that was forgotten is in the cache, as a rule.
+        self.find_bases_at_hand(piece);
         Ok(())
+    }
+
+    /// The same as far as nothing has to be waited for: false if some are missing, which the insertion finds out as well.
+    fn find_bases_at_hand(&self, piece: &mut Piece) -> bool {
+        piece.partial.iter_mut().all(|partial| self.find_base_at_hand(partial))
     }
 
     /// The same for one, without waiting: false if it would have to be read.

@@ -399,6 +399,8 @@ impl LiveVolume {
         while at < end {
             let until = if what == Zeroes::Store { cut.end_of_piece(at, end) } else { end };
             let piece = cut.zero(at, until, what);
+            // As long as there is room nothing waits, however much is to become zeroes.
+            tokio::task::coop::consume_budget().await;
             if !piece.is_empty() {
                 self.apply(piece).await?;
             }

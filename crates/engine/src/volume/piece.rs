@@ -166,6 +166,11 @@ impl Cut<'_> {
 }
 
 impl Piece {
+    /// Gives up the contents that were made of partial blocks.
+    pub(super) fn forget_bases(&mut self) {
+        self.partial.iter_mut().for_each(|partial| partial.base = None);
+    }
+
     fn free(&mut self, blocks: Range<u64>) {
         match self.freed.last_mut() {
             Some(last) if last.end == blocks.start => last.end = blocks.end,

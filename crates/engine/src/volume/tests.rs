@@ -47,7 +47,12 @@ struct Lake {
 
 impl Lake {
     fn new(service: Service) -> Self {
-        let txgs = Txgs::new(4, Limits { timeout: Duration::from_secs(3600), ..Limits::default() });
+        Self::limited(service, Limits::default())
+    }
+
+    /// One whose groups are closed by nobody but the test.
+    fn limited(service: Service, limits: Limits) -> Self {
+        let txgs = Txgs::new(4, Limits { timeout: Duration::from_secs(3600), ..limits });
         let store = Store::new(0);
         let volume = LiveVolume::new(
             7,
@@ -317,6 +322,42 @@ async fn a_device_that_answers_nobody_does_not_keep_a_group_open() {
     drop(gate);
     writer.await.unwrap().unwrap();
     assert_eq!(lake.read(9, 7).await, [1, 3, 3, 3, 3, 3, 1]);
+}
+
+/// Each that waited held two whole blocks which nobody had counted.
+#[tokio::test(start_paused = true)]
+async fn parts_of_blocks_that_wait_for_room_are_put_together_when_there_is_some() {
+    let lake = Lake::limited(service(), Limits { dirty_max: 8 * BLOCK, ..Limits::default() });
+    for blkid in 0..BLOCKS {
+        lake.write(blkid * BLOCK, &[blkid as u8; BLOCK as usize]).await;
+        if blkid % 4 == 3 {
+            lake.sync().await;
+        }
+    }
+    let mut writers = tokio::task::JoinSet::new();
+    for pair in 0..BLOCKS / 2 {
+        let volume = Arc::clone(&lake.volume);
+        // The end of one block and the beginning of the next.
+        writers.spawn(async move {
+            volume.write(pair * 2 * BLOCK + BLOCK - 1, segments(&[0xaa; 2]), Cached).await
+        });
+    }
+    let mut groups = 0;
+    while !writers.is_empty() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        while let Some(done) = writers.try_join_next() {
+            done.unwrap().unwrap();
+        }
+        lake.sync().await;
+        groups += 1;
+        assert!(groups < 1000, "it ends");
+    }
+    assert!(groups > 8, "they had to wait: {groups}");
+    for blkid in 0..BLOCKS {
+        let mut expected = vec![blkid as u8; BLOCK as usize];
+        expected[if blkid % 2 == 0 { BLOCK as usize - 1 } else { 0 }] = 0xaa;
+        assert!(lake.read(blkid * BLOCK, BLOCK as usize).await == expected, "block {blkid}");
+    }
 }
 
 #[tokio::test]

@@ -304,6 +304,31 @@ fn bob(stream: TcpStream, version: SslVersion, ciphers: &str) -> SslStream<TcpSt
     SslStream::new(Ssl::new(&client.build()).unwrap(), stream).unwrap()
 }
 
+/// The connection was cut where TLS has a good-bye: clients that look for it took that for an attack.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_is_told_that_tls_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut proofs = vec![(keys(), false)];
+    if certificates(dir.path()).await.is_some() {
+        proofs.push((tls(dir.path(), false, true), true));
+    }
+    for (proof, by_certificate) in proofs {
+        let served = Served::tls(proof).await;
+        let stream = at_the_door(served.port).await;
+        let mut stream = if by_certificate {
+            let context = SslContext::builder(SslMethod::tls_client()).unwrap().build();
+            SslStream::new(Ssl::new(&context).unwrap(), stream).unwrap()
+        } else {
+            bob(stream, SslVersion::TLS1_3, "PSK")
+        };
+        assert!(is_answered(&mut stream).await);
+        let mut rest = Vec::new();
+        let end = timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await.expect("it ends");
+        assert_eq!((end.map_err(|error| error.to_string()), rest.len()), (Ok(0), 0));
+        served.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn noise_where_tls_with_keys_begins_ends_that_connection_only() {
     let served = Served::tls(keys()).await;

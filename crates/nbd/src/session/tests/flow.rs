@@ -14,6 +14,40 @@ fn replies_leave_in_the_order_of_completion_and_cookies_may_repeat() {
     assert_eq!(said(&mut talk), simple(0, 5, &[0]));
 }
 
+/// An answer of a byte kept its block in memory until the client took it, and only the byte was counted.
+#[test]
+fn small_answers_keep_no_blocks() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    let block = Bytes::from(vec![7; 4096]);
+    let read = |talk: &mut Talk, len: u32| {
+        let request = next(talk, &request(0, 0, 1, 4096, len));
+        let part = Segment::Data(block.slice(..len as usize));
+        talk.session.complete(request.tag, Ok(Outcome::Data(std::iter::once(part).collect())));
+    };
+    read(&mut talk, 1);
+    read(&mut talk, 1000);
+    assert!(block.is_unique(), "copied");
+    read(&mut talk, 1024);
+    assert!(!block.is_unique(), "a quarter of a block goes out as it is");
+    said(&mut talk);
+    assert!(block.is_unique());
+}
+
+/// A header of 28 bytes had a whole volume read, or as many steps taken in one go.
+#[test]
+fn advice_to_cache_is_followed_a_little_way() {
+    let big = Arc::new(MemVolume::new("big", 1 << 40, 1 << 20));
+    let registry = Arc::new(Registry::new());
+    registry.insert("big", "", big).unwrap();
+    let mut talk = in_transmission(registry, "big", &[]);
+    for (asked, done) in [(4096, 4096), (u32::MAX, 64 << 20)] {
+        let request = next(&mut talk, &request(0, 5, 1, 512, asked));
+        assert!(matches!(request.op, Op::Cache { offset: 512, len } if len == done), "{:?}", request.op);
+        talk.session.complete(request.tag, Ok(Outcome::Done));
+        said(&mut talk);
+    }
+}
+
 #[test]
 fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
     let limits = Limits { requests: 2, bytes: 10_000 };
@@ -30,7 +64,7 @@ fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
     let lone = next(&mut talk, &input);
     assert!(talk.session.poll_request().unwrap().is_none(), "60 000 bytes are more than the limit already");
     assert!(!talk.session.wants_bytes());
-    assert_eq!(budget.used(), 60_000);
+    assert_eq!(budget.used(), 61_440, "all of the blocks that it touches");
     talk.session.complete(lone.tag, zeroes(60_000));
     assert!(talk.session.poll_request().unwrap().is_none(), "the reply waits to be sent");
     said(&mut talk);
@@ -49,16 +83,16 @@ fn nothing_is_read_beyond_the_limits_and_a_lone_request_always_passes() {
 
 #[test]
 fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
-    let gate = Gate::new(10_000);
+    let gate = Gate::new(44_000);
     let turn = |session: &mut Session| session.poll_turn(&mut Context::from_waker(Waker::noop())).is_ready();
     let mut one = in_transmission(exports().0, "tank/vm1", &[]);
     let mut two = in_transmission(exports().0, "tank/vm1", &[]);
     one.session.gate = Member::new(Arc::clone(&gate));
     two.session.gate = Member::new(Arc::clone(&gate));
-    let held = next(&mut one, &request(0, 0, 1, 0, 9_000));
+    let held = next(&mut one, &request(0, 0, 1, 0, 36_864));
     assert!(one.session.poll_request().unwrap().is_none());
-    let first = next(&mut two, &cat(&[&request(0, 0, 1, 0, 900), &request(0, 0, 2, 0, 900)]));
-    assert!(two.session.poll_request().unwrap().is_none(), "10 800 bytes are too many");
+    let first = next(&mut two, &cat(&[&request(0, 0, 1, 0, 4_096), &request(0, 0, 2, 0, 4_096)]));
+    assert!(two.session.poll_request().unwrap().is_none(), "45 056 bytes are too many");
     assert!(!two.session.wants_bytes() && !turn(&mut two.session));
     // A write is not read before there is room for all of it, also on a connection that has nothing else.
     let mut three = in_transmission(exports().0, "tank/vm1", &[]);
@@ -66,16 +100,16 @@ fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
     three.session.handle_bytes(&request(0, 1, 1, 0, 5_000));
     assert!(three.session.poll_request().unwrap().is_none());
     assert!(!three.session.wants_bytes());
-    one.session.complete(held.tag, zeroes(9_000));
+    one.session.complete(held.tag, zeroes(36_864));
     said(&mut one);
     assert!(one.session.poll_request().unwrap().is_none());
     assert!(turn(&mut two.session) && turn(&mut three.session));
     assert!(two.session.poll_request().unwrap().is_some());
     assert!(three.session.poll_request().unwrap().is_none());
     assert!(three.session.wants_bytes(), "its payload may come now");
-    assert_eq!(gate.used(), 6_800);
+    assert_eq!(gate.used(), 13_192);
     // One that waits and leaves is in nobody's way.
-    one.session.handle_bytes(&request(0, 0, 3, 0, 9_000));
+    one.session.handle_bytes(&request(0, 0, 3, 0, 36_864));
     assert!(one.session.poll_request().unwrap().is_none());
     one.session.leave();
     drop((first, two, three));

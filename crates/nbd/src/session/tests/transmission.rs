@@ -52,11 +52,14 @@ fn errors_have_their_number_on_the_wire() {
         ("payload flag with compact headers", cat(&[&request(1 << 5, 1, 1, 0, 512), &payload]), 22),
         ("block status without context", request(0, 7, 1, 0, 512), 22),
         ("fast zeroes that allocate", request(0b1_0010, 6, 1, 0, 4096), 95),
+        ("fast zeroes of a part of a block", request(0b1_0000, 6, 1, 100, 10), 95),
+        ("fast zeroes of parts of two blocks", request(0b1_0000, 6, 1, 100, 8000), 95),
     ] {
         assert_eq!(talk.ask(&bytes), simple(errno, 1, &[]), "{what}");
         assert_eq!(talk.ask(&request(0, 0, 2, 4096, 1)), simple(0, 2, &[0xaa]), "in step after {what}");
     }
-    assert_eq!(talk.session.counters().errors, 13);
+    assert_eq!(talk.session.counters().errors, 15);
+    assert_eq!(talk.ask(&request(0b1_0000, 6, 1, 8000, 4500)), simple(0, 1, &[]), "one whole block is in it");
 }
 
 #[test]
