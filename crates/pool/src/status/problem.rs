@@ -83,7 +83,7 @@ pub const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/";
 /// What devices alone tell.
 pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
     let (mut faulted, mut missing, mut broken, mut failing, mut offline, mut removed) = Default::default();
-    walk(&status.root, &mut |vdev: &VdevStatus| {
+    let mut look = |vdev: &VdevStatus| {
         let errors = vdev.errors;
         failing |= errors.read + errors.write + errors.checksum > 0 || vdev.state == State::Degraded;
         match (vdev.state, vdev.aux) {
@@ -94,7 +94,10 @@ pub(super) fn of_devices(status: &PoolStatus) -> Option<Problem> {
             (State::Removed, _) => removed = true,
             _ => {}
         }
-    });
+    };
+    walk(&status.root, &mut look);
+    // Not the spares, as with OpenZFS: that one is away is said when it is wanted.
+    status.l2cache.iter().for_each(|cache| walk(cache, &mut look));
     let dead = status.state == State::CantOpen;
     let unknown_top = status.root.children.iter().any(|top| top.type_word == "missing");
     Some(match () {
