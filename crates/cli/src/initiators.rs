@@ -80,6 +80,14 @@ impl Span {
         if self.exact { number.to_string() } else { bytes(number) }
     }
 
+    fn percent(&self, percent: Option<u64>) -> String {
+        match percent {
+            None => "-".to_owned(),
+            Some(percent) if self.exact => percent.to_string(),
+            Some(percent) => format!("{percent}%"),
+        }
+    }
+
     fn time(&self, micros: Option<u64>) -> String {
         match micros {
             None => "-".to_owned(),
@@ -121,7 +129,8 @@ fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) 
         Column::left("VOLUME"),
     ];
     columns.extend(
-        ["READS", "WRITES", "READ", "WRITTEN", "AVG", "P99", "QUEUE"].map(|name| Column::right(name, 5)),
+        ["READS", "WRITES", "READ", "WRITTEN", "MEM", "AVG", "P99", "QUEUE"]
+            .map(|name| Column::right(name, 5)),
     );
     columns.push(Column::left("RES"));
     let mut rows = Vec::new();
@@ -208,6 +217,7 @@ fn cells(lun: &LunUse, bounds: &[u64], span: &Span) -> Vec<String> {
         span.count(lun.writes),
         span.bytes(lun.read_bytes),
         span.bytes(lun.write_bytes),
+        span.percent(lun.from_memory_percent()),
         span.time(lun.average_ns().map(|nanos| nanos / 1000)),
         span.time(lun.quantile_us(bounds, 99)),
         span.queue(lun.busy_ns, lun.under_way),
@@ -276,8 +286,7 @@ mod tests {
         let args = Initiators { verbose: false, scripted: true, exact: true, json: false, words: Vec::new() };
         let shown = text(&list(2_000_000_000, 300), Some(&list(0, 100)), &args);
         let first = shown.lines().next().unwrap();
-        let expected =
-            "iqn.a:host\t192.0.2.9:14\t192.0.2.1:3260\t0\ttank/v\t100\t0\t409600\t0\t2000\t4096\t0.2\tHOLDS";
+        let expected = "iqn.a:host\t192.0.2.9:14\t192.0.2.1:3260\t0\ttank/v\t100\t0\t409600\t0\t0\t2000\t4096\t0.2\tHOLDS";
         assert_eq!(first, expected);
         let args = Initiators { scripted: false, ..args };
         let shown = text(&list(2_000_000_000, 300), Some(&list(0, 100)), &args);

@@ -265,7 +265,8 @@ Without INTERVAL: totals since each of them logged in. With it: what happens per
 INTERVAL seconds, COUNT times or until interrupted.
 
   READS WRITES READ WRITTEN   commands of each kind, and their bytes
-  AVG P99                     from a read or write command to its answer
+  MEM                         of the reads, those that were answered from memory at once, percent
+  AVG P99                     from a read or write command to its answer; of all but those
   QUEUE                       commands under way: now, or with INTERVAL on average
   RES                         persistent reservations: 'reg' registered, 'HOLDS' holds one
 

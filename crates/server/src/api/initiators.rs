@@ -68,9 +68,10 @@ pub struct LunUse {
     pub write_bytes: u64,
     /// Commands under way now.
     pub under_way: u64,
-    /// Sum of the latencies of reads and writes, nanoseconds, from the request to its answer.
+    /// Sum of the latencies of reads and writes that were not answered from memory at once, nanoseconds, from the request
+    /// to its answer.
     pub busy_ns: u64,
-    /// Reads and writes by latency, see `latency_bounds`.
+    /// The same reads and writes by latency, see `latency_bounds`.
     pub latency: Vec<u64>,
     /// This session's port is registered for persistent reservations.
     pub registered: bool,
@@ -120,13 +121,19 @@ impl LunUse {
         }
     }
 
-    /// Average latency of reads and writes, nanoseconds.
+    /// Average latency of reads and writes that were not answered from memory at once, nanoseconds.
     #[must_use]
     pub fn average_ns(&self) -> Option<u64> {
-        self.busy_ns.checked_div(self.reads + self.writes)
+        self.busy_ns.checked_div(self.latency.iter().sum())
     }
 
-    /// The latency, in microseconds, that so many percent of the reads and writes stay below.
+    /// How many percent of the reads were answered from memory at once.
+    #[must_use]
+    pub fn from_memory_percent(&self) -> Option<u64> {
+        (self.from_memory.min(self.reads) * 100).checked_div(self.reads)
+    }
+
+    /// The latency, in microseconds, that so many percent of those reads and writes stay below.
     #[must_use]
     pub fn quantile_us(&self, bounds: &[u64], percent: u64) -> Option<u64> {
         let total: u64 = self.latency.iter().sum();
@@ -155,5 +162,18 @@ mod tests {
         assert_eq!((between.reads, between.average_ns()), (100, Some(50)));
         assert_eq!((between.quantile_us(&bounds, 50), between.quantile_us(&bounds, 99)), (Some(2), Some(4)));
         assert_eq!(LunUse::default().quantile_us(&bounds, 99), None);
+    }
+
+    #[test]
+    fn what_was_answered_from_memory_makes_no_latency_look_better() {
+        let lun =
+            LunUse { reads: 100, from_memory: 99, busy_ns: 3000, latency: vec![0, 1], ..LunUse::default() };
+        assert_eq!((lun.average_ns(), lun.from_memory_percent()), (Some(3000), Some(99)));
+        let cached = LunUse { reads: 7, from_memory: 7, ..LunUse::default() };
+        assert_eq!((cached.average_ns(), cached.quantile_us(&[1, 2], 99)), (None, None));
+        assert_eq!(
+            (cached.from_memory_percent(), LunUse::default().from_memory_percent()),
+            (Some(100), None)
+        );
     }
 }
