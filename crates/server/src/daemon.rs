@@ -17,7 +17,10 @@ use std::{
 
 use ::memory::{limit::LimitError, machine::Machine};
 use pool::import::Candidate;
-use tokio::sync::watch;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
 
 use crate::{
     alerts::{Alerts, Files, source::Pools},
@@ -76,10 +79,12 @@ pub struct Config {
 #[non_exhaustive]
 pub enum ServeError {
     /// Not an address.
-    #[error("'{address}' is not an address: give ADDR:PORT, for example {NBD_DEFAULT}")]
+    #[error("'{address}' is not an address: give ADDR:PORT, for example {example}")]
     Address {
         /// What was given.
         address: String,
+        /// One of its kind that is.
+        example: &'static str,
         /// The resolver's reason.
         #[source]
         source: io::Error,
@@ -154,7 +159,7 @@ pub enum Event {
     },
 }
 
-/// Serves until SIGTERM or SIGINT, NBD on sockets that were `inherited`, too. `tell` hears what is served, and when it is ready; if it fails (nobody reads
+/// Serves until SIGTERM, SIGINT or SIGHUP, NBD on sockets that were `inherited`, too. `tell` hears what is served, and when it is ready; if it fails (nobody reads
 /// what is printed any more) the daemon goes on.
 ///
 /// # Errors
@@ -169,17 +174,19 @@ pub async fn serve(
     let mut nbd_places = doors::places(&config.nbd).await?;
     let mut iscsi_addresses = Vec::new();
     for address in &config.iscsi {
-        iscsi_addresses.push(doors::resolve(address).await?);
+        iscsi_addresses.push(doors::resolve(address, ISCSI_DEFAULT).await?);
     }
     if nbd_places.is_empty() && inherited.is_empty() && iscsi_addresses.is_empty() {
         nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;
-        iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT).await?);
+        iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT, ISCSI_DEFAULT).await?);
     }
     let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
     if let Some(warning) = governor.last_to_be_killed() {
         tracing::warn!("{warning}");
     }
+    let doubtful = governor.beyond_limit().into_iter().chain(config.alerts.as_deref().and_then(no_alerts));
+    doubtful.for_each(|warning| tell(Event::Warning(warning)));
     let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
     let local = nbd_places.iter().any(|at| matches!(at, At::Unix(_)))
         || inherited.iter().any(|socket| matches!(socket, Inherited::Unix(_)));
@@ -312,24 +319,56 @@ pub async fn serve(
     closed.map_err(ServeError::Close)
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM, SIGINT, and SIGHUP of a terminal that is closed: none is a reason to leave pools as a crash would.
 struct StopSignal {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    /// None under `nohup`.
+    hangup: Option<Signal>,
 }
 
 impl StopSignal {
     fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        let is_ignored =
+            std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: if is_ignored { None } else { Some(signal(SignalKind::hangup())?) },
+        })
     }
 
     async fn wait(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = hangup => {}
         }
     }
+}
+
+/// A sentence if the file that says who is told of alerts is not there, which is no error: it is made when somebody is
+/// added.
+fn no_alerts(file: &Path) -> Option<String> {
+    let made = match file.parent() {
+        _ if file.exists() => return None,
+        Some(dir) if !dir.as_os_str().is_empty() && !dir.exists() => "and its directory does not either",
+        _ => "'millpond alert add' creates it",
+    };
+    Some(format!("nobody is told of alerts: '{}' does not exist, {made}", file.display()))
+}
+
+/// Whether whoever started this process wants it to outlive its terminal, by what `/proc/self/status` says.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The first signal is the lowest bit.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::{
     api::Url,
     client::escape,
-    daemon::ServeError,
+    daemon::{NBD_DEFAULT, ServeError},
     unix_socket::{self, SocketFile},
 };
 
@@ -74,15 +74,15 @@ pub(crate) async fn places(given: &[String]) -> Result<Vec<At>, ServeError> {
                 At::Unix(std::path::absolute(path)?)
             }
             Some(_) => return Err(ServeError::SocketPath(text.clone())),
-            None => At::Tcp(resolve(text).await?),
+            None => At::Tcp(resolve(text, NBD_DEFAULT).await?),
         });
     }
     Ok(places)
 }
 
-/// An address, `ADDR:PORT`.
-pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, ServeError> {
-    let failed = |source| ServeError::Address { address: address.to_owned(), source };
+/// An address, `ADDR:PORT`; who gives none is shown the example.
+pub(crate) async fn resolve(address: &str, example: &'static str) -> Result<SocketAddr, ServeError> {
+    let failed = |source| ServeError::Address { address: address.to_owned(), example, source };
     let found = tokio::net::lookup_host(address).await.map_err(failed)?.next();
     found.ok_or_else(|| failed(io::Error::other("it has no address")))
 }

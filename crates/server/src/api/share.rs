@@ -104,7 +104,7 @@ pub struct Portal {
 pub struct Volume {
     /// Dataset name.
     pub name: String,
-    /// Bytes; 0 of a snapshot.
+    /// Bytes; 0 of a snapshot that is no LUN.
     pub size: u64,
     /// What hosts know it by.
     pub naa: String,

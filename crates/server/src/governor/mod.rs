@@ -94,6 +94,8 @@ pub struct Governor {
     terms: Terms,
     machine: Machine,
     cgroup: Cgroup,
+    /// What was wished for the cache at most.
+    arc_max: Option<u64>,
     gate: Arc<Gate>,
     bell: Arc<Bell>,
     allocator: Option<Arc<dyn Allocator>>,
@@ -153,6 +155,7 @@ impl Governor {
             terms,
             machine,
             cgroup,
+            arc_max: settings.arc_max,
             gate,
             bell,
             allocator: settings.allocator.clone(),
@@ -192,6 +195,17 @@ impl Governor {
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit.bytes
+    }
+
+    /// A sentence if more was wished for the cache than the whole process may have.
+    #[must_use]
+    pub fn beyond_limit(&self) -> Option<String> {
+        let wished = self.arc_max.filter(|wished| *wished > self.limit.bytes)?;
+        Some(format!(
+            "the cache may have {} and the whole daemon {}: what holds is the smaller, and the cache has what others leave of it",
+            human(wished),
+            human(self.limit.bytes)
+        ))
     }
 
     /// Asks the kernel to kill others first, if it has to kill. A sentence if it may not be asked.
@@ -404,7 +418,8 @@ impl Governor {
                 let line = format!(
                     "memory is short ({why}): shed {shed}; the cache may have {target}, volumes are served on"
                 );
-                tracing::error!(target: LOG, "{line}");
+                // Volumes are served on: what gave way comes back by itself.
+                tracing::warn!(target: LOG, "{line}");
                 line
             }
             News::Over => {

@@ -11,6 +11,7 @@ use engine::{
     create::{Plan, SpecError, VdevSpec, device},
     write::labels,
 };
+use pool::status::human;
 
 use super::Failure;
 
@@ -66,6 +67,10 @@ pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Fai
         }
         _ => refused(what, &error),
     };
+    // The largest offset of a file is that of a signed number.
+    if let Some(size) = wish.file_size.filter(|size| i64::try_from(*size).is_err()) {
+        return Err(Failure::because(what, format!("files of {} would be too large", human(size))));
+    }
     let mut spec = VdevSpec::parse(words).map_err(refused)?;
     spec.map_paths(|word| {
         let path = device::resolve(word)?;

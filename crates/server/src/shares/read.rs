@@ -313,9 +313,10 @@ pub async fn report(pool: &Pool) -> api::PoolShares {
 
 async fn volume(pool: &Pool, dataset: &Dataset) -> Result<api::Volume, ReadError> {
     let share = VolumeShare::read(dataset).await?;
-    let size = match dataset.kind() {
-        DatasetKind::Head => dataset.properties().await?.number("volsize").unwrap_or(0),
-        _ => 0,
+    // Of the many snapshots, only those are shown that are LUNs.
+    let size = match dataset.kind() == DatasetKind::Head || share.place.is_some() {
+        true => dataset.properties().await?.number("volsize").unwrap_or(0),
+        false => 0,
     };
     let threshold = match share.threshold {
         Threshold::Auto => "auto".to_owned(),
