@@ -74,7 +74,7 @@ impl Act {
     pub(crate) async fn attempt(&mut self, operation: Operation) -> Option<Answer> {
         match self.run(operation).await {
             Ok(answer) => {
-                answer.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+                answer.warnings.iter().for_each(|warning| say!("warning: {warning}"));
                 Some(answer)
             }
             Err(failure) => {
@@ -111,11 +111,11 @@ impl Act {
         let closed = self.host.close().await;
         let mut code = 0;
         for failure in &self.failures {
-            eprintln!("{failure}");
+            say!("{failure}");
             code = code.max(failure.code);
         }
         for failure in closed.err().unwrap_or_default() {
-            eprintln!("{failure}");
+            say!("{failure}");
             code = code.max(FAILED);
         }
         ExitCode::from(code)

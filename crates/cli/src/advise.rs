@@ -28,7 +28,7 @@ const ENOUGH: f64 = 1000.0;
 
 pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot advise: no daemon answers on '{}'\nwhat is used is seen by the process that serves the volumes: \
              'millpond serve'",
             context.socket().display()
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitC
     }
     let list = daemon.advice().await?;
     if let Some(why) = list.refused.as_ref().filter(|_| !args.json) {
-        eprintln!("cannot advise: {why}");
+        say!("cannot advise: {why}");
         return Ok(ExitCode::from(FAILED));
     }
     let all = || list.pools.iter().chain(&list.datasets);

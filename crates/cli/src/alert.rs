@@ -102,7 +102,7 @@ impl Keeper {
         Ok(match self {
             Self::Daemon(daemon) => daemon.alerts().await?,
             Self::Files(files) => {
-                eprintln!("no daemon runs: this is what the last one left behind");
+                say!("no daemon runs: this is what the last one left behind");
                 files.status()?
             }
         })
@@ -368,14 +368,14 @@ fn tested(tested: &[Tested], as_json: bool) -> anyhow::Result<ExitCode> {
         let entries: Map<String, Value> = tested.iter().map(|one| (one.sink.clone(), json!(one))).collect();
         print(&json::envelope("millpond alert test", "sinks", entries))?;
     } else if tested.is_empty() {
-        eprintln!("nobody is told of alerts: add somebody with 'millpond alert add'");
+        say!("nobody is told of alerts: add somebody with 'millpond alert add'");
         return Ok(ExitCode::from(FAILED));
     } else {
         for one in tested.iter().filter(|one| one.delivered) {
             print(&format!("{}: delivered: {}\n", one.sink, one.answer))?;
         }
         for one in tested.iter().filter(|one| !one.delivered) {
-            eprintln!("{}: not delivered: {}", one.sink, one.answer);
+            say!("{}: not delivered: {}", one.sink, one.answer);
         }
     }
     let all = tested.iter().all(|one| one.delivered);

@@ -20,7 +20,7 @@ const ALL: f64 = 4_294_967_296.0;
 
 pub(crate) async fn run(args: ArcSummary, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show the ARC: no daemon answers on '{}'\nit is in the memory of the process that serves the \
              volumes: 'millpond serve'",
             context.socket().display()

@@ -263,7 +263,7 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
         return Err(usage(&format!("'{name}' is no interval: the ARC is one for all pools")).into());
     }
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show the ARC: no daemon answers on '{}'\nit is in the memory of the process that serves the \
              volumes: 'millpond serve'",
             context.socket().display()

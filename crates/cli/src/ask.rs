@@ -129,7 +129,7 @@ impl Ask {
             if here.all().iter().all(|known| known.name() != pool) {
                 match self.places.open(pool, &Settings::default()).await {
                     Ok(opened) => {
-                        opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                        opened.notes.iter().for_each(|note| say!("warning: {note}"));
                         here = Pools::new(here.all().iter().cloned().chain([opened.pool]).collect());
                     }
                     Err(HostError::NoSuchPool { hint, .. }) => {
@@ -176,7 +176,7 @@ impl Ask {
         for (candidate, remembered) in &known.pools {
             match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
                 Ok(opened) => {
-                    opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                    opened.notes.iter().for_each(|note| say!("warning: {note}"));
                     pools.push(opened.pool);
                 }
                 Err(error) => failures.push(chain(&error)),
@@ -194,7 +194,7 @@ async fn look(
     let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
     match host::open(candidate, remembered, &settings).await {
         Ok(opened) => {
-            opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+            opened.notes.iter().for_each(|note| say!("warning: {note}"));
             // What is imported to be written to is not read-only because somebody looks at it.
             let writable = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
             view::pool(&opened.pool, !writable).await

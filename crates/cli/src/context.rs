@@ -95,13 +95,13 @@ impl Context {
             && let Ok(pool) = daemon.pool(&opened.pool.guid().to_string()).await
             && pool.property("readonly").is_some_and(|property| property.exact == "off")
         {
-            eprintln!(
+            say!(
                 "warning: a daemon writes to pool '{}': what is read here may be gone by then; a snapshot stays",
                 opened.pool.name()
             );
         }
         for note in opened.notes {
-            eprintln!("warning: {note}");
+            say!("warning: {note}");
         }
         Ok(opened.pool)
     }

@@ -128,7 +128,7 @@ impl<W: io::Write> Listing<'_, W> {
     }
 
     fn complain(&mut self, path: &[u8], error: &dyn std::fmt::Display) {
-        eprintln!("/{}: {error}", escaped(path));
+        say!("/{}: {error}", escaped(path));
         self.failed = true;
     }
 
@@ -344,7 +344,7 @@ impl Copier<'_> {
     }
 
     fn complain(&mut self, path: &Path, what: impl std::fmt::Display) {
-        eprintln!("{}: {what}", escaped(path.as_os_str().as_bytes()));
+        say!("{}: {what}", escaped(path.as_os_str().as_bytes()));
         self.problems += 1;
     }
 

@@ -25,7 +25,7 @@ pub(crate) async fn run(args: Initiators, context: &Context) -> anyhow::Result<E
             .into());
     }
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show initiators: no daemon answers on '{}'\nthey are connected to the process that serves the volumes: \
              'millpond serve'",
             context.socket().display()

@@ -6,7 +6,10 @@
 //!
 //! Standard output closed by its reader (`millpond … | head`) ends a command silently.
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stderr, reason = "this is the command line")]
+
+// First: all others have its `say!`.
+#[macro_use]
+mod stderr;
 
 mod act;
 mod advise;
@@ -41,7 +44,7 @@ mod zfs;
 mod zilstat;
 mod zpool;
 
-use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode, time::Duration};
 
 use args::{Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
 use clap::{CommandFactory as _, Parser};
@@ -55,6 +58,8 @@ const LOGGED: &str = "error,millpond::alert=info";
 /// alerts, what was found again on cache devices and in intent logs, and who was sent away.
 const LOGGED_BY_DAEMON: &str =
     "warn,millpond=info,engine::second=info,engine::zil=info,server::serving=info,server::shares=info";
+/// How long the daemon's last lines are waited for: a reader that is there has taken them long before.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -69,7 +74,7 @@ fn main() -> ExitCode {
             Some("sbdadm") => SbdadmProgram::command(),
             _ => Millpond::command(),
         };
-        eprintln!("{}", program.render_help());
+        say!("{}", program.render_help());
         return ExitCode::from(context::USAGE);
     }
     let (program, globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
@@ -99,24 +104,31 @@ fn main() -> ExitCode {
         Command::Serve(_) => match inherited::sockets() {
             Ok(sockets) => sockets,
             Err(error) => {
-                eprintln!("millpond: {error}");
+                say!("millpond: {error}");
                 return ExitCode::from(FAILED);
             }
         },
         _ => Vec::new(),
     };
-    let logged = if matches!(command, Command::Serve(_)) { LOGGED_BY_DAEMON } else { LOGGED };
+    let is_daemon = matches!(command, Command::Serve(_));
+    if is_daemon && let Err(error) = stderr::write_in_background() {
+        say!("millpond: cannot start: {error}");
+        return ExitCode::from(FAILED);
+    }
+    let logged = if is_daemon { LOGGED_BY_DAEMON } else { LOGGED };
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| logged.into()),
         )
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_writer(|| stderr::Stderr)
+        // It would say so where it just could not.
+        .log_internal_errors(false)
         .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("millpond: cannot start: {error}");
+            say!("millpond: cannot start: {error}");
             return ExitCode::from(FAILED);
         }
     };
@@ -124,20 +136,22 @@ fn main() -> ExitCode {
     let outcome = runtime.block_on(Box::pin(run(command, inherited, &context)));
     // Tasks that read ahead have nobody to read for any more.
     runtime.shutdown_background();
-    match outcome {
+    let code = match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => match error.downcast::<Usage>() {
             Ok(usage) => {
-                eprintln!("{usage}");
+                say!("{usage}");
                 ExitCode::from(context::USAGE)
             }
             Err(error) => {
-                eprintln!("{}", sentence(&error));
+                say!("{}", sentence(&error));
                 ExitCode::from(FAILED)
             }
         },
-    }
+    };
+    stderr::flush(LAST_WORDS);
+    code
 }
 
 async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> anyhow::Result<ExitCode> {

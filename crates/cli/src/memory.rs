@@ -14,7 +14,7 @@ use crate::{
 
 pub(crate) async fn run(args: MemoryArgs, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show memory: no daemon answers on '{}'\nit is the memory of the process that serves the volumes: \
              'millpond serve'",
             context.socket().display()

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(args: PrewarmArgs, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot pre-warm: no daemon answers on '{}'\nwhat is warmed is the memory of the process that serves the \
              volumes: 'millpond serve'",
             context.socket().display()

@@ -41,7 +41,7 @@ pub(crate) async fn watch<T>(what: &str, amount: impl Fn() -> Amount, work: impl
                 bar.set_length(now.total.max(now.done));
                 bar.set_position(now.done);
             }
-            None => eprintln!("{what}: {}", line(now, started.elapsed())),
+            None => say!("{what}: {}", line(now, started.elapsed())),
         }
     }
 }
@@ -94,7 +94,7 @@ impl Meter {
             None if self.said.elapsed() >= LINES => {
                 self.said = Instant::now();
                 let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
-                eprintln!("{what}: {done} of {total} blocks ({percent}%), {}/s", human(rate));
+                say!("{what}: {done} of {total} blocks ({percent}%), {}/s", human(rate));
             }
             None => {}
         }
@@ -113,12 +113,7 @@ impl Meter {
             None if self.said.elapsed() >= LINES => {
                 self.said = Instant::now();
                 let percent = u128::from(done) * 100 / u128::from(total.max(done).max(1));
-                eprintln!(
-                    "{what}: {} of {} ({percent}%), {}/s, {rest}",
-                    human(done),
-                    human(total),
-                    human(rate)
-                );
+                say!("{what}: {} of {} ({percent}%), {}/s, {rest}", human(done), human(total), human(rate));
             }
             None => {}
         }

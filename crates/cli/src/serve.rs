@@ -61,12 +61,12 @@ pub(crate) async fn run(
 fn tell(event: &Event, as_json: bool) {
     let text = match event {
         Event::Warning(warning) => {
-            eprintln!("warning: {warning}");
+            say!("warning: {warning}");
             return;
         }
         Event::Served(served) => match &served.refused {
             Some(reason) => {
-                eprintln!("not served: {reason}");
+                say!("not served: {reason}");
                 match as_json {
                     true => format!(
                         "{}\n",

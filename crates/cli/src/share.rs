@@ -3,7 +3,7 @@
 
 use std::{
     fmt::Write as _,
-    io::{BufRead as _, IsTerminal as _, Read as _, Write as _},
+    io::{BufRead as _, IsTerminal as _, Read as _},
     net::{IpAddr, SocketAddr},
     path::Path,
     process::{Command, ExitCode, Stdio},
@@ -24,7 +24,7 @@ use crate::{
     },
     ask::Ask,
     context::{Context, print},
-    json,
+    json, stderr,
     table::{Column, render},
     zpool::finish,
 };
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Share, context: &Context) -> anyhow::Result<ExitCo
         command => match understand(&pools, command) {
             Ok(understood) => understood,
             Err(failure) => {
-                answer.failures.iter().for_each(|failure| eprintln!("{failure}"));
+                answer.failures.iter().for_each(|failure| say!("{failure}"));
                 let mut act = Act::new(context).await?;
                 act.refuse(failure);
                 return Ok(act.finish().await);
@@ -237,17 +237,16 @@ fn ask(whose: &str, what: &str) -> std::io::Result<String> {
     let typed = std::io::stdin().is_terminal();
     let echo = |word: &str| Command::new("stty").arg(word).stdin(Stdio::inherit()).status();
     if typed {
-        eprint!("secret of '{whose}' ({what}): ");
-        std::io::stderr().flush()?;
+        stderr::text(format!("secret of '{whose}' ({what}): "));
         if !echo("-echo").is_ok_and(|status| status.success()) {
-            eprint!("(what you type is shown) ");
+            stderr::text("(what you type is shown) ".to_owned());
         }
     }
     let line = first_line(&mut std::io::stdin().lock());
     if typed {
         // A terminal that did not hide it need not be told to show it.
         let _shown = echo("echo");
-        eprintln!();
+        say!();
     }
     line
 }
@@ -293,7 +292,7 @@ fn list(pools: &Pools, args: &ShareList, failures: &[String]) -> anyhow::Result<
         chosen.iter().for_each(|pool| details(pool, &mut text));
     }
     for problem in chosen.iter().flat_map(|pool| &pool.problems) {
-        eprintln!("warning: {problem}");
+        say!("warning: {problem}");
     }
     print(&text)?;
     Ok(finish(&failures))

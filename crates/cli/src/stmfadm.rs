@@ -126,7 +126,7 @@ fn line(guid: &str, size: u64, source: &str) -> String {
 impl Call {
     async fn new(program: &'static str, context: &Context) -> anyhow::Result<Self> {
         let answer = Ask::new(context).await?.shares().await?;
-        answer.failures.iter().for_each(|failure| eprintln!("{failure}"));
+        answer.failures.iter().for_each(|failure| say!("{failure}"));
         Ok(Self { program, pools: answer.found, act: Act::new(context).await? })
     }
 
@@ -163,7 +163,7 @@ impl Call {
 
     async fn change(&mut self, volume: String, change: LuChange) -> Result<Vec<String>, Failure> {
         let answer = self.act.run(Operation::Lu { volume, change }).await?;
-        answer.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        answer.warnings.iter().for_each(|warning| say!("warning: {warning}"));
         Ok(answer.lines)
     }
 

@@ -25,7 +25,7 @@ const HEADER_EVERY: u64 = 20;
 pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<ExitCode> {
     let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zilstat"], &wrong))?;
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show intent logs: no daemon answers on '{}'\nwhat is counted is counted by the process that serves \
              the volumes: 'millpond serve'",
             context.socket().display()
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<Exit
     }
     let Some(interval) = asked.interval else {
         if volumes.is_empty() && !args.json {
-            eprintln!("no volumes are open for writing");
+            say!("no volumes are open for writing");
         }
         let text = match args.json {
             true => line(&volumes, None, &args),
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<Exit
         print(&text)?;
         return Ok(finish(&failures));
     };
-    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    failures.iter().for_each(|failure| say!("{failure}"));
     let mut report = 0;
     while asked.count.is_none_or(|count| report < count) {
         tokio::time::sleep(interval).await;

@@ -91,7 +91,7 @@ pub(crate) async fn snapshot(args: ZfsSnapshot, context: &Context) -> anyhow::Re
     let mut act = Act::new(context).await?;
     let operation = Operation::Snapshot { names: args.names, recursive: args.recursive, properties };
     match act.run(operation).await {
-        Ok(answer) => answer.warnings.iter().for_each(|warning| eprintln!("warning: {warning}")),
+        Ok(answer) => answer.warnings.iter().for_each(|warning| say!("warning: {warning}")),
         // As `zfs` does: without the dataset the call makes no sense.
         Err(Failure { message, not_found: true, .. }) => {
             act.finish().await;

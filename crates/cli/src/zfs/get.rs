@@ -70,7 +70,7 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
         let columns: Vec<Column> = fields.iter().map(|field| field.column(width_value)).collect();
         print(&render(&columns, &rows, args.scripted))?;
     } else if !named && answer.failures.is_empty() && answer.found.is_empty() && !args.scripted {
-        eprintln!("no datasets available");
+        say!("no datasets available");
     }
     Ok(finish(&answer.failures))
 }

@@ -97,7 +97,7 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
         .collect();
     if rows.is_empty() {
         if answer.failures.is_empty() && !args.scripted {
-            eprintln!("no datasets available");
+            say!("no datasets available");
         }
         return Ok(finish(&answer.failures));
     }

@@ -13,7 +13,7 @@ use crate::{
 
 pub(crate) async fn run(args: ZpoolEvents, context: &Context) -> anyhow::Result<ExitCode> {
     let Some(daemon) = Client::find(&context.socket()).await? else {
-        eprintln!(
+        say!(
             "cannot show events: no daemon answers on '{}'\nevents are kept by the process that has the pools open: \
              'millpond serve'",
             context.socket().display()
@@ -28,7 +28,7 @@ pub(crate) async fn run(args: ZpoolEvents, context: &Context) -> anyhow::Result<
         // A name that nothing has is an error; one of a pool that was exported is in the past.
         let events = daemon.events(0, Some(pool)).await?;
         if events.events.is_empty() && daemon.pool(pool).await.is_err_and(|error| error.is_not_found()) {
-            eprintln!("cannot open '{pool}': no such pool");
+            say!("cannot open '{pool}': no such pool");
             return Ok(ExitCode::from(FAILED));
         }
     }
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: ZpoolEvents, context: &Context) -> anyhow::Result<
         Some(error) => Err(error.into()),
         // The daemon ended; whoever follows wants to know that no more will come.
         None => {
-            eprintln!("the daemon on '{}' ended", context.socket().display());
+            say!("the daemon on '{}' ended", context.socket().display());
             Ok(ExitCode::from(FAILED))
         }
     }

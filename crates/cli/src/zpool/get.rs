@@ -124,7 +124,7 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     if !rows.is_empty() {
         print(&render(&columns, &rows, args.scripted))?;
     } else if args.pools.is_empty() && failures.is_empty() && !args.scripted {
-        eprintln!("no pools available");
+        say!("no pools available");
     }
     Ok(finish(&failures))
 }

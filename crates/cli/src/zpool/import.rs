@@ -70,12 +70,12 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         let remembered = places.state().pools()?;
         known.pools.retain(|(candidate, _)| remembered.iter().any(|pool| pool.guid == candidate.guid));
     }
-    known.problems.iter().for_each(|problem| eprintln!("{problem}"));
+    known.problems.iter().for_each(|problem| say!("{problem}"));
     if known.pools.is_empty() {
         if args.json {
             print(&json::envelope("zpool import", "pools", Map::new()))?;
         } else {
-            eprintln!("no pools available to import");
+            say!("no pools available to import");
         }
         return Ok(if args.all { ExitCode::SUCCESS } else { ExitCode::from(FAILED) });
     }
@@ -101,7 +101,7 @@ async fn here(act: &Act, places: &Places) -> anyhow::Result<Vec<u64>> {
 
 async fn import_one(act: &mut Act, asked: PoolImport) {
     match act.run(Operation::PoolImport(asked)).await {
-        Ok(answer) => answer.warnings.iter().for_each(|warning| eprintln!("{warning}")),
+        Ok(answer) => answer.warnings.iter().for_each(|warning| say!("{warning}")),
         Err(failure) => act.refuse(failure),
     }
 }

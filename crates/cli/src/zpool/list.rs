@@ -74,7 +74,7 @@ async fn once(
     print(&repeat::stamp(args.timestamp))?;
     if pools.is_empty() && answer.found.is_empty() {
         if !args.scripted {
-            eprintln!("no pools available");
+            say!("no pools available");
         }
         return Ok(finish(&failures));
     }

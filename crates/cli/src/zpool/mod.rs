@@ -65,7 +65,7 @@ pub(crate) async fn run(command: Zpool, context: &Context) -> anyhow::Result<Exi
 
 /// Prints what went wrong and says so with the exit code.
 pub(crate) fn finish(failures: &[String]) -> ExitCode {
-    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    failures.iter().for_each(|failure| say!("{failure}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
 

@@ -78,7 +78,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     texts.extend(memory.as_ref().map(memory::brief));
     print(&texts.join("\n"))?;
     match (names, &answer.found[..]) {
-        ([], []) => eprintln!("no pools available"),
+        ([], []) => say!("no pools available"),
         ([], _) if args.unhealthy && shown.is_empty() => print("all pools are healthy\n")?,
         ([], _) => {}
         (_, found) if args.unhealthy => {

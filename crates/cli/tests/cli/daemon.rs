@@ -3,16 +3,17 @@
 use std::{
     ffi::OsStr,
     fs,
-    io::{Read as _, Write as _},
+    io::{PipeReader, Read as _, Write as _},
     net::TcpStream,
     os::unix::{
         fs::{FileTypeExt as _, PermissionsExt as _},
         net::{UnixListener, UnixStream},
     },
-    process::Command,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
-use crate::support::wire::Iscsi;
+use crate::support::wire::{Iscsi, Nbd, Wire as _};
 use crate::support::{Daemon, Lab};
 
 fn lab() -> Lab {
@@ -129,6 +130,89 @@ fn it_ends_at_sigint_and_says_everything_as_json() {
     daemon.signal("INT");
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(!lab.socket().exists());
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_it_cleanly_and_not_under_nohup() {
+    let lab = lab();
+    let mut daemon = lab.serve(SERVE);
+    daemon.signal("HUP");
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(!lab.socket().exists(), "the socket goes with the daemon");
+
+    let nohup = ["sh", "-c", "trap '' HUP && exec \"$0\" \"$@\""].map(OsStr::new);
+    let daemon = lab.serve_through(&nohup, SERVE);
+    daemon.signal("HUP");
+    assert_eq!(ask(&lab, "/v1/version").1["pid"], daemon.pid(), "it was not meant");
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+/// Readers of a log that do not take it: gone, on a disk that is full, at rest.
+fn bad_readers() -> [(&'static str, Stdio, Option<PipeReader>); 3] {
+    let (_, gone) = std::io::pipe().unwrap();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let (resting, rests) = std::io::pipe().unwrap();
+    [("gone", gone.into(), None), ("full", full.into(), None), ("resting", rests.into(), Some(resting))]
+}
+
+#[test]
+fn nobody_who_takes_its_log_is_no_reason_to_serve_nobody() {
+    for (reader, log, kept) in bad_readers() {
+        let lab = lab();
+        let mut command = lab.command("millpond");
+        command.args(SERVE.split(' ')).env("MILLPOND_LOG", "trace");
+        let mut daemon = lab.serve_logging_to(log, &mut command);
+        let port = |protocol: &str| -> u16 {
+            daemon.urls(protocol)[0].split([':', '/']).nth(4).unwrap().parse().unwrap()
+        };
+        let (nbd, iscsi) = (port("nbd"), port("iscsi"));
+        // More than a pipe holds, if each connection has a few lines.
+        for _ in 0..300 {
+            let mut wire = Nbd::open(nbd, "psingle/v1").unwrap_or_else(|error| panic!("{reader}: {error:?}"));
+            wire.read(0, 4096).unwrap();
+            ask(&lab, "/v1/version");
+        }
+        for _ in 0..20 {
+            let mut wire = Iscsi::open(iscsi, "iqn.2026-11.io.millpond:psingle:v1", 1).unwrap();
+            wire.read(0, 4096).unwrap();
+        }
+        let began = Instant::now();
+        daemon.signal("TERM");
+        assert_eq!(daemon.wait().code(), Some(0), "{reader}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{reader}: it took {:?}", began.elapsed());
+        if let Some(mut resting) = kept {
+            drop(command);
+            let mut taken = Vec::new();
+            resting.read_to_end(&mut taken).unwrap();
+            assert!(taken.len() >= 60_000, "only {} bytes of log: nothing was tried", taken.len());
+        }
+    }
+}
+
+#[test]
+fn a_command_whose_words_nobody_takes_fails_as_it_would() {
+    let lab = lab();
+    for line in ["arcstat", "zpool status nowhere", "", "zpool list -o nothing"] {
+        for (reader, log, _kept) in bad_readers() {
+            let status = lab.command("millpond").args(line.split_whitespace()).stderr(log).status().unwrap();
+            assert!(matches!(status.code(), Some(1 | 2)), "{line}, {reader}: {status}");
+        }
+    }
+}
+
+#[test]
+fn what_was_asked_for_in_vain_is_said_when_it_starts() {
+    let lab = lab();
+    for (protocol, port) in [("nbd", 10809), ("iscsi", 3260)] {
+        let error = lab.run(&format!("-d . serve --readonly --{protocol} 127.0.0.1")).fails(1);
+        assert!(error.contains(&format!("for example 127.0.0.1:{port}")), "{error}");
+    }
+    let mut daemon = lab.serve(&format!("{SERVE} --memory-limit 256M --arc-max 1T --alerts /nosuch/x"));
+    daemon.signal("TERM");
+    assert_eq!(daemon.wait().code(), Some(0));
+    let log = daemon.stderr();
+    assert!(log.contains("warning: the cache may have 1T and the whole daemon 256M: "), "{log}");
+    assert!(log.contains("'/nosuch/x' does not exist, and its directory does not either"), "{log}");
 }
 
 #[test]

@@ -182,10 +182,15 @@ impl Lab {
     /// The same by this command.
     #[track_caller]
     pub(crate) fn serve_by(&self, command: &mut Command) -> Daemon {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        self.serve_logging_to(Stdio::piped(), command)
+    }
+
+    /// The same with its standard error there.
+    #[track_caller]
+    pub(crate) fn serve_logging_to(&self, log: Stdio, command: &mut Command) -> Daemon {
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("piped");
-        let mut stderr = child.stderr.take().expect("piped");
+        let stderr = child.stderr.take();
         let (said, hear) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
@@ -194,13 +199,15 @@ impl Lab {
                 }
             }
         });
-        let stderr = thread::spawn(move || {
-            let mut text = String::new();
-            // A daemon that is killed closes it: the end of the text, not an error.
-            let _ended = stderr.read_to_string(&mut text);
-            text
+        let stderr = stderr.map(|mut stderr| {
+            thread::spawn(move || {
+                let mut text = String::new();
+                // A daemon that is killed closes it: the end of the text, not an error.
+                let _ended = stderr.read_to_string(&mut text);
+                text
+            })
         });
-        let mut daemon = Daemon { child, lines: Vec::new(), stderr: Some(stderr), ended: false };
+        let mut daemon = Daemon { child, lines: Vec::new(), stderr, ended: false };
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             match hear.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

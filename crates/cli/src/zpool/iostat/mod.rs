@@ -41,10 +41,10 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
     let mut last = source.look().await?;
     let wanted = Wanted::of(&last, asked.names, &mut failures);
     if last.is_empty() && asked.names.is_empty() {
-        eprintln!("no pools available");
+        say!("no pools available");
         return Ok(finish(&failures));
     }
-    failures.iter().for_each(|failure| eprintln!("{failure}"));
+    failures.iter().for_each(|failure| say!("{failure}"));
     if !asked.names.is_empty() && wanted.is_empty() {
         return Ok(ExitCode::from(FAILED));
     }
@@ -103,7 +103,7 @@ impl Source {
             let settings = Settings { foreign: Foreign::Warn, ..Settings::default() };
             match server::host::open(candidate, remembered.as_ref(), &settings).await {
                 Ok(opened) => {
-                    opened.notes.iter().for_each(|note| eprintln!("warning: {note}"));
+                    opened.notes.iter().for_each(|note| say!("warning: {note}"));
                     let is_writable =
                         remembered.as_ref().is_some_and(|pool| !pool.read_only && pool.txg.is_none());
                     pools.push((opened.pool, is_writable));
