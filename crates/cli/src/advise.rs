@@ -90,6 +90,15 @@ fn text(list: &AdviceList, chosen: &[&Named], args: &Advise) -> String {
                 list.one_in
             ),
         );
+        if list.second > 0 {
+            line(
+                &mut out,
+                format_args!(
+                    "there is {} of cache device; SSD lines are about one instead of it",
+                    bytes(list.second)
+                ),
+            );
+        }
         sentences(&mut out, list, whole);
         line(
             &mut out,
@@ -153,7 +162,8 @@ fn sentences(out: &mut String, list: &AdviceList, outlook: &Outlook) {
         let (change, error) = (bytes(change), error(point));
         line(out, format_args!("  {sign}{change} RAM: hit ratio {now} → {then} % ± {error}"));
     }
-    for point in &outlook.second {
+    // What is there already is no advice, and what would replace it has to be larger.
+    for point in outlook.second.iter().filter(|point| point.size > list.second) {
         let then = whole_percent(point.hit_ratio);
         let useless = if then <= now { ": buys nothing" } else { "" };
         let (size, error) = (bytes(point.size), error(point));
@@ -293,6 +303,17 @@ mod tests {
         assert!(!said.contains("\ntank: "), "the one pool is everything: {said}");
         let verbose = text(&list, &chosen, &args(true, &[]));
         assert!(verbose.contains("memory, LRU"), "{verbose}");
+    }
+
+    #[test]
+    fn who_has_a_cache_device_is_told_of_larger_ones_only() {
+        let list = AdviceList { second: 64 << 30, ..list() };
+        let said = text(&list, &[], &args(false, &[]));
+        assert!(
+            said.contains("\nthere is 64G of cache device; SSD lines are about one instead of it\n"),
+            "{said}"
+        );
+        assert!(said.contains("+128G SSD") && !said.contains("+64G SSD"), "{said}");
     }
 
     #[test]
