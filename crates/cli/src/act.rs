@@ -14,7 +14,10 @@ use server::{
     view,
 };
 
-use crate::context::{Context, FAILED, USAGE};
+use crate::{
+    args::anywhere::{Told, tells_where},
+    context::{Context, FAILED, USAGE},
+};
 
 /// A command at work.
 pub(crate) struct Act {
@@ -139,13 +142,28 @@ pub(crate) fn assignments(words: &[String]) -> Result<Vec<ops::Assignment>, Fail
     words.iter().map(apart).collect()
 }
 
-/// Devices as typed, what has a slash made absolute: a daemon has another working directory.
+/// New devices as typed, what has a slash made absolute: a daemon has another working directory.
 pub(crate) fn devices(words: Vec<String>) -> Vec<String> {
-    let absolute = |word: String| match word.contains('/') && !word.starts_with('/') {
-        true => std::path::absolute(&word).map_or(word, |path| path.to_string_lossy().into_owned()),
-        false => word,
+    let absolute = |word: String| match absolute(&word) {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None => word,
     };
     words.into_iter().map(absolute).collect()
+}
+
+/// A device of a pool as typed: absolute if it is a path from here, else as it is. `zpool status` shows what is below
+/// `/dev` without that, with slashes in it or not (`shm/c1`, `mapper/vg-c1`).
+pub(crate) fn device_of_pool(word: String) -> String {
+    match absolute(&word).filter(|path| path.exists()) {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None => word,
+    }
+}
+
+/// A relative path, absolute.
+fn absolute(word: &str) -> Option<PathBuf> {
+    let is_relative = word.contains('/') && !word.starts_with('/');
+    is_relative.then(|| std::path::absolute(word).ok()).flatten()
 }
 
 /// Search places, absolute.
@@ -167,17 +185,23 @@ fn typed(arguments: impl Iterator<Item = OsString>) -> String {
         words.push(called);
     }
     while let Some(word) = arguments.next() {
-        let is_global = matches!(word.as_str(), "-d" | "--state" | "--socket");
-        if is_global {
+        if word == "-d" || tells_where(&word) == Some(Told::Next) {
             arguments.next();
-        } else if !(word.starts_with("-d") || word.starts_with("--state=") || word.starts_with("--socket=")) {
+        } else if !(word.starts_with("-d") || tells_where(&word).is_some()) {
             words.push(word);
             if words.len() >= 2 || !PROGRAMS.contains(&words[0].as_str()) {
                 break;
             }
         }
     }
-    words.extend(arguments);
+    // Behind the subcommand -d has other meanings.
+    while let Some(word) = arguments.next() {
+        match tells_where(&word) {
+            Some(Told::Next) => drop(arguments.next()),
+            Some(Told::Within) => {}
+            None => words.push(word),
+        }
+    }
     words.join(" ")
 }
 
@@ -192,6 +216,7 @@ mod tests {
         assert_eq!(typed("zpool --state=/x -d/img create -d tank /dev/a"), "zpool create -d tank /dev/a");
         assert_eq!(typed("millpond --socket /s zpool set comment=a tank"), "zpool set comment=a tank");
         assert_eq!(typed("/sbin/zfs snapshot tank@a"), "zfs snapshot tank@a");
+        assert_eq!(typed("zpool destroy --socket /s -f tank --state=/x"), "zpool destroy -f tank");
     }
 
     #[test]
@@ -200,5 +225,12 @@ mod tests {
         let absolute = devices(words);
         assert!(absolute[1].starts_with('/') && absolute[1].ends_with("/a"), "{absolute:?}");
         assert_eq!((&*absolute[0], &*absolute[2], &*absolute[3]), ("mirror", "/b", "sdc"));
+    }
+
+    #[test]
+    fn a_name_as_zpool_status_shows_it_stays_and_a_path_from_here_does_not() {
+        assert_eq!(device_of_pool("shm/lab/c1".to_owned()), "shm/lab/c1");
+        let path = device_of_pool("src/act.rs".to_owned());
+        assert!(path.starts_with('/') && path.ends_with("/src/act.rs"), "{path}");
     }
 }

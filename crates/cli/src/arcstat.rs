@@ -4,10 +4,13 @@
 //! counted since the daemon began, later ones are per second. Columns and their meaning: docs/format/arc.md §5.1.
 
 use std::{
+    fs::File,
+    io::Write as _,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 use server::{client::Client, pool::cache::ArcStats, pool::props::value};
 
@@ -15,7 +18,7 @@ use crate::{
     args::Arcstat,
     context::{Context, FAILED, print},
     json, repeat,
-    table::{Column as TableColumn, render},
+    table::{Column as TableColumn, render, render_between},
 };
 
 /// Reports between two headers.
@@ -25,10 +28,10 @@ const HEADER_EVERY: u64 = 20;
 const DEFAULT: &str = "time,read,ddread,ddh%,dmread,dmh%,pread,ph%,size,c,avail";
 const EXTENDED: &str = "time,mfu,mru,mfug,mrug,unc,eskip,mtxmis,dread,pread,read";
 
-pub(crate) const HELP: &str = "\
-Without INTERVAL: what was counted since the daemon began, in one line.
-With INTERVAL: that line, then what happens per second, every INTERVAL seconds, COUNT lines or until interrupted.
-
+/// What the columns are: the help text, and all that `-v` prints.
+macro_rules! columns_text {
+    () => {
+        "\
 Columns of accesses are a prefix and a word. Prefixes: none all, d demand, dd demand data, dm demand metadata,
 p prefetch, pd prefetch data, pm prefetch metadata, m metadata. Words: hit (hits without a prefix), ioh (iohs), mis
 (miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
@@ -39,7 +42,18 @@ p prefetch, pd prefetch data, pm prefetch metadata, m metadata. Words: hit (hits
   el2cach el2el el2mfu el2mru el2inel   evicted bytes that the second tier had, may have, may not have
   l2hits l2miss l2read l2hit% l2miss% l2size l2asize l2bytes l2wbytes
   l2pref l2mfu l2mru l2data l2meta (and each with %)   the second tier
-  grow need free avail waste   whether it may grow, and the machine's memory";
+  grow need free avail waste   whether it may grow, and the machine's memory"
+    };
+}
+
+pub(crate) const HELP: &str = concat!(
+    "\
+Without INTERVAL: what was counted since the daemon began, in one line.
+With INTERVAL: that line, then what happens per second, every INTERVAL seconds, COUNT lines or until interrupted.
+
+",
+    columns_text!()
+);
 
 /// Two looks at the counters.
 struct View<'a> {
@@ -257,6 +271,10 @@ fn named_twice(chosen: &[Option<Column>], name: &str) -> bool {
 
 pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<ExitCode> {
     let usage = |wrong: &str| context.usage(&["arcstat"], wrong);
+    if args.list {
+        print(concat!(columns_text!(), "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let columns = choose(&args).map_err(|wrong| usage(&wrong))?;
     let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
     if let Some(name) = asked.names.first() {
@@ -270,6 +288,10 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
         );
         return Ok(ExitCode::from(FAILED));
     };
+    let mut file = match &args.output {
+        Some(path) => Some(File::create(path).with_context(|| format!("cannot write '{}'", path.display()))?),
+        None => None,
+    };
     let mut before = daemon.arc().await?;
     // What was counted since the beginning is not divided by anything.
     let mut happened = before.stats;
@@ -277,10 +299,14 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
     let mut report = 0;
     loop {
         let view = View { now: &before.stats, happened: &happened, seconds };
-        print(&match args.json {
+        let said = match args.json {
             true => line(&columns, &view, report > 0),
             false => text(&columns, &view, report, &args),
-        })?;
+        };
+        match &mut file {
+            Some(file) => file.write_all(said.as_bytes())?,
+            None => print(&said)?,
+        }
         report += 1;
         let last = asked.count.map_or(asked.interval.is_none(), |count| report >= count);
         let Some(interval) = asked.interval.filter(|_| !last) else { return Ok(ExitCode::SUCCESS) };
@@ -304,7 +330,10 @@ fn text(columns: &[Option<Column>], view: &View<'_>, report: u64, args: &Arcstat
         None => time(),
         Some(column) => cell((column.value)(view), column.scale, args.exact),
     });
-    let table = render(&heads, &[cells.collect()], args.scripted);
+    let table = match &args.separator {
+        Some(separator) => render_between(&heads, &[cells.collect()], separator),
+        None => render(&heads, &[cells.collect()], args.scripted),
+    };
     match table.split_once('\n') {
         Some((_, row)) if !args.scripted && !report.is_multiple_of(HEADER_EVERY) => row.to_owned(),
         _ => table,
@@ -366,6 +395,9 @@ mod tests {
 
     fn args(fields: &[&str]) -> Arcstat {
         Arcstat {
+            list: false,
+            separator: None,
+            output: None,
             all: false,
             extended: false,
             fields: fields.iter().map(|field| (*field).to_owned()).collect(),
@@ -419,6 +451,14 @@ mod tests {
             "100\t80\t1\t3221225472\t4294967296\t1\n"
         );
         assert_eq!(shown(&["l2read", "l2hit%", "l2miss%", "l2mfu", "l2mfu%"], 1.0), "3\t33\t67\t100\t25\n");
+    }
+
+    #[test]
+    fn what_stands_between_columns_is_what_was_asked_for() {
+        let stats = stats();
+        let view = View { now: &stats, happened: &stats, seconds: 1.0 };
+        let args = Arcstat { scripted: false, separator: Some(";".to_owned()), ..args(&["hits", "miss"]) };
+        assert_eq!(text(&choose(&args).unwrap(), &view, 0, &args), "hits;miss\n 850; 150\n");
     }
 
     #[test]

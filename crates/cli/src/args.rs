@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use server::{budget::limit::Wish, pool::cache::Replacement};
 
 mod alert;
+pub(crate) mod anywhere;
 mod drives;
 mod share;
 mod sort;
@@ -98,10 +99,10 @@ pub(crate) struct Globals {
     /// Without it: the pools remembered by `zpool import`, then ZPOOL_IMPORT_PATH, then block devices
     #[arg(short = 'd', value_name = "DIR|DEVICE")]
     pub(crate) search: Vec<PathBuf>,
-    /// Where imported pools are remembered
+    /// Where imported pools are remembered (anywhere in the line)
     #[arg(long, value_name = "DIR", env = "MILLPOND_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
-    /// Control socket of a running daemon
+    /// Control socket of a running daemon (anywhere in the line)
     #[arg(long, value_name = "PATH", env = "MILLPOND_SOCKET", hide_env_values = true)]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -162,6 +163,8 @@ pub(crate) enum Command {
     Bench(crate::bench::Bench),
     /// Rehearse failures on a simulated machine or a copy of a pool, and print a report card
     Drill(crate::drill::DrillArgs),
+    /// Show which version this is
+    Version(Version),
 }
 
 /// Going back to an earlier state of the pool.
@@ -301,6 +304,17 @@ pub(crate) fn arc_policy(name: &str) -> Result<Replacement, &'static str> {
     Replacement::named(name).ok_or("the policies are default and arc")
 }
 
+/// Blocks of a cache that is simulated. No trace has more, and policies reckon with multiples of it, and in bytes.
+fn blocks(text: &str) -> Result<u64, String> {
+    const MOST: u64 = 1 << 40;
+    match text.parse() {
+        Ok(0) => Err("0 blocks hold nothing".to_owned()),
+        Ok(blocks) if blocks <= MOST => Ok(blocks),
+        Ok(_) => Err(format!("a cache has {MOST} blocks at most")),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
 /// A size in bytes.
 fn size(text: &str) -> Result<u64, String> {
     match text.parse()? {
@@ -327,6 +341,9 @@ pub(crate) struct MemoryArgs {
 #[derive(Debug, Args)]
 #[command(after_help = crate::arcstat::HELP)]
 pub(crate) struct Arcstat {
+    /// Only say which columns there are
+    #[arg(short = 'v', conflicts_with = "json")]
+    pub(crate) list: bool,
     /// All columns
     #[arg(short = 'a', conflicts_with_all = ["extended", "fields"])]
     pub(crate) all: bool,
@@ -342,6 +359,12 @@ pub(crate) struct Arcstat {
     /// Exact numbers
     #[arg(short = 'p')]
     pub(crate) exact: bool,
+    /// This between columns, in place of two spaces
+    #[arg(short = 's', value_name = "TEXT", conflicts_with_all = ["scripted", "json"])]
+    pub(crate) separator: Option<String>,
+    /// Into this file, not to standard output
+    #[arg(short = 'o', value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// JSON, one object a line; all columns unless some are named
     #[arg(short = 'j', long = "json")]
     pub(crate) json: bool,
@@ -536,14 +559,14 @@ pub(crate) struct Cachesim {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["lru", "arc", "default"])]
     pub(crate) policy: Vec<String>,
     /// Blocks of 4 KiB the cache holds (repeatable, or several with commas)
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',')]
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = blocks)]
     pub(crate) size: Vec<u64>,
     /// The same in thousandths of the footprint. Without either: 1,3,10,30,100,200,400
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) permille: Vec<u64>,
     /// A cache device of so many blocks below the cache, which gets what that evicts: what it takes and keeps follows the
     /// product's rules (repeatable, or several with commas)
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',')]
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = blocks)]
     pub(crate) l2: Vec<u64>,
     /// The same in thousandths of the footprint
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

@@ -45,12 +45,6 @@ pub(crate) async fn run(args: Cachesim, context: &Context) -> anyhow::Result<Exi
         let known = cache::POLICIES.join(", ");
         return Err(context.usage(&["cachesim"], &format!("no policy '{bad}': there are {known}")).into());
     }
-    if args.l2.contains(&0) {
-        return Err(context.usage(&["cachesim"], "a cache device of 0 blocks holds nothing").into());
-    }
-    if args.size.contains(&0) {
-        return Err(context.usage(&["cachesim"], "a cache of 0 blocks holds nothing").into());
-    }
     let name = args.trace.display().to_string();
     let json = args.json;
     let progress = Arc::new(Progress::default());

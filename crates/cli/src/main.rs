@@ -46,7 +46,9 @@ mod zpool;
 
 use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode, time::Duration};
 
-use args::{Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram};
+use args::{
+    Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
+};
 use clap::{CommandFactory as _, Parser};
 use server::doors::Inherited;
 
@@ -62,7 +64,7 @@ const LOGGED_BY_DAEMON: &str =
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments: Vec<OsString> = to_the_front(std::env::args_os().collect());
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
     if arguments.len() == 1 {
         // Somebody who types only the name wants to know what there is; where the environment sets an option,
@@ -180,6 +182,7 @@ async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> 
         Command::Cachesim(args) => cachesim::run(args, context).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Drill(args) => drill::run(args, context).await,
+        Command::Version(args) => version::run(&args, "millpond"),
     }
 }
 

@@ -40,6 +40,12 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], scripted: bool) -
         }
         return out;
     }
+    render_between(columns, rows, "  ")
+}
+
+/// Aligned, with this between columns.
+pub(crate) fn render_between(columns: &[Column], rows: &[Vec<String>], separator: &str) -> String {
+    let mut out = String::new();
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -53,7 +59,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<String>], scripted: bool) -
         let mut line = String::new();
         for (i, (column, cell)) in columns.iter().zip(row).enumerate() {
             if i > 0 {
-                line.push_str("  ");
+                line.push_str(separator);
             }
             let width = widths.get(i).copied().unwrap_or(0);
             match column.align {

@@ -1,4 +1,4 @@
-//! `zpool version`, `zfs version`: scripts ask by the one program what they may expect of the other.
+//! `millpond version`, `zpool version`, `zfs version`: scripts ask by the one program what they may expect of the other.
 
 use std::process::ExitCode;
 

@@ -400,6 +400,15 @@ pub(crate) struct ZpoolAdd {
 /// `zpool remove`
 #[derive(Debug, Args)]
 pub(crate) struct ZpoolRemove {
+    /// Only say what the mapping tables of removed devices would take of memory: nothing, for those that can be removed
+    #[arg(short = 'n', conflicts_with = "wait")]
+    pub(crate) dry_run: bool,
+    /// With -n: exact numbers
+    #[arg(short = 'p', requires = "dry_run")]
+    pub(crate) exact: bool,
+    /// Wait until they are gone (always so: accepted for scripts)
+    #[arg(short = 'w')]
+    pub(crate) wait: bool,
     /// Pool
     pub(crate) pool: String,
     /// Log, cache and spare devices, as `zpool status` names them

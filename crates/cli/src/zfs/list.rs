@@ -35,6 +35,10 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
     let mut names = Vec::new();
     for asked in &args.columns {
         match asked.as_str() {
+            "all" => {
+                names.push("name".to_owned());
+                names.extend(table::DATASET.iter().map(|row| row.name.to_owned()));
+            }
             "space" => names.extend(SPACE.map(str::to_owned)),
             asked => names.push(property(asked, context, "list")?),
         }

@@ -9,7 +9,7 @@ use server::{
 };
 
 use crate::{
-    act::{Act, assignments, devices},
+    act::{Act, assignments, device_of_pool, devices},
     args::{
         ZpoolAdd, ZpoolCheckpoint, ZpoolCreate, ZpoolDestroy, ZpoolExport, ZpoolLabelclear, ZpoolRemove,
         ZpoolSet, ZpoolSync,
@@ -77,9 +77,16 @@ pub(crate) async fn add(args: ZpoolAdd, context: &Context) -> anyhow::Result<Exi
 }
 
 pub(crate) async fn remove(args: ZpoolRemove, context: &Context) -> anyhow::Result<ExitCode> {
-    let operation = Operation::PoolRemove { pool: args.pool, devices: devices(args.devices) };
+    let devices: Vec<String> = args.devices.into_iter().map(device_of_pool).collect();
+    let (names, dry_run) = (devices.clone(), args.dry_run);
+    let operation = Operation::PoolRemove { pool: args.pool, devices, dry_run };
     let mut act = Act::new(context).await?;
-    act.attempt(operation).await;
+    if act.attempt(operation).await.is_some() && dry_run {
+        // In OpenZFS's words. Devices for data, which leave such a table behind, are refused.
+        let none = if args.exact { "0" } else { "0B" };
+        let line = |name: &String| format!("Memory that will be used after removing {name}: {none}");
+        lines(&names.iter().map(line).collect::<Vec<_>>())?;
+    }
     Ok(act.finish().await)
 }
 

@@ -12,7 +12,7 @@ use super::{
     wait::{self, Until},
 };
 use crate::{
-    act::{Act, devices},
+    act::{Act, device_of_pool, devices},
     args::{
         Activity, ZpoolAttach, ZpoolClear, ZpoolDetach, ZpoolInitialize, ZpoolOffline, ZpoolOnline,
         ZpoolReopen, ZpoolReplace, ZpoolTrim,
@@ -20,14 +20,19 @@ use crate::{
     context::Context,
 };
 
-/// One device as typed, absolute if it is a path.
-fn device(word: String) -> String {
+/// A new device as typed, absolute if it is a path.
+fn new_device(word: String) -> String {
     devices(vec![word]).pop().unwrap_or_default()
+}
+
+/// Devices of a pool, see [`device_of_pool`].
+fn known(words: Vec<String>) -> Vec<String> {
+    words.into_iter().map(device_of_pool).collect()
 }
 
 pub(crate) async fn offline(args: ZpoolOffline, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
-    for device in devices(args.devices) {
+    for device in known(args.devices) {
         let (pool, temporary, fault) = (args.pool.clone(), args.temporary, args.fault);
         act.attempt(Operation::DeviceOffline { pool, device, temporary, fault }).await;
     }
@@ -37,7 +42,7 @@ pub(crate) async fn offline(args: ZpoolOffline, context: &Context) -> anyhow::Re
 pub(crate) async fn online(args: ZpoolOnline, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
     let mut is_done = false;
-    for device in devices(args.devices) {
+    for device in known(args.devices) {
         let online = Operation::DeviceOnline { pool: args.pool.clone(), device, expand: args.expand };
         is_done |= act.attempt(online).await.is_some();
     }
@@ -50,8 +55,8 @@ pub(crate) async fn online(args: ZpoolOnline, context: &Context) -> anyhow::Resu
 pub(crate) async fn attach(args: ZpoolAttach, context: &Context) -> anyhow::Result<ExitCode> {
     let asked = DeviceNew {
         pool: args.pool.clone(),
-        device: device(args.device),
-        new: Some(device(args.new)),
+        device: device_of_pool(args.device),
+        new: Some(new_device(args.new)),
         properties: options(&args.options, context, "attach")?,
         force: args.force,
     };
@@ -65,8 +70,8 @@ pub(crate) async fn attach(args: ZpoolAttach, context: &Context) -> anyhow::Resu
 pub(crate) async fn replace(args: ZpoolReplace, context: &Context) -> anyhow::Result<ExitCode> {
     let asked = DeviceNew {
         pool: args.pool.clone(),
-        device: device(args.device),
-        new: args.new.map(device),
+        device: device_of_pool(args.device),
+        new: args.new.map(new_device),
         properties: options(&args.options, context, "replace")?,
         force: args.force,
     };
@@ -88,14 +93,14 @@ async fn follow(act: &mut Act, pool: &str, is_asked: bool, activity: Activity) {
 
 pub(crate) async fn detach(args: ZpoolDetach, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
-    act.attempt(Operation::DeviceDetach { pool: args.pool, device: device(args.device) }).await;
+    act.attempt(Operation::DeviceDetach { pool: args.pool, device: device_of_pool(args.device) }).await;
     Ok(act.finish().await)
 }
 
 pub(crate) async fn clear(args: ZpoolClear, context: &Context) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
     let pool = args.pool;
-    let which: Vec<Option<String>> = match devices(args.devices) {
+    let which: Vec<Option<String>> = match known(args.devices) {
         all if all.is_empty() => vec![None],
         named => named.into_iter().map(Some).collect(),
     };
@@ -127,7 +132,7 @@ pub(crate) async fn initialize(args: ZpoolInitialize, context: &Context) -> anyh
         () if args.forget => SweepAction::Forget,
         () => SweepAction::Start,
     };
-    let (pool, devices) = (args.pool, devices(args.devices));
+    let (pool, devices) = (args.pool, known(args.devices));
     let operation =
         Operation::DeviceSweep { pool, devices, sweep: SweepWish::Initialize, action, rate: None };
     sweep(operation, args.wait.then_some(Activity::Initialize), context).await
@@ -141,7 +146,7 @@ pub(crate) async fn trim(args: ZpoolTrim, context: &Context) -> anyhow::Result<E
     };
     let rate = args.rate.as_deref().map(parse::number).transpose();
     let rate = rate.map_err(|wrong| context.usage(&["zpool", "trim"], &format!("invalid rate: {wrong}")))?;
-    let (pool, devices) = (args.pool, devices(args.devices));
+    let (pool, devices) = (args.pool, known(args.devices));
     let operation = Operation::DeviceSweep { pool, devices, sweep: SweepWish::Trim, action, rate };
     sweep(operation, args.wait.then_some(Activity::Trim), context).await
 }

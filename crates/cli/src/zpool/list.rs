@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 use server::{
     api::{Device, Pool},
-    pool::props::value::bytes,
+    pool::props::{table, value::bytes},
 };
 
 use super::{column, finish, property};
@@ -35,6 +35,7 @@ const COLUMNS: [&str; 11] = [
 pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<ExitCode> {
     let names: Vec<String> = match &args.columns[..] {
         [] => COLUMNS.iter().map(|name| (*name).to_owned()).collect(),
+        asked if asked.iter().any(|name| name == "all") => every(),
         asked => asked.iter().map(|name| property(name, context, "list")).collect::<Result<_, _>>()?,
     };
     let args = ZpoolList { exact: args.exact || args.numbers.integers, ..args };
@@ -51,6 +52,12 @@ pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<Ex
         };
         tokio::time::sleep(interval).await;
     }
+}
+
+/// What `-o all` stands for.
+fn every() -> Vec<String> {
+    let table = table::POOL.iter().map(|row| row.name.to_owned());
+    ["name".to_owned()].into_iter().chain(table).collect()
 }
 
 async fn once(

@@ -120,7 +120,8 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     }
     out.push_str("config:\n\n");
     let mut widest = 0;
-    let everything = [&pool.root].into_iter().chain(&pool.cache).chain(&pool.spares);
+    let (cache, spares) = (wanted(&pool.cache, args), wanted(&pool.spares, args));
+    let everything = [&pool.root].into_iter().chain(cache.iter().copied()).chain(spares.iter().copied());
     everything
         .for_each(|device| measure(device, if device.kind == "root" { 0 } else { 2 }, args, &mut widest));
     let width = widest.max(NAME_WIDTH_MIN);
@@ -140,14 +141,14 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         }
         tops(class).for_each(|top| tree(&mut out, top, 2, width, args));
     }
-    if !pool.cache.is_empty() {
+    if !cache.is_empty() {
         out.push_str("\tcache\n");
     }
-    pool.cache.iter().for_each(|device| row(&mut out, device, 2, width, args));
-    if !pool.spares.is_empty() {
+    cache.iter().for_each(|device| row(&mut out, device, 2, width, args));
+    if !spares.is_empty() {
         out.push_str("\tspares\n");
     }
-    for spare in &pool.spares {
+    for spare in spares {
         let state = if spare.state == "ONLINE" { "AVAIL" } else { &spare.state };
         let name = args.names.of(spare);
         match &spare.note {
@@ -203,8 +204,14 @@ fn is_wanted(device: &Device, args: &ZpoolStatus) -> bool {
     is_shown(device) && (!args.unhealthy_devices || !is_well(device))
 }
 
+/// Spares and cache devices likewise.
+fn wanted<'a>(devices: &'a [Device], args: &ZpoolStatus) -> Vec<&'a Device> {
+    devices.iter().filter(|device| is_wanted(device, args)).collect()
+}
+
 fn is_well(device: &Device) -> bool {
-    device.state == "ONLINE"
+    // A spare at rest is as it should be, in either word.
+    matches!(device.state.as_str(), "ONLINE" | "AVAIL")
         && device.read_errors + device.write_errors + device.checksum_errors == 0
         && !device.repairing
         && device.children.iter().all(is_well)
@@ -311,8 +318,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
         }
     }
     for (key, devices) in [("l2cache", &pool.cache), ("spares", &pool.spares)] {
+        let devices = wanted(devices, args);
         if !devices.is_empty() {
-            object.insert(key.to_owned(), json::devices(devices.iter(), &one, &name));
+            object.insert(key.to_owned(), json::devices(devices.into_iter(), &one, &name));
         }
     }
     object.insert("error_count".to_owned(), json!(counter(pool.errors)));

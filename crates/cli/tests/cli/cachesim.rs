@@ -110,9 +110,17 @@ fn a_cache_device_below_gets_what_is_evicted_and_is_told_apart() {
         out.lines().next().unwrap().contains("L2HITS") && out.contains("misses of the two together"),
         "{out}"
     );
-    let (_, err, code) = cachesim(&[&boots(), "--l2", "0"]);
-    assert_eq!(code, Some(2));
-    assert!(err.contains("a cache device of 0 blocks holds nothing"), "{err}");
+    for (option, blocks, why) in [
+        ("--l2", "0", "0 blocks hold nothing"),
+        ("--size", "0", "0 blocks hold nothing"),
+        ("--size", "18446744073709551615", "blocks at most"),
+        ("--l2", "18446744073709551615", "blocks at most"),
+        ("--size", "18446744073709551616", "too large"),
+    ] {
+        let (_, err, code) = cachesim(&[&boots(), option, blocks]);
+        assert_eq!(code, Some(2), "{option} {blocks}: {err}");
+        assert!(err.contains(why), "{err}");
+    }
 }
 
 #[test]

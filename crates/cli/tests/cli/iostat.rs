@@ -158,6 +158,10 @@ fn the_arc_has_a_page_and_what_more_of_it_would_be_worth_is_said_when_it_is_know
     let all = json(&lab.run("arc-summary -j").ok());
     assert!(number(&all["arcstats"], "/c") > 0 && all["arcstats"]["rules_data"].is_string(), "{all}");
     assert_eq!(number(&all["arcstats"], "/l2_ndev"), 1);
+    // For scripts: into a file, with something else between the columns.
+    assert_eq!(lab.run("arcstat -f read,size,c -s , -o arc.csv").ok(), "");
+    let kept = std::fs::read_to_string(lab.cwd().join("arc.csv")).unwrap();
+    assert!(kept.lines().all(|line| line.split(',').count() == 3) && kept.lines().count() == 2, "{kept}");
     let said = lab.run("advise").ok();
     assert!(said.ends_with("of 1000 sampled accesses so far: too few to judge by\n"), "{said}");
     let advice = json(&lab.run("advise -j").ok());

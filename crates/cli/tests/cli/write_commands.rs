@@ -12,6 +12,80 @@ use crate::support::{
     wire::{Nbd, Wire},
 };
 
+/// Devices below `/dev` are named without it: what `zpool status` prints with slashes is understood as it stands there.
+#[test]
+fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_gone() {
+    let lab = Lab::scratch();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("NOT RUN: there is no /dev/shm to write to");
+        return;
+    };
+    let (here, there) = (lab.cwd().display().to_string(), memory.path().display().to_string());
+    lab.run(&format!(
+        "zpool create --size 64M tank {here}/a cache {there}/c1 {there}/c2 {here}/c3 spare {there}/s"
+    ))
+    .ok();
+    let shown = there.strip_prefix("/dev/").unwrap();
+    let status = lab.run("zpool status tank").ok();
+    assert!(status.contains(&format!("\t  {shown}/c1 ")), "{status}");
+    let well = lab.run("zpool status -e tank").ok();
+    assert!(!well.contains("cache") && !well.contains("spares") && !well.contains("/c1"), "{well}");
+
+    let said = lab.run(&format!("zpool remove tank {shown}/none")).fails(1);
+    assert_eq!(said, format!("cannot remove {shown}/none: no such device in pool\n"));
+    let planned = lab.run(&format!("zpool remove -n tank {shown}/c1 {there}/s")).ok();
+    assert_eq!(planned.lines().count(), 2, "{planned}");
+    assert_eq!(
+        planned.lines().next().unwrap(),
+        format!("Memory that will be used after removing {shown}/c1: 0B")
+    );
+    assert_eq!(lab.run("zpool status tank").ok(), status, "nothing was removed");
+    lab.run(&format!("zpool remove -w tank {shown}/c1")).ok();
+    // From here it is a path, too.
+    lab.run("zpool remove tank ./c3").ok();
+    lab.run(&format!("zpool remove tank {shown}/s")).ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(!status.contains("/c1") && !status.contains("/c3") && !status.contains("spares"), "{status}");
+    assert_eq!(lab.run("zpool status -x").ok(), "all pools are healthy\n");
+
+    std::fs::remove_file(memory.path().join("c2")).unwrap();
+    let lost = lab.run("zpool status -x").ok();
+    assert!(lost.contains("status: One or more devices could not be opened."), "{lost}");
+    assert!(lost.contains("action: Attach the missing device") && lost.contains("UNAVAIL"), "{lost}");
+    assert!(lab.run("zpool status -e tank").ok().contains("/c2"), "{lost}");
+}
+
+#[test]
+fn options_that_scripts_use_are_understood() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let refused = lab.run(&format!("zpool create --size 15E tank {here}/a")).fails(1);
+    assert!(refused.contains("files of 15E would be too large"), "{refused}");
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run("zfs create -s -V 1M tank/v").ok();
+    for (line, columns) in [
+        ("zpool list -o all", ["NAME ", " SIZE ", " HEALTH ", " ASHIFT "]),
+        ("zfs list -o all", ["NAME ", " VOLSIZE ", " COMPRESS ", " SYNC "]),
+    ] {
+        let shown = lab.run(line).ok();
+        let header = shown.lines().next().unwrap();
+        assert!(header.starts_with(columns[0]), "{header}");
+        assert!(columns.iter().all(|column| header.contains(column)), "{header}");
+    }
+    assert_eq!(lab.run("version").ok(), lab.run("zpool version").ok());
+    assert!(lab.run("arcstat -v").ok().contains("l2hits l2miss l2read"));
+    // Where the daemon is and what is imported may be said anywhere; history does not tell.
+    let state = lab.path("elsewhere").display().to_string();
+    assert_eq!(lab.run(&format!("zpool list -H --state {state}")).ok(), "");
+    assert_eq!(
+        lab.run(&format!("arcstat --socket {state}/none")).fails(1).lines().next().unwrap(),
+        format!("cannot show the ARC: no daemon answers on '{state}/none'")
+    );
+    lab.run(&format!("zpool set comment=x tank --socket {state}/none")).ok();
+    let history = lab.run("zpool history tank").ok();
+    assert!(history.trim_end().ends_with(" zpool set comment=x tank"), "{history}");
+}
+
 /// Words of the test in place of what differs from run to run: paths, and columns as wide as they are.
 fn tame(lab: &Lab) -> impl Fn(&str) -> String {
     let here = lab.cwd().display().to_string();

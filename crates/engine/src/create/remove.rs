@@ -58,6 +58,7 @@ impl Removal {
     pub fn find(view: &Pool, word: &str) -> Result<Self, OpError> {
         let is_meant = |vdev: &Vdev| {
             vdev.path.as_deref() == Some(word)
+                || vdev.path.as_deref().and_then(|path| path.strip_prefix("/dev/")) == Some(word)
                 || vdev.guid.to_string() == word
                 || (vdev.guid != 0 && vdev.display_name() == word)
         };
@@ -83,7 +84,7 @@ impl Removal {
                         "{word} is a part of {}: only whole devices can be removed",
                         top.display_name()
                     ),
-                    None => format!("no such device in pool: {word}"),
+                    None => "no such device in pool".to_owned(),
                 }))
             }
         }
@@ -143,7 +144,7 @@ impl Removal {
         Box::pin(async move {
             match self.what {
                 What::Log(id) => log_device(cx, id, &self.name).await,
-                What::Auxiliary { list, guid } => auxiliary(cx, list, guid, &self.name).await,
+                What::Auxiliary { list, guid } => auxiliary(cx, list, guid).await,
             }
         })
     }
@@ -194,17 +195,22 @@ async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError>
     Ok(())
 }
 
+/// The caller names it.
+fn no_such_device() -> OpError {
+    OpError::Refused("no such device in pool".to_owned())
+}
+
 /// Takes a spare or cache device out of its list.
-async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64, word: &str) -> Result<(), OpError> {
+async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64) -> Result<(), OpError> {
     let object = zap::get_u64(&mut cx.mos, DIRECTORY, name).await?.filter(|object| *object != 0);
     let Some(object) = object else {
-        return Err(OpError::Refused(format!("no such device in pool: {word}")));
+        return Err(no_such_device());
     };
     let mut list = packed::read(&mut cx.mos, object).await?;
     let all: &[NvList] = list.nvlist_array(name).unwrap_or_default();
     let rest: Vec<NvList> = all.iter().filter(|device| device.u64("guid") != Some(guid)).cloned().collect();
     if rest.len() == all.len() {
-        return Err(OpError::Refused(format!("no such device in pool: {word}")));
+        return Err(no_such_device());
     }
     list.set(name, Value::NvListArray(rest));
     packed::write(&mut cx.mos, object, &list).await?;

@@ -73,6 +73,9 @@ pub enum Operation {
         pool: String,
         /// Log, cache and spare devices, as `zpool status` shows them, or their paths.
         devices: Vec<String>,
+        /// Only find out whether they can be.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// `zpool set`
     PoolSet {
@@ -730,7 +733,9 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolExport { pool, force } => pools::export(&cx, &pool, force).await,
         Operation::PoolImport(what) => pools::import(&cx, what).await,
         Operation::PoolAdd(what) => pools::add(&cx, what).await,
-        Operation::PoolRemove { pool, devices } => pools::remove(&cx, &pool, &devices).await,
+        Operation::PoolRemove { pool, devices, dry_run } => {
+            pools::remove(&cx, &pool, &devices, dry_run).await
+        }
         Operation::PoolSet { pool, property } => pools::set(&cx, &pool, &property).await,
         Operation::PoolUpgrade { pool } => upgrade::upgrade(&cx, &pool).await,
         Operation::PoolSync { pool } => pools::sync(&cx, &pool).await,

@@ -351,7 +351,12 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
 }
 
 /// `zpool remove`
-pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<Answer, Failure> {
+pub(crate) async fn remove(
+    cx: &Cx<'_>,
+    name: &str,
+    words: &[String],
+    dry_run: bool,
+) -> Result<Answer, Failure> {
     let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
     let Some(engine) = held.engine() else {
         return Err(Failure::because(&format!("cannot remove from '{name}'"), "pool is read-only"));
@@ -366,6 +371,9 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, words: &[String]) -> Result<
             full.map_or(Err(error), |full| Removal::find(&held.view(), &full))
         });
         removals.push(found.map_err(|error| refused(&what, &error))?);
+    }
+    if dry_run {
+        return Ok(Answer::default());
     }
     for (removal, word) in removals.iter().zip(words) {
         let vacated = removal.vacate(engine).await;
