@@ -235,7 +235,11 @@ mod tests {
     fn what_a_reader_does_not_take_is_dropped_and_counted() {
         let (lines, allow, take) = scene();
         let line = format!("{}\n", "x".repeat(1023));
-        for _ in 0..1000 {
+        lines.push(line.clone().into_bytes());
+        while !lines.state().is_writing {
+            thread::yield_now();
+        }
+        for _ in 1..1000 {
             lines.push(line.clone().into_bytes());
         }
         lines.flush(Duration::from_millis(1));
