@@ -44,7 +44,7 @@ mod zfs;
 mod zilstat;
 mod zpool;
 
-use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode, time::Duration};
+use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode};
 
 use args::{
     Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
@@ -60,9 +60,6 @@ const LOGGED: &str = "error,millpond::alert=info";
 /// alerts, what was found again on cache devices and in intent logs, and who was sent away.
 const LOGGED_BY_DAEMON: &str =
     "warn,millpond=info,engine::second=info,engine::zil=info,server::serving=info,server::shares=info";
-/// How long the daemon's last lines are waited for: a reader that is there has taken them long before.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = to_the_front(std::env::args_os().collect());
     let called = arguments.first().map(|path| Path::new(path).file_name().unwrap_or_default().to_os_string());
@@ -152,7 +149,7 @@ fn main() -> ExitCode {
             }
         },
     };
-    stderr::flush(LAST_WORDS);
+    stderr::flush(stderr::LAST_WORDS);
     code
 }
 

@@ -12,9 +12,11 @@
 //! own; what comes faster than it is taken is dropped, and how many lines were is said as soon as somebody takes one.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     collections::VecDeque,
     fmt,
     io::{self, Write},
+    panic,
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::Duration,
@@ -22,6 +24,9 @@ use std::{
 
 /// Of lines that wait, at most. A reader that rests for a while finds the beginning of what happened.
 const WAITING_BYTES_MAX: usize = 256 << 10;
+
+/// How long the last lines are waited for: a reader that is there has taken them long before.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Says a line on standard error, in the form of `format!`. Never fails, and with [`write_in_background`] never waits.
 macro_rules! say {
@@ -39,6 +44,16 @@ pub(crate) fn write_in_background() -> io::Result<()> {
     let lines = LINES.get_or_init(Lines::default);
     // Not a task: it waits in a system call for as long as the reader likes.
     thread::Builder::new().name("log".to_owned()).spawn(|| lines.run(&mut io::stderr()))?;
+    // What a task says that panics is no exception.
+    panic::set_hook(Box::new(|panic| {
+        let trace = Backtrace::capture();
+        match trace.status() {
+            BacktraceStatus::Captured => line(format_args!("{panic}\n{trace}")),
+            _ => line(format_args!("{panic}")),
+        }
+        // It may be the last thing that this process says.
+        flush(LAST_WORDS);
+    }));
     Ok(())
 }
 
