@@ -71,12 +71,16 @@ pub fn metaslab_bytes(top: &Top) -> u64 {
     }
 }
 
-/// What the devices for data hold, free of parity: the unit of dataset sizes.
+/// What the devices hold that data may go to, free of parity: the unit of dataset sizes. Devices for metadata and
+/// dedup tables are none of them, nor are those that take no more allocations. (`zpool list` has them all in `SIZE`.)
 #[must_use]
 pub fn deflated_size(tree: &Tree) -> u64 {
     let of = |vdev: &Vdev| match (&vdev.top, vdev.class(), &vdev.kind) {
-        (_, _, Kind::Indirect { .. }) | (None, ..) | (_, Class::Log, _) => 0,
-        (Some(top), ..) => deflate(vdev, metaslab_bytes(top)),
+        (_, _, Kind::Indirect { .. }) => 0,
+        (Some(top), Class::Normal, _) if !top.removing && !top.non_allocating => {
+            deflate(vdev, metaslab_bytes(top))
+        }
+        _ => 0,
     };
     tree.tops.iter().map(of).fold(0, u64::saturating_add)
 }

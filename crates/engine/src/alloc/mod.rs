@@ -78,7 +78,7 @@ pub struct NewTop {
 /// How full the pool is, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Metaslabs of the devices for data, deflated: what dataset sizes are measured against.
+    /// Metaslabs of the devices that volume data may go to, deflated: what dataset sizes are measured against.
     pub capacity: u64,
     /// Allocated on them, deflated.
     pub allocated: u64,
@@ -242,9 +242,15 @@ impl Allocator {
         &self.deflate
     }
 
-    /// Devices that hold data, special ones included.
+    /// Devices that hold what datasets refer to, special ones included.
     fn data_tops(&self) -> impl Iterator<Item = &top::Top> {
         self.tops.iter().flatten().filter(|top| top.class != Class::Log)
+    }
+
+    /// Devices that data of volumes can be placed on now ([`Purpose::classes`]). What others have free is no room for
+    /// it: whoever promised that would find none when it has to be written.
+    fn room_tops(&self) -> impl Iterator<Item = &top::Top> {
+        self.tops.iter().flatten().filter(|top| top.class == Class::Normal && top.allocatable)
     }
 
     /// Smallest allocation and greatest common divisor of allocations over the devices for data, in bytes.
@@ -443,14 +449,12 @@ impl Allocator {
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for top in self.data_tops() {
+        for top in self.room_tops() {
             totals.capacity += self.deflate.bytes(top.id, top.capacity());
             totals.allocated += self.deflate.bytes(top.id, top.used);
             totals.aside += self.deflate.bytes(top.id, top.aside);
-            if top.allocatable {
-                totals.free_now += top.free() + top.aside;
-                totals.deferred += top.waiting;
-            }
+            totals.free_now += top.free() + top.aside;
+            totals.deferred += top.waiting;
         }
         totals
     }

@@ -276,7 +276,7 @@ impl Plan {
     /// Bytes of metaslabs for data, free of parity: what datasets may fill, slop space included.
     #[must_use]
     pub fn deflated(&self) -> u64 {
-        let data = self.tops.iter().filter(|top| top.purpose != Use::Log);
+        let data = self.tops.iter().filter(|top| top.purpose == Use::Data);
         data.map(|top| (top.usable() >> 9) * ((128 << 10) / (top.allocated(128 << 10) >> 9))).sum()
     }
 
