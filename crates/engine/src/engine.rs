@@ -56,7 +56,7 @@ use crate::{
     second::{self, Second},
     suspend::Suspension,
     sync::{Syncer, Task, Work},
-    txg::{Limits, Txgs},
+    txg::{Limits, Room, Txgs},
     volume::LiveVolume,
     write::{Targets, Written},
     zil::{
@@ -139,7 +139,7 @@ struct Shared {
     options: Options,
     /// Commands that wait for their turn, numbered.
     tasks: Mutex<VecDeque<(u64, Task)>>,
-    volumes: Mutex<BTreeMap<u64, Entry>>,
+    volumes: Mutex<BTreeMap<u64, Arc<LiveVolume>>>,
     view: ArcSwap<Pool>,
     ending: Mutex<Option<Ending>>,
     /// Why nothing is written any more, for good.
@@ -157,17 +157,11 @@ struct Shared {
     second: Second,
 }
 
-/// An open volume.
-struct Entry {
-    volume: Arc<LiveVolume>,
-    txgs: Arc<Txgs>,
-}
-
 impl Shared {
     /// The volume that is open already. One that was closed because it cannot be read, with nothing left to be synced, may be
     /// opened anew.
-    fn opened(&self, volumes: &BTreeMap<u64, Entry>, number: u64) -> Option<Arc<LiveVolume>> {
-        let volume = &volumes.get(&number)?.volume;
+    fn opened(&self, volumes: &BTreeMap<u64, Arc<LiveVolume>>, number: u64) -> Option<Arc<LiveVolume>> {
+        let volume = volumes.get(&number)?;
         let may_open_anew = volume.is_over() && self.ending.lock().is_none();
         (!may_open_anew).then(|| Arc::clone(volume))
     }
@@ -244,7 +238,7 @@ impl Engine {
                 return Err(EngineError::Unsupported("the pool has no state to look at".into()));
             };
             let txgs = Txgs::new(first + 1, options.limits);
-            txgs.set_shared(done.shared_room);
+            txgs.set_supply(done.supply);
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let conduct = Conduct::of(&view).await.unwrap_or_default();
             let second = Second::new(view.io(), is_rewound, tier);
@@ -499,7 +493,8 @@ impl Engine {
                     return Ok(volume);
                 }
                 // Until the next commit tells: nothing of its own.
-                let txgs = self.shared.txgs.for_volume(u64::MAX, 0);
+                let room = Room { limit: u64::MAX, ..Room::default() };
+                let txgs = self.shared.txgs.for_volume(number, room);
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 self.shared.logs.insert(Arc::clone(&log));
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
@@ -507,7 +502,7 @@ impl Engine {
                     volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
                 }
                 volume.set_used(dataset.phys().map_or(0, |phys| phys.referenced_bytes));
-                volumes.insert(number, Entry { volume: Arc::clone(&volume), txgs });
+                volumes.insert(number, Arc::clone(&volume));
                 drop(volumes);
                 // Its room is known after a transaction group that was asked for it.
                 self.shared.txgs.wake();
@@ -519,7 +514,7 @@ impl Engine {
     /// Volumes that are open.
     #[must_use]
     pub fn open_volumes(&self) -> Vec<Arc<LiveVolume>> {
-        self.shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect()
+        self.shared.volumes.lock().values().cloned().collect()
     }
 
     /// Syncs what is dirty, stops, and leaves the pool as `ending` says. Volumes answer `NotReady` afterwards.

@@ -15,10 +15,7 @@
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
-use ondisk::{
-    Order, blkptr::BlkPtr, bpobj::BpobjEntry, dsl::DatasetPhys, label::Multihost, nvlist::NvList,
-    uberblock::Uberblock,
-};
+use ondisk::{blkptr::BlkPtr, bpobj::BpobjEntry, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
     Pool, PoolIo,
     dmu::{Object, ReadError},
@@ -40,6 +37,7 @@ use crate::{
     scan::{self, Scans},
     space::{Deflate, Space},
     suspend::may_pass,
+    txg::{Room, Supply},
     write::{BlockWriter, Written, labels},
     zil::{
         Logs,
@@ -164,17 +162,6 @@ pub struct Work {
     pub rooms: Vec<u64>,
 }
 
-/// What a volume may take: see [`crate::txg::Txgs::for_volume`]. Bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// All it may take.
-    pub limit: u64,
-    /// Of that, what is reserved for it.
-    pub own: u64,
-    /// What it holds.
-    pub used: u64,
-}
-
 /// What a transaction group did.
 #[derive(Debug, Default)]
 pub struct Done {
@@ -186,10 +173,12 @@ pub struct Done {
     pub written: Written,
     /// There is more to free for destroyed datasets, or to be written down in another group.
     pub more_to_do: bool,
-    /// Bytes anybody may take who has nothing reserved.
-    pub shared_room: u64,
-    /// Of the volumes asked for.
-    pub rooms: Vec<(u64, Room)>,
+    /// What may be taken from now on.
+    pub supply: Supply,
+    /// And by the volumes asked for.
+    pub rooms: BTreeMap<u64, Room>,
+    /// What these hold, in bytes.
+    pub used: BTreeMap<u64, u64>,
 }
 
 /// Collects what syncing the MOS does to the MOS.
@@ -246,7 +235,11 @@ impl Syncer {
             scan::sync(self).await?;
             self.note_devices().await?;
             self.settle().await?;
-            (done.shared_room, done.rooms) = self.rooms(&work.rooms).await?;
+            self.out.alloc.log_space().counted();
+            (done.supply, done.rooms) = dsl::supply(self, &work.rooms).await?;
+            for dataset in done.rooms.keys() {
+                done.used.insert(*dataset, dsl::referenced(self, *dataset).await?);
+            }
             // While the devices flush nothing is allocated, and so nothing set aside for logs.
             if self.out.alloc.log_space().is_wanted() {
                 self.out.alloc.restock().await?;
@@ -351,28 +344,6 @@ impl Syncer {
             packed::write(&mut self.mos, self.places.config, &self.config).await?;
         }
         Ok(())
-    }
-
-    /// What may be taken from now on: by anybody, and by the volumes asked for.
-    async fn rooms(&mut self, datasets: &[u64]) -> Result<(u64, Vec<(u64, Room)>), EngineError> {
-        let granted = dsl::available_below(self, self.places.root_dir).await?;
-        self.out.alloc.log_space().counted();
-        let shared = granted.min(dsl::promisable(self).await?);
-        let mut rooms = Vec::with_capacity(datasets.len());
-        for &dataset in datasets {
-            if !self.mos.exists(dataset).await? {
-                continue;
-            }
-            let bonus = self.mos.bonus(dataset).await?;
-            let phys =
-                DatasetPhys::decode(&bonus, Order::Little).map_err(EngineError::encode("a dataset"))?;
-            // What is set aside for it by its own reservation is in this number.
-            let limit = dsl::available(self, phys.dir).await?;
-            let own = limit.saturating_sub(granted);
-            let limit = limit.saturating_sub(granted - shared);
-            rooms.push((dataset, Room { limit, own, used: phys.referenced_bytes }));
-        }
-        Ok((shared, rooms))
     }
 
     /// Labels and uberblock.

@@ -92,11 +92,10 @@ pub(super) async fn check(
         _ => 0,
     };
     let (quota, set_aside) = (bytes("quota"), bytes("reservation").max(bytes("refreservation")));
-    if quota != 0 && set_aside > quota {
+    if (quota != 0 && set_aside > quota) || space::available_below(cx, vacancy.above).await? == 0 {
         return Err(OpError::NoSpace);
     }
-    let room = space::available_below(cx, vacancy.above).await?;
-    if room == 0 || set_aside > room { Err(OpError::NoSpace) } else { Ok(()) }
+    space::need(cx, vacancy.above, set_aside).await
 }
 
 /// Makes an ordinary dataset without content, and missing parents.

@@ -44,7 +44,8 @@ pub use properties::{inherit, set, set_pool};
 pub use rename::rename;
 pub use rollback::rollback;
 pub use snapshot::snapshot;
-pub use space::{accounted_block, available, available_below, default_refreservation, promisable};
+pub use space::{accounted_block, available, available_below, default_refreservation};
+pub(crate) use space::{referenced, supply};
 
 use std::collections::BTreeMap;
 

@@ -138,6 +138,7 @@ async fn plan(cx: &mut Syncer, name: &str) -> Result<Plan, OpError> {
     if space.used > 0 && space.used.cast_unsigned() > room {
         return Err(OpError::NoSpace);
     }
+    space::need_to_move(cx, from.dir, clone.dir, common, space.used.max(0).cast_unsigned()).await?;
     Ok(Plan { clone, from, origin, snapshots, old_origin, first, space })
 }
 

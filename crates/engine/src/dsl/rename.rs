@@ -78,6 +78,7 @@ async fn rename_head(cx: &mut Syncer, from: &str, to: &str, parents: bool) -> Re
             return Err(OpError::NoSpace);
         }
     }
+    space::need_to_move(cx, phys.parent, vacancy.above, common, accounted).await?;
     let above = create::make_parents(cx, &vacancy).await?;
     let old_name = from.rsplit('/').next().unwrap_or_default();
     let old_map = dir::child_map_of(&mut cx.mos, phys.parent).await?;

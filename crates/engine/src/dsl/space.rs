@@ -2,45 +2,164 @@
 //!
 //! Space is granted down the tree: each directory has what the one above has, less what its quota cuts off, plus
 //! what it has reserved; at the top stands the pool less its slop. Facts: docs/format/mos.md §7.
+//!
+//! A command that sets space aside looks at two things: at the accounts as they are in its transaction group, with all
+//! it is going to do drafted into them, and at what clients were promised for later groups, which no account shows yet.
 
-use ondisk::blkptr::BlkPtr;
+use std::collections::BTreeMap;
+
+use ondisk::{blkptr::BlkPtr, dsl::DirPhys};
 use pool::{
     dsl::PoolSpace,
     vdev::{Class, Kind, Tree, Vdev},
 };
 
 use super::{OpError, account, dataset, dir};
-use crate::{EngineError, mos::bpobj, sync::Syncer};
+use crate::{
+    EngineError,
+    mos::bpobj,
+    sync::Syncer,
+    txg::{Claim, Room, Supply},
+};
 
 /// Bytes that `dir` and everything below it may still take, free of parity.
 pub async fn available_below(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
-    available_until(cx, dir, 0).await
+    Draft::default().available_until(cx, dir, 0).await
 }
 
 /// The same, not looking at limits of the directory `common` and above: for what moves below that one.
 pub(super) async fn available_until(cx: &mut Syncer, dir: u64, common: u64) -> Result<u64, EngineError> {
+    Draft::default().available_until(cx, dir, common).await
+}
+
+/// The directory and all above it, with their numbers, the nearest first.
+async fn path(cx: &mut Syncer, dir: u64) -> Result<Vec<(u64, DirPhys)>, EngineError> {
     let mut path = Vec::new();
     let mut at = dir;
-    while at != 0 && at != common {
+    while at != 0 {
         let phys = dir::load(&mut cx.mos, at).await?;
-        path.push(phys);
-        at = phys.parent;
+        let above = phys.parent;
+        path.push((at, phys));
+        at = above;
         if path.len() > pool::dsl::name::BYTES_MAX {
             return Err(dir::inconsistent(dir, "the directories above it form a loop"));
         }
     }
-    let usable = usable(cx).await?;
-    let mut given = u64::MAX;
-    for phys in path.iter().rev() {
-        let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
-        if phys.parent == 0 {
-            quota = quota.min(usable);
-        } else {
-            given = given.saturating_add(phys.reserved.saturating_sub(phys.used_bytes));
-        }
-        given = given.min(quota.saturating_sub(phys.used_bytes));
+    Ok(path)
+}
+
+/// The accounts of directories as they would be after a command.
+#[derive(Default)]
+pub(super) struct Draft {
+    /// Bytes that a directory would use more, or less.
+    change: BTreeMap<u64, i128>,
+}
+
+impl Draft {
+    fn used(&self, dir: u64, phys: &DirPhys) -> u64 {
+        let used = i128::from(phys.used_bytes) + self.change.get(&dir).copied().unwrap_or(0);
+        u64::try_from(used.max(0)).unwrap_or(u64::MAX)
     }
-    Ok(given)
+
+    async fn available_until(&self, cx: &mut Syncer, dir: u64, common: u64) -> Result<u64, EngineError> {
+        let mut path = path(cx, dir).await?;
+        let end = path.iter().position(|(at, _)| *at == common).unwrap_or(path.len());
+        path.truncate(end);
+        let usable = usable(cx).await?;
+        let mut given = u64::MAX;
+        for (at, phys) in path.iter().rev() {
+            let used = self.used(*at, phys);
+            let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+            if phys.parent == 0 {
+                quota = quota.min(usable);
+            } else {
+                given = given.saturating_add(phys.reserved.saturating_sub(used));
+            }
+            given = given.min(quota.saturating_sub(used));
+        }
+        Ok(given)
+    }
+
+    /// `dir` uses so much more. What it has reserved and does not use becomes less, and only the rest is felt above.
+    async fn add(&mut self, cx: &mut Syncer, dir: u64, bytes: i128) -> Result<(), EngineError> {
+        let mut bytes = bytes;
+        for (at, phys) in path(cx, dir).await? {
+            let before = self.used(at, &phys).max(phys.reserved);
+            *self.change.entry(at).or_default() += bytes;
+            bytes = i128::from(self.used(at, &phys).max(phys.reserved)) - i128::from(before);
+        }
+        Ok(())
+    }
+
+    /// Refuses what takes more than there is: so many bytes in each of these directories, together. What is not refused
+    /// is promised to nobody else any more.
+    pub(super) async fn set_aside(mut self, cx: &mut Syncer, wants: &[(u64, u64)]) -> Result<(), OpError> {
+        for (dir, bytes) in wants.iter().filter(|(_, bytes)| *bytes > 0) {
+            if *bytes > self.available_until(cx, *dir, 0).await? {
+                return Err(OpError::NoSpace);
+            }
+            self.add(cx, *dir, (*bytes).into()).await?;
+        }
+        claim(cx, wants).await
+    }
+}
+
+/// Refuses what clients were promised for the transaction groups that follow, and that no account shows.
+async fn claim(cx: &mut Syncer, wants: &[(u64, u64)]) -> Result<(), OpError> {
+    // A pool that is being created or opened has promised nothing.
+    let Some(txgs) = cx.out.alloc.log_space().promises().cloned() else { return Ok(()) };
+    if wants.iter().all(|(_, bytes)| *bytes == 0) {
+        return Ok(());
+    }
+    let (mut supply, rooms) = supply(cx, &txgs.datasets()).await?;
+    let mut claims = Vec::with_capacity(wants.len());
+    for (dir, bytes) in wants {
+        claims.push(Claim { above: reserved_above(cx, *dir, &mut supply).await?, bytes: *bytes });
+    }
+    if txgs.claim(cx.txg, &supply, &rooms, &claims) { Ok(()) } else { Err(OpError::NoSpace) }
+}
+
+/// What may be taken after all that was done up to now: by anybody, and by the live datasets asked for.
+pub(crate) async fn supply(
+    cx: &mut Syncer,
+    datasets: &[u64],
+) -> Result<(Supply, BTreeMap<u64, Room>), EngineError> {
+    let root = cx.places.root_dir;
+    let free = promisable(cx).await?;
+    let shared = available_below(cx, root).await?.min(free);
+    let mut supply = Supply { shared, free, reserved: BTreeMap::new() };
+    let mut rooms = BTreeMap::new();
+    for &dataset in datasets {
+        if !cx.mos.exists(dataset).await? {
+            continue;
+        }
+        let phys = dataset::load(&mut cx.mos, dataset).await?;
+        let limit = available(cx, phys.dir).await?;
+        let refreservation = dir::refreservation(&mut cx.mos, phys.dir).await?;
+        let above = reserved_above(cx, phys.dir, &mut supply).await?;
+        let own = refreservation.saturating_sub(phys.unique_bytes);
+        rooms.insert(dataset, Room { limit, own, above });
+    }
+    Ok((supply, rooms))
+}
+
+/// Directories from `dir` upwards that have something reserved they do not use, which is noted in `supply`.
+async fn reserved_above(cx: &mut Syncer, dir: u64, supply: &mut Supply) -> Result<Vec<u64>, EngineError> {
+    let mut above = Vec::new();
+    for (at, phys) in path(cx, dir).await? {
+        let unused = phys.reserved.saturating_sub(phys.used_bytes);
+        // Above the root there is nobody from whom it could be kept.
+        if unused > 0 && phys.parent != 0 {
+            supply.reserved.insert(at, unused);
+            above.push(at);
+        }
+    }
+    Ok(above)
+}
+
+/// What a dataset refers to, in bytes.
+pub(crate) async fn referenced(cx: &mut Syncer, dataset: u64) -> Result<u64, EngineError> {
+    Ok(dataset::load(&mut cx.mos, dataset).await?.referenced_bytes)
 }
 
 /// Bytes all datasets together may use.
@@ -51,7 +170,7 @@ async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
 
 /// Bytes that are free on the devices and may be promised, free of parity. Datasets do not know of log blocks, which
 /// take their space all the same; half of the slop is left for the metadata of what is promised.
-pub async fn promisable(cx: &mut Syncer) -> Result<u64, EngineError> {
+async fn promisable(cx: &mut Syncer) -> Result<u64, EngineError> {
     let totals = cx.out.alloc.totals();
     let slop = totals.capacity.saturating_sub(usable(cx).await?);
     Ok(totals.capacity.saturating_sub(totals.allocated + totals.aside + slop / 2))
@@ -77,7 +196,23 @@ pub async fn available(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
 
 /// Refuses what would take more than `dir` may take.
 pub(super) async fn need(cx: &mut Syncer, dir: u64, bytes: u64) -> Result<(), OpError> {
-    if bytes > available_below(cx, dir).await? { Err(OpError::NoSpace) } else { Ok(()) }
+    Draft::default().set_aside(cx, &[(dir, bytes)]).await
+}
+
+/// Refuses to move `bytes` from one directory to another if that takes more than there is above both: what the one had
+/// reserved is set aside again, while the other takes more than it had reserved.
+pub(super) async fn need_to_move(
+    cx: &mut Syncer,
+    from: u64,
+    to: u64,
+    common: u64,
+    bytes: u64,
+) -> Result<(), OpError> {
+    let mut draft = Draft::default();
+    draft.add(cx, from, -i128::from(bytes)).await?;
+    draft.add(cx, to, bytes.into()).await?;
+    let growth = draft.change.get(&common).copied().unwrap_or(0);
+    need(cx, common, u64::try_from(growth.max(0)).unwrap_or(u64::MAX)).await
 }
 
 /// The bytes that more `refreservation` takes out of the directory of a head with `unique` bytes of its own.

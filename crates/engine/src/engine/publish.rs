@@ -16,7 +16,7 @@ use super::{Conduct, OpenError, Shared};
 use crate::{
     EngineError,
     suspend::may_pass,
-    sync::{Change, Done, Room, Syncer},
+    sync::{Change, Done, Syncer},
     volume::{LiveVolume, Service, SyncMode},
     write::summed::is_cheap,
 };
@@ -38,7 +38,7 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         statistics.syncing += elapsed;
         statistics.longest = statistics.longest.max(elapsed);
     }
-    let find = |dataset: &u64| shared.volumes.lock().get(dataset).map(|entry| Arc::clone(&entry.volume));
+    let find = |dataset: &u64| shared.volumes.lock().get(dataset).cloned();
     for (dataset, data) in done.volumes {
         if let Some(volume) = find(&dataset) {
             volume.committed(txg, data);
@@ -63,13 +63,12 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
             shared.means.space.readmit_device(vdev);
         }
     }
-    for (dataset, Room { limit, own, used }) in done.rooms {
-        if let Some(entry) = shared.volumes.lock().get(&dataset) {
-            entry.txgs.set_room(limit, own);
-            entry.volume.set_used(used);
+    for (dataset, used) in done.used {
+        if let Some(volume) = find(&dataset) {
+            volume.set_used(used);
         }
     }
-    shared.txgs.synced(txg, done.shared_room);
+    shared.txgs.synced(txg, done.supply, done.rooms);
     if done.more_to_do {
         let txgs = Arc::clone(&shared.txgs);
         tokio::spawn(async move {
@@ -88,7 +87,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
     }
-    let Some(volume) = shared.volumes.lock().get(&number).map(|entry| Arc::clone(&entry.volume)) else {
+    let Some(volume) = shared.volumes.lock().get(&number).cloned() else {
         return;
     };
     if change == Change::Destroyed(number) {

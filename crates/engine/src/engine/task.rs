@@ -24,8 +24,8 @@ pub(super) async fn run(
         let ending = *shared.ending.lock();
         if ending.is_some() {
             shared.txgs.refuse("the pool is being closed");
-            for entry in shared.volumes.lock().values() {
-                entry.volume.close();
+            for volume in shared.volumes.lock().values() {
+                volume.close();
             }
             for log in shared.logs.all() {
                 log.end().await;
@@ -41,8 +41,7 @@ pub(super) async fn run(
         if !shared.tasks.lock().is_empty() {
             shared.txgs.wake();
         }
-        let volumes: Vec<Arc<LiveVolume>> =
-            shared.volumes.lock().values().map(|entry| Arc::clone(&entry.volume)).collect();
+        let volumes: Vec<Arc<LiveVolume>> = shared.volumes.lock().values().cloned().collect();
         let concerned = |volume: &&Arc<LiveVolume>| {
             volume.is_dirty(txg) || shared.logs.get(volume.dataset()).is_some_and(|log| log.needs_sync(txg))
         };

@@ -12,12 +12,12 @@
 //! smoothly to the speed of the devices instead of running into a wall.
 //!
 //! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
-//! groups announced must fit into what was available when the last one was synced. What a volume has
-//! reserved for itself is its own; only what goes beyond comes from what all share.
+//! groups announced must fit into what was available when the last one was synced (`room`).
 //!
 //! Facts: docs/format/txg-and-throttle.md.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -28,13 +28,16 @@ use std::{
 use block::VolumeError;
 use memory::bell::{Bell, Steps};
 use parking_lot::Mutex;
+use room::Ledger;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
 
 mod limits;
+mod room;
 pub use limits::Limits;
+pub use room::{Claim, Room, Supply};
 
 /// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
 /// what is delayed by microseconds each would be slowed down to a few per millisecond.
@@ -88,21 +91,8 @@ struct Group {
     holds: u64,
     /// Bytes of memory.
     dirty: u64,
-    /// Bytes announced beyond what volumes have of their own.
-    shared_space: u64,
     /// Somebody changed something.
     touched: bool,
-}
-
-/// What a volume may take, and has announced.
-#[derive(Debug, Default)]
-struct Room {
-    /// As of the last commit: all the volume may take, what it has reserved included.
-    limit: u64,
-    /// As of the last commit: of that, what is reserved for it and unused.
-    own: u64,
-    /// Announced, by slot.
-    pending: [u64; SLOTS],
 }
 
 #[derive(Debug)]
@@ -111,12 +101,6 @@ struct State {
     opened_at: Instant,
     groups: [Group; SLOTS],
     dirty: u64,
-    /// As of the last commit: what anybody may take beyond what is reserved.
-    shared_limit: u64,
-    /// Of that, what was set aside for intent logs since: beginning with the last time it was looked at how much
-    /// there is, and before, which is known to the next limit.
-    lent: u64,
-    lent_before: u64,
     /// Somebody waits for this group and all before it.
     wanted: u64,
     /// When the last delayed writer was let go.
@@ -124,14 +108,8 @@ struct State {
     refusing: Option<String>,
     /// What changes fail with while the pool is suspended, if they are not to wait.
     failing: Option<String>,
-    rooms: slab::Rooms,
-}
-
-impl State {
-    /// Bytes that unsynced groups announced beyond what volumes have of their own.
-    fn announced(&self) -> u64 {
-        self.groups.iter().map(|group| group.shared_space).sum()
-    }
+    /// Space that was announced.
+    space: Ledger,
 }
 
 impl Shared {
@@ -170,7 +148,7 @@ pub struct Txgs {
 impl Drop for Txgs {
     fn drop(&mut self) {
         if let Some(volume) = self.volume {
-            self.shared.state.lock().rooms.remove(volume);
+            self.shared.state.lock().space.remove(volume);
         }
     }
 }
@@ -184,14 +162,11 @@ impl Txgs {
             opened_at: Instant::now(),
             groups: [Group::default(); SLOTS],
             dirty: 0,
-            shared_limit: u64::MAX,
-            lent: 0,
-            lent_before: 0,
             wanted: 0,
             last_wake: None,
             refusing: None,
             failing: None,
-            rooms: slab::Rooms::default(),
+            space: Ledger::new(),
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -206,11 +181,10 @@ impl Txgs {
         Arc::new(Self { shared, volume: None })
     }
 
-    /// The same groups for a volume that may take `limit` bytes, `own` of them reserved for it.
+    /// The same groups for a volume, a dataset that may take so much.
     #[must_use]
-    pub fn for_volume(&self, limit: u64, own: u64) -> Arc<Self> {
-        let room = Room { limit, own, ..Room::default() };
-        let volume = Some(self.shared.state.lock().rooms.insert(room));
+    pub fn for_volume(&self, dataset: u64, room: Room) -> Arc<Self> {
+        let volume = Some(self.shared.state.lock().space.insert(dataset, room));
         Arc::new(Self { shared: Arc::clone(&self.shared), volume })
     }
 
@@ -259,7 +233,7 @@ impl Txgs {
         }
         if !self.fits(&state, cost) {
             // What was announced is more than what will be taken: after a sync the truth is known.
-            if !self.is_pending(&state) {
+            if !is_pending(&state) {
                 return Err(VolumeError::NoSpace);
             }
             state.wanted = state.wanted.max(state.open);
@@ -285,50 +259,21 @@ impl Txgs {
 
     /// Whether the space `cost` announces is there.
     fn fits(&self, state: &State, cost: Cost) -> bool {
-        if cost.space == 0 {
-            return true;
-        }
-        let announced = state.announced();
-        let limit = state.shared_limit.saturating_sub(state.lent + state.lent_before);
-        let Some(room) = self.volume.and_then(|volume| state.rooms.get(volume)) else {
-            return announced.saturating_add(cost.space) <= limit;
-        };
-        let pending: u64 = room.pending.iter().sum();
-        pending.saturating_add(cost.space) <= room.limit
-            && announced.saturating_add(room.excess(cost.space)) <= limit
+        cost.space == 0 || state.space.fits(self.volume, cost.space)
     }
 
     /// Bytes of the pool that may still be taken, all that was promised since the last commit taken off.
     #[must_use]
     pub fn available(&self) -> u64 {
-        let state = self.shared.state.lock();
-        let lent = state.lent + state.lent_before;
-        let shared = state.shared_limit.saturating_sub(state.announced().saturating_add(lent));
-        let Some(room) = self.volume.and_then(|volume| state.rooms.get(volume)) else { return shared };
-        let pending: u64 = room.pending.iter().sum();
-        let own = room.own.saturating_sub(pending);
-        room.limit.saturating_sub(pending).min(own.saturating_add(shared))
-    }
-
-    /// Whether a sync could make room: something is announced and not yet synced.
-    fn is_pending(&self, state: &State) -> bool {
-        let own = self.volume.and_then(|volume| state.rooms.get(volume));
-        state.lent + state.lent_before > 0
-            || state.groups.iter().any(|group| group.shared_space > 0 || group.touched)
-            || own.is_some_and(|room| room.pending.iter().any(|bytes| *bytes > 0))
+        self.shared.state.lock().space.available(self.volume)
     }
 
     fn join(&self, state: &mut State, cost: Cost) -> Tx {
         let txg = state.open;
-        let mut shared_space = if self.volume.is_some() { 0 } else { cost.space };
-        if let Some(room) = self.volume.and_then(|volume| state.rooms.get_mut(volume)) {
-            shared_space = room.excess(cost.space);
-            room.pending[slot(txg)] += cost.space;
-        }
+        state.space.announce(self.volume, slot(txg), cost.space);
         let group = &mut state.groups[slot(txg)];
         group.holds += 1;
         group.dirty += cost.dirty;
-        group.shared_space += shared_space;
         group.touched = true;
         let before = state.dirty;
         state.dirty += cost.dirty;
@@ -510,16 +455,15 @@ impl Txgs {
         self.wait_for(target).await
     }
 
-    /// `txg` is durable. `shared_limit` is what may be taken from now on by whoever has reserved nothing.
-    pub(crate) fn synced(&self, txg: u64, shared_limit: u64) {
+    /// `txg` is durable. `supply` is what there is to be taken from now on, `rooms` what volumes, by their datasets, may
+    /// take of it.
+    pub(crate) fn synced(&self, txg: u64, supply: Supply, rooms: BTreeMap<u64, Room>) {
         {
             let mut state = self.shared.state.lock();
             let group = std::mem::take(&mut state.groups[slot(txg)]);
             state.dirty -= group.dirty;
             self.shared.steps.is_now(state.dirty);
-            state.shared_limit = shared_limit;
-            state.lent_before = 0;
-            state.rooms.synced(slot(txg));
+            state.space.synced(slot(txg), supply, rooms);
         }
         self.shared.synced.send_replace(txg);
         self.shared.room.notify_waiters();
@@ -539,32 +483,35 @@ impl Txgs {
     /// Sets `bytes` aside for intent logs, of what anybody may take who has nothing reserved: not more than half of
     /// what is left, so that logs neither starve writers nor take what they were promised.
     pub(crate) fn lend(&self, bytes: u64) -> bool {
-        let mut state = self.shared.state.lock();
-        let taken = state.announced() + state.lent + state.lent_before;
-        let is_there = bytes <= state.shared_limit.saturating_sub(taken) / 2;
-        if is_there {
-            state.lent += bytes;
-        }
-        is_there
+        self.shared.state.lock().space.lend(bytes)
     }
 
-    /// The next limit is being worked out: it knows of all that was lent up to now.
+    /// The next supply is being worked out: it knows of all that was lent up to now.
     pub(crate) fn counted(&self) {
-        let mut state = self.shared.state.lock();
-        state.lent_before += std::mem::take(&mut state.lent);
+        self.shared.state.lock().space.counted();
     }
 
-    /// What anybody may take from now on who has nothing reserved.
-    pub(crate) fn set_shared(&self, limit: u64) {
-        self.shared.state.lock().shared_limit = limit;
+    /// What there is to be taken, before anybody has announced anything.
+    pub(crate) fn set_supply(&self, supply: Supply) {
+        self.shared.state.lock().space.set_supply(supply);
     }
 
-    /// What this volume may take from now on: `limit`, of which `own` is reserved for it.
-    pub(crate) fn set_room(&self, limit: u64, own: u64) {
-        let mut state = self.shared.state.lock();
-        if let Some(room) = self.volume.and_then(|volume| state.rooms.get_mut(volume)) {
-            (room.limit, room.own) = (limit, own);
-        }
+    /// Datasets of the volumes that write.
+    pub(crate) fn datasets(&self) -> Vec<u64> {
+        self.shared.state.lock().space.datasets()
+    }
+
+    /// A command sets space aside in group `txg`, which is being synced: all of `claims`, or nothing if what was
+    /// announced for later groups needs it. `supply` and `rooms` say what there is after all that was done in the group
+    /// so far. From now on nobody is promised what was claimed.
+    pub(crate) fn claim(
+        &self,
+        txg: u64,
+        supply: &Supply,
+        rooms: &BTreeMap<u64, Room>,
+        claims: &[Claim],
+    ) -> bool {
+        self.shared.state.lock().space.claim(slot(txg), supply, rooms, claims)
     }
 
     /// Changes fail from now on, those that wait included, or no longer. What was acknowledged stays, and can be waited
@@ -584,55 +531,15 @@ impl Txgs {
     }
 }
 
-impl Room {
-    /// How much of another `bytes` would go beyond what is reserved for the volume.
-    fn excess(&self, bytes: u64) -> u64 {
-        let pending: u64 = self.pending.iter().sum();
-        (pending + bytes).saturating_sub(self.own) - pending.saturating_sub(self.own)
-    }
+/// Whether a sync could make room: something is announced and not yet synced.
+fn is_pending(state: &State) -> bool {
+    state.space.is_pending() || state.groups.iter().any(|group| group.touched)
 }
 
 enum Step {
     Go(Tx),
     Sleep(Instant),
     Wait,
-}
-
-/// Rooms of volumes by number.
-mod slab {
-    use super::Room;
-
-    #[derive(Debug, Default)]
-    pub(super) struct Rooms(Vec<Option<Room>>);
-
-    impl Rooms {
-        pub(super) fn insert(&mut self, room: Room) -> usize {
-            let free = self.0.iter().position(Option::is_none);
-            let index = free.unwrap_or(self.0.len());
-            if free.is_none() {
-                self.0.push(None);
-            }
-            self.0[index] = Some(room);
-            index
-        }
-        pub(super) fn get(&self, index: usize) -> Option<&Room> {
-            self.0.get(index)?.as_ref()
-        }
-        pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Room> {
-            self.0.get_mut(index)?.as_mut()
-        }
-        pub(super) fn remove(&mut self, index: usize) {
-            if let Some(room) = self.0.get_mut(index) {
-                *room = None;
-            }
-        }
-        /// What was announced in this slot has become fact.
-        pub(super) fn synced(&mut self, slot: usize) {
-            for room in self.0.iter_mut().flatten() {
-                room.pending[slot] = 0;
-            }
-        }
-    }
 }
 
 /// How long one delayed writer may be delayed at most.

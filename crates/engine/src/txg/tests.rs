@@ -3,6 +3,24 @@ use super::*;
 const LIMITS: Limits =
     Limits { dirty_max: 1000, timeout: Duration::from_secs(5), delay_scale: Duration::from_micros(500) };
 
+/// A pool in which so much may be taken by anybody.
+fn shared(bytes: u64) -> Supply {
+    Supply { shared: bytes, free: u64::MAX, reserved: BTreeMap::new() }
+}
+
+/// What volumes may take: dataset, all in all, reserved for it.
+fn rooms(rooms: &[(u64, u64, u64)]) -> BTreeMap<u64, Room> {
+    rooms.iter().map(|(dataset, limit, own)| (*dataset, room(*limit, *own))).collect()
+}
+
+fn room(limit: u64, own: u64) -> Room {
+    Room { limit, own, above: Vec::new() }
+}
+
+fn space(bytes: u64) -> Cost {
+    Cost { dirty: 0, space: bytes }
+}
+
 #[test]
 fn the_delay_curve_is_the_published_one() {
     let limits = Limits { dirty_max: 1_000_000, ..LIMITS };
@@ -48,7 +66,7 @@ async fn waiting_for_durability_asks_for_a_sync_and_ends_with_it() {
     assert!(start.elapsed() < Duration::from_secs(1), "it did not wait for the timeout");
     let (txg, touched) = txgs.close().await;
     assert!(touched && !waiter.is_finished());
-    txgs.synced(txg, u64::MAX);
+    txgs.synced(txg, shared(u64::MAX), BTreeMap::new());
     waiter.await.unwrap().unwrap();
     assert_eq!(txgs.dirty(), 0);
 }
@@ -76,7 +94,7 @@ async fn a_single_write_larger_than_the_limit_is_let_through_alone() {
 #[tokio::test(start_paused = true)]
 async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
     let txgs = Txgs::new(4, LIMITS);
-    let volume = txgs.for_volume(100, 0);
+    let volume = txgs.for_volume(1, room(100, 0));
     drop(volume.assign(Cost { dirty: 1, space: 80 }).await.unwrap());
     let writer = {
         let volume = Arc::clone(&volume);
@@ -86,12 +104,10 @@ async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
     assert!(!writer.is_finished(), "what was announced may turn out to be less");
     txgs.next().await;
     let (txg, _) = txgs.close().await;
-    volume.set_room(90, 0);
-    txgs.synced(txg, u64::MAX);
+    txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 90, 0)]));
     assert_eq!(writer.await.unwrap(), Ok(5));
     let (txg, _) = txgs.close().await;
-    volume.set_room(10, 0);
-    txgs.synced(txg, u64::MAX);
+    txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 10, 0)]));
     assert_eq!(volume.assign(Cost { dirty: 1, space: 80 }).await.err(), Some(VolumeError::NoSpace));
     drop(volume.assign(Cost { dirty: 1, space: 0 }).await.expect("freeing needs none"));
 }
@@ -101,12 +117,94 @@ async fn what_a_volume_reserved_is_not_taken_by_others() {
     let txgs = Txgs::new(4, LIMITS);
     drop(txgs.assign(Cost::default()).await.unwrap());
     let (txg, _) = txgs.close().await;
-    txgs.synced(txg, 50);
-    let (thick, thin) = (txgs.for_volume(150, 100), txgs.for_volume(50, 0));
+    txgs.synced(txg, shared(50), BTreeMap::new());
+    let (thick, thin) = (txgs.for_volume(1, room(150, 100)), txgs.for_volume(2, room(50, 0)));
     drop(thin.try_assign(Cost { dirty: 0, space: 50 }).expect("shared space"));
     assert!(thin.try_assign(Cost { dirty: 0, space: 1 }).is_none());
     drop(thick.try_assign(Cost { dirty: 0, space: 100 }).expect("its own"));
     assert!(thick.try_assign(Cost { dirty: 0, space: 1 }).is_none(), "the rest is taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_volumes_have_together_is_there_once() {
+    let txgs = Txgs::new(4, LIMITS);
+    let supply = Supply { reserved: BTreeMap::from([(70, 100), (71, 30)]), ..shared(0) };
+    txgs.set_supply(supply.clone());
+    let below = |dirs: &[u64]| Room { limit: 100, own: 0, above: dirs.to_vec() };
+    let one = txgs.for_volume(1, below(&[70]));
+    let other = txgs.for_volume(2, below(&[71, 70]));
+    assert_eq!((one.available(), other.available()), (100, 100), "its limit");
+    drop(one.try_assign(space(100)).expect("all of what is reserved"));
+    // What is reserved below the other's is its own.
+    assert_eq!(other.available(), 30);
+    drop(other.try_assign(space(30)).unwrap());
+    assert!(other.try_assign(space(1)).is_none());
+    let waiting = tokio::spawn({
+        let other = Arc::clone(&other);
+        async move { other.assign(space(70)).await.map(|tx| tx.txg()) }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished(), "what was announced may turn out to be less");
+    let (txg, _) = txgs.close().await;
+    // The first took 20 of its 100.
+    let supply = Supply { reserved: BTreeMap::from([(70, 80)]), ..supply };
+    txgs.synced(txg, supply, BTreeMap::from([(1, below(&[70])), (2, below(&[71, 70]))]));
+    assert_eq!(waiting.await.unwrap(), Ok(5));
+    assert_eq!(one.available(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_is_promised_fits_on_the_devices_whoever_reserved_it() {
+    let txgs = Txgs::new(4, LIMITS);
+    txgs.set_supply(Supply { free: 150, ..shared(0) });
+    let (one, other) = (txgs.for_volume(1, room(100, 100)), txgs.for_volume(2, room(100, 100)));
+    drop(one.try_assign(space(100)).unwrap());
+    assert_eq!(other.available(), 50);
+    assert!(other.try_assign(space(51)).is_none());
+    drop(other.try_assign(space(50)).unwrap());
+    let (txg, _) = txgs.close().await;
+    // A group that is not durable has its promises still, the next begins with what is left.
+    assert!(other.try_assign(space(1)).is_none());
+    txgs.synced(txg, Supply { free: 40, ..shared(0) }, rooms(&[(1, 0, 0), (2, 50, 50)]));
+    assert_eq!((one.available(), other.available()), (0, 40));
+    assert!(other.assign(space(41)).await.is_err(), "nothing is pending that could make room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_command_sets_aside_is_promised_to_nobody_else_and_was_promised_to_nobody() {
+    let txgs = Txgs::new(4, LIMITS);
+    txgs.set_supply(shared(100));
+    let volume = txgs.for_volume(1, room(1000, 0));
+    drop(volume.try_assign(space(30)).unwrap());
+    let (syncing, _) = txgs.close().await;
+    drop(volume.try_assign(space(40)).unwrap());
+    // The command sees what was taken in its own group, and not what is announced for the next one.
+    let (now, none) = (shared(70), BTreeMap::new());
+    let claim = |bytes| vec![Claim { above: Vec::new(), bytes }];
+    assert!(!txgs.claim(syncing, &now, &none, &claim(31)));
+    assert!(txgs.claim(syncing, &now, &none, &claim(20)));
+    assert_eq!(volume.available(), 10, "until it is durable");
+    assert!(volume.try_assign(space(11)).is_none());
+    txgs.synced(syncing, shared(50), BTreeMap::new());
+    assert_eq!(volume.available(), 10, "and then as well");
+    // Below a reservation the claim takes of that first.
+    let reserved = Supply { reserved: BTreeMap::from([(70, 25)]), ..shared(50) };
+    let (syncing, _) = txgs.close().await;
+    assert!(!txgs.claim(syncing, &reserved, &none, &[Claim { above: vec![70], bytes: 76 }]));
+    assert!(txgs.claim(syncing, &reserved, &none, &[Claim { above: vec![70], bytes: 75 }]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_volume_that_is_gone_announced_is_not_promised_again() {
+    let txgs = Txgs::new(4, LIMITS);
+    txgs.set_supply(Supply { free: 100, ..shared(100) });
+    let (one, other) = (txgs.for_volume(1, room(100, 60)), txgs.for_volume(2, room(100, 0)));
+    drop(one.try_assign(space(60)).unwrap());
+    drop(one);
+    assert_eq!(other.available(), 40);
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, Supply { free: 90, ..shared(90) }, BTreeMap::new());
+    assert_eq!(other.available(), 90);
 }
 
 #[tokio::test(start_paused = true)]

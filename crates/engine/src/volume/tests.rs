@@ -5,7 +5,7 @@
 mod model;
 mod store;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use block::{
     Asked, BlockVolume, Durability::Cached, Durability::Stable, Extent, Segment, Segments, VolumeError,
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::{change::FREED_BYTES, *};
-use crate::txg::Limits;
+use crate::txg::{Limits, Room, Supply};
 use store::Store;
 
 const BLOCK: u64 = 4096;
@@ -59,7 +59,7 @@ impl Lake {
             identity(),
             service,
             store.object(),
-            txgs.for_volume(u64::MAX, 0),
+            txgs.for_volume(7, Room { limit: u64::MAX, ..Room::default() }),
             Log::detached(7),
         );
         Self { volume, txgs, store }
@@ -76,7 +76,8 @@ impl Lake {
         let (data, freed) = self.store.commit(txg, &dirty);
         self.volume.committed(txg, data);
         self.store.forget(&freed);
-        self.txgs.synced(txg, u64::MAX);
+        let plenty = Supply { shared: u64::MAX, free: u64::MAX, ..Supply::default() };
+        self.txgs.synced(txg, plenty, BTreeMap::new());
         dirty
     }
 
@@ -489,7 +490,7 @@ async fn refusals() {
         identity(),
         service(),
         lake.store.object(),
-        lake.txgs.for_volume(BLOCK, 0),
+        lake.txgs.for_volume(8, Room { limit: BLOCK, ..Room::default() }),
         Log::detached(8),
     );
     let full = small.write(0, segments(&vec![1; 3 * BLOCK as usize]), Cached).await;

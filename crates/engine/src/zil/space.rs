@@ -369,6 +369,11 @@ impl LogSpace {
         drop(self.promises.set(txgs));
     }
 
+    /// Who knows what clients were promised.
+    pub(crate) fn promises(&self) -> Option<&Arc<Txgs>> {
+        self.promises.get()
+    }
+
     /// Whether so many bytes, free of parity, may be set aside among the data.
     pub(crate) fn lend(&self, bytes: u64) -> bool {
         self.promises.get().is_none_or(|txgs| txgs.lend(bytes))

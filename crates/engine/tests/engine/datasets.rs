@@ -576,6 +576,20 @@ async fn limits_and_reservations_are_kept_and_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_moves_out_of_a_reservation_has_to_be_there_outside() {
+    let mut lab = Lab::new("d0", 12, 24).await;
+    lab.filesystem("tank/p", false).await.unwrap();
+    let huge = lab.running.engine.txgs().available() - (4 << 20);
+    lab.create("tank/p/v", props(&[("refreservation", 8 << 20)])).await.unwrap();
+    // All the room there is, and the volume's lies within it.
+    lab.set("tank/p", &[("reservation", huge)]).await.unwrap();
+    assert_eq!(refusal(lab.rename("tank/p/v", "tank/v", false).await), "out of space");
+    lab.set("tank/p", &[("reservation", huge - (8 << 20))]).await.unwrap();
+    lab.rename("tank/p/v", "tank/v", false).await.unwrap();
+    lab.check();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_grows_and_shrinks() {
     let mut lab = Lab::new("d0", 12, 8).await;
     let thick = dsl::default_refreservation(SIZE, BLOCK, 1, BLOCK.into());

@@ -1,11 +1,14 @@
 //! What a pool promises of its space: whoever is told that there is room gets it, whoever asks for more is told so, and
 //! the pool goes on. A transaction group that finds no place for what was acknowledged would take every volume with it.
 
+use std::sync::Arc;
+
 use block::{BlockVolume, Durability, VolumeError};
 use engine::{
-    dsl::{self, OpError, Properties, Stored},
+    dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::OpFuture,
     sync::Syncer,
+    txg::Cost,
     volume::LiveVolume,
 };
 
@@ -80,4 +83,86 @@ async fn devices_for_metadata_and_dedup_tables_are_no_room_for_volumes() {
         goes_on(&world, running, layout).await;
     }
     assert!(offered.iter().all(|room| *room == offered[0]), "{offered:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_above_many_volumes_is_promised_once_and_kept_for_others() {
+    let (world, running) = World::create("d0", 12, 256 * MIB, 32).await;
+    command(&running, |cx| {
+        Box::pin(async move {
+            let reserved = Properties::from([("reservation".to_owned(), Stored::Number(48 * MIB))]);
+            dsl::create_filesystem(cx, "tank/p", &reserved, false).await
+        })
+    })
+    .await
+    .unwrap();
+    let mut below = Vec::new();
+    for number in 0..6 {
+        below.push(running.volume(&format!("tank/p/v{number}"), 1 << 30, BLOCK, plain(&[])).await);
+    }
+    let thick = running.volume("tank/thick", 1 << 30, BLOCK, plain(&[("refreservation", 24 * MIB)])).await;
+    let thin = running.volume("tank/thin", 1 << 30, BLOCK, plain(&[])).await;
+    running.engine.sync().await.unwrap();
+    let written = fill(&thin).await;
+    assert!((32 * MIB..64 * MIB).contains(&written), "what nobody reserved: {written}");
+    // All at once, and all of them within what each of them could have alone.
+    let writers: Vec<_> = below
+        .iter()
+        .map(|volume| {
+            let volume = Arc::clone(volume);
+            tokio::spawn(async move {
+                let mut written = 0;
+                while written < 40 * MIB && write(&volume, written, MIB).await.is_ok() {
+                    written += MIB;
+                }
+                written
+            })
+        })
+        .collect();
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.unwrap();
+    }
+    assert!((40 * MIB..=48 * MIB).contains(&written), "what is reserved for them: {written}");
+    for piece in 0..22 {
+        write(&thick, piece * MIB, MIB).await.expect("what is reserved for another one is there");
+    }
+    goes_on(&world, running, "with all reservations used").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_sets_nothing_aside_that_clients_were_promised() {
+    let (world, running) = World::create("d0", 12, 256 * MIB, 33).await;
+    drop(running.volume("tank/thin", 1 << 30, BLOCK, plain(&[])).await);
+    running.engine.sync().await.unwrap();
+    let available = running.engine.txgs().available();
+    let promised = 16 * MIB;
+    assert!(available > 4 * promised);
+    for (name, bytes, fits) in [
+        ("tank/large", available - promised / 2, false),
+        ("tank/small", available - promised - 4 * MIB, true),
+    ] {
+        // The command's group is held until something was announced for the next one.
+        let held = running.engine.txgs().assign(Cost::default()).await.unwrap();
+        let creating = tokio::spawn({
+            let engine = Arc::clone(&running.engine);
+            async move {
+                let properties = plain(&[("refreservation", bytes)]);
+                let (name, size, parents) = (name.to_owned(), 8 * MIB, false);
+                let new = NewVolume { name, size, block: BLOCK, properties, parents };
+                engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await })).await
+            }
+        });
+        while running.engine.txgs().open() == held.txg() {
+            tokio::task::yield_now().await;
+        }
+        let announced = running.engine.txgs().assign(Cost { dirty: 0, space: promised }).await.unwrap();
+        drop(held);
+        let created = creating.await.unwrap();
+        drop(announced);
+        assert_eq!(created.is_ok(), fits, "{name}: {created:?}");
+        assert!(fits || matches!(created, Err(OpError::NoSpace)));
+        running.engine.sync().await.unwrap();
+    }
+    goes_on(&world, running, "after commands among writers").await;
 }
