@@ -82,7 +82,12 @@ impl Delta {
 
 /// Bytes a directory has set aside beyond what it uses.
 fn unused_reservation(phys: &DirPhys) -> i64 {
-    phys.reserved.saturating_sub(phys.used_bytes).cast_signed()
+    at_most(phys.reserved.saturating_sub(phys.used_bytes))
+}
+
+/// As a signed number. No command sets more aside than that, but what is on disk may say so; its sign must not turn.
+fn at_most(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// Adds `space` to one part of what `directory` uses, and to everything above.
@@ -132,7 +137,7 @@ pub async fn set_reservation(mos: &mut MutSet, directory: u64, bytes: u64) -> Re
 
 /// What `refreservation` sets aside beyond what the dataset has of its own.
 pub(super) fn unused_refreservation(refreservation: u64, unique: u64) -> i64 {
-    refreservation.saturating_sub(unique).cast_signed()
+    at_most(refreservation.saturating_sub(unique))
 }
 
 /// The change of a directory's part [`Kind::RefReserved`] when its head's unique bytes change.

@@ -51,6 +51,9 @@ fn stored(value: &Stored) -> Value {
     }
 }
 
+/// Properties that are sums of bytes: they are added and subtracted as signed numbers, here and on every other system.
+const IN_BYTES: [&str; 5] = ["volsize", "quota", "refquota", "reservation", "refreservation"];
+
 /// Refuses values that this pool cannot have on any dataset.
 pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> Result<(), OpError> {
     for (name, value) in properties {
@@ -60,6 +63,15 @@ pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> 
             "dedup" if number(value)? != DEDUP_OFF => return Err(refused("deduplication is not supported")),
             "encryption" if number(value)? != DEDUP_OFF => {
                 return Err(refused("encryption is not supported"));
+            }
+            name if IN_BYTES.contains(&name) && i64::try_from(number(value)?).is_err() => {
+                let is_size = name == "volsize";
+                let text = if is_size {
+                    "volume size exceeds limit for this system"
+                } else {
+                    "numeric value is too large"
+                };
+                return Err(refused(text));
             }
             _ => None,
         };

@@ -14,7 +14,7 @@ use pool::{
     vdev::{Class, Kind, Tree, Vdev},
 };
 
-use super::{OpError, account, dataset, dir};
+use super::{OpError, dataset, dir};
 use crate::{
     EngineError,
     mos::bpobj,
@@ -217,9 +217,7 @@ pub(super) async fn need_to_move(
 
 /// The bytes that more `refreservation` takes out of the directory of a head with `unique` bytes of its own.
 pub(super) fn growth_of_refreservation(before: u64, after: u64, unique: u64) -> u64 {
-    let change =
-        account::unused_refreservation(after, unique) - account::unused_refreservation(before, unique);
-    u64::try_from(change).unwrap_or(0)
+    after.saturating_sub(unique).saturating_sub(before.saturating_sub(unique))
 }
 
 /// Bytes accounted for one stored block of `psize` bytes, on the device of the pool where that is most.
@@ -280,5 +278,9 @@ mod tests {
         assert_eq!(growth_of_refreservation(50, 100, 40), 50);
         assert_eq!(growth_of_refreservation(0, 100, 200), 0);
         assert_eq!(growth_of_refreservation(100, 0, 40), 0);
+        // More than a signed number holds is still more.
+        assert_eq!(growth_of_refreservation(100, 1 << 63, 40), (1 << 63) - 100);
+        assert_eq!(growth_of_refreservation(0, u64::MAX, 40), u64::MAX - 40);
+        assert_eq!(growth_of_refreservation(u64::MAX, 1 << 63, 40), 0);
     }
 }

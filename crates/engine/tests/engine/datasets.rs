@@ -576,6 +576,30 @@ async fn limits_and_reservations_are_kept_and_add_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_bytes_than_signed_numbers_hold_are_refused_and_change_nothing() {
+    let mut lab = Lab::new("d0", 12, 21).await;
+    let thick = dsl::default_refreservation(SIZE, BLOCK, 1, BLOCK.into());
+    lab.create("tank/v", props(&[("refreservation", thick)])).await.unwrap();
+    lab.write("tank/v", 0..8).await;
+    let used = lab.number("tank", "used").await;
+    let too_large = "volume size exceeds limit for this system";
+    assert_eq!(refusal(lab.set("tank/v", &[("volsize", 10 << 60)]).await), too_large);
+    assert_eq!(refusal(lab.set("tank/v", &[("volsize", 1 << 62)]).await), "out of space");
+    for bytes in [1 << 63, u64::MAX] {
+        for name in ["refreservation", "reservation", "quota", "refquota"] {
+            let refused = refusal(lab.set("tank/v", &[(name, bytes)]).await);
+            assert_eq!(refused, "numeric value is too large", "{name}");
+            let created = refusal(lab.create("tank/w", props(&[(name, bytes)])).await);
+            assert_eq!(created, "numeric value is too large", "{name}");
+        }
+    }
+    assert_eq!(lab.number("tank/v", "volsize").await, SIZE);
+    assert_eq!(lab.number("tank/v", "refreservation").await, thick);
+    lab.check();
+    assert!(lab.number("tank", "used").await.abs_diff(used) < 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_moves_out_of_a_reservation_has_to_be_there_outside() {
     let mut lab = Lab::new("d0", 12, 24).await;
     lab.filesystem("tank/p", false).await.unwrap();
