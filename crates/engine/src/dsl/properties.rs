@@ -154,12 +154,17 @@ pub(super) async fn apply(cx: &mut Syncer, head: Head, properties: &Properties) 
 
 async fn set_refreservation(cx: &mut Syncer, head: Head, bytes: u64) -> Result<(), OpError> {
     let before = dir::refreservation(&mut cx.mos, head.dir).await?;
-    let unique = dataset::load(&mut cx.mos, head.object).await?.unique_bytes;
     set_local(cx, head.dir, "refreservation", Value::from_u64(bytes)).await?;
-    let change =
-        account::unused_refreservation(bytes, unique) - account::unused_refreservation(before, unique);
+    Ok(refreservation_changed(cx, head, before).await?)
+}
+
+/// Sets aside for a head what its reservation, which was `before`, now asks for.
+async fn refreservation_changed(cx: &mut Syncer, head: Head, before: u64) -> Result<(), EngineError> {
+    let now = dir::refreservation(&mut cx.mos, head.dir).await?;
+    let unique = dataset::load(&mut cx.mos, head.object).await?.unique_bytes;
+    let change = account::unused_refreservation(now, unique) - account::unused_refreservation(before, unique);
     let change = account::Delta::default().bytes(account::Kind::RefReserved, change);
-    Ok(account::dir_change(&mut cx.mos, head.dir, change).await?)
+    account::dir_change(&mut cx.mos, head.dir, change).await
 }
 
 /// A local value, which covers a received one.
@@ -328,10 +333,16 @@ pub fn inherit<'a>(
         if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
             return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
         }
-        if property == "refreservation" {
-            set_refreservation(cx, head, 0).await?;
-        }
         let props = dir::load(&mut cx.mos, head.dir).await?.props;
+        let before = dir::refreservation(&mut cx.mos, head.dir).await?;
+        if property == "refreservation" && received && props != 0 {
+            // What a stream brought takes effect, and has to be there like any other.
+            let key = format!("{property}{SUFFIX_RECEIVED}");
+            let bytes = zap::get_u64(&mut cx.mos, props, &key).await?.unwrap_or(0);
+            let coming = Properties::from([(property.to_owned(), Stored::Number(bytes))]);
+            check_possible(cx, &coming).await?;
+            check_limits(cx, head, &coming).await?;
+        }
         if props != 0 {
             let mark = format!("{property}{SUFFIX_INHERIT}");
             zap::remove(&mut cx.mos, props, property.into()).await?;
@@ -342,6 +353,9 @@ pub fn inherit<'a>(
                 // The mark is an empty string.
                 zap::set(&mut cx.mos, props, mark.as_str().into(), Value::from_text("")).await?;
             }
+        }
+        if property == "refreservation" {
+            refreservation_changed(cx, head, before).await?;
         }
         tell_all_below(cx, head.dir).await
     })

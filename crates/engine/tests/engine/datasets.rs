@@ -10,8 +10,10 @@ use block::{BlockVolume, Durability};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::OpFuture,
+    mos::zap,
     sync::Syncer,
 };
+use ondisk::{Order, dsl::DirPhys};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// Bytes of a volume.
@@ -611,6 +613,48 @@ async fn what_moves_out_of_a_reservation_has_to_be_there_outside() {
     lab.set("tank/p", &[("reservation", huge - (8 << 20))]).await.unwrap();
     lab.rename("tank/p/v", "tank/v", false).await.unwrap();
     lab.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_received_reservation_that_comes_back_into_effect_is_set_aside() {
+    let mut lab = Lab::new("d0", 12, 25).await;
+    lab.create("tank/v", props(&[("refreservation", 1 << 20)])).await.unwrap();
+    for (received, fits) in [(1u64 << 40, false), (4 << 20, true)] {
+        // As a stream would have brought it.
+        lab.run("receive", false, move |cx| {
+            Box::pin(async move {
+                let dir = cx.places.root_dir;
+                let map = directory(cx, dir).await.child_map;
+                let dir = zap::get_u64(&mut cx.mos, map, "v").await?.unwrap();
+                let props = directory(cx, dir).await.props;
+                zap::set_u64(&mut cx.mos, props, "refreservation$recvd", received).await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+        let back = lab
+            .run("inherit -S refreservation", false, |cx| {
+                Box::pin(async move { dsl::inherit(cx, "tank/v", "refreservation", true).await })
+            })
+            .await;
+        assert_eq!(back.is_ok(), fits, "{back:?}");
+        let now = if fits { received } else { 1 << 20 };
+        assert_eq!(lab.number("tank/v", "refreservation").await, now);
+        // What is set aside is what the reservation says.
+        lab.check();
+    }
+    lab.run("inherit refreservation", false, |cx| {
+        Box::pin(async move { dsl::inherit(cx, "tank/v", "refreservation", false).await })
+    })
+    .await
+    .unwrap();
+    assert_eq!(lab.limit("tank/v", "refreservation").await, 0);
+    lab.check();
+}
+
+async fn directory(cx: &mut Syncer, object: u64) -> DirPhys {
+    DirPhys::decode(&cx.mos.bonus(object).await.unwrap(), Order::Little).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
