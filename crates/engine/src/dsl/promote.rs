@@ -60,8 +60,8 @@ pub fn promote<'a>(cx: &'a mut Syncer, name: &'a str) -> BoxFuture<'a, Result<()
     })
 }
 
-async fn plan(cx: &mut Syncer, name: &str) -> Result<Plan, OpError> {
-    let clone = find::head(cx, name).await?;
+async fn plan(cx: &mut Syncer, clone_name: &str) -> Result<Plan, OpError> {
+    let clone = find::head(cx, clone_name).await?;
     let clone_dir = dir::load(&mut cx.mos, clone.dir).await?;
     let origin = clone_dir.origin;
     if origin == 0 || origin == cx.places.origin_snapshot {
@@ -98,6 +98,9 @@ async fn plan(cx: &mut Syncer, name: &str) -> Result<Plan, OpError> {
         let Some((name, _)) = names.iter().find(|(_, object)| *object == at) else {
             return Err(dir::inconsistent(at, "a snapshot has no name").into());
         };
+        if clone_name.len() + 1 + name.len() > pool::dsl::name::BYTES_MAX {
+            return Err(OpError::Refused("name is too long".into()));
+        }
         if taken.iter().any(|(other, _)| other == name) {
             let parent = find_name(cx, from.dir).await?;
             let text = format!("conflicting snapshot '{name}' from parent '{parent}@{name}'");

@@ -658,6 +658,26 @@ async fn directory(cx: &mut Syncer, object: u64) -> DirPhys {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clone_is_not_promoted_to_snapshots_with_names_that_are_too_long() {
+    let mut lab = Lab::new("d0", 12, 26).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    let snapshot = format!("tank/v@{}", "s".repeat(100));
+    lab.snapshot(&[&snapshot]).await.unwrap();
+    // "tank/", "@" and the snapshot's name: 106 of 255.
+    for (bytes, fits) in [(150, false), (149, true)] {
+        let clone = format!("tank/{}", "c".repeat(bytes));
+        lab.clone(&snapshot, &clone).await.unwrap();
+        let promoted = lab.promote(&clone).await;
+        if fits {
+            promoted.unwrap();
+        } else {
+            assert_eq!(refusal(promoted), "name is too long");
+        }
+        lab.check();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_grows_and_shrinks() {
     let mut lab = Lab::new("d0", 12, 8).await;
     let thick = dsl::default_refreservation(SIZE, BLOCK, 1, BLOCK.into());
