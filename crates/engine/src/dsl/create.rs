@@ -92,6 +92,10 @@ pub(super) async fn check(
         _ => 0,
     };
     let (quota, set_aside) = (bytes("quota"), bytes("reservation").max(bytes("refreservation")));
+    let refquota = bytes("refquota");
+    if refquota != 0 && bytes("refreservation") > refquota {
+        return Err(OpError::NoSpace);
+    }
     if (quota != 0 && set_aside > quota) || space::available_below(cx, vacancy.above).await? == 0 {
         return Err(OpError::NoSpace);
     }

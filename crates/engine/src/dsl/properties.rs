@@ -90,50 +90,49 @@ pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> 
     Ok(())
 }
 
-/// Refuses limits and reservations that do not fit a dataset that exists.
+/// Refuses limits and reservations that do not fit a dataset that exists, or not each other: all of them are looked at
+/// as they will be.
 async fn check_limits(cx: &mut Syncer, head: Head, properties: &Properties) -> Result<(), OpError> {
+    if properties.contains_key("volblocksize") {
+        return Err(refused("property is read-only"));
+    }
+    let given = |name| properties.get(name).map(number).transpose();
+    let (quota, refquota) = (given("quota")?, given("refquota")?);
+    let (reservation, refreservation) = (given("reservation")?, given("refreservation")?);
     let dir = dir::load(&mut cx.mos, head.dir).await?;
     let phys = dataset::load(&mut cx.mos, head.object).await?;
-    let refreservation = dir::refreservation(&mut cx.mos, head.dir).await?;
-    let too_small = || refused("size is less than current used or reserved space");
-    for (name, value) in properties {
-        match name.as_str() {
-            "quota" => {
-                let quota = number(value)?;
-                if quota != 0 && quota < dir.used_bytes.max(dir.reserved) {
-                    return Err(too_small());
-                }
-            }
-            "refquota" => {
-                let quota = number(value)?;
-                if quota != 0 && quota < phys.referenced_bytes.max(refreservation) {
-                    return Err(too_small());
-                }
-            }
-            "reservation" => {
-                let bytes = number(value)?;
-                let growth = dir.used_bytes.max(bytes).saturating_sub(dir.used_bytes.max(dir.reserved));
-                let above = if dir.parent == 0 { head.dir } else { dir.parent };
-                if (dir.quota != 0 && bytes > dir.quota) || growth > 0 {
-                    if dir.quota != 0 && bytes > dir.quota {
-                        return Err(OpError::NoSpace);
-                    }
-                    space::need(cx, above, growth).await?;
-                }
-            }
-            "refreservation" => {
-                let bytes = number(value)?;
-                if dir.quota != 0 && bytes > dir.quota {
-                    return Err(OpError::NoSpace);
-                }
-                let growth = space::growth_of_refreservation(refreservation, bytes, phys.unique_bytes);
-                space::need(cx, head.dir, growth).await?;
-            }
-            "volblocksize" => return Err(refused("property is read-only")),
-            _ => {}
-        }
+    let reserved_before = dir::refreservation(&mut cx.mos, head.dir).await?;
+    let own_refquota = dir::own_number(&mut cx.mos, dir.props, "refquota").await?.unwrap_or(0);
+
+    let or_none = |quota: u64| if quota == 0 { u64::MAX } else { quota };
+    let quota_after = or_none(quota.unwrap_or(dir.quota));
+    let refquota_after = or_none(refquota.unwrap_or(own_refquota));
+    if reservation.is_some_and(|bytes| bytes > quota_after)
+        || refreservation.is_some_and(|bytes| bytes > quota_after.min(refquota_after))
+    {
+        return Err(OpError::NoSpace);
     }
-    Ok(())
+    let reserved_after = refreservation.unwrap_or(reserved_before);
+    let growth = space::growth_of_refreservation(reserved_before, reserved_after, phys.unique_bytes);
+    let shrinkage = space::growth_of_refreservation(reserved_after, reserved_before, phys.unique_bytes);
+    let used = dir.used_bytes.saturating_sub(shrinkage);
+    if (quota.is_some() && quota_after < used.max(reservation.unwrap_or(dir.reserved)))
+        || (refquota.is_some() && refquota_after < phys.referenced_bytes.max(reserved_after))
+    {
+        return Err(refused("size is less than current used or reserved space"));
+    }
+    let draft = space::Draft::with_quota(head.dir, quota.unwrap_or(dir.quota));
+    let Some(reservation) = reservation else {
+        return draft.set_aside(cx, &[(head.dir, growth)]).await;
+    };
+    // What the reservation of the head takes comes out of the one of the directory first.
+    let used = used.saturating_add(growth);
+    if growth > 0 && used > quota_after {
+        return Err(OpError::NoSpace);
+    }
+    let growth = used.max(reservation).saturating_sub(dir.used_bytes.max(dir.reserved));
+    let above = if dir.parent == 0 { head.dir } else { dir.parent };
+    draft.set_aside(cx, &[(above, growth)]).await
 }
 
 /// Stores the properties of a head, which were checked. `volsize` is not among them.
@@ -229,10 +228,7 @@ async fn check_resize(
         let stored = space::accounted_block(&cx.io.tree(), block.into());
         let of = |size| space::default_refreservation(size, block, copies, stored);
         if before != 0 && (before == of(from) || before == from) {
-            let after = if before == from { to } else { of(to) };
-            let growth = space::growth_of_refreservation(before, after, phys.unique_bytes);
-            space::need(cx, head.dir, growth).await?;
-            refreservation = Some(after);
+            refreservation = Some(if before == from { to } else { of(to) });
         }
     }
     Ok(Resize { from, to, block, refreservation })
@@ -270,12 +266,16 @@ pub fn set<'a>(
             return Ok(set_on_snapshot(cx, snapshot, properties).await?);
         }
         let head = find::head(cx, name).await?;
-        check_limits(cx, head, properties).await?;
         let mut properties = properties.clone();
         let resize = match properties.remove("volsize") {
             Some(size) => Some(check_resize(cx, head, number(&size)?, &properties).await?),
             None => None,
         };
+        let mut all = properties.clone();
+        if let Some(bytes) = resize.as_ref().and_then(|resize| resize.refreservation) {
+            all.insert("refreservation".into(), Stored::Number(bytes));
+        }
+        check_limits(cx, head, &all).await?;
         apply(cx, head, &properties).await?;
         if let Some(resize) = resize {
             Box::pin(resize.apply(cx, head)).await?;

@@ -53,9 +53,16 @@ async fn path(cx: &mut Syncer, dir: u64) -> Result<Vec<(u64, DirPhys)>, EngineEr
 pub(super) struct Draft {
     /// Bytes that a directory would use more, or less.
     change: BTreeMap<u64, i128>,
+    /// A directory that would have this quota.
+    quota: Option<(u64, u64)>,
 }
 
 impl Draft {
+    /// With another quota for one directory; 0 for none.
+    pub(super) fn with_quota(dir: u64, quota: u64) -> Self {
+        Self { quota: Some((dir, quota)), ..Self::default() }
+    }
+
     fn used(&self, dir: u64, phys: &DirPhys) -> u64 {
         let used = i128::from(phys.used_bytes) + self.change.get(&dir).copied().unwrap_or(0);
         u64::try_from(used.max(0)).unwrap_or(u64::MAX)
@@ -69,7 +76,8 @@ impl Draft {
         let mut given = u64::MAX;
         for (at, phys) in path.iter().rev() {
             let used = self.used(*at, phys);
-            let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+            let quota = self.quota.filter(|(dir, _)| dir == at).map_or(phys.quota, |(_, quota)| quota);
+            let mut quota = if quota == 0 { u64::MAX } else { quota };
             if phys.parent == 0 {
                 quota = quota.min(usable);
             } else {

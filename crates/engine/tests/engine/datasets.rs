@@ -238,6 +238,13 @@ impl Lab {
         dataset.properties().await.unwrap().number(property).unwrap()
     }
 
+    /// Bytes of a limit or a reservation; 0 for none.
+    async fn limit(&self, name: &str, property: &str) -> u64 {
+        let view = self.running.engine.view();
+        let dataset = view.dsl().await.unwrap().lookup(name).await.unwrap();
+        dataset.properties().await.unwrap().number(property).unwrap_or(0)
+    }
+
     async fn feature(&self, guid: &str) -> u64 {
         let features = self.running.engine.view();
         let list = features.directory().get_u64("features_for_read").await.unwrap().unwrap();
@@ -599,6 +606,34 @@ async fn more_bytes_than_signed_numbers_hold_are_refused_and_change_nothing() {
     assert_eq!(lab.number("tank/v", "refreservation").await, thick);
     lab.check();
     assert!(lab.number("tank", "used").await.abs_diff(used) < 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_given_together_have_to_fit_each_other() {
+    let mut lab = Lab::new("d0", 12, 22).await;
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.write("tank/v", 0..8).await;
+    let full = "out of space";
+    assert_eq!(refusal(lab.set("tank/v", &[("quota", 4 << 20), ("reservation", 8 << 20)]).await), full);
+    assert_eq!(refusal(lab.set("tank/v", &[("quota", 4 << 20), ("refreservation", 8 << 20)]).await), full);
+    assert_eq!(refusal(lab.set("tank/v", &[("refquota", 4 << 20), ("refreservation", 8 << 20)]).await), full);
+    for name in ["quota", "refquota", "reservation", "refreservation"] {
+        assert_eq!(lab.limit("tank/v", name).await, 0, "{name}");
+    }
+    // What fits is done, whichever of them were in the way of each other before.
+    lab.set("tank/v", &[("quota", 4 << 20), ("reservation", 4 << 20)]).await.unwrap();
+    lab.set("tank/v", &[("quota", 8 << 20), ("reservation", 6 << 20), ("refreservation", 7 << 20)])
+        .await
+        .unwrap();
+    lab.check();
+    lab.set("tank/v", &[("quota", 4 << 20), ("reservation", 3 << 20), ("refreservation", 2 << 20)])
+        .await
+        .unwrap();
+    lab.check();
+    lab.set("tank/v", &[("refquota", 3 << 20)]).await.unwrap();
+    assert_eq!(refusal(lab.set("tank/v", &[("refreservation", 4 << 20)]).await), full);
+    let created = lab.create("tank/w", props(&[("refquota", 1 << 20), ("refreservation", 2 << 20)])).await;
+    assert_eq!(refusal(created), full);
 }
 
 #[tokio::test(start_paused = true)]
