@@ -36,7 +36,7 @@ pub fn snapshot<'a>(
         properties::check_possible(cx, properties).await?;
         let mut plan: Vec<(Head, String)> = Vec::with_capacity(names.len());
         let mut seen = BTreeSet::new();
-        let mut set_aside = 0u64;
+        let mut set_aside = Vec::new();
         for full in names {
             let (path, Part::Snapshot(name)) = find::parse(cx, full)? else {
                 return Err(OpError::Refused(format!("'{full}' is not a name of a snapshot")));
@@ -62,16 +62,14 @@ pub fn snapshot<'a>(
             }
             // What the head has of its own becomes the snapshot's, and its reservation has to be set aside anew.
             let refreservation = dir::refreservation(&mut cx.mos, dir).await?;
-            let growth = phys.unique_bytes.min(refreservation);
-            if growth > 0 {
-                set_aside = set_aside.saturating_add(growth);
-                space::need(cx, dir, growth).await?;
-            }
+            set_aside.push((dir, phys.unique_bytes.min(refreservation)));
             plan.push((head, name.to_owned()));
         }
         // In a full pool what is left is for freeing.
-        let root = cx.places.root_dir;
-        space::need(cx, root, set_aside.max(1)).await?;
+        if space::available_below(cx, cx.places.root_dir).await? == 0 {
+            return Err(OpError::NoSpace);
+        }
+        space::Draft::default().set_aside(cx, &set_aside).await?;
         for (head, name) in plan {
             take(cx, head, &name, properties).await?;
         }

@@ -637,6 +637,25 @@ async fn limits_given_together_have_to_fit_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn snapshots_of_many_thick_volumes_keep_within_the_quota_above_them_together() {
+    let mut lab = Lab::new("d0", 12, 23).await;
+    lab.filesystem("tank/a", false).await.unwrap();
+    for name in ["tank/a/v", "tank/a/w"] {
+        lab.create(name, props(&[("refreservation", 512 << 10)])).await.unwrap();
+        lab.write(name, 0..64).await;
+    }
+    // One of them could set its reservation aside anew, both cannot.
+    let used = lab.number("tank/a", "used").await;
+    lab.set("tank/a", &[("quota", used + (768 << 10))]).await.unwrap();
+    assert_eq!(refusal(lab.snapshot(&["tank/a/v@s", "tank/a/w@s"]).await), "out of space");
+    lab.check();
+    lab.set("tank/a", &[("quota", used + (1280 << 10))]).await.unwrap();
+    lab.snapshot(&["tank/a/v@s", "tank/a/w@s"]).await.unwrap();
+    lab.check();
+    assert!(lab.number("tank/a", "used").await <= used + (1280 << 10));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_moves_out_of_a_reservation_has_to_be_there_outside() {
     let mut lab = Lab::new("d0", 12, 24).await;
     lab.filesystem("tank/p", false).await.unwrap();
