@@ -41,6 +41,10 @@ use crate::{
 mod logs;
 pub mod multihost;
 
+/// Transaction groups have numbers below this one. A thousand of them a second would last for ten thousand years; a pool
+/// that is further was made up.
+const TXG_END: u64 = 1 << 63;
+
 /// How a pool is opened for writing.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -67,6 +71,14 @@ pub struct OpenOptions {
 pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<Syncer, EngineError>> {
     Box::pin(async move {
         check_devices(&pool)?;
+        let newest = pool.newest_uberblock();
+        let last = newest.txg.max(pool.uberblock().txg);
+        // Nobody got there by counting, and what counts on would run over.
+        let txg = last.checked_add(1).filter(|txg| *txg < TXG_END).ok_or_else(|| {
+            unsupported(format!(
+                "the pool can only be opened read-only: after transaction group {last} there is none"
+            ))
+        })?;
         let source = Arc::clone(pool.io());
         let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
         check_features(&pool, &mut mos).await?;
@@ -111,7 +123,6 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
                     .into(),
             ));
         }
-        let newest = pool.newest_uberblock();
         let uberblock = Uberblock {
             order: Order::Little,
             software_version: VERSION_FEATURES,
@@ -121,7 +132,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
         Ok(Syncer {
             name,
             guid: pool.guid(),
-            txg: newest.txg.max(uberblock.txg) + 1,
+            txg,
             now: options.now.max(newest.timestamp),
             random: StdRng::seed_from_u64(options.seed),
             out,

@@ -11,8 +11,10 @@ use crate::files::{check, export, reopen, sync};
 use engine::{
     dsl::{self, NewVolume, OpError, Properties},
     sync::{Syncer, Task, Work},
+    write::labels,
 };
 use fixtures::{ALL, Fixture};
+use ondisk::{label::Multihost, uberblock::Uberblock};
 use pool::import::{self, Sources};
 use tempfile::TempDir;
 
@@ -83,6 +85,22 @@ async fn continued(fixture: &Fixture) -> Result<TempDir, String> {
     sync(&mut cx).await;
     export(cx).await;
     Ok(copy)
+}
+
+#[tokio::test]
+async fn a_pool_at_the_last_of_all_transaction_groups_is_refused() {
+    for txg in [u64::MAX, 1 << 63, (1 << 63) - 1] {
+        let Some(copy) = ALL.iter().find_map(|name| fixtures::try_pool(name)).map(|fixture| fixture.copy())
+        else {
+            return;
+        };
+        let cx = reopen(copy.path(), 1).await.unwrap();
+        let uberblock = Uberblock { txg, ..cx.uberblock };
+        labels::commit(&cx.io.tree(), &uberblock, None, Multihost::Off, &cx.out.reports()).await.unwrap();
+        drop(cx);
+        let error = reopen(copy.path(), 1).await.map(drop).unwrap_err();
+        assert!(error.contains(&format!("after transaction group {txg} there is none")), "{error}");
+    }
 }
 
 fn same_content(a: &Path, b: &Path) -> bool {
