@@ -7,7 +7,8 @@
 //!
 //! An interrupted walk notes the first data block that is still allocated. Blocks of dnodes and pointers go right
 //! after the last block below them, so what lies before that note is free, all of it, and nothing behind is: other
-//! software resumes at the same place. Facts: docs/format/mos.md §8.
+//! software resumes at the same place. Other software may also have stopped at a block of dnodes, with all that its
+//! dnodes lead to free ([`Resume::Dnodes`]). Facts: docs/format/mos.md §8.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -132,14 +133,13 @@ struct Walked {
 async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize) -> Result<Walked, EngineError> {
     let deflate = cx.out.alloc.deflate().clone();
     let source = cx.out.source();
-    let [objset, object, _, blkid] = entry.resume;
     let mut walk = Walk {
         cx,
         source,
         deflate,
         since: entry.birth_txg,
-        objset,
-        resume: (object, blkid),
+        objset: entry.resume[0],
+        resume: Resume::of(entry),
         max,
         walked: Walked { freed: Space::ZERO, blocks: 0, stopped: None },
     };
@@ -152,13 +152,35 @@ fn lost(error: &impl std::fmt::Display) {
     tracing::warn!(%error, "space of a destroyed dataset is lost: what led to it cannot be read");
 }
 
+/// Where a walk goes on: the first block that is still allocated, in the order in which they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resume {
+    /// It begins.
+    Start,
+    /// With this block of dnodes: of those before it nothing is left, and of it nothing but itself.
+    Dnodes(u64),
+    /// With this data block of this object.
+    Data(u64, u64),
+}
+
+impl Resume {
+    fn of(entry: &BptreeEntry) -> Self {
+        match entry.resume {
+            [0, 0, 0, 0] => Self::Start,
+            // Other software names no object set here, so not even block 0 is the beginning: its dnodes are done with.
+            [_, 0, _, blkid] => Self::Dnodes(blkid),
+            [_, object, _, blkid] => Self::Data(object, blkid),
+        }
+    }
+}
+
 struct Walk<'a> {
     cx: &'a mut Syncer,
     source: Arc<dyn BlockSource>,
     deflate: Deflate,
     since: u64,
     objset: u64,
-    resume: (u64, u64),
+    resume: Resume,
     max: usize,
     walked: Walked,
 }
@@ -198,12 +220,22 @@ impl Walk<'_> {
             return false;
         }
         let (_, last) = place.span();
-        let (object, blkid) = self.resume;
-        if place.object == 0 {
+        let is_dnodes = place.object == 0;
+        match self.resume {
+            Resume::Start => true,
+            // Objects come from blocks of dnodes that are left, or after all of them.
+            Resume::Dnodes(blkid) => !is_dnodes || last >= blkid,
             // Blocks of dnodes are gone when all their objects are.
-            return last.saturating_add(1).saturating_mul(place.dnodes) > object;
+            Resume::Data(object, _) if is_dnodes => {
+                last.saturating_add(1).saturating_mul(place.dnodes) > object
+            }
+            Resume::Data(object, blkid) => place.object > object || (place.object == object && last >= blkid),
         }
-        place.object > object || (place.object == object && last >= blkid)
+    }
+
+    /// Whether nothing is left below this block of dnodes.
+    fn is_bare(&self, place: &Place) -> bool {
+        place.object == 0 && place.level == 0 && self.resume == Resume::Dnodes(place.blkid)
     }
 
     async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
@@ -284,6 +316,10 @@ impl Walk<'_> {
             if !self.concerns(&bp, &place) {
                 return Ok(true);
             }
+            if self.is_bare(&place) {
+                self.free(&bp).await?;
+                return Ok(true);
+            }
             if place.level == 0 && place.object != 0 {
                 if self.walked.blocks >= self.max {
                     self.walked.stopped = Some((place.object, place.blkid));
@@ -352,7 +388,7 @@ impl Walk<'_> {
             let rest = &content[slot * SLOT_BYTES..];
             let number = place.blkid.saturating_mul(place.dnodes).saturating_add(slot as u64);
             slot += Dnode::slots_at(rest).max(1);
-            if number < self.resume.0 {
+            if matches!(self.resume, Resume::Data(object, _) if number < object) {
                 continue;
             }
             match Dnode::decode(rest, bp.order()) {

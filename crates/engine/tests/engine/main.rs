@@ -26,6 +26,7 @@ mod logged;
 mod model;
 mod pools;
 mod removal;
+mod resumed;
 mod room;
 mod running;
 mod scan_speed;
