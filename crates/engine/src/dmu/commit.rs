@@ -1,7 +1,8 @@
 //! What all trees of one sync share: where blocks come from and go to, who hears of them, and how a subtree dies.
 //!
 //! Subtrees are freed by walking them on disk: every pointer in them is reported. A group of indirect blocks is read
-//! at a time, so a volume of any size is freed in a few MiB of memory.
+//! at a time, and whoever hears of dead blocks is relieved of them after each, so a walk over any number of them takes a
+//! few MiB of memory.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -135,6 +136,18 @@ impl<S: Sink> Commit<'_, S> {
         }
     }
 
+    /// Takes from the listener what has piled up. Nothing that is freed here is read by the walk any more: what is below
+    /// a block was read before that is reported.
+    pub(super) async fn relieve(&mut self) -> Result<(), EngineError> {
+        for bp in self.account.to_free() {
+            self.out.free(&bp).await?;
+        }
+        match self.account.to_do() {
+            Some(work) => work.await,
+            None => Ok(()),
+        }
+    }
+
     /// The contents of indirect blocks, as little-endian words.
     pub(super) async fn indirects(
         &mut self,
@@ -225,6 +238,7 @@ impl<S: Sink> Commit<'_, S> {
                         if !below.is_empty() {
                             self.kill_all(shape, level - 1, below).await?;
                         }
+                        self.relieve().await?;
                     }
                 }
                 for (_, pointer) in chunk {

@@ -28,6 +28,8 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
 
 pub use set::MutSet;
 
+use crate::{BoxFuture, EngineError};
+
 /// Hears of every block that appears in and disappears from an object set.
 ///
 /// A block written again in its place is neither. Holes are not reported; embedded blocks are.
@@ -36,6 +38,15 @@ pub trait Account: Send {
     fn born(&mut self, bp: &BlkPtr);
     /// A block that is no longer part of the set. Whether it can be freed is the listener's business.
     fn killed(&mut self, bp: &BlkPtr);
+    /// Killed blocks that are to be freed now. Asked often, so that a listener need not remember a million of them; the
+    /// last ones stay with it.
+    fn to_free(&mut self) -> Vec<BlkPtr> {
+        Vec::new()
+    }
+    /// Work to be done before more is killed, for the same reason.
+    fn to_do(&mut self) -> Option<BoxFuture<'_, Result<(), EngineError>>> {
+        None
+    }
 }
 
 /// What a new object is to be.

@@ -1,4 +1,5 @@
-//! Where new blocks go, as far as an object tree cares: three calls, so that trees can be tested without devices.
+//! Where new blocks go and dead ones, as far as an object tree cares: three calls, so that trees can be tested without
+//! devices.
 
 use std::future::Future;
 
@@ -15,6 +16,8 @@ pub(crate) trait Sink: Send {
     fn write(&mut self, jobs: Vec<Job>) -> impl Future<Output = Result<Vec<BlkPtr>, EngineError>> + Send;
     /// See [`BlockWriter::hole`].
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr;
+    /// See [`BlockWriter::free`].
+    fn free(&mut self, bp: &BlkPtr) -> impl Future<Output = Result<(), EngineError>> + Send;
 }
 
 impl<E: Extents> Sink for BlockWriter<E> {
@@ -23,5 +26,8 @@ impl<E: Extents> Sink for BlockWriter<E> {
     }
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
         Self::hole(self, old, lsize, object_type, level)
+    }
+    fn free(&mut self, bp: &BlkPtr) -> impl Future<Output = Result<(), EngineError>> + Send {
+        Self::free(self, bp)
     }
 }

@@ -101,7 +101,7 @@ impl Node {
 }
 
 /// `id << shift`, saturating.
-fn up_to(id: u64, shift: u32) -> u64 {
+pub(super) fn up_to(id: u64, shift: u32) -> u64 {
     if id == 0 {
         0
     } else if id.leading_zeros() < shift {
@@ -354,6 +354,7 @@ impl<S: Sink> Tree<'_, '_, S> {
                     nodes[index].set(slot, &hole);
                 }
             }
+            self.commit.relieve().await?;
             for place in dirty {
                 let (blkid, content) = &mut self.dirty[place];
                 let (blkid, (content, sum)) = (*blkid, std::mem::take(content).into_parts());
@@ -389,7 +390,7 @@ impl<S: Sink> Tree<'_, '_, S> {
                 nodes[index].set(slot, &new);
             }
         }
-        Ok(())
+        self.commit.relieve().await
     }
 
     /// Writes indirect blocks whose children are done, and sets their pointers in the parent.

@@ -23,6 +23,7 @@ use crate::{
     BoxFuture, EngineError,
     dmu::{Account, MutSet},
     mos::{deadlist, features},
+    policy::Traits,
     space::{Deflate, Space},
     sync::Syncer,
 };
@@ -127,15 +128,19 @@ impl Edit {
             shared_after,
             origin_txg: dir::origin_txg(&mut cx.mos, &dir_phys).await?,
             sums: Sums::default(),
+            mos: &mut cx.mos,
+            traits: cx.out.traits(),
+            deadlist: phys.deadlist,
         };
         let sync = self.set.sync(&mut cx.out, &policy, &deflate, &mut ledger);
         let root = Box::pin(sync).await?;
+        ledger.put_deads().await?;
         let sums = ledger.sums;
         if root != phys.bp {
             dataset::update(&mut cx.mos, object, |phys| phys.bp = root).await?;
             drop_livelist(cx, phys.dir).await?;
         }
-        settle(cx, object, sums, &deflate).await?;
+        settle(cx, object, sums).await?;
         Ok(root)
     }
 }
@@ -146,10 +151,14 @@ struct Sums {
     born: Space,
     /// Killed, and nobody else's.
     freed: Space,
-    frees: Pieces,
+    /// Of those the ones that are not given back yet.
+    frees: Vec<BlkPtr>,
     /// Killed, and still in the previous snapshot.
     dead: Space,
+    /// Of those the ones that are not on the deadlist yet.
     deads: Vec<BlkPtr>,
+    /// Something was killed.
+    lost_any: bool,
     /// Of the dead: what from now on only the previous snapshot has.
     left_to_snapshot: i64,
     /// Of the dead: what is not of the snapshot this directory is a clone of.
@@ -157,35 +166,8 @@ struct Sums {
     features: BTreeSet<&'static str>,
 }
 
-/// Many pointers, in vectors that never move: one that doubles copies megabytes into memory that is new each time.
-#[derive(Debug, Default)]
-struct Pieces(Vec<Vec<BlkPtr>>);
-
-impl Pieces {
-    /// Pointers in one vector: 64 KiB.
-    const LEN: usize = 512;
-
-    fn push(&mut self, bp: BlkPtr) {
-        match self.0.last_mut() {
-            Some(last) if last.len() < Self::LEN => last.push(bp),
-            // The first one as small as what is killed: often next to nothing.
-            None => self.0.push(vec![bp]),
-            Some(_) => {
-                let mut next = Vec::with_capacity(Self::LEN);
-                next.push(bp);
-                self.0.push(next);
-            }
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &BlkPtr> {
-        self.0.iter().flatten()
-    }
-
-    const fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+/// Killed blocks that are remembered at once: half a MiB of pointers. A discard kills millions.
+const KILLED_AT_ONCE: usize = 4096;
 
 /// Sorts born and killed blocks.
 struct Ledger<'a> {
@@ -194,6 +176,20 @@ struct Ledger<'a> {
     shared_after: u64,
     origin_txg: u64,
     sums: Sums,
+    mos: &'a mut MutSet,
+    traits: Traits,
+    deadlist: u64,
+}
+
+impl Ledger<'_> {
+    /// Puts dead blocks on the deadlist.
+    async fn put_deads(&mut self) -> Result<(), EngineError> {
+        let deads = std::mem::take(&mut self.sums.deads);
+        if deads.is_empty() {
+            return Ok(());
+        }
+        deadlist::insert(self.mos, &self.traits, self.deadlist, self.deflate, &deads).await
+    }
 }
 
 impl Account for Ledger<'_> {
@@ -208,6 +204,7 @@ impl Account for Ledger<'_> {
         }
         let space = self.deflate.space(bp);
         let birth = bp.space_birth();
+        self.sums.lost_any = true;
         if birth > self.prev_snap_txg {
             self.sums.freed += space;
             self.sums.frees.push(*bp);
@@ -222,25 +219,31 @@ impl Account for Ledger<'_> {
             self.sums.own_dead += space.used;
         }
     }
+
+    fn to_free(&mut self) -> Vec<BlkPtr> {
+        let is_much = self.sums.frees.len() >= KILLED_AT_ONCE;
+        if is_much { std::mem::take(&mut self.sums.frees) } else { Vec::new() }
+    }
+
+    fn to_do(&mut self) -> Option<BoxFuture<'_, Result<(), EngineError>>> {
+        let is_much = self.sums.deads.len() >= KILLED_AT_ONCE;
+        is_much.then(|| -> BoxFuture<'_, _> { Box::pin(self.put_deads()) })
+    }
 }
 
-/// Carries the sums of a rewritten head into the MOS, and gives its dead blocks where they belong.
-async fn settle(cx: &mut Syncer, object: u64, sums: Sums, deflate: &Deflate) -> Result<(), EngineError> {
-    for bp in sums.frees.iter() {
+/// Carries the sums of a rewritten head into the MOS, and gives back the last of what it lost.
+async fn settle(cx: &mut Syncer, object: u64, sums: Sums) -> Result<(), EngineError> {
+    for bp in &sums.frees {
         cx.out.free(bp).await?;
     }
-    let traits = cx.out.traits();
     let phys = dataset::load(&mut cx.mos, object).await?;
-    if !sums.deads.is_empty() {
-        deadlist::insert(&mut cx.mos, &traits, phys.deadlist, deflate, &sums.deads).await?;
-    }
     if sums.left_to_snapshot != 0 {
         dataset::update(&mut cx.mos, phys.prev_snap, |previous| {
             previous.unique_bytes = previous.unique_bytes.saturating_add_signed(sums.left_to_snapshot);
         })
         .await?;
     }
-    if !sums.frees.is_empty() || !sums.deads.is_empty() {
+    if sums.lost_any {
         bookmarks::forget_space(cx, object).await?;
     }
     let unique = phys.unique_bytes.saturating_add_signed(sums.born.used - sums.freed.used);

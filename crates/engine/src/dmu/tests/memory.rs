@@ -209,6 +209,11 @@ impl Sink for Memory {
         }
         BlkPtr::punched(lsize, object_type, level, self.txg).unwrap()
     }
+    /// Whoever reads it from now on fails.
+    async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
+        self.blocks.0.lock().remove(&address(bp));
+        Ok(())
+    }
 }
 
 /// How the MOS is written.
@@ -223,6 +228,10 @@ pub(crate) struct Books {
     pub(crate) embedded: i64,
     /// Killed since this was last emptied.
     pub(crate) killed: Vec<BlkPtr>,
+    /// They are freed while the set is being synced.
+    pub(crate) frees_early: bool,
+    /// Most that were in `killed`.
+    pub(crate) most_killed: usize,
 }
 
 /// Where a stored block is.
@@ -246,6 +255,10 @@ impl Account for Books {
         } else {
             assert!(self.stored.remove(&address(bp)).is_some(), "killed and never born: {bp}");
             self.killed.push(*bp);
+            self.most_killed = self.most_killed.max(self.killed.len());
         }
+    }
+    fn to_free(&mut self) -> Vec<BlkPtr> {
+        if self.frees_early { std::mem::take(&mut self.killed) } else { Vec::new() }
     }
 }

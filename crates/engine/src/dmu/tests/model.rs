@@ -148,7 +148,9 @@ impl<O: Out> World<O> {
     pub(super) fn new(out: O, seed: u64) -> Self {
         let set = MutSet::create(out.source(), 0, ObjsetType::Meta);
         let random = StdRng::seed_from_u64(seed);
-        Self { random, out, books: Books::default(), set, twins: BTreeMap::new() }
+        // Whatever frees dead blocks while the set is being synced must not free what the sync still reads.
+        let books = Books { frees_early: seed % 2 == 1, ..Books::default() };
+        Self { random, out, books, set, twins: BTreeMap::new() }
     }
 
     fn any(&mut self) -> Option<u64> {

@@ -282,6 +282,47 @@ impl Sink for Quick {
     fn hole(&self, old: &BlkPtr, lsize: u64, object_type: ObjectType, level: u8) -> BlkPtr {
         self.0.hole(old, lsize, object_type, level)
     }
+
+    async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
+        self.0.free(bp).await
+    }
+}
+
+#[tokio::test]
+async fn whoever_frees_blocks_is_never_left_with_many() {
+    const BLOCKS: u64 = 20 * 1024;
+    let blocks =
+        |seed: u64| (0..BLOCKS).map(move |blkid| (blkid, noise(512, blkid ^ seed))).collect::<Vec<_>>();
+    let mut bench = Bench::new();
+    let number = bench.volume(512).await;
+    bench.books.frees_early = true;
+    bench.set.put_blocks(number, blocks(0)).await.unwrap();
+    bench.sync(4).await;
+    // Written over, punched one by one, and as a whole.
+    bench.set.put_blocks(number, blocks(1 << 40)).await.unwrap();
+    bench.sync(5).await;
+    assert!((4096..5000).contains(&bench.books.most_killed), "a batch: {}", bench.books.most_killed);
+    bench.books.most_killed = 0;
+    for half in 0..BLOCKS / 512 {
+        bench.set.punch(number, half * 512..half * 512 + 511).await.unwrap();
+    }
+    bench.sync(6).await;
+    assert!(
+        (1000..2000).contains(&bench.books.most_killed),
+        "an indirect block: {}",
+        bench.books.most_killed
+    );
+    bench.set.put_blocks(number, blocks(0)).await.unwrap();
+    bench.sync(7).await;
+    bench.books.most_killed = 0;
+    bench.set.punch(number, 0..BLOCKS).await.unwrap();
+    bench.sync(8).await;
+    assert!(
+        (1000..2000).contains(&bench.books.most_killed),
+        "an indirect block: {}",
+        bench.books.most_killed
+    );
+    assert!(bench.books.stored.len() < 5, "all are gone");
 }
 
 /// Remembers what metadata died.
