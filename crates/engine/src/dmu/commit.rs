@@ -2,7 +2,8 @@
 //!
 //! Subtrees are freed by walking them on disk: every pointer in them is reported. A group of indirect blocks is read
 //! at a time, and whoever hears of dead blocks is relieved of them after each, so a walk over any number of them takes a
-//! few MiB of memory.
+//! few MiB of memory. What the allocator and lists of dead blocks keep of them is bounded by whoever frees a
+//! [`Portion`](super::Portion) at a time.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 

@@ -9,6 +9,7 @@
 //!   dnodes   which numbers are free, dnodes on disk          content   blocks and bytes of an object
 //!   object   one changed object                              ranges    what was punched out of it
 //!   tree     one object's blocks, bottom up                  commit    what trees share; freeing subtrees
+//!   portion  how much of it is freed in one go
 //! ```
 //!
 //! Facts: docs/format/dmu.md.
@@ -17,6 +18,7 @@ mod commit;
 mod content;
 mod dnodes;
 mod object;
+mod portion;
 mod ranges;
 mod set;
 mod sink;
@@ -26,6 +28,7 @@ mod tree;
 
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType};
 
+pub(crate) use portion::{Portion, portion};
 pub use set::MutSet;
 
 use crate::{BoxFuture, EngineError};

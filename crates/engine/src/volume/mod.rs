@@ -6,19 +6,21 @@
 //!               └── dirty(txg) ──▶ syncing task ──▶ committed(txg, data) ── then the group is forgotten
 //! ```
 //!
-//! * A write is in one transaction group as a whole, up to 1 MiB; a longer one is a sequence of such writes.
+//! * A write is in one transaction group as a whole, up to 1 MiB; a longer one is a sequence of such writes. So is a
+//!   discard, up to some thousand blocks that are there.
 //! * A block is in memory from the moment its write is acknowledged until a committed state contains it, so
 //!   readers never see a gap.
 //! * What must be durable at once goes to the intent log as well ([`crate::zil`]); where that cannot help, it waits
 //!   for its transaction group.
 //!
-//! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`change`] and [`read`]
-//! are the two directions. Locks: `updating` before `memory`; under `memory` only map operations.
+//! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`discard`] those that free
+//! blocks, [`change`] and [`read`] are the two directions. Locks: `updating` before `memory`; under `memory` only map operations.
 //!
 //! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 
 mod change;
 mod content;
+mod discard;
 mod memory;
 mod piece;
 mod ranges;
@@ -397,8 +399,7 @@ impl LiveVolume {
         let cut = self.cut(&service);
         let (mut at, end) = (offset, offset + len);
         while at < end {
-            let until = if what == Zeroes::Store { cut.end_of_piece(at, end) } else { end };
-            let piece = cut.zero(at, until, what);
+            let (piece, until) = self.next_zeroes(&cut, at, end, what).await?;
             // As long as there is room nothing waits, however much is to become zeroes.
             tokio::task::coop::consume_budget().await;
             if !piece.is_empty() {

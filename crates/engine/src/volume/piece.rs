@@ -30,6 +30,8 @@ pub(super) struct Piece {
     pub(super) freed: SmallVec<[Range<u64>; 2]>,
     /// Blocks of which a part changes: at most the first and the last of the range.
     pub(super) partial: SmallVec<[Partial; 2]>,
+    /// Of `freed`, how many blocks are there and have to go, at most; see [`Portion`](crate::dmu::Portion).
+    pub(super) weight: u64,
 }
 
 /// A change of a part of a block.
@@ -172,6 +174,7 @@ impl Piece {
     }
 
     fn free(&mut self, blocks: Range<u64>) {
+        self.weight = self.weight.saturating_add(blocks.end - blocks.start);
         match self.freed.last_mut() {
             Some(last) if last.end == blocks.start => last.end = blocks.end,
             _ => self.freed.push(blocks),

@@ -17,7 +17,7 @@ use super::{LiveVolume, memory::Run};
 
 /// How often a read begins again because the committed state was replaced under it. A block is written over
 /// three groups after it was freed at the earliest, so one is rare and two in a row are a slow disk.
-const RETRIES: usize = 8;
+pub(super) const RETRIES: usize = 8;
 
 impl LiveVolume {
     /// What memory has of these blocks; `None` if it is nothing.

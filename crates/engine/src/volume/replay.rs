@@ -86,9 +86,13 @@ impl LiveVolume {
                 }
             }
             Content::Zeroes(_) => {
-                let piece = cut.zero(offset, end, Zeroes::Punch);
-                if !piece.is_empty() {
-                    self.apply(piece).await?;
+                let mut at = offset;
+                while at < end {
+                    let (piece, until) = self.next_zeroes(&cut, at, end, Zeroes::Punch).await?;
+                    if !piece.is_empty() {
+                        self.apply(piece).await?;
+                    }
+                    at = until;
                 }
             }
         }

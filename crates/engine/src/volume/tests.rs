@@ -13,7 +13,10 @@ use block::{
 use bytes::Bytes;
 use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::{change::FREED_BYTES, *};
+use super::{
+    change::{FREED_BLOCK_BYTES, FREED_BYTES},
+    *,
+};
 use crate::txg::{Limits, Room, Supply};
 use store::Store;
 
@@ -155,7 +158,7 @@ async fn overwriting_what_is_dirty_gives_the_memory_back() {
     }
     assert_eq!(lake.txgs.dirty(), BLOCK);
     lake.volume.unmap(0, 3 * BLOCK, Cached).await.unwrap();
-    assert_eq!(lake.txgs.dirty(), FREED_BYTES, "and freeing it too");
+    assert_eq!(lake.txgs.dirty(), FREED_BYTES + 3 * FREED_BLOCK_BYTES, "and freeing it too");
     let dirty = lake.sync().await;
     assert_eq!((dirty.blocks.len(), dirty.freed), (0, vec![0..3]));
 }
@@ -369,7 +372,7 @@ async fn what_becomes_a_hole_has_its_price_in_memory() {
         unmap(blkid, 1).await.unwrap();
     }
     let dirty = lake.txgs.dirty();
-    assert_eq!(dirty, BLOCKS / 2 * FREED_BYTES);
+    assert_eq!(dirty, BLOCKS / 2 * (FREED_BYTES + FREED_BLOCK_BYTES));
     unmap(0, BLOCKS).await.unwrap();
     assert_eq!(lake.txgs.dirty(), dirty, "one range by now");
     lake.sync().await;
@@ -413,7 +416,7 @@ async fn another_size_takes_effect_at_once() {
     assert_eq!(lake.read(10 * BLOCK, 10).await, [0; 10]);
     lake.volume.unmap(60 * BLOCK, 20 * BLOCK, Cached).await.unwrap();
     lake.volume.update(identity(), Service { size: 5 * BLOCK, ..service() });
-    assert_eq!(lake.txgs.dirty(), 5 * BLOCK + FREED_BYTES);
+    assert_eq!(lake.txgs.dirty(), 5 * BLOCK + FREED_BYTES + 20 * FREED_BLOCK_BYTES);
     let outside = lake.volume.read(5 * BLOCK, 1).await;
     assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })));
     let outside = lake.volume.write(5 * BLOCK - 1, segments(&[0; 2]), Cached).await;

@@ -10,7 +10,7 @@ use ondisk::{
 use pool::dmu::{ObjectSet, Run};
 
 use super::{
-    super::{Account, MutSet, NewObject, sink::Sink},
+    super::{Account, MutSet, NewObject, Portion, portion, sink::Sink},
     memory::{Books, Memory, Out as _, policy},
 };
 use crate::{EngineError, space::Deflate, write::Job};
@@ -323,6 +323,34 @@ async fn whoever_frees_blocks_is_never_left_with_many() {
         bench.books.most_killed
     );
     assert!(bench.books.stored.len() < 5, "all are gone");
+}
+
+#[tokio::test]
+async fn a_portion_reaches_as_far_as_what_is_there_allows() {
+    let mut bench = Bench::new();
+    let number = bench.volume(512).await;
+    let far = [1 << 40, (1 << 40) + 5000];
+    let blocks = (0..3 * 1024).chain(far).map(|blkid| (blkid, noise(512, blkid)));
+    bench.set.put_blocks(number, blocks.collect::<Vec<_>>()).await.unwrap();
+    bench.sync(4).await;
+    let object = bench.set.object(number).await.unwrap();
+    let all = 0..1 << 50;
+    for (blocks, max, end, weight) in [
+        (all.clone(), 2048, 2048, 2048),
+        (all.clone(), 3000, 2048, 2048),
+        (100..1 << 50, 2048, 2048, 1948),
+        // At least something.
+        (all.clone(), 100, 1024, 1024),
+        // The hole is no part of the weight, and the two blocks behind it have an indirect block each.
+        (3072..1 << 50, 128, 1 << 50, 128),
+        (3072..1 << 50, 127, (1 << 40) + 4096, 64),
+        (all, 1 << 20, 1 << 50, 3072 + 128),
+        (2048..2100, 10, 2100, 52),
+        ((1 << 41)..1 << 50, 1, 1 << 50, 0),
+    ] {
+        let found = portion(&object, blocks.clone(), max).await.unwrap();
+        assert_eq!(found, Portion { end, weight }, "{blocks:?}, {max}");
+    }
 }
 
 /// Remembers what metadata died.

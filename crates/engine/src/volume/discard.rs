@@ -1,0 +1,71 @@
+//! Discards: a range becomes holes in pieces that each free a bounded number of blocks.
+//!
+//! ```text
+//!   range ─▶ what the committed tree says is there ─▶ piece: up to 16384 blocks ─▶ its price in dirty data
+//!     ▲                                                                                   │
+//!     └────────── the rest, as soon as there is room: in this transaction group or a later one
+//! ```
+//!
+//! A freed block costs memory until its group is durable, and the length of a range says nothing of how many there are:
+//! sparse volumes are discarded by the exabyte, full ones by the disk. Holes cost nothing and end no piece. What is dirty
+//! in memory is not counted: it was paid for when it was written, at a higher price.
+
+use std::ops::Range;
+
+use block::VolumeError;
+
+use super::{
+    LiveVolume,
+    piece::{Cut, Piece, Zeroes},
+    read::RETRIES,
+};
+use crate::dmu::{self, Portion};
+
+/// Blocks that one piece frees: 4 MiB at the price of a freed block, an eighth of the least that may be dirty.
+const PIECE_WEIGHT: u64 = 16 << 10;
+
+impl LiveVolume {
+    /// The first piece of bytes `at..end` becoming zeroes, and where it ends.
+    ///
+    /// # Errors
+    /// What is there cannot be read. Nobody could free it, so it is better said to the client.
+    pub(super) async fn next_zeroes(
+        &self,
+        cut: &Cut<'_>,
+        at: u64,
+        end: u64,
+        what: Zeroes,
+    ) -> Result<(Piece, u64), VolumeError> {
+        if what == Zeroes::Store {
+            let until = cut.end_of_piece(at, end);
+            return Ok((cut.zero(at, until, what), until));
+        }
+        let whole = at.div_ceil(self.block)..end / self.block;
+        if whole.is_empty() {
+            return Ok((cut.zero(at, end, what), end));
+        }
+        let Portion { end: last, weight } = self.portion(whole.clone()).await?;
+        let until = if last == whole.end { end } else { last * self.block };
+        let mut piece = cut.zero(at, until, what);
+        piece.weight = weight;
+        Ok((piece, until))
+    }
+
+    /// The part of a range of blocks that makes a piece, by what is committed.
+    async fn portion(&self, blocks: Range<u64>) -> Result<Portion, VolumeError> {
+        let mut tries = 0;
+        loop {
+            let current = self.current.load_full();
+            match dmu::portion(current.volume.data(), blocks.clone(), PIECE_WEIGHT).await {
+                Ok(portion) => return Ok(portion),
+                Err(_) if tries < RETRIES && self.current.load().generation != current.generation => {
+                    tries += 1
+                }
+                Err(error) => {
+                    let offset = blocks.start.saturating_mul(self.block);
+                    return Err(VolumeError::Unreadable { offset, detail: error.to_string() });
+                }
+            }
+        }
+    }
+}
