@@ -82,6 +82,8 @@ pub enum Change {
     Destroyed(u64),
     /// Properties that concern serving changed (readonly, sync).
     Properties(u64),
+    /// It has another content, and from now on clients have no more than this many bytes of it: it is being made smaller.
+    Shrinking(u64, u64),
 }
 
 /// The state of a pool as the syncing task sees it.

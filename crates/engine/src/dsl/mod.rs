@@ -26,6 +26,7 @@ mod promote;
 mod properties;
 mod rename;
 mod rollback;
+mod shrink;
 mod snapshot;
 mod space;
 
@@ -40,9 +41,10 @@ pub use init::init;
 pub(crate) use log::{end_log, set_log};
 pub use policy::policy;
 pub use promote::promote;
-pub use properties::{inherit, set, set_pool};
+pub use properties::{inherit, set_pool};
 pub use rename::rename;
 pub use rollback::rollback;
+pub use shrink::set;
 pub use snapshot::snapshot;
 pub use space::{accounted_block, available, available_below, default_refreservation};
 pub(crate) use space::{referenced, supply};
@@ -71,7 +73,8 @@ pub enum OpError {
     /// Something uses it: served, held, has clones.
     #[error("dataset is busy")]
     Busy,
-    /// It cannot be done in this transaction group: a snapshot was taken in it. To be tried in the next one.
+    /// It cannot be done in this transaction group: a snapshot was taken in it, or it is too much for one and was only
+    /// begun. To be done again in the next one.
     #[error("try again in the next transaction group")]
     Again,
     /// No room.

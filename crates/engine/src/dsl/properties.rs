@@ -16,7 +16,7 @@ use super::{
     OpError, Properties, Stored, account, attributes, dataset, dir,
     edit::{Edit, VOLUME_DATA, VOLUME_PROPERTIES},
     find::{self, Head},
-    policy, space,
+    policy, shrink, space,
 };
 use crate::{
     BoxFuture, EngineError,
@@ -238,9 +238,8 @@ impl Resize {
     async fn apply(self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
         let mut edit = Edit::open(cx, head.object).await?;
         zap::set_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE, self.to).await?;
-        if self.to < self.from {
-            edit.set.truncate(VOLUME_DATA, self.to / self.block).await?;
-        }
+        // If it grows, too: other software may have been cut off after it had made it smaller and before it freed the rest.
+        edit.set.truncate(VOLUME_DATA, self.from.min(self.to).div_ceil(self.block.max(1))).await?;
         edit.commit(cx).await?;
         if let Some(bytes) = self.refreservation {
             set_refreservation(cx, head, bytes).await?;
@@ -250,8 +249,8 @@ impl Resize {
     }
 }
 
-/// `zfs set`. A snapshot can only have properties of users.
-pub fn set<'a>(
+/// See [`set`](super::set).
+pub(super) fn set<'a>(
     cx: &'a mut Syncer,
     name: &'a str,
     properties: &'a Properties,
@@ -276,6 +275,9 @@ pub fn set<'a>(
             all.insert("refreservation".into(), Stored::Number(bytes));
         }
         check_limits(cx, head, &all).await?;
+        if let Some(resize) = &resize {
+            shrink::make_way(cx, head, resize.from.min(resize.to), resize.block).await?;
+        }
         apply(cx, head, &properties).await?;
         if let Some(resize) = resize {
             Box::pin(resize.apply(cx, head)).await?;

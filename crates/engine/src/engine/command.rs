@@ -1,9 +1,12 @@
 //! Commands: each is run inside a transaction group by the syncing task, and answered when that is durable.
 //!
 //! A suspended pool answers at once and says why. What still waited for its turn then is not carried out; what was
-//! being run is, when the pool is cleared.
+//! being run is, when the pool is cleared, and so is the rest of what is done in several transaction groups.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -24,34 +27,73 @@ impl Shared {
     }
 
     /// See [`Engine::run`](super::Engine::run).
-    pub(super) async fn run<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
+    pub(super) async fn run<T, F>(self: &Arc<Self>, is_snapshot: bool, op: F) -> Result<T, OpError>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
-    {
-        loop {
-            match self.run_once(is_snapshot, op.clone()).await {
-                // Two snapshots of one dataset need two transaction groups.
-                Err(OpError::Again) => {}
-                result => return result,
-            }
-        }
-    }
-
-    async fn run_once<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Send + 'static,
     {
         if let Some(error) = self.suspended() {
             return Err(EngineError::Suspended(error.to_string()).into());
         }
         if self.ending.lock().is_some() {
-            return Err(EngineError::Suspended("the pool is being closed".into()).into());
+            return Err(is_closing());
         }
         let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
+        let number = self.numbers.fetch_add(1, Relaxed);
+        let has_begun = Arc::new(AtomicBool::new(false));
+        self.queue(Command { number, is_snapshot, op, answer, has_begun: Arc::clone(&has_begun) });
+        let why = tokio::select! {
+            biased;
+            result = answered => {
+                return result
+                    .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
+            }
+            why = self.suspension.suspended() => why,
+        };
+        let mut queue = self.tasks.lock();
+        let waiting = queue.iter().position(|(task, _)| *task == number).filter(|_| !has_begun.load(Relaxed));
+        let text = match waiting.map(|position| drop(queue.remove(position))) {
+            Some(()) => format!("{why}; the command was not carried out"),
+            None => format!("{why}; the command is carried out when the pool is cleared"),
+        };
+        Err(EngineError::Suspended(text).into())
+    }
+
+    /// Puts a command behind those that wait.
+    fn queue<T, F>(self: &Arc<Self>, command: Command<T, F>)
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+    {
+        let number = command.number;
+        let task = command.task(Arc::downgrade(self));
+        self.tasks.lock().push_back((number, task));
+        self.txgs.wake();
+    }
+}
+
+/// A command that waits for its turn, for the first time or again.
+struct Command<T, F> {
+    number: u64,
+    is_snapshot: bool,
+    op: F,
+    answer: oneshot::Sender<Result<T, OpError>>,
+    /// It has had its turn, and may have done a part of its work.
+    has_begun: Arc<AtomicBool>,
+}
+
+impl<T, F> Command<T, F>
+where
+    T: Send + 'static,
+    F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
+{
+    /// What is to be done in the next transaction group. If that is not all, the command waits for the one after it
+    /// (two snapshots of one dataset need two, a volume that is made small may need hundreds), whether or not somebody
+    /// still waits for its end.
+    fn task(self, shared: Weak<Shared>) -> Task {
         let slot = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&slot);
+        let (is_snapshot, op) = (self.is_snapshot, self.op.clone());
         let run = boxed(move |cx| {
             Box::pin(async move {
                 let before = state(cx);
@@ -71,28 +113,23 @@ impl Shared {
                 (Err(error), _) => Err(EngineError::Suspended(error.to_string()).into()),
                 (Ok(()), None) => Err(EngineError::Suspended("the command was not run".into()).into()),
             };
+            let result = match (result, shared.upgrade()) {
+                (Err(OpError::Again), Some(shared)) if shared.ending.lock().is_none() => {
+                    self.has_begun.store(true, Relaxed);
+                    return shared.queue(self);
+                }
+                (Err(OpError::Again), _) => Err(is_closing()),
+                (result, _) => result,
+            };
             // Whoever asked may have gone away; the command is done all the same.
-            drop(answer.send(result));
+            drop(self.answer.send(result));
         });
-        let number = self.numbers.fetch_add(1, Relaxed);
-        self.tasks.lock().push_back((number, Task { is_snapshot, run, done }));
-        self.txgs.wake();
-        let why = tokio::select! {
-            biased;
-            result = answered => {
-                return result
-                    .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
-            }
-            why = self.suspension.suspended() => why,
-        };
-        let mut queue = self.tasks.lock();
-        let waiting = queue.iter().position(|(task, _)| *task == number);
-        let text = match waiting.map(|position| drop(queue.remove(position))) {
-            Some(()) => format!("{why}; the command was not carried out"),
-            None => format!("{why}; the command is carried out when the pool is cleared"),
-        };
-        Err(EngineError::Suspended(text).into())
+        Task { is_snapshot, run, done }
     }
+}
+
+fn is_closing() -> OpError {
+    EngineError::Suspended("the pool is being closed".into()).into()
 }
 
 /// The same as before: a command has changed nothing, whatever others changed in this transaction group before it.

@@ -83,7 +83,8 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     let (Change::Content(number)
     | Change::Renamed(number)
     | Change::Destroyed(number)
-    | Change::Properties(number)) = change;
+    | Change::Properties(number)
+    | Change::Shrinking(number, _)) = change;
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
     }
@@ -120,11 +121,14 @@ async fn follow(
     change: &Change,
 ) -> Result<(), OpenError> {
     let (data, name) = content(view, number).await?;
-    if *change == Change::Content(number) {
+    if matches!(change, Change::Content(_) | Change::Shrinking(..)) {
         volume.replaced(data);
     }
     let dataset = view.dsl().await?.lookup(&name).await?;
-    let (identity, service) = describe(view, &dataset).await?;
+    let (identity, mut service) = describe(view, &dataset).await?;
+    if let Change::Shrinking(_, size) = change {
+        service.size = service.size.min(*size);
+    }
     volume.update(identity, service);
     Ok(())
 }

@@ -399,9 +399,9 @@ impl LiveVolume {
         let cut = self.cut(&service);
         let (mut at, end) = (offset, offset + len);
         while at < end {
-            let (piece, until) = self.next_zeroes(&cut, at, end, what).await?;
             // As long as there is room nothing waits, however much is to become zeroes.
             tokio::task::coop::consume_budget().await;
+            let (piece, until) = self.next_zeroes(&cut, at, end, what).await?;
             if !piece.is_empty() {
                 self.apply(piece).await?;
             }

@@ -17,6 +17,7 @@ mod families;
 mod faults;
 mod files;
 mod foreign;
+mod freeing;
 mod histories;
 mod interleavings;
 mod kept;

@@ -1,0 +1,267 @@
+//! Giving up a great many blocks at once: a discard of a whole disk, a volume that is made small.
+//!
+//! Every block that goes has to be remembered until its transaction group is durable, and one that a snapshot still has is
+//! written down, so the amount is spread over groups. What is promised: a discard that was answered reads as zeroes, what
+//! is going to be cut off is out of reach from the beginning, the space comes back exactly once, the pool is whole after
+//! each of the groups, and a power cut between two of them costs neither space nor anything outside of what was given up.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use block::{BlockVolume, Durability, Extent, VolumeError};
+use engine::{
+    dsl::{self, OpError, Properties, Stored},
+    engine::{Engine, Options},
+    txg::Limits,
+    volume::LiveVolume,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::support::{POOL, Running, World, data, joined, quiet};
+
+const VOLUME: &str = "tank/v";
+const SNAPSHOT: &str = "tank/v@s";
+const BLOCK: u64 = 512;
+/// 327,680 blocks.
+const SIZE: u64 = 160 << 20;
+const CHUNK: u64 = 1 << 20;
+/// What is not given up. It ends at no border of anything but a block.
+const KEPT: u64 = 3 * CHUNK + 5 * BLOCK;
+
+/// As on a machine with little memory: 13 MB that are dirty begin a transaction group.
+fn narrow() -> Options {
+    Options { limits: Limits { dirty_max: 64 << 20, ..quiet().limits }, ..quiet() }
+}
+
+fn thin() -> Properties {
+    Properties::from([("compression".to_owned(), Stored::Number(2))])
+}
+
+/// A chunk of the volume.
+fn chunk(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; CHUNK as usize];
+    StdRng::seed_from_u64(number).fill(&mut bytes[..]);
+    bytes
+}
+
+/// A volume of which all blocks are stored.
+async fn filled(with_snapshot: bool) -> World {
+    let (world, running) = World::create("d0", 9, 640 << 20, 41).await;
+    let volume = running.volume(VOLUME, SIZE, BLOCK as u32, thin()).await;
+    for number in 0..SIZE / CHUNK {
+        volume.write(number * CHUNK, data(chunk(number)), Durability::Cached).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    if with_snapshot {
+        let names = vec![SNAPSHOT.to_owned()];
+        let take = running.engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+        });
+        take.await.unwrap();
+    }
+    running.export().await;
+    world
+}
+
+async fn set_size(engine: &Engine, size: u64) -> Result<(), OpError> {
+    let properties = Properties::from([("volsize".to_owned(), Stored::Number(size))]);
+    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, VOLUME, &properties).await })).await
+}
+
+/// Gives up all but [`KEPT`] bytes of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Discard,
+    Shrink,
+}
+
+impl How {
+    async fn give_up(self, engine: Arc<Engine>, volume: Arc<LiveVolume>) {
+        match self {
+            Self::Discard => volume.unmap(KEPT, SIZE - KEPT, Durability::Cached).await.unwrap(),
+            Self::Shrink => set_size(&engine, KEPT).await.unwrap(),
+        }
+    }
+}
+
+async fn number(running: &Running, property: &str) -> u64 {
+    let view = running.engine.view();
+    let dataset = view.dsl().await.unwrap().lookup(VOLUME).await.unwrap();
+    dataset.properties().await.unwrap().number(property).unwrap()
+}
+
+/// Reads a volume, and compares it with what was written outside of `hole`.
+async fn check(volume: &dyn BlockVolume, hole: Range<u64>, what: &str) {
+    for number in 0..volume.geometry().size.div_ceil(CHUNK) {
+        let start = number * CHUNK;
+        let len = (volume.geometry().size - start).min(CHUNK);
+        let found = joined(volume.read(start, len as usize).await.unwrap());
+        let mut expected = chunk(number);
+        let within = |at: u64| (at.clamp(start, start + CHUNK) - start) as usize;
+        expected[within(hole.start)..within(hole.end)].fill(0);
+        assert!(found == expected[..len as usize], "{what}: chunk {number}");
+    }
+}
+
+async fn check_snapshot(running: &Running, with_snapshot: bool, what: &str) {
+    if with_snapshot {
+        let snapshot = running.engine.view().open_volume(SNAPSHOT).await.unwrap();
+        check(&*snapshot, 0..0, what).await;
+    }
+}
+
+fn check_with_zdb(world: &World, what: &str) {
+    if fixtures::tool("zdb").is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        world.save(dir.path());
+        fixtures::zdb_check(&[], dir.path(), POOL).unwrap_or_else(|text| panic!("{what}: {text}"));
+    }
+}
+
+/// Gives up the blocks without an incident.
+async fn play(world: &World, how: How, with_snapshot: bool) {
+    let what = format!("{how:?}, snapshot: {with_snapshot}");
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    let before = running.engine.statistics().txgs;
+    how.give_up(Arc::clone(&running.engine), Arc::clone(&volume)).await;
+    let holes = [Extent { len: KEPT, hole: false }, Extent { len: SIZE - KEPT, hole: true }];
+    let size = volume.geometry().size;
+    let expected = if how == How::Shrink { &holes[..1] } else { &holes[..] };
+    assert_eq!(volume.extents(0, size, 9).await.unwrap(), expected, "{what}: at once");
+    running.engine.sync().await.unwrap();
+    let groups = running.engine.statistics().txgs - before;
+    assert!((3..20).contains(&groups), "{what}: {groups} transaction groups");
+    check(&*volume, KEPT..SIZE, &what).await;
+    check_snapshot(&running, with_snapshot, &what).await;
+    if how == How::Shrink {
+        set_size(&running.engine, SIZE).await.unwrap();
+        check(&*volume, KEPT..SIZE, "nothing of what was cut off comes back").await;
+    }
+    let used = number(&running, "referenced").await;
+    assert!((KEPT..KEPT * 3 / 2).contains(&used), "{what}: {used} bytes are referenced");
+    running.export().await;
+    world.verify(&what).await;
+    check_with_zdb(world, &what);
+}
+
+/// Cuts the power after `groups` of the transaction groups that it takes.
+async fn cut_off(mut world: World, how: How, groups: u64, with_snapshot: bool) {
+    let what = format!("{how:?}, snapshot: {with_snapshot}, cut off after {groups} groups");
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    let before = running.engine.statistics().txgs;
+    let giving_up = tokio::spawn(how.give_up(Arc::clone(&running.engine), Arc::clone(&volume)));
+    while running.engine.statistics().txgs < before + groups {
+        assert!(!giving_up.is_finished(), "{what}: it takes more groups");
+        tokio::time::sleep(Duration::from_micros(10)).await;
+    }
+    if how == How::Shrink {
+        let outside = volume.write(KEPT, data(vec![1; 512]), Durability::Cached).await;
+        assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })), "{what}: {outside:?}");
+        assert_eq!(number(&running, "volsize").await, SIZE, "{what}");
+    }
+    giving_up.abort();
+    drop(volume);
+    world.cut(running).await;
+    world.verify(&what).await;
+    check_with_zdb(&world, &what);
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    assert_eq!(volume.geometry().size, SIZE, "{what}");
+    let extents = volume.extents(0, SIZE, 9).await.unwrap();
+    let [before, hole, rest] = extents[..] else { panic!("{what}: {extents:?}") };
+    assert!(
+        (before.len, before.hole, hole.hole, rest.hole) == (KEPT, false, true, false),
+        "{what}: {extents:?}"
+    );
+    check(&*volume, KEPT..KEPT + hole.len, &what).await;
+    check_snapshot(&running, with_snapshot, &what).await;
+    // Done again, it is all done.
+    how.give_up(Arc::clone(&running.engine), Arc::clone(&volume)).await;
+    running.engine.sync().await.unwrap();
+    check(&*volume, KEPT..SIZE, &what).await;
+    let used = number(&running, "referenced").await;
+    assert!((KEPT..KEPT * 3 / 2).contains(&used), "{what}: {used} bytes are referenced");
+    running.export().await;
+    world.verify(&what).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_great_many_blocks_are_given_up_over_several_transaction_groups() {
+    for with_snapshot in [false, true] {
+        let world = filled(with_snapshot).await;
+        for how in [How::Discard, How::Shrink] {
+            play(&world.fork(), how, with_snapshot).await;
+            for groups in [1, 2] {
+                cut_off(world.fork(), how, groups, with_snapshot).await;
+            }
+        }
+    }
+}
+
+/// Whoever asked for it has gone away: it is done all the same, and nothing stays closed.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_made_small_though_nobody_waits_for_it() {
+    let world = filled(false).await;
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    let before = running.engine.statistics().txgs;
+    let asking = tokio::spawn(How::Shrink.give_up(Arc::clone(&running.engine), Arc::clone(&volume)));
+    while running.engine.statistics().txgs == before {
+        tokio::time::sleep(Duration::from_micros(10)).await;
+    }
+    assert!(!asking.is_finished());
+    asking.abort();
+    while number(&running, "volsize").await != KEPT {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(volume.geometry().size, KEPT);
+    check(&*volume, 0..0, "what is left").await;
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// The pool is left in the middle of it, and nothing of the command is done afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
+    let world = filled(false).await;
+    let running = world.try_open(narrow()).await.unwrap();
+    let before = running.engine.statistics().txgs;
+    let engine = Arc::clone(&running.engine);
+    let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
+    while running.engine.statistics().txgs == before {
+        tokio::time::sleep(Duration::from_micros(10)).await;
+    }
+    running.export().await;
+    assert!(asking.await.unwrap().unwrap_err().to_string().contains("being closed"));
+    world.verify("in the middle").await;
+    let running = world.open().await;
+    assert_eq!(running.engine.volume(VOLUME).await.unwrap().geometry().size, SIZE);
+    running.export().await;
+}
+
+/// What is not there costs nothing: neither groups nor time.
+#[tokio::test(start_paused = true)]
+async fn a_sparse_volume_is_given_up_at_once_whatever_its_size() {
+    const HUGE: u64 = 1 << 58;
+    let (world, running) = World::create("d0", 12, 96 << 20, 43).await;
+    let volume = running.volume(VOLUME, HUGE, 8192, thin()).await;
+    let places = [0, 1 << 30, 1 << 40, (1 << 57) + 8192, HUGE - 8192];
+    for place in places {
+        volume.write(place, data(chunk(1)[..8192].to_vec()), Durability::Cached).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    let before = running.engine.statistics().txgs;
+    volume.unmap(8192, (1 << 57) - 8192, Durability::Cached).await.unwrap();
+    volume.write_zeroes(1 << 57, 1 << 40, false, Durability::Cached).await.unwrap();
+    running.engine.sync().await.unwrap();
+    assert_eq!(running.engine.statistics().txgs, before + 1);
+    let hole = |len| Extent { len, hole: true };
+    let block = Extent { len: 8192, hole: false };
+    assert_eq!(volume.extents(0, HUGE, 9).await.unwrap(), [block, hole(HUGE - 2 * 8192), block]);
+    set_size(&running.engine, 1 << 20).await.unwrap();
+    assert_eq!(running.engine.statistics().txgs, before + 2);
+    assert_eq!(volume.extents(0, 1 << 20, 9).await.unwrap(), [block, hole((1 << 20) - 8192)]);
+    running.export().await;
+    world.verify("at the end").await;
+}
