@@ -8,6 +8,7 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability, Extent, VolumeError};
+use disk::{Effect, Fault, On};
 use engine::{
     dsl::{self, OpError, Properties, Stored},
     engine::{Engine, Options},
@@ -27,9 +28,9 @@ const CHUNK: u64 = 1 << 20;
 /// What is not given up. It ends at no border of anything but a block.
 const KEPT: u64 = 3 * CHUNK + 5 * BLOCK;
 
-/// As on a machine with little memory: 13 MB that are dirty begin a transaction group.
+/// As on a machine with little memory.
 fn narrow() -> Options {
-    Options { limits: Limits { dirty_max: 64 << 20, ..quiet().limits }, ..quiet() }
+    Options { limits: Limits { dirty_max: 32 << 20, ..quiet().limits }, ..quiet() }
 }
 
 fn thin() -> Properties {
@@ -80,6 +81,21 @@ impl How {
             Self::Discard => volume.unmap(KEPT, SIZE - KEPT, Durability::Cached).await.unwrap(),
             Self::Shrink => set_size(&engine, KEPT).await.unwrap(),
         }
+    }
+}
+
+/// Makes transaction groups take some time, so that there is a time between two of them.
+fn slow_down(running: &Running) {
+    let moment = Duration::from_millis(10);
+    for disk in &running.disks {
+        disk.inject(Fault::anywhere(On::Flush, Effect::Delay(moment..=moment)));
+    }
+}
+
+/// Waits until there were `groups` more transaction groups than `before`.
+async fn wait_for(running: &Running, before: u64, groups: u64) {
+    while running.engine.statistics().txgs < before + groups {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -149,12 +165,11 @@ async fn cut_off(mut world: World, how: How, groups: u64, with_snapshot: bool) {
     let what = format!("{how:?}, snapshot: {with_snapshot}, cut off after {groups} groups");
     let running = world.try_open(narrow()).await.unwrap();
     let volume = running.engine.volume(VOLUME).await.unwrap();
+    slow_down(&running);
     let before = running.engine.statistics().txgs;
     let giving_up = tokio::spawn(how.give_up(Arc::clone(&running.engine), Arc::clone(&volume)));
-    while running.engine.statistics().txgs < before + groups {
-        assert!(!giving_up.is_finished(), "{what}: it takes more groups");
-        tokio::time::sleep(Duration::from_micros(10)).await;
-    }
+    wait_for(&running, before, groups).await;
+    assert!(!giving_up.is_finished(), "{what}: it takes more groups");
     if how == How::Shrink {
         let outside = volume.write(KEPT, data(vec![1; 512]), Durability::Cached).await;
         assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })), "{what}: {outside:?}");
@@ -205,11 +220,10 @@ async fn a_volume_is_made_small_though_nobody_waits_for_it() {
     let world = filled(false).await;
     let running = world.try_open(narrow()).await.unwrap();
     let volume = running.engine.volume(VOLUME).await.unwrap();
+    slow_down(&running);
     let before = running.engine.statistics().txgs;
     let asking = tokio::spawn(How::Shrink.give_up(Arc::clone(&running.engine), Arc::clone(&volume)));
-    while running.engine.statistics().txgs == before {
-        tokio::time::sleep(Duration::from_micros(10)).await;
-    }
+    wait_for(&running, before, 1).await;
     assert!(!asking.is_finished());
     asking.abort();
     while number(&running, "volsize").await != KEPT {
@@ -226,12 +240,11 @@ async fn a_volume_is_made_small_though_nobody_waits_for_it() {
 async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
     let world = filled(false).await;
     let running = world.try_open(narrow()).await.unwrap();
+    slow_down(&running);
     let before = running.engine.statistics().txgs;
     let engine = Arc::clone(&running.engine);
     let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
-    while running.engine.statistics().txgs == before {
-        tokio::time::sleep(Duration::from_micros(10)).await;
-    }
+    wait_for(&running, before, 1).await;
     running.export().await;
     assert!(asking.await.unwrap().unwrap_err().to_string().contains("being closed"));
     world.verify("in the middle").await;
