@@ -85,7 +85,10 @@ fn a_copy_is_hurt_and_its_original_is_not() {
     let before = sums();
     let scratch = lab.path("scratch");
     std::fs::create_dir(&scratch).unwrap();
-    let text = lab.run(&format!("drill run memory-hog --on {here} --scratch {}", scratch.display())).ok();
+    // How far the copy is is said if that takes long.
+    let run = lab.run(&format!("drill run memory-hog --on {here} --scratch {}", scratch.display()));
+    assert_eq!(run.code, Some(0), "{}", run.stdout);
+    let text = run.stdout;
     assert!(
         text.contains("a copy of pool 'herd' (3 files)") && text.contains("memory-hog: passed"),
         "{text}"

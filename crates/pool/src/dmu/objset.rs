@@ -1,6 +1,6 @@
 //! An object set: finding dnodes by number and one after the other.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use ondisk::{
@@ -167,7 +167,7 @@ impl ObjectSet {
     #[must_use]
     pub fn objects(&self) -> Objects<'_> {
         let blocks = self.meta.max_block_id().saturating_add(1);
-        Objects { set: self, runs: self.meta.runs(0, 0..blocks), block: None, seen: HashSet::new() }
+        Objects { set: self, runs: self.meta.runs(0, 0..blocks), block: None, seen: BTreeSet::new() }
     }
 }
 
@@ -178,7 +178,7 @@ pub struct Objects<'a> {
     runs: Runs<'a>,
     block: Option<(u64, Bytes, Order, usize)>,
     /// Where the blocks of dnodes were: a forged tree may lead to one of them any number of times.
-    seen: HashSet<(u32, u64)>,
+    seen: BTreeSet<(u32, u64)>,
 }
 
 impl Objects<'_> {
