@@ -74,10 +74,10 @@ pub fn detach(data: &mut [Segment], block: u32) {
 /// it is answered, at most.
 #[must_use]
 pub fn span(offset: u64, len: u64, block: u32) -> u64 {
-    let block = u64::from(block.max(1));
-    let start = offset.saturating_sub(offset.checked_rem(block).unwrap_or(0));
-    let end = offset.saturating_add(len);
-    end.checked_next_multiple_of(block).unwrap_or(end).saturating_sub(start)
+    // Every read asks, and blocks of volumes are powers of two: no division.
+    let within = u64::from(block).next_power_of_two().saturating_sub(1);
+    let end = offset.saturating_add(len).saturating_add(within) & !within;
+    end.saturating_sub(offset & !within)
 }
 
 /// Size and granularity of a volume, in bytes.
@@ -247,5 +247,35 @@ pub trait BlockVolume: Send + Sync + 'static {
     /// Every write acknowledged before this call, of any client, survives a power cut when it returns.
     fn flush(&self) -> VolumeFuture<'_, ()> {
         Box::pin(async { Ok(()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_spans_the_blocks_that_it_touches() {
+        for (offset, len, block, bytes) in [
+            (0, 4096, 4096, 4096),
+            (4095, 2, 4096, 8192),
+            (100, 10, 131_072, 131_072),
+            (8192, 0, 4096, 0),
+            (512, 512, 512, 512),
+        ] {
+            assert_eq!(span(offset, len, block), bytes, "{len} at {offset}, blocks of {block}");
+        }
+        assert!(span(u64::MAX - 1, 1, 4096) <= 4096 && span(0, 1, 0) <= 4096, "whatever is asked");
+    }
+
+    #[test]
+    fn small_parts_of_blocks_get_memory_of_their_own_and_others_are_shared() {
+        let block = Bytes::from(vec![7; 4096]);
+        for (len, is_shared) in [(1, false), (1023, false), (1024, true), (4096, true)] {
+            let mut data = [Segment::Data(block.slice(..len)), Segment::Zero(9)];
+            detach(&mut data, 4096);
+            assert_eq!(block.is_unique(), !is_shared, "{len} bytes");
+            assert_eq!(data, [Segment::Data(block.slice(..len)), Segment::Zero(9)]);
+        }
     }
 }

@@ -35,12 +35,20 @@ fn is_without(vdev: &Vdev, absent: &[u64]) -> bool {
     if vdev.leaf.is_some() {
         return absent.contains(&vdev.guid) || !vdev.is_readable();
     }
-    let tolerated = match &vdev.kind {
-        Kind::Hole | Kind::Indirect { .. } => return false,
-        Kind::Raidz(geometry) => geometry.parity,
-        _ => vdev.children.len().saturating_sub(1),
-    };
-    vdev.children.iter().filter(|child| is_without(child, absent)).count() > tolerated
+    let without = vdev.children.iter().filter(|child| is_without(child, absent)).count();
+    match vdev.kind {
+        Kind::Hole | Kind::Indirect { .. } => false,
+        _ => tolerated(vdev).is_none_or(|tolerated| without > tolerated),
+    }
+}
+
+/// How many of its children it can do without; none where nothing can be read at all.
+fn tolerated(vdev: &Vdev) -> Option<usize> {
+    match &vdev.kind {
+        Kind::Raidz(geometry) => Some(geometry.parity),
+        Kind::Mirror | Kind::Replacing | Kind::Spare => Some(vdev.children.len().saturating_sub(1)),
+        _ => None,
+    }
 }
 
 /// The transaction groups of which something cannot be read from `vdev`. `gone` is a leaf to be counted as absent.
@@ -50,12 +58,10 @@ pub(super) fn outage(vdev: &Vdev, gone: Option<u64>) -> TxgSet {
         let absent = gone == Some(vdev.guid) || !vdev.is_readable();
         return if absent { everything() } else { leaf.missed.get() };
     }
-    let tolerated = match &vdev.kind {
-        Kind::Hole | Kind::Indirect { .. } => return TxgSet::default(),
-        Kind::Raidz(geometry) => geometry.parity,
-        Kind::Mirror | Kind::Replacing | Kind::Spare => vdev.children.len().saturating_sub(1),
-        _ => return everything(),
-    };
+    if matches!(vdev.kind, Kind::Hole | Kind::Indirect { .. }) {
+        return TxgSet::default();
+    }
+    let Some(tolerated) = tolerated(vdev) else { return everything() };
     let children: Vec<TxgSet> = vdev.children.iter().map(|child| outage(child, gone)).collect();
     beyond(&children, tolerated)
 }

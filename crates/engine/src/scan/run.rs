@@ -303,14 +303,14 @@ impl Pass {
         if examined.iter().all(|outcome| outcome.lost != Some(BlockErrorKind::Device)) {
             return false;
         }
-        let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
-        let is_cut_off = devices::is_cut_off(&view.tree()).await;
-        if is_cut_off {
-            refused.into_iter().for_each(|guid| {
-                self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
-            });
+        if !devices::is_cut_off(&view.tree()).await {
+            return false;
         }
-        is_cut_off
+        let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
+        for guid in refused {
+            self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
+        }
+        true
     }
 
     /// Counts what was wrong with some blocks and writes what has to be written; their space is pinned.

@@ -25,11 +25,31 @@ use crate::dmu::{self, Portion};
 const PIECE_WEIGHT: u64 = 16 << 10;
 
 impl LiveVolume {
-    /// The first piece of bytes `at..end` becoming zeroes, and where it ends.
+    /// Makes a range of bytes zeroes, piece by piece.
     ///
     /// # Errors
-    /// What is there cannot be read. Nobody could free it, so it is better said to the client.
-    pub(super) async fn next_zeroes(
+    /// What is there cannot be read: nobody could free it, so it is better said to the client. And those of a write.
+    pub(super) async fn become_zeroes(
+        &self,
+        cut: &Cut<'_>,
+        bytes: Range<u64>,
+        what: Zeroes,
+    ) -> Result<(), VolumeError> {
+        let Range { start: mut at, end } = bytes;
+        while at < end {
+            // As long as there is room nothing waits, however much is to become zeroes.
+            tokio::task::coop::consume_budget().await;
+            let (piece, until) = self.next_zeroes(cut, at, end, what).await?;
+            if !piece.is_empty() {
+                self.apply(piece).await?;
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// The first piece of bytes `at..end` becoming zeroes, and where it ends.
+    async fn next_zeroes(
         &self,
         cut: &Cut<'_>,
         at: u64,

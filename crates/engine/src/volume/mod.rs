@@ -396,17 +396,8 @@ impl LiveVolume {
         let is_stable = self.must_be_durable(&service, durability);
         // A block of zeroes that is written to a compressed volume becomes a hole anyway.
         let what = if what == Zeroes::Store && service.punch_zeroes { Zeroes::Punch } else { what };
-        let cut = self.cut(&service);
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            // As long as there is room nothing waits, however much is to become zeroes.
-            tokio::task::coop::consume_budget().await;
-            let (piece, until) = self.next_zeroes(&cut, at, end, what).await?;
-            if !piece.is_empty() {
-                self.apply(piece).await?;
-            }
-            at = until;
-        }
+        let end = offset + len;
+        self.become_zeroes(&self.cut(&service), offset..end, what).await?;
         if is_stable { self.make_durable(self.blocks_of(offset, end)).await } else { Ok(()) }
     }
 }

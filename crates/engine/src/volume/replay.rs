@@ -86,14 +86,7 @@ impl LiveVolume {
                 }
             }
             Content::Zeroes(_) => {
-                let mut at = offset;
-                while at < end {
-                    let (piece, until) = self.next_zeroes(&cut, at, end, Zeroes::Punch).await?;
-                    if !piece.is_empty() {
-                        self.apply(piece).await?;
-                    }
-                    at = until;
-                }
+                self.become_zeroes(&cut, offset..end, Zeroes::Punch).await?;
             }
         }
         Ok(end - offset)

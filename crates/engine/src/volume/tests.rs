@@ -328,7 +328,7 @@ async fn a_device_that_answers_nobody_does_not_keep_a_group_open() {
     assert_eq!(lake.read(9, 7).await, [1, 3, 3, 3, 3, 3, 1]);
 }
 
-/// Each that waited held two whole blocks which nobody had counted.
+/// Who waits for room gives up what it made of partial blocks: they come out right all the same, each once.
 #[tokio::test(start_paused = true)]
 async fn parts_of_blocks_that_wait_for_room_are_put_together_when_there_is_some() {
     let lake = Lake::limited(service(), Limits { dirty_max: 8 * BLOCK, ..Limits::default() });

@@ -294,12 +294,8 @@ impl Dataset {
     /// # Errors
     /// A snapshot or the list of them cannot be read.
     pub async fn snapshots(&self) -> Result<Vec<Self>, ReadError> {
-        let mut snapshots = Vec::new();
-        if let Some(map) = self.snapshot_map().await? {
-            for (name, object) in map.numbers().await? {
-                snapshots.push(self.snapshot_at(&name, object).await?);
-            }
-        }
+        let found = self.each_snapshot().await?;
+        let mut snapshots = found.into_iter().map(|(_, found)| found).collect::<Result<Vec<_>, _>>()?;
         snapshots.sort_by_key(Self::create_txg);
         Ok(snapshots)
     }
@@ -310,18 +306,27 @@ impl Dataset {
     /// The list of them cannot be read.
     pub async fn readable_snapshots(&self) -> Result<(Vec<Self>, Vec<LookupError>), ReadError> {
         let (mut snapshots, mut failed) = (Vec::new(), Vec::new());
-        if let Some(map) = self.snapshot_map().await? {
-            for (name, object) in map.numbers().await? {
-                match self.snapshot_at(&name, object).await {
-                    Ok(snapshot) => snapshots.push(snapshot),
-                    Err(source) => {
-                        failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
-                    }
+        for (name, found) in self.each_snapshot().await? {
+            match found {
+                Ok(snapshot) => snapshots.push(snapshot),
+                Err(source) => {
+                    failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
                 }
             }
         }
         snapshots.sort_by_key(Self::create_txg);
         Ok((snapshots, failed))
+    }
+
+    async fn each_snapshot(&self) -> Result<Vec<(String, Result<Self, ReadError>)>, ReadError> {
+        let mut each = Vec::new();
+        if let Some(map) = self.snapshot_map().await? {
+            for (name, object) in map.numbers().await? {
+                let found = self.snapshot_at(&name, object).await;
+                each.push((name, found));
+            }
+        }
+        Ok(each)
     }
 
     /// The snapshot of this name, if there is one.

@@ -1,0 +1,95 @@
+//! Scans under which devices go away, or do not answer: what cannot be read just now is neither lost nor made good.
+
+use disk::{Effect, Fault, On};
+
+use super::*;
+use crate::failing::Bays;
+
+/// Disks that turn slowly, and can be pulled.
+fn pullable(world: &World) -> Vec<Arc<FaultDisk>> {
+    let disks = world.media.iter().zip(1..).map(|(media, seed)| {
+        let profile = Profile::hdd_7200().stretched(4);
+        let slow = ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed);
+        Arc::new(FaultDisk::new(Arc::new(slow), seed))
+    });
+    disks.collect()
+}
+
+async fn open_pullable(disks: &[Arc<FaultDisk>]) -> Arc<Engine> {
+    let opened = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
+    let engine = support::start_on(opened, 1, quiet()).await.unwrap();
+    engine.watch(Arc::new(Bays(disks.to_vec())));
+    engine
+}
+
+/// What it was to get was on a device that was away for a minute, and the pass took that for the end of it: the leaf was
+/// called whole, and in a replacement the old device would have been let go.
+#[tokio::test(start_paused = true)]
+async fn a_resilver_whose_source_is_away_for_a_while_makes_nobody_whole() {
+    let (world, expected) = half(48 * MIB).await;
+    let disks = pullable(&world);
+    let engine = open_pullable(&disks).await;
+    let lacking = |number: usize| {
+        let view = engine.view();
+        let leaf = view.tree().leaves()[number].leaf.as_ref().map(|leaf| leaf.missed.get().is_empty());
+        leaf == Some(false)
+    };
+    until(&engine, 0.3).await;
+    disks[0].vanish();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(lacking(1), "the rest of it is on the other");
+    disks[0].come_back();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(!lacking(1) && !lacking(0), "both have everything");
+    close(engine).await;
+    world.verify("after it was away").await;
+    holds_without(&world, &[0], &expected).await;
+}
+
+/// What could not be read because a shelf was without power for a minute was listed as lost, and the scrub said that it
+/// had gone through.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_under_which_all_devices_go_away_waits_for_them() {
+    for layout in ["mirror d0 d1", "d0 d1", "raidz d0 d1 d2"] {
+        let (world, running, volume) = filled(layout, 32 * MIB).await;
+        scribble(&volume, 2, 1500, 16384).await;
+        drop(volume);
+        running.export().await;
+        let disks = pullable(&world);
+        let engine = open_pullable(&disks).await;
+        engine.scan(ScanCommand::Scrub).await.unwrap();
+        until(&engine, 0.3).await;
+        disks.iter().for_each(|disk| disk.vanish());
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(engine.scan_progress().unwrap().ended, None, "{layout}: it waits");
+        disks.iter().for_each(|disk| disk.come_back());
+        let done = over(&engine).await;
+        assert_eq!(done.errors, 0, "{layout}");
+        engine.sync().await.unwrap();
+        assert!(pool::status::error_log(&engine.view()).await.unwrap().is_empty(), "{layout}");
+        close(engine).await;
+        world.verify(layout).await;
+    }
+}
+
+/// Each block of a transfer that was not answered counted as an error of its device, which was taken out of use for one
+/// slow answer.
+#[tokio::test(start_paused = true)]
+async fn one_read_of_a_scrub_that_is_not_answered_is_one_error() {
+    let (_world, running, volume) = filled("mirror d0 d1", 16 * MIB).await;
+    let expected = content(&*volume).await;
+    let hour = Duration::from_secs(3600);
+    let late = Fault::anywhere(On::Read, Effect::Delay(hour..=hour));
+    running.disks[0].inject(late.times(1));
+    let done = scrub(&running.engine).await;
+    assert_eq!((done.errors, done.processed), (0, 0), "nothing was wrong, and nothing is written");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tree = running.engine.view().tree();
+    let counted: Vec<u64> = tree.leaves().iter().map(|leaf| leaf.counters.get().read).collect();
+    assert_eq!(counted, [1, 0]);
+    tokio::time::sleep(2 * hour).await;
+    assert!(running.engine.view().tree().leaves().iter().all(|leaf| leaf.is_readable()));
+    assert!(content(&*volume).await == expected);
+    drop(volume);
+    running.export().await;
+}
