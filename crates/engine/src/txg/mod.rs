@@ -43,6 +43,10 @@ pub use room::{Claim, Room, Supply};
 /// what is delayed by microseconds each would be slowed down to a few per millisecond.
 const LATE: Duration = Duration::from_millis(2);
 
+/// Transaction groups that who finds no space waits for, beyond the one that was open: so that one that was announced a moment
+/// before the first was closed is known, too.
+const REFUSALS: u64 = 1;
+
 /// Transaction groups that exist at once at most, and more: states are kept by `txg % SLOTS`.
 const SLOTS: usize = 4;
 
@@ -195,12 +199,13 @@ impl Txgs {
     pub async fn assign(&self, cost: Cost) -> Result<Tx, VolumeError> {
         let arrived = Instant::now();
         let mut delayed = false;
+        let mut refused = None;
         loop {
             // Registered before looking, so that no notification is lost in between.
             let room = self.shared.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            let step = self.try_step(cost, delayed, arrived)?;
+            let step = self.try_step(cost, delayed, arrived, &mut refused)?;
             match step {
                 Step::Go(tx) => return Ok(tx),
                 Step::Sleep(until) => {
@@ -222,7 +227,14 @@ impl Txgs {
         (free && self.fits(&state, cost)).then(|| self.join(&mut state, cost))
     }
 
-    fn try_step(&self, cost: Cost, delayed: bool, arrived: Instant) -> Result<Step, VolumeError> {
+    /// `refused` is the group that was open when there was no space for the first time.
+    fn try_step(
+        &self,
+        cost: Cost,
+        delayed: bool,
+        arrived: Instant,
+        refused: &mut Option<u64>,
+    ) -> Result<Step, VolumeError> {
         let limits = self.shared.limits();
         let mut state = self.shared.state.lock();
         if let Some(reason) = &state.refusing {
@@ -232,8 +244,10 @@ impl Txgs {
             return Err(VolumeError::Failed(reason.clone()));
         }
         if !self.fits(&state, cost) {
-            // What was announced is more than what will be taken: after a sync the truth is known.
-            if !is_pending(&state) {
+            // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
+            // more meanwhile, for as long as they like; this one is not to wait for the end of it.
+            let since = *refused.get_or_insert(state.open);
+            if !is_pending(&state) || *self.shared.synced.borrow() >= since + REFUSALS {
                 return Err(VolumeError::NoSpace);
             }
             state.wanted = state.wanted.max(state.open);

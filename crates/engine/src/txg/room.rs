@@ -225,11 +225,10 @@ impl Ledger {
         self.lent_before = 0;
         self.claims.clear();
         self.others[slot] = 0;
-        let mut rooms = rooms;
         for place in self.places.iter_mut().flatten() {
             place.pending[slot] = 0;
-            if let Some(room) = rooms.remove(&place.dataset) {
-                place.room = room;
+            if let Some(room) = rooms.get(&place.dataset) {
+                place.room = room.clone();
             }
         }
         self.add_up();

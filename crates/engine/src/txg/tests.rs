@@ -113,6 +113,29 @@ async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_finds_no_space_is_told_so_however_long_others_go_on_announcing() {
+    let txgs = Txgs::new(4, LIMITS);
+    let (full, other) = (txgs.for_volume(1, room(10, 0)), txgs.for_volume(2, room(1000, 0)));
+    let writer = {
+        let full = Arc::clone(&full);
+        tokio::spawn(async move { full.assign(space(80)).await.err() })
+    };
+    let mut groups = 0;
+    while !writer.is_finished() {
+        drop(other.assign(space(5)).await.unwrap());
+        txgs.next().await;
+        let (txg, _) = txgs.close().await;
+        // Never a moment at which nothing is announced.
+        drop(other.assign(space(5)).await.unwrap());
+        txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 10, 0), (2, 1000, 0)]));
+        tokio::task::yield_now().await;
+        groups += 1;
+        assert!(groups < 5, "it waits for the end of what others announce");
+    }
+    assert_eq!(writer.await.unwrap(), Some(VolumeError::NoSpace));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_volume_reserved_is_not_taken_by_others() {
     let txgs = Txgs::new(4, LIMITS);
     drop(txgs.assign(Cost::default()).await.unwrap());
