@@ -83,6 +83,14 @@ impl SetPolicy {
         }
     }
 
+    /// The same with so many copies of data at most.
+    #[must_use]
+    pub fn with_copies_up_to(self, max: Option<u8>) -> Self {
+        let max = max.unwrap_or(3);
+        let metadata_copies = self.metadata_copies.min(max + 1);
+        Self { copies: self.copies.min(max), metadata_copies, ..self }
+    }
+
     /// The policy for a block of `object_type` at `level`. `checksum_id` and `compression_id` are the dnode's
     /// own wishes, 0 for none.
     #[must_use]

@@ -13,7 +13,11 @@
 //!
 //! Facts: docs/format/overview.md §6.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+};
 
 use ondisk::{blkptr::BlkPtr, bpobj::BpobjEntry, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
@@ -26,6 +30,7 @@ use rand::rngs::StdRng;
 
 use crate::{
     BoxFuture, EngineError,
+    alloc::Totals,
     devices::{self, Afterwards},
     dmu::{Account, MutSet},
     dsl::{self, Dirty},
@@ -109,6 +114,8 @@ pub struct Syncer {
     pub config: NvList,
     /// Configuration or label features changed: rewrite both in this transaction group.
     pub config_dirty: bool,
+    /// The pool got other devices since the last commit.
+    pub other_devices: bool,
     /// The last committed uberblock.
     pub uberblock: Uberblock,
     /// Devices and cache.
@@ -121,6 +128,10 @@ pub struct Syncer {
     pub outages: Outages,
     /// See [`Change`].
     pub changes: Vec<Change>,
+    /// Bytes of memory that may be dirty.
+    pub dirty_max: u64,
+    /// Volumes that are being made small, over several transaction groups.
+    pub shrinking: BTreeSet<u64>,
     /// Intent logs of the volumes that are open.
     pub logs: Arc<Logs>,
     /// Intent logs that the pool had when it was opened.
@@ -177,6 +188,8 @@ pub struct Done {
     pub more_to_do: bool,
     /// What may be taken from now on.
     pub supply: Supply,
+    /// The pool has other devices than before.
+    pub other_devices: bool,
     /// And by the volumes asked for.
     pub rooms: BTreeMap<u64, Room>,
     /// What these hold, in bytes.
@@ -256,13 +269,20 @@ impl Syncer {
             Afterwards::run(self).await;
             self.fill.note(&self.out.alloc.totals(), &self.events);
             done.changes = std::mem::take(&mut self.changes);
+            done.other_devices = std::mem::take(&mut self.other_devices);
             done.more_to_do |= !self.failing_logs.is_empty();
             Ok(done)
         })
     }
 
+    /// The same as before: a command has changed nothing, whatever others changed in this transaction group before it.
+    pub(crate) fn state(&self) -> (u64, Totals, bool, usize) {
+        (self.mos.changes(), self.out.alloc.totals(), self.config_dirty, self.changes.len())
+    }
+
     /// The pool has other devices from now on: readers and writers follow at once, the configuration is the caller's.
     pub fn devices_changed(&mut self, tree: Tree) {
+        self.other_devices = true;
         self.uberblock.guid_sum = tree.guid_sum();
         self.io.set_tree(tree);
         self.out.devices_changed();

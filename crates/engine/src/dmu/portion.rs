@@ -1,17 +1,28 @@
 //! How far a range reaches that is to be freed in one go.
 //!
 //! What it costs to free blocks goes by those that are there: a range of an exabyte may have three of them, and one of a
-//! gigabyte a million. So it is cut by what the tree says. The indirect blocks above the data are not read for that: the
-//! fill count in the pointer to each is enough. Holes are passed over at the level that says so.
+//! gigabyte a million. So it is cut by what the tree says: the fill count in the pointer to each indirect block above the
+//! data. Holes are passed over at the level that says so.
+//!
+//! Those indirect blocks are read as well. Whoever frees what is below them has to, in a transaction group, where it would be
+//! too late to find out that it cannot be done.
 
 use std::ops::Range;
 
-use pool::dmu::{Cursor, Object, ReadError, Step};
+use ondisk::blkptr::BlkPtr;
+use pool::{
+    Bookmark,
+    dmu::{Cursor, Object, ReadError, Step},
+};
 
 use super::tree::up_to;
 
-/// Blocks that are not looked for: that many are freed as quickly as counted.
+/// The least that what lies below one indirect block weighs: it is read to free any of it. And blocks that are not counted:
+/// as many may be there.
 const SMALL: u64 = 64;
+
+/// Indirect blocks that are read at a time, and held in memory.
+const AT_ONCE: usize = 16;
 
 /// The first part of a range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +37,13 @@ pub(crate) struct Portion {
 /// The first part of `blocks`, as long as its weight is up to `max`. At least what lies below one indirect block.
 ///
 /// # Errors
-/// An indirect block cannot be read.
+/// An indirect block above any of its blocks cannot be read.
 pub(crate) async fn portion(object: &Object, blocks: Range<u64>, max: u64) -> Result<Portion, ReadError> {
     let len = blocks.end.saturating_sub(blocks.start);
-    let is_flat = object.levels() < 2;
-    if len <= SMALL || is_flat {
+    if object.levels() < 2 {
         return Ok(Portion { end: blocks.end, weight: len.min(SMALL) });
     }
+    let mut unread = Vec::new();
     let shift = object.dnode().entries_shift();
     let last = blocks.end.min(object.max_block_id().saturating_add(1));
     let mut cursor = Cursor::default();
@@ -45,7 +56,12 @@ pub(crate) async fn portion(object: &Object, blocks: Range<u64>, max: u64) -> Re
                 // The count may be a lie, but not more than the place has room for.
                 let here = pointer.fill().min(next.min(last) - at).max(SMALL);
                 if weight > 0 && weight + here > max {
+                    read(object, &mut unread).await?;
                     return Ok(Portion { end: at, weight });
+                }
+                unread.push((pointer, object.bookmark(1, parent)));
+                if unread.len() == AT_ONCE {
+                    read(object, &mut unread).await?;
                 }
                 weight += here;
                 at = next;
@@ -55,5 +71,13 @@ pub(crate) async fn portion(object: &Object, blocks: Range<u64>, max: u64) -> Re
             Step::Need { .. } => break,
         }
     }
-    Ok(Portion { end: blocks.end, weight })
+    read(object, &mut unread).await?;
+    Ok(Portion { end: blocks.end, weight: if len <= SMALL { len } else { weight } })
+}
+
+/// Reads what was not read yet.
+async fn read(object: &Object, unread: &mut Vec<(BlkPtr, Bookmark)>) -> Result<(), ReadError> {
+    let contents = object.source().read_many(unread).await;
+    unread.clear();
+    contents.into_iter().try_for_each(|content| content.map(drop).map_err(ReadError::from))
 }

@@ -23,7 +23,7 @@ use crate::{
     BoxFuture, EngineError,
     dmu::{Account, MutSet},
     mos::{deadlist, features},
-    policy::Traits,
+    policy::{SetPolicy, Traits},
     space::{Deflate, Space},
     sync::Syncer,
 };
@@ -41,6 +41,8 @@ pub(crate) struct Edit {
     /// The object set.
     pub(crate) set: Box<MutSet>,
     dataset: u64,
+    /// See [`Dirty::copies_max`].
+    copies_max: Option<u8>,
 }
 
 impl Edit {
@@ -88,20 +90,26 @@ impl Edit {
             return Err(EngineError::Unsupported(format!("dataset {dataset} is encrypted")));
         }
         let set = Box::pin(MutSet::open(cx.out.source(), dataset, phys.bp)).await?;
-        Ok(Self { set: Box::new(set), dataset })
+        Ok(Self { set: Box::new(set), dataset, copies_max: None })
+    }
+
+    /// How its blocks are written.
+    async fn policy(&self, cx: &mut Syncer, dir: u64) -> Result<SetPolicy, EngineError> {
+        Ok(policy(cx, dir).await?.with_copies_up_to(self.copies_max))
     }
 
     /// Whether its log wrote blocks of this transaction group ahead as they are to be written now. What was written otherwise
     /// could not be made a second time, for a device that has to be given it again.
     async fn has_policy_of_log(&self, cx: &mut Syncer) -> Result<bool, EngineError> {
         let phys = dataset::load(&mut cx.mos, self.dataset).await?;
-        let policy = policy(cx, phys.dir).await?;
+        let policy = self.policy(cx, phys.dir).await?;
         Ok(cx.logs.get(self.dataset).is_some_and(|log| log.set_policy(&policy, cx.txg)))
     }
 
     /// A new object set for head `dataset`, which has none yet.
     pub(crate) fn create(cx: &Syncer, dataset: u64, kind: ObjsetType) -> Self {
-        Self { set: Box::new(MutSet::create(cx.out.source(), dataset, kind)), dataset }
+        let set = Box::new(MutSet::create(cx.out.source(), dataset, kind));
+        Self { set, dataset, copies_max: None }
     }
 
     /// Writes what changed and accounts for it. The set is what is on disk then.
@@ -109,7 +117,7 @@ impl Edit {
         let object = self.dataset;
         let phys = dataset::load(&mut cx.mos, object).await?;
         let dir_phys = dir::load(&mut cx.mos, phys.dir).await?;
-        let policy = policy(cx, phys.dir).await?;
+        let policy = self.policy(cx, phys.dir).await?;
         if let Some(log) = cx.logs.get(object) {
             log.set_policy(&policy, cx.txg);
         }
@@ -287,6 +295,7 @@ pub fn sync_volume<'a>(
 ) -> BoxFuture<'a, Result<SyncedVolume, EngineError>> {
     Box::pin(async move {
         let mut edit = Edit::open(cx, dataset).await?;
+        edit.copies_max = dirty.copies_max;
         for range in dirty.freed {
             edit.set.punch(VOLUME_DATA, range).await?;
         }

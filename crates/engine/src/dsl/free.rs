@@ -38,11 +38,9 @@ const BATCH: usize = 4096;
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
 
-/// Frees what is waiting to be freed (sync_bplist of other software all at once; free_bpobj and bptree up to `max`
-/// blocks); true if something is left.
+/// Frees up to `max` blocks of what is waiting to be freed (free_bpobj and bptree); true if something is left.
 pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<bool, EngineError>> {
     Box::pin(async move {
-        free_deferred(cx).await?;
         let deflate = cx.out.alloc.deflate().clone();
         let mut left = max;
         loop {
@@ -82,20 +80,6 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
         }
         Ok(false)
     })
-}
-
-/// Other software leaves frees of its last transaction group to the next one.
-async fn free_deferred(cx: &mut Syncer) -> Result<(), EngineError> {
-    let deflate = cx.out.alloc.deflate().clone();
-    loop {
-        let entries = bpobj::take(&mut cx.mos, cx.places.sync_bplist, &deflate, BATCH).await?;
-        if entries.is_empty() {
-            return Ok(());
-        }
-        for entry in &entries {
-            cx.out.free(&entry.blkptr).await?;
-        }
-    }
 }
 
 /// Gives back every block of the tree at `root` that was born after `since`: `space` in all, counted in the head of

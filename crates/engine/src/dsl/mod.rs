@@ -127,6 +127,8 @@ pub struct Dirty {
     pub ahead: Vec<(u64, BlkPtr)>,
     /// What else was written ahead in this transaction group: changed or freed again, or of no use.
     pub unwanted: Vec<BlkPtr>,
+    /// There is room for so many copies, whatever `copies` says by now.
+    pub copies_max: Option<u8>,
 }
 
 /// A volume after its changes were synced.

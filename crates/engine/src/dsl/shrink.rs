@@ -21,11 +21,15 @@ use crate::{
     BoxFuture, EngineError,
     dmu::{Portion, portion},
     sync::{Change, Syncer},
+    volume::FREED_BLOCK_BYTES,
 };
 
-/// Blocks that one transaction group frees. With a snapshot behind them that takes some 30 MiB of memory, and as each
-/// group is a few seeks long at least, fewer would make hours of a volume of terabytes.
+/// Blocks that one transaction group frees, at most. With a snapshot behind them that takes some 30 MiB of memory, and as
+/// each group is a few seeks long at least, fewer would make hours of a volume of terabytes.
 const BLOCKS_PER_TXG: u64 = 128 << 10;
+
+/// What a block that goes has of the memory for what is dirty, in bytes: half of that is for this.
+const BYTES_PER_BLOCK: u64 = 2 * FREED_BLOCK_BYTES;
 
 /// `zfs set`. A snapshot can only have properties of users. A volume that becomes smaller may take several transaction
 /// groups: [`OpError::Again`].
@@ -35,15 +39,24 @@ pub fn set<'a>(
     properties: &'a Properties,
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
+        let before = cx.state();
         let done = properties::set(cx, name, properties).await;
-        if matches!(done, Err(OpError::Refused(_) | OpError::NoSpace))
-            && properties.contains_key("volsize")
-            && let Ok(head) = find::head(cx, name).await
-        {
-            // If it had begun, it is not going to be finished: clients have all of the volume again.
-            cx.changes.push(Change::Properties(head.object));
+        // An error in the middle of a change: the group fails, and the pool with it.
+        let is_fatal = matches!(done, Err(OpError::Engine(_))) && cx.state() != before;
+        if is_fatal || matches!(done, Err(OpError::Again)) || cx.shrinking.is_empty() {
+            return done;
         }
-        done
+        let Ok(head) = find::head(cx, name).await else { return done };
+        let had_begun = cx.shrinking.remove(&head.object);
+        let Err(error) = done else { return Ok(()) };
+        if !had_begun {
+            return Err(error);
+        }
+        // It is not going to be finished: clients have all of the volume again.
+        cx.changes.push(Change::Properties(head.object));
+        Err(OpError::Refused(format!(
+            "{error}; a part of what lies beyond the new size has been given up already, and reads as zeroes"
+        )))
     })
 }
 
@@ -57,8 +70,8 @@ pub(super) async fn make_way(cx: &mut Syncer, head: Head, size: u64, block: u64)
     let mut edit = Edit::open_as_it_is(cx, head.object).await?;
     let data = edit.set.object(VOLUME_DATA).await?;
     let blocks = size.div_ceil(block.max(1))..data.max_block_id().saturating_add(1);
-    let Portion { end, .. } =
-        portion(&data, blocks.clone(), BLOCKS_PER_TXG).await.map_err(EngineError::from)?;
+    let most = (cx.dirty_max / BYTES_PER_BLOCK).clamp(1, BLOCKS_PER_TXG);
+    let Portion { end, .. } = portion(&data, blocks.clone(), most).await.map_err(EngineError::from)?;
     if end >= blocks.end {
         return Ok(());
     }
@@ -66,5 +79,6 @@ pub(super) async fn make_way(cx: &mut Syncer, head: Head, size: u64, block: u64)
     edit.set.punch(VOLUME_DATA, blocks.start..end).await?;
     edit.commit(cx).await?;
     cx.changes.push(Change::Shrinking(head.object, size));
+    cx.shrinking.insert(head.object);
     Err(OpError::Again)
 }

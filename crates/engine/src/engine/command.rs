@@ -14,7 +14,6 @@ use tokio::sync::oneshot;
 use super::{OpFuture, Shared};
 use crate::{
     EngineError,
-    alloc::Totals,
     dsl::OpError,
     sync::{Syncer, Task, TaskFuture},
 };
@@ -96,11 +95,11 @@ where
         let (is_snapshot, op) = (self.is_snapshot, self.op.clone());
         let run = boxed(move |cx| {
             Box::pin(async move {
-                let before = state(cx);
+                let before = cx.state();
                 let result = op(cx).await;
                 // What fails underneath a command before it has changed anything is only the command's misfortune.
                 let fatal = match &result {
-                    Err(OpError::Engine(error)) if state(cx) != before => Some(error.clone()),
+                    Err(OpError::Engine(error)) if cx.state() != before => Some(error.clone()),
                     _ => None,
                 };
                 *kept.lock() = Some(result);
@@ -130,11 +129,6 @@ where
 
 fn is_closing() -> OpError {
     EngineError::Suspended("the pool is being closed".into()).into()
-}
-
-/// The same as before: a command has changed nothing, whatever others changed in this transaction group before it.
-fn state(cx: &Syncer) -> (u64, Totals, bool, usize) {
-    (cx.mos.changes(), cx.out.alloc.totals(), cx.config_dirty, cx.changes.len())
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.

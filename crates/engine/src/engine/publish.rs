@@ -53,6 +53,13 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         for change in done.changes {
             tell(shared, view, change).await;
         }
+        if done.other_devices {
+            // Other devices, other prices.
+            let volumes: Vec<u64> = shared.volumes.lock().keys().copied().collect();
+            for dataset in volumes {
+                tell(shared, view, Change::Properties(dataset)).await;
+            }
+        }
     }
     syncer.io.forget_freed();
     for log in shared.logs.all() {
@@ -176,13 +183,15 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
         0 | 1 => Some(checksum::Algorithm::Fletcher4),
         id => u8::try_from(id).ok().and_then(checksum::Algorithm::from_id),
     };
+    let copies = number("copies").clamp(1, 3);
     let service = Service {
         size: shape.size,
         // A legal block is at most 16 MiB, so it fits.
         block: u32::try_from(shape.block).unwrap_or(u32::MAX),
         read_only: number("readonly") == 1,
         sync,
-        block_space: pool::space::block_space(&view.tree(), shape.block) * number("copies").clamp(1, 3),
+        block_space: pool::space::block_space(&view.tree(), shape.block) * copies,
+        copies: copies as u8,
         throughput: number("logbias") == 1,
         sum_early: checksum.filter(|algorithm| is_plain && is_cheap(*algorithm)),
         punch_zeroes: !is_plain,

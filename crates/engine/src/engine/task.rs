@@ -70,6 +70,7 @@ pub(super) async fn run(
             // A log that is to begin in this group needs a place in it.
             restock(&mut syncer).await;
         }
+        syncer.dirty_max = shared.txgs.limits().dirty_max;
         let start = tokio::time::Instant::now();
         let outcome = match shared.suspension.may_write() {
             Err(error) => Err(error),

@@ -6,7 +6,10 @@
 //!
 //! Facts: docs/format/overview.md §7, features.md, zil.md §2.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ondisk::{
     Order,
@@ -140,12 +143,15 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             places,
             config,
             config_dirty: true,
+            other_devices: false,
             uberblock,
             io: Arc::clone(pool.io()),
             outages: Outages::of(&pool.tree()),
             view: Some(pool),
             multihost,
             changes: Vec::new(),
+            dirty_max: u64::MAX,
+            shrinking: BTreeSet::new(),
             logs: Arc::default(),
             crashed,
             events: Events::new(|| std::time::Duration::ZERO),

@@ -42,14 +42,14 @@ pub(super) const FREED_BYTES: u64 = 128;
 /// its range in the allocator and in a space map that waits to be written, 100 to 150 bytes where neighbours in the volume
 /// are not neighbours on the devices; and as much again on the list of what only a snapshot still has. With a price a
 /// discard of any length is spread over as many groups as there is memory for.
-pub(super) const FREED_BLOCK_BYTES: u64 = 256;
+pub(crate) const FREED_BLOCK_BYTES: u64 = 256;
 
 /// What came of an attempt.
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     /// It is done.
     Done,
-    /// A newer group has changes already.
+    /// A newer group has changes already, or a block counts more by now.
     Late,
     /// The base of a partial block is no longer true, or there is none yet.
     Stale,
@@ -61,10 +61,11 @@ impl LiveVolume {
     /// # Errors
     /// As those of [`BlockVolume::write`](block::BlockVolume::write); then nothing of it was done.
     pub(super) async fn apply(&self, mut piece: Piece) -> Result<(), VolumeError> {
+        self.find_pointers(&piece).await?;
         let mut held: Option<Tx> = None;
         let mut patience = PATIENCE;
         for attempt in 0.. {
-            let cost = self.cost(&piece);
+            let (cost, price) = self.cost(&piece);
             if attempt >= patience && held.is_none() {
                 held = Some(self.txgs.assign(cost).await?);
             }
@@ -100,7 +101,7 @@ impl LiveVolume {
                     tx
                 }
             };
-            match self.insert(&tx, &mut piece)? {
+            match self.insert(&tx, &mut piece, price)? {
                 Attempt::Done => break,
                 Attempt::Stale if attempt >= patience => held = Some(tx),
                 Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty),
@@ -111,12 +112,12 @@ impl LiveVolume {
 
     /// Does all of `piece` if nothing has to be waited for; gives it back if something has.
     pub(super) fn apply_now(&self, mut piece: Piece) -> Result<Option<Piece>, VolumeError> {
-        if !self.find_bases_at_hand(&mut piece) {
+        if !self.find_bases_at_hand(&mut piece) || !self.is_reached(&piece) {
             return Ok(Some(piece));
         }
-        let cost = self.cost(&piece);
+        let (cost, price) = self.cost(&piece);
         let Some(tx) = self.txgs.try_assign(cost) else { return Ok(Some(piece)) };
-        match self.insert(&tx, &mut piece)? {
+        match self.insert(&tx, &mut piece, price)? {
             Attempt::Done => Ok(None),
             Attempt::Late | Attempt::Stale => {
                 self.give_back(&tx, cost.dirty);
@@ -125,17 +126,15 @@ impl LiveVolume {
         }
     }
 
-    /// The most that `piece` may need.
-    fn cost(&self, piece: &Piece) -> Cost {
+    /// The most that `piece` may need, and what a block was taken to count.
+    fn cost(&self, piece: &Piece) -> (Cost, u64) {
         let blocks = piece.blocks();
         let block = self.current.load().service.block_space;
         let space = block + block / 16 + METADATA_BYTES;
         let freed = FREED_BYTES * piece.freed.len() as u64;
         let freed = freed.saturating_add(FREED_BLOCK_BYTES.saturating_mul(piece.weight));
-        Cost {
-            dirty: blocks.saturating_mul(self.block).saturating_add(freed),
-            space: blocks.saturating_mul(space),
-        }
+        let dirty = blocks.saturating_mul(self.block).saturating_add(freed);
+        (Cost { dirty, space: blocks.saturating_mul(space) }, block)
     }
 
     fn give_back(&self, tx: &Tx, bytes: u64) {
@@ -195,8 +194,9 @@ impl LiveVolume {
         Some(Content::over(old, self.block as usize, partial.at, &partial.data))
     }
 
-    /// The step under the lock. `piece` is used up if it was done, and as before if not.
-    fn insert(&self, tx: &Tx, piece: &mut Piece) -> Result<Attempt, VolumeError> {
+    /// The step under the lock. `piece` is used up if it was done, and as before if not. `price` is what was announced for
+    /// a block.
+    fn insert(&self, tx: &Tx, piece: &mut Piece, price: u64) -> Result<Attempt, VolumeError> {
         let txg = tx.txg();
         let mut replaced = Replaced::new();
         let (mut spare, mut merged) = (piece.blocks(), 0);
@@ -206,7 +206,7 @@ impl LiveVolume {
             // Whoever closes or shrinks the volume does it under the lock: nothing comes after it.
             self.check_open()?;
             current.check_blocks(piece, self.block)?;
-            if memory.is_ahead_of(txg) {
+            if memory.is_ahead_of(txg) || current.service.block_space > price {
                 return Ok(Attempt::Late);
             }
             let is_stale = |partial: &Partial| {

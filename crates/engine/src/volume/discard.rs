@@ -68,10 +68,11 @@ impl LiveVolume {
         let until = if last == whole.end { end } else { last * self.block };
         let mut piece = cut.zero(at, until, what);
         piece.weight = weight;
+        piece.is_reached = true;
         Ok((piece, until))
     }
 
-    /// The part of a range of blocks that makes a piece, by what is committed.
+    /// The part of a range of blocks that makes a piece, by what is committed; its pointers can be read.
     async fn portion(&self, blocks: Range<u64>) -> Result<Portion, VolumeError> {
         let mut tries = 0;
         loop {

@@ -14,7 +14,7 @@
 //!   for its transaction group.
 //!
 //! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`discard`] those that free
-//! blocks, [`change`] and [`read`] are the two directions. Locks: `updating` before `memory`; under `memory` only map operations.
+//! blocks, [`change`] and [`read`] are the two directions, [`reach`] asks what a change needs of the tree. Locks: `updating` before `memory`; under `memory` only map operations.
 //!
 //! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 
@@ -24,6 +24,7 @@ mod discard;
 mod memory;
 mod piece;
 mod ranges;
+mod reach;
 mod read;
 pub(crate) mod replay;
 #[cfg(test)]
@@ -59,8 +60,10 @@ use crate::{
         records::Batch,
     },
 };
+pub(crate) use change::FREED_BLOCK_BYTES;
 use memory::Memory;
 use piece::{Cut, Payload, Piece, Zeroes};
+use reach::Reach;
 
 /// How a volume's clients are to be treated; from its properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub struct Service {
     pub sync: SyncMode,
     /// The most that one block counts in the pool, all copies: [`pool::space::block_space`].
     pub block_space: u64,
+    /// Copies of each block, 1-3.
+    pub copies: u8,
     /// A block of zeroes may become a hole (compression is not off).
     pub punch_zeroes: bool,
     /// Blocks will be stored as they are, with this checksum, which is cheap.
@@ -114,6 +119,7 @@ pub struct LiveVolume {
     used: AtomicU64,
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
+    reach: Reach,
 }
 
 /// What is on disk, and how it is served.
@@ -122,9 +128,27 @@ struct Current {
     volume: Volume,
     /// Goes up when the content is replaced.
     generation: u64,
+    earlier: Earlier,
+}
+
+/// Transaction groups that are not synced yet, at most.
+const GROUPS: u64 = 3;
+
+/// What was announced before the volume's blocks got more copies pays for no more than those there were.
+#[derive(Clone, Copy, Debug)]
+struct Earlier {
+    /// The last transaction group for which that holds.
+    until: u64,
+    copies: u8,
 }
 
 impl Current {
+    /// Copies of each block that is written in `txg`, at most.
+    fn copies_in(&self, txg: u64) -> u8 {
+        let Earlier { until, copies } = self.earlier;
+        if txg <= until { copies.min(self.service.copies) } else { self.service.copies }
+    }
+
     /// Checks the blocks of a piece of a request that was checked when it came: the size may have changed since.
     fn check_blocks(&self, piece: &Piece, block: u64) -> Result<(), VolumeError> {
         let size = self.service.size;
@@ -177,13 +201,19 @@ impl LiveVolume {
             zeroes: Bytes::from(vec![0; block as usize]),
             txgs,
             log,
-            current: ArcSwap::from_pointee(Current { service, volume, generation: 0 }),
+            current: ArcSwap::from_pointee(Current {
+                service,
+                volume,
+                generation: 0,
+                earlier: Earlier { until: 0, copies: service.copies },
+            }),
             memory: RwLock::default(),
             groups: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             keeper: OnceLock::new(),
             used: AtomicU64::new(0),
             updating: Mutex::new(()),
+            reach: Reach::default(),
         });
         let source: Weak<Self> = Arc::downgrade(&this);
         this.log.attach(source);
@@ -233,14 +263,20 @@ impl LiveVolume {
             (changes, memory.ahead(txg))
         };
         // The list is made without the lock: a hundred thousand blocks take milliseconds.
-        let end = self.current.load().service.size.div_ceil(self.block);
-        let ahead = ahead.into_iter().collect();
-        Dirty { blocks: changes.blocks(end), freed: changes.freed(end), ahead, unwanted }
+        let current = self.current.load();
+        let end = current.service.size.div_ceil(self.block);
+        Dirty {
+            blocks: changes.blocks(end),
+            freed: changes.freed(end),
+            ahead: ahead.into_iter().collect(),
+            unwanted,
+            copies_max: Some(current.copies_in(txg)),
+        }
     }
 
     /// `txg` is on disk: `data` replaces what was read from before, the dirty blocks of `txg` are forgotten.
     pub fn committed(&self, txg: u64, data: Object) {
-        self.replaced(data);
+        self.read_from(data);
         let forgotten = {
             let mut memory = self.memory.write();
             let forgotten = memory.forget(txg);
@@ -260,7 +296,20 @@ impl LiveVolume {
         let _updating = self.updating.lock();
         let old = self.current.load_full();
         let volume = old.volume.successor(Arc::clone(old.volume.data()), identity, service.geometry());
-        self.current.store(Arc::new(Current { service, volume, generation: old.generation }));
+        {
+            // Under the lock: what is inserted afterwards was announced at the new price.
+            let _memory = self.memory.write();
+            let open = self.txgs.open();
+            let earlier = if service.copies <= old.service.copies {
+                old.earlier
+            } else if open.saturating_sub(old.earlier.until) < GROUPS {
+                // A group of then may not be synced yet.
+                Earlier { until: open, copies: old.service.copies.min(old.earlier.copies) }
+            } else {
+                Earlier { until: open, copies: old.service.copies }
+            };
+            self.current.store(Arc::new(Current { service, volume, generation: old.generation, earlier }));
+        }
         self.log.set_supply(service.supply());
         if service.size < old.service.size {
             let cut = self.memory.write().shrink(service.size.div_ceil(self.block));
@@ -286,11 +335,18 @@ impl LiveVolume {
 
     /// The committed content was replaced (rollback). Changes of transaction groups that are not committed stay.
     pub fn replaced(&self, data: Object) {
+        self.read_from(data);
+        self.reach.forget();
+    }
+
+    /// `data` is what is committed.
+    fn read_from(&self, data: Object) {
         let _updating = self.updating.lock();
         let old = self.current.load();
         let (identity, service) = (old.volume.identity(), old.service);
         let volume = old.volume.successor(Arc::new(data), identity, service.geometry());
-        self.current.store(Arc::new(Current { service, volume, generation: old.generation + 1 }));
+        let (generation, earlier) = (old.generation + 1, old.earlier);
+        self.current.store(Arc::new(Current { service, volume, generation, earlier }));
     }
 }
 

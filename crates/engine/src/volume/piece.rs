@@ -32,6 +32,8 @@ pub(super) struct Piece {
     pub(super) partial: SmallVec<[Partial; 2]>,
     /// Of `freed`, how many blocks are there and have to go, at most; see [`Portion`](crate::dmu::Portion).
     pub(super) weight: u64,
+    /// What leads to the blocks of `freed` was read.
+    pub(super) is_reached: bool,
 }
 
 /// A change of a part of a block.

@@ -31,6 +31,7 @@ fn service() -> Service {
         read_only: false,
         sync: SyncMode::Standard,
         block_space: BLOCK,
+        copies: 1,
         punch_zeroes: true,
         throughput: false,
         sum_early: None,
@@ -304,7 +305,11 @@ async fn a_device_that_answers_nobody_does_not_keep_a_group_open() {
     }
     let lake = Lake::new(service());
     lake.write(0, &vec![1; BLOCK as usize]).await;
-    lake.sync().await;
+    for round in 0..2 {
+        // Its pointer has been read then.
+        lake.write(64 * BLOCK, &vec![round; BLOCK as usize]).await;
+        lake.sync().await;
+    }
     lake.store.never_cache();
     let mut gate = lake.store.hold_reads();
     let volume = Arc::clone(&lake.volume);
@@ -404,6 +409,25 @@ async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     lake.commit(txg);
     lake.sync().await;
     assert_eq!(lake.volume.extents(0, SIZE, 100).await.unwrap(), expected, "the same when all is on disk");
+}
+
+/// Space is announced for as many copies as there are to be; more of them would find no place.
+#[tokio::test]
+async fn more_copies_are_written_of_what_was_announced_at_their_price_only() {
+    let lake = Lake::new(service());
+    lake.write(0, &[1; 10]).await;
+    lake.volume.update(identity(), Service { copies: 3, block_space: 3 * BLOCK, ..service() });
+    lake.write(BLOCK, &[1; 10]).await;
+    let fewer = |copies| Service { copies, block_space: u64::from(copies) * BLOCK, ..service() };
+    let first = lake.close().await;
+    lake.volume.update(identity(), fewer(2));
+    lake.write(2 * BLOCK, &[1; 10]).await;
+    lake.volume.update(identity(), fewer(3));
+    assert_eq!(lake.commit(first).copies_max, Some(1));
+    let second = lake.close().await;
+    lake.write(3 * BLOCK, &[1; 10]).await;
+    assert_eq!(lake.commit(second).copies_max, Some(1), "as long as that is not synced");
+    assert_eq!(lake.sync().await.copies_max, Some(3));
 }
 
 #[tokio::test]

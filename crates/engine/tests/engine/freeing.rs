@@ -22,15 +22,15 @@ use crate::support::{POOL, Running, World, data, joined, quiet};
 const VOLUME: &str = "tank/v";
 const SNAPSHOT: &str = "tank/v@s";
 const BLOCK: u64 = 512;
-/// 327,680 blocks.
-const SIZE: u64 = 160 << 20;
+/// 98,304 blocks.
+const SIZE: u64 = 48 << 20;
 const CHUNK: u64 = 1 << 20;
 /// What is not given up. It ends at no border of anything but a block.
 const KEPT: u64 = 3 * CHUNK + 5 * BLOCK;
 
 /// As on a machine with little memory.
 fn narrow() -> Options {
-    Options { limits: Limits { dirty_max: 32 << 20, ..quiet().limits }, ..quiet() }
+    Options { limits: Limits { dirty_max: 8 << 20, ..quiet().limits }, ..quiet() }
 }
 
 fn thin() -> Properties {
@@ -46,7 +46,7 @@ fn chunk(number: u64) -> Vec<u8> {
 
 /// A volume of which all blocks are stored.
 async fn filled(with_snapshot: bool) -> World {
-    let (world, running) = World::create("d0", 9, 640 << 20, 41).await;
+    let (world, running) = World::create("d0", 9, 256 << 20, 41).await;
     let volume = running.volume(VOLUME, SIZE, BLOCK as u32, thin()).await;
     for number in 0..SIZE / CHUNK {
         volume.write(number * CHUNK, data(chunk(number)), Durability::Cached).await.unwrap();

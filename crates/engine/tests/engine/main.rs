@@ -37,3 +37,4 @@ mod silent;
 mod support;
 mod suspended;
 mod sweeps;
+mod unreachable;

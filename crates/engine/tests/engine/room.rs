@@ -130,6 +130,49 @@ async fn a_reservation_above_many_volumes_is_promised_once_and_kept_for_others()
     goes_on(&world, running, "with all reservations used").await;
 }
 
+/// Writes until there is no more room, in small groups; halfway what a block takes of the pool grows.
+async fn fill_while<F>(world: World, running: Running, block: u32, what: &str, grow: F)
+where
+    F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
+{
+    let volume = running.volume("tank/thin", 4 << 30, block, plain(&[])).await;
+    running.engine.sync().await.unwrap();
+    let (mut at, mut grow) = (0, Some(grow));
+    loop {
+        if at >= 24 * MIB
+            && let Some(grow) = grow.take()
+        {
+            let engine = Arc::clone(&running.engine);
+            let growing = tokio::spawn(async move { engine.run(false, grow).await });
+            // There is always something announced that was not written yet.
+            while !growing.is_finished() {
+                write(&volume, at, MIB).await.unwrap();
+                at += MIB;
+                tokio::task::yield_now().await;
+            }
+            growing.await.unwrap().unwrap();
+        }
+        match write(&volume, at, MIB).await {
+            Ok(()) => at += MIB,
+            Err(error) => break assert_eq!(error, VolumeError::NoSpace, "{what}"),
+        }
+    }
+    assert!(grow.is_none(), "{what}: {at}");
+    goes_on(&world, running, what).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_copies_of_what_is_being_written_leave_the_pool_alive() {
+    for name in [POOL, "tank/thin"] {
+        let (world, running) = World::create("d0", 12, 256 * MIB, 34).await;
+        fill_while(world, running, BLOCK, name, move |cx| {
+            let copies = Properties::from([("copies".to_owned(), Stored::Number(3))]);
+            Box::pin(async move { dsl::set(cx, name, &copies).await })
+        })
+        .await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_command_sets_nothing_aside_that_clients_were_promised() {
     let (world, running) = World::create("d0", 12, 256 * MIB, 33).await;
