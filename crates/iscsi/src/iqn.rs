@@ -116,6 +116,14 @@ pub fn is_valid(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':'))
 }
 
+/// Whether an initiator may have this name. Hosts have names that are not quite of the form; but a comma ends the name in that of
+/// an initiator port (`iqn…,i,0x…`), so that who had one would pass for somebody else.
+pub fn may_be_host(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && !name.chars().any(|c| c == ',' || c.is_whitespace() || c.is_control())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -142,6 +150,28 @@ mod tests {
         assert_eq!((a.len(), b.len()), (NAME_MAX, NAME_MAX));
         assert_ne!(a, b);
         assert_eq!((is_valid(&a), dataset(&a)), (true, None));
+    }
+
+    #[test]
+    fn hosts_may_have_the_names_they_have_and_none_that_would_be_read_as_anothers() {
+        let longest = "x".repeat(NAME_MAX);
+        for name in [
+            "iqn.1991-05.com.microsoft:HOST-1.example.com",
+            "iqn.1998-01.com.vmware:esx_01.lab.example.com:1234567890:64",
+            "iqn.2005-03.org.open-iscsi:3f5a7c9e1b",
+            "iqn.2008-11.org.linux-kvm:4dcd2c33-8ae7-4e1c-9b0f-0d6d8c3a9d4f",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+            "iqn.2001-04.com.example:диск",
+            longest.as_str(),
+        ] {
+            assert!(may_be_host(name), "{name}");
+        }
+        for name in ["iqn.victim,i,0x00023d000001", "iqn.a b", "iqn.a\tb", "iqn.a\u{7f}", "iqn.a\u{a0}b", ""]
+        {
+            assert!(!may_be_host(name), "{name:?}");
+        }
+        assert!(!may_be_host(&format!("{longest}x")));
     }
 
     proptest! {

@@ -21,6 +21,7 @@ use std::{
 use crate::{
     access::{Access, Auth},
     chap::{Exchange, Said},
+    iqn,
     negotiate::{self, Answer, Params, RECEIVE_MAX},
     pdu::{Fatal, Header, Outbox, op},
     session::window,
@@ -360,9 +361,13 @@ impl Login {
             }
             let answer = match key {
                 "InitiatorName" => {
-                    if value.is_empty() || value.len() > crate::iqn::NAME_MAX {
-                        let length = format!("InitiatorName has {} bytes", value.len());
-                        return Err(self.at_fault(Status::InitiatorError, length));
+                    if !iqn::may_be_host(value) {
+                        let strange = format!(
+                            "InitiatorName is '{}': 1 to {} bytes are needed, without commas, blanks and control characters",
+                            value.escape_debug(),
+                            iqn::NAME_MAX
+                        );
+                        return Err(self.at_fault(Status::InitiatorError, strange));
                     }
                     self.initiator = Some(value.to_ascii_lowercase());
                     Answer::Silence

@@ -154,6 +154,9 @@ fn every_mistake_at_login_has_its_own_status() {
         ),
         (0x8b, "InitiatorName=iqn.a|SessionType=Discovery|", Status::InitiatorError),
         (0x87, "no pairs|", Status::InitiatorError),
+        // Reservations and copies would take it for iqn.victim.
+        (0x87, "InitiatorName=iqn.victim,i,0x00023d000001|SessionType=Discovery|", Status::InitiatorError),
+        (0x87, "InitiatorName=iqn.a b|SessionType=Discovery|", Status::InitiatorError),
     ] {
         let (step, reply) = try_login(&targets, stages, text);
         assert!(matches!(step, Ok(Step::Refused(refused)) if refused == status), "{text}: {step:?}");
