@@ -116,6 +116,7 @@ struct Fixed {
 /// What a finished login hands to the session.
 pub struct Accepted {
     pub(crate) key: SessionKey,
+    pub(crate) cid: [u8; 2],
     /// `None` for a discovery session.
     pub(crate) target: Option<Arc<Target>>,
     pub(crate) params: Params,
@@ -466,6 +467,7 @@ impl Login {
         out.push(response, &answers);
         Some(Accepted {
             key,
+            cid: self.fixed.map(|fixed| fixed.cid).unwrap_or_default(),
             peer: self.peer,
             proven: self.proven().cloned(),
             target: self.target,

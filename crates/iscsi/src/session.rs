@@ -89,6 +89,8 @@ pub(crate) fn window(gate: &Gate, params: &Params) -> u32 {
 pub struct Session {
     targets: Arc<Targets>,
     key: SessionKey,
+    /// How the initiator calls its one connection.
+    cid: [u8; 2],
     target: Option<Arc<Target>>,
     /// The target's disks as they were at `epoch`, by number.
     units: Vec<(u16, Attached)>,
@@ -150,7 +152,7 @@ pub struct Session {
 impl Session {
     /// A session that has just logged in by way of the portal `local`. `outbox` may hold the login response.
     pub fn new(accepted: Accepted, targets: Arc<Targets>, local: SocketAddr, mut outbox: Outbox) -> Self {
-        let Accepted { key, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
+        let Accepted { key, cid, target, params, stat_sn, exp_cmd_sn, window, receive_max, peer, proven } =
             accepted;
         let gate = &targets.config().gate;
         let host = block::host_of(peer.ip());
@@ -171,6 +173,7 @@ impl Session {
         let mut session = Self {
             targets,
             key,
+            cid,
             target,
             units: Vec::new(),
             tallies: Vec::new(),
@@ -371,11 +374,12 @@ impl Session {
         self.send(h, &[], true);
     }
 
-    /// Tells the initiator that its connection goes away now (event 2).
+    /// Tells the initiator that its connection goes away now (event 2), and which that is.
     pub fn announce_drop(&mut self) {
         let mut h = Header::new(op::ASYNC);
         h.set(16, NO_TAG);
         h.0[36] = 2;
+        [h.0[38], h.0[39]] = self.cid;
         self.send(h, &[], true);
         self.closing = true;
     }

@@ -22,7 +22,8 @@ async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {
     let mut old = log_in(served.address, 1).await;
     let mut other = log_in(served.address, 2).await;
     let mut new = log_in(served.address, 1).await;
-    assert_eq!(receive(&mut old).await.map(|(h, _)| (h.opcode(), h.0[36])), Some((op::ASYNC, 2)));
+    let told = receive(&mut old).await.map(|(h, _)| (h.opcode(), h.0[36], [h.0[38], h.0[39]]));
+    assert_eq!(told, Some((op::ASYNC, 2, [0xc1, 0xd2])), "with the connection's identifier");
     assert!(receive(&mut old).await.is_none(), "the old connection is closed");
     assert_eq!(served.targets.sessions().len(), 2);
     for stream in [&mut new, &mut other] {

@@ -101,6 +101,7 @@ pub(crate) async fn begin_session(host: u8, address: SocketAddr, isid: u8, text:
 async fn begin_session_over(mut stream: TcpStream, isid: u8, text: &str) -> Option<TcpStream> {
     let mut h = Header::new(op::LOGIN | 0x40);
     (h.0[1], h.0[8], h.0[13]) = (0x87, 0x80, isid);
+    [h.0[20], h.0[21]] = [0xc1, 0xd2];
     h.set(24, 1);
     let mut out = Outbox::default();
     out.push(h, text.as_bytes());
