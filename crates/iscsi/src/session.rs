@@ -161,7 +161,7 @@ impl Session {
         let going = Member::of(Arc::clone(gate), &client);
         let initiator = key.initiator.clone();
         let peer = peer.ip();
-        let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven };
+        let reach = Reach { targets: Arc::clone(&targets), initiator, peer, proven, group: key.group };
         let neighbours = target.as_ref().map(|_| Arc::new(reach) as Arc<dyn Neighbours>);
         outbox.header_digest = params.header_digest;
         outbox.data_digest = params.data_digest;

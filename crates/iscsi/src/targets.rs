@@ -594,19 +594,23 @@ impl Targets {
     }
 }
 
-/// What a session's initiator may name in a copy: the disks of targets that would let it in with what it has proven.
+/// What a session's initiator may name in a copy: the disks of targets that would let it in where it came in, with what it
+/// has proven.
 pub(crate) struct Reach {
     pub(crate) targets: Arc<Targets>,
     pub(crate) initiator: String,
     pub(crate) peer: IpAddr,
     pub(crate) proven: Option<Auth>,
+    pub(crate) group: u16,
 }
 
 impl Neighbours for Reach {
     fn unit(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
         let may = |target: &Arc<Target>| {
             let access = target.access();
-            access.admits(&self.initiator, self.peer) && access.trusts(self.proven.as_ref())
+            target.is_in_group(self.group)
+                && access.admits(&self.initiator, self.peer)
+                && access.trusts(self.proven.as_ref())
         };
         let targets = self.targets.list();
         let mut units = targets.iter().filter(|target| may(target)).flat_map(|target| target.luns());
@@ -647,6 +651,20 @@ mod tests {
     use block::MemVolume;
 
     use super::*;
+
+    /// A copy would have been a way around the portal groups.
+    #[test]
+    fn a_copy_reaches_no_target_that_is_not_offered_where_its_host_came_in() {
+        let targets = Targets::new(Config::default());
+        let offer = Offer { groups: Some(vec![1]), ..Offer::default() };
+        let target = targets.create("iqn.2026-11.io.millpond:tank:vm", offer).unwrap();
+        let unit = target.add_lun(0, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192)), 512).unwrap();
+        for (group, may) in [(1, true), (2, false)] {
+            let (targets, peer) = (Arc::clone(&targets), IpAddr::from([127, 0, 0, 1]));
+            let reach = Reach { targets, initiator: "iqn.test".into(), peer, proven: None, group };
+            assert_eq!(reach.unit(&unit.naa()).is_some(), may, "{group}");
+        }
+    }
 
     /// It became a session without disks that nobody ended.
     #[tokio::test]
