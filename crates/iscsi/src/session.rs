@@ -550,8 +550,8 @@ impl Session {
             // The list is the target's, not the unit's.
             _ if cdb[0] == REPORT_LUNS => {
                 let luns: SmallVec<[u16; 8]> = self.units.iter().map(|(lun, _)| *lun).collect();
-                let response =
-                    scsi::target_luns(&cdb, &luns).unwrap_or_else(|| scsi::absent_lun(&cdb, &luns));
+                let asked = self.unit(header.lun()).map(|(unit, _)| &**unit);
+                let response = scsi::target_luns(&cdb, &luns, asked);
                 // Whoever has seen the list need not be told of it by any of the disks (SAM-5 §5.14).
                 if response.status == scsi::Status::Good {
                     self.units.iter().for_each(|(_, (_, nexus))| nexus.luns_told());

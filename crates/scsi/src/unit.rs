@@ -904,15 +904,18 @@ pub fn lun_number(bytes: [u8; 8]) -> Option<u16> {
     }
 }
 
-/// REPORT LUNS asked of any logical unit of a target that has the LUNs `luns`; `None` for every other command.
-pub fn target_luns(cdb: &[u8; 16], luns: &[u16]) -> Option<Response> {
-    match Command::parse(cdb) {
-        Ok(Command::ReportLuns { select, allocation }) => Some(match report_luns(select, allocation, luns) {
-            Ok(bytes) => allocated(bytes, allocation),
-            Err(sense) => Response::check(sense.fixed()),
-        }),
-        _ => None,
-    }
+/// REPORT LUNS of a target that has the LUNs `luns`, asked of one of its units or of none.
+pub fn target_luns(cdb: &[u8; 16], luns: &[u16], asked: Option<&LogicalUnit>) -> Response {
+    let told = match Command::parse(cdb) {
+        Ok(Command::ReportLuns { select, allocation }) => {
+            report_luns(select, allocation, luns).map(|bytes| allocated(bytes, allocation))
+        }
+        Ok(_) => Err(Sense::INVALID_OPCODE),
+        Err(sense) => Err(sense),
+    };
+    told.unwrap_or_else(|sense| {
+        asked.map_or_else(|| Response::check(sense.fixed()), |unit| unit.check(sense))
+    })
 }
 
 /// The answer to a command for a LUN that has no logical unit (SPC-4 §6.4, §6.33, SAM-5 §4.7).

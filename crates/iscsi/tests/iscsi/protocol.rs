@@ -969,3 +969,25 @@ proptest! {
         prop_assert_eq!(run(&cuts), run(&[usize::MAX]));
     }
 }
+
+/// It was taken for a command to a disk that is not there, and the disk's own format of sense data not minded.
+#[test]
+fn a_list_of_luns_that_is_asked_for_wrongly_is_refused_as_the_disk_would() {
+    let mut i = Initiator::new(&volume(), "");
+    // D_SENSE, by the control mode page.
+    let mut page = i.command(&[0x1a, 0x08, 0x0a, 0, 16, 0], 0x40, 16, &[]).remove(0).data;
+    page[0] = 0;
+    page[6] |= 0x04;
+    let naca = [0xa0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0x04];
+    let short = [0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+    for cdb in [naca, short] {
+        let reply = i.command(&cdb, 0x40, 1024, &[]).remove(0);
+        assert_eq!(sense(&reply), (5, 0x24, 0), "{cdb:02x?}");
+    }
+    let set = i.command(&[0x15, 0x10, 0, 0, 16, 0], 0x20, 16, &page);
+    assert_eq!(set.last().unwrap().header.0[3], 0, "{set:?}");
+    for cdb in [naca, short] {
+        let reply = i.command(&cdb, 0x40, 1024, &[]).remove(0);
+        assert_eq!(reply.data[2..6], [0x72, 5, 0x24, 0], "{cdb:02x?}");
+    }
+}
