@@ -328,9 +328,9 @@ impl LogicalUnit {
 
     /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).
     ///
-    /// Asked in the middle of a physical block that is mapped, it tells from the next one on if that is mapped as well: so
-    /// the conformance suite wants it (libiscsi, `GetLBAStatus.UnmapSingle`), and hosts ask at borders of physical blocks.
-    /// What is deallocated is told from `lba` on, wherever that lies.
+    /// The first descriptor has `lba` in it, with one exception that the conformance suite wants (libiscsi,
+    /// `GetLBAStatus.UnmapSingle`): asked of the second logical block of a mapped physical one behind one of zeroes, it tells
+    /// from the next one on if that is mapped as well. Zeroes, because what is freed of a larger volume block is no hole.
     async fn lba_status(&self, lba: u64, allocation: u32, geometry: &Geometry) -> Result<Segments, Refusal> {
         let blocks =
             self.blocks(geometry).checked_sub(lba).filter(|b| *b > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;
@@ -345,8 +345,16 @@ impl LogicalUnit {
         let mut told = 0_u64; // blocks from `lba`
         let ratio = u64::from(PHYSICAL_BLOCK).checked_div(size).unwrap_or(1).max(1);
         let border = lba.next_multiple_of(ratio).saturating_sub(lba);
-        if extents.first().is_some_and(|first| !first.hole && first.len > border.saturating_mul(size)) {
-            told = border;
+        let goes_on = extents.first().is_some_and(|it| !it.hole && it.len > border.saturating_mul(size));
+        let is_second = lba.checked_rem(ratio) == Some(1);
+        if goes_on
+            && is_second
+            && let Some(before) = lba.checked_sub(ratio.saturating_add(1))
+        {
+            let before = self.volume.read(self.byte(before), PHYSICAL_BLOCK as usize).await;
+            if pieces::is_zero(&pieces::flatten(&before.map_err(|e| self.failed(&e))?)) {
+                told = border;
+            }
         }
         let mut descriptor = |first: u64, end: u64, hole: bool| {
             if let Some(count) = end.checked_sub(first).filter(|n| *n > 0) {

@@ -336,8 +336,8 @@ fn status(bench: &Bench, lba: u64) -> Vec<(u64, u32, bool)> {
         .collect()
 }
 
-/// What libiscsi's `GetLBAStatus.UnmapSingle` does; and what is unmapped is told from the very block that was asked for,
-/// wherever that lies.
+/// What libiscsi's `GetLBAStatus.UnmapSingle` does. Everything else is told from the very block that was asked for, wherever
+/// that lies: QEMU takes any other answer for an error.
 #[test]
 fn what_is_unmapped_in_physical_blocks_is_told_apart() {
     let bench = Bench::of(MemVolume::new("tank/v", 1 << 20, 4096));
@@ -371,6 +371,12 @@ fn what_is_unmapped_in_physical_blocks_is_told_apart() {
         assert_eq!(status(&bench, first)[0], (first, 264 - blocks, false));
     }
     assert_eq!(status(&bench, 257)[0], (257, 7, false), "the next one is not mapped");
+    assert_eq!(status(&bench, 255)[0], (255, 9, false), "no hole ends before it");
+    fill();
+    unmap(0, 8);
+    for lba in [10, 17, 63, 100] {
+        assert_eq!(status(&bench, lba)[0], (lba, 264 - lba as u32, false));
+    }
     // Part of a volume block stays: it reads as zeroes and holds its space.
     fill();
     unmap(4, 8);
