@@ -87,7 +87,9 @@ impl LogicalUnit {
         }
         pieces::truncate(&mut data, job.data_out as usize);
         if let Command::Read { run } = job.command {
-            let (offset, len) = self.range(run, &self.geometry())?;
+            let geometry = self.geometry();
+            self.admit(nexus, &job.command, &geometry)?;
+            let (offset, len) = self.range(run, &geometry)?;
             return self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e));
         }
         // Those that read and write take the lock for writing, the PR commands take it themselves where they must.

@@ -217,6 +217,22 @@ fn who_is_fenced_off_during_a_write_same_does_no_further_step_of_it() {
     assert_eq!(disk.volume.asked(), writes(3));
 }
 
+/// Some wait half a minute for room, and one may be fenced off for good reason meanwhile.
+#[test]
+fn who_is_fenced_off_while_its_read_waits_reads_nothing() {
+    let disk = Disk::new();
+    let (fenced, owner) = (disk.host(), disk.host());
+    let (mut run, _) = fenced.run(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[]);
+    for (action, key, service_key) in [(0, 0, 7), (1, 7, 0)] {
+        let (mut cdb, list) = register(action, key, service_key, 0);
+        cdb[2] = 3; // exclusive access
+        assert_eq!(owner.send(&cdb, &list).status, Status::Good);
+    }
+    disk.volume.let_through(1);
+    assert_eq!(run.poll().unwrap().status, Status::ReservationConflict);
+    assert!(disk.volume.asked().is_empty());
+}
+
 /// MODE SELECT(6) of the caching page.
 fn write_cache(on: bool) -> ([u8; 6], Vec<u8>) {
     let mut list = vec![0, 0, 0, 0, 0x08, 0x12, if on { 0x04 } else { 0 }];
