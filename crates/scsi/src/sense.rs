@@ -93,8 +93,6 @@ impl Sense {
     pub const TOKEN_REVOKED: Self = Self::new(0x5, 0x23, 0x06);
     /// The token was not used in time.
     pub const TOKEN_EXPIRED: Self = Self::new(0x5, 0x23, 0x07);
-    /// Only so many tokens are kept.
-    pub const NO_TOKEN_RESOURCES: Self = Self::new(0x5, 0x55, 0x0d);
     /// More targets named in one copy than RECEIVE COPY OPERATING PARAMETERS allows.
     pub const TOO_MANY_TARGETS: Self = Self::new(0x5, 0x26, 0x06);
     /// A kind of target descriptor that does not name a disk.

@@ -6,7 +6,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use block::{BlockVolume, Geometry, Keeper, Segments, detach, span};
@@ -177,6 +177,8 @@ pub struct LogicalUnit {
     /// no older write is still on its way.
     pub(crate) exclusive: tokio::sync::RwLock<()>,
     pub(crate) copies: Copies,
+    /// Copies under way that read or write here, whoever they were ordered from.
+    pub(crate) in_copies: AtomicUsize,
     /// Whether `rods` has any: the path of a write looks at nothing else.
     watched: AtomicBool,
     /// Tokens that a write to their blocks ends.
@@ -256,6 +258,7 @@ impl LogicalUnit {
             kept: tokio::sync::Mutex::new(Kept::new(kept)),
             exclusive: tokio::sync::RwLock::new(()),
             copies: Copies::default(),
+            in_copies: AtomicUsize::new(0),
             watched: AtomicBool::new(false),
             rods: Mutex::default(),
             room: Room::default(),
@@ -735,6 +738,16 @@ impl LogicalUnit {
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
         self.copies.cancel(|_| true);
+        self.revoke(0, u64::MAX);
+    }
+
+    /// Whether a copy is under way that reads or writes here, for a host that may be logged in elsewhere only.
+    pub fn is_in_copy(&self) -> bool {
+        self.in_copies.load(Ordering::Acquire) > 0
+    }
+
+    /// What the volume holds is replaced, and not by what comes by here: tokens stand for nothing any more.
+    pub fn revoke_tokens(&self) {
         self.revoke(0, u64::MAX);
     }
 

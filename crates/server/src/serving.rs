@@ -176,19 +176,28 @@ impl Serving {
         self.entries.lock().get(name).map(|entry| entry.plan.threshold).unwrap_or_default()
     }
 
-    /// A session counts for every disk of its target: whether a host has one mounted cannot be seen.
+    /// A session counts for every disk of its target: whether a host has one mounted cannot be seen. And so does a copy from
+    /// or to a disk that a host ordered at another target.
     fn count(&self, is_meant: impl Fn(&str) -> bool) -> usize {
         let connections = self.nbd_server.connections();
         let nbd = connections.iter().filter_map(|connection| connection.export.as_deref());
         let nbd = nbd.filter(|export| is_meant(export)).count();
         let entries = self.entries.lock();
-        let iqns: BTreeSet<&str> = entries
-            .iter()
-            .filter(|(name, _)| is_meant(name))
-            .filter_map(|(_, entry)| entry.disk.as_ref().map(|disk| disk.target.iqn()))
-            .collect();
+        let meant = || entries.iter().filter(|(name, _)| is_meant(name));
+        let disks: Vec<&Disk> = meant().filter_map(|(_, entry)| entry.disk.as_ref()).collect();
+        let iqns: BTreeSet<&str> = disks.iter().map(|disk| disk.target.iqn()).collect();
         let sessions = self.targets.sessions();
-        nbd + sessions.iter().filter(|session| iqns.contains(session.target.as_str())).count()
+        let of_disks = sessions.iter().filter(|session| iqns.contains(session.target.as_str()));
+        let has_session = |disk: &Disk| sessions.iter().any(|session| session.target == disk.target.iqn());
+        let copies = disks.iter().filter(|disk| disk.unit.is_in_copy() && !has_session(disk));
+        nbd + of_disks.count() + copies.count()
+    }
+
+    /// What a volume holds is replaced, and hosts cannot see it: what they were promised of it is not true any more.
+    pub(crate) fn revoke_tokens(&self, name: &str) {
+        if let Some(disk) = self.entries.lock().get(name).and_then(|entry| entry.disk.as_ref()) {
+            disk.unit.revoke_tokens();
+        }
     }
 
     /// Offers no longer this volume or snapshot.

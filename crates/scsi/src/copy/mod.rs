@@ -152,7 +152,8 @@ impl Copies {
         if all.iter().any(|op| same(op) && running(op)) {
             return Err(Sense::OPERATION_IN_PROGRESS);
         }
-        if all.iter().filter(|op| running(op)).count() >= RUNNING_MAX {
+        // A token is there already: nothing of it runs beside others.
+        if running(&operation) && all.iter().filter(|op| running(op)).count() >= RUNNING_MAX {
             return Err(Sense::INSUFFICIENT_RESOURCES);
         }
         // A list identifier that is used again means the new copy; of one without nobody can ask how it ended.

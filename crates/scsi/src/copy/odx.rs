@@ -147,6 +147,7 @@ impl LogicalUnit {
             // No write is on its way while the moment is taken; every later one sees that somebody watches.
             let _alone = self.exclusive.write().await;
             let rod = self.service.tokens.make(Maker {
+                owner: nexus.id().initiator_name(),
                 name: self.naa(),
                 unit: self.me.clone(),
                 block_size: self.block_size,
@@ -157,7 +158,8 @@ impl LogicalUnit {
             self.watch(&rod);
             rod
         };
-        self.copies.add_token(nexus.id(), list_id, len, rod.token())?;
+        // Nobody could fetch it.
+        self.copies.add_token(nexus.id(), list_id, len, rod.token()).inspect_err(|_| rod.revoke())?;
         Ok(())
     }
 

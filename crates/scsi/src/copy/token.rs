@@ -7,8 +7,11 @@
 //! A token is a bearer's: whoever has it may read what it stands for, so it holds 256 random bits, is compared whole
 //! and in constant time, and ends when it was not used for a while. Nothing is copied when it is made: it is of the
 //! type "point in time, change vulnerable", and the first write to its blocks revokes it *before* a byte changes
-//! (`LogicalUnit::touched`). What changes a volume without coming by its logical unit (NBD at the same volume, a
-//! rollback) is not seen here; who offers both at once to writers has two writers anyway.
+//! (`LogicalUnit::touched`). What changes a volume without coming by its logical unit is not seen here: who rolls it back
+//! says so (`LogicalUnit::revoke_tokens`), and who offers it to writers over NBD as well has two writers anyway.
+//!
+//! There are so many and no more. When one more is wanted, the oldest goes of the initiator that has most: who makes tokens
+//! without end loses its own.
 
 use std::{
     collections::BTreeMap,
@@ -52,6 +55,10 @@ impl Range {
 /// What a token stands for.
 #[derive(Debug)]
 pub(crate) struct Rod {
+    /// The initiator that had it made.
+    owner: Box<str>,
+    /// Counts tokens as they are made.
+    number: u64,
     token: Box<[u8; TOKEN_LEN]>,
     /// The unit that made it and sees what happens to its blocks; another one over the same volume does not.
     pub(crate) unit: Weak<LogicalUnit>,
@@ -101,10 +108,44 @@ pub(crate) enum Presented {
 
 /// The tokens of a service.
 #[derive(Debug, Default)]
-pub(crate) struct Tokens(Mutex<BTreeMap<u64, Arc<Rod>>>);
+pub(crate) struct Tokens(Mutex<Made>);
+
+#[derive(Debug, Default)]
+struct Made {
+    /// By the identifiers in them.
+    rods: BTreeMap<u64, Arc<Rod>>,
+    /// How many were made.
+    count: u64,
+}
+
+impl Made {
+    /// Makes room for one more.
+    fn make_room(&mut self) {
+        if self.rods.len() < TOKENS_MAX {
+            return;
+        }
+        self.rods.retain(|_, rod| !rod.is_over());
+        if self.rods.len() < TOKENS_MAX {
+            return;
+        }
+        let mut owners: BTreeMap<&str, (usize, u64, u64)> = BTreeMap::new();
+        for (id, rod) in &self.rods {
+            let (has, oldest, which) = owners.entry(&rod.owner).or_insert((0, rod.number, *id));
+            *has = has.saturating_add(1);
+            if rod.number < *oldest {
+                (*oldest, *which) = (rod.number, *id);
+            }
+        }
+        let most = owners.values().max_by_key(|(has, ..)| *has).map(|(_, _, id)| *id);
+        // Who copies with it already may finish.
+        drop(most.and_then(|id| self.rods.remove(&id)));
+    }
+}
 
 /// What a new token is made of.
 pub(crate) struct Maker<'a> {
+    /// The initiator that has it made.
+    pub(crate) owner: &'a str,
     pub(crate) name: Naa,
     pub(crate) unit: Weak<LogicalUnit>,
     pub(crate) block_size: u32,
@@ -115,23 +156,18 @@ pub(crate) struct Maker<'a> {
 }
 
 impl Tokens {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Rod>>> {
+    fn lock(&self) -> MutexGuard<'_, Made> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn make(&self, maker: Maker<'_>) -> Result<Arc<Rod>, Sense> {
         let len = maker.ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.len));
         let mut all = self.lock();
-        if all.len() >= TOKENS_MAX {
-            all.retain(|_, rod| !rod.is_over());
-        }
-        if all.len() >= TOKENS_MAX {
-            return Err(Sense::NO_TOKEN_RESOURCES);
-        }
+        all.make_room();
         let (mut id, mut secret) = ([0; 8], [0; 32]);
         loop {
             (maker.random)(&mut id);
-            if !all.contains_key(&u64::from_be_bytes(id)) {
+            if !all.rods.contains_key(&u64::from_be_bytes(id)) {
                 break;
             }
         }
@@ -155,7 +191,10 @@ impl Tokens {
         let token = token.into_boxed_slice().try_into().map_err(|_| Sense::INTERNAL_FAILURE)?;
         let seconds = if maker.timeout == 0 { TIMEOUT } else { maker.timeout.min(TIMEOUT_MAX) };
         let timeout = Duration::from_secs(u64::from(seconds));
+        all.count = all.count.wrapping_add(1);
         let rod = Arc::new(Rod {
+            owner: maker.owner.into(),
+            number: all.count,
             token,
             unit: maker.unit,
             ranges: maker.ranges,
@@ -164,7 +203,7 @@ impl Tokens {
             expires: Mutex::new(after(timeout)),
             revoked: AtomicBool::new(false),
         });
-        all.insert(u64::from_be_bytes(id), Arc::clone(&rod));
+        all.rods.insert(u64::from_be_bytes(id), Arc::clone(&rod));
         Ok(rod)
     }
 
@@ -175,7 +214,7 @@ impl Tokens {
             return Ok(Presented::Zeroes);
         }
         let id = rest.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |id| u64::from_be_bytes(*id));
-        let rod = self.lock().get(&id).cloned().ok_or(Sense::TOKEN_UNKNOWN)?;
+        let rod = self.lock().rods.get(&id).cloned().ok_or(Sense::TOKEN_UNKNOWN)?;
         let differs = token.iter().zip(rod.token.iter()).fold(0, |all, (a, b)| all | (a ^ b));
         if differs != 0 {
             return Err(Sense::TOKEN_CORRUPT);

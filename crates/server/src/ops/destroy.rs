@@ -431,10 +431,14 @@ pub(crate) async fn rollback(
         Box::pin(async move {
             // Again: what came before may have taken a while, and a host that has logged in since would find other
             // blocks under what it has read.
-            if serving.is_some_and(|serving| serving.clients(&name) > 0) {
+            if serving.as_ref().is_some_and(|serving| serving.clients(&name) > 0) {
                 return Err(dsl::OpError::Busy);
             }
-            dsl::rollback(cx, &snapshot).await
+            let revoke = || serving.iter().for_each(|serving| serving.revoke_tokens(&name));
+            revoke();
+            let done = dsl::rollback(cx, &snapshot).await;
+            revoke(); // also what was made meanwhile
+            done
         })
     })
     .await?;
