@@ -27,7 +27,6 @@ use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use memory::Member;
-use scsi::Response;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite as _},
     net::{TcpListener, TcpStream},
@@ -40,7 +39,7 @@ use crate::{
     inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Fatal, Frame, Framing, Outbox},
-    session::Session,
+    session::{Came, Session, Ticket},
     silence::{Sign, Silence},
     targets::{Claim, Counters, Doors, Order, Portal, SessionInfo, Targets},
 };
@@ -232,11 +231,24 @@ async fn connection(
         }
     };
     let result = driver.serve(&targets, &mut claim, &mut stopped, ousted).await;
-    // Writes that run must have ended before another session of this name may start, and its login does not wait for long.
-    driver.session.end_long();
-    while driver.jobs.next().await.is_some() {}
-    drop(driver);
+    let Driver { mut session, stream, inbox, mut jobs, .. } = driver;
+    drop((stream, inbox));
+    // What changes something must have ended before another session of this name may start, and its login does not wait for
+    // long.
+    loop {
+        session.end_long();
+        if !session.is_owed() {
+            break;
+        }
+        let Some((ticket, came)) = jobs.next().await else { break };
+        session.complete(ticket, came);
+    }
+    let held = session.leave();
     drop(claim);
+    // Reads whose device does not answer keep nobody, but the memory it may write to still; and this connection its place in the
+    // crowd, or a host that comes back again and again would have it all.
+    while jobs.next().await.is_some() {}
+    drop(held);
     result
 }
 
@@ -322,7 +334,7 @@ fn write(stream: &mut TcpStream, outbox: &mut Outbox, cx: &mut Context<'_>) -> P
     Poll::Ready(Ok(()))
 }
 
-type JobFuture = Pin<Box<dyn Future<Output = (u32, Option<Response>)> + Send>>;
+type JobFuture = Pin<Box<dyn Future<Output = (Ticket, Came)> + Send>>;
 
 struct Driver {
     session: Session,
@@ -357,8 +369,8 @@ impl Driver {
         let mut luns = target.map(|target| target.changes());
         loop {
             tokio::select! {
+                // Orders first: who sends without end would use up all that a task may do at a time, and they never be seen.
                 biased;
-                done = poll_fn(|cx| self.poll(cx)) => return done,
                 () = &mut end => {
                     self.session.announce_drop();
                     return self.flush().await;
@@ -366,6 +378,7 @@ impl Driver {
                 () = &mut expelled => return Err(Ended::Expelled),
                 () = &mut ousted => return Err(Ended::Ousted),
                 () = &mut stop => break,
+                done = poll_fn(|cx| self.poll(cx)) => return done,
                 () = changed(&mut luns) => self.session.announce_luns(),
                 () = &mut due => {
                     let taken = self.session.outbox().gone();
@@ -392,8 +405,8 @@ impl Driver {
             Ok(done) => done,
             Err(_) => {
                 self.session.end_long();
-                while let Some((itt, response)) = self.jobs.next().await {
-                    self.session.complete(itt, response);
+                while let Some((ticket, came)) = self.jobs.next().await {
+                    self.session.complete(ticket, came);
                 }
                 self.session.announce_drop();
                 self.flush().await
@@ -406,8 +419,9 @@ impl Driver {
     async fn flush(&mut self) -> Result<(), Ended> {
         let (stream, session, jobs) = (&mut self.stream, &mut self.session, &mut self.jobs);
         let written = poll_fn(|cx| {
-            // Nobody is told what came of them any more.
-            while let Poll::Ready(Some(_)) = jobs.poll_next_unpin(cx) {}
+            while let Poll::Ready(Some((ticket, came))) = jobs.poll_next_unpin(cx) {
+                session.complete(ticket, came);
+            }
             write(stream, session.outbox(), cx)
         });
         match timeout(Duration::from_secs(1), written).await {
@@ -425,7 +439,7 @@ impl Driver {
                     self.jobs.push(Box::pin(work.run()));
                 }
                 match self.jobs.poll_next_unpin(cx) {
-                    Poll::Ready(Some((itt, response))) => self.session.complete(itt, response),
+                    Poll::Ready(Some((ticket, came))) => self.session.complete(ticket, came),
                     Poll::Ready(None) | Poll::Pending => break,
                 }
             }

@@ -18,7 +18,7 @@
 //!   room: others may be waiting for its.
 //! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
 //!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
-//! * Aborted commands get no answer; what aborted them is answered when the last of them has ended.
+//! * Aborted commands get no answer; what aborted them is answered when the last of them has ended that changes something.
 //!
 //! One connection per session, error recovery level 0. Facts: RFC 7143 §4.2, §11.
 
@@ -40,14 +40,15 @@ use std::{
 use bytes::Bytes;
 use disk::{Landed, Site};
 use memory::{Client, Gate, Member};
-use scsi::{Begin, Neighbours, NexusId, Opened, Response, Sense};
+use scsi::{Begin, Neighbours, NexusId, Opened, Response, Rest, Sense};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-pub use self::work::{Attached, Work, WorkKind};
+pub use self::work::{Attached, Came, Ticket, Work, WorkKind};
 use self::{
     gather::SmallRead,
     manage::{Act, Wait},
+    work::Behind,
 };
 use crate::{
     inbox::{Fate, Inbox},
@@ -120,6 +121,12 @@ pub struct Session {
     /// Resets asked for and not answered.
     resetting: usize,
     waits: Vec<Wait>,
+    /// Pieces of work so far: they are numbered.
+    works: u64,
+    /// What runs though its command is gone, by the number of the work.
+    behind: BTreeMap<u64, Behind>,
+    /// Of that, what has yet to be run.
+    rests: VecDeque<(Ticket, Rest)>,
     /// Requests that came before their turn, by CmdSN; nothing in place of those that were aborted.
     early: BTreeMap<u32, Option<(Header, Landed)>>,
     /// Bytes of data that came with them.
@@ -137,6 +144,8 @@ pub struct Session {
     unasked: u64,
     /// Bytes that jobs hold besides their Data-Out.
     holds: u64,
+    /// The same of copies that were answered: reads need not wait until those are done.
+    copies_hold: u64,
     /// Memory that the caller receives into.
     receiving: usize,
     next_ttt: u32,
@@ -196,6 +205,9 @@ impl Session {
             resets: VecDeque::new(),
             resetting: 0,
             waits: Vec::new(),
+            works: 0,
+            behind: BTreeMap::new(),
+            rests: VecDeque::new(),
             early: BTreeMap::new(),
             early_bytes: 0,
             coming,
@@ -205,6 +217,7 @@ impl Session {
             arrived: 0,
             unasked: 0,
             holds: 0,
+            copies_hold: 0,
             receiving: 0,
             next_ttt: 1,
             text_in: None,
@@ -323,7 +336,7 @@ impl Session {
         if !self.wants_input() {
             self.going.withdraw(); // nothing is begun before its answers are fetched
         }
-        self.going.settle(self.holds.saturating_add(self.outbox.len() as u64));
+        self.going.settle(self.held());
         // What is not received because others are in the way is nobody's fault.
         let awaited = if self.is_held_up { 0 } else { self.awaited };
         self.coming.note(awaited, self.arrived);

@@ -99,6 +99,8 @@ pub(crate) struct Task {
     pub(crate) aborted: bool,
     /// Ends it early while it runs, if it is one of those that may take long.
     pub(crate) cancel: Option<Cancel>,
+    /// Which piece of work it is while it runs.
+    pub(crate) work: u64,
     /// What it is, and since when, for those who count.
     pub(crate) opcode: u8,
     pub(crate) since: Option<Instant>,
@@ -129,6 +131,7 @@ impl Task {
             has_no_disk: false,
             aborted: false,
             cancel: None,
+            work: 0,
             opcode: 0,
             since: None,
         }

@@ -357,6 +357,18 @@ impl Command {
                 | Self::WriteUsingToken { .. }
         )
     }
+
+    /// Of those that wait: changes neither what the medium holds nor what is known of its hosts.
+    pub fn only_looks(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Verify { .. }
+                | Self::Prefetch { .. }
+                | Self::GetLbaStatus { .. }
+                | Self::SynchronizeCache { .. }
+        )
+    }
 }
 
 #[cfg(test)]

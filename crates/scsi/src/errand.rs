@@ -4,9 +4,14 @@
 //! What may take minutes has to look before each step, with the locks held under which it does the step: whoever has ended
 //! it then waits for one step at most, and finds that nothing follows.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
 };
 
 use crate::{
@@ -27,6 +32,31 @@ impl Cancel {
     /// Whether it was asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What goes on after its command was answered (a copy that was ordered with IMMED), to be run by whoever ran the command:
+/// it is part of the nexus's work still, and must not outlive the nexus. Cancelling the command ends it within a step;
+/// dropped, it ends where it is.
+pub struct Rest(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Rest {
+    pub(crate) fn new(rest: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(rest))
+    }
+}
+
+impl Future for Rest {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rest").finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
-    errand::{self, Cancel, Errand},
+    errand::{self, Cancel, Errand, Rest},
     mode,
     nexus::{Nexus, NexusId},
     pieces,
@@ -37,33 +37,41 @@ impl LogicalUnit {
         }
     }
 
-    /// The same for a job that may take long ([`Job::is_long`]): it ends soon after `cancel` says so.
-    pub async fn run_until(&self, nexus: &Arc<Nexus>, job: Job, data: Segments, cancel: Cancel) -> Response {
+    /// The same for a job that may take long ([`Job::is_long`]): it ends soon after `cancel` says so, and so does what of it
+    /// is to be run behind the answer.
+    pub async fn run_until(
+        &self,
+        nexus: &Arc<Nexus>,
+        job: Job,
+        data: Segments,
+        cancel: Cancel,
+    ) -> (Response, Option<Rest>) {
         if !job.is_long() {
-            return self.run(nexus, job, data).await;
+            return (self.run(nexus, job, data).await, None);
         }
         let errand = Errand { nexus: Arc::clone(nexus), job, cancel };
         match self.execute_long(&errand, data).await {
-            Ok(()) => Response::good(Segments::new()),
-            Err(refusal) => self.refuse(refusal),
+            Ok(rest) => (Response::good(Segments::new()), rest),
+            Err(refusal) => (self.refuse(refusal), None),
         }
     }
 
     /// What goes in steps.
-    async fn execute_long(&self, errand: &Errand, mut data: Segments) -> Result<(), Refusal> {
+    async fn execute_long(&self, errand: &Errand, mut data: Segments) -> Result<Option<Rest>, Refusal> {
         if errand.is_cleared() {
             return Err(Refusal::Cleared);
         }
         self.admit(&errand.nexus, &errand.job.command, &self.geometry())?;
         pieces::truncate(&mut data, errand.job.data_out as usize);
         let result = match errand.job.command {
-            Command::Verify { run, check } => self.verify(errand, run, check, &data).await,
+            Command::Verify { run, check } => self.verify(errand, run, check, &data).await.map(|()| None),
             Command::Prefetch { run } => {
                 let blocks = run.blocks.min(TRANSFER_MAX.checked_div(self.block_size).unwrap_or(0));
-                self.verify(errand, Run { blocks, ..run }, ByteCheck::Medium, &data).await
+                let verified = self.verify(errand, Run { blocks, ..run }, ByteCheck::Medium, &data).await;
+                verified.map(|()| None)
             }
             Command::WriteSame { run, no_data, unmap } => {
-                self.write_same(errand, run, unmap, no_data, &data).await
+                self.write_same(errand, run, unmap, no_data, &data).await.map(|()| None)
             }
             Command::ExtendedCopy { long, .. } => {
                 self.extended_copy(errand, long, &pieces::flatten(&data)).await
@@ -83,7 +91,11 @@ impl LogicalUnit {
         }
         if job.is_long() {
             let errand = Errand { nexus: Arc::clone(nexus), job, cancel: Cancel::default() };
-            return Box::pin(self.execute_long(&errand, data)).await.map(|()| Segments::new());
+            // Nobody is there to run what goes on behind the answer: it runs before it, which hosts cannot tell.
+            if let Some(rest) = Box::pin(self.execute_long(&errand, data)).await? {
+                rest.await;
+            }
+            return Ok(Segments::new());
         }
         pieces::truncate(&mut data, job.data_out as usize);
         if let Command::Read { run } = job.command {

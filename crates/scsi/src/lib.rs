@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `begin` never waits: it answers what is in memory and hands back the rest as a [`Job`], which the
-//! transport runs (as many at a time as it likes) once the job's Data-Out has arrived. Nothing here
+//! transport runs (as many at a time as it likes) once the job's Data-Out has arrived; a job may leave a
+//! [`Rest`], to be run behind its answer. Nothing here
 //! knows a socket, a session or a pool. What belongs to one initiator port (unit attentions) is in its
 //! [`Nexus`]; what all share (mode parameters, reservations) is in the [`LogicalUnit`]; what the units of a server
 //! share (target ports and their access states, copy tokens) is in the [`Service`].
@@ -47,7 +48,7 @@ mod service;
 mod unit;
 
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};
-pub use errand::Cancel;
+pub use errand::{Cancel, Rest};
 pub use identity::{Naa, PORT_GROUP, naa};
 pub use nexus::{Neighbours, Nexus, NexusId};
 pub use operator::Registration;

@@ -89,6 +89,11 @@ impl Job {
     pub fn is_long(&self) -> bool {
         self.command.is_long()
     }
+
+    /// It changes nothing: whoever aborts it need not wait for its end.
+    pub fn only_looks(&self) -> bool {
+        self.command.only_looks()
+    }
 }
 
 /// What became of a CDB.
@@ -313,8 +318,10 @@ impl LogicalUnit {
         nexus
     }
 
-    /// A nexus ends: RESERVE(6) ends with it, a persistent registration does not (SPC-4 §5.13.5).
+    /// A nexus ends: RESERVE(6) ends with it, and so do its copies within a step; a persistent registration does not (SPC-4
+    /// §5.13.5).
     pub fn detach(&self, nexus: &Nexus) {
+        self.copies.cancel(|whose| whose == nexus.id());
         let mut shared = self.shared();
         shared.nexuses.retain(|other| other.upgrade().is_some_and(|other| !std::ptr::eq(&*other, nexus)));
         if shared.reserve6.as_ref() == Some(nexus.id()) {

@@ -135,7 +135,8 @@ impl Session {
         self.send(h, &[], true);
     }
 
-    /// Ends commands; returns those that are running and will end later, without an answer.
+    /// Ends commands; returns those that are running, change something, and will end later, without an answer. A read whose
+    /// device does not answer keeps nobody.
     pub(super) fn abort(&mut self, which: impl Fn(&Task) -> bool) -> Vec<u32> {
         let chosen: Vec<u32> = self.tasks.values().filter(|t| which(t)).map(|t| t.ask.itt).collect();
         let mut running = Vec::new();
@@ -146,7 +147,9 @@ impl Session {
                     if let Some(cancel) = &task.cancel {
                         cancel.cancel();
                     }
-                    running.push(itt);
+                    if !self.let_go(itt) {
+                        running.push(itt);
+                    }
                 }
                 _ => {
                     self.end_task(itt);
@@ -154,17 +157,6 @@ impl Session {
             }
         }
         running
-    }
-
-    /// The connection goes away: what may take long ends soon and gets no answer, so that whoever waits for all that runs
-    /// (the next session of this name, a server that stops) waits for what is short.
-    pub fn end_long(&mut self) {
-        for task in self.tasks.values_mut() {
-            if let Some(cancel) = &task.cancel {
-                task.aborted = true;
-                cancel.cancel();
-            }
-        }
     }
 
     pub(super) fn wait(&mut self, wait: Wait) {

@@ -1,14 +1,19 @@
 //! What a session has to run, and when: commands whose data is there, oldest first, as far as there is room for what they
 //! will hold; resets before all of them.
+//!
+//! What runs may outlast its command: a copy that was answered before it is done, or a read that was aborted and whose
+//! device does not answer. It is written down as what goes on (`Behind`), because what it holds is held still; and what
+//! changes something must have ended before another session of this name may begin ([`Session::is_owed`]).
 
 use std::sync::Arc;
 
 use block::Segments;
-use scsi::{Cancel, Job, LogicalUnit, Nexus, Response, Sense, Status};
+use memory::Member;
+use scsi::{Cancel, Job, LogicalUnit, Nexus, Response, Rest, Sense, Status};
 use smallvec::SmallVec;
 
-use super::{HELD_MAX, Session, manage::Act};
-use crate::task::Phase;
+use super::{HELD_MAX, Session, WINDOW, manage::Act};
+use crate::task::{Phase, Task};
 
 /// A logical unit, and this session's nexus with it.
 pub type Attached = (Arc<LogicalUnit>, Arc<Nexus>);
@@ -16,11 +21,39 @@ pub type Attached = (Arc<LogicalUnit>, Arc<Nexus>);
 /// Something for the caller to run.
 pub struct Work {
     /// Give it back to [`Session::complete`].
-    pub itt: u32,
+    pub ticket: Ticket,
     /// Where: one logical unit, or every one that a reset is for.
     pub units: SmallVec<[Attached; 1]>,
     /// What to do.
     pub kind: WorkKind,
+}
+
+/// Which piece of work it is. The tag alone does not say so: it may be another command's when what was aborted ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// Tag of the command or request.
+    pub itt: u32,
+    number: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Came {
+    /// The answer to a command, and what of it goes on behind that.
+    Answer(Response, Option<Rest>),
+    /// A reset, or CLEAR TASK SET, is done.
+    Acted,
+    /// What went on behind an answer has ended.
+    Over,
+}
+
+/// What runs though its command is gone.
+#[derive(Debug)]
+pub(super) struct Behind {
+    holds: u32,
+    cancel: Option<Cancel>,
+    /// A copy: it changes something. Else it was aborted, and only looks.
+    copies: bool,
 }
 
 /// What to run.
@@ -34,34 +67,43 @@ pub enum WorkKind {
     Reset(Sense),
     /// CLEAR TASK SET: commands of other sessions end.
     ClearTaskSet,
+    /// What goes on behind an answer.
+    Rest(Rest),
 }
 
 impl Work {
     /// Runs it; what comes out is for [`Session::complete`].
-    pub async fn run(mut self) -> (u32, Option<Response>) {
-        let itt = self.itt;
-        match self.kind {
+    pub async fn run(mut self) -> (Ticket, Came) {
+        let came = match self.kind {
             WorkKind::Job(job, data) => match self.units.pop() {
-                Some((unit, nexus)) => (itt, Some(unit.run(&nexus, job, data).await)),
-                None => (itt, Some(Response::status(Status::Busy))),
+                Some((unit, nexus)) => Came::Answer(unit.run(&nexus, job, data).await, None),
+                None => Came::Answer(Response::status(Status::Busy), None),
             },
             WorkKind::Long(job, data, cancel) => match self.units.pop() {
-                Some((unit, nexus)) => (itt, Some(Box::pin(unit.run_until(&nexus, job, data, cancel)).await)),
-                None => (itt, Some(Response::status(Status::Busy))),
+                Some((unit, nexus)) => {
+                    let (response, rest) = Box::pin(unit.run_until(&nexus, job, data, cancel)).await;
+                    Came::Answer(response, rest)
+                }
+                None => Came::Answer(Response::status(Status::Busy), None),
             },
             WorkKind::Reset(attention) => {
                 for (unit, _) in &self.units {
                     unit.reset(attention).await;
                 }
-                (itt, None)
+                Came::Acted
             }
             WorkKind::ClearTaskSet => {
                 for (unit, nexus) in &self.units {
                     unit.clear_task_set(nexus).await;
                 }
-                (itt, None)
+                Came::Acted
             }
-        }
+            WorkKind::Rest(rest) => {
+                rest.await;
+                Came::Over
+            }
+        };
+        (self.ticket, came)
     }
 }
 
@@ -74,7 +116,11 @@ impl Session {
                 Act::Clear { lun } => (Some(lun), WorkKind::ClearTaskSet),
             };
             let units = self.units.iter().filter(|(number, _)| lun.is_none_or(|lun| lun == *number));
-            return Some(Work { itt, units: units.map(|(_, attached)| attached.clone()).collect(), kind });
+            let units = units.map(|(_, attached)| attached.clone()).collect();
+            return Some(Work { ticket: Ticket { itt, number: self.next_work() }, units, kind });
+        }
+        if let Some((ticket, rest)) = self.rests.pop_front() {
+            return Some(Work { ticket, units: SmallVec::new(), kind: WorkKind::Rest(rest) });
         }
         if !self.wants_input() {
             return None; // answers that nobody fetches would pile up
@@ -111,7 +157,9 @@ impl Session {
                 self.absent(itt); // its disk was taken away while its data came
                 continue;
             };
+            let number = self.next_work();
             let Some(task) = self.tasks.get_mut(&itt) else { continue };
+            task.work = number;
             self.holds = self.holds.saturating_add(u64::from(job.holds));
             task.holds = job.holds;
             task.phase = Phase::Running;
@@ -125,13 +173,23 @@ impl Session {
             };
             let mut units = SmallVec::new();
             units.push(attached);
-            return Some(Work { itt, units, kind });
+            return Some(Work { ticket: Ticket { itt, number }, units, kind });
         }
+    }
+
+    fn next_work(&mut self) -> u64 {
+        self.works = self.works.wrapping_add(1);
+        self.works
+    }
+
+    /// Bytes that what runs and what was answered hold.
+    pub(super) fn held(&self) -> u64 {
+        self.holds.saturating_add(self.copies_hold).saturating_add(self.outbox.len() as u64)
     }
 
     /// Whether a job that will hold `bytes` may begin.
     fn has_room(&mut self, bytes: u32) -> bool {
-        let held = self.holds.saturating_add(self.outbox.len() as u64);
+        let held = self.held();
         let fits = self.holds == 0 || self.holds.saturating_add(u64::from(bytes)) <= HELD_MAX;
         (fits || self.going.has_turn()) && self.going.ask(held, u64::from(bytes))
     }
@@ -144,22 +202,97 @@ impl Session {
         }
     }
 
-    /// The answer to a [`Work`]; for a reset `None`.
-    pub fn complete(&mut self, itt: u32, response: Option<Response>) {
-        let Some(response) = response else {
-            self.resetting = self.resetting.saturating_sub(1);
-            self.task_management_done(itt, 0);
-            return;
+    /// What came of a [`Work`].
+    pub fn complete(&mut self, ticket: Ticket, came: Came) {
+        let Ticket { itt, number } = ticket;
+        let (response, rest) = match came {
+            Came::Answer(response, rest) => (response, rest),
+            Came::Acted => {
+                self.resetting = self.resetting.saturating_sub(1);
+                if !self.closing {
+                    self.task_management_done(itt, 0);
+                }
+                return;
+            }
+            Came::Over => return self.forget(number),
         };
-        if let Some(task) = self.end_task(itt) {
-            if let Some((tally, since)) = self.tally(task.ask.lun).zip(task.since) {
-                let read = scsi::pieces::total_len(&response.data) as u64;
-                tally.done(task.opcode, read.max(u64::from(task.needs)), since.elapsed());
-            }
-            if !task.aborted {
-                self.answer(&task.ask, response, task.r2t_sn);
-            }
-            self.ended_one(itt);
+        if self.tasks.get(&itt).is_none_or(|task| task.work != number) {
+            return self.forget(number);
         }
+        let Some(task) = self.end_task(itt) else { return };
+        if let Some((tally, since)) = self.tally(task.ask.lun).zip(task.since) {
+            let read = scsi::pieces::total_len(&response.data) as u64;
+            tally.done(task.opcode, read.max(u64::from(task.needs)), since.elapsed());
+        }
+        if let Some(rest) = rest {
+            let ticket = Ticket { itt, number: self.next_work() };
+            self.copies_hold = self.copies_hold.saturating_add(u64::from(task.holds));
+            let behind = Behind { holds: task.holds, cancel: task.cancel.clone(), copies: true };
+            self.behind.insert(ticket.number, behind);
+            self.rests.push_back((ticket, rest));
+        }
+        if self.closing {
+            return; // nobody is told what came of it any more
+        }
+        if !task.aborted {
+            self.answer(&task.ask, response, task.r2t_sn);
+        }
+        self.ended_one(itt);
+    }
+
+    /// A command that runs is aborted, and need not be waited for because it only looks. False if too much goes on like that.
+    pub(super) fn let_go(&mut self, itt: u32) -> bool {
+        let only_looks = |task: &Task| task.job.is_some_and(|job| job.only_looks());
+        if self.behind.len() >= WINDOW as usize || !self.tasks.get(&itt).is_some_and(only_looks) {
+            return false;
+        }
+        if let Some(task) = self.end_task(itt) {
+            // Its memory is what its device may still write to.
+            self.holds = self.holds.saturating_add(u64::from(task.holds));
+            let behind = Behind { holds: task.holds, cancel: task.cancel.clone(), copies: false };
+            self.behind.insert(task.work, behind);
+        }
+        true
+    }
+
+    /// What went on without its command has ended.
+    fn forget(&mut self, number: u64) {
+        let Some(behind) = self.behind.remove(&number) else { return };
+        let holds = if behind.copies { &mut self.copies_hold } else { &mut self.holds };
+        *holds = holds.saturating_sub(u64::from(behind.holds));
+    }
+
+    /// The connection goes away: what may take long ends soon and gets no answer, so that whoever waits for all that runs
+    /// (the next session of this name, a server that stops) waits for what is short.
+    pub fn end_long(&mut self) {
+        for task in self.tasks.values_mut() {
+            if let Some(cancel) = &task.cancel {
+                task.aborted = true;
+                cancel.cancel();
+            }
+        }
+        self.behind.values().filter_map(|behind| behind.cancel.as_ref()).for_each(Cancel::cancel);
+        while let Some((ticket, _)) = self.rests.pop_front() {
+            self.forget(ticket.number);
+        }
+    }
+
+    /// Whether something runs that must have ended before another session of this name may begin: it changes something.
+    pub fn is_owed(&self) -> bool {
+        let runs = |task: &Task| matches!(task.phase, Phase::Running);
+        let changes = |task: &Task| task.job.is_some_and(|job| !job.only_looks());
+        self.resetting > 0
+            || self.tasks.values().any(|task| runs(task) && changes(task))
+            || self.behind.values().any(|behind| behind.copies)
+    }
+
+    /// The session ends. What it leaves is the memory of what only looks and goes on: to be kept until that has ended.
+    pub fn leave(mut self) -> Member {
+        let successor = Member::of(Arc::clone(self.going.gate()), self.client());
+        let mut member = std::mem::replace(&mut self.going, successor);
+        member.withdraw();
+        member.settle(self.holds);
+        member.note(0, self.outbox.gone()); // nothing of it waits for the host
+        member
     }
 }

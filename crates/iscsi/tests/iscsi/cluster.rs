@@ -294,7 +294,7 @@ fn a_tag_used_again_is_not_the_command_that_waited_under_it() {
     host.itt = first + 2;
     host.start(0, &write(1), 0x20, 512, &[7; 512]);
     let work = host.session.poll_work().unwrap();
-    assert_eq!((work.itt, abort(&mut host, first)), (first + 2, 1));
+    assert_eq!((work.ticket.itt, abort(&mut host, first)), (first + 2, 1));
     assert_eq!(abort(&mut host, first + 2), 0, "it runs: nothing is said before it has ended");
     let (itt, answer) = now(work.run());
     host.session.complete(itt, answer);

@@ -2,6 +2,7 @@
 //! and not a server that stops.
 
 use std::{
+    io::Write as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -9,14 +10,16 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Durability, Extent, Geometry, Identity, Segment, Segments, VolumeFuture};
+use block::{
+    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
+};
 use iscsi::{
     Config,
-    pdu::{Header, op},
+    pdu::{Header, Outbox, op},
 };
 use tokio::{
     net::TcpStream,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::support::{Served, log_in, quick, receive, send, serve_volume, test_unit_ready};
@@ -58,6 +61,9 @@ impl BlockVolume for Endless {
             self.step().await;
             Ok(())
         })
+    }
+    fn write_zeroes(&self, offset: u64, _: u64, _: bool, to: Durability) -> VolumeFuture<'_, ()> {
+        self.write(offset, Segments::new(), to)
     }
 }
 
@@ -186,4 +192,130 @@ async fn a_server_stops_while_hosts_keep_its_disks_busy() {
         Some((op::ASYNC, 2)),
         "no answer"
     );
+}
+
+/// A command of the host that is logged in over this stream.
+fn command(cmd_sn: u32, cdb: &[u8], flags: u8, expected: u32) -> Header {
+    let mut h = Header::new(op::COMMAND);
+    h.0[1] = 0x81 | flags;
+    h.set(16, cmd_sn).set(20, expected).set(24, cmd_sn);
+    h.0[32..32 + cdb.len()].copy_from_slice(cdb);
+    h
+}
+
+/// The old session's copy overwrote what the new one wrote, and what an operator had rolled back.
+#[tokio::test]
+async fn a_copy_that_was_answered_before_it_is_done_ends_before_its_host_comes_back() {
+    for is_cut in [false, true] {
+        let (served, volume) = serve_endless(SLOW).await;
+        let mut stream = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+        // EXTENDED COPY (LID4), IMMED, of 32 MiB to eight blocks further on: from the end, a MiB at a time.
+        let mut list = vec![0; 48];
+        (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, 2, 0xff, 9);
+        (list[43], list[45]) = (32, 28);
+        let mut target = [0; 32];
+        (target[0], target[4], target[5], target[7]) = (0xe4, 1, 3, 16);
+        target[8..24].copy_from_slice(&scsi::naa(&volume.identity()));
+        target[30] = 2;
+        list.extend(target);
+        list.extend([2, 0, 0, 24, 0, 0, 0, 0, 0, 0]);
+        list.extend(0xffff_u16.to_be_bytes());
+        list.extend([0; 8]);
+        list.extend(8_u64.to_be_bytes());
+        let cdb = [0x83, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+        send(&mut stream, command(2, &cdb, 0x20, list.len() as u32), &list).await;
+        let (h, _) = receive(&mut stream).await.unwrap();
+        assert_eq!((h.opcode(), h.0[3]), (op::RESPONSE, 0), "answered");
+        assert!(served.targets.config().gate.used() >= 2 << 20, "what it holds is held");
+        // The session serves beside it.
+        assert_eq!(test_unit_ready(&mut stream, 3).await, Some(0));
+        let begun = volume.steps.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(100)).await;
+        assert!(volume.steps.load(Ordering::Relaxed) > begun, "it goes on");
+        let _old = if is_cut { None } else { Some(stream) };
+        let mut new = log_in(served.address, 1).await;
+        let steps = volume.steps.load(Ordering::Relaxed);
+        assert!(steps < 60, "it was not waited for to the end");
+        assert_eq!(test_unit_ready(&mut new, 1).await, Some(2));
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(volume.steps.load(Ordering::Relaxed), steps, "nothing of it comes late");
+    }
+}
+
+/// Reads that nobody answers; everything else is done.
+struct Mute(MemVolume);
+
+impl BlockVolume for Mute {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+    fn read(&self, _: u64, _: usize) -> VolumeFuture<'_, Segments> {
+        Box::pin(std::future::pending())
+    }
+    fn read_cached(&self, _: u64, _: usize) -> Option<Segments> {
+        None
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.0.extents(offset, len, max)
+    }
+    fn write(&self, offset: u64, data: Segments, to: Durability) -> VolumeFuture<'_, ()> {
+        self.0.write(offset, data, to)
+    }
+}
+
+/// ABORT TASK, resets and the next login of its host waited for it, and the host gave the disk up.
+#[tokio::test]
+async fn a_read_whose_device_does_not_answer_keeps_nobody_and_its_memory() {
+    let volume = Arc::new(Mute(MemVolume::new("tank/mute", 4 << 20, 8192)));
+    let config = Config { login_timeout: Duration::from_secs(2), ..quick() };
+    let served = serve_volume(config, volume as Arc<dyn BlockVolume>).await;
+    let used = || served.targets.config().gate.used();
+    let read = [0x28, 0, 0, 0, 0, 0, 0, 0x08, 0, 0];
+    for is_cut in [false, true] {
+        let mut stream = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+        for (cmd_sn, function) in [(2, 1), (3, 2), (4, 5)] {
+            // ABORT TASK, ABORT TASK SET, LOGICAL UNIT RESET: of a task of that tag.
+            let mut h = command(cmd_sn, &read, 0x40, 1 << 20);
+            h.set(16, 2);
+            send(&mut stream, h, &[]).await;
+            assert_eq!(manage(&mut stream, function, cmd_sn + 1).await, Some(0), "{function}");
+        }
+        assert!(used() >= 3 << 20, "what devices may still write to");
+        assert_eq!(test_unit_ready(&mut stream, 5).await, Some(2), "it was reset");
+        send(&mut stream, command(6, &read, 0x40, 1 << 20), &[]).await;
+        sleep(Duration::from_millis(50)).await;
+        let _old = if is_cut { None } else { Some(stream) };
+        let mut new = log_in(served.address, 1).await;
+        assert_eq!(test_unit_ready(&mut new, 1).await, Some(2));
+        assert_eq!(test_unit_ready(&mut new, 2).await, Some(0));
+        assert_eq!(served.targets.sessions().len(), 1);
+        assert!(used() >= 4 << 20);
+    }
+}
+
+/// It was read from as long as there was something, and its order to end never looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_sends_without_end_ends_when_it_is_told_to() {
+    let (served, _) = serve_endless(None).await;
+    let mut old = log_in(served.address, 1).await.into_std().unwrap();
+    old.set_nonblocking(false).unwrap();
+    let mut ping = Header::new(op::NOP_OUT | 0x40);
+    ping.0[1] = 0x80;
+    ping.set(16, u32::MAX).set(20, u32::MAX).set(24, 1);
+    let mut out = Outbox::default();
+    (0..5000).for_each(|_| out.push(ping, &[]));
+    let flood = out.drain();
+    // By a thread beside: what it sends lies there before the last of it is read.
+    let flooding = tokio::task::spawn_blocking(move || while old.write_all(&flood).is_ok() {});
+    sleep(Duration::from_millis(300)).await;
+    let before = Instant::now();
+    let mut new = log_in(served.address, 1).await;
+    assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
+    assert_eq!(test_unit_ready(&mut new, 1).await, Some(2));
+    flooding.await.unwrap();
 }

@@ -8,6 +8,8 @@
 //!
 //! * A copy holds at most two steps in memory whatever its length, and looks between steps whether it was cancelled:
 //!   by an abort, a reset, a preemption, or COPY OPERATION ABORT.
+//! * A copy that is answered before it is done (IMMED) is the nexus's work still ([`crate::Rest`]): the transport runs it, and
+//!   lets no other session of that name begin before it has ended.
 //! * A copy does what its initiator may do and nothing more: reservations and write protection of every unit it
 //!   touches are looked at before each step; which units it may name is the transport's to say ([`crate::Neighbours`]).
 //!
@@ -21,6 +23,7 @@ mod xcopy;
 
 use std::{
     collections::VecDeque,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -94,6 +97,26 @@ impl Operation {
     }
 }
 
+/// A copy under way, for whoever carries it out: given up half done, it does not seem to run for ever.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Operation>);
+
+impl Deref for UnderWay {
+    type Target = Operation;
+
+    fn deref(&self) -> &Operation {
+        &self.0
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.standing() == Standing::Running {
+            self.end(Standing::Failed(Sense::COPY_ABORTED));
+        }
+    }
+}
+
 /// The copies of one logical unit.
 #[derive(Debug, Default)]
 pub(crate) struct Copies(Mutex<VecDeque<Arc<Operation>>>);
@@ -104,12 +127,7 @@ impl Copies {
     }
 
     /// A copy begins.
-    pub(crate) fn begin(
-        &self,
-        errand: &Errand,
-        list: Option<u32>,
-        action: u8,
-    ) -> Result<Arc<Operation>, Sense> {
+    pub(crate) fn begin(&self, errand: &Errand, list: Option<u32>, action: u8) -> Result<UnderWay, Sense> {
         let operation = Operation {
             from: errand.nexus.id().clone(),
             list,
@@ -120,7 +138,7 @@ impl Copies {
             standing: Mutex::new(Standing::Running),
             token: None,
         };
-        self.add(operation)
+        self.add(operation).map(UnderWay)
     }
 
     /// A token was made: an operation that has ended already.

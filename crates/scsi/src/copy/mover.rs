@@ -9,7 +9,7 @@
 //! unit whose ranges overlap goes from the end where it must, so that it reads nothing it has already overwritten.
 //! A pool that can share blocks between volumes will do better than this; the seam for that is here.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::{Segment, Segments};
 
@@ -177,12 +177,19 @@ impl Stretch<'_> {
     }
 }
 
-impl LogicalUnit {
-    /// The unit to hand to a task of its own, for a copy that is to be answered first. `None`: it runs before it is
-    /// answered, which hosts cannot tell from a fast one.
-    pub(super) fn background(&self, immediate: bool) -> Option<Arc<Self>> {
-        let runtime = immediate && tokio::runtime::Handle::try_current().is_ok();
-        self.me.upgrade().filter(|_| runtime)
+/// A copy reads or writes this unit as long as this is there.
+pub(super) struct InCopy<'a>(&'a LogicalUnit);
+
+impl<'a> InCopy<'a> {
+    pub(super) fn new(unit: &'a LogicalUnit) -> Self {
+        unit.in_copies.fetch_add(1, Ordering::AcqRel);
+        Self(unit)
+    }
+}
+
+impl Drop for InCopy<'_> {
+    fn drop(&mut self) {
+        self.0.in_copies.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -12,11 +12,11 @@ use block::Geometry;
 
 use super::{
     Operation, Standing,
-    mover::Stretch,
+    mover::{InCopy, Stretch},
     token::{Maker, Presented, Range, Rod, TOKEN_LEN},
 };
 use crate::{
-    errand::Errand,
+    errand::{Errand, Rest},
     nexus::Nexus,
     sense::Sense,
     unit::{LogicalUnit, Refusal},
@@ -116,6 +116,7 @@ impl Plan {
         errand: &Errand,
         operation: &Operation,
     ) -> Result<(), Refusal> {
+        let _busy = (InCopy::new(unit), self.rod.as_ref().map(|(_, source)| InCopy::new(source)));
         let valid = || self.rod.as_ref().map_or(Ok(()), |(rod, _)| rod.valid());
         for (from, to, len) in self.stretches() {
             let source = self.rod.as_ref().zip(from).map(|((_, source), from)| (&**source, from));
@@ -163,13 +164,13 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// WRITE USING TOKEN.
+    /// WRITE USING TOKEN, and what of it goes on behind the answer.
     pub(crate) async fn write_using_token(
         &self,
         errand: &Errand,
         list_id: u32,
         list: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Rest>, Refusal> {
         let short = Sense::PARAMETER_LIST_LENGTH;
         let head = list.first_chunk::<16>().ok_or(short)?;
         let token = list.get(16..).and_then(<[u8]>::first_chunk::<TOKEN_LEN>).ok_or(short)?;
@@ -203,13 +204,14 @@ impl LogicalUnit {
             });
             result
         };
-        match self.background(immediate) {
+        match self.me.upgrade().filter(|_| immediate) {
             Some(unit) => {
                 let errand = errand.clone();
-                tokio::spawn(async move { carry_out(&unit, &errand).await.ok() });
-                Ok(())
+                Ok(Some(Rest::new(async move {
+                    carry_out(&unit, &errand).await.ok();
+                })))
             }
-            None => carry_out(self, errand).await,
+            None => carry_out(self, errand).await.map(|()| None),
         }
     }
 }

@@ -8,10 +8,10 @@ use block::Geometry;
 use super::{
     Operation, SEGMENT_BYTES_MAX, Standing,
     lists::{Amount, CopyList, Segment, Target, parse},
-    mover::Stretch,
+    mover::{InCopy, Stretch},
 };
 use crate::{
-    errand::Errand,
+    errand::{Errand, Rest},
     nexus::Nexus,
     sense::Sense,
     unit::{LogicalUnit, Refusal},
@@ -41,14 +41,14 @@ struct Bytes {
 }
 
 impl LogicalUnit {
-    /// EXTENDED COPY (LID1 or LID4).
+    /// EXTENDED COPY (LID1 or LID4), and what of it goes on behind the answer.
     pub(crate) async fn extended_copy(
         &self,
         errand: &Errand,
         long: bool,
         list: &[u8],
-    ) -> Result<(), Refusal> {
-        let Some(list) = parse(long, list)? else { return Ok(()) };
+    ) -> Result<Option<Rest>, Refusal> {
+        let Some(list) = parse(long, list)? else { return Ok(None) };
         let operation = self.copies.begin(errand, list.id, u8::from(long))?;
         let immediate = list.immediate;
         let carry_out = async move |own: &Self, errand: &Errand| {
@@ -59,13 +59,14 @@ impl LogicalUnit {
             });
             result
         };
-        match self.background(immediate) {
+        match self.me.upgrade().filter(|_| immediate) {
             Some(own) => {
                 let errand = errand.clone();
-                tokio::spawn(async move { carry_out(&own, &errand).await.ok() });
-                Ok(())
+                Ok(Some(Rest::new(async move {
+                    carry_out(&own, &errand).await.ok();
+                })))
             }
-            None => Ok(carry_out(self, errand).await?),
+            None => Ok(carry_out(self, errand).await.map(|()| None)?),
         }
     }
 
@@ -83,6 +84,8 @@ impl LogicalUnit {
             let bytes = bytes(segment, from.unit(self), to.unit(self))?;
             plan.push((from, to, bytes));
         }
+        let units = plan.iter().flat_map(|(from, to, _)| [from.unit(self), to.unit(self)]);
+        let _busy: Vec<InCopy<'_>> = units.map(InCopy::new).collect();
         for (from, to, bytes) in &plan {
             let (source, destination) = (from.unit(self), to.unit(self));
             let stretch = Stretch {

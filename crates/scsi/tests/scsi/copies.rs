@@ -3,13 +3,14 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU8, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use block::{BlockVolume, Durability, Keeper, MemKeeper, MemVolume, Segment, Segments, Space};
 use bytes::Bytes;
 use scsi::{
-    Access, Begin, Cancel, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Service, Status,
+    Access, Begin, Cancel, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Rest, Service,
+    Status,
 };
 
 use crate::paced::now;
@@ -37,8 +38,11 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         // Counted, not random: a token of a test is the same in every run.
-        let next = AtomicU8::new(1);
-        let random = move |bytes: &mut [u8]| bytes.fill_with(|| next.fetch_add(1, Ordering::Relaxed));
+        let next = AtomicU64::new(1);
+        let random = move |bytes: &mut [u8]| {
+            let number = next.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+            bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&number));
+        };
         Self { service: Arc::new(Service::new(Arc::new(random))), neighbours: Arc::default() }
     }
 
@@ -64,11 +68,21 @@ impl Lab {
 }
 
 impl Disk {
+    /// A command, with what of it goes on behind its answer.
     fn send(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Response {
+        let (response, rest) = self.order(nexus, bytes, data);
+        if let Some(rest) = rest {
+            now(rest);
+        }
+        response
+    }
+
+    /// The same, as far as its answer.
+    fn order(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> (Response, Option<Rest>) {
         let mut cdb = [0; 16];
         cdb[..bytes.len()].copy_from_slice(bytes);
         match self.unit.begin(nexus, &cdb, data.len() as u32) {
-            Begin::Done(response) => response,
+            Begin::Done(response) => (response, None),
             Begin::Job(job) => {
                 let mut out = Segments::new();
                 if !data.is_empty() {
@@ -292,7 +306,7 @@ fn a_cancelled_copy_stops_and_says_so() {
     let cancel = Cancel::default();
     cancel.cancel();
     let data = [Segment::Data(Bytes::from(list))].into_iter().collect();
-    let response = now(a.unit.run_until(&nexus, job, data, cancel));
+    let (response, _) = now(a.unit.run_until(&nexus, job, data, cancel));
     assert_eq!((response.status, response.sense.as_slice()[2]), (Status::CheckCondition, 0xa));
     assert_eq!(a.block(100)[0], 0);
 }
@@ -396,23 +410,124 @@ async fn a_token_that_nobody_uses_expires() {
     assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 7));
 }
 
-#[tokio::test]
-async fn an_immediate_copy_answers_first_and_is_done_later() {
+/// Orders a copy of 16 blocks from 0 to `to` that goes on behind its answer.
+fn immediate(a: &Disk, nexus: &Arc<Nexus>, token: &[u8], list_id: u32, to: u64) -> Rest {
+    let (cdb, mut list) = use_token(list_id, 0, token, &[(to, 16)]);
+    list[2] |= 1;
+    let (response, rest) = a.order(nexus, &cdb, &list);
+    assert_eq!(response.status, Status::Good);
+    assert_eq!(a.good(nexus, &receive(7, list_id), &[])[5], 0x11, "under way");
+    assert_eq!(a.sense(nexus, &cdb, &list), (5, 0, 0x16), "not twice at a time");
+    rest.unwrap()
+}
+
+fn token_of(a: &Disk, nexus: &Arc<Nexus>, list_id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
+    let (cdb, list) = populate(list_id, ranges);
+    a.good(nexus, &cdb, &list);
+    a.good(nexus, &receive(7, list_id), &[])[38..].to_vec()
+}
+
+#[test]
+fn an_immediate_copy_answers_first_and_is_done_later() {
     let lab = Lab::new();
     let a = lab.shared_disk("tank/a");
     let nexus = lab.attach(&a, "iqn.hyperv");
     a.fill(0, 16, 4);
-    let (cdb, list) = populate(1, &[(0, 16)]);
-    a.good(&nexus, &cdb, &list);
-    let token = a.good(&nexus, &receive(7, 1), &[])[38..].to_vec();
-    let (cdb, mut list) = use_token(2, 0, &token, &[(100, 16)]);
-    list[2] |= 1;
-    a.good(&nexus, &cdb, &list);
-    assert_eq!(a.good(&nexus, &receive(7, 2), &[])[5], 0x11, "under way");
-    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0, 0x16), "not twice at a time");
-    tokio::task::yield_now().await;
+    let token = token_of(&a, &nexus, 1, &[(0, 16)]);
+    now(immediate(&a, &nexus, &token, 2, 100));
     assert_eq!(a.good(&nexus, &receive(7, 2), &[])[5], 0x01);
     assert_eq!(a.block(115)[0], 4);
+}
+
+/// It went on in a task of its own, and overwrote what the host's next session wrote.
+#[test]
+fn an_immediate_copy_ends_with_its_nexus_and_when_nobody_runs_it() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&a, "iqn.hyperv");
+    a.fill(0, 16, 4);
+    let token = token_of(&a, &nexus, 1, &[(0, 16)]);
+    drop(immediate(&a, &nexus, &token, 2, 100));
+    assert_eq!(a.good(&nexus, &receive(7, 2), &[])[5], 0x02, "given up, it does not seem to run");
+    let rest = immediate(&a, &nexus, &token, 2, 100);
+    a.unit.detach(&nexus);
+    let id = nexus.id().clone();
+    let next = a.unit.attach_at(id, None);
+    now(rest);
+    assert_eq!(a.block(100)[0], 0);
+    assert_eq!(a.sense(&next, &[0], &[]), (6, 0x29, 7));
+    assert_eq!(a.good(&next, &receive(7, 2), &[])[5], 0x60, "ended from outside");
+    assert!(!a.unit.is_in_copy());
+}
+
+/// A host may be logged in at the source only: who asks at the destination whether somebody uses it has to hear of it.
+#[test]
+fn a_disk_knows_that_it_is_copied_to_whoever_ordered_that() {
+    let lab = Lab::new();
+    let (a, b) = (lab.shared_disk("tank/a"), crate::paced::Disk::sized(&lab.service, "tank/b", 8 << 20));
+    lab.neighbours.0.lock().unwrap().push(Arc::clone(&b.unit));
+    let nexus = lab.attach(&a, "iqn.esx");
+    a.fill(0, 16, 4);
+    let (cdb, list) = xcopy(1, &[by_naa(&a.unit), by_naa(&b.unit)], &[(0, 1, 16, 0, 0)]);
+    let mut padded = [0; 16];
+    padded[..cdb.len()].copy_from_slice(&cdb);
+    let Begin::Job(job) = a.unit.begin(&nexus, &padded, list.len() as u32) else { panic!() };
+    let data = [Segment::Data(Bytes::from(list))].into_iter().collect();
+    let mut run = crate::paced::Running(Box::pin(a.unit.run_until(&nexus, job, data, Cancel::default())));
+    assert!(run.poll().is_none(), "its write waits");
+    assert!(a.unit.is_in_copy() && b.unit.is_in_copy());
+    b.volume.let_through(1);
+    assert_eq!(run.poll().unwrap().0.status, Status::Good);
+    assert!(!a.unit.is_in_copy() && !b.unit.is_in_copy());
+}
+
+/// It was refused because copies ran, when the token was there already.
+#[test]
+fn a_token_is_made_beside_as_many_copies_as_may_run() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&a, "iqn.hyperv");
+    a.fill(0, 16, 4);
+    let token = token_of(&a, &nexus, 1, &[(0, 16)]);
+    let copies: Vec<Rest> =
+        (0..16).map(|n| immediate(&a, &nexus, &token, 100 + n, 1000 + 16 * u64::from(n))).collect();
+    let (cdb, list) = use_token(200, 0, &token, &[(5000, 16)]);
+    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x55, 3), "no further copy");
+    assert_eq!(token_of(&a, &nexus, 2, &[(0, 16)]).len(), 512);
+    copies.into_iter().for_each(now);
+    assert_eq!(a.block(1255)[0], 4);
+}
+
+/// Nobody got a token any more until one of them had not been used for minutes.
+#[test]
+fn who_makes_tokens_without_end_loses_its_own() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let (greedy, other) = (lab.attach(&a, "iqn.greedy"), lab.attach(&a, "iqn.other"));
+    a.fill(0, 16, 4);
+    let kept = token_of(&a, &other, 1, &[(0, 16)]);
+    let mut tokens: Vec<Vec<u8>> = (0..1025).map(|n| token_of(&a, &greedy, n, &[(0, 16)])).collect();
+    let paste = |nexus: &Arc<Nexus>, token: &[u8]| {
+        let (cdb, list) = use_token(2000, 0, token, &[(100, 16)]);
+        let response = a.send(nexus, &cdb, &list);
+        (response.status == Status::CheckCondition).then(|| response.sense.as_slice()[12..14].to_vec())
+    };
+    assert_eq!(paste(&greedy, &tokens[0]), Some(vec![0x23, 4]), "its oldest is unknown");
+    assert_eq!(paste(&greedy, &tokens.pop().unwrap()), None);
+    assert_eq!(paste(&other, &kept), None);
+}
+
+/// A rollback changes blocks behind the disk's back.
+#[test]
+fn tokens_stand_for_nothing_once_the_content_was_replaced() {
+    let lab = Lab::new();
+    let a = lab.shared_disk("tank/a");
+    let nexus = lab.attach(&a, "iqn.hyperv");
+    let token = token_of(&a, &nexus, 1, &[(0, 16)]);
+    a.unit.revoke_tokens();
+    let (cdb, list) = use_token(2, 0, &token, &[(100, 16)]);
+    assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 6));
+    assert_eq!(token_of(&a, &nexus, 3, &[(0, 16)]).len(), 512, "and new ones may be made");
 }
 
 pub(crate) fn register(action: u8, key: u64, service_key: u64, flags: u8) -> (Vec<u8>, Vec<u8>) {

@@ -119,7 +119,7 @@ impl BlockVolume for Paced {
     }
 }
 
-/// A disk of 16 MiB whose volume is paced.
+/// A disk whose volume is paced.
 pub(crate) struct Disk {
     pub(crate) volume: Arc<Paced>,
     pub(crate) unit: Arc<LogicalUnit>,
@@ -131,9 +131,14 @@ impl Disk {
         Self::of(&Arc::default(), "tank/paced")
     }
 
+    /// Of 16 MiB.
     pub(crate) fn of(service: &Arc<Service>, name: &str) -> Self {
+        Self::sized(service, name, 16 << 20)
+    }
+
+    pub(crate) fn sized(service: &Arc<Service>, name: &str, size: u64) -> Self {
         let volume = Arc::new(Paced {
-            volume: MemVolume::new(name, 16 << 20, 8192),
+            volume: MemVolume::new(name, size, 8192),
             permits: Semaphore::new(0),
             asked: Mutex::default(),
             at_a_look: Mutex::default(),
@@ -180,7 +185,13 @@ impl<'a> Host<'a> {
             out.push(Segment::Data(Bytes::copy_from_slice(data)));
         }
         let until = cancel.clone();
-        let running = Running(Box::pin(async move { unit.run_until(&nexus, job, out, until).await }));
+        let running = Running(Box::pin(async move {
+            let (response, rest) = unit.run_until(&nexus, job, out, until).await;
+            if let Some(rest) = rest {
+                rest.await;
+            }
+            response
+        }));
         (running, cancel)
     }
 

@@ -375,8 +375,8 @@ fn token_of(host: &crate::paced::Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Ve
 }
 
 /// An operator offers the volume in another way; sessions hold what was offered before until their next command.
-#[tokio::test]
-async fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_another_over_its_volume() {
+#[test]
+fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_another_over_its_volume() {
     let service = Arc::<Service>::default();
     let (old, other) = (Disk::of(&service, "tank/a"), Disk::of(&service, "tank/b"));
     let new = Disk::of(&service, "tank/a");
@@ -389,7 +389,6 @@ async fn a_token_and_a_copy_are_of_the_unit_they_were_ordered_at_and_not_of_anot
     let (cdb, mut list) = use_token(2, 0, &token_of(&host, 3, &[(100, 8)]), &[(0, 8)]);
     list[2] |= 1;
     assert_eq!(host.send(&cdb, &list).status, Status::Good);
-    tokio::task::yield_now().await;
     let (cdb, list) = use_token(4, 0, &token, &[(50, 8)]);
     assert_eq!(elsewhere.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 6]);
     // Who may not read from it may not by a token.
