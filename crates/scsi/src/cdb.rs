@@ -346,13 +346,14 @@ impl Command {
         )
     }
 
-    /// Goes in steps: it may move more than anybody wants to wait for once it was aborted.
+    /// Goes in steps: it may move or free more than anybody wants to wait for once it was aborted.
     pub fn is_long(&self) -> bool {
         matches!(
             self,
             Self::Verify { .. }
                 | Self::Prefetch { .. }
                 | Self::WriteSame { .. }
+                | Self::Unmap { .. }
                 | Self::ExtendedCopy { .. }
                 | Self::WriteUsingToken { .. }
         )

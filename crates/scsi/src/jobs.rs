@@ -1,7 +1,7 @@
 //! The commands that wait: reads that miss the cache, and everything that writes or needs Data-Out.
 //!
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
-//! has budgeted for. COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it, and
+//! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it, and
 //! one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
 
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use block::{Asked, Durability, Geometry, Segment, Segments};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
+use smallvec::SmallVec;
 
 use crate::{
     cdb::{ByteCheck, Command, Run},
@@ -73,6 +74,7 @@ impl LogicalUnit {
             Command::WriteSame { run, no_data, unmap } => {
                 self.write_same(errand, run, unmap, no_data, &data).await.map(|()| None)
             }
+            Command::Unmap { .. } => self.unmap(errand, &pieces::flatten(&data)).await.map(|()| None),
             Command::ExtendedCopy { long, .. } => {
                 self.extended_copy(errand, long, &pieces::flatten(&data)).await
             }
@@ -153,7 +155,6 @@ impl LogicalUnit {
                 }
                 self.write(run, pieces::one(both), self.durability(stable), &geometry).await?;
             }
-            Command::Unmap { .. } => self.unmap(&pieces::flatten(&data), &geometry).await?,
             Command::SynchronizeCache { .. } => {
                 self.volume.flush().await.map_err(|e| self.failed(&e))?;
             }
@@ -273,15 +274,10 @@ impl LogicalUnit {
         let len = blocks.saturating_mul(u64::from(self.block_size));
         let block = if no_data { Vec::new() } else { self.one_block(data)? };
         if unmap || pieces::is_zero(&block) {
-            let offset = self.byte(run.lba);
-            let _shared = self.exclusive.read().await;
-            self.go_on(errand)?;
-            self.touched(offset, len);
             // A hole either way: it reads as zeroes (LBPRZ), and a thin volume keeps no space for nothing.
             // UNMAP goes before the pattern, as other targets do and the conformance suite expects; hosts
-            // that set it send zeroes. However long, it is one step: no bytes move.
-            let zeroed = self.volume.write_zeroes(offset, len, false, self.durability(false)).await;
-            return zeroed.map_err(|e| self.failed(&e));
+            // that set it send zeroes.
+            return self.punch(errand, [(self.byte(run.lba), len)]).await;
         }
         let pattern = repeated(&block, len);
         let mut done = 0_u64;
@@ -303,12 +299,54 @@ impl LogicalUnit {
         Ok(())
     }
 
+    /// Makes holes of these ranges: (first byte, bytes). However little a hole costs, whoever needs the unit alone waits for
+    /// those who share it, and everybody else for that one: so it goes in steps.
+    async fn punch(
+        &self,
+        errand: &Errand,
+        ranges: impl IntoIterator<Item = (u64, u64)>,
+    ) -> Result<(), Refusal> {
+        let mut ranges = ranges.into_iter().filter(|(_, len)| *len > 0).peekable();
+        while ranges.peek().is_some() {
+            let mut now: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+            let mut room = self.hole_step();
+            while let Some((offset, len)) = ranges.peek_mut() {
+                let part = self.hole_part(*offset, *len, room);
+                if part == 0 {
+                    break;
+                }
+                now.push((*offset, part));
+                (*offset, *len) = (offset.saturating_add(part), len.saturating_sub(part));
+                room = room.saturating_sub(part);
+                if *len == 0 {
+                    ranges.next();
+                }
+            }
+            {
+                let _shared = self.exclusive.read().await;
+                self.go_on(errand)?;
+                let durability = self.durability(false);
+                // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
+                let zeroed = now.into_iter().map(|(offset, len)| {
+                    self.touched(offset, len);
+                    self.volume.write_zeroes(offset, len, false, durability)
+                });
+                try_join_all(zeroed).await.map_err(|e| self.failed(&e))?;
+            }
+            if ranges.peek().is_some() {
+                errand::pause().await;
+            }
+        }
+        Ok(())
+    }
+
     /// UNMAP: every descriptor is checked before the first block is freed (SBC-3 §5.31). What is unmapped
     /// reads as zeroes (LBPRZ), the partial volume blocks at either end too, so this zeroes and frees.
-    async fn unmap(&self, list: &[u8], geometry: &Geometry) -> Result<(), Refusal> {
+    async fn unmap(&self, errand: &Errand, list: &[u8]) -> Result<(), Refusal> {
         if list.is_empty() {
             return Ok(());
         }
+        let geometry = self.geometry();
         let [_, _, high, low, _, _, _, _, rest @ ..] = list else {
             return Err(Sense::PARAMETER_LIST_LENGTH.into());
         };
@@ -324,20 +362,15 @@ impl LogicalUnit {
         });
         let mut total = 0_u64;
         for run in runs.clone() {
-            self.check_range(run.lba, u64::from(run.blocks), geometry)?;
+            self.check_range(run.lba, u64::from(run.blocks), &geometry)?;
             total = total.saturating_add(u64::from(run.blocks));
         }
         if total > u64::from(self.limits().unmap) {
             return Err(Sense::parameter(8).into());
         }
-        let durability = self.durability(false);
-        // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
-        let zeroed = runs.filter(|run| run.blocks > 0).map(|run| {
-            let len = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-            self.touched(self.byte(run.lba), len);
-            self.volume.write_zeroes(self.byte(run.lba), len, false, durability)
-        });
-        try_join_all(zeroed).await.map(drop).map_err(|e| self.failed(&e))
+        let bytes = |run: Run| u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
+        let ranges: Vec<(u64, u64)> = runs.map(|run| (self.byte(run.lba), bytes(run))).collect();
+        self.punch(errand, ranges).await
     }
 
     /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).

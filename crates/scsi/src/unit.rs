@@ -42,6 +42,9 @@ const PARAMETERS_MAX: u32 = 4096;
 const RESERVATION_LIST_MAX: u32 = 16 << 10;
 /// What a command that goes in steps holds in memory, whatever its length: two steps of it.
 const STEPS_HOLD: u32 = 2 << 20;
+/// Bytes of holes made at a time, and volume blocks: others have the unit in between.
+const HOLE_STEP: u64 = 64 << 20;
+const HOLE_STEP_BLOCKS: u64 = 16 << 10;
 /// What hosts see as a physical block: 4 KiB whatever the volume block, which VMFS and Windows accept.
 pub(crate) const PHYSICAL_BLOCK: u32 = 4096;
 
@@ -820,6 +823,22 @@ impl LogicalUnit {
             blocks => u64::from(blocks),
         };
         if blocks > self.limits().write_same { Err(Sense::INVALID_FIELD_IN_CDB) } else { Ok(blocks) }
+    }
+
+    /// Bytes that become a hole at a time: what a pool does in a moment.
+    pub(crate) fn hole_step(&self) -> u64 {
+        HOLE_STEP.min(HOLE_STEP_BLOCKS.saturating_mul(u64::from(self.stored.max(self.block_size))))
+    }
+
+    /// How much of a range becomes a hole if `room` bytes may: all, or whole volume blocks up to where the rest begins, which
+    /// would not be freed if it were zeroed in two parts.
+    pub(crate) fn hole_part(&self, offset: u64, len: u64, room: u64) -> u64 {
+        if len <= room {
+            return len;
+        }
+        let end = offset.saturating_add(room);
+        let beyond = end.checked_rem(u64::from(self.stored)).unwrap_or(0);
+        end.saturating_sub(beyond).saturating_sub(offset)
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -1,7 +1,7 @@
 //! Moves bytes from one unit to another, a step at a time.
 //!
 //! ```text
-//!   extents of the source ─hole▶ write_zeroes                      one call, no bytes
+//!   extents of the source ─hole▶ write_zeroes                      long steps, no bytes
 //!                         └data▶ read a step ▸ [token alive?] ▸ write it    while the next step is read
 //! ```
 //!
@@ -150,10 +150,21 @@ impl Stretch<'_> {
         Ok(())
     }
 
-    async fn zero(&self, at: u64, len: u64) -> Result<(), Refusal> {
-        if len == 0 {
-            return Ok(());
+    async fn zero(&self, mut at: u64, len: u64) -> Result<(), Refusal> {
+        let end = at.saturating_add(len);
+        let (unit, to) = self.to;
+        while at < end {
+            let step = unit.hole_part(to.saturating_add(at), end.saturating_sub(at), unit.hole_step());
+            self.zero_step(at, step).await?;
+            at = at.saturating_add(step);
+            if at < end {
+                errand::pause().await;
+            }
         }
+        Ok(())
+    }
+
+    async fn zero_step(&self, at: u64, len: u64) -> Result<(), Refusal> {
         if let Some((source, _)) = self.from {
             source.admit_copy(&self.errand.nexus, false)?;
         }

@@ -135,6 +135,68 @@ fn others_have_the_disk_between_the_steps_of_a_write_same() {
     assert_eq!(disk.volume.byte(STEP as u64), 0x5a);
 }
 
+/// UNMAP(10) of these: (first block, blocks).
+fn unmap(ranges: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
+    let len = ranges.len() * 16;
+    let mut list = vec![0, len as u8 + 6, 0, len as u8, 0, 0, 0, 0];
+    for (lba, blocks) in ranges {
+        list.extend(lba.to_be_bytes());
+        list.extend(blocks.to_be_bytes());
+        list.extend([0; 4]);
+    }
+    ([0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], list)
+}
+
+/// COMPARE AND WRITE waited for all of it, and every other write for that; nor could it be ended.
+#[test]
+fn others_have_the_disk_between_the_steps_in_which_a_long_range_is_freed_and_it_can_be_ended() {
+    /// Command, data, and what its first two steps are.
+    type Case<'a> = (&'a [u8], &'a [u8], Vec<Asked>, Vec<Asked>);
+    const MIB: u64 = 1 << 20;
+    const MIB_BLOCKS: u32 = 2048;
+    let hole = |offset: u64, len: u64| Asked::Zeroes(offset, len, Durability::Cached);
+    let [a, b, c, d] = (200 * MIB_BLOCKS).to_be_bytes();
+    let same = [0x93, 8, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0];
+    // From the middle of a volume block on: it ends there as well, and what is between are whole ones.
+    let half = 4096;
+    let (freeing, list) = unmap(&[(8, 100 * MIB_BLOCKS), (150 * u64::from(MIB_BLOCKS), 8), (0, 0)]);
+    let cases: [Case<'_>; 2] = [
+        (&same, &ZEROES, vec![hole(0, 64 * MIB)], vec![hole(64 * MIB, 64 * MIB)]),
+        (
+            &freeing,
+            &list,
+            vec![hole(half, 64 * MIB - half)],
+            vec![hole(64 * MIB, 36 * MIB + half), hole(150 * MIB, half)],
+        ),
+    ];
+    for (cdb, data, first, second) in cases {
+        let disk = Disk::sized(&Arc::default(), "tank/large", 256 * MIB);
+        let (long, other) = (disk.host(), disk.host());
+        assert!(long.job(cdb, data).is_long());
+        let (mut run, cancel) = long.run(cdb, data);
+        assert_eq!(run.poll(), None);
+        assert_eq!(disk.volume.asked(), first);
+        let compare = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        let (mut swap, _) = other.run(&compare, &[ZEROES, [7; 512]].concat());
+        let (mut beside, _) = other.run(&[0x2a, 0, 0, 0, 0, 64, 0, 0, 1, 0], &[9; 512]);
+        assert_eq!((swap.poll(), beside.poll()), (None, None));
+        disk.volume.let_through(1);
+        assert_eq!(run.poll(), None);
+        disk.volume.let_through(3);
+        assert_eq!(swap.poll().unwrap().status, Status::Good, "after one step");
+        assert_eq!(beside.poll().unwrap().status, Status::Good);
+        disk.volume.asked();
+        assert_eq!(run.poll(), None);
+        assert_eq!(disk.volume.asked(), second);
+        cancel.cancel();
+        disk.volume.let_through(second.len());
+        let ended = run.poll().unwrap().status;
+        let is_last = cdb[0] == 0x42;
+        assert_eq!(ended, if is_last { Status::Good } else { Status::TaskAborted });
+        assert!(disk.volume.asked().is_empty());
+    }
+}
+
 /// Every write of the other hosts stood still for as long as a device takes to flush, whenever one took a lock.
 #[test]
 fn others_write_while_a_compare_and_write_becomes_stable() {
