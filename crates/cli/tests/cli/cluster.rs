@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::support::host::{APTPL, CONFLICT, Host, WERO, action, number};
-use crate::support::{Daemon, Lab, ask, served_as};
+use crate::support::{Daemon, Lab, ask, served_as, wait_until};
 
 const SERVE: &str = "serve --iscsi 127.0.0.1:0 tank";
 /// A pool with thin volumes of these sizes.
@@ -34,6 +34,33 @@ fn pool(size: &str, volumes: &[(&str, &str)]) -> Lab {
 fn kill(mut daemon: Daemon) {
     daemon.signal("KILL");
     daemon.wait();
+}
+
+/// It stood for the blocks of before still, and brought those of after.
+#[test]
+fn a_token_of_a_disk_that_was_rolled_back_stands_for_nothing() {
+    let lab = pool("256M", &[("vm", "64M")]);
+    let daemon = lab.serve(SERVE);
+    let url = served_as(&lab, "tank/vm", "iscsi");
+    lab.run("zfs snapshot tank/vm@before").ok();
+    let range = [0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0];
+    let command = |action: u8, list: &[u8]| {
+        let [high, low] = (list.len() as u16).to_be_bytes();
+        [0x83, action, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, high, low, 0, 0]
+    };
+    let mut host = Host::at(&url, "hyperv", 1);
+    assert_eq!(host.write(0, 7), 0);
+    let populate = [[0; 14].as_slice(), &range].concat();
+    host.good(&command(0x10, &populate), &populate, 0);
+    let info = host.good(&[0x84, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], &[], 1024);
+    drop(host);
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+    lab.run("zfs rollback tank/vm@before").ok();
+    let mut host = Host::at(&url, "hyperv", 1);
+    let paste = [[0; 16].as_slice(), &info[38..550], &[0; 6], &range].concat();
+    let said = host.say(&command(0x11, &paste), &paste, 0);
+    assert_eq!((said.status, said.sense), (2, (5, 0x23, 6)), "revoked");
+    assert_eq!(daemon.stop().code(), Some(0));
 }
 
 /// Sees that nodes 1 and 2 are registered and node 1 has the disk, and nobody else writes to it.
