@@ -38,6 +38,7 @@ pub struct Prewarm {
 
 /// What is asked for with `POST /v1/prewarm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PrewarmWish {
     /// Pool by name or guid; all if none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,4 +46,16 @@ pub struct PrewarmWish {
     /// End it instead.
     #[serde(default)]
     pub stop: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `{"pol": "tank", "stop": true}` ended it in all pools.
+    #[test]
+    fn a_pool_that_is_misspelt_is_not_all_pools() {
+        let error = serde_json::from_str::<PrewarmWish>(r#"{"pol": "tank", "stop": true}"#).unwrap_err();
+        assert!(error.to_string().contains("unknown field `pol`"), "{error}");
+    }
 }

@@ -61,6 +61,7 @@ pub(super) async fn remove(State(shared): State<Arc<Shared>>, Named(name): Named
 
 /// Where a disk sits.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Label {
     disk: String,
     #[serde(default)]
@@ -83,6 +84,7 @@ pub(super) async fn label(
 
 /// Which sink is tried; all if none is named.
 #[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Test {
     #[serde(default)]
     sink: Option<String>,
@@ -100,5 +102,18 @@ pub(super) async fn test(
     match Box::pin(shared.alerts.test(sink.as_deref())).await {
         Ok(tested) => Json::<Vec<Tested>>(tested).into_response(),
         Err(error) => refused(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_alerts_has_no_unknown_keys() {
+        let label = serde_json::from_str::<Label>(r#"{"disk": "WSD1", "bay": "3"}"#).unwrap_err();
+        assert!(label.to_string().contains("unknown field `bay`"), "{label}");
+        let test = serde_json::from_str::<Test>(r#"{"name": "ops"}"#).unwrap_err();
+        assert!(test.to_string().contains("unknown field `name`"), "{test}");
     }
 }

@@ -25,7 +25,7 @@ use crate::shares::{LogicalUnitName, Place, TargetConfig, VolumeShare, naa, prop
 
 /// What is done to a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "kebab-case")]
+#[serde(tag = "what", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LuChange {
     /// `create-lu`
     Create {

@@ -43,7 +43,7 @@ pub type Assignment = (String, String);
 
 /// A command that changes something (or reads what only a pool's owner can: [`Operation::History`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "operation", rename_all = "kebab-case")]
+#[serde(tag = "operation", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Operation {
     /// `zpool create`
     PoolCreate(PoolCreate),
@@ -315,6 +315,7 @@ pub enum Operation {
 
 /// `zpool create`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PoolCreate {
     /// Name.
     pub pool: String,
@@ -342,6 +343,7 @@ pub struct PoolCreate {
 
 /// `zpool import NAME`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PoolImport {
     /// Name or guid.
     pub pool: String,
@@ -376,6 +378,7 @@ pub struct PoolImport {
 
 /// `zpool add`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PoolAdd {
     /// Which pool.
     pub pool: String,
@@ -397,6 +400,7 @@ pub struct PoolAdd {
 
 /// `zpool attach` and `zpool replace`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceNew {
     /// Which pool.
     pub pool: String,
@@ -458,6 +462,7 @@ pub enum SweepAction {
 
 /// `zfs create -V`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// Full name.
     pub name: String,
@@ -476,6 +481,7 @@ pub struct CreateVolume {
 
 /// `zfs destroy`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Destroy {
     /// A dataset, `a@x`, `a@x%y,z`, or `a#mark`.
     pub name: String,
@@ -493,7 +499,8 @@ pub struct Destroy {
     pub dry_run: bool,
 }
 
-/// An operation and who wants it.
+/// An operation and who wants it. A key that is not known is refused, because it may have been a condition: `Request` itself
+/// cannot say so beside `flatten`, so what it does not know reaches [`Operation`], and that does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// What to do.
@@ -816,5 +823,36 @@ mod tests {
         let request: Request = serde_json::from_str(short).unwrap();
         assert_eq!(request.operation.pool(), "tank");
         assert_eq!(request.command, None);
+    }
+
+    /// `"dry-run": true` was ignored, and what was only to be looked at destroyed.
+    #[test]
+    fn a_slip_of_the_pen_in_a_request_is_refused_by_its_name() {
+        for (request, key) in [
+            (r#"{"operation": "destroy", "name": "tank/v2", "dry-run": true}"#, "dry-run"),
+            (r#"{"operation": "destroy", "name": "tank/v2", "dry_run": true, "usr": 7}"#, "usr"),
+            (r#"{"operation": "pool-remove", "pool": "tank", "devices": [], "dryrun": true}"#, "dryrun"),
+            (r#"{"operation": "pool-scan", "pool": "tank", "scan": "scrub", "wait": true}"#, "wait"),
+            (
+                r#"{"operation": "share", "pool": "tank", "change":
+                    {"what": "target-create", "target": "iqn.2026-11.com.example:a", "group": 1}}"#,
+                "group",
+            ),
+            (
+                r#"{"operation": "share", "pool": "tank", "change": {"what": "chap-set", "targt": "iqn.a:b",
+                    "credential": {"user": "a", "secret": "123456789012"}}}"#,
+                "targt",
+            ),
+            (
+                r#"{"operation": "lu", "volume": "tank/v", "change": {"what": "view", "lun_number": 1}}"#,
+                "lun_number",
+            ),
+        ] {
+            let error = serde_json::from_str::<Request>(request).unwrap_err().to_string();
+            assert!(error.contains(&format!("unknown field `{key}`")), "{request}: {error}");
+        }
+        let whole = r#"{"operation": "destroy", "name": "tank/v2", "dry_run": true, "command": "x", "user": 7}"#;
+        let request: Request = serde_json::from_str(whole).unwrap();
+        assert_eq!((request.command.as_deref(), request.user), (Some("x"), 7));
     }
 }

@@ -31,7 +31,7 @@ use crate::{
 
 /// What `millpond share` changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "kebab-case")]
+#[serde(tag = "what", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ShareChange {
     /// `target create`
     TargetCreate {
