@@ -13,23 +13,33 @@ use std::{
     time::Duration,
 };
 
-use disk::{Disk, FileDisk, OpenOptions};
+use disk::{Disk, FileDisk, IoBuf, OpenOptions};
 use engine::{
-    BoxFuture, create,
+    BoxFuture,
+    create::{self, device::Prepared},
     devices::{NewLeaf, Opener},
     engine::Engine,
     events::DeviceName,
 };
 use parking_lot::Mutex;
 use pool::import::Device;
+use serde_json::{Map, json};
 use tokio::{sync::watch, time::Instant};
 
-use crate::{disks::Disks, host::block_devices};
+use crate::{
+    disks::Disks,
+    events::{About, Journal, names},
+    host::{block_devices, chain},
+    hostid,
+};
 
 /// How often all devices are searched for one that is away, without a word from the system.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 /// Devices looked at in one directory at most: somebody's home is no place for disks.
 const ENTRIES_MAX: usize = 1000;
+/// Bytes at either end of a device that are all zero if it holds nothing: labels, partition tables and superblocks of all
+/// kinds are there, also of those nobody here has heard of.
+const BLANK_BYTES: u64 = 1 << 20;
 
 /// How often devices came or went, as far as the system said.
 #[derive(Debug, Default)]
@@ -57,8 +67,12 @@ pub(crate) struct DeviceOpener {
     pub(crate) changes: Arc<Changes>,
     /// The pool, for where its other devices are.
     pub(crate) engine: Weak<Engine>,
+    /// Where is told what was not taken in place of a device.
+    journal: (About, Arc<Journal>),
     /// Device → number of changes, and when it was last searched for everywhere.
     searched: Mutex<BTreeMap<u64, (u64, Instant)>>,
+    /// Device → what is in its place, and why it was not taken: said once.
+    refused: Mutex<BTreeMap<u64, String>>,
 }
 
 impl DeviceOpener {
@@ -67,8 +81,10 @@ impl DeviceOpener {
         disks: Arc<Disks>,
         changes: Arc<Changes>,
         engine: Weak<Engine>,
+        journal: (About, Arc<Journal>),
     ) -> Self {
-        Self { named, disks, changes, engine, searched: Mutex::default() }
+        let (searched, refused) = (Mutex::default(), Mutex::default());
+        Self { named, disks, changes, engine, journal, searched, refused }
     }
 
     /// Names this device had, the pool's own first.
@@ -172,15 +188,64 @@ impl DeviceOpener {
                 || (!path.starts_with("/dev") && path.is_absolute())
         };
         let known = self.disks.get(device.guid).and_then(|known| known.by_path).map(PathBuf::from);
-        let mut places = Vec::new();
+        let mut places: Vec<PathBuf> = Vec::new();
         for place in path.into_iter().filter(is_place).chain(known) {
-            // A new disk has no partition yet.
-            let whole = place.to_str().and_then(|text| text.strip_suffix("-part1")).map(PathBuf::from);
-            places.push(place);
-            places.extend(whole);
+            // Of a disk that OpenZFS partitioned it is the disk: a new one has no partition, and one that has is somebody's.
+            let whole = place.to_str().filter(|_| place.starts_with("/dev")).and_then(without_partition);
+            let place = whole.map_or(place.clone(), PathBuf::from);
+            if !places.contains(&place) {
+                places.push(place);
+            }
         }
         places
     }
+
+    /// Says what is in the place of a device and was not taken, once for each reason.
+    fn not_taken(&self, device: &DeviceName, place: &Path, why: &str) {
+        let said = format!("{}: {why}", place.display());
+        if self.refused.lock().insert(device.guid, said.clone()) == Some(said) {
+            return;
+        }
+        tracing::warn!(device = device.name, place = %place.display(), why, "not taken as a replacement");
+        let mut pairs = Map::new();
+        pairs.insert("vdev_guid".to_owned(), json!(device.guid.to_string()));
+        pairs.insert("vdev_path".to_owned(), json!(place.display().to_string()));
+        pairs.insert("io_millpond_for".to_owned(), json!(device.name));
+        pairs.insert("io_millpond_why".to_owned(), json!(why));
+        let (class, pairs) = names::millpond("sysevent", "replacement_refused", pairs);
+        let (about, journal) = &self.journal;
+        journal.add(about, &class, (hostid::now(), 0), pairs, None);
+    }
+}
+
+/// The disk of a partition's name in `/dev/disk/by-path`; none if it is no partition's.
+fn without_partition(name: &str) -> Option<&str> {
+    let (whole, number) = name.rsplit_once("-part")?;
+    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(whole)
+}
+
+/// A device in the place of one that is gone, if nothing is on it. Nobody was asked, so what could be anybody's is left
+/// alone: that it has none of the marks of which `zpool replace` warns is not enough.
+async fn take_blank(place: &Path) -> Result<Prepared, String> {
+    let real = fs::canonicalize(place).map_err(|error| error.to_string())?;
+    let name = real.file_name().filter(|_| real.starts_with("/dev"));
+    if name.is_some_and(|name| Path::new("/sys/class/block").join(name).join("partition").exists()) {
+        return Err("it is a partition of a disk that somebody partitioned".to_owned());
+    }
+    let prepared = create::device::prepare(place, None, false).await.map_err(|error| chain(&error))?;
+    let size = prepared.facts.bytes;
+    let len = size.min(BLANK_BYTES);
+    for at in [0, size - len] {
+        let read = prepared.disk.read(at, IoBuf::with_len(len as usize)).await;
+        let bytes = read.map_err(|error| chain(&error))?;
+        if let Some(offset) = bytes.iter().position(|byte| *byte != 0) {
+            return Err(format!(
+                "something is on it (at byte {}); if it is not needed: 'zpool replace' with -f, or 'zpool labelclear' and 'wipefs -a'",
+                at + offset as u64
+            ));
+        }
+    }
+    Ok(prepared)
 }
 
 fn is_device(metadata: &fs::Metadata) -> bool {
@@ -213,9 +278,14 @@ impl Opener for DeviceOpener {
                 if !place.exists() {
                     continue;
                 }
-                // Nothing of anybody's on it, or it is not taken.
-                match create::device::prepare(&place, None, false).await {
+                match take_blank(&place).await {
                     Ok(prepared) => {
+                        self.refused.lock().remove(&device.guid);
+                        tracing::warn!(
+                            device = device.name,
+                            place = %place.display(),
+                            "nothing is on the device in its place, which takes its part"
+                        );
                         return Some(NewLeaf {
                             path: place.to_str()?.to_owned(),
                             is_file: !prepared.facts.block_device,
@@ -223,9 +293,7 @@ impl Opener for DeviceOpener {
                             ashift: None,
                         });
                     }
-                    Err(error) => {
-                        tracing::info!(place = %place.display(), %error, "not taken as a replacement");
-                    }
+                    Err(why) => self.not_taken(device, &place, &why),
                 }
             }
             None
@@ -239,7 +307,8 @@ mod tests {
 
     fn opener(dir: &Path, named: Vec<PathBuf>) -> DeviceOpener {
         let disks = Disks::remembered(dir.join("state"));
-        DeviceOpener::new(named, disks, Arc::default(), Weak::new())
+        let journal = (About { pool: "tank".into(), guid: 7 }, Arc::default());
+        DeviceOpener::new(named, disks, Arc::default(), Weak::new(), journal)
     }
 
     fn device(guid: u64, path: &Path) -> DeviceName {
@@ -327,7 +396,50 @@ mod tests {
         let floating = DeviceName { path: Some("/dev/sdzz".into()), ..wanted };
         assert!(opener.place(&floating).is_empty());
         let port = DeviceName { path: Some("/dev/disk/by-path/pci-1-ata-3-part1".into()), ..floating };
-        let places = ["/dev/disk/by-path/pci-1-ata-3-part1", "/dev/disk/by-path/pci-1-ata-3"];
-        assert_eq!(opener.place(&port), places.map(PathBuf::from));
+        assert_eq!(
+            opener.place(&port),
+            [PathBuf::from("/dev/disk/by-path/pci-1-ata-3")],
+            "never a partition"
+        );
+        assert_eq!(without_partition("/dev/disk/by-path/pci-part1-x"), None);
+    }
+
+    /// Only some fourteen marks in the first 68 KiB kept a disk from being overwritten.
+    #[tokio::test]
+    async fn a_device_with_anything_at_its_beginning_or_end_is_no_replacement() {
+        use std::os::unix::fs::FileExt as _;
+        let dir = mirror();
+        let paths = images(dir.path());
+        let wanted = device(guid(&paths[0]).await, &paths[0]);
+        let opener = opener(dir.path(), Vec::new());
+        let size = (64 << 20) + 4096;
+        // BlueStore, BitLocker, APFS, md 0.90 and 1.0 at the end, a spare GPT, and data of nobody knows whom.
+        for (at, mark) in [
+            (0, &b"bluestore block device"[..]),
+            (3, b"-FVE-FS-"),
+            (32, b"NXSB"),
+            (BLANK_BYTES - 1, b"x"),
+            (size - (64 << 10), &[0xfc, 0x4e, 0x2b, 0xa9]),
+            (size - (8 << 10), &[0xfc, 0x4e, 0x2b, 0xa9]),
+            (size - 512, b"EFI PART"),
+            (size - 1, b"x"),
+        ] {
+            let _gone = fs::remove_file(&paths[0]);
+            let file = fs::File::create(&paths[0]).unwrap();
+            file.set_len(size).unwrap();
+            file.write_all_at(mark, at).unwrap();
+            let before = opener.journal.1.since(0, None).len();
+            assert!(opener.replacement(&wanted).await.is_none(), "{at}");
+            assert!(opener.replacement(&wanted).await.is_none(), "{at}");
+            let told = opener.journal.1.since(0, None);
+            assert_eq!(told.len(), before + 1, "{at}: said once");
+            let event = &told.last().unwrap().zevent;
+            assert_eq!(event.class, "sysevent.io.millpond.replacement_refused");
+            let why = event.pairs["io_millpond_why"].as_str().unwrap();
+            assert!(why.contains(&format!("something is on it (at byte {at})")), "{why}");
+        }
+        let _gone = fs::remove_file(&paths[0]);
+        fs::File::create(&paths[0]).unwrap().set_len(size).unwrap();
+        assert!(opener.replacement(&wanted).await.is_some(), "nothing is on it");
     }
 }

@@ -34,7 +34,7 @@ use super::Failure;
 use crate::{
     answers::Pools,
     disks::Disks,
-    events::observe::Observer,
+    events::{About, observe::Observer},
     host::{self, Foreign, HostError, Places, Settings, chain},
     hostid,
     hotplug::{Changes, DeviceOpener},
@@ -433,11 +433,13 @@ impl Host {
             observer.opened(&held);
             warmth.opened(&held);
             if let Some(engine) = held.engine() {
+                let about = About { pool: held.name().to_owned(), guid: held.guid() };
                 engine.watch(Arc::new(DeviceOpener::new(
                     self.places.named().to_vec(),
                     Arc::clone(disks),
                     Arc::clone(changes),
                     Arc::downgrade(engine),
+                    (about, Arc::clone(observer.journal())),
                 )));
             }
         }
