@@ -9,8 +9,9 @@
 use std::{
     env, fs,
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,9 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "pools.json";
 /// Larger than any real cache file by far: 10 000 pools of 100 devices are 10 MB.
 const BYTES_MAX: u64 = 64 << 20;
+/// How long the lock is waited for. Whoever has it rightly has it for the time of a small file's replacement.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A pool that was imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +87,17 @@ pub enum StateError {
         /// The system's reason.
         #[source]
         source: io::Error,
+    },
+    /// Somebody does not let go of the lock.
+    #[error(
+        "cannot lock '{}': another process has held it for {} s; 'fuser {}' says which, and once that has ended this can be tried again",
+        path.display(), waited.as_secs(), path.display()
+    )]
+    Held {
+        /// Which file.
+        path: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// It is no cache file of ours.
     #[error("'{}' is not a cache file of this version; remove it and import the pools again", path.display())]
@@ -200,15 +215,61 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateEr
 /// The lock under which what is kept in a directory is read, changed and replaced, by tasks and processes alike. It goes
 /// with the handle.
 ///
+/// Others cannot open the file, let alone lock it: whoever could would decide when this program goes on. A daemon's other
+/// tasks do not wait with the one that waits for it.
+///
 /// # Errors
-/// The directory cannot be made, or the lock not be had.
+/// The directory cannot be made, or the lock not be had within [`LOCK_PATIENCE`].
 pub(crate) fn lock(dir: &Path) -> Result<fs::File, StateError> {
+    lock_within(dir, LOCK_PATIENCE)
+}
+
+fn lock_within(dir: &Path, patience: Duration) -> Result<fs::File, StateError> {
     fs::create_dir_all(dir).map_err(failed("create", dir))?;
     let path = dir.join("lock");
-    let lock = fs::File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
     let lock = lock.map_err(failed("write", &path))?;
-    lock.lock().map_err(failed("lock", &path))?;
-    Ok(lock)
+    // Those of older versions could be read, and so be locked, by all. Not ours to change: then it is not theirs either.
+    let _others_file = lock.set_permissions(fs::Permissions::from_mode(0o600));
+    let attempt = || match lock.try_lock() {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
+    };
+    if attempt()? || aside(|| wait_for(attempt, patience))? {
+        return Ok(lock);
+    }
+    Err(StateError::Held { path, waited: patience })
+}
+
+/// Tries again and again; whether it succeeded in time.
+fn wait_for(
+    mut attempt: impl FnMut() -> Result<bool, StateError>,
+    patience: Duration,
+) -> Result<bool, StateError> {
+    let mut waited = Duration::ZERO;
+    while waited < patience {
+        pause();
+        if attempt()? {
+            return Ok(true);
+        }
+        waited += LOCK_PAUSE;
+    }
+    Ok(false)
+}
+
+#[expect(clippy::disallowed_methods, reason = "commands without a runtime wait here, too; no pool is involved")]
+fn pause() {
+    std::thread::sleep(LOCK_PAUSE);
+}
+
+/// Does what blocks without holding up the tasks of a runtime that has other threads for them.
+fn aside<T>(blocks: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(blocks),
+        _ => blocks(),
+    }
 }
 
 /// A JSON file; none if it is not there.
@@ -344,5 +405,39 @@ mod tests {
             }
         });
         assert_eq!(State::at(dir.path()).pools().unwrap().len(), 16);
+    }
+
+    /// Any local user could open the file for reading, lock it, and so stop whatever the daemon did next.
+    #[test]
+    fn the_lock_is_not_for_others_and_not_waited_for_forever() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "an old one");
+        let error = lock_within(dir.path(), Duration::from_millis(60)).unwrap_err();
+        assert!(matches!(error, StateError::Held { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("fuser {}", path.display())), "{text}");
+        drop(held);
+        drop(lock(dir.path()).unwrap());
+        let fresh = dir.path().join("fresh");
+        drop(lock(&fresh).unwrap());
+        assert_eq!(fs::metadata(fresh.join("lock")).unwrap().permissions().mode() & 0o777, 0o600, "a new one");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn the_only_worker_goes_on_while_a_task_waits_for_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        let path = dir.path().to_owned();
+        let waits = tokio::spawn(async move { lock_within(&path, Duration::from_secs(60)).is_ok() });
+        // Another task gives it back: without another worker it would never run.
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            drop(held);
+        });
+        assert!(waits.await.unwrap());
     }
 }
