@@ -570,23 +570,30 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         return Ok(Answer { warnings: vec![line], ..Answer::default() });
     }
     let mut warnings = notes;
-    let known = state.pools().map_err(|error| failed(&error))?;
+    // It is open: from here on it is kept, whatever else goes wrong, or nobody could reach it any more.
+    let known = state.pools();
+    warnings.extend(known.as_ref().err().map(|error| chain(error)));
+    let known = known.unwrap_or_default();
     for other in known.iter().filter(|known| known.name == held.name() && known.guid != held.guid()) {
         // Remembered, but no longer on its devices: `imported` left it out.
         warnings.push(format!(
             "the pool '{}' that was imported before is no longer on its devices and is forgotten",
             held.name()
         ));
-        state.forget(&other.guid.to_string()).map_err(|error| failed(&error))?;
+        warnings.extend(state.forget(&other.guid.to_string()).err().map(|error| chain(&error)));
     }
-    host.remember(&held, &settings, None).map_err(|error| failed(&error))?;
+    warnings.extend(host.remember(&held, &settings, None).err().map(|error| chain(&error)));
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(held.name()).await;
     let held = host.keep(held);
     if held.engine().is_some() && cx.record.is_some() {
-        cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await?;
+        let noted = cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await;
+        warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
     warnings.extend(cx.served(&held).await);
+    // Opening it had the same to say of what it could not write.
+    let mut said = BTreeSet::new();
+    warnings.retain(|warning| said.insert(warning.clone()));
     Ok(Answer { warnings, ..Answer::default() })
 }
 
@@ -643,6 +650,27 @@ mod tests {
     use engine::create::DeviceFacts;
 
     use super::*;
+    use crate::{
+        ops::{Host, Operation, Request, run},
+        state::State,
+    };
+
+    /// The engine ran, locked the devices, and no command could reach it: the daemon had to be ended.
+    #[tokio::test]
+    async fn a_pool_that_cannot_be_remembered_is_imported_all_the_same_and_it_is_said() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let state = State::at(kept.path());
+        std::fs::write(state.file(), "{nonsense").unwrap();
+        let places = Places::new(vec![dir.path().to_owned()], state);
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let import = PoolImport { pool: "psingle".to_owned(), ..PoolImport::default() };
+        let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
+        let answer = run(&host, request).await.unwrap();
+        let said: Vec<_> = answer.warnings.iter().filter(|text| text.contains("pools.json")).collect();
+        assert_eq!(said.len(), 1, "{:?}", answer.warnings);
+        let held = host.find("psingle").expect("it is open, and can be exported");
+        host.end(&held, Ending::Export).await.unwrap();
+    }
 
     #[test]
     fn a_cache_device_that_is_too_small_by_its_labels_only_is_told_so() {
