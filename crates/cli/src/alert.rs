@@ -296,6 +296,8 @@ fn status(status: &AlertStatus, show: &AlertShow) -> String {
 
 fn sink(sink: &SinkStatus) -> Vec<String> {
     let state = match (&sink.last_error, sink.next_try) {
+        // It was never tried: what is wrong with it is known before.
+        (Some(error), _) if sink.failures == 0 => error.clone(),
         (Some(error), Some(next)) => {
             format!("failed {} times, next try {}: {error}", sink.failures, view::timestamp(next))
         }

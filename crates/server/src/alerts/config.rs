@@ -255,17 +255,23 @@ impl SinkConfig {
     /// Why not, with the name.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |why: String| ConfigError::Invalid(format!("sink '{}': {why}", self.name));
+        self.check_limits().map_err(wrong)?;
+        sinks::build(self, "localhost").map(drop).map_err(wrong)
+    }
+
+    /// What can be said of it without a look at the files it names.
+    pub(crate) fn check_limits(&self) -> Result<(), String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_name) {
-            return Err(wrong("a name is 1 to 64 letters, digits, '-', '_' and '.'".to_owned()));
+            return Err("a name is 1 to 64 letters, digits, '-', '_' and '.'".to_owned());
         }
         if !(1..=10_000).contains(&self.per_hour) {
-            return Err(wrong("messages per hour are 1 to 10000".to_owned()));
+            return Err("messages per hour are 1 to 10000".to_owned());
         }
         if self.digest_seconds > 86_400 {
-            return Err(wrong("the digest window is a day at most".to_owned()));
+            return Err("the digest window is a day at most".to_owned());
         }
-        sinks::build(self, "localhost").map(drop).map_err(wrong)
+        Ok(())
     }
 
     /// The same with every secret hidden.
@@ -319,7 +325,8 @@ impl Smtp {
 }
 
 impl Config {
-    /// From a file; the default if there is none. With it, when the file was last changed.
+    /// From a file; the default if there is none. With it, when the file was last changed. That a sink cannot work, because
+    /// a certificate is gone for example, is no matter of the others: it is not looked at here.
     ///
     /// # Errors
     /// It cannot be read or makes no sense.
@@ -343,7 +350,6 @@ impl Config {
             return Err(ConfigError::Invalid(format!("more than {SINKS_MAX} sinks")));
         }
         for (at, sink) in self.sinks.iter().enumerate() {
-            sink.check()?;
             if self.sinks[..at].iter().any(|other| other.name == sink.name) {
                 return Err(ConfigError::Invalid(format!("two sinks are called '{}'", sink.name)));
             }

@@ -17,7 +17,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -100,8 +103,12 @@ pub struct Alerts {
     clock: Clock,
     maker: Maker,
     config: Mutex<(Config, Option<SystemTime>)>,
+    /// Whether that is what the file says, or nothing because it could not be read so far.
+    is_known: AtomicBool,
     /// What is wrong with the configuration file now.
     problem: Mutex<Option<String>>,
+    /// Sinks that cannot be made of their configuration, and why.
+    broken: Mutex<BTreeMap<String, String>>,
     ledger: Mutex<Ledger>,
     running: Mutex<BTreeMap<String, Running>>,
     /// Something is to be written down.
@@ -145,6 +152,8 @@ impl Alerts {
             clock,
             maker,
             config: Mutex::new(config),
+            is_known: AtomicBool::new(problem.is_none()),
+            broken: Mutex::default(),
             problem: Mutex::new(problem),
             ledger: Mutex::new(ledger),
             running: Mutex::default(),
@@ -224,7 +233,10 @@ impl Alerts {
         {
             let mut ledger = self.ledger.lock();
             let names: BTreeSet<&str> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
-            ledger.outboxes.retain(|name, _| names.contains(name.as_str()));
+            // What a file that cannot be read says of whom is not known: what waits for them goes on waiting.
+            if self.is_known.load(Relaxed) {
+                ledger.outboxes.retain(|name, _| names.contains(name.as_str()));
+            }
             for sink in &config.sinks {
                 let outbox = ledger.outboxes.entry(sink.name.clone()).or_default();
                 if !running.contains_key(&sink.name) {
@@ -232,33 +244,56 @@ impl Alerts {
                 }
             }
         }
+        let before = std::mem::take(&mut *self.broken.lock());
         for config in config.sinks {
             if running.contains_key(&config.name) {
                 continue;
             }
-            match (self.maker)(&config, &host) {
+            match made(&self.maker, &config, &host) {
                 Ok(sink) => {
+                    if before.contains_key(&config.name) {
+                        tracing::info!(target: "millpond::alert", "sink '{}' can be used again", config.name);
+                    }
                     let wake = Arc::new(Notify::new());
                     let task =
                         tokio::spawn(Arc::clone(self).deliver(config.clone(), sink, Arc::clone(&wake)));
                     running.insert(config.name.clone(), Running { config, wake, task });
                 }
-                Err(error) => *self.problem.lock() = Some(format!("sink '{}': {error}", config.name)),
+                Err(why) => {
+                    if before.get(&config.name) != Some(&why) {
+                        tracing::error!(target: "millpond::alert", "sink '{}' reaches nobody: {why}", config.name);
+                    }
+                    self.broken.lock().insert(config.name, why);
+                }
             }
         }
         drop(running);
         self.dirty.notify_one();
     }
 
-    /// Looks whether somebody changed the configuration by hand.
+    /// Looks whether somebody changed the configuration by hand, and tries again what could not be made of it.
     fn reread(self: &Arc<Self>) {
         let changed = std::fs::metadata(&self.files.config).and_then(|metadata| metadata.modified()).ok();
-        if changed == self.config.lock().1 {
+        let (now, seen) = self.config.lock().clone();
+        if changed == seen {
+            if !self.broken.lock().is_empty() {
+                self.follow_config();
+            }
             return;
         }
-        match Config::load(&self.files.config) {
+        // A sink that was changed so that it cannot work is a slip of the pen, and what works meanwhile goes on. One
+        // that is as it was, and does not work any more, says nothing about what was changed.
+        let loaded = Config::load(&self.files.config).and_then(|loaded| {
+            let new = loaded.0.sinks.iter().filter(|sink| !now.sinks.contains(sink));
+            match self.is_known.load(Relaxed) {
+                true => new.map(SinkConfig::check).collect::<Result<(), _>>().map(|()| loaded),
+                false => Ok(loaded),
+            }
+        });
+        match loaded {
             Ok(loaded) => {
                 *self.config.lock() = loaded;
+                self.is_known.store(true, Relaxed);
                 *self.problem.lock() = None;
                 self.follow_config();
             }
@@ -286,6 +321,7 @@ impl Alerts {
         change(&mut config)?;
         config.save(&self.files.config)?;
         *self.config.lock() = Config::load(&self.files.config)?;
+        self.is_known.store(true, Relaxed);
         *self.problem.lock() = None;
         self.follow_config();
         Ok(())
@@ -317,26 +353,31 @@ impl Alerts {
 
     /// Sinks that fail, as findings.
     fn failing(&self) -> Vec<Finding> {
+        let about = |sink: &String| Finding {
+            kind: Kind::Delivery,
+            severity: Severity::Warning,
+            level: 1,
+            pool: String::new(),
+            pool_guid: String::new(),
+            device: None,
+            sink: Some(sink.clone()),
+            title: String::new(),
+            meaning: String::new(),
+            action: Vec::new(),
+        };
+        let broken = self.broken.lock().clone();
         let ledger = self.ledger.lock();
-        let failing = ledger.outboxes.iter().filter(|(_, outbox)| outbox.failures >= outbox::FAILURES_TELL);
-        failing
-            .map(|(name, outbox)| {
-                let finding = Finding {
-                    kind: Kind::Delivery,
-                    severity: Severity::Warning,
-                    level: 1,
-                    pool: String::new(),
-                    pool_guid: String::new(),
-                    device: None,
-                    sink: Some(name.clone()),
-                    title: String::new(),
-                    meaning: String::new(),
-                    action: Vec::new(),
-                };
-                let error = outbox.last_error.as_deref().unwrap_or("it fails");
-                words::delivery(finding, outbox.failures, outbox.len(), error)
-            })
-            .collect()
+        let waiting = |name: &String| ledger.outboxes.get(name).map_or(0, Outbox::len);
+        let mut findings: Vec<Finding> =
+            broken.iter().map(|(name, why)| words::unusable(about(name), waiting(name), why)).collect();
+        let failing = ledger.outboxes.iter().filter(|(name, outbox)| {
+            outbox.failures >= outbox::FAILURES_TELL && !broken.contains_key(*name)
+        });
+        findings.extend(failing.map(|(name, outbox)| {
+            let error = outbox.last_error.as_deref().unwrap_or("it fails");
+            words::delivery(about(name), outbox.failures, outbox.len(), error)
+        }));
+        findings
     }
 
     /// Into the log, and into the queues of those who want it.
@@ -438,7 +479,8 @@ impl Alerts {
     #[must_use]
     pub fn status(&self) -> AlertStatus {
         let config = self.config.lock().0.clone();
-        let status = status(&config, &self.ledger.lock(), (self.clock)());
+        let broken = self.broken.lock().clone();
+        let status = status(&config, &self.ledger.lock(), (self.clock)(), &broken);
         AlertStatus { problem: self.problem.lock().clone(), ..status }
     }
 
@@ -460,7 +502,21 @@ fn wants(sink: &SinkConfig, finding: &Finding) -> bool {
     finding.severity >= sink.min_severity && in_pools && !is_own
 }
 
-fn status(config: &Config, ledger: &Ledger, now: u64) -> AlertStatus {
+/// A sink as configured.
+///
+/// # Errors
+/// Why it cannot be.
+fn made(maker: &Maker, config: &SinkConfig, host: &str) -> Result<Arc<dyn Sink>, String> {
+    config.check_limits()?;
+    maker(config, host)
+}
+
+fn status(
+    config: &Config,
+    ledger: &Ledger,
+    now: u64,
+    broken: &BTreeMap<String, String>,
+) -> AlertStatus {
     let sinks = config.sinks.iter().map(|sink| {
         let blank = Outbox::default();
         let outbox = ledger.outboxes.get(&sink.name).unwrap_or(&blank);
@@ -473,7 +529,10 @@ fn status(config: &Config, ledger: &Ledger, now: u64) -> AlertStatus {
             sent: outbox.sent,
             dropped: outbox.dropped_total,
             failures: outbox.failures,
-            last_error: outbox.last_error.clone(),
+            last_error: match broken.get(&sink.name) {
+                Some(why) => Some(format!("it cannot be used as it is set up: {why}")),
+                None => outbox.last_error.clone(),
+            },
             last_success: outbox.last_success,
             next_try: outbox.due(now, pace),
         }
@@ -512,7 +571,7 @@ async fn test(
         let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
         let words::Text { subject, body } = words::message(host, &notices, 0);
         let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };
-        let outcome = match maker(sink, host) {
+        let outcome = match made(maker, sink, host) {
             Ok(sink) => sink.send(&message).await.map_err(|error| error.text),
             Err(error) => Err(error),
         };
@@ -581,7 +640,10 @@ impl Offline {
     /// It cannot be read.
     pub fn status(&self) -> Result<AlertStatus, ConfigError> {
         let config = Config::load(&self.files.config)?.0;
-        Ok(status(&config, &self.ledger()?, hostid::now()))
+        let maker: Maker = Arc::new(sinks::build);
+        let why = |sink: &SinkConfig| Some((sink.name.clone(), made(&maker, sink, "localhost").err()?));
+        let broken = config.sinks.iter().filter_map(why).collect();
+        Ok(status(&config, &self.ledger()?, hostid::now(), &broken))
     }
 
     /// What is over.

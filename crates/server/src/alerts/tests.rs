@@ -30,6 +30,8 @@ struct Post {
     /// Sink → how its next messages end; when there are no more, they are taken.
     next: BTreeMap<String, VecDeque<Fate>>,
     tried: BTreeMap<String, Vec<u64>>,
+    /// Sinks that cannot be made, and why.
+    unusable: BTreeMap<String, &'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -85,6 +87,9 @@ impl Lab {
         let (post, began) = (Arc::clone(&self.post), self.began);
         let clock: Clock = Arc::new(move || 1_000_000 + began.elapsed().as_secs());
         let maker: Maker = Arc::new(move |config, _host| {
+            if let Some(why) = post.lock().unusable.get(&config.name) {
+                return Err((*why).to_owned());
+            }
             Ok(Arc::new(Fake { name: config.name.clone(), post: Arc::clone(&post) }) as Arc<dyn Sink>)
         });
         let alerts = Alerts::with(Files::new(self.dir.path(), None), clock, maker);
@@ -263,6 +268,79 @@ async fn settings_that_change_take_effect_and_wrong_ones_change_nothing() {
     std::fs::write(&path, good).unwrap();
     alerts.reread();
     assert_eq!(alerts.status().problem, None);
+    alerts.stop().await;
+}
+
+/// A certificate that was gone at the start silenced all sinks, and what waited for them was thrown away.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_cannot_be_made_silences_none_of_the_others_and_comes_back() {
+    let lab = Lab::new(&[sink("works"), sink("broken")]);
+    lab.let_fail("broken", &vec![Fate::Fails("no route to host"); 1]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(16).await;
+    alerts.stop().await;
+    lab.post.lock().unusable.insert("broken".into(), "cannot read '/etc/ca.pem'");
+
+    let alerts = lab.start();
+    let open = || vec![finding("a", Severity::Critical), finding("b", Severity::Critical)];
+    alerts.see(open().into_iter().chain(alerts.failing()).collect());
+    seconds(20).await;
+    let title = "alerts cannot be delivered by 'broken': cannot read '/etc/ca.pem'";
+    assert_eq!(lab.got("works")[1], [told(Occasion::Opened, "b"), told(Occasion::Opened, title)]);
+    let status = alerts.status();
+    assert_eq!((status.problem, status.sinks[1].queued), (None, 2), "it waits for the sink");
+    assert!(status.sinks[1].last_error.as_ref().is_some_and(|error| error.contains("/etc/ca.pem")));
+    // Other settings can be changed all the same.
+    alerts.change(|config| config.label("WSD1", Some("bay 3"))).unwrap();
+    alerts.reread();
+    seconds(20).await;
+    assert!(lab.got("broken").is_empty());
+    lab.post.lock().unusable.clear();
+    alerts.reread();
+    seconds(20).await;
+    assert_eq!(lab.got("broken"), [vec![told(Occasion::Opened, "a"), told(Occasion::Opened, "b")]]);
+    assert!(alerts.failing().is_empty());
+    alerts.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_sinks_outlives_settings_that_cannot_be_read_at_the_start() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 2]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    alerts.stop().await;
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, "{nonsense").unwrap();
+    let alerts = lab.start();
+    seconds(20).await;
+    assert!(alerts.status().problem.is_some());
+    alerts.stop().await;
+    std::fs::write(&path, good).unwrap();
+    let alerts = lab.start();
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a")]]);
+    alerts.stop().await;
+}
+
+/// By hand, too: what works goes on until the slip is put right.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_was_changed_by_hand_so_that_it_cannot_work_stays_as_it_was() {
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    let path = lab.dir.path().join(config::FILE);
+    let wrong = std::fs::read_to_string(&path).unwrap().replace("\"daemon\"", "\"deamon\"");
+    std::fs::write(&path, wrong).unwrap();
+    let later = std::time::UNIX_EPOCH + Duration::from_secs(5);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    alerts.reread();
+    assert!(alerts.status().problem.is_some_and(|problem| problem.contains("sink 'mail'")));
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(20).await;
+    assert_eq!(lab.got("mail").len(), 1);
     alerts.stop().await;
 }
 

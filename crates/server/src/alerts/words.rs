@@ -436,6 +436,20 @@ pub(crate) fn delivery(mut finding: Finding, failures: u64, waiting: usize, erro
     finding
 }
 
+/// A sink that cannot even be tried.
+pub(crate) fn unusable(mut finding: Finding, waiting: usize, why: &str) -> Finding {
+    let sink = finding.sink.clone().unwrap_or_default();
+    finding.title = format!("alerts cannot be delivered by '{sink}': {why}");
+    finding.meaning = format!(
+        "It cannot be used as it is set up; {waiting} notices wait. It is tried again every few seconds, without a restart."
+    );
+    finding.action = vec![
+        "Put the cause right, or remove it and add it again:".to_owned(),
+        format!("  millpond alert remove {sink}"),
+    ];
+    finding
+}
+
 /// What a test says.
 pub(crate) fn test(mut finding: Finding, sink: &str) -> Finding {
     finding.title = format!("test of '{sink}': alerts arrive here");
