@@ -4,9 +4,10 @@
 //! With a secret, `X-Millpond-Signature-256: sha256=HEX` is the HMAC-SHA256 of the body, so that the receiver knows who
 //! sent it.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, pin::pin, time::Duration};
 
 use engine::BoxFuture;
+use futures_util::{FutureExt as _, future::FusedFuture};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request, StatusCode, Uri,
@@ -20,7 +21,7 @@ use serde::Serialize;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -29,6 +30,8 @@ use crate::{alerts::config::Webhook, api::alerts::Notice};
 
 /// Of an answer, what is read: enough for a sentence.
 const ANSWER_MAX: usize = 4 << 10;
+/// How long that is waited for. What became of the message is known before.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// Of that, what is shown.
 const SHOWN_MAX: usize = 200;
 
@@ -151,73 +154,76 @@ impl WebhookSink {
 
     async fn deliver(&self, message: &Message) -> Result<String, SendError> {
         let request = self.request(message)?;
+        let until = Instant::now() + self.patience;
         let what = format!("cannot connect to {}:{}", self.host, self.port);
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let stream = self.in_time(until, TcpStream::connect((self.host.as_str(), self.port))).await?;
         let stream = stream.map_err(|error| SendError::io(&what, &error))?;
         match &self.tls {
-            None => self.exchange(stream, request).await,
+            None => self.exchange(stream, request, until).await,
             Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await;
+                let stream = self.in_time(until, connector.connect(name.clone(), stream)).await?;
                 let what = format!("TLS with {}:{} failed", self.host, self.port);
                 let stream = stream.map_err(|error| SendError::io(&what, &error))?;
-                self.exchange(stream, request).await
+                self.exchange(stream, request, until).await
             }
         }
     }
 
+    async fn in_time<T>(&self, until: Instant, done: impl Future<Output = T>) -> Result<T, SendError> {
+        let late = || format!("{}:{}: no answer within {} s", self.host, self.port, self.patience.as_secs());
+        timeout_at(until, done).await.map_err(|_| SendError::new(late()))
+    }
+
+    /// The head of the answer decides: what comes behind it may be endless, break off, or not come at all.
     async fn exchange(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Full<Bytes>>,
+        until: Instant,
     ) -> Result<String, SendError> {
         let who = format!("{}:{}", self.host, self.port);
         let failed = |error: hyper::Error| SendError::new(format!("{who}: {}", chain(&error)));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
         // Polled beside the request, and dropped with it: nothing outlives the message.
-        let exchange = async {
-            let response = sender.send_request(request).await.map_err(failed)?;
-            let (parts, body) = response.into_parts();
-            // What the status says is known; a body that breaks off does not change that.
-            let body = match Limited::new(body, ANSWER_MAX).collect().await {
-                Ok(body) => body.to_bytes(),
-                Err(_) => Bytes::new(),
-            };
-            let text = String::from_utf8_lossy(&body);
-            let text: String =
-                text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN_MAX).collect();
-            let answer =
-                format!("{who} answered {}{}{text}", parts.status, if text.is_empty() { "" } else { ": " });
-            if parts.status.is_success() {
-                return Ok(answer);
-            }
-            let is_busy =
-                [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&parts.status);
-            let after = parts.headers.get(header::RETRY_AFTER).filter(|_| is_busy);
-            let after = after.and_then(|after| after.to_str().ok()?.trim().parse::<u64>().ok());
-            Err(SendError { text: answer, after: after.map(Duration::from_secs) })
+        let mut connection = pin!(connection.fuse());
+        let head = beside(&mut connection, sender.send_request(request));
+        let (parts, body) = self.in_time(until, head).await?.map_err(failed)?.into_parts();
+        let body = beside(&mut connection, Limited::new(body, ANSWER_MAX).collect());
+        let body = match timeout(ANSWER_PATIENCE, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(_)) | Err(_) => Bytes::new(),
         };
-        tokio::pin!(exchange);
+        let text = String::from_utf8_lossy(&body);
+        let text: String =
+            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN_MAX).collect();
+        let answer =
+            format!("{who} answered {}{}{text}", parts.status, if text.is_empty() { "" } else { ": " });
+        if parts.status.is_success() {
+            return Ok(answer);
+        }
+        let is_busy =
+            [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE].contains(&parts.status);
+        let after = parts.headers.get(header::RETRY_AFTER).filter(|_| is_busy);
+        let after = after.and_then(|after| after.to_str().ok()?.trim().parse::<u64>().ok());
+        Err(SendError { after: after.map(Duration::from_secs), ..SendError::new(answer) })
+    }
+}
+
+/// What is waited for, while the connection is served: how that ends is told to whoever waits.
+async fn beside<T>(connection: &mut (impl FusedFuture + Unpin), done: impl Future<Output = T>) -> T {
+    let mut done = pin!(done);
+    loop {
         tokio::select! {
             biased;
-            done = &mut exchange => done,
-            ended = connection => match ended {
-                Err(error) => Err(failed(error)),
-                // The other side has said all it had to; the answer may be waiting to be read.
-                Ok(()) => exchange.await,
-            },
+            done = &mut done => return done,
+            _ended = &mut *connection, if !connection.is_terminated() => {}
         }
     }
 }
 
 impl Sink for WebhookSink {
     fn send<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Result<String, SendError>> {
-        Box::pin(async move {
-            let late = || {
-                let seconds = self.patience.as_secs();
-                Err(SendError::new(format!("{}:{}: no answer within {seconds} s", self.host, self.port)))
-            };
-            timeout(self.patience, Box::pin(self.deliver(message))).await.unwrap_or_else(|_| late())
-        })
+        Box::pin(self.deliver(message))
     }
 }

@@ -185,6 +185,33 @@ fn a_webhook_is_one_signed_post_and_its_answer_is_told() {
     assert!(body["text"].as_str().unwrap().contains("Nothing is wrong"));
 }
 
+/// It was sent again and again to whoever said 200 and kept the connection, or broke off behind it.
+#[test]
+fn what_comes_behind_the_status_of_a_webhook_s_answer_changes_nothing() {
+    for (answer, holds, delivered) in [
+        ("HTTP/1.1 200 OK\r\n\r\nthanks", true, true),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthanks", true, true),
+        ("HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", true, true),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthanks", false, true),
+        ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\nno", true, false),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (over, until) = std::sync::mpsc::channel::<()>();
+        let receiver = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            receivers::answer(&mut stream, answer);
+            if holds {
+                let _over = until.recv();
+            }
+        });
+        let tested = deliver(Target::Webhook(Webhook { timeout_seconds: 1, ..webhook(url) }));
+        assert_eq!(tested.delivered, delivered, "{answer}: {}", tested.answer);
+        drop(over);
+        receiver.join().unwrap();
+    }
+}
+
 #[test]
 fn a_webhook_that_is_refused_or_silent_is_told_so() {
     for (answer, says) in [
