@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::words;
 use crate::api::alerts::{Alert, Finding, Kind, Notice, Occasion, Severity};
 
 /// How long a condition must be gone before it is over, in seconds.
@@ -48,6 +49,9 @@ struct Open {
     /// When somebody was last told.
     #[serde(default)]
     told: u64,
+    /// Its pool is not open here any more: that its condition is gone does not mean that it is over.
+    #[serde(default)]
+    left: bool,
 }
 
 impl Open {
@@ -87,6 +91,7 @@ impl Book {
                         open.returns.push(now);
                         open.alert.returned += 1;
                     }
+                    open.left = false;
                     let before = std::mem::replace(&mut open.alert.finding, finding);
                     let now_found = &open.alert.finding;
                     let occasion = if now_found.level > before.level {
@@ -100,6 +105,7 @@ impl Book {
                         continue;
                     };
                     open.told = now;
+                    open.alert.worst = open.alert.worst.max(open.alert.finding.severity);
                     notices.push(Notice { occasion, time: now, alert: open.alert.clone() });
                 }
                 None => {
@@ -112,17 +118,27 @@ impl Book {
             }
         }
         for at in over.into_iter().rev() {
-            let Open { mut alert, gone, .. } = self.open.remove(at);
+            let Open { mut alert, gone, left, .. } = self.open.remove(at);
             alert.resolved = gone.or(Some(now));
+            if left {
+                alert.finding = words::pool_left(alert.finding);
+            }
             notices.push(Notice { occasion: Occasion::Resolved, time: now, alert: alert.clone() });
             self.keep(alert);
         }
         for finding in found.into_values() {
             let alert = self.number(now, finding);
             notices.push(Notice { occasion: Occasion::Opened, time: now, alert: alert.clone() });
-            self.open.push(Open { alert, gone: None, returns: Vec::new(), told: now });
+            self.open.push(Open { alert, gone: None, returns: Vec::new(), told: now, left: false });
         }
         notices
+    }
+
+    /// The pools that are looked at; nobody sees how others are.
+    pub(crate) fn is_looked_at(&mut self, is_here: impl Fn(&str) -> bool) {
+        for open in self.open.iter_mut().filter(|open| !open.alert.finding.pool_guid.is_empty()) {
+            open.left = !is_here(&open.alert.finding.pool_guid);
+        }
     }
 
     /// Something that happened and is over: told once, kept in the history.
@@ -134,7 +150,8 @@ impl Book {
 
     fn number(&mut self, now: u64, finding: Finding) -> Alert {
         self.last_id += 1;
-        Alert { id: self.last_id, opened: now, changed: now, resolved: None, returned: 0, finding }
+        let worst = finding.severity;
+        Alert { id: self.last_id, opened: now, changed: now, resolved: None, returned: 0, worst, finding }
     }
 
     fn keep(&mut self, alert: Alert) {
@@ -249,6 +266,27 @@ mod tests {
         book.see(90_000, mild.clone(), Some(86_400));
         let later = book.see(300_000, mild, Some(86_400));
         assert!(later.iter().all(|notice| notice.occasion != Occasion::Reminder));
+    }
+
+    /// It was told as resolved, and the pool went to the next host as broken as it was.
+    #[test]
+    fn what_was_wrong_with_a_pool_that_is_exported_is_not_told_as_over() {
+        let mut book = Book::default();
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        book.see(0, bad(), None);
+        book.is_looked_at(|_| false);
+        book.see(10, Vec::new(), None);
+        let closed = book.see(40, Vec::new(), None);
+        assert_eq!(told(&closed), [(Occasion::Resolved, 1)]);
+        let title = &closed[0].alert.finding.title;
+        assert!(title.contains("'tank' is not open here any more") && title.contains("a is bad"), "{title}");
+        // One that is back in time is looked at again.
+        book.see(100, bad(), None);
+        book.is_looked_at(|_| false);
+        book.see(110, Vec::new(), None);
+        book.is_looked_at(|guid| guid == "7");
+        book.see(120, Vec::new(), None);
+        assert_eq!(book.see(150, Vec::new(), None)[0].alert.finding.title, "a is bad");
     }
 
     #[test]

@@ -370,9 +370,10 @@ impl Alerts {
         let waiting = |name: &String| ledger.outboxes.get(name).map_or(0, Outbox::len);
         let mut findings: Vec<Finding> =
             broken.iter().map(|(name, why)| words::unusable(about(name), waiting(name), why)).collect();
-        let failing = ledger.outboxes.iter().filter(|(name, outbox)| {
-            outbox.failures >= outbox::FAILURES_TELL && !broken.contains_key(*name)
-        });
+        let failing = ledger
+            .outboxes
+            .iter()
+            .filter(|(name, outbox)| outbox.failures >= outbox::FAILURES_TELL && !broken.contains_key(*name));
         findings.extend(failing.map(|(name, outbox)| {
             let error = outbox.last_error.as_deref().unwrap_or("it fails");
             words::delivery(about(name), outbox.failures, outbox.len(), error)
@@ -400,7 +401,7 @@ impl Alerts {
             let mut ledger = self.ledger.lock();
             for sink in &config.sinks {
                 let outbox = ledger.outboxes.entry(sink.name.clone()).or_default();
-                for notice in notices.iter().filter(|notice| wants(sink, &notice.alert.finding)) {
+                for notice in notices.iter().filter(|notice| wants(sink, &notice.alert)) {
                     outbox.push(now, notice.clone());
                 }
             }
@@ -448,7 +449,8 @@ impl Alerts {
                 with(&mut |outbox, now| match &outcome {
                     Ok(_) => outbox.succeeded(now, &batch),
                     Err(error) => {
-                        outbox.failed(now, error.text.clone(), error.after.map(|after| after.as_secs()));
+                        let after = error.after.map(|after| after.as_secs());
+                        outbox.failed(now, error.text.clone(), after, error.partly);
                     }
                 });
                 match outcome {
@@ -495,11 +497,13 @@ impl Alerts {
     }
 }
 
-/// Whether a sink is to be told of this.
-fn wants(sink: &SinkConfig, finding: &Finding) -> bool {
+/// Whether a sink is to be told of this. Who heard of it at its worst hears of its end, however mild it was by then.
+fn wants(sink: &SinkConfig, alert: &Alert) -> bool {
+    let finding = &alert.finding;
     let is_own = finding.kind == Kind::Delivery && finding.sink.as_ref() == Some(&sink.name);
     let in_pools = sink.pools.is_empty() || finding.pool.is_empty() || sink.pools.contains(&finding.pool);
-    finding.severity >= sink.min_severity && in_pools && !is_own
+    let severity = finding.severity.max(alert.worst);
+    severity >= sink.min_severity && in_pools && !is_own
 }
 
 /// A sink as configured.
@@ -511,12 +515,7 @@ fn made(maker: &Maker, config: &SinkConfig, host: &str) -> Result<Arc<dyn Sink>,
     maker(config, host)
 }
 
-fn status(
-    config: &Config,
-    ledger: &Ledger,
-    now: u64,
-    broken: &BTreeMap<String, String>,
-) -> AlertStatus {
+fn status(config: &Config, ledger: &Ledger, now: u64, broken: &BTreeMap<String, String>) -> AlertStatus {
     let sinks = config.sinks.iter().map(|sink| {
         let blank = Outbox::default();
         let outbox = ledger.outboxes.get(&sink.name).unwrap_or(&blank);
@@ -567,7 +566,8 @@ async fn test(
             action: Vec::new(),
         };
         let finding = words::test(finding, &sink.name);
-        let alert = Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, finding };
+        let worst = finding.severity;
+        let alert = Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, worst, finding };
         let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
         let words::Text { subject, body } = words::message(host, &notices, 0);
         let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };

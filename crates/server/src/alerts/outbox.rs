@@ -23,8 +23,13 @@ pub(crate) const BATCH_MAX: usize = 50;
 const PAUSE: u64 = 10;
 /// Longest.
 const PAUSE_MAX: u64 = 15 * 60;
+/// Longest while some of those it is for get what there is.
+const PAUSE_MAX_PARTLY: u64 = 60;
 /// A notice that could not be sent for so long is dropped: three days, a weekend without the mail server.
 const AGE_MAX: u64 = 3 * 86_400;
+/// But not before so many attempts in a row failed, which with the longest pauses is two days: by the clock alone, what
+/// was noticed before somebody set it is old at once.
+const ATTEMPTS_MIN: u64 = 200;
 /// The time the rate limit is about.
 const HOUR: u64 = 3600;
 /// Failures in a row after which that is an alert of its own.
@@ -108,7 +113,9 @@ impl Outbox {
 
     /// The next message.
     pub(crate) fn take(&mut self, now: u64) -> Option<Batch> {
-        while self.queue.front().is_some_and(|oldest| oldest.time + AGE_MAX < now) {
+        while self.failures >= ATTEMPTS_MIN
+            && self.queue.front().is_some_and(|oldest| oldest.time.saturating_add(AGE_MAX) < now)
+        {
             self.queue.pop_front();
             self.dropped += 1;
             self.dropped_total += 1;
@@ -136,13 +143,15 @@ impl Outbox {
         self.last_success = Some(now);
     }
 
-    /// It has not; `after` is when the other side wants to be asked again, in seconds, if it said.
-    pub(crate) fn failed(&mut self, now: u64, error: String, after: Option<u64>) {
+    /// It has not; `after` is when the other side wants to be asked again, in seconds, if it said. `partly`: some have it,
+    /// and whoever has not is tried again with what comes meanwhile.
+    pub(crate) fn failed(&mut self, now: u64, error: String, after: Option<u64>, partly: bool) {
         self.under_way = 0;
         let doublings = u32::try_from(self.failures).unwrap_or(u32::MAX).min(16);
         self.failures += 1;
         self.last_error = Some(error);
-        let pause = (PAUSE << doublings).min(PAUSE_MAX);
+        let most = if partly { PAUSE_MAX_PARTLY } else { PAUSE_MAX };
+        let pause = (PAUSE << doublings).min(most);
         self.next_try = now + pause.max(after.unwrap_or(0).min(PAUSE_MAX));
     }
 
@@ -170,7 +179,8 @@ mod tests {
             meaning: String::new(),
             action: Vec::new(),
         };
-        let alert = Alert { id, opened: time, changed: time, resolved: None, returned: 0, finding };
+        let worst = Severity::Critical;
+        let alert = Alert { id, opened: time, changed: time, resolved: None, returned: 0, worst, finding };
         Notice { occasion: Occasion::Opened, time, alert }
     }
 
@@ -202,13 +212,13 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..10 {
             outbox.take(now).unwrap();
-            outbox.failed(now, "connection refused".into(), None);
+            outbox.failed(now, "connection refused".into(), None, false);
             let due = outbox.due(now, PACE).unwrap();
             pauses.push(due - now);
             now = due;
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 900, 900, 900]);
-        outbox.failed(now, "busy".into(), Some(1_000_000));
+        outbox.failed(now, "busy".into(), Some(1_000_000), false);
         assert_eq!(outbox.due(now, PACE).unwrap() - now, 900, "whoever says 'in a week' is asked before");
         outbox.retry();
         assert_eq!(outbox.due(now, PACE), Some(15));
@@ -259,8 +269,23 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(0, notice(1, 0));
         outbox.push(AGE_MAX, notice(2, AGE_MAX));
+        let mut now = 0;
+        while now <= AGE_MAX {
+            assert_eq!(outbox.take(now).unwrap().dropped, 0);
+            outbox.failed(now, "no route to host".into(), None, false);
+            now = outbox.due(now, PACE).unwrap();
+        }
         let batch = outbox.take(AGE_MAX + 1).unwrap();
         assert_eq!((ids(&batch), batch.dropped), (vec![2], 1));
+    }
+
+    /// A machine without a clock of its own begins in 1970, or when it was last shut down.
+    #[test]
+    fn what_was_noticed_before_the_clock_was_set_is_not_too_old() {
+        let mut outbox = Outbox::default();
+        outbox.push(30, notice(1, 30));
+        let batch = outbox.take(1_795_330_800).unwrap();
+        assert_eq!((ids(&batch), batch.dropped), (vec![1], 0));
     }
 
     #[test]
@@ -268,7 +293,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(5, notice(1, 5));
         outbox.take(20).unwrap();
-        outbox.failed(20, "no route to host".into(), None);
+        outbox.failed(20, "no route to host".into(), None, false);
         let mut again: Outbox = serde_json::from_str(&serde_json::to_string(&outbox).unwrap()).unwrap();
         assert_eq!(again.due(21, PACE), Some(30));
         assert_eq!(ids(&again.take(30).unwrap()), [1]);
@@ -279,7 +304,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(1_000_000, notice(1, 1_000_000));
         outbox.take(1_000_000).unwrap();
-        outbox.failed(1_000_000, "no".into(), None);
+        outbox.failed(1_000_000, "no".into(), None, false);
         assert!(outbox.due(1000, PACE).unwrap() <= 1000 + PAUSE_MAX);
     }
 }

@@ -179,7 +179,10 @@ pub(crate) fn findings(
             let latency = memory.latency.get(&vdev.guid).copied();
             found.push(words::slow(about(Kind::Slow, Severity::Warning, 1), part, latency));
         }
-        if memory.logs.get(&vdev.guid).is_some_and(|failed| now < failed + RECENT) {
+        // What the event said is so as long as the device is away: the log cannot write to it.
+        let is_away = part.place.role == words::Role::Log
+            && matches!(vdev.state, State::Removed | State::CantOpen | State::Faulted);
+        if is_away || memory.logs.get(&vdev.guid).is_some_and(|failed| now < failed + RECENT) {
             found.push(words::log_device(about(Kind::LogDevice, Severity::Warning, 1), part));
         }
         if let Some(within) = part.place.within
@@ -367,6 +370,17 @@ pub(crate) mod tests {
         assert_eq!(kinds(&found), [(Kind::Device, 2), (Kind::Spare, 1), (Kind::Pool, 1)]);
         assert_eq!(found[1].title, "hot spare sdz is in use in place of sd3");
         assert_eq!(found[0].device.as_ref().unwrap().part_of.as_deref(), Some("raidz2-0"));
+    }
+
+    /// It was told as over ten minutes after the event, and after each restart.
+    #[test]
+    fn a_log_device_that_is_away_is_told_as_long_as_it_is() {
+        for (state, expected) in [(State::Removed, true), (State::CantOpen, true), (State::Healthy, false)] {
+            let log = VdevStatus { class: Class::Log, state, ..leaf("nvme0n1", 50) };
+            let found = look(&facts(vec![leaf("sda", 1), log]), &Memory::default());
+            let told = found.iter().any(|finding| finding.kind == Kind::LogDevice);
+            assert_eq!(told, expected, "{state:?}");
+        }
     }
 
     #[test]

@@ -245,6 +245,51 @@ async fn a_sink_hears_only_what_it_asked_for_and_not_too_often() {
     alerts.stop().await;
 }
 
+/// A pool that was 96 % full was told; that it is well again was a word about something mild by then, and was not.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_heard_of_the_worst_hears_of_the_end() {
+    let bad = SinkConfig { min_severity: Severity::Critical, ..sink("bad") };
+    let lab = Lab::new(&[bad, sink("all")]);
+    let alerts = lab.start();
+    let full = |severity, level| Finding { kind: Kind::Space, level, ..finding("full", severity) };
+    let mild = |title: &str| finding(title, Severity::Warning);
+    for findings in [
+        vec![full(Severity::Critical, 3), mild("mild")],
+        vec![full(Severity::Warning, 2), mild("mild")],
+        Vec::new(),
+        Vec::new(),
+    ] {
+        alerts.see(findings);
+        seconds(60).await;
+    }
+    let ends = [told(Occasion::Opened, "full"), told(Occasion::Resolved, "full")];
+    assert_eq!(lab.got("bad").concat(), ends);
+    assert_eq!(lab.got("all").concat().len(), 4);
+    alerts.stop().await;
+}
+
+/// A look that fails is a defect, and the next one is taken all the same: else nobody would hear of anything any more.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_panics_is_not_the_last_one() {
+    #[derive(Debug)]
+    struct Panics(AtomicBool);
+    impl Source for Panics {
+        fn facts<'a>(&'a self, _fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
+            assert!(self.0.swap(true, Relaxed), "the first look");
+            let mut disk = leaf("sdc", 3);
+            disk.state = State::Faulted;
+            let all = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), disk])]);
+            Box::pin(async move { Some(vec![all]) })
+        }
+    }
+    let lab = Lab::new(&[sink("mail")]);
+    let alerts = lab.start();
+    alerts.watch(Panics(false.into()), Arc::default(), Disks::remembered(lab.dir.path()));
+    seconds(60).await;
+    assert_eq!(lab.got("mail").len(), 1);
+    alerts.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn settings_that_change_take_effect_and_wrong_ones_change_nothing() {
     let lab = Lab::new(&[sink("old")]);
@@ -448,32 +493,20 @@ async fn the_story_of_a_disk_that_was_pulled_is_told_from_beginning_to_end() {
     alerts.stop().await;
 }
 
-/// A pool that should be there, until it is.
-#[derive(Debug)]
-struct Gone(Arc<Mutex<Vec<Missing>>>);
-
-impl Source for Gone {
-    fn facts<'a>(&'a self, _fresh: &'a [u64]) -> BoxFuture<'a, Option<Vec<Facts>>> {
-        Box::pin(async { Some(Vec::new()) })
-    }
-
-    fn missing(&self) -> Vec<Missing> {
-        self.0.lock().clone()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     let lab = Lab::new(&[sink("mail")]);
     let alerts = lab.start();
     let why = "cannot open 'lake': none of its devices is there".to_owned();
     let lake = Missing { name: "lake".into(), guid: 9, is_imported: true, why: why.clone() };
-    let gone = Arc::new(Mutex::new(vec![lake]));
-    alerts.watch(Gone(Arc::clone(&gone)), Arc::default(), Disks::remembered(lab.dir.path()));
+    let (open, gone) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(vec![lake])));
+    let source = Both(Arc::clone(&open), Arc::clone(&gone));
+    alerts.watch(source, Arc::default(), Disks::remembered(lab.dir.path()));
     seconds(30).await;
     let title = format!("pool 'lake' could not be opened: {why}");
     assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, &title)]]);
     gone.lock().clear();
+    *open.lock() = vec![Facts { name: "lake".into(), guid: 9, ..facts(vec![leaf("sdb", 2)]) }];
     seconds(90).await;
     assert_eq!(lab.got("mail")[1], [told(Occasion::Resolved, &title)]);
     alerts.stop().await;

@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
 use engine::events::{Event, ScanKind, ScanStep};
+use futures_util::FutureExt as _;
 use pool::vdev::State;
 
 use super::{
@@ -29,6 +32,16 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Pools of which something is remembered at most, against a pool that is imported and exported forever.
 const REMEMBERED_MAX: usize = 10_000;
 
+/// What outlives a look.
+#[derive(Default)]
+struct Seen {
+    /// Number of the last event.
+    event: u64,
+    memory: Memory,
+    /// Scans that ended, and nobody was told so far.
+    ended: Vec<(u64, ScanEnd)>,
+}
+
 /// Names disks.
 struct Names<'a> {
     disks: &'a Disks,
@@ -47,25 +60,18 @@ impl Alerts {
         let alerts = Arc::clone(self);
         let task = tokio::spawn(async move {
             let mut newest = journal.newest();
-            let mut seen = 0;
-            let mut memory = Memory::default();
-            let mut ended = Vec::new();
+            let mut seen = Seen::default();
             loop {
-                let entries = journal.since(seen, None);
-                seen = entries.last().map_or(seen, |last| last.zevent.eid);
-                entries.iter().for_each(|entry| remember(&mut memory, entry, (alerts.clock)()));
-                ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));
-                let fresh: Vec<u64> = ended.iter().map(|(guid, _)| *guid).collect();
-                // Before the others: one that is opened meanwhile is counted among both, and not among neither.
-                let missing = source.missing();
-                let Some(facts) = source.facts(&fresh).await else { return };
-                alerts.look(&facts, &missing, &memory, &disks);
-                for (guid, end) in ended.drain(..) {
-                    if let Some(facts) = facts.iter().find(|facts| facts.guid == guid) {
-                        alerts.scan_ended(facts, &end);
-                    }
+                let turn = alerts.turn(&mut seen, &source, &journal, &disks);
+                match AssertUnwindSafe(turn).catch_unwind().await {
+                    Ok(ControlFlow::Continue(())) => {}
+                    Ok(ControlFlow::Break(())) => return,
+                    // What it panicked over may be gone by the next look; without one nobody would be told of anything.
+                    Err(_) => tracing::error!(
+                        target: "millpond::alert",
+                        "a look at the pools ended abnormally (a defect: please report what stands above); the next is taken"
+                    ),
                 }
-                alerts.reread();
                 tokio::select! {
                     changed = newest.changed() => {
                         if changed.is_err() {
@@ -81,6 +87,32 @@ impl Alerts {
         self.tasks.lock().push(task);
     }
 
+    /// One look. It breaks off when there is nothing to look at any more.
+    async fn turn(
+        self: &Arc<Self>,
+        seen: &mut Seen,
+        source: &impl Source,
+        journal: &Journal,
+        disks: &Disks,
+    ) -> ControlFlow<()> {
+        let entries = journal.since(seen.event, None);
+        seen.event = entries.last().map_or(seen.event, |last| last.zevent.eid);
+        entries.iter().for_each(|entry| remember(&mut seen.memory, entry, (self.clock)()));
+        seen.ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));
+        let fresh: Vec<u64> = seen.ended.iter().map(|(guid, _)| *guid).collect();
+        // Before the others: one that is opened meanwhile is counted among both, and not among neither.
+        let missing = source.missing();
+        let Some(facts) = source.facts(&fresh).await else { return ControlFlow::Break(()) };
+        self.look(&facts, &missing, &seen.memory, disks);
+        for (guid, end) in seen.ended.drain(..) {
+            if let Some(facts) = facts.iter().find(|facts| facts.guid == guid) {
+                self.scan_ended(facts, &end);
+            }
+        }
+        self.reread();
+        ControlFlow::Continue(())
+    }
+
     fn look(&self, all: &[Facts], missing: &[Missing], memory: &Memory, disks: &Disks) {
         let names = Names { disks, labels: self.config.lock().0.labels.clone() };
         let now = (self.clock)();
@@ -90,6 +122,9 @@ impl Alerts {
         let guids: BTreeSet<String> = missing.iter().map(|pool| pool.guid.to_string()).collect();
         let known = self.ledger.lock().book.open().into_iter().map(|alert| alert.finding);
         findings.extend(known.filter(|finding| guids.contains(&finding.pool_guid)));
+        let open = all.iter().map(|facts| facts.guid.to_string());
+        let here: BTreeSet<String> = open.chain(guids).collect();
+        self.ledger.lock().book.is_looked_at(|guid| here.contains(guid));
         for facts in all {
             findings
                 .extend(survey::findings(facts, memory, &names, now, &|kind| self.level(facts.guid, kind)));

@@ -436,6 +436,19 @@ pub(crate) fn delivery(mut finding: Finding, failures: u64, waiting: usize, erro
     finding
 }
 
+/// What was wrong when its pool went away: nobody here knows more.
+pub(crate) fn pool_left(mut finding: Finding) -> Finding {
+    finding.title = format!(
+        "pool '{}' is not open here any more; it was left as it was: {}",
+        finding.pool, finding.title
+    );
+    finding.meaning =
+        "It was exported or destroyed. What was wrong is not known to be over, and is not watched here."
+            .to_owned();
+    finding.action = lines(&[]);
+    finding
+}
+
 /// A sink that cannot even be tried.
 pub(crate) fn unusable(mut finding: Finding, waiting: usize, why: &str) -> Finding {
     let sink = finding.sink.clone().unwrap_or_default();

@@ -155,6 +155,9 @@ pub struct Alert {
     /// How often the condition ended and came back before it was taken as over.
     #[serde(default)]
     pub returned: u32,
+    /// The worst it was when somebody was told of it.
+    #[serde(default)]
+    pub worst: Severity,
     /// What is the matter.
     #[serde(flatten)]
     pub finding: Finding,

@@ -35,11 +35,13 @@ pub(crate) struct SendError {
     pub(crate) text: String,
     /// When the other side wants to be asked again.
     pub(crate) after: Option<Duration>,
+    /// Some of those it is for have it: they are not to wait long for what comes next.
+    pub(crate) partly: bool,
 }
 
 impl SendError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), after: None }
+        Self { text: text.into(), after: None, partly: false }
     }
 
     fn io(what: &str, error: &io::Error) -> Self {

@@ -1,7 +1,12 @@
 //! Mail: one message to all recipients, through a mail server that takes it (a smart host). The protocol and the
 //! message format are `lettre`'s.
+//!
+//! A server that refuses one recipient refuses the mail. Then each gets one of their own, and it is remembered who has
+//! which notice: whoever is refused for now is tried again, and nobody is told twice. What the server says of us, a login
+//! above all, it would say again for each recipient: then it is asked once.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -20,15 +25,27 @@ use lettre::{
         extension::ClientId,
     },
 };
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::{Message, SendError, Sink, chain, host_and_port, tls};
-use crate::alerts::config::{Auth, Security, Smtp};
+use crate::{
+    alerts::{
+        config::{Auth, Security, Smtp},
+        words,
+    },
+    api::alerts::Notice,
+};
 
 /// All steps together, as a multiple of the time for one: connect, greeting, TLS, login, envelope, message.
 const STEPS: u32 = 6;
 /// Recipients at most.
 const RECIPIENTS_MAX: usize = 100;
+/// How long one who is refused for now is tried again while others get their mail, in seconds: long enough for servers
+/// that turn away everybody they do not know yet, and no longer, because what comes later waits behind it.
+const LATE_MAX: u64 = 3600;
+/// Answers about a recipient (RFC 5321 §4.2.3). Those about a login (454, 530, 534, 535, 538) and about the server are not.
+const ABOUT_RECIPIENTS: [u16; 8] = [450, 451, 452, 550, 551, 552, 553, 554];
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -39,6 +56,23 @@ pub(crate) struct SmtpSink {
     server: String,
     patience: Duration,
     sent: AtomicU64,
+    progress: Mutex<Progress>,
+}
+
+/// A notice, wherever it is in a queue: which alert, when, why.
+type Key = (u64, u64, &'static str);
+
+fn key(notice: &Notice) -> Key {
+    (notice.alert.id, notice.time, notice.occasion.word())
+}
+
+/// How far a message is that not everybody has.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Recipient → what is done with: they have it, or it is no use to try.
+    done: BTreeMap<String, BTreeSet<Key>>,
+    /// Recipient → since when they are refused for now.
+    late: BTreeMap<String, u64>,
 }
 
 impl SmtpSink {
@@ -96,7 +130,15 @@ impl SmtpSink {
             None => vec![Mechanism::Plain, Mechanism::Login],
         });
         let server = format!("{}:{}", config.server, config.port());
-        Ok(Self { transport: builder.build(), from, to, server, patience, sent: AtomicU64::new(0) })
+        Ok(Self {
+            transport: builder.build(),
+            from,
+            to,
+            server,
+            patience,
+            sent: AtomicU64::new(0),
+            progress: Mutex::default(),
+        })
     }
 
     fn mail(&self, message: &Message) -> Result<Vec<u8>, SendError> {
@@ -125,38 +167,93 @@ impl SmtpSink {
     }
 
     async fn deliver(&self, message: &Message) -> Result<String, SendError> {
-        let mail = self.mail(message)?;
-        match self.hand_over(&self.to, &mail).await {
-            Err(failed) if failed.permanent && self.to.len() > 1 => {
-                // One address that is refused must not keep the others from knowing.
-                let (mut taken, mut refused) = (Vec::new(), Vec::new());
-                for to in &self.to {
-                    match self.hand_over(std::slice::from_ref(to), &mail).await {
-                        Ok(answer) => taken.push(format!("{}: {answer}", to.email)),
-                        Err(failed) => refused.push(format!("{}: {}", to.email, failed.text)),
+        let (mut answers, mut refused, mut late) = (Vec::new(), Vec::new(), Vec::new());
+        for (notices, to) in self.missing(message) {
+            let part = Message { notices, ..message.clone() };
+            let words::Text { subject, body } = words::message(&part.host, &part.notices, part.dropped);
+            let mail = self.mail(&Message { subject, body, ..part.clone() })?;
+            match self.hand_over(&to, &mail).await {
+                Ok(answer) => {
+                    to.iter().for_each(|to| self.done(to, &part.notices));
+                    answers.push(answer);
+                }
+                Err(failed) if failed.about_recipient && self.to.len() > 1 => {
+                    for to in to {
+                        match self.hand_over(std::slice::from_ref(&to), &mail).await {
+                            Ok(answer) => {
+                                self.done(&to, &part.notices);
+                                answers.push(format!("{}: {answer}", to.email));
+                            }
+                            Err(failed) if !failed.about_recipient => {
+                                return Err(SendError::new(failed.text));
+                            }
+                            Err(failed) => {
+                                let said = format!("{}: {}", to.email, failed.text);
+                                match failed.permanent || self.is_too_late(&to, message.time) {
+                                    true => refused.push((to, part.notices.clone(), said)),
+                                    false => late.push(said),
+                                }
+                            }
+                        }
                     }
                 }
-                match taken.is_empty() {
-                    true => Err(SendError::new(refused.join("; "))),
-                    false => {
-                        tracing::warn!(
-                            server = self.server,
-                            refused = refused.join("; "),
-                            "mail: recipients refused"
-                        );
-                        Ok(taken.into_iter().chain(refused).collect::<Vec<_>>().join("; "))
-                    }
-                }
+                Err(failed) => return Err(SendError::new(failed.text)),
             }
-            Err(failed) => Err(SendError::new(failed.text)),
-            Ok(answer) => Ok(answer),
         }
+        let has_somebody = !answers.is_empty() || !self.progress.lock().done.is_empty();
+        let said = refused.iter().map(|(_, _, said)| said.clone());
+        let text = answers.into_iter().chain(said).chain(late.iter().cloned()).collect::<Vec<_>>().join("; ");
+        if !has_somebody {
+            return Err(SendError::new(text));
+        }
+        for (to, notices, said) in &refused {
+            tracing::warn!(server = self.server, said, "mail: recipient refused");
+            self.done(to, notices);
+        }
+        if late.is_empty() {
+            *self.progress.lock() = Progress::default();
+            return Ok(text);
+        }
+        Err(SendError { partly: true, ..SendError::new(late.join("; ")) })
+    }
+
+    /// What to send to whom: all of it to all, until somebody has a part.
+    fn missing(&self, message: &Message) -> Vec<(Vec<Notice>, Vec<Mailbox>)> {
+        let progress = self.progress.lock();
+        let mut groups: Vec<(Vec<Notice>, Vec<Mailbox>)> = Vec::new();
+        for to in &self.to {
+            let done = progress.done.get(&to.email.to_string());
+            let is_missing = |notice: &&Notice| done.is_none_or(|done| !done.contains(&key(notice)));
+            let notices: Vec<Notice> = message.notices.iter().filter(is_missing).cloned().collect();
+            match groups.iter_mut().find(|(same, _)| *same == notices) {
+                _ if notices.is_empty() => {}
+                Some((_, all)) => all.push(to.clone()),
+                None => groups.push((notices, vec![to.clone()])),
+            }
+        }
+        groups
+    }
+
+    fn done(&self, to: &Mailbox, notices: &[Notice]) {
+        let mut progress = self.progress.lock();
+        progress.late.remove(&to.email.to_string());
+        progress.done.entry(to.email.to_string()).or_default().extend(notices.iter().map(key));
+    }
+
+    /// Whether somebody who is refused for now has been so for too long.
+    fn is_too_late(&self, to: &Mailbox, now: u64) -> bool {
+        let mut progress = self.progress.lock();
+        let since = progress.late.entry(to.email.to_string()).or_insert(now);
+        now.saturating_sub(*since) >= LATE_MAX
     }
 
     async fn hand_over(&self, to: &[Mailbox], mail: &[u8]) -> Result<String, Failed> {
         let addresses = to.iter().map(|to| to.email.clone()).collect();
-        let envelope = Envelope::new(Some(self.from.email.clone()), addresses)
-            .map_err(|error| Failed { text: chain(&error), permanent: true })?;
+        let envelope = Envelope::new(Some(self.from.email.clone()), addresses).map_err(|error| Failed {
+            text: chain(&error),
+            permanent: true,
+            about_recipient: false,
+        })?;
         match self.transport.send_raw(&envelope, mail).await {
             Ok(response) => {
                 let lines: Vec<&str> = response.message().collect();
@@ -167,7 +264,12 @@ impl SmtpSink {
                     Some(code) => format!("{} answered {code}", self.server),
                     None => self.server.clone(),
                 };
-                Err(Failed { text: format!("{kind}: {}", chain(&error)), permanent: error.is_permanent() })
+                let code = error.status().map(u16::from);
+                Err(Failed {
+                    text: format!("{kind}: {}", chain(&error)),
+                    permanent: error.is_permanent(),
+                    about_recipient: code.is_some_and(|code| ABOUT_RECIPIENTS.contains(&code)),
+                })
             }
         }
     }
@@ -177,6 +279,7 @@ impl SmtpSink {
 struct Failed {
     text: String,
     permanent: bool,
+    about_recipient: bool,
 }
 
 impl Sink for SmtpSink {
@@ -187,5 +290,192 @@ impl Sink for SmtpSink {
                 || Err(SendError::new(format!("{}: no answer within {} s", self.server, patience.as_secs())));
             timeout(patience, Box::pin(self.deliver(message))).await.unwrap_or_else(|_| late())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::{
+        io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::api::alerts::{Alert, Finding, Kind, Occasion, Severity};
+
+    /// What a server did: connections, and for each mail its recipients and the alerts in it.
+    #[derive(Debug, Default)]
+    struct Did {
+        connections: usize,
+        mails: Vec<(Vec<String>, Vec<u64>)>,
+        /// Beginning of a command → what is answered instead.
+        refuses: BTreeMap<&'static str, &'static str>,
+    }
+
+    async fn serve(stream: TcpStream, did: &Mutex<Did>) -> Option<()> {
+        let mut stream = BufReader::new(stream);
+        did.lock().connections += 1;
+        stream.write_all(b"220 here\r\n").await.ok()?;
+        let (mut to, mut line) = (Vec::new(), String::new());
+        loop {
+            line.clear();
+            if stream.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            let refusal = did.lock().refuses.iter().find(|(start, _)| line.starts_with(*start)).map(|r| *r.1);
+            let answer = match (refusal, line.get(..4)) {
+                (Some(refusal), _) => refusal.to_owned(),
+                (None, Some("RCPT")) => {
+                    to.push(line["RCPT TO:<".len()..line.find('@')?].to_owned());
+                    "250 ok".to_owned()
+                }
+                (None, Some("DATA")) => {
+                    stream.write_all(b"354 go on\r\n").await.ok()?;
+                    let mut alerts = Vec::new();
+                    loop {
+                        line.clear();
+                        stream.read_line(&mut line).await.ok()?;
+                        if line == ".\r\n" {
+                            break;
+                        }
+                        // Titles in the text; the subject has the first of them, too.
+                        let title =
+                            line.split("alert number ").nth(1).filter(|_| !line.starts_with("Subject"));
+                        alerts.extend(title.and_then(|rest| rest.trim().parse::<u64>().ok()));
+                    }
+                    did.lock().mails.push((std::mem::take(&mut to), alerts));
+                    "250 queued".to_owned()
+                }
+                (None, Some("QUIT")) => return None,
+                _ => "250 ok".to_owned(),
+            };
+            stream.write_all(format!("{answer}\r\n").as_bytes()).await.ok()?;
+        }
+    }
+
+    async fn server() -> (u16, Arc<Mutex<Did>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (port, did) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(Did::default())));
+        tokio::spawn({
+            let did = Arc::clone(&did);
+            async move {
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    serve(stream, &did).await;
+                }
+            }
+        });
+        (port, did)
+    }
+
+    fn sink(port: u16, to: &[&str]) -> SmtpSink {
+        let config = Smtp {
+            server: "127.0.0.1".into(),
+            port: Some(port),
+            security: Security::None,
+            user: None,
+            password: None,
+            auth: None,
+            from: "mill@example.org".into(),
+            to: to.iter().map(|to| format!("{to}@example.org")).collect(),
+            ca: None,
+            timeout_seconds: 10,
+        };
+        SmtpSink::new(&config, "mill").unwrap()
+    }
+
+    fn message(time: u64, ids: &[u64]) -> Message {
+        let notice = |id: &u64| {
+            let finding = Finding {
+                kind: Kind::Pool,
+                severity: Severity::Critical,
+                level: 1,
+                pool: "tank".into(),
+                pool_guid: "7".into(),
+                device: None,
+                sink: None,
+                title: format!("alert number {id}"),
+                meaning: String::new(),
+                action: Vec::new(),
+            };
+            let worst = Severity::Critical;
+            let alert = Alert { id: *id, opened: 1, changed: 1, resolved: None, returned: 0, worst, finding };
+            Notice { occasion: Occasion::Opened, time: 1, alert }
+        };
+        let notices: Vec<Notice> = ids.iter().map(notice).collect();
+        let words::Text { subject, body } = words::message("mill", &notices, 0);
+        Message { host: "mill".into(), time, subject, body, notices, dropped: 0 }
+    }
+
+    fn mails(did: &Mutex<Did>) -> Vec<(String, Vec<u64>)> {
+        let mails = std::mem::take(&mut did.lock().mails);
+        let mut mails: Vec<_> = mails
+            .into_iter()
+            .map(|(to, alerts)| {
+                (to.join(","), alerts.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
+            })
+            .collect();
+        mails.sort();
+        mails
+    }
+
+    fn mail(to: &str, alerts: &[u64]) -> (String, Vec<u64>) {
+        (to.to_owned(), alerts.to_vec())
+    }
+
+    /// One full mailbox kept all others from hearing of anything for three days.
+    #[tokio::test]
+    async fn who_is_refused_for_now_keeps_nobody_from_getting_mail_and_gets_it_later() {
+        let (port, did) = server().await;
+        did.lock().refuses.insert("RCPT TO:<late@", "450 4.2.1 mailbox busy");
+        let sink = sink(port, &["ops", "late", "boss"]);
+        let error = sink.send(&message(100, &[1])).await.unwrap_err();
+        assert!(
+            error.partly && error.text.contains("late@example.org") && error.text.contains("450"),
+            "{error}"
+        );
+        assert_eq!(mails(&did), [mail("boss", &[1]), mail("ops", &[1])]);
+        // Another alert came: nobody is told twice.
+        assert!(sink.send(&message(160, &[1, 2])).await.unwrap_err().partly);
+        assert_eq!(mails(&did), [mail("ops,boss", &[2])]);
+        did.lock().refuses.clear();
+        sink.send(&message(220, &[1, 2])).await.unwrap();
+        assert_eq!(mails(&did), [mail("late", &[1, 2])]);
+        sink.send(&message(280, &[3])).await.unwrap();
+        assert_eq!(mails(&did), [mail("ops,late,boss", &[3])], "as one again");
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_for_now_for_an_hour_is_given_up() {
+        let (port, did) = server().await;
+        did.lock().refuses.insert("RCPT TO:<late@", "452 4.2.2 mailbox full");
+        let sink = sink(port, &["ops", "late"]);
+        assert!(sink.send(&message(100, &[1])).await.unwrap_err().partly);
+        assert!(sink.send(&message(100 + LATE_MAX - 1, &[1])).await.unwrap_err().partly);
+        let answer = sink.send(&message(100 + LATE_MAX, &[1])).await.unwrap();
+        assert!(answer.contains("452"), "{answer}");
+        assert_eq!(mails(&did), [mail("ops", &[1])]);
+    }
+
+    #[tokio::test]
+    async fn what_the_server_says_of_us_is_asked_once_and_not_for_each_recipient() {
+        let (port, did) = server().await;
+        let sink = sink(port, &["ops", "boss"]);
+        for refusal in ["535 5.7.8 credentials invalid", "530 5.7.0 log in first", "421 4.3.2 not now"] {
+            did.lock().refuses.insert("MAIL", refusal);
+            let before = did.lock().connections;
+            let error = sink.send(&message(100, &[1])).await.unwrap_err();
+            assert!(!error.partly && error.text.contains(&refusal[..3]), "{error}");
+            assert_eq!(did.lock().connections, before + 1, "{refusal}");
+        }
+        did.lock().refuses.clear();
+        did.lock().refuses.insert("RCPT", "550 5.1.1 nobody here");
+        let error = sink.send(&message(100, &[1])).await.unwrap_err();
+        assert!(error.text.contains("ops@example.org") && error.text.contains("boss@example.org"), "{error}");
+        did.lock().refuses.clear();
+        sink.send(&message(200, &[1])).await.unwrap();
+        assert_eq!(mails(&did), [mail("ops,boss", &[1])], "refused by all is had by none");
     }
 }
