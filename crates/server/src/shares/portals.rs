@@ -173,26 +173,41 @@ impl Portals {
             state.leaving.extend(task);
         }
         state.leaving.retain(|task| !task.0.is_finished());
-        let mut shown = Vec::new();
-        for address in order {
-            let problem = match covers(state, address) {
-                true => None,
-                false => match Server::bind(Arc::clone(&self.targets), &[address]).await {
-                    Ok(server) => {
-                        let mut listener = Listener::new(server);
-                        if state.started {
-                            listener.start();
-                        }
-                        state.listening.insert(address, listener);
-                        tracing::info!(%address, "iscsi: portal listens");
-                        None
+        // What listens at all addresses of a port cannot come after what listens at one of them, and stands for it.
+        let mut widest_first = order.clone();
+        widest_first.sort_by_key(|address| (!address.ip().is_unspecified(), address.is_ipv4()));
+        let mut problems = BTreeMap::new();
+        for address in widest_first {
+            if covered(state, address) {
+                continue;
+            }
+            match Server::bind(Arc::clone(&self.targets), &[address]).await {
+                Ok(server) => {
+                    let mut listener = Listener::new(server);
+                    if state.started {
+                        listener.start();
                     }
-                    Err(error) => Some(error.to_string()),
-                },
-            };
-            let group = groups.get(&address).copied().unwrap_or(GROUP);
-            shown.push(Shown { address, group, problem });
+                    state.listening.insert(address, listener);
+                    tracing::info!(%address, "iscsi: portal listens");
+                }
+                Err(error) => {
+                    let narrower = state.listening.keys().find(|open| covers(address, **open));
+                    problems.insert(address, match narrower {
+                        Some(open) => format!(
+                            "{open} listens on this port, and all its addresses cannot be had beside it: give that one up \
+                             ('share portal remove', 'serve --iscsi'), or take another port"
+                        ),
+                        None => error.to_string(),
+                    });
+                }
+            }
         }
+        let shown = order.into_iter().map(|address| Shown {
+            address,
+            group: groups.get(&address).copied().unwrap_or(GROUP),
+            problem: problems.remove(&address),
+        });
+        let shown: Vec<Shown> = shown.collect();
         let portals = shown.iter().filter(|shown| shown.problem.is_none());
         let portals = portals.map(|shown| Portal { address: shown.address, group: shown.group });
         self.targets.set_portals(portals.collect());
@@ -236,13 +251,13 @@ impl Portals {
 }
 
 /// Whether somebody listens there already, perhaps at every address of that port.
-fn covers(state: &State, address: SocketAddr) -> bool {
-    state.listening.keys().any(|open| {
-        *open == address
-            || (open.port() == address.port()
-                && open.ip().is_unspecified()
-                && (open.is_ipv6() || address.is_ipv4()))
-    })
+fn covered(state: &State, address: SocketAddr) -> bool {
+    state.listening.keys().any(|open| *open == address || covers(*open, address))
+}
+
+/// Whether the first is every address of a port, and the second one of them.
+fn covers(all: SocketAddr, one: SocketAddr) -> bool {
+    all != one && all.port() == one.port() && all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
 #[cfg(test)]
@@ -280,6 +295,30 @@ mod tests {
         assert!(tokio::net::TcpStream::connect(free).await.is_err());
         portals.stop().await;
         assert!(tokio::net::TcpStream::connect(fixed).await.is_err());
+    }
+
+    /// It was "address in use" by nobody knew whom, for ever, and after a restart.
+    #[tokio::test]
+    async fn all_addresses_of_a_port_stand_for_each_and_do_not_come_after_one() {
+        let targets = Targets::new(iscsi::Config::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        let one = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let all = SocketAddr::new("0.0.0.0".parse().unwrap(), one.port());
+        portals.want("tank", &[portal(one, 1)]).await;
+        let said = portals.want("tank", &[portal(one, 1), portal(all, 2)]).await;
+        assert!(said.len() == 1 && said[0].contains(&format!("{one} listens on this port")), "{said:?}");
+        portals.stop().await;
+        // As after a restart: wanted at once.
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        assert_eq!(portals.want("tank", &[portal(one, 1), portal(all, 2)]).await, Vec::<String>::new());
+        let list = portals.list();
+        assert!(
+            list.len() == 2 && list[0].address == one && list.iter().all(|shown| shown.problem.is_none())
+        );
+        tokio::net::TcpStream::connect(one).await.unwrap();
+        portals.stop().await;
     }
 
     #[tokio::test(start_paused = true)]
