@@ -409,20 +409,43 @@ async fn open_pools(
             }
         }
     }
-    let is_all_that_is_imported = config.pools.is_empty() && config.places.named().is_empty();
-    if is_all_that_is_imported {
+    if config.pools.is_empty() {
         // On none of the devices they were on.
-        for pool in imported.iter().filter(|pool| chosen.iter().all(|(found, _)| found.guid != pool.guid)) {
+        for pool in awaited(config, &imported) {
+            if chosen.iter().any(|(found, _)| found.guid == pool.guid) {
+                continue;
+            }
             let why = format!("cannot open '{}': none of its devices is there", pool.name);
             tell(Event::Warning(why.clone()));
             missing.push(Missing { name: pool.name.clone(), guid: pool.guid, is_imported: true, why });
         }
     }
-    let is_waiting = is_all_that_is_imported && missing.iter().any(|pool| pool.is_imported);
+    let is_waiting = config.pools.is_empty() && missing.iter().any(|pool| pool.is_imported);
     if host.all().is_empty() && !is_waiting {
         return Err(ServeError::NoPools(failures));
     }
     Ok(missing)
+}
+
+/// Those of the imported pools that a daemon waits for which was not told which: all, or those that were where `-d` says.
+fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembered> {
+    // Of a device that is not there, the directory may be.
+    let real = |path: &Path| match (std::fs::canonicalize(path), path.parent(), path.file_name()) {
+        (Ok(real), ..) => real,
+        (Err(_), Some(dir), Some(name)) => {
+            std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()).join(name)
+        }
+        _ => path.to_owned(),
+    };
+    let named: Vec<PathBuf> = config.places.named().iter().map(|path| real(path)).collect();
+    // A disk has many names below /dev.
+    let is_dev = |path: &Path| path.starts_with("/dev");
+    let was_there = |device: &PathBuf| {
+        let device = real(device);
+        named.iter().any(|named| device.starts_with(named) || (is_dev(&device) && is_dev(named)))
+    };
+    let is_meant = |pool: &&Remembered| named.is_empty() || pool.devices.iter().any(was_there);
+    imported.iter().filter(is_meant).collect()
 }
 
 /// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
@@ -445,9 +468,8 @@ async fn everything(
             }
         }
     }
-    if pools.is_empty()
-        && (is_told_where || config.places.state().pools().is_ok_and(|known| known.is_empty()))
-    {
+    let imported = config.places.state().pools().unwrap_or_default();
+    if pools.is_empty() && awaited(config, &imported).is_empty() {
         return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
     }
     said.into_iter().for_each(|sentence| tell(Event::Warning(sentence)));

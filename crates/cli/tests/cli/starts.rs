@@ -110,6 +110,33 @@ fn a_pool_whose_drives_come_after_the_daemon_is_served_when_they_are_there() {
     assert!(log.matches("server::late").count() <= 2, "a reason is said once: {log}");
 }
 
+/// With `-d` there was no warning, no alert, and hosts gave its targets up for good.
+#[test]
+fn a_late_pool_is_waited_for_where_the_daemon_was_told_to_look() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let lake = pool(&lab, "lake", "HERE/b");
+    pool(&lab, "elsewhere", &lab.path("elsewhere").display().to_string());
+    let here = lab.cwd().display().to_string();
+    let away = pull(&lab, &lake[0]);
+    let daemon = lab.serve(&format!("-d {here} {SERVE}"));
+    assert_eq!(login(&lab, "lake/v"), "login: status 0x3/0x1", "service unavailable");
+    assert_eq!(login(&lab, "elsewhere/v"), "login: status 0x2/0x3", "not this daemon's");
+    fs::copy(&away, &lake[0]).unwrap();
+    wait_until(|| is_open(&lab, "lake"));
+    assert_eq!(login(&lab, "lake/v"), "in");
+    let log = stop(daemon);
+    assert!(log.contains("cannot open 'lake': none of its devices is there"), "{log}");
+    assert!(!log.contains("cannot open 'elsewhere'"), "{log}");
+    // And where nothing else is.
+    fs::remove_file(&lake[0]).unwrap();
+    fs::remove_file(lab.cwd().join("a")).unwrap();
+    let daemon = lab.serve(&format!("-d {here} {SERVE}"));
+    fs::copy(&away, &lake[0]).unwrap();
+    wait_until(|| is_open(&lab, "lake"));
+    stop(daemon);
+}
+
 /// Hosts give a target up for good that is "not found", and nobody answers at all where there is no daemon.
 #[test]
 fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exported_meanwhile() {
