@@ -641,8 +641,8 @@ pub(crate) async fn sync(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
 /// `zpool history`
 pub(crate) async fn history(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
     let held: Arc<Held> = cx.host.readable(pool_of(name)).await.map_err(|error| error.of_pool(name))?;
-    let history = history::read(&held.view()).await.map_err(Failure::new)?;
-    Ok(Answer { history, ..Answer::default() })
+    let (history, warnings) = history::read(&held.view()).await.map_err(Failure::new)?;
+    Ok(Answer { history, warnings, ..Answer::default() })
 }
 
 #[cfg(test)]
