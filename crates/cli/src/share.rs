@@ -94,9 +94,15 @@ impl Pools {
             pool.targets.iter().any(|found| found.name == target)
                 || pool.problems.iter().any(|problem| problem.contains(&format!("target {target} ")))
         };
-        match self.all.iter().find(has) {
-            Some(pool) => Ok(pool.pool.clone()),
-            None => Err(Failure {
+        match self.all.iter().filter(has).collect::<Vec<_>>().as_slice() {
+            [pool] => Ok(pool.pool.clone()),
+            [_, _, ..] => Err(Failure {
+                code: 2,
+                ..Failure::new(format!(
+                    "several pools have a target {target}: say which is meant with --pool"
+                ))
+            }),
+            [] => Err(Failure {
                 not_found: true,
                 ..Failure::new(format!(
                     "cannot open target '{target}': no such target\nto create it: 'millpond share target create {target}'"
@@ -168,7 +174,8 @@ fn understand(pools: &Pools, command: ShareCommand) -> Result<(String, ShareChan
                     "missing OPTION=VALUE: offer, block, write-cache or thin-threshold".to_owned(),
                 ));
             }
-            (pool_of(&dataset), ShareChange::Options { dataset, options: assignments(words)? })
+            let (options, force) = (assignments(words)?, set.force);
+            (pool_of(&dataset), ShareChange::Options { dataset, options, force })
         }
         ShareCommand::List(_) | ShareCommand::Portal(SharePortal::List { .. }) => {
             return Err(Failure::new("nothing is changed by a list"));

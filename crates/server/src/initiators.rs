@@ -128,8 +128,9 @@ pub(crate) async fn shares(host: &Host, serving: &Serving) -> ShareList {
     for held in host.all() {
         let mut pool = shares::report(&held.view()).await;
         for target in &mut pool.targets {
-            target.sessions = Some(serving.sessions_of(&target.name) as u64);
+            target.sessions = Some(serving.sessions_of(&pool.pool, &target.name) as u64);
         }
+        pool.problems.extend(serving.conflicts(&pool.pool));
         for portal in &mut pool.portals {
             let found = portals.iter().find(|open| open.address.to_string() == portal.address);
             portal.listening = Some(found.is_some_and(|open| open.problem.is_none()));

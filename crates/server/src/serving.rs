@@ -171,6 +171,19 @@ impl Serving {
         self.count(|dataset| crate::ops::pool_of(dataset) == pool)
     }
 
+    /// Clients that would lose this volume or snapshot if it were offered as planned.
+    pub(crate) fn cut_off_by(&self, name: &str, plan: &Plan) -> usize {
+        let entries = self.entries.lock();
+        let Some(entry) = entries.get(name) else { return 0 };
+        let connections = self.nbd_server.connections();
+        let nbd = connections.iter().filter(|connection| connection.export.as_deref() == Some(name)).count();
+        let lost = entry.disk.as_ref().filter(|_| !entry.plan.is_same_disk(plan));
+        let sessions = self.targets.sessions();
+        let of_disk = lost
+            .map_or(0, |disk| sessions.iter().filter(|session| session.target == disk.target.iqn()).count());
+        of_disk + if plan.nbd { 0 } else { nbd }
+    }
+
     /// When hosts of this volume are to be warned that room gets scarce.
     pub(crate) fn threshold(&self, name: &str) -> Threshold {
         self.entries.lock().get(name).map(|entry| entry.plan.threshold).unwrap_or_default()

@@ -258,7 +258,10 @@ fn wait_for(
     Ok(false)
 }
 
-#[expect(clippy::disallowed_methods, reason = "commands without a runtime wait here, too; no pool is involved")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "commands without a runtime wait here, too; no pool is involved"
+)]
 fn pause() {
     std::thread::sleep(LOCK_PAUSE);
 }
@@ -424,7 +427,11 @@ mod tests {
         drop(lock(dir.path()).unwrap());
         let fresh = dir.path().join("fresh");
         drop(lock(&fresh).unwrap());
-        assert_eq!(fs::metadata(fresh.join("lock")).unwrap().permissions().mode() & 0o777, 0o600, "a new one");
+        assert_eq!(
+            fs::metadata(fresh.join("lock")).unwrap().permissions().mode() & 0o777,
+            0o600,
+            "a new one"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

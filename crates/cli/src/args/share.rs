@@ -245,6 +245,9 @@ pub(crate) struct ShareChapSet {
 An empty value (block=) means: as above it. Options are inherited; 'share set offer=none tank'
 offers nothing of tank but what was made a LUN.")]
 pub(crate) struct ShareSet {
+    /// Although clients lose their disk or export by it
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
     /// Options with their values, then a dataset
     #[arg(required = true, value_name = "OPTION=VALUE… DATASET")]
     pub(crate) words: Vec<String>,

@@ -266,6 +266,9 @@ pub(crate) struct ZfsSet {
     /// Do not mount or share (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'u')]
     pub(crate) no_mount: bool,
+    /// Although clients lose their disk by it (volmode=none)
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
     /// Properties with their values, then datasets
     #[arg(required = true, value_name = "PROPERTY=VALUE… DATASET")]
     pub(crate) words: Vec<String>,

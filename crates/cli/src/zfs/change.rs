@@ -60,7 +60,7 @@ pub(crate) async fn set(args: ZfsSet, context: &Context) -> anyhow::Result<ExitC
     let properties = options(&properties, context, "set")?;
     let mut act = Act::new(context).await?;
     for name in datasets {
-        act.attempt(Operation::Set { name, properties: properties.clone() }).await;
+        act.attempt(Operation::Set { name, properties: properties.clone(), force: args.force }).await;
     }
     Ok(act.finish().await)
 }

@@ -222,7 +222,9 @@ fn who_may_log_in_changes_under_those_who_have() {
 
     // Whoever is logged in keeps its volume and target busy.
     assert!(lab.run("zfs destroy tank/a").fails(1).contains("busy"));
-    assert!(lab.run(&format!("share target destroy {TARGET}")).fails(1).contains("millpond initiators"));
+    for name in [TARGET.to_owned(), TARGET.to_uppercase()] {
+        assert!(lab.run(&format!("share target destroy {name}")).fails(1).contains("millpond initiators"));
+    }
     assert!(lab.run("share set block=4096 tank/a").fails(1).contains("block size"));
 
     // A credential: the session that has not proven it ends, and nobody comes without.
@@ -316,6 +318,75 @@ fn a_volume_with_volmode_none_is_offered_only_as_a_lun() {
     lab.run("zfs create -o snapshot_limit=1 tank/fs").fails(1);
 }
 
+/// Guests were cut off without a question, as by nothing else.
+#[test]
+fn who_uses_a_disk_is_asked_about_before_it_is_offered_no_more() {
+    let lab = pool();
+    let _daemon = lab.serve(SERVE);
+    let guest = Iscsi::open(port(&lab, "tank/a"), "iqn.2026-11.io.millpond:tank:a", 1).unwrap();
+    for line in [
+        "share set offer=none tank",
+        "share set offer=nbd tank/a",
+        "zfs set volmode=none tank/a",
+        "zfs set volmode=none tank",
+        "zfs set org.millpond:offer=none tank",
+    ] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains("1 clients use tank/a") && said.contains("'-f'"), "{line}: {said}");
+        assert_eq!(urls(&lab, "tank/b").len(), 2, "{line}");
+    }
+    // What does not reach it, or takes nothing from it, is nobody's loss.
+    lab.run("share set offer=iscsi tank/a").ok();
+    lab.run("share set offer=none tank").ok();
+    lab.run("zfs set volmode=none tank/b").ok();
+    assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/b").len()), (1, 0));
+    assert!(lab.run("share set offer= tank/a").fails(1).contains("1 clients use tank/a"));
+    drop(guest);
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+    lab.run("zfs set volmode=none tank/a").ok();
+    assert_eq!(urls(&lab, "tank/a"), Vec::<String>::new());
+    lab.run("zfs inherit volmode tank/a").ok();
+    let _guest = Iscsi::open(port(&lab, "tank/a"), "iqn.2026-11.io.millpond:tank:a", 1).unwrap();
+    lab.run("zfs set -f volmode=none tank/a").ok();
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+}
+
+/// The second one stayed unoffered until something else in it was changed, and nothing said so.
+#[test]
+fn a_target_whose_name_another_pool_had_is_there_when_that_is_gone() {
+    let lab = pool();
+    let disk = lab.cwd().join("b").display().to_string();
+    lab.run(&format!("zpool create --size 128M lake {disk}")).ok();
+    lab.run("zfs create -s -V 8M lake/a").ok();
+    for pool in ["lake", "tank"] {
+        lab.run(&format!("share --pool {pool} target create {TARGET}")).ok();
+        lab.run(&format!("share --pool {pool} lun add {TARGET} {pool}/a")).ok();
+    }
+    let several = lab.run(&format!("share target destroy {TARGET}")).fails(2);
+    assert!(several.contains("--pool"), "{several}");
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 lake tank");
+    let offered = |name: &str| urls(&lab, name) == [format!("iscsi:{TARGET}/0")];
+    assert!(offered("lake/a") && !offered("tank/a"));
+    let shares = ask(&lab, "/v1/share");
+    let of_tank = shares["pools"].as_array().unwrap().iter().find(|pool| pool["pool"] == "tank").unwrap();
+    assert!(
+        of_tank["problems"][0].as_str().unwrap().contains("pool 'lake' has one of this name"),
+        "{of_tank}"
+    );
+    let guest = Iscsi::open(port(&lab, "lake/a"), TARGET, 1).unwrap();
+    assert_eq!(of_tank["targets"][0]["sessions"], 0, "none of them is tank's");
+    drop(guest);
+    wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
+    lab.run("zpool export lake").ok();
+    assert!(offered("tank/a"));
+    // And when only the target goes.
+    let said = lab.run(&format!("zpool import -d {} lake", lab.cwd().display()));
+    assert!(said.code == Some(0) && said.stderr.contains("pool 'tank' has one of this name"), "{said:?}");
+    assert!(!offered("lake/a"));
+    lab.run(&format!("share --pool tank target destroy {TARGET}")).ok();
+    assert!(offered("lake/a"));
+}
+
 /// They were taken for empty and written over: everybody could discover.
 #[test]
 fn settings_of_discovery_that_cannot_be_understood_are_not_written_over() {
@@ -368,6 +439,9 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
     assert_eq!(hosts[1].write(0, 7), CONFLICT);
     news(&mut hosts);
 
+    // Its export has a client, and its LUN stays: one of the two is counted.
+    let said = lab.run("share set offer=none tank/a").fails(1);
+    assert!(said.contains("1 clients use tank/a") && said.contains("'-f'"), "{said}");
     let (mode, inquiry) = ((0x2a, 0x01), (0x3f, 0x03));
     let mut nbd_lives = true;
     for (line, told) in [
@@ -391,7 +465,7 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
         ("share lun add VMS tank/b", vec![LUNS_CHANGED]),
         ("share set write-cache=on tank/b", vec![]),
         ("share lun remove VMS tank/b", vec![LUNS_CHANGED]),
-        ("share set offer=none tank/a", vec![]),
+        ("share set -f offer=none tank/a", vec![]),
     ] {
         nbd_lives &= !line.contains("offer");
         assert_eq!(lab.run(&line.replace("VMS", TARGET)).code, Some(0), "{line}");

@@ -248,9 +248,20 @@ impl Cx<'_> {
 
     /// After a change: what is served follows.
     pub(crate) async fn served(&self, held: &Held) -> Vec<String> {
-        match &self.host.serving {
-            Some(serving) => serving.follow(held).await,
-            None => Vec::new(),
+        let Some(serving) = &self.host.serving else { return Vec::new() };
+        let problems = serving.follow(held).await;
+        self.freed().await;
+        problems
+    }
+
+    /// The name of a target may be free now, and another pool have one of that name.
+    pub(crate) async fn freed(&self) {
+        let Some(serving) = &self.host.serving else { return };
+        for pool in serving.waiting() {
+            let Some(held) = self.host.find(&pool) else { continue };
+            for problem in serving.follow(&held).await {
+                tracing::info!(pool, "{problem}");
+            }
         }
     }
 

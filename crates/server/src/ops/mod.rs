@@ -18,6 +18,7 @@ use std::{sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 mod create;
+mod cut_off;
 mod destroy;
 mod devices;
 mod drives;
@@ -193,6 +194,9 @@ pub enum Operation {
         name: String,
         /// Properties, all or none of which take effect.
         properties: Vec<Assignment>,
+        /// Although clients lose their disk by it.
+        #[serde(default)]
+        force: bool,
     },
     /// `zfs inherit`
     Inherit {
@@ -772,7 +776,7 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::Rename { from, to, parents, recursive } => {
             create::rename(&cx, &from, &to, parents, recursive).await
         }
-        Operation::Set { name, properties } => properties::set(&cx, &name, &properties).await,
+        Operation::Set { name, properties, force } => properties::set(&cx, &name, &properties, force).await,
         Operation::Inherit { name, property, recursive, received } => {
             properties::inherit(&cx, &name, &property, recursive, received).await
         }
@@ -851,7 +855,8 @@ mod tests {
             let error = serde_json::from_str::<Request>(request).unwrap_err().to_string();
             assert!(error.contains(&format!("unknown field `{key}`")), "{request}: {error}");
         }
-        let whole = r#"{"operation": "destroy", "name": "tank/v2", "dry_run": true, "command": "x", "user": 7}"#;
+        let whole =
+            r#"{"operation": "destroy", "name": "tank/v2", "dry_run": true, "command": "x", "user": 7}"#;
         let request: Request = serde_json::from_str(whole).unwrap();
         assert_eq!((request.command.as_deref(), request.user), (Some("x"), 7));
     }

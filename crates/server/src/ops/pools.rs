@@ -457,6 +457,7 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         warnings.push(format!("'{name}' was suspended ({why}): what was not flushed is lost"));
     }
     cx.host.release(held.guid());
+    cx.freed().await;
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
     warnings.extend(forgotten.err().map(|error| chain(&error)));
     Ok(Answer { warnings, ..Answer::default() })
@@ -475,6 +476,7 @@ async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending
         serving.withdraw_pool(held.name()).await;
     }
     let ended = cx.host.end(held, ending).await;
+    cx.freed().await;
     ended.map_err(|error| Failure::because(what, chain(&error)))?;
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
     let warnings = forgotten.err().map(|error| chain(&error)).into_iter().collect();

@@ -18,8 +18,13 @@ use pool::{
     space::volume_reservation,
 };
 
-use super::{Answer, Assignment, Failure, host::Cx, pool_of};
-use crate::host::chain;
+use super::{
+    Answer, Assignment, Failure,
+    cut_off::{self, Setting},
+    host::Cx,
+    pool_of,
+};
+use crate::{host::chain, shares::property};
 
 /// Checksums and compressions that a pool must have a feature for: (property, number, guid of the feature).
 const NEED_FEATURES: [(&str, u64, &str); 6] = [
@@ -146,7 +151,12 @@ pub(crate) async fn effective(dataset: &Dataset) -> Result<PropertySet, Failure>
 }
 
 /// `zfs set`: all of them or none.
-pub(crate) async fn set(cx: &Cx<'_>, name: &str, assignments: &[Assignment]) -> Result<Answer, Failure> {
+pub(crate) async fn set(
+    cx: &Cx<'_>,
+    name: &str,
+    assignments: &[Assignment],
+    force: bool,
+) -> Result<Answer, Failure> {
     let what = format!("cannot set property for '{name}'");
     let held = cx.host.writable(pool_of(name)).await.map_err(|error| error.of_dataset(&what, name))?;
     let view = held.view();
@@ -168,6 +178,17 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, assignments: &[Assignment]) -> 
     }
     if types == Types::VOLUME {
         volume(&view, &dataset, &mut given).await.map_err(|why| Failure::because(&what, why))?;
+    }
+    if !force {
+        let offer = given.values.get(property::OFFER).and_then(|value| match value {
+            Value::Text(text) => Some(Setting::Offer(text)),
+            Value::Number(_) => None,
+        });
+        let volmode = cut_off::is_no_volmode(given.number("volmode")).then_some(Setting::NoVolmode);
+        for setting in offer.into_iter().chain(volmode) {
+            let spared = cut_off::spare(cx, &view, &dataset, setting).await;
+            spared.map_err(|why| Failure::because(&what, why))?;
+        }
     }
     let asks_for_space =
         ["refreservation", "reservation"].iter().any(|name| given.values.contains_key(*name));

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answer, Assignment, Failure,
+    cut_off::{self, Setting},
     host::{Cx, Held},
     properties::lookup,
 };
@@ -123,6 +124,9 @@ pub enum ShareChange {
         dataset: String,
         /// `offer`, `block`, `write-cache`, `thin-threshold`.
         options: Vec<Assignment>,
+        /// Although clients lose their disk or export by it.
+        #[serde(default)]
+        force: bool,
     },
 }
 
@@ -156,6 +160,8 @@ pub(super) struct Now {
     pub(super) users: BTreeMap<String, String>,
     pub(super) shares: PoolShares,
     pub(super) volumes: BTreeMap<String, VolumeShare>,
+    /// Why some of them may be missing in `volumes`, and with them their LUNs.
+    unlisted: Option<String>,
 }
 
 impl Now {
@@ -165,13 +171,14 @@ impl Now {
         let users = PoolProperties::users(view).await.map_err(unreadable)?;
         let shares = PoolShares::read(view).await.map_err(unreadable)?;
         let dsl = view.dsl().await.map_err(|error| chain(&error))?;
-        let (datasets, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
+        let (datasets, unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
         let mut volumes = BTreeMap::new();
         for dataset in &datasets {
             let share = VolumeShare::read(dataset).await.map_err(|error| chain(&error))?;
             volumes.insert(dataset.name().to_owned(), share);
         }
-        Ok(Self { users, shares, volumes })
+        let unlisted = unlisted.first().map(|error| chain(error));
+        Ok(Self { users, shares, volumes, unlisted })
     }
 
     /// The settings of a target that must be there.
@@ -216,6 +223,11 @@ impl Now {
 
     /// The lowest number that neither a LUN has nor one that was deleted and may come back.
     pub(super) fn free(&self, iqn: &str) -> Result<u16, String> {
+        if let Some(why) = &self.unlisted {
+            return Err(format!(
+                "which numbers are free is not known, because not all volumes can be read ({why}); say a number"
+            ));
+        }
         let taken = self.luns(iqn);
         let kept: BTreeSet<u16> = self
             .volumes
@@ -367,23 +379,26 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
         }
         free_for_lun(cx, &now, volume).map_err(|why| Failure::because(&what, why))?;
     }
-    if let ShareChange::Options { dataset, .. } = &change {
-        lookup(&view, dataset).await?;
-    }
     let serving = cx.host.serving.as_ref();
     if let ShareChange::TargetDestroy { target, force: false } = &change
-        && let Some(sessions) = serving.map(|serving| serving.sessions_of(target)).filter(|count| *count > 0)
+        && let Some(sessions) = serving.map(|serving| serving.sessions_of(held.name(), target))
+        && sessions > 0
     {
         let why =
             format!("{sessions} initiators are logged in ('millpond initiators'); use '-f' to cut them off");
         return Err(Failure::because(&what, why));
     }
-    if let ShareChange::Options { dataset, options } = &change
-        && options.iter().any(|(name, _)| name == "block")
-        && serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0)
-    {
-        let why = "initiators are logged in: a disk cannot change its block size under them";
-        return Err(Failure::because(&what, why));
+    if let ShareChange::Options { dataset, options, force } = &change {
+        let found = lookup(&view, dataset).await?;
+        let is_busy = || serving.is_some_and(|serving| serving.clients_below(dataset, false) > 0);
+        if options.iter().any(|(name, _)| name == "block") && is_busy() {
+            let why = "initiators are logged in: a disk cannot change its block size under them";
+            return Err(Failure::because(&what, why));
+        }
+        if let Some((_, offer)) = options.iter().rev().find(|(name, _)| name == "offer" && !force) {
+            let spared = cut_off::spare(cx, &view, &found, Setting::Offer(offer)).await;
+            spared.map_err(|why| Failure::because(&what, why))?;
+        }
     }
     let planned = plan(&now, change).map_err(|why| Failure::because(&what, why))?;
     let Planned { edits, lines, mut warnings } = planned;
@@ -579,7 +594,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
                 false => edits.pool(property::chap(target.as_deref()), &credentials)?,
             }
         }
-        ShareChange::Options { dataset, options } => {
+        ShareChange::Options { dataset, options, force: _ } => {
             for (name, value) in options {
                 let name = format!("{}{name}", property::PREFIX);
                 if !value.is_empty() {
@@ -711,7 +726,16 @@ mod tests {
             ("tank/d", VolumeShare { name: Some(was), ..VolumeShare::default() }),
         ];
         let volumes = volumes.into_iter().map(|(name, share)| (name.to_owned(), share)).collect();
-        Now { users, shares, volumes }
+        Now { users, shares, volumes, unlisted: None }
+    }
+
+    /// The number of a disk that could not be read was given to another, and hosts met that under it.
+    #[test]
+    fn no_number_is_free_while_nobody_knows_whose_it_is() {
+        let now = Now { unlisted: Some("object 7 cannot be read".to_owned()), ..now() };
+        let said = now.place("tank/c", "iqn.a:t", None).unwrap_err();
+        assert!(said.contains("object 7 cannot be read") && said.contains("say a number"), "{said}");
+        assert_eq!(now.place("tank/c", "iqn.a:t", Some(9)).unwrap().unwrap().lun, 9);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::shares::{Credential, PoolShares, Rule};
 pub(super) struct Shared {
     targets: BTreeMap<String, Owned>,
     discovery: BTreeMap<String, (Rule, Vec<Credential>)>,
+    /// Pools with targets whose names another pool had first: what is said of that.
+    waiting: BTreeMap<String, Vec<String>>,
 }
 
 struct Owned {
@@ -33,9 +35,20 @@ impl Serving {
         }
     }
 
-    /// How many initiators are logged in to it.
-    pub(crate) fn sessions_of(&self, iqn: &str) -> usize {
-        self.targets.sessions().iter().filter(|session| session.target == iqn).count()
+    /// How many initiators are logged in to this target of a pool; another pool's of that name is not meant.
+    pub(crate) fn sessions_of(&self, pool: &str, iqn: &str) -> usize {
+        let Ok(target) = self.shared_target(pool, &iqn.to_ascii_lowercase()) else { return 0 };
+        self.targets.sessions().iter().filter(|session| session.target == target.iqn()).count()
+    }
+
+    /// Pools with targets that are not offered because another pool has one of the name.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.shared.lock().waiting.keys().cloned().collect()
+    }
+
+    /// Which those are of a pool, a sentence each.
+    pub(crate) fn conflicts(&self, pool: &str) -> Vec<String> {
+        self.shared.lock().waiting.get(pool).cloned().unwrap_or_default()
     }
 
     /// The targets of a pool are these from now on. What cannot be done is a sentence each.
@@ -56,10 +69,11 @@ impl Serving {
                 drop(entry.disk.take_if(|disk| !disk.own && disk.target.iqn() == iqn));
             }
         }
+        let mut conflicts = Vec::new();
         for (iqn, share) in &shares.targets {
             match shared.targets.entry(iqn.clone()) {
                 Entry::Occupied(owned) if owned.get().pool != pool => {
-                    problems.push(format!(
+                    conflicts.push(format!(
                         "target {iqn} of pool '{pool}' is not offered: pool '{}' has one of this name",
                         owned.get().pool
                     ));
@@ -83,6 +97,11 @@ impl Serving {
                     }
                 }
             }
+        }
+        problems.extend(conflicts.iter().cloned());
+        shared.waiting.remove(pool);
+        if !conflicts.is_empty() {
+            shared.waiting.insert(pool.to_owned(), conflicts);
         }
         match shares.discovery() {
             Some(discovery) => shared.discovery.insert(pool.to_owned(), discovery),

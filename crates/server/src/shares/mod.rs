@@ -25,15 +25,16 @@ mod read;
 pub use iscsi::LUN_MAX;
 
 #[cfg(test)]
-pub(crate) use self::{config::Offering, read::TargetShare};
+pub(crate) use self::read::TargetShare;
 pub use self::{
     config::{Credential, Secret},
     read::report,
 };
 pub(crate) use self::{
     config::{
-        LogicalUnitName, Place, PortalConfig, Rule, TargetConfig, Threshold, option, property, to_text,
+        LogicalUnitName, Offering, Place, PortalConfig, Rule, TargetConfig, Threshold, offering, option,
+        property, to_text,
     },
     portals::Portals,
-    read::{Plan, PoolShares, VolumeShare, naa},
+    read::{Plan, PoolShares, VOLMODE_NONE, VolumeShare, naa},
 };

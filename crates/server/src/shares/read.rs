@@ -18,7 +18,7 @@ use super::config::{
 use crate::{api::share as api, host::chain};
 
 /// `volmode=none`: the volume is nobody's disk, in OpenZFS of its own host and here of others.
-const VOLMODE_NONE: u64 = 3;
+pub(crate) const VOLMODE_NONE: u64 = 3;
 
 /// A target, understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,6 +118,8 @@ pub(crate) struct VolumeShare {
     pub(crate) offer: Offering,
     /// `offer` is set here, and not above it.
     pub(crate) offer_is_own: bool,
+    /// The dataset on which it is; none if nobody said anything.
+    pub(crate) offer_at: Option<String>,
     /// Its own LUN.
     pub(crate) place: Option<Place>,
     /// Its own name for `stmfadm`.
@@ -138,7 +140,13 @@ impl VolumeShare {
     /// The properties cannot be read.
     pub(crate) async fn read(dataset: &Dataset) -> Result<Self, ReadError> {
         let head = dataset.name().split('@').next().unwrap_or_default();
-        let mut share = Self::of(&PropertySet::users(dataset).await?, head);
+        let users = PropertySet::users(dataset).await?;
+        let mut share = Self::of(&users, head);
+        let offer = users.iter().find(|(name, ..)| name == property::OFFER);
+        share.offer_at = offer.map(|(.., source)| match source {
+            Source::Inherited(from) => from.clone(),
+            _ => dataset.name().to_owned(),
+        });
         if PropertySet::number_of_head(dataset, "volmode").await? == Some(VOLMODE_NONE) {
             share.offer = Offering::None;
         }

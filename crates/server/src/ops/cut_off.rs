@@ -1,0 +1,139 @@
+//! Who would lose a disk or an export because it is to be offered otherwise: whoever asks for that is told first.
+//!
+//! A setting reaches every volume below its dataset that has not one of its own nearer by. Those that have clients are
+//! planned again as they would be, and what the plan takes from clients is counted.
+
+use pool::{
+    Pool,
+    dsl::Dataset,
+    props::{PropertySet, Source},
+};
+
+use super::host::Cx;
+use crate::{
+    host::chain,
+    shares::{Offering, VOLMODE_NONE, VolumeShare, offering, property},
+};
+
+/// What is to be set on a dataset.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Setting<'a> {
+    /// `offer`, in words; empty: as above it.
+    Offer(&'a str),
+    /// `volmode=none`
+    NoVolmode,
+}
+
+/// Refuses a setting that would cut clients off.
+///
+/// # Errors
+/// Who would be, and what to do; or it cannot be found out.
+pub(super) async fn spare(
+    cx: &Cx<'_>,
+    view: &Pool,
+    dataset: &Dataset,
+    setting: Setting<'_>,
+) -> Result<(), String> {
+    let Some(serving) = &cx.host.serving else { return Ok(()) };
+    let name = dataset.name();
+    if serving.clients_below(name, false) == 0 {
+        return Ok(());
+    }
+    let offer = match setting {
+        // What makes no sense is refused for that.
+        Setting::Offer(text) if !text.is_empty() => match offering(text) {
+            Ok(offer) => offer,
+            Err(_) => return Ok(()),
+        },
+        Setting::Offer(_) => above(view, name).await?,
+        Setting::NoVolmode => Offering::None,
+    };
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
+    let (mut clients, mut losing) = (0, Vec::new());
+    for volume in volumes.iter().filter(|volume| is_within(volume.name(), name)) {
+        if serving.clients(volume.name()) == 0 {
+            continue;
+        }
+        let share = VolumeShare::read(volume).await.map_err(|error| chain(&error))?;
+        let set_at = match setting {
+            Setting::Offer(_) => share.offer_at.clone(),
+            Setting::NoVolmode => volmode_at(view, volume).await?,
+        };
+        if !reaches(name, volume.name(), set_at.as_deref()) {
+            continue;
+        }
+        let lose = serving.cut_off_by(volume.name(), &VolumeShare { offer, ..share }.plan());
+        if lose > 0 {
+            clients += lose;
+            losing.push(volume.name().to_owned());
+        }
+    }
+    match losing.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "{clients} clients use {} as they are offered now ('millpond initiators'); use '-f' to cut them off",
+            losing.join(", ")
+        )),
+    }
+}
+
+/// Whether what is set on `dataset` holds for `volume`, which has it from `set_at` now.
+fn reaches(dataset: &str, volume: &str, set_at: Option<&str>) -> bool {
+    dataset == volume || set_at.is_none_or(|at| at == dataset || !is_within(at, dataset))
+}
+
+/// Whether it is this dataset, a snapshot of it, or below it.
+fn is_within(name: &str, dataset: &str) -> bool {
+    name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
+/// What a dataset has of `offer` if it says nothing itself.
+async fn above(view: &Pool, name: &str) -> Result<Offering, String> {
+    let Some(at) = name.rfind(['/', '@']) else { return Ok(Offering::default()) };
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    let parent = dsl.lookup(&name[..at]).await.map_err(|error| chain(&error))?;
+    let users = PropertySet::users(&parent).await.map_err(|error| chain(&error))?;
+    let text = users.iter().find(|(name, ..)| name == property::OFFER).map(|(_, text, _)| text.as_str());
+    Ok(text.and_then(|text| offering(text).ok()).unwrap_or_default())
+}
+
+/// The dataset from which a volume, or a snapshot's, has its `volmode`.
+async fn volmode_at(view: &Pool, volume: &Dataset) -> Result<Option<String>, String> {
+    let head = volume.name().split('@').next().unwrap_or_default();
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    let head = dsl.lookup(head).await.map_err(|error| chain(&error))?;
+    let properties = head.properties().await.map_err(|error| chain(&error))?;
+    Ok(properties.get("volmode").and_then(|property| match &property.source {
+        Source::Inherited(from) => Some(from.clone()),
+        Source::Local | Source::Received => Some(head.name().to_owned()),
+        _ => None,
+    }))
+}
+
+/// Whether a number of `volmode` is `none`.
+pub(super) fn is_no_volmode(number: Option<u64>) -> bool {
+    number == Some(VOLMODE_NONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_reaches_what_has_none_nearer_by() {
+        for (dataset, volume, set_at, expected) in [
+            ("tank", "tank/a/v", None, true),
+            ("tank", "tank/a/v", Some("tank"), true),
+            ("tank", "tank/a/v", Some("tank/a"), false),
+            ("tank", "tank/a/v", Some("tank/a/v"), false),
+            ("tank/a", "tank/a/v", Some("tank"), true),
+            ("tank/a/v", "tank/a/v", Some("tank/a/v"), true),
+            ("tank/a/v", "tank/a/v@s", Some("tank/a/v"), true),
+            ("tank/a", "tank/a/v", Some("tank/ab"), true),
+        ] {
+            assert_eq!(reaches(dataset, volume, set_at), expected, "{dataset} {volume} {set_at:?}");
+        }
+        assert!(is_within("tank/a@s", "tank/a") && !is_within("tank/ab", "tank/a"));
+    }
+}
