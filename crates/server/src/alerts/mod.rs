@@ -284,9 +284,9 @@ impl Alerts {
         // A sink that was changed so that it cannot work is a slip of the pen, and what works meanwhile goes on. One
         // that is as it was, and does not work any more, says nothing about what was changed.
         let loaded = Config::load(&self.files.config).and_then(|loaded| {
-            let new = loaded.0.sinks.iter().filter(|sink| !now.sinks.contains(sink));
+            let mut new = loaded.0.sinks.iter().filter(|sink| !now.sinks.contains(sink));
             match self.is_known.load(Relaxed) {
-                true => new.map(SinkConfig::check).collect::<Result<(), _>>().map(|()| loaded),
+                true => new.try_for_each(SinkConfig::check).map(|()| loaded),
                 false => Ok(loaded),
             }
         });
