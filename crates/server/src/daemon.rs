@@ -260,6 +260,7 @@ pub async fn serve(
     alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
     let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
     let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
+    let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
     let (stop, stopping) = watch::channel(false);
     let opening = tokio::spawn(late.run(stopping.clone()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -307,6 +308,7 @@ pub async fn serve(
     drop(tasks);
     hotplug.abort();
     looking.abort();
+    offering.abort();
     governing.abort();
     // Before the pools: that they are closed now is no news to anybody.
     alerts.stop().await;

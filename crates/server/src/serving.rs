@@ -36,6 +36,7 @@ use crate::{
     shares::{Plan, PoolShares, Portals, Threshold, VolumeShare},
 };
 
+mod again;
 mod shared;
 
 /// The targets of a daemon, and what they offer.
@@ -51,6 +52,7 @@ pub struct Serving {
     /// Who follows a pool, by its guid: one after the other, each with the view of its turn. An older one would open again
     /// what was closed meanwhile.
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+    again: again::Again,
 }
 
 /// A volume or volume snapshot.
@@ -99,7 +101,8 @@ impl Serving {
         portals: Arc<Portals>,
     ) -> Self {
         let (entries, shared, following) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following }
+        let again = again::Again::default();
+        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following, again }
     }
 
     pub(crate) fn targets(&self) -> &Arc<iscsi::Targets> {
@@ -239,8 +242,14 @@ impl Serving {
         self.portals.want(pool, &[]).await;
     }
 
-    /// Offers what `held` has now. What could not be found out is a sentence each.
+    /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.
     pub async fn follow(&self, held: &Held) -> Vec<String> {
+        let problems = self.put_right(held).await;
+        self.again.note(held.guid(), self.is_settled(held, &problems), &problems);
+        problems
+    }
+
+    async fn put_right(&self, held: &Held) -> Vec<String> {
         let turn = {
             let mut following = self.following.lock();
             following.retain(|_, turn| Arc::strong_count(turn) > 1);

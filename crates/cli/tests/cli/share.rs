@@ -378,13 +378,13 @@ fn a_target_whose_name_another_pool_had_is_there_when_that_is_gone() {
     drop(guest);
     wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
     lab.run("zpool export lake").ok();
-    assert!(offered("tank/a"));
+    wait_until(|| offered("tank/a"));
     // And when only the target goes.
     let said = lab.run(&format!("zpool import -d {} lake", lab.cwd().display()));
     assert!(said.code == Some(0) && said.stderr.contains("pool 'tank' has one of this name"), "{said:?}");
     assert!(!offered("lake/a"));
     lab.run(&format!("share --pool tank target destroy {TARGET}")).ok();
-    assert!(offered("lake/a"));
+    wait_until(|| offered("lake/a"));
 }
 
 /// They were taken for empty and written over: everybody could discover.

@@ -250,19 +250,8 @@ impl Cx<'_> {
     pub(crate) async fn served(&self, held: &Held) -> Vec<String> {
         let Some(serving) = &self.host.serving else { return Vec::new() };
         let problems = serving.follow(held).await;
-        self.freed().await;
+        serving.names_are_free();
         problems
-    }
-
-    /// The name of a target may be free now, and another pool have one of that name.
-    pub(crate) async fn freed(&self) {
-        let Some(serving) = &self.host.serving else { return };
-        for pool in serving.waiting() {
-            let Some(held) = self.host.find(&pool) else { continue };
-            for problem in serving.follow(&held).await {
-                tracing::info!(pool, "{problem}");
-            }
-        }
     }
 
     /// Whether clients are connected to one of these datasets.

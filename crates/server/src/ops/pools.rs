@@ -450,6 +450,7 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     };
     if let Some(serving) = &cx.host.serving {
         serving.withdraw_pool(held.name()).await;
+        serving.names_are_free();
     }
     let mut warnings = Vec::new();
     if let Some(engine) = held.engine() {
@@ -457,7 +458,6 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         warnings.push(format!("'{name}' was suspended ({why}): what was not flushed is lost"));
     }
     cx.host.release(held.guid());
-    cx.freed().await;
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
     warnings.extend(forgotten.err().map(|error| chain(&error)));
     Ok(Answer { warnings, ..Answer::default() })
@@ -474,9 +474,9 @@ async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending
     spare_clients(cx, held, force, what)?;
     if let Some(serving) = &cx.host.serving {
         serving.withdraw_pool(held.name()).await;
+        serving.names_are_free();
     }
     let ended = cx.host.end(held, ending).await;
-    cx.freed().await;
     ended.map_err(|error| Failure::because(what, chain(&error)))?;
     let forgotten = cx.host.places().state().forget(&held.guid().to_string());
     let warnings = forgotten.err().map(|error| chain(&error)).into_iter().collect();

@@ -41,12 +41,14 @@ impl Serving {
         self.targets.sessions().iter().filter(|session| session.target == target.iqn()).count()
     }
 
-    /// Pools with targets that are not offered because another pool has one of the name.
-    pub(crate) fn waiting(&self) -> Vec<String> {
-        self.shared.lock().waiting.keys().cloned().collect()
+    /// The name of a target may be free now that another pool has one of: it gets it in that pool's turn.
+    pub(crate) fn names_are_free(&self) {
+        if !self.shared.lock().waiting.is_empty() {
+            self.again.hurry();
+        }
     }
 
-    /// Which those are of a pool, a sentence each.
+    /// Targets of a pool that are not offered because another pool has one of the name, a sentence each.
     pub(crate) fn conflicts(&self, pool: &str) -> Vec<String> {
         self.shared.lock().waiting.get(pool).cloned().unwrap_or_default()
     }

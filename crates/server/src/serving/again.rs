@@ -1,0 +1,209 @@
+//! What could not be offered is tried again: a device that did not answer for a moment, a name that another pool had,
+//! would otherwise stay so until somebody changes something else.
+//!
+//! A pool of which something was refused, or could not be found out, is followed again after half a minute, then ever
+//! more rarely: much of that is lasting (an encrypted volume), and costs a look at each of its volumes. It is done in the
+//! pool's turn, as commands are: one that is just being exported must not be offered again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::Serving;
+use crate::ops::{Held, Host};
+
+/// First pause.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Longest.
+const PAUSE_MAX: Duration = Duration::from_secs(15 * 60);
+/// How long a pool's turn is waited for: an operation may have it for long, and other pools are waiting, too.
+const TURN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pools that are not offered as they should be.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// By guid.
+    pools: Mutex<BTreeMap<u64, Unsettled>>,
+    /// One came, or is due earlier.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Unsettled {
+    /// When it is tried.
+    at: Instant,
+    pause: Duration,
+    /// What was said of it.
+    said: Vec<String>,
+}
+
+impl Again {
+    /// What came of following a pool: whether that is all there is to do, and what was said.
+    pub(super) fn note(&self, guid: u64, is_settled: bool, said: &[String]) {
+        let mut pools = self.pools.lock();
+        if is_settled {
+            pools.remove(&guid);
+            return;
+        }
+        let new = || Unsettled { at: Instant::now() + PAUSE, pause: PAUSE, said: Vec::new() };
+        said.clone_into(&mut pools.entry(guid).or_insert_with(new).said);
+        self.changed.notify_one();
+    }
+
+    /// Something was given up that they may have waited for.
+    pub(super) fn hurry(&self) {
+        let now = Instant::now();
+        self.pools.lock().values_mut().for_each(|pool| pool.at = now);
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.pools.lock().values().map(|pool| pool.at).min()
+    }
+
+    /// Those that are due, each with what was said of it, and when they are tried after this time.
+    fn due(&self) -> Vec<(u64, Vec<String>)> {
+        let now = Instant::now();
+        let mut pools = self.pools.lock();
+        let due = pools.iter_mut().filter(|(_, pool)| pool.at <= now);
+        due.map(|(guid, pool)| {
+            pool.at = now + pool.pause;
+            pool.pause = (pool.pause * 2).min(PAUSE_MAX);
+            (*guid, pool.said.clone())
+        })
+        .collect()
+    }
+
+    /// It is not open here any more.
+    fn forget(&self, guid: u64) {
+        self.pools.lock().remove(&guid);
+    }
+}
+
+impl Serving {
+    /// Tries again what could not be offered, until there are no pools any more.
+    pub(crate) async fn try_again(self: Arc<Self>, host: Weak<Host>) {
+        loop {
+            let next = self.again.next();
+            tokio::select! {
+                () = async {
+                    match next {
+                        Some(at) => sleep_until(at).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+                () = self.again.changed.notified() => {}
+            }
+            for (guid, said) in self.again.due() {
+                let Some(host) = host.upgrade() else { return };
+                self.try_pool(&host, guid, &said).await;
+            }
+        }
+    }
+
+    async fn try_pool(&self, host: &Host, guid: u64, said: &[String]) {
+        let find = || host.find(&guid.to_string());
+        let Some(held) = find() else { return self.again.forget(guid) };
+        if held.suspended().is_some() {
+            return;
+        }
+        let Ok(_turn) = timeout(TURN_PATIENCE, host.turn(held.name())).await else { return };
+        let Some(held) = find() else { return self.again.forget(guid) };
+        let problems = self.follow(&held).await;
+        for problem in problems.iter().filter(|problem| !said.contains(problem)) {
+            tracing::warn!(pool = held.name(), "tried again: {problem}");
+        }
+        if self.is_settled(&held, &problems) {
+            tracing::info!(pool = held.name(), "what could not be offered is offered now");
+        }
+    }
+
+    /// Whether all of a pool is offered that should be.
+    pub(super) fn is_settled(&self, held: &Held, problems: &[String]) -> bool {
+        let entries = self.entries.lock();
+        let mut of_pool = entries.iter().filter(|(name, _)| crate::ops::pool_of(name) == held.name());
+        problems.is_empty() && of_pool.all(|(_, entry)| entry.served.refused.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use iscsi::Offer;
+
+    use super::*;
+    use crate::{
+        host::{Places, Settings},
+        ops::Mode,
+        shares::Portals,
+        state::State,
+    };
+
+    /// A volume that was refused at the start stayed so until somebody changed something in its pool.
+    #[tokio::test]
+    async fn what_could_not_be_offered_is_offered_when_it_can_be() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![PathBuf::from(dir.path())], State::at(kept.path()));
+        let opened = places.open("psingle", &Settings::default()).await.unwrap();
+        let registry = Arc::new(nbd::Registry::new());
+        let targets = iscsi::Targets::new(iscsi::Config::default());
+        let nbd =
+            nbd::Server::new(Arc::clone(&registry) as Arc<dyn nbd::Exports>, nbd::ServeLimits::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        let serving = Arc::new(Serving::new(registry, nbd, Arc::clone(&targets), Vec::new(), portals));
+        let host = Host::new(places, Mode::ReadOnly, Settings::default()).with_serving(Arc::clone(&serving));
+        let host = Arc::new(host);
+        let held = host.keep(Held::reading(opened.pool, "it is to be looked at"));
+
+        let names: Vec<String> = {
+            serving.follow(&held).await;
+            serving.entries.lock().keys().cloned().collect()
+        };
+        let name = names.first().expect("a volume").clone();
+        serving.withdraw(&name);
+        let in_the_way = iscsi::iqn::for_dataset(&name);
+        targets.create(&in_the_way, Offer::default()).unwrap();
+        serving.follow(&held).await;
+        let refused = || serving.entries.lock()[&name].served.refused.clone();
+        assert!(refused().is_some());
+        let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
+        targets.remove(&in_the_way);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(refused().is_some(), "not at once");
+        serving.again.hurry();
+        for _ in 0..200 {
+            if refused().is_none() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(refused(), None);
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_tried_ever_more_rarely() {
+        let again = Again::default();
+        let began = Instant::now();
+        again.note(7, false, &["x".to_owned()]);
+        let mut tried = Vec::new();
+        while tried.len() < 8 {
+            sleep_until(again.next().unwrap()).await;
+            assert_eq!(again.due(), [(7, vec!["x".to_owned()])]);
+            tried.push(began.elapsed().as_secs());
+            again.note(7, false, &["x".to_owned()]);
+        }
+        assert_eq!(tried, [30, 60, 120, 240, 480, 960, 1860, 2760]);
+        again.note(7, true, &[]);
+        assert_eq!(again.next(), None);
+    }
+}
