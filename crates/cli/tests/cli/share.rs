@@ -365,26 +365,33 @@ fn a_target_whose_name_another_pool_had_is_there_when_that_is_gone() {
     let several = lab.run(&format!("share target destroy {TARGET}")).fails(2);
     assert!(several.contains("--pool"), "{several}");
     let _daemon = lab.serve("serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 lake tank");
-    let offered = |name: &str| urls(&lab, name) == [format!("iscsi:{TARGET}/0")];
-    assert!(offered("lake/a") && !offered("tank/a"));
+    let offered = |pool: &str| urls(&lab, &format!("{pool}/a")) == [format!("iscsi:{TARGET}/0")];
+    // Which is the first follows from their guids.
+    let (first, second) = if offered("lake") { ("lake", "tank") } else { ("tank", "lake") };
+    assert!(offered(first) && !offered(second));
     let shares = ask(&lab, "/v1/share");
-    let of_tank = shares["pools"].as_array().unwrap().iter().find(|pool| pool["pool"] == "tank").unwrap();
-    assert!(
-        of_tank["problems"][0].as_str().unwrap().contains("pool 'lake' has one of this name"),
-        "{of_tank}"
-    );
-    let guest = Iscsi::open(port(&lab, "lake/a"), TARGET, 1).unwrap();
-    assert_eq!(of_tank["targets"][0]["sessions"], 0, "none of them is tank's");
+    let pools = shares["pools"].as_array().unwrap();
+    let of_second = pools.iter().find(|pool| pool["pool"] == second).unwrap();
+    let conflict = format!("pool '{first}' has one of this name");
+    assert!(of_second["problems"][0].as_str().unwrap().contains(&conflict), "{of_second}");
+    let guest = Iscsi::open(port(&lab, &format!("{first}/a")), TARGET, 1).unwrap();
+    let sessions = |pool: &str| {
+        let shares = ask(&lab, "/v1/share");
+        let found = shares["pools"].as_array().unwrap().iter().find(|found| found["pool"] == pool).cloned();
+        found.unwrap()["targets"][0]["sessions"].as_u64().unwrap()
+    };
+    assert_eq!((sessions(first), sessions(second)), (1, 0), "each its own");
     drop(guest);
     wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
-    lab.run("zpool export lake").ok();
-    wait_until(|| offered("tank/a"));
+    lab.run(&format!("zpool export {first}")).ok();
+    wait_until(|| offered(second));
     // And when only the target goes.
-    let said = lab.run(&format!("zpool import -d {} lake", lab.cwd().display()));
-    assert!(said.code == Some(0) && said.stderr.contains("pool 'tank' has one of this name"), "{said:?}");
-    assert!(!offered("lake/a"));
-    lab.run(&format!("share --pool tank target destroy {TARGET}")).ok();
-    wait_until(|| offered("lake/a"));
+    let said = lab.run(&format!("zpool import -d {} {first}", lab.cwd().display()));
+    let conflict = format!("pool '{second}' has one of this name");
+    assert!(said.code == Some(0) && said.stderr.contains(&conflict), "{said:?}");
+    assert!(!offered(first));
+    assert_eq!(lab.run(&format!("share --pool {second} target destroy {TARGET}")).code, Some(0));
+    wait_until(|| offered(first));
 }
 
 /// They were taken for empty and written over: everybody could discover.
