@@ -283,6 +283,9 @@ pub(crate) struct ZfsInherit {
     /// Back to the received value
     #[arg(short = 'S')]
     pub(crate) received: bool,
+    /// Although clients lose their disk by it (volmode)
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
     /// Property
     pub(crate) property: String,
     /// Datasets

@@ -73,6 +73,7 @@ pub(crate) async fn inherit(args: ZfsInherit, context: &Context) -> anyhow::Resu
             property: args.property.clone(),
             recursive: args.recursive,
             received: args.received,
+            force: args.force,
         };
         if let Err(failure) = act.run(operation).await {
             // The property is wrong whatever the dataset.

@@ -339,6 +339,12 @@ fn who_uses_a_disk_is_asked_about_before_it_is_offered_no_more() {
     lab.run("share set offer=iscsi tank/a").ok();
     lab.run("share set offer=none tank").ok();
     lab.run("zfs set volmode=none tank/b").ok();
+    lab.run("zfs set volmode=dev tank/a").ok();
+    lab.run("zfs set volmode=none tank").ok();
+    assert!(lab.run("zfs inherit volmode tank/a").fails(1).contains("1 clients use tank/a"));
+    lab.run("zfs inherit volmode tank").ok();
+    lab.run("zfs inherit volmode tank/a").ok();
+    assert!(lab.run("zfs inherit org.millpond:offer tank/a").fails(1).contains("1 clients use tank/a"));
     assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/b").len()), (1, 0));
     assert!(lab.run("share set offer= tank/a").fails(1).contains("1 clients use tank/a"));
     drop(guest);

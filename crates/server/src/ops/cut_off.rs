@@ -22,6 +22,8 @@ pub(super) enum Setting<'a> {
     Offer(&'a str),
     /// `volmode=none`
     NoVolmode,
+    /// `volmode` as above it.
+    VolmodeAbove,
 }
 
 /// Refuses a setting that would cut clients off.
@@ -46,7 +48,8 @@ pub(super) async fn spare(
             Err(_) => return Ok(()),
         },
         Setting::Offer(_) => above(view, name).await?,
-        Setting::NoVolmode => Offering::None,
+        Setting::VolmodeAbove if !is_none_above(view, name).await? => return Ok(()),
+        Setting::NoVolmode | Setting::VolmodeAbove => Offering::None,
     };
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
@@ -58,7 +61,7 @@ pub(super) async fn spare(
         let share = VolumeShare::read(volume).await.map_err(|error| chain(&error))?;
         let set_at = match setting {
             Setting::Offer(_) => share.offer_at.clone(),
-            Setting::NoVolmode => volmode_at(view, volume).await?,
+            Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(view, volume).await?,
         };
         if !reaches(name, volume.name(), set_at.as_deref()) {
             continue;
@@ -96,6 +99,15 @@ async fn above(view: &Pool, name: &str) -> Result<Offering, String> {
     let users = PropertySet::users(&parent).await.map_err(|error| chain(&error))?;
     let text = users.iter().find(|(name, ..)| name == property::OFFER).map(|(_, text, _)| text.as_str());
     Ok(text.and_then(|text| offering(text).ok()).unwrap_or_default())
+}
+
+/// Whether a dataset has `volmode=none` if it says nothing itself.
+async fn is_none_above(view: &Pool, name: &str) -> Result<bool, String> {
+    let Some(at) = name.rfind('/') else { return Ok(false) };
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    let parent = dsl.lookup(&name[..at]).await.map_err(|error| chain(&error))?;
+    let number = PropertySet::number_of_head(&parent, "volmode").await.map_err(|error| chain(&error))?;
+    Ok(is_no_volmode(number))
 }
 
 /// The dataset from which a volume, or a snapshot's, has its `volmode`.

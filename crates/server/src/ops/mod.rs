@@ -210,6 +210,9 @@ pub enum Operation {
         /// Back to the received value.
         #[serde(default)]
         received: bool,
+        /// Although clients lose their disk by it.
+        #[serde(default)]
+        force: bool,
     },
     /// `zfs snapshot`: all at once or none.
     Snapshot {
@@ -777,8 +780,8 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
             create::rename(&cx, &from, &to, parents, recursive).await
         }
         Operation::Set { name, properties, force } => properties::set(&cx, &name, &properties, force).await,
-        Operation::Inherit { name, property, recursive, received } => {
-            properties::inherit(&cx, &name, &property, recursive, received).await
+        Operation::Inherit { name, property, recursive, received, force } => {
+            properties::inherit(&cx, &name, &property, (recursive, received), force).await
         }
         Operation::Snapshot { names, recursive, properties } => {
             snapshots::snapshot(&cx, &names, recursive, &properties).await

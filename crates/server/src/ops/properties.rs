@@ -238,8 +238,8 @@ pub(crate) async fn inherit(
     cx: &Cx<'_>,
     name: &str,
     property: &str,
-    recursive: bool,
-    received: bool,
+    (recursive, received): (bool, bool),
+    force: bool,
 ) -> Result<Answer, Failure> {
     let row = table::dataset(property);
     match row {
@@ -277,6 +277,15 @@ pub(crate) async fn inherit(
     let held = cx.host.writable(pool_of(name)).await.map_err(|error| error.of_dataset(&what, name))?;
     let view = held.view();
     let dataset = lookup(&view, name).await?;
+    let inherited = match property.as_str() {
+        property::OFFER => Some(Setting::Offer("")),
+        "volmode" => Some(Setting::VolmodeAbove),
+        _ => None,
+    };
+    if let Some(setting) = inherited.filter(|_| !force) {
+        let spared = cut_off::spare(cx, &view, &dataset, setting).await;
+        spared.map_err(|why| Failure::because(&what, why))?;
+    }
     let mut names = vec![name.to_owned()];
     if recursive {
         let dsl = view.dsl().await.map_err(|error| Failure::because(&what, chain(&error)))?;
