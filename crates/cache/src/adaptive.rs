@@ -153,6 +153,14 @@ impl Policy for Adaptive {
         self.queues.remove(slot);
     }
 
+    fn compact(&mut self, most: usize, moved: &mut dyn FnMut(Slot, Slot)) -> bool {
+        self.queues.compact(most, moved)
+    }
+
+    fn places(&self) -> usize {
+        self.queues.places()
+    }
+
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         self.queues.set_capacity(capacity, evicted);
         if self.rate > 0 && self.queues.len() >> self.rate < self.mini_blocks / FEW {

@@ -199,6 +199,29 @@ impl Policy for Arc {
         }
     }
 
+    fn compact(&mut self, most: usize, moved: &mut dyn FnMut(Slot, Slot)) -> bool {
+        let Self { slab, lists, ghosts, .. } = self;
+        if !slab.is_loose() {
+            return false;
+        }
+        let list_of = |entry: &Entry| Some(usize::from(entry.list)).filter(|list| *list <= B2);
+        let is_done = slab.compact(lists, most, list_of, |entry, from, to| {
+            if usize::from(entry.list) <= T2 {
+                moved(Slot(from), Slot(to));
+            } else {
+                ghosts.insert(entry.id, to);
+            }
+        });
+        if is_done {
+            ghosts.shrink();
+        }
+        !is_done
+    }
+
+    fn places(&self) -> usize {
+        self.slab.bound()
+    }
+
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         self.capacity = capacity;
         self.p = self.p.min(capacity as f64);

@@ -52,6 +52,11 @@ impl<K: Copy + Eq + Hash> Index<K> {
         self.0.is_empty()
     }
 
+    /// Gives memory back that fewer blocks do not need.
+    pub fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
     /// Bytes of memory behind it: a pair and a control byte for each place, one place in eight kept free.
     #[must_use]
     pub fn memory(&self) -> usize {

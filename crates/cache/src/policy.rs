@@ -69,6 +69,17 @@ pub trait Policy: Send {
     /// not here is passed over.
     fn remove(&mut self, slot: Slot);
 
+    /// Kept blocks get other places, so that those which far more blocks had before need no memory: `most` of them at the
+    /// most, and `moved` is told each one's place before and now. True if there is more to be done.
+    fn compact(&mut self, _most: usize, _moved: &mut dyn FnMut(Slot, Slot)) -> bool {
+        false
+    }
+
+    /// Places of kept blocks are below this.
+    fn places(&self) -> usize {
+        usize::MAX
+    }
+
     /// Changes the capacity and names what must go for it.
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot));
 
@@ -108,6 +119,12 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     }
     fn remove(&mut self, slot: Slot) {
         (**self).remove(slot);
+    }
+    fn compact(&mut self, most: usize, moved: &mut dyn FnMut(Slot, Slot)) -> bool {
+        (**self).compact(most, moved)
+    }
+    fn places(&self) -> usize {
+        (**self).places()
     }
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         (**self).set_capacity(capacity, evicted);

@@ -45,6 +45,10 @@ const SEARCH_FINDS: u32 = 8;
 /// Places for each block of which so many or more are free are not searched.
 const SPARSE: usize = 4;
 
+/// Blocks that are moved, cooled or passed over for one eviction, and that leave the frequent list for one access: others
+/// wait meanwhile, and after a change of rules it could be the whole list.
+const EVICT_STEPS: u32 = 64;
+
 /// Blocks that ARC would not hold.
 #[derive(Debug, Default)]
 struct Finds {
@@ -351,7 +355,8 @@ impl Queues {
 
     /// Evicts one block. `coming` is what the recent list gets afterwards, 0 if it goes to the frequent one.
     ///
-    /// Ends: each turn evicts, or cools or moves a block in a direction that the rules do not reverse.
+    /// Ends: each turn evicts, or cools or moves a block in a direction that the rules do not reverse; and of more than a
+    /// few of these the coldest has to go.
     fn evict_one(
         &mut self,
         of_frequent_ghost: bool,
@@ -365,13 +370,28 @@ impl Queues {
                 if self.slab.get(at).list() as usize == RECENT { From::Recent } else { From::Frequent };
             return self.evict(at, from, evicted);
         }
-        let mut filled = 0;
+        let (mut filled, mut steps) = (0, 0);
+        // Heat, place, and the list it was on.
+        let mut coldest: Option<(u32, u32, From)> = None;
         loop {
+            if steps == EVICT_STEPS
+                && let Some((_, at, from)) = coldest
+            {
+                let at = self.affordable(at);
+                return self.evict(at, from, evicted);
+            }
+            steps += 1;
+            let mut pass = |heat: u32, at: u32, from: From| {
+                if coldest.is_none_or(|(least, ..)| heat < least) {
+                    coldest = Some((heat, at, from));
+                }
+            };
             if self.is_recent_over(of_frequent_ghost, coming) {
                 let Some(at) = self.lists[RECENT].tail() else { return };
                 let item = *self.slab.get(at);
                 match self.rules.promote {
                     Promote::AtTheEnd(uses) if item.heat() >= uses => {
+                        pass(item.heat(), at, From::Recent);
                         self.slab.get_mut(at).set_heat(0);
                         self.put(at, FREQUENT);
                         continue;
@@ -389,11 +409,13 @@ impl Queues {
                 let Some(at) = self.lists[FREQUENT].tail() else { return };
                 let item = *self.slab.get(at);
                 if self.rules.rounds > 0 && item.heat() > 0 {
+                    pass(item.heat(), at, From::Nowhere);
                     self.slab.get_mut(at).set_heat(item.heat().min(self.rules.rounds) - 1);
                     self.put(at, FREQUENT);
                     continue;
                 }
                 if self.rules.is_by_reuse() {
+                    pass(0, at, From::Recent);
                     self.demote(at);
                     continue;
                 }
@@ -433,13 +455,15 @@ impl Queues {
         self.put(at, RECENT);
     }
 
-    /// Where blocks leave by reuse, the frequent list never has more than its share.
+    /// Where blocks leave by reuse, the frequent list never has more than its share; if other rules have left it more,
+    /// soon no more.
     fn demote_excess(&mut self) {
         if self.rules.is_by_reuse() {
             let limit = self.capacity.saturating_sub(self.recent_target());
-            while self.size(FREQUENT) > limit
-                && let Some(at) = self.lists[FREQUENT].tail()
-            {
+            for _ in 0..EVICT_STEPS {
+                let Some(at) = self.lists[FREQUENT].tail().filter(|_| self.size(FREQUENT) > limit) else {
+                    return;
+                };
                 self.demote(at);
             }
         }
@@ -594,6 +618,23 @@ impl Policy for Queues {
         }
     }
 
+    fn compact(&mut self, most: usize, moved: &mut dyn FnMut(Slot, Slot)) -> bool {
+        if !self.slab.is_loose() {
+            return false;
+        }
+        let list_of = |item: &Item| Some(item.list() as usize).filter(|list| *list <= FREQUENT);
+        let moved = |_: &Item, from, to| moved(Slot(from), Slot(to));
+        let is_done = self.slab.compact(&mut self.lists, most, list_of, moved);
+        if is_done {
+            self.bound_ghosts();
+        }
+        !is_done
+    }
+
+    fn places(&self) -> usize {
+        self.slab.bound()
+    }
+
     fn set_capacity(&mut self, capacity: u64, evicted: &mut dyn FnMut(Slot)) {
         self.capacity = capacity;
         self.p = self.p.min(capacity as f64);
@@ -697,6 +738,42 @@ mod tests {
             points.abs() <= 0.1 && shadow.abs() <= 0.1,
             "a working set that moves: {points:.3} {shadow:.3}"
         );
+    }
+
+    /// Whole lists went round, up to three times, while others waited for the policies.
+    #[test]
+    fn one_eviction_looks_at_a_few_blocks_however_hot_the_list_is() {
+        let capacity = 4000;
+        for rules in RULES.into_iter().filter(|rules| *rules != ARC) {
+            let mut engine = Queues::new(capacity, ARC);
+            let mut slots = Vec::new();
+            for id in 0..capacity {
+                slots.extend(engine.insert(Block { id: mix(id), size: 1 }, &mut |_| {}));
+            }
+            // All on the frequent list, and all as hot as can be.
+            slots.iter().for_each(|slot| engine.hit(*slot));
+            engine.set_rules(rules);
+            slots.iter().for_each(|slot| engine.slab.get_mut(slot.0).set_heat(HEAT_MAX));
+            let state = |engine: &Queues| -> Vec<(u32, u32)> {
+                slots
+                    .iter()
+                    .map(|slot| *engine.slab.get(slot.0))
+                    .map(|item| (item.heat(), item.list()))
+                    .collect()
+            };
+            for id in 0..200 {
+                let before = state(&engine);
+                let mut gone = 0;
+                engine.insert(Block { id: mix(capacity + id), size: 1 }, &mut |_| gone += 1);
+                let changed =
+                    state(&engine).iter().zip(&before).filter(|(now, before)| now != before).count();
+                assert!(
+                    gone == 1 && changed <= 2 * EVICT_STEPS as usize + 1,
+                    "{}: {gone}, {changed}",
+                    rules.name
+                );
+            }
+        }
     }
 
     /// What the cache has done under other rules does not change what the shadow is; and back under ARC's rules it costs

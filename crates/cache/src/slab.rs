@@ -11,6 +11,9 @@ use std::hint::black_box;
 /// Entries asked for before those beside them are.
 const ASKED_AT_ONCE: usize = 16;
 
+/// Free places that are worth nobody's while.
+const FEW: usize = 1024;
+
 /// No entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -91,6 +94,63 @@ impl<T: Copy> Slab<T> {
     /// Indices ever given out are below this.
     pub(crate) const fn bound(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether a good part of its memory is for entries that are gone.
+    pub(crate) const fn is_loose(&self) -> bool {
+        self.entries.capacity() > self.len + self.len / 4 + FEW
+    }
+
+    /// Moves entries from the end of the array to free places, at most `most` of them, and gives the memory behind the last
+    /// one back; true if no free place is left. `list_of` is an entry's list in `lists`, none of a free one; `moved` is
+    /// told of each: from where, and to where.
+    pub(crate) fn compact(
+        &mut self,
+        lists: &mut [List],
+        most: usize,
+        list_of: impl Fn(&T) -> Option<usize>,
+        mut moved: impl FnMut(&T, u32, u32),
+    ) -> bool {
+        let (mut low, mut end, mut moves) = (0, self.entries.len(), 0);
+        let is_done = loop {
+            while end > 0 && list_of(&self.entries[end - 1].item).is_none() {
+                end -= 1;
+            }
+            while low < end && list_of(&self.entries[low].item).is_some() {
+                low += 1;
+            }
+            if low >= end || moves == most {
+                break low >= end;
+            }
+            end -= 1;
+            let Entry { prev, next, item } = self.entries[end];
+            let (from, to) = (end as u32, low as u32);
+            self.entries[low] = Entry { prev, next, item };
+            if let Some(list) = list_of(&item).map(|list| &mut lists[list]) {
+                match prev {
+                    NONE => list.head = to,
+                    prev => self.entries[prev as usize].next = to,
+                }
+                match next {
+                    NONE => list.tail = to,
+                    next => self.entries[next as usize].prev = to,
+                }
+            }
+            moved(&item, from, to);
+            moves += 1;
+        };
+        self.entries.truncate(end);
+        self.free = NONE;
+        for at in (low..end).rev() {
+            if list_of(&self.entries[at].item).is_none() {
+                self.entries[at].next = self.free;
+                self.free = at as u32;
+            }
+        }
+        if is_done {
+            self.entries.shrink_to_fit();
+        }
+        is_done
     }
 
     #[inline]
@@ -220,5 +280,52 @@ mod tests {
         slab.unlink(&mut list, c, 3);
         slab.unlink(&mut list, b, 2);
         assert_eq!((list.head(), list.tail(), list.len), (None, None, 0));
+    }
+
+    /// Its memory was for good what it had been for the most entries.
+    #[test]
+    fn what_is_left_of_many_is_moved_together_in_steps_and_keeps_its_order() {
+        let mut slab = Slab::new();
+        let mut lists = [List::EMPTY; 2];
+        let places: Vec<u32> = (0..10_000_u32).map(|n| slab.take(Some((n % 2) as usize))).collect();
+        for (n, at) in places.iter().enumerate() {
+            slab.push_head(&mut lists[n % 2], *at, 1);
+        }
+        for (n, at) in places.iter().enumerate().filter(|(n, _)| n % 7 != 0) {
+            slab.unlink(&mut lists[n % 2], *at, 1);
+            *slab.get_mut(*at) = None;
+            slab.give(*at);
+        }
+        assert!(slab.is_loose());
+        let mut now: Vec<u32> = places.clone();
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            let is_done = slab.compact(
+                &mut lists,
+                500,
+                |item| *item,
+                |_, from, to| {
+                    let n = now.iter().position(|at| *at == from).unwrap();
+                    now[n] = to;
+                },
+            );
+            if is_done {
+                break;
+            }
+            // It is whole between two steps.
+            let at = slab.take(Some(0));
+            slab.push_head(&mut lists[0], at, 1);
+            slab.unlink(&mut lists[0], at, 1);
+            *slab.get_mut(at) = None;
+            slab.give(at);
+        }
+        assert!(steps > 2 && !slab.is_loose(), "{steps}");
+        assert_eq!((slab.len(), slab.bound()), (1429, 1429));
+        for (which, list) in lists.iter().enumerate() {
+            let expected = (0..10_000).rev().filter(|n| n % 7 == 0 && n % 2 == which);
+            assert_eq!(slab.walk(list), expected.map(|n| now[n]).collect::<Vec<_>>());
+        }
+        assert_eq!(slab.take(None), 1429, "no free place is left");
     }
 }
