@@ -30,7 +30,7 @@ use tokio::{
 
 use super::{
     state::{Position, Run, Scans},
-    waiting::{Batch, Key},
+    waiting::{BATCHES, Batch, Key},
     walk,
 };
 use crate::{
@@ -41,12 +41,8 @@ use crate::{
     write::repair::{self, Repaired},
 };
 
-/// Stored bytes of a batch.
-const BATCH_BYTES: u64 = 8 << 20;
 /// Blocks of a batch.
 const BATCH_BLOCKS: usize = 2048;
-/// Batches under way: enough that every leaf has the next one queued.
-const BATCHES: usize = 4;
 /// How often is said how far the scan is.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 /// Pause before something is tried again that cannot be done now.
@@ -227,7 +223,7 @@ impl Pass {
         let mut said = Instant::now();
         loop {
             while running.len() < BATCHES && self.goes_on() && !is_cut_off {
-                let Some(batch) = waiting.take(BATCH_BYTES, BATCH_BLOCKS) else { break };
+                let Some(batch) = waiting.take(waiting.batch_bytes(), BATCH_BLOCKS) else { break };
                 number += 1;
                 open.insert(number, batch.first);
                 behind = batch.first;

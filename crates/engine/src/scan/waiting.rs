@@ -17,7 +17,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -33,11 +33,30 @@ pub(super) type Key = (u64, u32);
 /// Memory one waiting block takes, roughly.
 const COST: usize = 224;
 
+/// Batches under way: enough that every leaf has the next one queued.
+pub(super) const BATCHES: usize = 4;
+/// Stored bytes of a batch: as much as a quarter of what may wait takes of memory, within these bounds. Longer ones gain
+/// nothing, shorter ones leave devices idle between them.
+const BATCH_BYTES: (usize, usize) = (256 << 10, 8 << 20);
+
 /// A batch: its blocks, and what keeps their space from being used again.
 pub(super) struct Batch {
     pub(super) first: Key,
     pub(super) blocks: Vec<(BlkPtr, Bookmark)>,
     pub(super) _pin: Pin,
+    _in_flight: InFlight,
+}
+
+/// Bytes of a batch that is being read: of all copies and of parity.
+struct InFlight {
+    sum: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// See the module.
@@ -45,8 +64,9 @@ pub(super) struct Batch {
 pub(super) struct Waiting {
     horizon: Arc<Horizon>,
     state: Mutex<State>,
-    /// Blocks at most.
-    room: AtomicUsize,
+    /// Bytes that blocks which wait may take, and as many for those that are being read.
+    memory: AtomicUsize,
+    in_flight: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -76,17 +96,23 @@ impl Releases for Waiting {
 impl Waiting {
     /// Takes up to `memory` bytes.
     pub(super) fn new(horizon: Arc<Horizon>, memory: usize) -> Self {
-        Self { horizon, state: Mutex::default(), room: AtomicUsize::new((memory / COST).max(16)) }
+        Self { horizon, state: Mutex::default(), memory: AtomicUsize::new(memory), in_flight: Arc::default() }
     }
 
     /// Takes up to `memory` bytes from now on; what waits already stays.
     pub(super) fn set_memory(&self, memory: usize) {
-        self.room.store((memory / COST).max(16), Relaxed);
+        self.memory.store(memory, Relaxed);
     }
 
-    /// Bytes that those which wait take.
+    /// Bytes that those which wait take, and those that are being read.
     pub(super) fn memory(&self) -> u64 {
-        (self.state.lock().blocks.len() * COST) as u64
+        (self.state.lock().blocks.len() * COST) as u64 + self.in_flight.load(Relaxed)
+    }
+
+    /// Stored bytes of a batch.
+    pub(super) fn batch_bytes(&self) -> u64 {
+        let (least, most) = BATCH_BYTES;
+        (self.memory.load(Relaxed) / BATCHES).clamp(least, most) as u64
     }
 
     /// A walk begins: of a state that is committed after this returns.
@@ -121,7 +147,7 @@ impl Waiting {
         if state.blocks.insert(key, (*bp, at)).is_none() {
             state.bytes += bp.asize();
         }
-        if state.blocks.len() > self.room.load(Relaxed)
+        if state.blocks.len() > (self.memory.load(Relaxed) / COST).max(16)
             && let Some((last, (bp, _))) = state.blocks.pop_last()
         {
             state.bytes -= bp.asize();
@@ -132,16 +158,21 @@ impl Waiting {
     /// The lowest blocks, up to `bytes` stored ones and `most` of them; none if there are none.
     pub(super) fn take(&self, bytes: u64, most: usize) -> Option<Batch> {
         let mut state = self.state.lock();
-        let (mut blocks, mut sum, mut first) = (Vec::new(), 0, None);
+        let (mut blocks, mut sum, mut first, mut allocated) = (Vec::new(), 0, None, 0);
         while sum < bytes && blocks.len() < most {
             let Some((key, block)) = state.blocks.pop_first() else { break };
             first.get_or_insert(key);
             state.bytes -= block.0.asize();
+            allocated += block.0.asize();
             sum += block.0.psize();
             blocks.push(block);
         }
         // Within the lock: what is released after this is held back, what was released before is not in the batch.
-        first.map(|first| Batch { first, blocks, _pin: self.horizon.pin() })
+        first.map(|first| {
+            self.in_flight.fetch_add(allocated, Relaxed);
+            let in_flight = InFlight { sum: Arc::clone(&self.in_flight), bytes: allocated };
+            Batch { first, blocks, _pin: self.horizon.pin(), _in_flight: in_flight }
+        })
     }
 
     /// Allocated bytes of those that wait.
@@ -193,5 +224,23 @@ mod tests {
         }
         let expected: Vec<u64> = (0..limit.0 / 512).filter(|number| ![3, 5].contains(number)).collect();
         assert_eq!((seen, waiting.bytes()), (expected, 0));
+    }
+
+    /// Four batches of 8 MiB were read at a time whatever the daemon might have, and nobody counted them.
+    #[test]
+    fn what_is_read_at_a_time_follows_what_memory_there_is_and_is_counted() {
+        let waiting = Waiting::new(Arc::default(), 192 << 20);
+        assert_eq!(waiting.batch_bytes(), 8 << 20);
+        waiting.set_memory(4 << 20);
+        assert_eq!(waiting.batch_bytes(), 1 << 20, "of four");
+        waiting.set_memory(0);
+        assert_eq!(waiting.batch_bytes(), 256 << 10);
+        waiting.begin();
+        (0..10).for_each(|number| waiting.offer(&block(number * 512), Bookmark::default()));
+        waiting.end();
+        let batches: Vec<Batch> = (0..2).filter_map(|_| waiting.take(1024, 100)).collect();
+        assert_eq!(waiting.memory(), 6 * COST as u64 + 4 * 512);
+        drop(batches);
+        assert_eq!(waiting.memory(), 6 * COST as u64);
     }
 }
