@@ -58,12 +58,12 @@ impl fmt::Debug for Segment {
 /// The answer to a read: pieces in order, together exactly the length asked for.
 pub type Segments = SmallVec<[Segment; 4]>;
 
-/// Gives pieces that are less than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
+/// Gives pieces that are no more than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
 /// keep these for as long as a client takes to fetch them, and what is counted of an answer is its length.
 pub fn detach(data: &mut [Segment], block: u32) {
     for piece in data {
         if let Segment::Data(bytes) = piece
-            && (bytes.len() as u64).saturating_mul(4) < u64::from(block)
+            && (bytes.len() as u64).saturating_mul(4) <= u64::from(block)
         {
             *bytes = Bytes::copy_from_slice(bytes);
         }
@@ -78,6 +78,22 @@ pub fn span(offset: u64, len: u64, block: u32) -> u64 {
     let within = u64::from(block).next_power_of_two().saturating_sub(1);
     let end = offset.saturating_add(len).saturating_add(within) & !within;
     end.saturating_sub(offset & !within)
+}
+
+/// Bytes of the blocks of `block` bytes that a write of `len` bytes at `offset` covers in part: one or two at most. What they
+/// have beside it is read before it can be written, and that is memory too.
+#[must_use]
+pub fn partly(offset: u64, len: u64, block: u32) -> u64 {
+    let block = u64::from(block).next_power_of_two();
+    let within = block - 1;
+    let end = offset.saturating_add(len);
+    let is_one = offset & !within == end.saturating_sub(1) & !within;
+    match (offset & within != 0, end & within != 0) {
+        _ if len == 0 => 0,
+        (false, false) => 0,
+        (true, true) if !is_one => 2 * block,
+        _ => block,
+    }
 }
 
 /// Size and granularity of a volume, in bytes.
@@ -269,9 +285,29 @@ mod tests {
     }
 
     #[test]
+    fn a_write_covers_its_first_and_its_last_block_in_part_if_it_does_not_end_with_them() {
+        for (offset, len, block, bytes) in [
+            (0, 4096, 4096, 0),
+            (0, 0, 4096, 0),
+            (7, 0, 4096, 0),
+            (4096, 8192, 4096, 0),
+            (0, 1, 131_072, 131_072),
+            (5, 1, 131_072, 131_072),
+            (131_071, 1, 131_072, 131_072),
+            (131_071, 2, 131_072, 262_144),
+            (100, 131_072, 131_072, 262_144),
+            (0, 200_000, 131_072, 131_072),
+            (100, 131_072 - 100, 131_072, 131_072),
+        ] {
+            assert_eq!(partly(offset, len, block), bytes, "{len} at {offset}, blocks of {block}");
+        }
+        assert!(partly(u64::MAX - 1, 9, u32::MAX) <= 2 << 32 && partly(0, 1, 0) == 0, "whatever is asked");
+    }
+
+    #[test]
     fn small_parts_of_blocks_get_memory_of_their_own_and_others_are_shared() {
         let block = Bytes::from(vec![7; 4096]);
-        for (len, is_shared) in [(1, false), (1023, false), (1024, true), (4096, true)] {
+        for (len, is_shared) in [(1, false), (1024, false), (1025, true), (4096, true)] {
             let mut data = [Segment::Data(block.slice(..len)), Segment::Zero(9)];
             detach(&mut data, 4096);
             assert_eq!(block.is_unique(), !is_shared, "{len} bytes");

@@ -321,7 +321,7 @@ impl Session {
     fn settle(&mut self) {
         self.gate.settle(self.held() as u64);
         let coming = match &self.incoming {
-            Some(Incoming::Payload { tag, .. }) => tag.charge,
+            Some(Incoming::Payload { tag, .. }) => usize::try_from(tag.len).unwrap_or(usize::MAX),
             Some(Incoming::Drain { .. }) | None => 0,
         };
         let owed = coming.saturating_add(self.out.len()) as u64;

@@ -9,7 +9,7 @@
 //! request is answered twice. Cookies are the client's and may repeat.
 //! Facts: NBD `doc/proto.md`, "Transmission phase"; extended headers: its `extension-ext-header` branch.
 
-use block::{Asked, Durability, Extent, Segment, Segments, span};
+use block::{Asked, Durability, Extent, Segment, Segments, partly, span};
 use bytes::{Buf, BufMut};
 use smallvec::SmallVec;
 
@@ -111,7 +111,7 @@ pub enum Outcome {
 pub struct Tag {
     cookie: u64,
     offset: u64,
-    len: u64,
+    pub(crate) len: u64,
     kind: Kind,
     /// `DF` of a read, `REQ_ONE` of a block status.
     one: bool,
@@ -172,8 +172,11 @@ impl RawRequest {
         let payload = self.payload();
         match self.command {
             cmd::READ => usize::try_from(span(self.offset, payload as u64, block)).unwrap_or(usize::MAX),
-            // What of a block is beside it is taken from memory only when it counts as dirty data.
-            cmd::WRITE => payload,
+            // Blocks that it covers in part are read before what is new counts as dirty data.
+            cmd::WRITE => {
+                let beside = partly(self.offset, payload as u64, block);
+                payload.saturating_add(usize::try_from(beside).unwrap_or(usize::MAX))
+            }
             cmd::BLOCK_STATUS => BLOCK_STATUS_CHARGE,
             cmd::CACHE => payload.min(CACHE_STEP),
             _ => 0,

@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use block::{BlockVolume, Geometry, Keeper, Segments, detach, span};
+use block::{BlockVolume, Geometry, Keeper, Segments, detach, partly, span};
 use smallvec::SmallVec;
 
 use crate::{
@@ -465,8 +465,10 @@ impl LogicalUnit {
                 })
             }
             Command::Write { run, .. } => {
-                let (_, len) = self.range(run, &geometry)?;
-                job(len, 0)
+                let (offset, len) = self.range(run, &geometry)?;
+                // Blocks that it covers in part are read before what is new counts as dirty data.
+                let beside = partly(offset, u64::from(len), self.stored);
+                job(len, u32::try_from(beside).unwrap_or(u32::MAX))
             }
             Command::WriteVerify { run, .. } => {
                 let (_, len) = self.range(run, &geometry)?;
