@@ -32,6 +32,8 @@ pub fn report(cache: &BlockCache, held: &[Arc<Held>], governor: &Governor) -> ap
             }
         }
     }
+    // A mean of all is no sum of means.
+    stats.l2_log_blk_avg_asize = stats.l2_log_blk_asize.checked_div(stats.l2_log_blk_count).unwrap_or(0);
     let [data, metadata] = cache.rules();
     api::arc::Arc { at_ns, rules_data: data.to_owned(), rules_metadata: metadata.to_owned(), stats }
 }

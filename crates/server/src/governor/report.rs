@@ -10,6 +10,7 @@ impl Governor {
     /// Adds what it decides to what the ARC counted.
     pub fn tell(&self, stats: &mut ArcStats) {
         let state = self.state.lock();
+        (stats.c_min, stats.c_max) = (self.terms.least, self.terms.cap);
         stats.arc_no_grow = u64::from(!state.verdict.may_grow);
         stats.arc_need_free = state.verdict.lacks;
         stats.memory_throttle_count = state.squeezes;
