@@ -553,6 +553,7 @@ impl Engine {
             };
             self.asks.close();
             self.shared.second.close(self.view().io()).await;
+            self.view().io().leave_cache().await;
             if let Err(error) = ended {
                 return Err(EngineError::Suspended(error.to_string()));
             }
@@ -600,6 +601,7 @@ impl Engine {
             for guid in view.io().auxiliaries().into_keys() {
                 view.io().remove_auxiliary(guid);
             }
+            view.io().leave_cache().await;
         })
     }
 }

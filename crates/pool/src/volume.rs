@@ -21,9 +21,10 @@ use block::{BlockVolume, Extent, Geometry, Identity, Segment, Segments, VolumeEr
 use bytes::Bytes;
 use codec::checksum;
 use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
+use smallvec::smallvec;
 
 use crate::{
-    cache::Row,
+    cache::{Row, Uses},
     dmu::{self, BlockSource, Cursor, Object, ObjectSet, ReadError, Run, Step},
     error::BlockErrorKind,
     io::Bookmark,
@@ -264,11 +265,12 @@ impl Volume {
         places: &[(usize, u64)],
         offset: u64,
         len: usize,
+        uses: &mut Uses,
     ) -> Option<()> {
         if pointers.is_empty() {
             return Some(());
         }
-        for (content, &(place, blkid)) in self.data.source().all_cached(pointers)?.iter().zip(places) {
+        for (content, &(place, blkid)) in self.data.source().all_cached(pointers, uses)?.iter().zip(places) {
             segments[place] = self.slice(content, blkid, self.part(blkid, offset, len as u64)).ok()?;
         }
         Some(())
@@ -281,23 +283,30 @@ impl Volume {
         found: &mut dyn FnMut(usize, Option<Segments>),
     ) {
         let blocks: Row<u64> = reads.iter().map(|(_, blkid, _)| *blkid).collect();
-        let leads = dmu::pointers(&self.data, &blocks);
+        let mut ways: Row<Uses> = smallvec![Uses::default(); blocks.len()];
+        let leads = dmu::pointers(&self.data, &blocks, &mut ways);
         let pointers: Row<BlkPtr> = leads.iter().flatten().copied().collect();
-        let mut contents = self.data.source().each_cached(&pointers).into_iter();
-        for ((number, blkid, part), lead) in reads.iter().zip(&leads) {
+        let mut ends: Row<Uses> = smallvec![Uses::default(); pointers.len()];
+        let contents = self.data.source().each_cached(&pointers, &mut ends);
+        let mut contents = contents.into_iter().zip(&ends);
+        // Of those that are answered.
+        let mut uses = Uses::default();
+        for (((number, blkid, part), lead), way) in reads.iter().zip(&leads).zip(&ways) {
             if lead.is_none() {
                 // A hole, or something that is to be looked at more closely.
                 let offset = self.byte(*blkid).saturating_add(part.start as u64);
                 found(*number, self.read_cached(offset, part.len()));
                 continue;
             }
-            let content = contents.next().flatten();
+            let (content, end) = contents.next().unwrap_or((None, way));
             let segment = content.and_then(|content| self.slice(&content, *blkid, part.clone()).ok());
             if segment.is_some() {
+                [way, end].into_iter().for_each(|found| uses.join(found));
                 self.read_ahead(*blkid..blkid + 1);
             }
             found(*number, segment.map(|segment| Segments::from_iter([segment])));
         }
+        self.data.source().count(&uses);
     }
 
     fn slice(&self, content: &Bytes, blkid: u64, part: Range<usize>) -> Result<Segment, VolumeError> {
@@ -341,7 +350,9 @@ impl Volume {
     /// Whether there is nothing to fetch for a block.
     fn is_at_hand(&self, blkid: u64) -> bool {
         let source = self.data.source();
-        match Cursor::default().step(&self.data, 0, blkid, |pointer| source.cached(pointer)) {
+        // Nobody asked for it: what is found on the way is not counted.
+        let mut uses = Uses::default();
+        match Cursor::default().step(&self.data, 0, blkid, |pointer| source.cached_for(pointer, &mut uses)) {
             Ok(Step::Block(pointer)) => source.has(&pointer),
             Ok(Step::Hole { .. }) => true,
             Ok(Step::Need { .. }) | Err(_) => false,
@@ -510,13 +521,15 @@ impl BlockVolume for Volume {
         let mut pointers: Row<BlkPtr> = Row::new();
         let mut places: Row<(usize, u64)> = Row::new();
         let mut cursor = Cursor::default();
+        // Counted when all is here: what is found of another is looked up again by who reads it.
+        let mut uses = Uses::default();
         let mut blkid = blocks.start;
         while blkid < blocks.end {
             let part = self.part(blkid, offset, len as u64);
-            match cursor.step(&self.data, 0, blkid, |pointer| source.cached(pointer)).ok()? {
+            match cursor.step(&self.data, 0, blkid, |pointer| source.cached_for(pointer, &mut uses)).ok()? {
                 // The usual request of random reads: nothing to gather.
                 Step::Block(pointer) if blocks.end - blocks.start == 1 => {
-                    segments.push(self.slice(&source.cached(&pointer)?, blkid, part).ok()?);
+                    segments.push(self.slice(&source.cached_for(&pointer, &mut uses)?, blkid, part).ok()?);
                     blkid += 1;
                 }
                 Step::Block(pointer) => {
@@ -526,7 +539,7 @@ impl BlockVolume for Volume {
                     blkid += 1;
                     // No further than to the first row with a block that has to be read.
                     if pointers.len() == pointers.inline_size() {
-                        self.put_cached(&mut segments, &pointers, &places, offset, len)?;
+                        self.put_cached(&mut segments, &pointers, &places, offset, len, &mut uses)?;
                         pointers.clear();
                         places.clear();
                     }
@@ -543,7 +556,8 @@ impl BlockVolume for Volume {
                 Step::Need { .. } => return None,
             }
         }
-        self.put_cached(&mut segments, &pointers, &places, offset, len)?;
+        self.put_cached(&mut segments, &pointers, &places, offset, len, &mut uses)?;
+        source.count(&uses);
         self.read_ahead(blocks);
         Some(segments)
     }

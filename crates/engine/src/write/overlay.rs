@@ -26,7 +26,7 @@ use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
     BlockError, Bookmark, PoolIo,
-    cache::{Caching, Row},
+    cache::{Caching, Row, Uses},
     dmu::{BlockSource, SourceFuture},
     error::{BlockErrorKind, Evidence},
     vdev::{Vdev, deadline},
@@ -168,19 +168,27 @@ impl BlockSource for Overlay {
         self.get(bp).or_else(|| self.io.read_cached(bp))
     }
 
-    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
-        // Clients read what is committed: nothing of it waits here.
-        if !pointers.iter().any(|bp| self.may_have(bp)) {
-            return self.io.read_all_cached(pointers);
-        }
-        pointers.iter().map(|bp| self.cached(bp)).collect()
+    fn cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Bytes> {
+        self.get(bp).or_else(|| self.io.read_cached_for(bp, uses))
     }
 
-    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
+    fn all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
+        // Clients read what is committed: nothing of it waits here.
         if !pointers.iter().any(|bp| self.may_have(bp)) {
-            return self.io.read_each_cached(pointers);
+            return self.io.read_all_cached(pointers, uses);
         }
-        pointers.iter().map(|bp| self.cached(bp)).collect()
+        pointers.iter().map(|bp| self.cached_for(bp, uses)).collect()
+    }
+
+    fn each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
+        if !pointers.iter().any(|bp| self.may_have(bp)) {
+            return self.io.read_each_cached(pointers, uses);
+        }
+        pointers.iter().zip(uses).map(|(bp, uses)| self.cached_for(bp, uses)).collect()
+    }
+
+    fn count(&self, uses: &Uses) {
+        self.io.count(uses);
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

@@ -31,7 +31,7 @@ impl BlockCache {
         let bookkeeping = |held: Held| held.charged.saturating_sub(held.held);
         let bytes = |units: u64| units * UNIT as u64;
         let usage = Class::ALL.map(|class| ranks.usage(class));
-        let ghosts = Class::ALL.map(|class| ranks.policy(class).ghost_hits());
+        let ghosts = Class::ALL.map(|class| ranks.ghost_hits(class));
         let fraction = |part: f64| (part.clamp(0.0, 1.0) * 4_294_967_296.0) as u64;
         let recent = |class: Class| {
             let capacity = ranks.policy(class).capacity().max(1);
@@ -96,7 +96,7 @@ impl BlockCache {
             mfu_ghost_data: bytes(usage[0].frequent_ghosts),
             mfu_ghost_metadata: bytes(usage[1].frequent_ghosts),
             demand_hit_predictive_prefetch: counted.useful,
-            mp_switches: Class::ALL.map(|class| ranks.policy(class).switches()).iter().sum(),
+            mp_switches: Class::ALL.map(|class| ranks.switches(class)).iter().sum(),
             ..ArcStats::default()
         };
         drop(ranks);

@@ -58,11 +58,12 @@ pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
 pub(crate) use key::{Class, Key, Wishes, mix};
+pub use notes::Uses;
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
-use ranks::{Going, Ranks, UNIT};
+use ranks::{Ranks, UNIT};
 pub(crate) use shard::Found;
-use shard::{Entry, Hit, Shard};
+use shard::{Hit, Shard, Together as Gone};
 pub use stats::ArcStats;
 use transfer::Pinned;
 pub(crate) use transfer::Transfer;
@@ -92,7 +93,6 @@ const fn shard_of(id: u64) -> usize {
 /// Something for each block of a request.
 pub type Row<T> = SmallVec<[T; 16]>;
 
-type Gone = SmallVec<[Entry; 4]>;
 /// Blocks of a request that are looked up at once, under the locks of as many shards at most.
 const FOUND_AT_ONCE: usize = 8;
 /// Something for each of these.
@@ -114,8 +114,6 @@ pub struct BlockCache {
     budget: AtomicUsize,
     /// The largest budget it had.
     budget_max: AtomicUsize,
-    /// The largest since the shards' tables were made smaller.
-    tables_for: AtomicUsize,
     /// The part of the budget that hot copies may have now. It grows as they come.
     hot_budget: AtomicUsize,
     /// Memory of the shards' own.
@@ -165,7 +163,6 @@ impl BlockCache {
             written: Mutex::default(),
             budget: AtomicUsize::new(budget),
             budget_max: AtomicUsize::new(budget),
-            tables_for: AtomicUsize::new(budget),
             hot_budget: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
             blocks_max: AtomicU64::new(0),
@@ -178,31 +175,7 @@ impl BlockCache {
 
     /// Changes the budget, in bytes. It holds no more when this returns.
     pub fn set_budget(&self, budget: usize) {
-        let before = self.budget.swap(budget, Relaxed);
-        self.budget_max.fetch_max(budget, Relaxed);
-        self.feed.fit(budget, self.stripes.demand());
-        let mut gone = Gone::new();
-        {
-            let mut ranks = self.ranks.lock();
-            self.hot_budget.fetch_min(budget / HOT, Relaxed);
-            let is_too_much = ranks.memory() + self.tables.load(Relaxed) > budget / 4 && budget < before;
-            if is_too_much || ranks.has_outgrown((budget / UNIT) as u64) {
-                // What is remembered was made for a far larger cache, or for a far smaller one.
-                let mut going = Going::new();
-                self.shards.iter().for_each(|shard| going.extend(shard.lock().ids()));
-                self.take_out(&mut ranks, &going, &mut gone);
-                ranks.reset((budget / UNIT) as u64);
-            }
-            self.fit(&mut ranks, &mut gone);
-            if budget < self.tables_for.fetch_max(budget, Relaxed) / 2 {
-                self.tables_for.store(budget, Relaxed);
-                self.shards.iter().for_each(|shard| self.resize(&mut shard.lock(), Shard::shrink));
-                self.fit(&mut ranks, &mut gone);
-            }
-        }
-        self.shrink_hot();
-        self.let_go(gone, true);
-        self.rescue();
+        while !self.approach(budget) {}
     }
 
     /// Whether it may have memory for [`advice`](Self::advice). What is known is lost without it.
@@ -222,43 +195,62 @@ impl BlockCache {
     /// The block, if it is here. It was used now.
     #[inline]
     pub(crate) fn find(&self, key: &Key, access: Access) -> Found {
+        let mut uses = Uses::default();
+        let found = self.find_for(key, access, &mut uses);
+        self.count(access, &uses);
+        found
+    }
+
+    /// The same as a part of something that may lack another, and is looked up once more then: it is to be counted when all
+    /// was found.
+    #[inline]
+    pub(crate) fn find_for(&self, key: &Key, access: Access, uses: &mut Uses) -> Found {
         let now = self.clock.now();
         let Some(hit) = self.shard(key.id).lock().hit(key, access, now) else { return Found::Nothing };
-        self.note(key, access, &hit);
+        self.note(key, &hit, uses);
         hit.found
     }
 
-    /// Blocks, if all of them are here, in order. They were used now.
+    /// Counts what was found.
+    #[inline]
+    pub(crate) fn count(&self, access: Access, uses: &Uses) {
+        if self.stripes.mine().count(access, uses) {
+            self.clock.look();
+        }
+    }
+
+    /// Blocks, if all of them are here, in order. They were used now, which is to be [counted](Self::count).
     ///
     /// Several are looked up at once, and in steps, because the processor can wait for many lines of memory together as long
     /// as nothing between them has to be seen by other threads: to take a lock has, and to count a reference.
-    pub(crate) fn find_all(&self, keys: &[Key], access: Access) -> Option<Row<Found>> {
+    pub(crate) fn find_all(&self, keys: &[Key], access: Access, uses: &mut Uses) -> Option<Row<Found>> {
         let now = self.clock.now();
         let mut all = Row::with_capacity(keys.len());
         for keys in keys.chunks(FOUND_AT_ONCE) {
             for (key, hit) in keys.iter().zip(self.hits(keys, access, now, true)?) {
-                all.push(self.noted(key, access, hit));
+                all.push(self.noted(key, hit, uses));
             }
         }
         Some(all)
     }
 
-    /// The same for blocks of different requests: those that are here.
-    pub(crate) fn find_each(&self, keys: &[Key], access: Access) -> Row<Found> {
+    /// The same for blocks of different requests: those that are here. `uses` has a place for each.
+    pub(crate) fn find_each(&self, keys: &[Key], access: Access, uses: &mut [Uses]) -> Row<Found> {
         let now = self.clock.now();
         let mut all = Row::with_capacity(keys.len());
-        for keys in keys.chunks(FOUND_AT_ONCE) {
-            for (key, hit) in keys.iter().zip(self.hits(keys, access, now, false).into_iter().flatten()) {
-                all.push(self.noted(key, access, hit));
+        for (keys, uses) in keys.chunks(FOUND_AT_ONCE).zip(uses.chunks_mut(FOUND_AT_ONCE)) {
+            let hits = self.hits(keys, access, now, false).into_iter().flatten();
+            for ((key, hit), uses) in keys.iter().zip(hits).zip(uses) {
+                all.push(self.noted(key, hit, uses));
             }
         }
         all
     }
 
     /// What was found, noted.
-    fn noted(&self, key: &Key, access: Access, hit: Option<Hit>) -> Found {
+    fn noted(&self, key: &Key, hit: Option<Hit>, uses: &mut Uses) -> Found {
         let Some(hit) = hit else { return Found::Nothing };
-        self.note(key, access, &hit);
+        self.note(key, &hit, uses);
         hit.found
     }
 
@@ -285,9 +277,10 @@ impl BlockCache {
 
     /// What a hit leaves behind.
     #[inline]
-    fn note(&self, key: &Key, access: Access, hit: &Hit) {
+    fn note(&self, key: &Key, hit: &Hit, uses: &mut Uses) {
+        uses.add(hit);
         let stripe = self.stripes.mine();
-        let due = stripe.hit(access, hit);
+        let is_due = stripe.note(hit);
         if Feed::wants(key.id)
             && hit.class == Class::Data
             && (hit.note.is_some() || hit.was_prefetched)
@@ -295,10 +288,7 @@ impl BlockCache {
         {
             self.feed.play_soon(self.stripes.demand());
         }
-        if due.look {
-            self.clock.look();
-        }
-        if due.play {
+        if is_due {
             match self.ranks.try_lock() {
                 Some(mut ranks) => play(&mut ranks, stripe),
                 None => {
@@ -398,17 +388,33 @@ impl BlockCache {
 
     /// Forgets all blocks of a pool that was closed.
     pub(crate) fn forget_all(&self, origin: &Arc<Origin>) {
+        let mut place = (0, usize::MAX);
+        while self.forget_some(origin, &mut place) {}
+    }
+
+    /// Forgets some blocks of a pool that is being closed, from a `place` on that was (0, `usize::MAX`) at first; false if
+    /// that were the last. A cache may hold tens of millions, and others go on reading meanwhile.
+    pub(crate) fn forget_some(&self, origin: &Arc<Origin>, place: &mut (usize, usize)) -> bool {
+        let (shard, from) = place;
+        // Each block here has its part in the origin.
+        let is_over = *shard == SHARDS || Arc::strong_count(origin) == 1;
+        if is_over {
+            self.feed.forget(|(pool, _)| pool == origin.guid);
+            self.tighten();
+            return false;
+        }
         let mut gone = Gone::new();
         {
             let mut ranks = self.ranks.lock();
-            for shard in &self.shards {
-                let ids = shard.lock().of(origin);
-                ids.into_iter().for_each(|id| self.remove(&mut ranks, id, &mut gone));
-            }
+            let entries = self.shards[*shard].lock().remove_some(origin, from);
+            entries.into_iter().for_each(|entry| self.removed(&mut ranks, entry, &mut gone));
             self.fit(&mut ranks, &mut gone);
         }
         self.let_go(gone, false);
-        self.feed.forget(|(pool, _)| pool == origin.guid);
+        if *from == 0 {
+            (*shard, *from) = (*shard + 1, usize::MAX);
+        }
+        true
     }
 
     /// A dataset was destroyed: what is known of it stands for nothing to come, and another may get its number.
@@ -427,7 +433,7 @@ impl BlockCache {
     /// for now.
     #[must_use]
     pub fn advice(&self) -> Option<Advice> {
-        let ghosts = self.ranks.lock().policy(Class::Data).ghost_hits();
+        let ghosts = self.ranks.lock().ghost_hits(Class::Data);
         self.feed.advice(self.stripes.demand(), ghosts)
     }
 

@@ -32,25 +32,46 @@ pub(super) struct Stripe {
     useful: AtomicU64,
 }
 
-/// What a hit asks of the cache besides.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Due {
-    /// Notes should be played.
-    pub(super) play: bool,
-    /// The time should be looked at.
-    pub(super) look: bool,
+/// Blocks that were found for one request and are not counted yet, by class and whether they were frequent: a request that
+/// lacks one of its blocks looks all of them up again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses([[u32; 2]; 2]);
+
+impl Uses {
+    #[inline]
+    pub(super) fn add(&mut self, hit: &Hit) {
+        self.0[hit.class as usize][usize::from(hit.was_frequent)] += 1;
+    }
+
+    /// Those of another as well.
+    pub fn join(&mut self, other: &Self) {
+        let other = other.0.as_flattened();
+        self.0.as_flattened_mut().iter_mut().zip(other).for_each(|(mine, other)| *mine += other);
+    }
 }
 
 impl Stripe {
+    /// Notes a hit; true if the notes should be played.
     #[inline]
-    pub(super) fn hit(&self, access: Access, hit: &Hit) -> Due {
-        let counter = &self.hits[access as usize][hit.class as usize][usize::from(hit.was_frequent)];
-        let look = counter.fetch_add(1, Relaxed).is_multiple_of(LOOK_EVERY);
+    pub(super) fn note(&self, hit: &Hit) -> bool {
         if hit.was_prefetched {
             self.useful.fetch_add(1, Relaxed);
         }
-        let play = hit.note.is_some_and(|slot| self.notes.note(note(hit.class, slot)));
-        Due { play, look }
+        hit.note.is_some_and(|slot| self.notes.note(note(hit.class, slot)))
+    }
+
+    /// Counts hits; true if it is time to look at the time.
+    #[inline]
+    pub(super) fn count(&self, access: Access, uses: &Uses) -> bool {
+        let counters = self.hits[access as usize].as_flattened();
+        let mut look = false;
+        for (counter, uses) in counters.iter().zip(uses.0.as_flattened()) {
+            if *uses > 0 {
+                let before = counter.fetch_add(u64::from(*uses), Relaxed);
+                look |= before.next_multiple_of(LOOK_EVERY) < before + u64::from(*uses);
+            }
+        }
+        look
     }
 
     pub(super) fn miss(&self, access: Access, class: Class) {

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use ::cache::{Adaptive, Arc as Classic, Block, Policy, Slot, Usage};
+use ::cache::{Adaptive, Arc as Classic, Block, GhostHits, Policy, Slot, Usage};
 use smallvec::SmallVec;
 
 use super::Class;
@@ -30,6 +30,9 @@ const SHARE_MAX: f64 = 3.0 / 4.0;
 const SHARE_FIRST: f64 = 1.0 / 4.0;
 /// A class is worth more than the other if it is by this factor; otherwise nothing moves.
 const CLEARLY: f64 = 1.25;
+
+/// Free places that are worth nobody's while.
+const FEW: usize = 1024;
 
 /// A replacement policy by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +88,8 @@ struct Ranked {
     owners: Vec<u64>,
     /// Ghosts that had come back when the share was last looked at.
     ghosts: u64,
+    /// What policies before this one counted: ghosts that came back, changes of rules.
+    past: (GhostHits, u64),
 }
 
 /// See the module.
@@ -107,7 +112,12 @@ impl fmt::Debug for Ranks {
 impl Ranks {
     /// Of no capacity yet; it will be about `whole` units.
     pub(super) fn new(replacement: Replacement, whole: u64) -> Self {
-        let ranked = || Ranked { policy: replacement.policy(whole), owners: Vec::new(), ghosts: 0 };
+        let ranked = || Ranked {
+            policy: replacement.policy(whole),
+            owners: Vec::new(),
+            ghosts: 0,
+            past: (GhostHits::default(), 0),
+        };
         Self {
             replacement,
             is_small: whole < SMALL,
@@ -117,14 +127,51 @@ impl Ranks {
         }
     }
 
-    /// Whether it was made for a far smaller cache than one of `whole` units, so that other policies would do better.
-    pub(super) const fn has_outgrown(&self, whole: u64) -> bool {
-        self.is_small && whole >= 2 * SMALL
+    /// Whether it was made for a far smaller cache than one of `whole` units, or for a larger one, so that other policies
+    /// would do better.
+    pub(super) const fn is_unfit(&self, whole: u64) -> bool {
+        if self.is_small { whole >= 2 * SMALL } else { whole < SMALL }
     }
 
-    /// Begins anew, without anything remembered. The blocks must be gone.
-    pub(super) fn reset(&mut self, whole: u64) {
-        *self = Self::new(self.replacement, whole);
+    /// Other policies, for a cache of about `whole` units, which know of no block and have no capacity yet. What was
+    /// counted stays, and so does what blocks are charged.
+    pub(super) fn begin_anew(&mut self, whole: u64) {
+        let past = Class::ALL.map(|class| (self.ghost_hits(class), self.switches(class)));
+        *self = Self { share: self.share, held: self.held, ..Self::new(self.replacement, whole) };
+        for (ranked, past) in self.classes.iter_mut().zip(past) {
+            ranked.past = past;
+        }
+    }
+
+    /// Ghosts that came back since the cache exists.
+    pub(super) fn ghost_hits(&self, class: Class) -> GhostHits {
+        let Ranked { policy, past: (past, _), .. } = &self.classes[class as usize];
+        let now = policy.ghost_hits();
+        GhostHits { recent: past.recent + now.recent, frequent: past.frequent + now.frequent }
+    }
+
+    /// How often rules were changed since then.
+    pub(super) fn switches(&self, class: Class) -> u64 {
+        let Ranked { policy, past: (_, past), .. } = &self.classes[class as usize];
+        past + policy.switches()
+    }
+
+    /// Gives back the memory of places that far more blocks had, moving at most `most` blocks of each class: `moved` is
+    /// told where each is now. True if there is more to be done.
+    pub(super) fn compact(&mut self, most: usize, moved: &mut dyn FnMut(u64, Slot)) -> bool {
+        let mut is_more = false;
+        for Ranked { policy, owners, .. } in &mut self.classes {
+            is_more |= policy.compact(most, &mut |from, to| {
+                let id = owners[from.0 as usize];
+                owners[to.0 as usize] = id;
+                moved(id, to);
+            });
+            owners.truncate(policy.places());
+            if owners.capacity() > owners.len() + owners.len() / 4 + FEW {
+                owners.shrink_to_fit();
+            }
+        }
+        is_more
     }
 
     fn of(&mut self, class: Class) -> &mut Ranked {
@@ -199,7 +246,8 @@ impl Ranks {
         ranked.policy.set_capacity(units, &mut |slot| going.push(owners[slot.0 as usize]));
     }
 
-    /// Changes the capacity of both together, each in proportion.
+    /// Changes the capacity of both together, each in proportion; but none gives blocks up for room that the other does not
+    /// use.
     pub(super) fn set_whole(&mut self, units: u64, going: &mut Going) {
         let before = self.capacity();
         let metadata = self.policy(Class::Metadata).capacity();
@@ -207,6 +255,11 @@ impl Ranks {
             0 => units / 16,
             _ => (u128::from(metadata) * u128::from(units) / u128::from(before)) as u64,
         };
+        let [data, own] =
+            Class::ALL.map(|class| self.usage(class)).map(|usage| usage.recent + usage.frequent);
+        let least = own.min(units.saturating_sub(data));
+        let most = units - data.min(units.saturating_sub(own));
+        let metadata = metadata.clamp(least, most);
         self.set_capacity(Class::Metadata, metadata, going);
         self.set_capacity(Class::Data, units - metadata, going);
     }

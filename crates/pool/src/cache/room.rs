@@ -17,6 +17,9 @@ use super::{
 /// Bytes that leave at a time when the budget shrinks by much: about a millisecond, in which misses wait.
 const SLICE: usize = 8 << 20;
 
+/// Blocks whose places in the policies are moved under one lock: some milliseconds.
+const MOVED_AT_ONCE: usize = 8192;
+
 impl BlockCache {
     /// A step on the way to another budget; true when it is there. A larger one is there at once. Whoever takes memory
     /// away in steps lets others at the cache in between.
@@ -29,9 +32,79 @@ impl BlockCache {
             budget
         };
         if next != now {
-            self.set_budget(next);
+            self.put_budget(next);
         }
         next == budget
+    }
+
+    fn put_budget(&self, budget: usize) {
+        let before = self.budget.swap(budget, Relaxed);
+        self.budget_max.fetch_max(budget, Relaxed);
+        self.feed.fit(budget, self.stripes.demand());
+        let mut gone = Gone::new();
+        {
+            let mut ranks = self.ranks.lock();
+            self.hot_budget.fetch_min(budget / HOT, Relaxed);
+            let whole = (budget / UNIT) as u64;
+            if ranks.is_unfit(whole) {
+                ranks.begin_anew(whole);
+                self.fit(&mut ranks, &mut gone);
+                self.rank_all(&mut ranks, &mut gone);
+            }
+            self.fit(&mut ranks, &mut gone);
+        }
+        self.shrink_hot();
+        self.let_go(gone, true);
+        if budget < before {
+            self.tighten();
+        }
+        self.rescue();
+    }
+
+    /// Policies that know of no block get to know all that are here, in no particular order. Only a small cache, or one on
+    /// the way to that, gets others.
+    fn rank_all(&self, ranks: &mut Ranks, gone: &mut Gone) {
+        for shard in &self.shards {
+            let mut going = Going::new();
+            for entry in shard.lock().entries_mut() {
+                let Some(slot) = ranks.insert(entry.class, entry.key.id, entry.units, &mut going) else {
+                    going.push(entry.key.id);
+                    continue;
+                };
+                entry.slot = slot;
+                if entry.is_frequent {
+                    ranks.hits(entry.class, &[slot]);
+                }
+            }
+            self.take_out(ranks, &going, gone);
+        }
+    }
+
+    /// Gives memory of tables back that were made for far more blocks, a little at a time.
+    pub(super) fn tighten(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if shard.is_loose() {
+                self.resize(&mut shard, Shard::shrink);
+            }
+        }
+        loop {
+            let mut gone = Gone::new();
+            let is_more = {
+                let mut ranks = self.ranks.lock();
+                let is_more = ranks.compact(MOVED_AT_ONCE, &mut |id, slot| {
+                    if let Some(entry) = self.shard(id).lock().by_id(id) {
+                        entry.slot = slot;
+                    }
+                });
+                self.fit(&mut ranks, &mut gone);
+                is_more
+            };
+            self.let_go(gone, true);
+            if !is_more {
+                return;
+            }
+        }
     }
 
     /// Bytes it holds, bookkeeping included.

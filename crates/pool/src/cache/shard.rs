@@ -16,7 +16,9 @@ use std::{
 use ::cache::Slot;
 use bytes::Bytes;
 
-use super::{Access, Class, Key, Origin, Row, clock::Moment, transfer::Transfer};
+use smallvec::SmallVec;
+
+use super::{AT_ONCE, Access, Class, Key, Origin, Row, clock::Moment, transfer::Transfer};
 
 /// One block.
 #[derive(Debug)]
@@ -48,6 +50,14 @@ pub(super) struct Entry {
     pub(super) is_prefetched: bool,
     pub(super) is_eligible: bool,
 }
+
+/// Blocks that are looked at under one lock for those of a pool that was closed.
+const LOOKED_AT_ONCE: usize = 4096;
+/// Free places that are worth nobody's while.
+const FEW: usize = 16;
+
+/// Blocks that leave together.
+pub(super) type Together = SmallVec<[Entry; 4]>;
 
 /// Rounds of a hot copy that is used. To decompress an indirect block takes ten times as long as a small block of
 /// data, and every read below it needs it.
@@ -201,17 +211,31 @@ impl Shard {
         here.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Identities of the blocks of an opened pool.
-    pub(super) fn of(&self, origin: &Arc<Origin>) -> Vec<u64> {
-        self.entries
-            .iter()
-            .filter(|entry| Arc::ptr_eq(&entry.origin, origin))
-            .map(|entry| entry.key.id)
-            .collect()
+    /// Takes some blocks of an opened pool out: of those that lie below `from`, which is where to go on afterwards.
+    pub(super) fn remove_some(&mut self, origin: &Arc<Origin>, from: &mut usize) -> Together {
+        // Downwards: what takes the place of one that goes was looked at already.
+        let mut gone = Together::new();
+        let mut at = self.entries.len().min(*from);
+        let last = at.saturating_sub(LOOKED_AT_ONCE);
+        while at > last && gone.len() < AT_ONCE {
+            at -= 1;
+            if Arc::ptr_eq(&self.entries[at].origin, origin) {
+                gone.extend(self.remove(self.entries[at].key.id));
+            }
+        }
+        *from = at;
+        gone
     }
 
-    pub(super) fn ids(&self) -> Vec<u64> {
-        self.entries.iter().map(|entry| entry.key.id).collect()
+    pub(super) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
+    /// Whether a good part of its memory is for blocks that are gone.
+    pub(super) fn is_loose(&self) -> bool {
+        let len = self.entries.len();
+        // A map doubles when it is full.
+        self.entries.capacity() > len + len / 4 + FEW || self.places_max > 4 * (len + FEW)
     }
 
     pub(super) fn shrink(&mut self) {

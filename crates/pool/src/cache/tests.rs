@@ -96,7 +96,10 @@ fn several_blocks_are_found_together_or_not_at_all() {
     for cache in [&one_by_one, &together] {
         (0..199).for_each(|n| cache.insert(block(&pool, n, bytes(n, 4096), None)));
     }
-    let found = together.find_all(&keys[..199], Access::Demand).expect("all of them are here");
+    let mut uses = Uses::default();
+    let found = together.find_all(&keys[..199], Access::Demand, &mut uses).expect("all of them are here");
+    assert_eq!(together.stats().hits, 0, "counted when the request is answered");
+    together.count(Access::Demand, &uses);
     for (n, found) in (0..).zip(&found) {
         assert!(matches!(found, Found::Content(content) if *content == bytes(n, 4096)), "{n}");
         assert!(find(&one_by_one, &pool, n).is_some());
@@ -105,10 +108,10 @@ fn several_blocks_are_found_together_or_not_at_all() {
     // They count as uses, in the same way.
     assert_eq!(together.stats().hits, one_by_one.stats().hits);
     assert_eq!(together.stats().mfu_size, one_by_one.stats().mfu_size);
-    assert!(together.find_all(&keys, Access::Demand).is_none());
-    let lie = Key { tag: 99, ..keys[1] };
-    assert!(together.find_all(&[keys[0], lie], Access::Demand).is_none(), "another block of that name");
-    assert_eq!(together.find_all(&[], Access::Demand).map(|none| none.len()), Some(0));
+    let mut find_all = |keys: &[Key]| together.find_all(keys, Access::Demand, &mut uses).map(|all| all.len());
+    assert_eq!(find_all(&keys), None);
+    assert_eq!(find_all(&[keys[0], Key { tag: 99, ..keys[1] }]), None, "another block of that name");
+    assert_eq!(find_all(&[]), Some(0));
 }
 
 #[test]
@@ -121,7 +124,9 @@ fn blocks_of_different_requests_are_found_together_each_as_it_would_be_alone() {
     }
     let lie = Key { tag: 99, ..Key::nth(0, &pool) };
     let keys: Vec<Key> = (0..200).map(|n| Key::nth(n * 7 % 200, &pool)).chain([lie]).collect();
-    let found = together.find_each(&keys, Access::Demand);
+    let mut uses = vec![Uses::default(); keys.len()];
+    let found = together.find_each(&keys, Access::Demand, &mut uses);
+    uses.iter().for_each(|uses| together.count(Access::Demand, uses));
     assert_eq!(found.len(), keys.len());
     for (n, found) in (0..200).map(|n| n * 7 % 200).zip(&found) {
         match found {
@@ -133,7 +138,7 @@ fn blocks_of_different_requests_are_found_together_each_as_it_would_be_alone() {
     assert!(matches!(found[200], Found::Nothing), "another block of that name");
     assert_eq!(together.stats().hits, one_by_one.stats().hits);
     assert_eq!(together.stats().mfu_size, one_by_one.stats().mfu_size);
-    assert!(together.find_each(&[], Access::Demand).is_empty());
+    assert!(together.find_each(&[], Access::Demand, &mut []).is_empty());
 }
 
 /// Blocks of one request that were written here and there are in many shards, whose locks are held together.
@@ -150,7 +155,8 @@ fn blocks_of_many_shards_are_found_in_any_order_beside_others_that_come_and_go()
                 for turn in 0..500_u64 {
                     let row: Vec<u64> = (0..37).map(|k| (turn * 31 + k * step) % 1000).collect();
                     let keys: Vec<Key> = row.iter().map(|n| Key::nth(nth(*n), pool)).collect();
-                    let found = cache.find_all(&keys, Access::Demand).expect("they stay");
+                    let found = cache.find_all(&keys, Access::Demand, &mut Uses::default());
+                    let found = found.expect("they stay");
                     for (n, found) in row.iter().zip(found) {
                         assert!(
                             matches!(found, Found::Content(content) if content == bytes(*n, 4096)),
@@ -332,6 +338,90 @@ fn a_smaller_budget_is_approached_in_slices_and_a_larger_one_is_there_at_once() 
     assert!(cache.budget() == 4 << 20 && cache.size() <= 4 << 20);
     assert_eq!(cache.stats().size, cache.size() as u64);
     assert!(cache.approach(32 << 20) && cache.budget() == 32 << 20);
+}
+
+/// All of it left under one lock, in which every miss of every pool waited, beside a list of all that went; and what the
+/// tables took stayed for good.
+#[test]
+fn a_closed_pool_leaves_a_few_blocks_at_a_time_and_its_tables_go_too() {
+    for replacement in [Replacement::Arc, Replacement::Default] {
+        let cache = BlockCache::with_replacement(64 << 20, replacement);
+        let (closed, other) = (origin(1), origin(2));
+        let data = bytes(7, 512);
+        (0..40_000).for_each(|n| cache.insert(block(&closed, n, data.clone(), None)));
+        (0..1000).for_each(|n| cache.insert(block(&other, n, bytes(n, 512), None)));
+        let before = cache.stats();
+        assert_eq!(before.hash_elements, 41_000);
+        let (mut place, mut here) = ((0, usize::MAX), before.hash_elements);
+        while cache.forget_some(&closed, &mut place) {
+            let now = cache.stats().hash_elements;
+            assert!(here - now <= AT_ONCE as u64, "{} in one step", here - now);
+            here = now;
+        }
+        let after = cache.stats();
+        assert_eq!(after.hash_elements, 1000);
+        assert!(after.hdr_size < before.hdr_size / 4, "{} of {}", after.hdr_size, before.hdr_size);
+        // The others' places were moved: they are still told apart, used and evicted one by one.
+        for n in 0..1000 {
+            assert_eq!(find(&cache, &other, n), Some(bytes(n, 512)));
+        }
+        cache.set_budget(0);
+        assert_eq!(cache.stats().hash_elements, 0);
+        assert_eq!(cache.ranks.lock().held.map(|held| held.charged + held.held + held.blocks), [0, 0]);
+    }
+}
+
+/// Tables of small blocks are more than a quarter of all, and that was taken for what is left of a far larger cache: it
+/// was emptied, and counters began anew.
+#[test]
+fn a_little_less_memory_costs_a_little_of_a_cache_of_small_blocks() {
+    for replacement in [Replacement::Arc, Replacement::Default] {
+        let cache = BlockCache::with_replacement(40 << 20, replacement);
+        let pool = origin(1);
+        let data = bytes(7, 512);
+        (0..90_000).for_each(|n| cache.insert(block(&pool, n, data.clone(), None)));
+        let before = cache.stats();
+        assert!(before.hash_elements > 30_000 && before.hdr_size > before.c / 4, "{before:?}");
+        cache.set_budget(36 << 20);
+        let after = cache.stats();
+        assert!(after.size <= after.c, "{after:?}");
+        assert!(
+            after.hash_elements > before.hash_elements * 3 / 4,
+            "{} of {}",
+            after.hash_elements,
+            before.hash_elements
+        );
+    }
+}
+
+#[test]
+fn counters_never_go_back_however_the_budget_changes_and_what_fits_stays() {
+    let cache = BlockCache::new(24 << 20);
+    let pool = origin(1);
+    let mut random = Random(3);
+    let mut before = cache.stats();
+    for budget in [24, 12, 24, 40, 9, 2, 64].map(|mib| mib << 20) {
+        for _ in 0..4000 {
+            let n = random.below(6000);
+            if find(&cache, &pool, n).is_none() {
+                cache.insert(block(&pool, n, bytes(n, 4096), None));
+            }
+        }
+        let held = cache.stats();
+        cache.set_budget(budget);
+        let now = cache.stats();
+        for (name, count) in [
+            ("mru_ghost_hits", [before.mru_ghost_hits, now.mru_ghost_hits]),
+            ("mfu_ghost_hits", [before.mfu_ghost_hits, now.mfu_ghost_hits]),
+            ("mp_switches", [before.mp_switches, now.mp_switches]),
+        ] {
+            assert!(count[0] <= count[1], "{name}: {count:?}");
+        }
+        let fits = (budget as u64 / 9000).min(held.hash_elements);
+        assert!(now.hash_elements >= fits, "{} of {fits} in {budget}", now.hash_elements);
+        before = now;
+    }
+    assert!(before.mru_ghost_hits > 0);
 }
 
 #[test]

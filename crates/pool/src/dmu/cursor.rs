@@ -59,7 +59,7 @@ impl Cursor {
         object: &Object,
         level: u8,
         blkid: u64,
-        at_hand: impl Fn(&BlkPtr) -> Option<Bytes>,
+        mut at_hand: impl FnMut(&BlkPtr) -> Option<Bytes>,
     ) -> Result<Step, ReadError> {
         let top = object.levels().saturating_sub(1);
         if level > top {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 
 use crate::{
-    cache::{Caching, Keep, Row},
+    cache::{Caching, Keep, Row, Uses},
     error::BlockError,
     io::{Bookmark, PoolIo},
 };
@@ -20,14 +20,21 @@ pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     /// The block if it is in memory: no wait, no I/O.
     fn cached(&self, bp: &BlkPtr) -> Option<Bytes>;
-    /// Several blocks if all of them are in memory, in order.
-    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
-        pointers.iter().map(|bp| self.cached(bp)).collect()
+    /// The same for a part of a request that may lack another: its use is added to `uses`, and [counted](Self::count) when
+    /// the request is answered.
+    fn cached_for(&self, bp: &BlkPtr, _uses: &mut Uses) -> Option<Bytes> {
+        self.cached(bp)
     }
-    /// Several blocks of different requests, in order: each that is in memory.
-    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
-        pointers.iter().map(|bp| self.cached(bp)).collect()
+    /// Several blocks if all of them are in memory, in order; to be counted likewise.
+    fn all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
+        pointers.iter().map(|bp| self.cached_for(bp, uses)).collect()
     }
+    /// Several blocks of different requests, in order: each that is in memory, with a place in `uses` for each.
+    fn each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
+        pointers.iter().zip(uses).map(|(bp, uses)| self.cached_for(bp, uses)).collect()
+    }
+    /// Counts what was found for a request that is answered.
+    fn count(&self, _uses: &Uses) {}
     /// Reads one block.
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>>;
     /// Reads many: neighbours on disk travel together. Results in the order asked for.
@@ -63,12 +70,20 @@ impl BlockSource for PoolIo {
         self.read_cached(bp)
     }
 
-    fn all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
-        self.read_all_cached(pointers)
+    fn cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Bytes> {
+        self.read_cached_for(bp, uses)
     }
 
-    fn each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
-        self.read_each_cached(pointers)
+    fn all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
+        self.read_all_cached(pointers, uses)
+    }
+
+    fn each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
+        self.read_each_cached(pointers, uses)
+    }
+
+    fn count(&self, uses: &Uses) {
+        Self::count(self, uses);
     }
 
     fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {

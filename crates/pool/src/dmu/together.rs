@@ -9,13 +9,15 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
+use smallvec::smallvec;
 
 use super::Object;
-use crate::cache::Row;
+use crate::cache::{Row, Uses};
 
 /// The pointers to these blocks of data, in order; none for a hole, for what an indirect block that is not in memory leads
-/// to, and for what is malformed: who goes there alone is told what it is.
-pub(crate) fn pointers(object: &Object, blocks: &[u64]) -> Row<Option<BlkPtr>> {
+/// to, and for what is malformed: who goes there alone is told what it is. What was found for each on the way is added to
+/// its `uses`; what is above several of them counts as one use.
+pub(crate) fn pointers(object: &Object, blocks: &[u64], uses: &mut [Uses]) -> Row<Option<BlkPtr>> {
     let top = object.levels().saturating_sub(1);
     let mut pointers: Row<Option<BlkPtr>> = blocks
         .iter()
@@ -30,19 +32,22 @@ pub(crate) fn pointers(object: &Object, blocks: &[u64]) -> Row<Option<BlkPtr>> {
     for level in (1..=top).rev() {
         // What is above several of them is looked up once.
         let (mut above, mut wanted): (Row<u64>, Row<BlkPtr>) = Default::default();
-        let mut which: Row<Option<usize>> = Row::new();
-        for (blkid, pointer) in blocks.iter().zip(&pointers) {
+        let (mut which, mut first): (Row<Option<usize>>, Row<usize>) = Default::default();
+        for (number, (blkid, pointer)) in blocks.iter().zip(&pointers).enumerate() {
             let id = object.ancestor(*blkid, level);
             which.push(match above.iter().position(|known| *known == id) {
                 None if leads_on(pointer, level, id) => {
                     above.push(id);
+                    first.push(number);
                     wanted.extend(*pointer);
                     Some(above.len() - 1)
                 }
                 known => known,
             });
         }
-        let contents = object.source().each_cached(&wanted);
+        let mut used: Row<Uses> = smallvec![Uses::default(); wanted.len()];
+        let contents = object.source().each_cached(&wanted, &mut used);
+        first.iter().zip(&used).for_each(|(number, used)| uses[*number].join(used));
         let content = |which: Option<usize>| which.and_then(|which| contents.get(which)?.as_ref());
         let slot = |blkid: u64| object.slot_in_parent(object.ancestor(blkid, level - 1));
         for (blkid, which) in blocks.iter().zip(&which) {

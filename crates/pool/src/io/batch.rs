@@ -20,7 +20,7 @@ use super::{
     trail::Trail,
 };
 use crate::{
-    cache::{self, Access, Class, Memory},
+    cache::{self, Access, BlockCache, Class, Memory},
     error::BlockError,
     vdev::{Kind, Vdev},
 };
@@ -52,6 +52,20 @@ struct Transfer<'a> {
     end: u64,
     /// Index in the request, and offset on the device.
     blocks: Vec<(usize, u64)>,
+}
+
+/// Tells the cache, when this is dropped, that nothing more of a transfer comes in. Whoever waits for blocks may give up
+/// between two of them, and what those that came in hold of the rest is to be counted all the same.
+struct Closing<'a> {
+    cache: &'a BlockCache,
+    transfer: &'a Arc<cache::Transfer>,
+    bytes: usize,
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.cache.close(self.transfer, self.bytes);
+    }
 }
 
 impl Reader {
@@ -179,6 +193,11 @@ impl Reader {
         let range = Range { offset: start, len: (end - start) as usize, birth: 0, scratch: false };
         let data = self.read_leaf(leaf, range, &trail).await;
         let shared = cache::Transfer::new();
+        let _closing = data.as_ref().filter(|_| access.is_some()).map(|data| Closing {
+            cache: &self.cache,
+            transfer: &shared,
+            bytes: IoBuf::capacity_for(data.len()),
+        });
         for (index, offset) in inside {
             let (bp, at) = &blocks[index];
             let from = (offset - start) as usize;
@@ -188,11 +207,6 @@ impl Reader {
                 _ => self.read_one(&blocks[index], access).await,
             };
             outcomes.push(landed(leads, index, result));
-        }
-        if access.is_some()
-            && let Some(data) = data
-        {
-            self.cache.close(&shared, IoBuf::capacity_for(data.len()));
         }
         outcomes
     }
@@ -238,4 +252,38 @@ fn transfers<'a>(mut places: Vec<(&'a Vdev, u64, usize)>, blocks: Blocks<'_>) ->
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Fresh, Key, Origin};
+
+    /// What the blocks that had come in held of the rest was counted by nobody.
+    #[test]
+    fn a_transfer_that_is_given_up_between_two_blocks_is_counted() {
+        let cache = BlockCache::new(32 << 20);
+        let origin = Arc::new(Origin::new(1, 1));
+        let transfer = cache::Transfer::new();
+        let data = Bytes::from(vec![7; 128 << 10]);
+        let closing = Closing { cache: &cache, transfer: &transfer, bytes: data.len() };
+        cache.insert(Fresh {
+            key: Key::nth(1, &origin),
+            origin: &origin,
+            class: Class::Data,
+            lsize: 4096,
+            compress: 2,
+            is_compressed: false,
+            level: 0,
+            objset: 1,
+            access: Access::Demand,
+            is_eligible: true,
+            stored: Some(data.slice(..4096)),
+            content: None,
+            memory: Memory::Transfer(&transfer),
+        });
+        let before = cache.stats().size;
+        drop(closing);
+        assert_eq!(cache.stats().size - before, (128 << 10) - 4096, "the rest of it is held");
+    }
 }

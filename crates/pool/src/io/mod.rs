@@ -45,7 +45,7 @@ use tokio::sync::Semaphore;
 use crate::{
     cache::{
         Access, Below, BelowFuture, BlockCache, Caching, Class, EXACT_BELOW, Found, Fresh, Keep, Key, Memory,
-        Origin, Row, Warmth, Wishes, is_servable, mix,
+        Origin, Row, Uses, Warmth, Wishes, is_servable, mix,
     },
     error::{BlockError, BlockErrorKind},
     vdev::{Disks, Tree},
@@ -340,16 +340,37 @@ impl PoolIo {
         self.shared.find(bp, Access::Demand)
     }
 
-    /// The same for several blocks, if all of them are.
+    /// The same for a part of a request that looks all of it up once more if it lacks another: `uses` is to be
+    /// [counted](Self::count) when all was found.
     #[must_use]
-    pub fn read_all_cached(&self, pointers: &[BlkPtr]) -> Option<Row<Bytes>> {
-        self.shared.find_all(pointers, Access::Demand)
+    pub fn read_cached_for(&self, bp: &BlkPtr, uses: &mut Uses) -> Option<Bytes> {
+        self.shared.find_for(bp, Access::Demand, uses)
     }
 
-    /// The same for blocks of different requests: each that is.
+    /// The same for several blocks, if all of them are.
     #[must_use]
-    pub fn read_each_cached(&self, pointers: &[BlkPtr]) -> Row<Option<Bytes>> {
-        self.shared.find_each(pointers, Access::Demand)
+    pub fn read_all_cached(&self, pointers: &[BlkPtr], uses: &mut Uses) -> Option<Row<Bytes>> {
+        self.shared.find_all(pointers, Access::Demand, uses)
+    }
+
+    /// The same for blocks of different requests: each that is, with a place in `uses` for each.
+    #[must_use]
+    pub fn read_each_cached(&self, pointers: &[BlkPtr], uses: &mut [Uses]) -> Row<Option<Bytes>> {
+        self.shared.find_each(pointers, Access::Demand, uses)
+    }
+
+    /// Counts what was found for a request that is answered.
+    pub fn count(&self, uses: &Uses) {
+        self.shared.cache.count(Access::Demand, uses);
+    }
+
+    /// Gives up all that the cache has of this pool, in steps between which others get their turn: the pool is being
+    /// closed, and whoever drops the last of it would do so in one go.
+    pub async fn leave_cache(&self) {
+        let mut place = (0, usize::MAX);
+        while self.shared.cache.forget_some(&self.shared.origin, &mut place) {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// As [`read_cached`](Self::read_cached), for a scan that comes by once: not a use of the block.
@@ -493,21 +514,28 @@ impl Shared {
         self.content(bp, &key, access, self.cache.find(&key, access))
     }
 
+    /// The same, to be counted later.
+    fn find_for(&self, bp: &BlkPtr, access: Access, uses: &mut Uses) -> Option<Bytes> {
+        let key = self.key(bp)?;
+        self.content(bp, &key, access, self.cache.find_for(&key, access, uses))
+    }
+
     /// The same for several, if all of them are.
-    fn find_all(&self, pointers: &[BlkPtr], access: Access) -> Option<Row<Bytes>> {
+    fn find_all(&self, pointers: &[BlkPtr], access: Access, uses: &mut Uses) -> Option<Row<Bytes>> {
         let keys = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>()?;
-        let found = self.cache.find_all(&keys, access)?.into_iter();
+        let found = self.cache.find_all(&keys, access, uses)?.into_iter();
         let blocks = pointers.iter().zip(&keys).zip(found);
         blocks.map(|((bp, key), found)| self.content(bp, key, access, found)).collect()
     }
 
     /// The same for several, each that is.
-    fn find_each(&self, pointers: &[BlkPtr], access: Access) -> Row<Option<Bytes>> {
+    fn find_each(&self, pointers: &[BlkPtr], access: Access, uses: &mut [Uses]) -> Row<Option<Bytes>> {
         let Some(keys) = pointers.iter().map(|bp| self.key(bp)).collect::<Option<Row<Key>>>() else {
-            return pointers.iter().map(|bp| self.find(bp, access)).collect();
+            let each = pointers.iter().zip(uses);
+            return each.map(|(bp, uses)| self.find_for(bp, access, uses)).collect();
         };
         let mut contents: Row<Option<Bytes>> = Row::with_capacity(keys.len());
-        for ((bp, key), found) in pointers.iter().zip(&keys).zip(self.cache.find_each(&keys, access)) {
+        for ((bp, key), found) in pointers.iter().zip(&keys).zip(self.cache.find_each(&keys, access, uses)) {
             // Of several reads of one compressed block the first decompresses it.
             let before = match found {
                 Found::Stored(_) => keys[..contents.len()].iter().position(|before| before == key),

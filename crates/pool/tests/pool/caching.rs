@@ -315,6 +315,67 @@ async fn a_volume_that_is_read_in_order_is_read_ahead_as_its_properties_say_and_
     }
 }
 
+/// Hits were counted by who looked whether all of a request was there, and once more by who read what was not: and the way
+/// to each block that was missed, too.
+#[tokio::test]
+async fn what_is_found_of_a_request_counts_once_whether_or_not_all_of_it_is_there() {
+    let Some((pool, cache)) = pool("single", 64 << 20).await else { return };
+    let volume = pool.open_volume("psingle/v1").await.unwrap();
+    let data = volume.data();
+    pool.io().set_prefetch(data.objset(), Keep::None);
+    // Twenty blocks in a row: more than are looked up at once.
+    let mut runs = data.runs(0, 0..data.max_block_id() + 1);
+    let mut row: Vec<u64> = Vec::new();
+    while row.len() < 20 {
+        match runs.next().await.unwrap().expect("a volume with data") {
+            Run::Block { blkid, .. } if row.last().is_none_or(|last| last + 1 == blkid) => row.push(blkid),
+            Run::Block { blkid, .. } => row = vec![blkid],
+            Run::Hole { .. } => row.clear(),
+        }
+    }
+    let block = u64::from(volume.geometry().block);
+    let len = |blocks: u64| (blocks * block) as usize;
+    let counted = || {
+        let stats = cache.stats();
+        [
+            stats.demand_data_hits,
+            stats.demand_data_misses,
+            stats.demand_metadata_hits,
+            stats.demand_metadata_misses,
+        ]
+    };
+    let since = |before: [u64; 4]| std::array::from_fn(|n| counted()[n] - before[n]);
+    let start = row[0] * block;
+    let cold = || {
+        cache.set_budget(0);
+        cache.set_budget(64 << 20);
+    };
+
+    cold();
+    volume.read(start, len(18)).await.unwrap();
+    let before = counted();
+    assert!(volume.read_cached(start, len(18)).is_some());
+    let [hits, misses, way, 0] = since(before) else { panic!("no pointer is missing") };
+    assert!((hits, misses) == (18, 0) && way > 0, "all of it is there: {hits} {misses} {way}");
+    let before = counted();
+    assert!(volume.read_cached(start, len(20)).is_none());
+    assert_eq!(since(before), [0; 4], "it is to be read");
+    volume.read(start, len(20)).await.unwrap();
+    assert_eq!(since(before), [18, 2, way, 0]);
+
+    // Two requests together, one of which is answered.
+    cold();
+    volume.read(start, len(1)).await.unwrap();
+    let before = counted();
+    let mut answered = Vec::new();
+    let reads = [(start, len(1)), (start + block, len(1))];
+    volume.read_cached_each(&reads, &mut |number, found| answered.push((number, found.is_some())));
+    answered.sort_unstable();
+    assert_eq!((answered, since(before)), (vec![(0, true), (1, false)], [1, 0, way, 0]));
+    volume.read(start + block, len(1)).await.unwrap();
+    assert_eq!(since(before), [1, 1, 2 * way, 0]);
+}
+
 #[tokio::test]
 async fn contents_are_the_same_from_the_cache_in_either_form_and_from_devices() {
     let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
