@@ -11,6 +11,10 @@ use crate::{
     io::{Bookmark, PoolIo},
 };
 
+/// The part of the cache's memory that may be read ahead of the readers of one volume: beside it there is room for those
+/// of others, for what was read before, and for what it takes to know of it.
+const AHEAD: usize = 8;
+
 /// What a [`BlockSource`] operation returns.
 pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -52,6 +56,11 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     /// Whether a dataset's metadata, or its data, are worth reading ahead now: memory keeps them, and it wants that.
     fn reads_ahead(&self, _objset: u64, _metadata: bool) -> bool {
         true
+    }
+
+    /// Bytes that what is read ahead of one volume's readers may take of memory until it is asked for.
+    fn memory_ahead(&self) -> u64 {
+        u64::MAX
     }
 
     /// Whether a block is in memory. Not a use of it.
@@ -107,6 +116,10 @@ impl BlockSource for PoolIo {
 
     fn reads_ahead(&self, objset: u64, metadata: bool) -> bool {
         Self::reads_ahead(self, objset, metadata)
+    }
+
+    fn memory_ahead(&self) -> u64 {
+        (self.cache().budget() / AHEAD) as u64
     }
 
     fn has(&self, bp: &BlkPtr) -> bool {

@@ -8,8 +8,9 @@
 //! A few streams are followed at once, because one volume carries several files being copied, or several
 //! queues of one client. A request belongs to the stream whose end it touches; requests of one queue may
 //! overtake each other, so "touches" leaves room on both sides. A stream that goes on gets a window that doubles up
-//! to [`WINDOW_BYTES_MAX`]; the next stretch is fetched when half of the window has been eaten, so that
-//! fetches are large and one is always under way.
+//! to [`WINDOW_BYTES_MAX`], or to its share of what memory may be used for that, if that is less: what is fetched further
+//! ahead would push out what was fetched before, and be read twice. The next stretch is fetched when half of the window
+//! has been eaten, so that fetches are large and one is always under way.
 //!
 //! A stream that skips most of what it passes is none: what lies between would be read for nobody. If it skips the same
 //! distance each time it is strided, and just the places it will ask for are fetched.
@@ -26,6 +27,8 @@ const WINDOW_BYTES_MAX: u64 = 8 << 20;
 const SLACK_BYTES: u64 = 2 << 20;
 /// Streams followed at once.
 const STREAMS: usize = 8;
+/// A stream that none of as many requests belonged to has no share of memory.
+const LATELY: u64 = 256;
 /// Strides followed at once.
 const STRIDES: usize = 4;
 /// Requests at one distance from each other that make a stride.
@@ -79,6 +82,15 @@ struct Stream {
     used: u64,
 }
 
+/// How far ahead a stream may be, in blocks.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    first: u64,
+    most: u64,
+    /// The most that it is of any.
+    largest: u64,
+}
+
 /// Requests of one length at one distance from each other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stride {
@@ -110,23 +122,28 @@ impl Streams {
     }
 
     /// Notes that `blocks` were asked for; answers with what to fetch now, if anything and if there is room for more
-    /// fetches.
-    pub(super) fn observe(&mut self, blocks: Range<u64>, room: bool) -> Ahead {
+    /// fetches. All that is fetched and not asked for yet is to be `bound` blocks at most.
+    pub(super) fn observe(&mut self, blocks: Range<u64>, room: bool, bound: u64) -> Ahead {
         self.clock += 1;
         let slack = self.slack;
+        let lately = |used: u64| used + LATELY > self.clock;
+        let sharers = self.list.iter().filter(|stream| stream.window > 0 && lately(stream.used)).count()
+            + self.strides.iter().filter(|stride| stride.window > 0 && lately(stride.used)).count();
+        let most = (bound / sharers.max(1) as u64).clamp(1, self.window_max);
         if let Some(stream) = self.list.iter_mut().find(|stream| stream.takes(&blocks, slack)) {
             stream.used = self.clock;
-            let fetch = stream.go_on(&blocks, (self.window_min, self.window_max), room);
+            let windows = Windows { first: self.window_min.min(most), most, largest: self.window_max };
+            let fetch = stream.go_on(&blocks, windows, room);
             if stream.is_dense() {
                 return fetch.into_iter().collect();
             }
         } else if let Some(oldest) = self.list.iter_mut().min_by_key(|stream| stream.used) {
             *oldest = Stream { edge: blocks.end, back: blocks.start, used: self.clock, ..Stream::default() };
         }
-        self.stride(&blocks, room)
+        self.stride(&blocks, room, most)
     }
 
-    fn stride(&mut self, blocks: &Range<u64>, room: bool) -> Ahead {
+    fn stride(&mut self, blocks: &Range<u64>, room: bool, most: u64) -> Ahead {
         let len = blocks.end.saturating_sub(blocks.start);
         let distance =
             |stride: &Stride| i64::try_from(blocks.start).unwrap_or(i64::MAX) - stride.start as i64;
@@ -140,7 +157,7 @@ impl Streams {
             if stride.repeats < REPEATS || stride.ahead > stride.window / 2 || !room {
                 return Ahead::new();
             }
-            let most = (self.window_max / len.max(1)).clamp(1, PLACES_MAX);
+            let most = (most / len.max(1)).clamp(1, PLACES_MAX);
             stride.window = (stride.window * 2).clamp(2, most.max(2));
             let places = stride.ahead + 1..=stride.window;
             stride.ahead = stride.window;
@@ -186,7 +203,7 @@ impl Stream {
             }
     }
 
-    fn go_on(&mut self, blocks: &Range<u64>, (least, most): (u64, u64), room: bool) -> Option<Range<u64>> {
+    fn go_on(&mut self, blocks: &Range<u64>, windows: Windows, room: bool) -> Option<Range<u64>> {
         let above = blocks.end.saturating_sub(self.edge);
         let below = if self.way == Way::Down { self.edge } else { self.back }.saturating_sub(blocks.start);
         let far = match self.way {
@@ -199,7 +216,7 @@ impl Stream {
         if far == 0 {
             return None;
         }
-        if self.passed > 4 * most {
+        if self.passed > 4 * windows.largest {
             (self.passed, self.asked) = (self.passed / 2, self.asked / 2);
         }
         match self.way {
@@ -211,7 +228,7 @@ impl Stream {
                     ..=-2 => (self.way, self.edge) = (Way::Down, self.back),
                     _ => return None,
                 }
-                (self.fetched, self.window) = (self.edge, least);
+                (self.fetched, self.window) = (self.edge, windows.first);
             }
             Way::Up => {
                 self.edge = blocks.end;
@@ -223,10 +240,13 @@ impl Stream {
             }
         }
         let ahead = self.edge.abs_diff(self.fetched);
-        if ahead > self.window / 2 || !room || !self.is_dense() {
+        if ahead > self.window.min(windows.most) / 2 || !room || !self.is_dense() {
             return None;
         }
-        self.window = (self.window * 2).min(most);
+        self.window = (self.window * 2).min(windows.most);
+        if ahead >= self.window {
+            return None;
+        }
         let fetch = match self.way {
             Way::Down => self.edge.saturating_sub(self.window)..self.fetched,
             _ => self.fetched..self.edge.saturating_add(self.window),
@@ -256,7 +276,7 @@ mod tests {
         let mut streams = streams();
         let (mut fetched, mut seen_max) = (None::<u64>, 0);
         for first in (0..4096).step_by(8) {
-            for next in streams.observe(first..first + 8, true) {
+            for next in streams.observe(first..first + 8, true, u64::MAX) {
                 assert!(next.start >= first + 8, "nothing that was just read");
                 if let Some(fetched) = fetched {
                     assert_eq!(next.start, fetched, "each block once");
@@ -274,7 +294,7 @@ mod tests {
         let mut streams = streams();
         let mut lowest = u64::MAX;
         for first in (0..512_u64).rev().map(|n| n * 8) {
-            for next in streams.observe(first..first + 8, true) {
+            for next in streams.observe(first..first + 8, true, u64::MAX) {
                 assert!(next.end <= first, "nothing that was just read");
                 assert!(lowest == u64::MAX || next.end == lowest, "each block once");
                 lowest = next.start;
@@ -287,7 +307,8 @@ mod tests {
     fn requests_that_overtake_each_other_are_one_stream() {
         let mut streams = streams();
         let order = [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14];
-        let fetches = order.iter().filter(|i| !streams.observe(*i * 8..*i * 8 + 8, true).is_empty()).count();
+        let fetches =
+            order.iter().filter(|i| !streams.observe(*i * 8..*i * 8 + 8, true, u64::MAX).is_empty()).count();
         assert!(fetches > 0);
     }
 
@@ -299,7 +320,7 @@ mod tests {
             for n in 0..60 {
                 let first = u64::try_from(100_000 + step * n).unwrap();
                 asked.push(first..first + 2);
-                fetched.extend(streams.observe(first..first + 2, true));
+                fetched.extend(streams.observe(first..first + 2, true, u64::MAX));
             }
             assert!(fetched.len() > 50, "{step}: {}", fetched.len());
             let wrong = fetched.iter().filter(|blocks| (blocks.start as i64 - 100_000) % step != 0);
@@ -321,7 +342,7 @@ mod tests {
         };
         for _ in 0..10_000 {
             let first = random() & !0xff;
-            assert!(streams.observe(first..first + 1, true).is_empty());
+            assert!(streams.observe(first..first + 1, true, u64::MAX).is_empty());
         }
     }
 
@@ -334,7 +355,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             place += 5 + (random >> 33) % 60;
             fetched += streams
-                .observe(place..place + 1, true)
+                .observe(place..place + 1, true, u64::MAX)
                 .iter()
                 .map(|blocks| blocks.end - blocks.start)
                 .sum::<u64>();
@@ -345,8 +366,31 @@ mod tests {
     #[test]
     fn without_room_nothing_is_fetched_and_the_stream_goes_on_later() {
         let mut streams = streams();
-        assert!((0..64).all(|n| streams.observe(n * 8..n * 8 + 8, false).is_empty()));
-        assert!(!streams.observe(512..520, true).is_empty());
+        assert!((0..64).all(|n| streams.observe(n * 8..n * 8 + 8, false, u64::MAX).is_empty()));
+        assert!(!streams.observe(512..520, true, u64::MAX).is_empty());
+    }
+
+    /// Windows grew to eight megabytes whatever the cache could hold, and all was read twice.
+    #[test]
+    fn what_all_streams_are_ahead_stays_within_what_memory_may_be_used_for_that() {
+        for (count, bound) in [(1, 64), (4, 64), (8, 64), (1, 3), (8, 3)] {
+            let mut streams = streams();
+            let mut fetched = vec![0_u64; count];
+            for step in 0..200 {
+                for (stream, fetched) in fetched.iter_mut().enumerate() {
+                    let first = stream as u64 * 10_000_000 + step * 8;
+                    for next in streams.observe(first..first + 8, true, bound) {
+                        *fetched = (*fetched).max(next.end - first - 8);
+                        // The first ones do not know of those to come.
+                        if step > 20 {
+                            let share = (bound / count as u64).max(1);
+                            assert!(next.end - (first + 8) <= share, "{next:?} of {share}");
+                        }
+                    }
+                }
+            }
+            assert!(fetched.iter().all(|ahead| *ahead > 0), "{count} {bound}: {fetched:?}");
+        }
     }
 
     #[test]
@@ -356,7 +400,7 @@ mod tests {
         for step in 0..64 {
             for (stream, fetched) in fetched.iter_mut().enumerate() {
                 let first = stream as u64 * 10_000_000 + step * 8;
-                *fetched |= !streams.observe(first..first + 8, true).is_empty();
+                *fetched |= !streams.observe(first..first + 8, true, u64::MAX).is_empty();
             }
         }
         assert_eq!(fetched, [true; 6]);
