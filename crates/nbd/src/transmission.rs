@@ -491,3 +491,20 @@ fn error_reply(out: &mut Outbox, headers: Headers, tag: &Tag, error: &NbdError) 
         out.head(&offset.to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A write of one byte to a cold block held all of that block, and was charged with the byte.
+    #[test]
+    fn a_write_is_charged_with_the_blocks_it_covers_in_part() {
+        let write = |offset: u64, len: u64| {
+            let raw = RawRequest { flags: 0, command: cmd::WRITE, cookie: 1, offset, len };
+            raw.charge(128 << 10)
+        };
+        assert_eq!(write(5, 1), 1 + (128 << 10));
+        assert_eq!(write(100, 128 << 10), 3 * (128 << 10));
+        assert_eq!(write(0, 256 << 10), 256 << 10, "nothing beside it");
+    }
+}
