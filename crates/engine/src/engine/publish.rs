@@ -7,7 +7,6 @@ use codec::checksum;
 use ondisk::dsl::DatasetPhys;
 use pool::{
     Pool,
-    cache::{Caching, Keep},
     dmu::{Object, ObjectSet, ReadError},
     dsl::{Dataset, LookupError},
 };
@@ -95,6 +94,12 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
     }
+    if change == Change::Properties(number)
+        && let Err(error) = tell_of_snapshots(shared, view, number).await
+    {
+        // They are cached as they were before.
+        tracing::warn!(%error, dataset = number, "snapshots do not follow the properties of their volume");
+    }
     let Some(volume) = shared.volumes.lock().get(&number).cloned() else {
         return;
     };
@@ -118,6 +123,24 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
             return;
         }
     }
+}
+
+/// Tells the caches what open snapshots of a dataset want now: as their volume, unless they have properties of their own.
+async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Result<(), OpenError> {
+    let mut told = view.io().told_of();
+    {
+        let volumes = shared.volumes.lock();
+        told.retain(|object| *object != number && !volumes.contains_key(object));
+    }
+    if told.is_empty() {
+        return Ok(());
+    }
+    let dsl = view.dsl().await?;
+    let Some(name) = dsl.head_name(number).await? else { return Ok(()) };
+    for snapshot in dsl.lookup(&name).await?.snapshots_among(&told).await? {
+        snapshot.tell_caches(&**view.io()).await?;
+    }
+    Ok(())
 }
 
 /// Shows an open volume its dataset as it is now.
@@ -166,17 +189,13 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
     let pool_guid = dataset.dsl().pool_guid();
     let identity = Identity { name: dataset.name().to_owned(), guid: dataset.guid(), pool_guid };
     let shape = pool::volume::shape(dataset.objset().await?.as_ref()).await?;
-    let properties = dataset.properties().await?;
+    let properties = dataset.tell_caches(&**view.io()).await?;
     let number = |name: &str| properties.number(name).unwrap_or(0);
     let sync = match number("sync") {
         1 => SyncMode::Always,
         2 => SyncMode::Disabled,
         _ => SyncMode::Standard,
     };
-    let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
-    let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
-    view.io().set_caching(dataset.object(), caching);
-    view.io().set_prefetch(dataset.object(), keep("prefetch"));
     let is_plain = number("compression") & 0x7f == u64::from(codec::compress::Algorithm::Off.id());
     // Should the group be synced with another one after all, it is computed then.
     let checksum = match number("checksum") {

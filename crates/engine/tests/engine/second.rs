@@ -5,11 +5,14 @@ use std::{process::Command, sync::Arc, time::Duration};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
-    dsl::Properties,
+    dsl::{self, Properties, Stored},
     engine::Engine,
     prewarm::Ended,
 };
-use pool::vdev::State;
+use pool::{
+    cache::{Caching, Keep},
+    vdev::State,
+};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::sleep;
 
@@ -164,7 +167,7 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
 async fn is_not_cached(property: &str, number: u64) {
     let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 32).await;
     let mut properties = Properties::new();
-    properties.insert(property.to_owned(), engine::dsl::Stored::Number(number));
+    properties.insert(property.to_owned(), Stored::Number(number));
     let volume = running.volume(&format!("{POOL}/v"), 32 << 20, 16384, properties).await;
     let twin = vec![7; 32 << 20];
     for (at, chunk) in (0..).step_by(1 << 20).zip(twin.chunks(1 << 20)) {
@@ -238,6 +241,46 @@ async fn what_the_index_may_take_follows_the_cache_without_a_commit() {
     let after = second.config();
     assert!(after.index_max > 9 * before, "{after:?}, {before} before");
     assert_eq!(after.buffer, 10 << 20);
+    running.export().await;
+}
+
+/// What was set was for the volume alone: its snapshots were cached as when they were opened, until the next import.
+#[tokio::test(start_paused = true)]
+async fn open_snapshots_follow_what_is_set_of_their_volume() {
+    let (_world, running) = World::create("d0", 12, 256 << 20, 36).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, SIZE, 16384, Properties::new()).await;
+    let engine = &running.engine;
+    let snapshot = format!("{name}@s");
+    let names = vec![snapshot.clone()];
+    engine
+        .run(true, move |cx| {
+            let names = names.clone();
+            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+        })
+        .await
+        .unwrap();
+    let opened = engine.view().open_volume(&snapshot).await.unwrap();
+    let of_snapshot = opened.data().objset();
+    assert_eq!(engine.view().io().caching(of_snapshot), Caching::default());
+    let values: Properties = [("primarycache", 1), ("secondarycache", 0), ("prefetch", 0)]
+        .map(|(name, value)| (name.to_owned(), Stored::Number(value)))
+        .into();
+    engine
+        .run(false, move |cx| {
+            let (name, values) = (name.clone(), values.clone());
+            Box::pin(async move { dsl::set(cx, &name, &values).await })
+        })
+        .await
+        .unwrap();
+    let view = engine.view();
+    assert_eq!(
+        view.io().caching(of_snapshot),
+        Caching { primary: Keep::Metadata, secondary: Keep::None },
+        "as its volume"
+    );
+    assert!(!view.io().reads_ahead(of_snapshot, true));
+    drop((opened, volume, view));
     running.export().await;
 }
 

@@ -318,6 +318,22 @@ impl Dataset {
         Ok((snapshots, failed))
     }
 
+    /// Those of its snapshots whose object numbers are among these.
+    ///
+    /// # Errors
+    /// The list of them, or one of these, cannot be read.
+    pub async fn snapshots_among(&self, objects: &[u64]) -> Result<Vec<Self>, ReadError> {
+        let mut found = Vec::new();
+        if let Some(map) = self.snapshot_map().await? {
+            for (name, object) in map.numbers().await? {
+                if objects.contains(&object) {
+                    found.push(self.snapshot_at(&name, object).await?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     async fn each_snapshot(&self) -> Result<Vec<(String, Result<Self, ReadError>)>, ReadError> {
         let mut each = Vec::new();
         if let Some(map) = self.snapshot_map().await? {

@@ -8,7 +8,8 @@ use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError};
 use crate::{
     Pool,
     cache::{Caching, Keep},
-    dmu::ReadError,
+    dmu::{BlockSource, ReadError},
+    props::PropertySet,
     volume::{OpenVolumeError, Volume},
 };
 
@@ -38,12 +39,21 @@ impl Dataset {
         let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };
         let unreadable = |source| OpenVolumeError::Read { name: name.clone(), source };
         let set = self.objset().await.map_err(unreadable)?;
-        let properties = self.properties().await.map_err(unreadable)?;
+        self.tell_caches(&**set.source()).await.map_err(unreadable)?;
+        Ok(Arc::new(Volume::open(&set, identity).await?))
+    }
+
+    /// Tells what caches may keep of it and what may be read ahead, as its properties say now.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn tell_caches(&self, source: &dyn BlockSource) -> Result<PropertySet, ReadError> {
+        let properties = self.properties().await?;
         let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
         let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
-        set.source().set_caching(set.id(), caching);
-        set.source().set_prefetch(set.id(), keep("prefetch"));
-        Ok(Arc::new(Volume::open(&set, identity).await?))
+        source.set_caching(self.object(), caching);
+        source.set_prefetch(self.object(), keep("prefetch"));
+        Ok(properties)
     }
 }
 

@@ -270,11 +270,16 @@ impl PoolIo {
             let mut all = BTreeMap::clone(before);
             let mut wishes = all.remove(&objset).unwrap_or_default();
             change(&mut wishes);
-            if wishes != Wishes::default() {
-                all.insert(objset, wishes);
-            }
+            // Also if it wants nothing special: it is open, and may some day.
+            all.insert(objset, wishes);
             all
         });
+    }
+
+    /// Datasets that it was told of: those that are open, or were.
+    #[must_use]
+    pub fn told_of(&self) -> Vec<u64> {
+        self.shared.wishes.load().keys().copied().collect()
     }
 
     /// The pool's salt, if it is known.
