@@ -58,12 +58,12 @@ impl fmt::Debug for Segment {
 /// The answer to a read: pieces in order, together exactly the length asked for.
 pub type Segments = SmallVec<[Segment; 4]>;
 
-/// Gives pieces that are no more than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
+/// Gives pieces that are less than a quarter of a block of `block` bytes memory of their own. As parts of blocks they would
 /// keep these for as long as a client takes to fetch them, and what is counted of an answer is its length.
 pub fn detach(data: &mut [Segment], block: u32) {
     for piece in data {
         if let Segment::Data(bytes) = piece
-            && (bytes.len() as u64).saturating_mul(4) <= u64::from(block)
+            && (bytes.len() as u64).saturating_mul(4) < u64::from(block)
         {
             *bytes = Bytes::copy_from_slice(bytes);
         }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn small_parts_of_blocks_get_memory_of_their_own_and_others_are_shared() {
         let block = Bytes::from(vec![7; 4096]);
-        for (len, is_shared) in [(1, false), (1024, false), (1025, true), (4096, true)] {
+        for (len, is_shared) in [(1, false), (1023, false), (1024, true), (4096, true)] {
             let mut data = [Segment::Data(block.slice(..len)), Segment::Zero(9)];
             detach(&mut data, 4096);
             assert_eq!(block.is_unique(), !is_shared, "{len} bytes");

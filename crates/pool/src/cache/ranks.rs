@@ -247,7 +247,7 @@ impl Ranks {
     }
 
     /// Changes the capacity of both together, each in proportion; but none gives blocks up for room that the other does not
-    /// use.
+    /// use. Metadata keeps a little for its next blocks, though: this is called again and again, and data would have it all.
     pub(super) fn set_whole(&mut self, units: u64, going: &mut Going) {
         let before = self.capacity();
         let metadata = self.policy(Class::Metadata).capacity();
@@ -257,9 +257,9 @@ impl Ranks {
         };
         let [data, own] =
             Class::ALL.map(|class| self.usage(class)).map(|usage| usage.recent + usage.frequent);
-        let least = own.min(units.saturating_sub(data));
-        let most = units - data.min(units.saturating_sub(own));
-        let metadata = metadata.clamp(least, most);
+        let left = units.saturating_sub(data);
+        let slack = own + 2 * units / STEPS;
+        let metadata = metadata.min(left.max(slack)).max(own.min(left));
         self.set_capacity(Class::Metadata, metadata, going);
         self.set_capacity(Class::Data, units - metadata, going);
     }

@@ -13,7 +13,7 @@ use crate::{
 
 /// The part of the cache's memory that may be read ahead of the readers of one volume: beside it there is room for those
 /// of others, for what was read before, and for what it takes to know of it.
-const AHEAD: usize = 8;
+const AHEAD: usize = 4;
 
 /// What a [`BlockSource`] operation returns.
 pub type SourceFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
