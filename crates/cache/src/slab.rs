@@ -297,7 +297,7 @@ mod tests {
             slab.give(*at);
         }
         assert!(slab.is_loose());
-        let mut now: Vec<u32> = places.clone();
+        let mut now: Vec<u32> = places;
         let mut steps = 0;
         loop {
             steps += 1;

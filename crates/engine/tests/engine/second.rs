@@ -254,10 +254,7 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     let snapshot = format!("{name}@s");
     let names = vec![snapshot.clone()];
     engine
-        .run(true, move |cx| {
-            let names = names.clone();
-            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
-        })
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await }))
         .await
         .unwrap();
     let opened = engine.view().open_volume(&snapshot).await.unwrap();
@@ -266,13 +263,7 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     let values: Properties = [("primarycache", 1), ("secondarycache", 0), ("prefetch", 0)]
         .map(|(name, value)| (name.to_owned(), Stored::Number(value)))
         .into();
-    engine
-        .run(false, move |cx| {
-            let (name, values) = (name.clone(), values.clone());
-            Box::pin(async move { dsl::set(cx, &name, &values).await })
-        })
-        .await
-        .unwrap();
+    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, &name, &values).await })).await.unwrap();
     let view = engine.view();
     assert_eq!(
         view.io().caching(of_snapshot),
