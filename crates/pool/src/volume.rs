@@ -319,7 +319,7 @@ impl Volume {
 
     /// Notes that `blocks` were asked for and, if that continues a sequence, fetches what comes next.
     fn read_ahead(&self, blocks: Range<u64>) {
-        let next = self.readahead.observe(blocks.clone(), self.policy.memory_ahead());
+        let next = self.readahead.observe(blocks.clone(), || self.policy.memory_ahead());
         if next.is_empty() {
             return;
         }

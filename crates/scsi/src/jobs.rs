@@ -1,8 +1,8 @@
 //! The commands that wait: reads that miss the cache, and everything that writes or needs Data-Out.
 //!
 //! Big ranges go through in steps of [`STEP`] bytes, so that no command holds more than the transport
-//! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE hold the unit's `exclusive` lock; every other write shares it, and
-//! one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
+//! has budgeted for; what becomes a hole takes longer ones ([`LogicalUnit::hole_step`]). COMPARE AND WRITE and ORWRITE
+//! hold the unit's `exclusive` lock; every other write shares it, and one that goes in steps takes it for each of them anew, so that it holds up nobody and can be ended in between.
 
 use std::sync::Arc;
 

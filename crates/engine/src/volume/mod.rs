@@ -14,7 +14,8 @@
 //!   for its transaction group.
 //!
 //! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`discard`] those that free
-//! blocks, [`change`] and [`read`] are the two directions, [`reach`] asks what a change needs of the tree. Locks: `updating` before `memory`; under `memory` only map operations.
+//! blocks, [`change`] and [`read`] are the two directions, [`reach`] asks what a change needs of the tree. Locks: `updating`
+//! before `memory`; under `memory` only map operations.
 //!
 //! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 

@@ -144,11 +144,11 @@ impl Readahead {
 
     /// Notes that `blocks` were asked for; answers with what to fetch now, if anything. What is fetched and not asked for
     /// yet may take `memory` bytes.
-    pub(super) fn observe(&self, blocks: Range<u64>, memory: u64) -> Ahead {
+    pub(super) fn observe(&self, blocks: Range<u64>, memory: impl FnOnce() -> u64) -> Ahead {
         // Under contention another request of the stream is being noted at this moment: good enough.
         let Some(mut streams) = self.streams.try_lock() else { return Ahead::new() };
         let is_room = self.fetches.count.load(Ordering::Relaxed) < FETCHES_MAX;
-        streams.observe(blocks, is_room, memory / self.block_bytes)
+        streams.observe(blocks, is_room, || memory() / self.block_bytes)
     }
 }
 

@@ -82,15 +82,6 @@ struct Stream {
     used: u64,
 }
 
-/// How far ahead a stream may be, in blocks.
-#[derive(Clone, Copy, Debug)]
-struct Windows {
-    first: u64,
-    most: u64,
-    /// The most that it is of any.
-    largest: u64,
-}
-
 /// Requests of one length at one distance from each other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stride {
@@ -122,42 +113,50 @@ impl Streams {
     }
 
     /// Notes that `blocks` were asked for; answers with what to fetch now, if anything and if there is room for more
-    /// fetches. All that is fetched and not asked for yet is to be `bound` blocks at most.
-    pub(super) fn observe(&mut self, blocks: Range<u64>, room: bool, bound: u64) -> Ahead {
+    /// fetches. All that is fetched and not asked for yet is to be `bound` blocks at most; who only hits need not know.
+    pub(super) fn observe(&mut self, blocks: Range<u64>, room: bool, bound: impl FnOnce() -> u64) -> Ahead {
         self.clock += 1;
         let slack = self.slack;
-        let lately = |used: u64| used + LATELY > self.clock;
-        let sharers = self.list.iter().filter(|stream| stream.window > 0 && lately(stream.used)).count()
-            + self.strides.iter().filter(|stride| stride.window > 0 && lately(stride.used)).count();
-        let most = (bound / sharers.max(1) as u64).clamp(1, self.window_max);
-        if let Some(stream) = self.list.iter_mut().find(|stream| stream.takes(&blocks, slack)) {
+        if let Some(index) = self.list.iter().position(|stream| stream.takes(&blocks, slack)) {
+            let stream = &mut self.list[index];
             stream.used = self.clock;
-            let windows = Windows { first: self.window_min.min(most), most, largest: self.window_max };
-            let fetch = stream.go_on(&blocks, windows, room);
+            let is_due = stream.go_on(&blocks, (self.window_min, self.window_max)) && room;
             if stream.is_dense() {
+                let fetch = if is_due { self.list[index].fetch(self.share(bound())) } else { None };
                 return fetch.into_iter().collect();
             }
         } else if let Some(oldest) = self.list.iter_mut().min_by_key(|stream| stream.used) {
             *oldest = Stream { edge: blocks.end, back: blocks.start, used: self.clock, ..Stream::default() };
         }
-        self.stride(&blocks, room, most)
+        self.stride(&blocks, room, bound)
     }
 
-    fn stride(&mut self, blocks: &Range<u64>, room: bool, most: u64) -> Ahead {
+    /// What of `bound` blocks each may be ahead of its reader that read lately.
+    fn share(&self, bound: u64) -> u64 {
+        let lately = |used: u64| used + LATELY > self.clock;
+        let streams = self.list.iter().map(|stream| (stream.window, stream.used));
+        let strides = self.strides.iter().map(|stride| (stride.window, stride.used));
+        let sharers = streams.chain(strides).filter(|(window, used)| *window > 0 && lately(*used)).count();
+        (bound / sharers.max(1) as u64).clamp(1, self.window_max)
+    }
+
+    fn stride(&mut self, blocks: &Range<u64>, room: bool, bound: impl FnOnce() -> u64) -> Ahead {
         let len = blocks.end.saturating_sub(blocks.start);
         let distance =
             |stride: &Stride| i64::try_from(blocks.start).unwrap_or(i64::MAX) - stride.start as i64;
-        let goes_on = |stride: &&mut Stride| {
+        let goes_on = |stride: &Stride| {
             stride.used != 0 && stride.len == len && stride.step != 0 && distance(stride) == stride.step
         };
-        if let Some(stride) = self.strides.iter_mut().find(goes_on) {
+        if let Some(index) = self.strides.iter().position(goes_on) {
+            let stride = &mut self.strides[index];
             (stride.start, stride.used) = (blocks.start, self.clock);
             stride.repeats = stride.repeats.saturating_add(1);
             stride.ahead = stride.ahead.saturating_sub(1);
             if stride.repeats < REPEATS || stride.ahead > stride.window / 2 || !room {
                 return Ahead::new();
             }
-            let most = (most / len.max(1)).clamp(1, PLACES_MAX);
+            let most = (self.share(bound()) / len.max(1)).clamp(1, PLACES_MAX);
+            let stride = &mut self.strides[index];
             stride.window = (stride.window * 2).clamp(2, most.max(2));
             let places = stride.ahead + 1..=stride.window;
             stride.ahead = stride.window;
@@ -203,7 +202,9 @@ impl Stream {
             }
     }
 
-    fn go_on(&mut self, blocks: &Range<u64>, windows: Windows, room: bool) -> Option<Range<u64>> {
+    /// It goes on to `blocks`; true if half of its window has been eaten. Windows are `least` blocks at first and up to
+    /// `largest`.
+    fn go_on(&mut self, blocks: &Range<u64>, (least, largest): (u64, u64)) -> bool {
         let above = blocks.end.saturating_sub(self.edge);
         let below = if self.way == Way::Down { self.edge } else { self.back }.saturating_sub(blocks.start);
         let far = match self.way {
@@ -214,9 +215,9 @@ impl Stream {
         self.asked += blocks.end.saturating_sub(blocks.start);
         self.passed += far;
         if far == 0 {
-            return None;
+            return false;
         }
-        if self.passed > 4 * windows.largest {
+        if self.passed > 4 * largest {
             (self.passed, self.asked) = (self.passed / 2, self.asked / 2);
         }
         match self.way {
@@ -226,9 +227,9 @@ impl Stream {
                 match self.lean {
                     2.. => self.way = Way::Up,
                     ..=-2 => (self.way, self.edge) = (Way::Down, self.back),
-                    _ => return None,
+                    _ => return false,
                 }
-                (self.fetched, self.window) = (self.edge, windows.first);
+                (self.fetched, self.window) = (self.edge, least);
             }
             Way::Up => {
                 self.edge = blocks.end;
@@ -239,11 +240,16 @@ impl Stream {
                 self.fetched = self.fetched.min(self.edge);
             }
         }
+        self.edge.abs_diff(self.fetched) <= self.window / 2
+    }
+
+    /// What to fetch now, if it may be `most` blocks ahead.
+    fn fetch(&mut self, most: u64) -> Option<Range<u64>> {
         let ahead = self.edge.abs_diff(self.fetched);
-        if ahead > self.window.min(windows.most) / 2 || !room || !self.is_dense() {
+        if ahead > self.window.min(most) / 2 {
             return None;
         }
-        self.window = (self.window * 2).min(windows.most);
+        self.window = (self.window * 2).min(most);
         if ahead >= self.window {
             return None;
         }
@@ -276,7 +282,7 @@ mod tests {
         let mut streams = streams();
         let (mut fetched, mut seen_max) = (None::<u64>, 0);
         for first in (0..4096).step_by(8) {
-            for next in streams.observe(first..first + 8, true, u64::MAX) {
+            for next in streams.observe(first..first + 8, true, || u64::MAX) {
                 assert!(next.start >= first + 8, "nothing that was just read");
                 if let Some(fetched) = fetched {
                     assert_eq!(next.start, fetched, "each block once");
@@ -294,7 +300,7 @@ mod tests {
         let mut streams = streams();
         let mut lowest = u64::MAX;
         for first in (0..512_u64).rev().map(|n| n * 8) {
-            for next in streams.observe(first..first + 8, true, u64::MAX) {
+            for next in streams.observe(first..first + 8, true, || u64::MAX) {
                 assert!(next.end <= first, "nothing that was just read");
                 assert!(lowest == u64::MAX || next.end == lowest, "each block once");
                 lowest = next.start;
@@ -307,8 +313,10 @@ mod tests {
     fn requests_that_overtake_each_other_are_one_stream() {
         let mut streams = streams();
         let order = [1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14];
-        let fetches =
-            order.iter().filter(|i| !streams.observe(*i * 8..*i * 8 + 8, true, u64::MAX).is_empty()).count();
+        let fetches = order
+            .iter()
+            .filter(|i| !streams.observe(*i * 8..*i * 8 + 8, true, || u64::MAX).is_empty())
+            .count();
         assert!(fetches > 0);
     }
 
@@ -320,7 +328,7 @@ mod tests {
             for n in 0..60 {
                 let first = u64::try_from(100_000 + step * n).unwrap();
                 asked.push(first..first + 2);
-                fetched.extend(streams.observe(first..first + 2, true, u64::MAX));
+                fetched.extend(streams.observe(first..first + 2, true, || u64::MAX));
             }
             assert!(fetched.len() > 50, "{step}: {}", fetched.len());
             let wrong = fetched.iter().filter(|blocks| (blocks.start as i64 - 100_000) % step != 0);
@@ -342,7 +350,7 @@ mod tests {
         };
         for _ in 0..10_000 {
             let first = random() & !0xff;
-            assert!(streams.observe(first..first + 1, true, u64::MAX).is_empty());
+            assert!(streams.observe(first..first + 1, true, || u64::MAX).is_empty());
         }
     }
 
@@ -355,7 +363,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             place += 5 + (random >> 33) % 60;
             fetched += streams
-                .observe(place..place + 1, true, u64::MAX)
+                .observe(place..place + 1, true, || u64::MAX)
                 .iter()
                 .map(|blocks| blocks.end - blocks.start)
                 .sum::<u64>();
@@ -366,8 +374,8 @@ mod tests {
     #[test]
     fn without_room_nothing_is_fetched_and_the_stream_goes_on_later() {
         let mut streams = streams();
-        assert!((0..64).all(|n| streams.observe(n * 8..n * 8 + 8, false, u64::MAX).is_empty()));
-        assert!(!streams.observe(512..520, true, u64::MAX).is_empty());
+        assert!((0..64).all(|n| streams.observe(n * 8..n * 8 + 8, false, || u64::MAX).is_empty()));
+        assert!(!streams.observe(512..520, true, || u64::MAX).is_empty());
     }
 
     /// Windows grew to eight megabytes whatever the cache could hold, and all was read twice.
@@ -379,7 +387,7 @@ mod tests {
             for step in 0..200 {
                 for (stream, fetched) in fetched.iter_mut().enumerate() {
                     let first = stream as u64 * 10_000_000 + step * 8;
-                    for next in streams.observe(first..first + 8, true, bound) {
+                    for next in streams.observe(first..first + 8, true, || bound) {
                         *fetched = (*fetched).max(next.end - first - 8);
                         // The first ones do not know of those to come.
                         if step > 20 {
@@ -400,7 +408,7 @@ mod tests {
         for step in 0..64 {
             for (stream, fetched) in fetched.iter_mut().enumerate() {
                 let first = stream as u64 * 10_000_000 + step * 8;
-                *fetched |= !streams.observe(first..first + 8, true, u64::MAX).is_empty();
+                *fetched |= !streams.observe(first..first + 8, true, || u64::MAX).is_empty();
             }
         }
         assert_eq!(fetched, [true; 6]);
