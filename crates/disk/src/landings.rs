@@ -42,8 +42,8 @@ impl Site {
 pub enum Place<'a> {
     /// To one buffer, and how many at most.
     One(Limit<&'a mut (dyn BufMut + Send)>),
-    /// To a row of them.
-    Row(&'a mut Landings),
+    /// To a row of them, and what comes behind.
+    Row(&'a mut Landings, &'a mut Ahead),
 }
 
 impl<'a> Place<'a> {
@@ -60,8 +60,46 @@ impl<'a> Place<'a> {
                 buffer.put_slice(&bytes[..len]);
                 len
             }
-            Self::Row(row) => row.take_from(bytes),
+            Self::Row(row, _) => row.take_from(bytes),
         }
+    }
+}
+
+/// Room for the first bytes behind a row: the next header comes with the last of the data, for one call to the kernel less.
+///
+/// What would come of the data behind that is left where it is, because it would have to be copied.
+#[derive(Debug)]
+pub struct Ahead {
+    bytes: [u8; Self::MAX],
+    /// How many are wanted, and how many have come.
+    wanted: usize,
+    came: usize,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { bytes: [0; Self::MAX], wanted: 0, came: 0 }
+    }
+}
+
+impl Ahead {
+    /// Most bytes that may be wanted.
+    pub const MAX: usize = 64;
+
+    /// So many are wanted from now on, or [`MAX`](Self::MAX).
+    pub fn want(&mut self, len: usize) {
+        self.wanted = len.min(Self::MAX);
+    }
+
+    /// What has come.
+    #[must_use]
+    pub fn take(&mut self) -> &[u8] {
+        &self.bytes[..std::mem::take(&mut self.came)]
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        let came = self.came.min(self.wanted);
+        &mut self.bytes[came..self.wanted]
     }
 }
 
@@ -109,10 +147,11 @@ impl Landings {
         self.row.iter().map(Landing::capacity).sum()
     }
 
-    /// Where what is missing goes: a part of a block that fills no recycled buffer by itself, the rest together.
-    pub fn place(&mut self) -> Place<'_> {
-        if self.next_mut().room().is_some() && self.behind > 0 {
-            return Place::Row(self);
+    /// Where what is missing goes: a part of a block that fills no recycled buffer by itself, the rest together and with
+    /// what comes `ahead`.
+    pub fn place<'a>(&'a mut self, ahead: &'a mut Ahead) -> Place<'a> {
+        if self.next_mut().room().is_some() && (self.behind > 0 || ahead.wanted > 0) {
+            return Place::Row(self, ahead);
         }
         let next = &mut self.row[self.at];
         let missing = next.remaining_mut();
@@ -155,22 +194,33 @@ impl Landings {
         }
     }
 
-    /// Receives what is there, by one call to the kernel; 0 at the end. `readable` says when there may be something, and
-    /// `read` takes it.
+    /// Receives what is there, and what comes `ahead`, by one call to the kernel; 0 at the end. `readable` says when there
+    /// may be something, and `read` takes it.
     pub fn poll_fill(
         &mut self,
+        ahead: &mut Ahead,
         cx: &mut Context<'_>,
         readable: impl Fn(&mut Context<'_>) -> Poll<io::Result<()>>,
         read: impl Fn(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(readable(cx))?;
-            let received = read(&mut self.slices());
+            let missing = self.missing();
+            let mut slices = self.slices();
+            // Not behind a gap.
+            if slices.iter().map(|slice| slice.len()).sum::<usize>() == missing {
+                slices.push(IoSliceMut::new(ahead.room()));
+            }
+            let received = read(&mut slices);
+            drop(slices);
             match received {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                received => {
-                    self.advance(*received.as_ref().unwrap_or(&0));
-                    return Poll::Ready(received);
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(received) => {
+                    let here = received.min(missing);
+                    self.advance(here);
+                    ahead.came += received - here;
+                    return Poll::Ready(Ok(received));
                 }
             }
         }
@@ -231,13 +281,65 @@ mod tests {
         for (offset, block) in [(0, 8192), (512, 8192), (7680, 8192), (4096, 16384), (100, 4096)] {
             let mut landings = Landings::new(50_000, site(offset, block));
             while landings.missing() > 0 {
-                let room = match landings.place() {
+                let mut ahead = Ahead::default();
+                let room = match landings.place(&mut ahead) {
                     Place::One(buffer) => buffer.remaining_mut(),
-                    Place::Row(row) => row.slices().iter().map(|slice| slice.len()).sum(),
+                    Place::Row(row, _) => row.slices().iter().map(|slice| slice.len()).sum(),
                 };
                 assert!(room > 0 && room <= landings.missing(), "{offset} {block}");
-                let taken = landings.place().put(&vec![1; room.min(3000)]);
+                let taken = landings.place(&mut ahead).put(&vec![1; room.min(3000)]);
                 assert_eq!(taken, room.min(3000), "{offset} {block}");
+            }
+        }
+    }
+
+    /// However much the kernel has, what belongs to the row is there, and what comes behind it is ahead, no more than wanted.
+    #[test]
+    fn what_comes_behind_a_row_comes_with_it() {
+        let content: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        let cases = [
+            (7680 + 5 * 8192, site(512, 8192), 48),
+            (16384, site(0, 16384), 48),
+            (90 * 8192, site(0, 8192), 48),
+            // The end of the last block is memory that is not initialised: nothing can come behind it.
+            (50_000, site(512, 8192), 0),
+        ];
+        for (len, place, most) in cases {
+            let content: Vec<u8> = content.iter().copied().cycle().take(len + 1000).collect();
+            for step in [1, 8191, 16384, 16400, usize::MAX] {
+                let (mut landings, mut ahead) = (Landings::new(len, place), Ahead::default());
+                ahead.want(48);
+                let mut rest = content.as_slice();
+                while landings.missing() > 0 {
+                    let received = match landings.place(&mut ahead) {
+                        mut one @ Place::One(_) => one.put(&rest[..rest.len().min(step)]),
+                        Place::Row(row, ahead) => {
+                            let read = |slices: &mut [IoSliceMut<'_>]| {
+                                let mut left = rest.len().min(step);
+                                let mut source = rest;
+                                for slice in slices {
+                                    let here = slice.len().min(left);
+                                    slice[..here].copy_from_slice(&source[..here]);
+                                    (source, left) = (&source[here..], left - here);
+                                }
+                                Ok(rest.len().min(step) - left)
+                            };
+                            let mut cx = Context::from_waker(std::task::Waker::noop());
+                            let Poll::Ready(received) =
+                                row.poll_fill(ahead, &mut cx, |_| Poll::Ready(Ok(())), read)
+                            else {
+                                panic!("there is something");
+                            };
+                            received.unwrap()
+                        }
+                    };
+                    assert!(received > 0);
+                    rest = &rest[received..];
+                }
+                let behind = ahead.take().to_vec();
+                assert!(behind.len() <= most && ahead.take().is_empty());
+                assert!(step < usize::MAX || behind.len() == most, "{len}: {}", behind.len());
+                assert_eq!([landings.freeze().concat(), behind, rest.to_vec()].concat(), content);
             }
         }
     }
@@ -254,7 +356,7 @@ mod tests {
                     assert_eq!(landings.missing(), rest.len());
                     turn += 1;
                     let mut taken = 0;
-                    if turn % 2 == 0 && matches!(landings.place(), Place::Row(_)) {
+                    if turn % 2 == 0 && matches!(landings.place(&mut Ahead::default()), Place::Row(..)) {
                         for slice in &mut landings.slices() {
                             let len = slice.len().min(rest.len() - taken).min(step - taken);
                             slice[..len].copy_from_slice(&rest[taken..taken + len]);

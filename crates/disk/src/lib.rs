@@ -25,7 +25,7 @@ pub use buf::{IoBuf, bytes_outstanding};
 pub use fault::{Cut, Effect, Fault, FaultCounts, FaultDisk, On};
 pub use file::{Backend, Direct, Engine, FileDisk, OpenOptions};
 pub use landing::Landing;
-pub use landings::{Landed, Landings, Place, Site};
+pub use landings::{Ahead, Landed, Landings, Place, Site};
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
 pub use shelves::{IDLE_MAX, age_idle, bytes_idle, set_idle_max};

@@ -3,7 +3,7 @@
 //! ```text
 //!   socket ─▶ head of the stream: headers, and data as it happens to come along
 //!      │            └─copied─▶ data segment: memory of its own, for each block of the volume ─▶ PDU
-//!      └── much of a segment is missing: straight there ─▶┘
+//!      └── much of a segment is missing: straight there, and the next header with it ─▶┘
 //! ```
 //!
 //! Data of writes stays in memory for long: until its transaction group is on the devices, and in the cache after that.
@@ -20,7 +20,7 @@
 use std::task::{Context, Poll};
 
 use bytes::{Buf as _, BytesMut};
-use disk::{Landed, Landings, Place, Site};
+use disk::{Ahead, Landed, Landings, Place, Site};
 use memory::Member;
 
 use crate::pdu::{Fatal, Framing, Head, Header};
@@ -93,6 +93,8 @@ impl Data {
 pub struct Inbox {
     heads: BytesMut,
     coming: Option<Coming>,
+    /// The header behind a data segment, if it came along.
+    ahead: Ahead,
     is_starved: bool,
     /// Bytes for which the head of the stream has room.
     room: usize,
@@ -120,6 +122,7 @@ impl From<BytesMut> for Inbox {
         Self {
             heads,
             coming: None,
+            ahead: Ahead::default(),
             is_starved: false,
             room: HEADS,
             modest: 0,
@@ -155,7 +158,7 @@ impl Inbox {
             Some(Coming { data: Data::Kept(data), .. })
                 if self.heads.is_empty() && data.missing() >= self.room / DIRECT_PART =>
             {
-                data.place()
+                data.place(&mut self.ahead)
             }
             _ => {
                 let room = self.room.saturating_sub(self.heads.len()).max(1);
@@ -209,6 +212,13 @@ impl Inbox {
         self.is_starved
     }
 
+    /// Of a data segment that is received where it belongs: bytes of it that are missing, and all that it has.
+    #[must_use]
+    pub fn coming(&self) -> Option<(usize, usize)> {
+        let Coming { head, missing, .. } = self.coming.as_ref().filter(|_| self.is_starved)?;
+        (*missing >= self.room / DIRECT_PART).then_some((*missing, head.data_len))
+    }
+
     /// Takes in bytes that somebody else received.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.heads.extend_from_slice(bytes);
@@ -216,6 +226,7 @@ impl Inbox {
 
     /// Bytes were put into the [`place`](Self::place).
     pub fn received(&mut self) {
+        self.heads.extend_from_slice(self.ahead.take());
         self.read = Some(self.heads.len());
     }
 
@@ -258,6 +269,7 @@ impl Inbox {
                 }
                 self.heads.advance(head.len);
                 self.longest = self.longest.max(head.data_len);
+                self.ahead.want(head.tail_len().saturating_add(framing.head_len()));
                 let data = match site {
                     Some(site) => Data::Kept(Landings::new(head.data_len, site)),
                     None => Data::Skipped(head.data_len),

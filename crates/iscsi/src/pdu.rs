@@ -222,6 +222,11 @@ impl Head {
 }
 
 impl Framing {
+    /// Bytes before the data, of most PDUs: none has extended its header.
+    pub(crate) const fn head_len(&self) -> usize {
+        if self.header_digest { BHS + 4 } else { BHS }
+    }
+
     /// What the head of `buf` says, if all of it is there. Its digest is checked here.
     pub(crate) fn head(&self, buf: &[u8]) -> Result<Option<Head>, Fatal> {
         let Some(head) = buf.first_chunk::<BHS>() else { return Ok(None) };

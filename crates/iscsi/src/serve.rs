@@ -9,6 +9,8 @@
 //! that wait run beside it in the same task. Going to sleep costs no system call, because a short read
 //! already told the runtime that the socket is empty.
 //!
+//! Answers to long writes leave two by two, or more at once, as far as that keeps nobody waiting: [`Driver::holds`].
+//!
 //! Who gets in, and who has to leave for others, is [`block::Crowd`]'s to say. A host has settled when it has logged in
 //! to a target. Who discovers stays a stranger: it has no disk to lose, hosts are done with it in an instant, and with
 //! targets that ask for a secret anybody may often discover: whoever held such sessions would be ahead of hosts.
@@ -48,6 +50,10 @@ use crate::{
 const RECEIVE_BUFFER: usize = 16 << 10;
 /// Slices per write; the kernel takes 1,024 at most.
 const SLICES: usize = 256;
+/// What is to be sent is held so often at most.
+const HELD_MAX: usize = 8;
+/// Data segments from here on take long enough that it pays, in bytes.
+const LONG: usize = 32 << 10;
 /// Longest data segment before the operational stage (RFC 7143 §13.12).
 const LOGIN_SEGMENT: usize = 8192;
 /// How long a stop waits for jobs that run, beyond the time for logging out.
@@ -222,7 +228,7 @@ async fn connection(
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
         let silence = Silence::new(targets.config().ping_after);
         let jobs = FuturesUnordered::new();
-        Driver { session, stream, inbox, jobs, silence, taken: 0, patience: None }
+        Driver { session, stream, inbox, jobs, silence, taken: 0, patience: None, held: 0 }
     };
     let ousted = async {
         match is_stranger {
@@ -346,6 +352,8 @@ struct Driver {
     taken: u64,
     /// Until a command has waited too long for room; `None` while none waits.
     patience: Option<Pin<Box<Sleep>>>,
+    /// How often what is to be sent was held.
+    held: usize,
 }
 
 impl Driver {
@@ -444,7 +452,14 @@ impl Driver {
                 }
             }
             let was_full = !self.session.wants_input();
-            let written = write(&mut self.stream, self.session.outbox(), cx)?;
+            let holds = !was_full && !self.session.ended() && self.holds();
+            let written = match holds {
+                true => Poll::Pending,
+                false => {
+                    self.held = 0;
+                    write(&mut self.stream, self.session.outbox(), cx)?
+                }
+            };
             self.session.settle(self.inbox.capacity());
             if self.session.poll_turn(cx).is_ready() {
                 continue;
@@ -458,6 +473,10 @@ impl Driver {
                 return Poll::Ready(Ok(()));
             }
             if !self.session.wants_input() {
+                if holds {
+                    self.held = HELD_MAX;
+                    continue;
+                }
                 return Poll::Pending; // the write wakes us
             }
             if was_full {
@@ -467,14 +486,36 @@ impl Driver {
             if self.inbox.is_held_up() {
                 ready!(self.inbox.poll_turn(cx));
             } else if self.inbox.is_starved() {
-                if ready!(read(&mut self.stream, self.inbox.place(), cx))? == 0 {
-                    return Poll::Ready(Err(Ended::Closed));
+                match read(&mut self.stream, self.inbox.place(), cx)? {
+                    Poll::Ready(0) => return Poll::Ready(Err(Ended::Closed)),
+                    Poll::Ready(_) => self.inbox.received(),
+                    Poll::Pending if holds => {
+                        self.held = HELD_MAX;
+                        continue;
+                    }
+                    Poll::Pending => return Poll::Pending,
                 }
-                self.inbox.received();
                 self.silence.heard();
             }
             self.session.handle_bytes(&mut self.inbox)?;
         }
+    }
+
+    /// Whether what is to be sent waits until the next data segment has been received, which has arrived already.
+    ///
+    /// To send an answer costs as much as to receive 128 KiB: it wakes the initiator. So several leave together, but never
+    /// more than commands are left here to be served meanwhile: otherwise an initiator that keeps a few under way would
+    /// have nothing to do while they are, and then this side.
+    fn holds(&mut self) -> bool {
+        let Some((missing, whole)) = self.inbox.coming() else { return false };
+        if self.held >= HELD_MAX || whole < LONG || self.session.outbox().is_empty() {
+            return false;
+        }
+        let here = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
+        let behind = usize::try_from(here).unwrap_or(usize::MAX).saturating_sub(missing) / whole;
+        let holds = behind > self.held;
+        self.held += usize::from(holds);
+        holds
     }
 
     /// Ready when a command has waited too long for room: at that moment.
@@ -495,9 +536,12 @@ impl Driver {
 fn read(stream: &mut TcpStream, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
     match place {
         Place::One(mut buffer) => pin!(stream.read_buf(&mut buffer)).poll(cx),
-        Place::Row(row) => {
-            row.poll_fill(cx, |cx| stream.poll_read_ready(cx), |slices| stream.try_read_vectored(slices))
-        }
+        Place::Row(row, ahead) => row.poll_fill(
+            ahead,
+            cx,
+            |cx| stream.poll_read_ready(cx),
+            |slices| stream.try_read_vectored(slices),
+        ),
     }
 }
 

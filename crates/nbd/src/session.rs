@@ -21,7 +21,7 @@ use std::{
 
 use block::{Durability, Segment, Segments, detach};
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
-use disk::{Landings, Place, Site};
+use disk::{Ahead, Landings, Place, Site};
 use memory::{Client, Gate, Member};
 
 use crate::{
@@ -103,6 +103,8 @@ pub struct Session {
     export: Option<Export>,
     rx: BytesMut,
     incoming: Option<Incoming>,
+    /// The header behind a payload, if it came along.
+    ahead: Ahead,
     out: Outbox,
     /// Requests handed out and not completed.
     in_flight: usize,
@@ -130,6 +132,7 @@ impl Session {
             export: None,
             rx: BytesMut::new(),
             incoming: None,
+            ahead: Ahead::default(),
             out,
             in_flight: 0,
             charged: 0,
@@ -198,7 +201,7 @@ impl Session {
     pub fn receive(&mut self) -> Place<'_> {
         match &mut self.incoming {
             Some(Incoming::Payload { data, .. }) if data.missing() >= DIRECT && self.rx.is_empty() => {
-                data.place()
+                data.place(&mut self.ahead)
             }
             _ => {
                 let most = match self.state {
@@ -215,6 +218,7 @@ impl Session {
     /// `n` bytes were put where [`Self::receive`] said.
     pub fn received(&mut self, n: usize) {
         self.starved = false;
+        self.rx.extend_from_slice(self.ahead.take());
         self.counters.rx_bytes = self.counters.rx_bytes.saturating_add(n as u64);
     }
 
@@ -342,6 +346,9 @@ impl Session {
                 self.charged = self.charged.saturating_add(tag.charge);
                 let block = self.export.as_ref().map_or(0, |export| export.volume.geometry().block);
                 let data = Landings::new(len, Some(Site { offset, block }));
+                if let State::Transmission(terms) = &self.state {
+                    self.ahead.want(terms.headers.request_len());
+                }
                 self.incoming = Some(Incoming::Payload { offset, durability, tag, data });
             }
         }

@@ -53,6 +53,16 @@ pub(crate) enum Headers {
     Extended,
 }
 
+impl Headers {
+    /// Bytes of a request without its payload.
+    pub(crate) const fn request_len(self) -> usize {
+        match self {
+            Self::Extended => REQUEST_EXT_LEN,
+            Self::Simple | Self::Structured => REQUEST_LEN,
+        }
+    }
+}
+
 /// What the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -152,10 +162,8 @@ pub(crate) enum Verdict {
 impl RawRequest {
     /// The header at the front of `bytes` and its length; `None` if it is not all there.
     pub(crate) fn decode(bytes: &[u8], headers: Headers) -> Result<Option<(Self, usize)>, ProtocolError> {
-        let (magic, need) = match headers {
-            Headers::Extended => (MAGIC_REQUEST_EXT, REQUEST_EXT_LEN),
-            Headers::Simple | Headers::Structured => (MAGIC_REQUEST, REQUEST_LEN),
-        };
+        let need = headers.request_len();
+        let magic = if headers == Headers::Extended { MAGIC_REQUEST_EXT } else { MAGIC_REQUEST };
         let Some(mut bytes) = bytes.get(..need) else { return Ok(None) };
         let found = bytes.get_u32();
         if found != magic {

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use disk::{Landings, Place};
+use disk::{Ahead, Landings, Place};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -18,23 +18,38 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
     fn poll_receive(&mut self, place: Place<'_>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match place {
             Place::One(mut buffer) => pin!(self.read_buf(&mut buffer)).poll(cx),
-            Place::Row(row) => self.poll_row(row, cx),
+            Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
         }
     }
 
-    /// The same, for a row of buffers.
-    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+    /// The same, for a row of buffers, and what comes behind if that comes along.
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        ahead: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>>;
 }
 
 impl Wire for TcpStream {
-    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        row.poll_fill(cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        ahead: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        row.poll_fill(ahead, cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
     }
 }
 
 impl Wire for UnixStream {
-    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        row.poll_fill(cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        ahead: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        row.poll_fill(ahead, cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
     }
 }
 
@@ -47,13 +62,23 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {
-    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        _: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         one_by_one(self, row, cx)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {
-    fn poll_row(&mut self, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        _: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         one_by_one(self, row, cx)
     }
 }

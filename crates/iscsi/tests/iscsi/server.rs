@@ -2,10 +2,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use block::MemVolume;
+use block::{BlockVolume, MemVolume, Segment};
 use iscsi::{
     Config, Portal, Server, Targets,
-    pdu::{Header, op},
+    pdu::{Header, Outbox, op},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -14,7 +14,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{NAME, log_in, log_in_over, quick, receive, send, serve, test_unit_ready};
+use crate::support::{
+    NAME, begin_session, log_in, log_in_over, quick, receive, send, serve, serve_volume, test_unit_ready,
+};
 
 #[tokio::test]
 async fn the_same_initiator_logging_in_again_ends_its_old_session_first() {
@@ -310,4 +312,61 @@ async fn an_initiator_that_reads_late_still_gets_every_byte() {
         bytes += data.len();
     }
     assert_eq!(test_unit_ready(&mut stream, 102).await, Some(0));
+}
+
+/// Answers to long writes leave together, but none waits for data that has not been sent.
+#[tokio::test]
+async fn an_answer_waits_for_no_write_that_has_not_arrived() {
+    const LEN: usize = 128 << 10;
+    let volume = Arc::new(MemVolume::new("tank/vm", 64 << 20, 16384));
+    let served = serve_volume(quick(), Arc::clone(&volume) as Arc<dyn BlockVolume>).await;
+    let text = format!(
+        "InitiatorName=iqn.test\0TargetName={NAME}\0ImmediateData=Yes\0InitialR2T=No\0FirstBurstLength=262144\0\
+         MaxBurstLength=262144\0"
+    );
+    let mut stream = begin_session(1, served.address, 1, &text).await.unwrap();
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    let (mut number, mut rounds) = (1_u32, 0);
+    for whole in [1_usize, 2, 4, 9, 20] {
+        for missing in [1, LEN / 2, LEN, LEN + 40] {
+            let first = number + 1;
+            let mut out = Outbox::default();
+            for _ in 0..=whole {
+                number += 1;
+                let mut h = Header::new(op::COMMAND);
+                h.0[1] = 0xa1;
+                h.set(16, number).set(20, LEN as u32).set(24, number);
+                h.0[32] = 0x2a;
+                h.set(34, number % 400 * (LEN as u32 / 512));
+                h.0[39] = 1; // 256 blocks
+                out.push(h, &vec![(number % 251) as u8; LEN]);
+            }
+            let wire = out.drain();
+            let (now, later) = wire.split_at(wire.len() - missing);
+            let mut answered = async |stream: &mut TcpStream, itt: u32| {
+                let answer = timeout(Duration::from_secs(10), receive(stream)).await;
+                let (h, _) = answer.unwrap_or_else(|_| panic!("{itt} has to wait")).unwrap();
+                assert_eq!((h.opcode(), h.itt(), h.0[3]), (op::RESPONSE, itt, 0));
+            };
+            stream.write_all(now).await.unwrap();
+            for itt in first..number {
+                answered(&mut stream, itt).await;
+            }
+            stream.write_all(later).await.unwrap();
+            answered(&mut stream, number).await;
+            for number in first..=number {
+                let read = volume.read(u64::from(number % 400) * LEN as u64, LEN).await.unwrap();
+                let found: Vec<u8> = read
+                    .iter()
+                    .flat_map(|segment| match segment {
+                        Segment::Data(bytes) => bytes.to_vec(),
+                        Segment::Zero(len) => vec![0; *len],
+                    })
+                    .collect();
+                assert!(found == vec![(number % 251) as u8; LEN], "{number}");
+            }
+            rounds += 1;
+        }
+    }
+    assert_eq!(rounds, 20);
 }
