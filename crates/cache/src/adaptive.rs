@@ -97,7 +97,7 @@ impl Adaptive {
             self.switches += 1;
             self.queues.set_rules(RULES[self.judge.running()]);
         }
-        if self.rate < RATE_MAX && self.queues.len() >> self.rate > 2 * self.mini_blocks {
+        if self.rate < RATE_MAX && self.queues.len() >> self.rate >= 2 * self.mini_blocks {
             self.rate += 1;
             let capacity = self.mini_capacity();
             self.minis.iter_mut().for_each(|mini| mini.thin(self.rate, capacity));
@@ -149,8 +149,13 @@ impl Policy for Adaptive {
     }
 
     fn remove(&mut self, slot: Slot) {
-        // The miniatures keep it until it is the oldest: nobody will ask for it, as with any block used once.
+        let block = self.queues.block(slot);
         self.queues.remove(slot);
+        // In the miniatures, too: where blocks are written over and over, what is dead would fill them to their capacity, many
+        // times what the cache holds.
+        if let Some((tag, _)) = block.filter(|(tag, _)| is_sampled(*tag, self.rate)) {
+            self.minis.iter_mut().for_each(|mini| mini.remove(tag));
+        }
     }
 
     fn compact(&mut self, most: usize, moved: &mut dyn FnMut(Slot, Slot)) -> bool {
@@ -192,5 +197,32 @@ impl Policy for Adaptive {
 
     fn memory(&self) -> usize {
         self.queues.memory() + self.minis.iter().map(Mini::memory).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix;
+
+    /// Each block that is written takes the place of one that nobody will ask for again, under another identity: the
+    /// miniatures held a thousand times what the cache did.
+    #[test]
+    fn what_became_worthless_leaves_the_miniatures() {
+        let mut policy = Adaptive::new(1 << 20);
+        let mut live = std::collections::VecDeque::new();
+        for n in 0..200_000_u64 {
+            let slot = policy.insert(Block { id: mix(n), size: 1 }, &mut |_| panic!("there is room for all"));
+            live.push_back(slot.unwrap());
+            if live.len() > 5000 {
+                policy.remove(live.pop_front().unwrap());
+            }
+        }
+        let sampled = 5000 >> policy.rate;
+        assert_eq!(policy.rate, 2);
+        for mini in &policy.minis {
+            assert!((sampled / 2..2 * sampled).contains(&mini.len()), "{} of {sampled}", mini.len());
+        }
+        assert!(policy.minis.iter().map(Mini::memory).sum::<usize>() < 1 << 20, "as the module says");
     }
 }

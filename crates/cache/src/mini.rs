@@ -62,6 +62,13 @@ impl Mini {
         false
     }
 
+    /// A sampled block became worthless.
+    pub(crate) fn remove(&mut self, tag: u32) {
+        if let Some(at) = self.places.remove(tag) {
+            self.queues.remove(Slot(at));
+        }
+    }
+
     /// The sample became smaller, and the cache with it.
     pub(crate) fn thin(&mut self, rate: u32, capacity: u64) {
         for (at, tag) in self.tags.iter().enumerate() {
