@@ -342,7 +342,11 @@ impl Syncer {
     async fn write_maps(&mut self) -> Result<(), EngineError> {
         self.out.alloc.write_maps(&mut self.mos).await?;
         let arrays = self.out.alloc.arrays();
-        self.config_dirty |= set_metaslab_arrays(&mut self.config, &arrays);
+        if set_metaslab_arrays(&mut self.config, &arrays) {
+            self.config_dirty = true;
+            // How full the devices are is looked up by them.
+            self.io.set_tree(devices::described(&self.io.tree(), &self.config)?);
+        }
         Ok(())
     }
 

@@ -15,14 +15,15 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use disk::Disk;
-use ondisk::label::PoolState;
-use pool::vdev::{Tree, TxgSet};
+use ondisk::{label::PoolState, nvlist::NvList};
+use pool::vdev::{Disks, Tree, TxgSet};
 
 use crate::{
     BoxFuture,
     create::Removal,
     dsl::OpError,
     engine::Engine,
+    error::EngineError,
     events::{DeviceName, Event},
     sync::Syncer,
     write::labels,
@@ -108,6 +109,12 @@ pub fn lacking(tree: &Tree) -> Vec<(u64, TxgSet)> {
 /// Only a failing pool.
 pub fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> {
     leave::resilvered(cx)
+}
+
+/// The same devices as the configuration describes them now.
+pub(crate) fn described(tree: &Tree, config: &NvList) -> Result<Tree, EngineError> {
+    let described = tree.reshaped(&shape::tops(config), &Disks::new());
+    described.map_err(|error| EngineError::Encode { what: "the configuration", detail: error.to_string() })
 }
 
 /// A pool was opened, and some of its devices may be there again that were away. Before its first transaction group.

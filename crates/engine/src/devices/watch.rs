@@ -44,6 +44,7 @@ use crate::{
     BoxFuture,
     dsl::OpError,
     engine::Engine,
+    error::in_full,
     events::{DeviceName, Event, IoError},
     write::labels,
 };
@@ -236,7 +237,7 @@ pub(super) async fn probe(disk: &Arc<dyn Disk>) -> Probed {
     match timeout(PROBE, disk.probe()).await {
         Ok(Ok(())) => Probed::Here,
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Probed::Gone,
-        Ok(Err(error)) => Probed::Failing(error.to_string()),
+        Ok(Err(error)) => Probed::Failing(in_full(&error)),
         Err(_) => Probed::Silent,
     }
 }

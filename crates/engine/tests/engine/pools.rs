@@ -71,6 +71,46 @@ async fn created_and_judged(layout: &str, ashift: u32) {
     judge(dir.path());
 }
 
+/// A pool that was created, or got devices, said until it was opened anew that nothing was allocated, so that nobody heard
+/// of it becoming full.
+#[tokio::test]
+async fn how_full_a_pool_is_can_be_seen_while_the_one_who_created_it_has_it_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = async |cx: &Syncer| {
+        let view = Arc::clone(cx.view.as_ref().unwrap());
+        let space = view.space().await.unwrap().clone();
+        let tops = view
+            .tree()
+            .tops
+            .iter()
+            .filter_map(|vdev| vdev.top.as_ref())
+            .map(|top| (top.metaslab_array, top.metaslab_shift, top.asize, top.ashift, top.zap))
+            .collect::<Vec<_>>();
+        (space, tops)
+    };
+    let mut cx = new_pool(dir.path(), "mirror a b", 12, options(31)).await;
+    sync(&mut cx).await;
+    let (space, tops) = seen(&cx).await;
+    assert!(tops.iter().all(|top| top.0 != 0), "{tops:?}");
+    assert!(space.total.allocated > 100 << 10 && space.total.fragmentation.is_some(), "{space:?}");
+    add_devices(&mut cx, dir.path(), "mirror c d special mirror e f").await;
+    for _ in 0..3 {
+        cx.config_dirty = true;
+        sync(&mut cx).await;
+    }
+    let (space, live) = seen(&cx).await;
+    assert!(space.tops.iter().all(|top| top.size > 0), "{space:?}");
+    export(cx).await;
+    judge(dir.path());
+    let mut cx = reopen(dir.path(), 8).await.unwrap();
+    let (after, tops) = seen(&cx).await;
+    assert_eq!(live, tops, "as who opens it finds it");
+    let (live, after) = (space.total.allocated, after.total.allocated);
+    assert!(live.abs_diff(after) < 64 << 10, "{live} and then {after}");
+    sync(&mut cx).await;
+    export(cx).await;
+}
+
 #[tokio::test]
 async fn a_single_device() {
     created_and_judged("a", 12).await;
