@@ -195,6 +195,18 @@ impl Second {
         self.l2.memory()
     }
 
+    /// Bytes of that which it would give up if clients had to wait for memory otherwise.
+    #[must_use]
+    pub fn beyond(&self) -> u64 {
+        self.l2.beyond()
+    }
+
+    /// Gives them up.
+    pub fn shed(&self) {
+        self.fit();
+        self.l2.shed();
+    }
+
     fn fit(&self) {
         let config = self.l2.config();
         if config != fitted(config, &self.cache) {

@@ -15,7 +15,7 @@
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use cache::mix;
@@ -53,6 +53,8 @@ pub struct Index {
     bytes_max: AtomicU64,
     /// Blocks that lost their place to others since somebody asked.
     displaced: AtomicU64,
+    /// The shard that is shed next.
+    shed_next: AtomicUsize,
 }
 
 /// One past the highest address: 38 bits of 512 bytes.
@@ -94,6 +96,7 @@ impl Index {
             bytes: AtomicU64::new((SHARDS * size_of::<Mutex<Shard>>()) as u64),
             bytes_max: AtomicU64::new(bytes_max),
             displaced: AtomicU64::new(0),
+            shed_next: AtomicUsize::new(0),
         }
     }
 
@@ -254,6 +257,22 @@ impl Index {
                 self.bytes.fetch_sub(shard.lock().shrink(), Relaxed);
             }
             yield_now().await;
+        }
+    }
+
+    /// Forgets blocks until what is known takes as little memory as it may, or nothing is known: whoever waits for memory has
+    /// it at once. Which ones is as good as chance. They count as displaced.
+    pub fn shed(&self) {
+        for _ in 0..SHARDS {
+            if !self.is_over() {
+                return;
+            }
+            let at = self.shed_next.fetch_add(1, Relaxed) % SHARDS;
+            let mut shard = self.shards[at].lock();
+            let Shard { used, words, .. } = std::mem::take(&mut *shard);
+            self.bytes.fetch_sub(bytes_of(words.len() / SLOTS), Relaxed);
+            self.blocks.fetch_sub(used as u64, Relaxed);
+            self.displaced.fetch_add(used as u64, Relaxed);
         }
     }
 
@@ -486,6 +505,30 @@ mod tests {
         index.shrink().await;
         assert!(index.memory() < full / 3, "{} of {full}", index.memory());
         assert!((0..10_000).all(|n| index.peek(hash(n)) == Some(at(n))));
+    }
+
+    #[test]
+    fn what_is_shed_is_memory_at_once_and_what_stays_known_is_right() {
+        let index = Index::new(u64::MAX);
+        for n in 0..50_000 {
+            index.insert(hash(n), at(n)).unwrap();
+        }
+        let full = index.memory();
+        index.shed();
+        assert_eq!((index.memory(), index.len()), (full, 50_000), "it may take as much");
+        index.set_bytes_max(full / 3);
+        index.shed();
+        assert!(!index.is_over() && index.memory() > full / 4, "{} of {full}", index.memory());
+        let known = (0..50_000).filter(|n| index.peek(hash(*n)) == Some(at(*n))).count() as u64;
+        assert_eq!((known, index.take_displaced()), (index.len(), 50_000 - known));
+        assert!(known > 10_000);
+        // Others go next time, and what comes afterwards is known.
+        index.set_bytes_max(0);
+        index.shed();
+        assert!(index.is_empty());
+        index.set_bytes_max(u64::MAX);
+        (0..1000).for_each(|n| assert_eq!(index.insert(hash(n), at(n)).unwrap(), None));
+        assert!((0..1000).all(|n| index.peek(hash(n)) == Some(at(n))));
     }
 
     #[test]

@@ -324,6 +324,20 @@ impl L2 {
         self.shared.index.memory() + self.shared.seen.lock().memory() + waiting + in_flight
     }
 
+    /// Bytes of memory that the index takes beyond what it may: it gives them up when the devices' hands come to what is
+    /// known of, or at once if somebody needs them ([`shed`](Self::shed)).
+    #[must_use]
+    pub fn beyond(&self) -> u64 {
+        self.shared.index.memory().saturating_sub(self.shared.config().index_max)
+    }
+
+    /// Gives up what the index takes beyond what it may. Blocks that are not known any more stay on the devices until these
+    /// are full, and are found again when the pool is opened the next time.
+    pub fn shed(&self) {
+        self.shared.index.shed();
+        self.shared.settle_displaced();
+    }
+
     /// Bytes that wait to be written.
     #[must_use]
     pub fn waiting(&self) -> u64 {

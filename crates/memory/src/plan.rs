@@ -35,7 +35,7 @@ const STALL_LOW: f64 = 1.0;
 /// The machine has little memory for somebody to wait for it, when less than so many times [`Terms::low`] is available.
 const SCARCE: u64 = 4;
 
-/// What is shed, in this order. The last two are no end to anything: the cache below its floor, clients slower.
+/// What is shed, in this order. The last is no end to anything: clients are slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Nothing.
@@ -47,6 +47,8 @@ pub enum Stage {
     Scans,
     /// The cache gets as small as it must.
     Cache,
+    /// What is known of cache devices gets as small as the cache. By itself that would take minutes.
+    Index,
     /// Less in flight, less dirty: clients wait longer.
     Clients,
 }
@@ -55,7 +57,8 @@ impl Stage {
     /// All that is shed at this stage, in order, as people call it.
     #[must_use]
     pub fn names(self) -> &'static [&'static str] {
-        const NAMES: [&str; 4] = ["statistics", "scans", "cache", "speed of clients"];
+        const NAMES: [&str; 5] =
+            ["statistics", "scans", "cache", "index of cache devices", "speed of clients"];
         NAMES.get(..self as usize).unwrap_or(&NAMES)
     }
 
@@ -64,7 +67,8 @@ impl Stage {
             Self::Nothing => Self::Statistics,
             Self::Statistics => Self::Scans,
             Self::Scans => Self::Cache,
-            Self::Cache | Self::Clients => Self::Clients,
+            Self::Cache => Self::Index,
+            Self::Index | Self::Clients => Self::Clients,
         }
     }
 
@@ -73,7 +77,8 @@ impl Stage {
             Self::Nothing | Self::Statistics => Self::Nothing,
             Self::Scans => Self::Statistics,
             Self::Cache => Self::Scans,
-            Self::Clients => Self::Cache,
+            Self::Index => Self::Cache,
+            Self::Clients => Self::Index,
         }
     }
 }
@@ -169,6 +174,8 @@ pub struct Sight {
     pub cache: u64,
     /// What all others hold that are counted.
     pub parts: u64,
+    /// Part of that which is known of cache devices beyond what a cache of this size may know.
+    pub beyond: u64,
     /// What may come before the next look.
     pub coming: u64,
     /// What the cgroup has left.
@@ -295,7 +302,7 @@ impl Plan {
         may_grow &= stall < STALL_LOW;
         less(signed(terms.cap), Why::Cap);
 
-        self.shed(wanted, elapsed);
+        self.shed(wanted, sight.beyond, elapsed);
         let bound = if self.stage < Stage::Cache { terms.floor } else { terms.least };
         let most = u64::try_from(wanted).unwrap_or(0).max(bound);
         let before = self.target;
@@ -323,7 +330,7 @@ impl Plan {
         }
     }
 
-    fn shed(&mut self, wanted: i64, elapsed: Duration) {
+    fn shed(&mut self, wanted: i64, beyond: u64, elapsed: Duration) {
         let terms = self.terms;
         if wanted < signed(terms.floor) {
             self.room_for = Duration::ZERO;
@@ -332,6 +339,8 @@ impl Plan {
                 self.stage = Stage::Cache;
             } else if self.stage < Stage::Cache {
                 self.stage = self.stage.next();
+            } else if wanted < 0 && self.stage < Stage::Index && beyond > 0 {
+                self.stage = Stage::Index;
             } else if wanted < 0 {
                 self.stage = Stage::Clients;
                 self.squeeze = (self.squeeze + 1).min(SQUEEZE_MAX);
@@ -351,6 +360,9 @@ impl Plan {
             } else {
                 self.squeeze = 0;
                 self.stage = self.stage.before();
+                if self.stage == Stage::Index && beyond == 0 {
+                    self.stage = Stage::Cache;
+                }
             }
         }
     }
@@ -381,6 +393,8 @@ mod tests {
         strangers: u64,
         available: Option<u64>,
         stall: Stall,
+        /// What is known of cache devices.
+        index: u64,
     }
 
     impl World {
@@ -397,12 +411,13 @@ mod tests {
                 strangers: 0,
                 available: None,
                 stall: Stall::default(),
+                index: 0,
             }
         }
 
         fn resident(&self) -> u64 {
             let kept: u64 = self.kept.iter().map(|(_, bytes)| bytes).sum();
-            self.base + self.dirty + self.flight + self.cache + kept
+            self.base + self.dirty + self.flight + self.index + self.cache + kept
         }
 
         fn look(&mut self) -> Verdict {
@@ -412,13 +427,17 @@ mod tests {
             let sight = Sight {
                 resident: self.resident(),
                 cache: self.cache,
-                parts,
+                parts: parts + self.index,
+                beyond: self.index.saturating_sub(self.cache / 3),
                 coming: 4 * M,
                 cgroup: self.cgroup.map(|limit| limit as i64 - (self.resident() + self.strangers) as i64),
                 available: self.available,
                 stall: self.stall,
             };
             let verdict = self.plan.look(&sight, TICK);
+            if verdict.stage >= Stage::Index {
+                self.index = self.index.min(verdict.target / 3);
+            }
             if verdict.target < self.cache {
                 self.kept.push_back((self.keeps_for, self.cache - verdict.target));
                 self.cache = verdict.target;
@@ -513,6 +532,33 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// The index of large cache devices kept a third of the limit for ten minutes while clients waited for memory.
+    #[test]
+    fn what_is_known_of_cache_devices_goes_before_clients_wait() {
+        let mut world = World::new(512 * M);
+        world.looks(300);
+        for _ in 0..15 {
+            world.index += 10 * M; // the cache makes room for it
+            world.looks(3);
+        }
+        assert_eq!(world.looks(1).stage, Stage::Nothing);
+        let mut seen = Vec::new();
+        for _ in 0..25 {
+            world.dirty += 12 * M;
+            seen.push(world.look());
+        }
+        let last = seen.last().unwrap();
+        assert_eq!((last.stage, last.squeeze), (Stage::Index, 0), "{seen:?}");
+        assert!(world.index < 10 * M && world.resident() < 512 * M);
+        world.dirty = 0;
+        assert_eq!(world.looks(600).stage, Stage::Nothing);
+        // Where there is nothing of the kind, clients wait at once.
+        world.index = 0;
+        world.dirty = 500 * M;
+        world.looks(2);
+        assert_eq!(world.look().stage, Stage::Clients);
     }
 
     #[test]

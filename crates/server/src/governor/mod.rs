@@ -318,17 +318,19 @@ impl Governor {
     }
 
     fn see(&self, before: &Sight, cache: &BlockCache, engines: &[Arc<Engine>], outside: bool) -> Sight {
-        let (mut dirty, mut at_most, mut others) = (0, 0, 0);
+        let (mut dirty, mut at_most, mut others, mut beyond) = (0, 0, 0, 0);
         for engine in engines {
             dirty += engine.txgs().dirty();
             at_most += engine.txgs().dirty_at_most();
             others += engine.second().memory() + engine.scan_memory();
+            beyond += engine.second().beyond();
         }
         let flight = self.gate.used();
         let mut sight = Sight {
             resident: self.machine.resident().unwrap_or(before.resident),
             cache: cache.size() as u64,
             parts: dirty + flight + self.gate.buffers() + others + disk::bytes_idle() as u64,
+            beyond,
             coming: at_most.saturating_sub(dirty) + self.gate.used_at_most().saturating_sub(flight),
             ..*before
         };
@@ -389,6 +391,9 @@ impl Governor {
             engine.txgs().set_dirty_max((share >> verdict.squeeze).max(4 << 20));
             engine.set_scan_memory(usize::try_from(scans).unwrap_or(usize::MAX));
             engine.hold_scrubs(verdict.stage >= Stage::Scans);
+            if verdict.stage >= Stage::Index {
+                engine.second().shed();
+            }
         }
     }
 
