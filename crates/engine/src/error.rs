@@ -58,3 +58,9 @@ impl From<pool::BlockError> for EngineError {
         Self::Read(error.into())
     }
 }
+
+/// What a device said, with the system's reason: full, read only, gone.
+pub(crate) fn in_full(error: &std::io::Error) -> String {
+    let source = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+    format!("{error}{source}")
+}

@@ -35,7 +35,7 @@ use ondisk::{
 };
 use pool::vdev::{Class, Kind, Tree, Vdev, Work};
 
-use crate::{EngineError, devices::diagnose::Reports, events::IoError};
+use crate::{EngineError, devices::diagnose::Reports, error::in_full, events::IoError};
 
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
 /// of all three at once would cost the last transaction groups, and with them the pool.
@@ -437,6 +437,5 @@ fn geometry(disk: &Arc<dyn Disk>) -> Result<Geometry, EngineError> {
 }
 
 fn device_error(error: io::Error) -> EngineError {
-    let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-    EngineError::Device(format!("{error}{source}"))
+    EngineError::Device(in_full(&error))
 }

@@ -34,6 +34,7 @@ use super::{
     overlay::{NOWHERE, Overlay, Place},
     target::{Target, Targets},
 };
+use crate::error::in_full;
 
 /// Longest transfer. Beyond 1 MiB no device gains, and readers wait behind it.
 const RUN_BYTES: usize = 1 << 20;
@@ -481,7 +482,7 @@ impl Leaves {
             && let Some(index) = self.leaves.iter().position(|leaf| leaf.target.guid == done.guid)
         {
             self.leaves[index].target.refused("write", &error);
-            self.fall_behind(index, &format!("write failed: {error}"));
+            self.fall_behind(index, &format!("write failed: {}", in_full(&error)));
         }
     }
 
@@ -527,7 +528,7 @@ impl Leaves {
         for (index, answer) in asked.into_iter().zip(answers) {
             if let Err(error) = answer {
                 self.leaves[index].target.refused("flush", &error);
-                self.fall_behind(index, &format!("flush failed: {error}"));
+                self.fall_behind(index, &format!("flush failed: {}", in_full(&error)));
             }
         }
         // One that went away meanwhile, and one that is back as if nothing had happened.

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use pool::vdev::{Condition, Counters, Missed, Pulse, Standing, TxgSet, Vdev};
 
 use super::urgency::Urgency;
-use crate::{devices::diagnose::Reports, events::IoError};
+use crate::{devices::diagnose::Reports, error::in_full, events::IoError};
 
 /// A leaf as a target of writes. The same for all writers.
 pub(crate) struct Target {
@@ -86,9 +86,9 @@ impl Target {
             return;
         }
         if self.shared.suspect.swap(generation.wrapping_add(1), Relaxed) == 0 {
-            tracing::warn!(device = self.name, %error, what, "a device refused");
+            tracing::warn!(device = self.name, error = in_full(error), what, "a device refused");
         }
-        self.reports.note(self.guid, IoError::Write, None, &format!("{what} failed: {error}"));
+        self.reports.note(self.guid, IoError::Write, None, &format!("{what} failed: {}", in_full(error)));
     }
 
     /// Its name and how it stands, for an error message.

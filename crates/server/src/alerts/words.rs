@@ -325,11 +325,13 @@ pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
         "Too many devices failed to write anything more. Clients' writes wait (failmode=wait) or fail \
         (failmode=continue); what can be read is read. What was acknowledged as durable is not lost."
             .to_owned();
-    finding.action = vec![
-        "Bring the devices back (cables, power, shelf), then let it go on:".to_owned(),
-        format!("  zpool status {pool}"),
-        format!("  zpool clear {pool}"),
-    ];
+    // Of files in a file system, by the system's words.
+    let first = match why.contains("No space left on device") {
+        true => "Make room in the file system that holds the pool's files, then let it go on:",
+        false => "Bring the devices back (cables, power, shelf), then let it go on:",
+    };
+    finding.action =
+        vec![first.to_owned(), format!("  zpool status {pool}"), format!("  zpool clear {pool}")];
     finding
 }
 
