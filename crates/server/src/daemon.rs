@@ -39,7 +39,7 @@ use crate::{
     ops::{Host, Mode, Watching},
     serving::Serving,
     shares::Portals,
-    state::Remembered,
+    state::{Remembered, StateError},
     unix_socket::SocketError,
     warmth::Warmth,
 };
@@ -127,6 +127,9 @@ pub enum ServeError {
     /// The control socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Another daemon uses the state directory, or it cannot be used at all.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// A pool that was named cannot be opened.
     #[error(transparent)]
     Pool(#[from] HostError),
@@ -182,6 +185,7 @@ pub async fn serve(
     }
     let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
+    let state = config.places.state().for_a_daemon()?;
     if let Some(warning) = governor.last_to_be_killed() {
         tracing::warn!("{warning}");
     }
@@ -317,7 +321,7 @@ pub async fn serve(
     opening.abort();
     let closed = host.close().await;
     drop(turns);
-    drop((socket, socket_files));
+    drop((socket, socket_files, state));
     closed.map_err(ServeError::Close)
 }
 
@@ -374,7 +378,8 @@ fn ignores_hangup(status: &str) -> bool {
 }
 
 /// Opens what was named, or everything there is. What was named must open; of everything, something must, or is waited for
-/// because it is imported here. Those of everything that are not open in the end are answered.
+/// because it is imported here; where there is nothing at all, and nobody said that there was, pools may be created later.
+/// Those of everything that are not open in the end are answered.
 async fn open_pools(
     config: &Config,
     host: &Host,
@@ -423,7 +428,7 @@ async fn open_pools(
         }
     }
     let is_waiting = config.pools.is_empty() && missing.iter().any(|pool| pool.is_imported);
-    if host.all().is_empty() && !is_waiting {
+    if host.all().is_empty() && !is_waiting && (is_asked_for || !chosen.is_empty()) {
         return Err(ServeError::NoPools(failures));
     }
     Ok(missing)
@@ -472,7 +477,13 @@ async fn everything(
     }
     let imported = config.places.state().pools().unwrap_or_default();
     if pools.is_empty() && awaited(config, &imported).is_empty() {
-        return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
+        if is_told_where {
+            return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
+        }
+        said.push(
+            "no pool to serve yet: 'millpond zpool create' makes one, 'millpond zpool import' opens one"
+                .to_owned(),
+        );
     }
     said.into_iter().for_each(|sentence| tell(Event::Warning(sentence)));
     Ok(pools)

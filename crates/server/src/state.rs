@@ -22,6 +22,8 @@ const FILE: &str = "pools.json";
 const BYTES_MAX: u64 = 64 << 20;
 /// How long the lock is waited for. Whoever has it rightly has it for the time of a small file's replacement.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// Locked by a daemon as long as it runs, and who that is.
+const DAEMON: &str = "daemon";
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A pool that was imported.
@@ -99,6 +101,19 @@ pub enum StateError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// There is one daemon for a state directory: two would tell people of each other's pools, and each write over what the
+    /// other remembers.
+    #[error(
+        "'{}' is the state directory of another daemon{}: stop that one, or give this one a directory of its own \
+         (--state DIR)",
+        dir.display(), process.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default()
+    )]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+        /// The other's process, as it says.
+        process: Option<String>,
+    },
     /// It is no cache file of ours.
     #[error("'{}' is not a cache file of this version; remove it and import the pools again", path.display())]
     Malformed {
@@ -117,6 +132,31 @@ pub struct State {
 }
 
 impl State {
+    /// Claims the directory for a daemon. None where nothing can be written: what cannot be kept then says so by itself.
+    ///
+    /// # Errors
+    /// [`StateError::InUse`].
+    pub fn for_a_daemon(&self) -> Result<Option<Claim>, StateError> {
+        let path = self.dir.join(DAEMON);
+        let open = || {
+            fs::create_dir_all(&self.dir)?;
+            fs::File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)
+        };
+        let Ok(mut file) = open() else { return Ok(None) };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                let process = fs::read_to_string(&path).ok().map(|text| text.trim().to_owned());
+                let process = process.filter(|pid| !pid.is_empty() && pid.len() < 20);
+                return Err(StateError::InUse { dir: self.dir.clone(), process });
+            }
+            Err(fs::TryLockError::Error(_)) => return Ok(None),
+        }
+        // Only for people: what counts is the lock.
+        let _unsaid = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Some(Claim { _file: file }))
+    }
+
     /// The cache file in `dir`, which need not exist yet.
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> Self {
@@ -205,6 +245,13 @@ impl State {
         drop(lock);
         Ok(changed)
     }
+}
+
+/// A daemon's claim to a state directory: it goes with this.
+#[derive(Debug)]
+pub struct Claim {
+    /// Locked as long as it is open.
+    _file: fs::File,
 }
 
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {

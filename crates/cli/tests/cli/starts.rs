@@ -174,13 +174,10 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
         command.env("ZPOOL_IMPORT_PATH", lab.cwd()).args(SERVE.split(' ')).args(words.split_whitespace());
         command
     };
-    // One that starts would never end by itself.
-    let bounded = [OsStr::new("timeout"), OsStr::new("60")];
-    let output = lab.through(&bounded, SERVE).env("ZPOOL_IMPORT_PATH", lab.cwd()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    for part in
-        ["no pools available to serve", "'lake' is exported", "'zpool import lake'", "'millpond serve lake'"]
+    let daemon = lab.serve_by(&mut serve(""));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    let said = stop(daemon);
+    for part in ["'lake' is exported", "'zpool import lake'", "'millpond serve lake'", "no pool to serve yet"]
     {
         assert!(said.contains(part), "no {part:?} in: {said}");
     }
@@ -315,4 +312,47 @@ fn a_device_that_left_a_pool_may_be_in_use_elsewhere() {
     let refused = lab.run(&format!("zpool import -d {here} tank")).fails(1);
     assert!(refused.contains("pool is in use") && refused.contains("/a"), "{refused}");
     drop((elsewhere, member));
+}
+
+/// Where the daemon is started with the machine there may be no pool yet: it could not be started before one was created, and
+/// one that was created through it seemed empty until it was opened anew.
+#[test]
+fn a_daemon_waits_for_the_first_pool_and_knows_how_full_it_is() {
+    let lab = Lab::scratch();
+    let daemon = lab.serve(SERVE);
+    let device = lab.path("a");
+    lab.run(&format!("zpool create --size 128M -O compression=off tank {}", device.display())).ok();
+    lab.run("zfs create -V 16M tank/v").ok();
+    let allocated = || lab.run("zpool list -Hp -o alloc tank").ok().trim().parse::<u64>().unwrap();
+    let empty = allocated();
+    assert!(empty > 0);
+    let url = served_as(&lab, "tank/v", "nbd");
+    if let Some(qemu_io) = fixtures::tool("qemu-io") {
+        let write = ["-f", "raw", "-c", "write -P 7 0 8M", "-c", "flush", &url];
+        assert!(std::process::Command::new(qemu_io).args(write).output().unwrap().status.success());
+        lab.run("zpool sync").ok();
+        assert!(allocated() >= empty + (8 << 20), "{} and before {empty}", allocated());
+    }
+    assert_ne!(lab.run("zpool list -H -o frag tank").ok().trim(), "-");
+    stop(daemon);
+}
+
+/// Two told people of each other's pools, and wrote over what the other remembered.
+#[test]
+fn a_state_directory_has_one_daemon() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let daemon = lab.serve(SERVE);
+    // One that starts would never end by itself.
+    let bounded = [OsStr::new("timeout"), OsStr::new("60")];
+    let elsewhere = format!("--socket {} {SERVE}", lab.path("other.sock").display());
+    let output = lab.through(&bounded, &elsewhere).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in ["state directory of another daemon", &format!("process {}", daemon.pid()), "--state"] {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    stop(daemon);
+    let daemon = lab.serve(SERVE);
+    stop(daemon);
 }
