@@ -635,9 +635,11 @@ impl Session {
 
     fn end_task(&mut self, itt: u32) -> Option<Task> {
         let task = self.tasks.remove(&itt)?;
-        if matches!(task.phase, Phase::Waiting) {
-            // Another command may have its tag before its turn comes.
-            self.waiting.retain(|waiting| *waiting != itt);
+        // Another command may have its tag before its turn comes.
+        match task.phase {
+            Phase::Waiting => self.waiting.retain(|waiting| *waiting != itt),
+            Phase::Queued => self.queued.retain(|queued| *queued != itt),
+            _ => {}
         }
         self.tally(task.ask.lun).inspect(|tally| tally.ended());
         if !task.ask.immediate {

@@ -140,7 +140,7 @@ impl Session {
             };
             let found = self.tasks.get(&itt).and_then(|task| Some((task.job?, task.waits_for_room())));
             let Some((job, waits)) = found else {
-                self.queued.remove(at); // aborted meanwhile
+                self.queued.remove(at);
                 continue;
             };
             if waits {

@@ -50,6 +50,32 @@ impl BlockVolume for Half {
     }
 }
 
+/// It took the place in the line of the one that was aborted, was run without its data, and answered GOOD.
+#[test]
+fn a_write_under_the_tag_of_an_aborted_command_is_not_run_before_its_data_is_there() {
+    let volume = volume();
+    let mut host = Initiator::new(&volume, "");
+    let flush = host.header(&rw10(0x35, 0, 0), 0, 0);
+    let mut abort = Header::new(op::TASK_MANAGEMENT | 0x40);
+    abort.0[1] = 0x81;
+    abort.set(16, 99).set(20, flush.itt()).set(24, host.cmd_sn).set(32, flush.cmd_sn());
+    let mut write = host.header(&rw10(0x2a, 0, 1), 0x20, 512);
+    write.set(16, flush.itt());
+    // In one piece, so that none of them is run before the last has been taken in.
+    let wire = [flush, abort, write].map(|header| host.bytes(header, &[])).concat();
+    host.inbox.extend(&wire);
+    host.pump().unwrap();
+    let replies = host.replies();
+    let opcodes: Vec<u8> = replies.iter().map(|reply| reply.header.opcode()).collect();
+    assert_eq!(opcodes, [op::TASK_MANAGEMENT_RESPONSE, op::R2T]);
+    let mut data = Header::new(op::DATA_OUT);
+    data.set(16, write.itt()).set(20, replies[1].header.word20());
+    host.push(data, &[7; 512]).unwrap();
+    let answer = host.replies().remove(0).header;
+    assert_eq!((answer.opcode(), answer.0[3]), (op::RESPONSE, 0));
+    assert_eq!(host.read(0, 1), [7; 512]);
+}
+
 /// Small reads that came together are looked up together; nothing that came after one of them overtakes it.
 #[test]
 fn reads_that_come_together_are_answered_from_memory_or_begun_each_and_before_what_follows() {
