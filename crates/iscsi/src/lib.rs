@@ -39,5 +39,5 @@ mod task;
 
 pub use access::{Access, AccessError, Auth, Network};
 pub use scsi::{LogicalUnit, Naa, Registration, naa};
-pub use serve::Server;
+pub use serve::{Keep, Server};
 pub use targets::{AddError, Config, Counters, LUN_MAX, Offer, Portal, SessionInfo, Target, Targets};

@@ -63,6 +63,21 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub struct Server {
     targets: Arc<Targets>,
     listeners: Vec<TcpListener>,
+    /// Goes when the listeners have gone.
+    open: watch::Sender<()>,
+}
+
+/// What a server that no longer listens keeps: of its connections those that came in at these addresses. `None`: it listens.
+/// An address that is not specified is every one of its port.
+pub type Keep = Option<Vec<SocketAddr>>;
+
+/// Whether a connection that came in at `local` is asked to leave.
+fn must_go(keep: &Keep, local: SocketAddr) -> bool {
+    let is_at = |address: &SocketAddr| {
+        let all = address.ip().is_unspecified() && (address.is_ipv6() || local.is_ipv4());
+        address.port() == local.port() && (all || address.ip().to_canonical() == local.ip())
+    };
+    keep.as_ref().is_some_and(|addresses| !addresses.iter().any(is_at))
 }
 
 impl Server {
@@ -72,7 +87,7 @@ impl Server {
         for address in addresses {
             listeners.push(TcpListener::bind(address).await?);
         }
-        Ok(Self { targets, listeners })
+        Ok(Self { targets, listeners, open: watch::Sender::new(()) })
     }
 
     /// Where it listens, in the order of the addresses given to [`Server::bind`].
@@ -80,16 +95,37 @@ impl Server {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
+    /// Ready when it no longer listens, or is gone: then others may listen at its addresses.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut open = self.open.subscribe();
+        async move { while open.changed().await.is_ok() {} }
+    }
+
     /// Serves until `shutdown` ends; then finishes what is in flight, asks initiators to log out, and
     /// returns when the last connection has closed.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) {
-        let Self { targets, listeners } = self;
+        let (stop, stopped) = watch::channel(None);
+        let stopping = async {
+            shutdown.await;
+            stop.send_replace(Some(Vec::new()));
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.run_while(stopped) => {}
+            () = stopping => {}
+        }
+    }
+
+    /// The same, until it is to keep nothing: before that it may have stopped to listen, and go on with those connections
+    /// that it is to keep. A sender that is gone means nothing, too.
+    pub async fn run_while(self, mut stopped: watch::Receiver<Keep>) {
+        let Self { targets, listeners, open } = self;
         // All servers of these targets share them.
         let Doors { crowd, quiet, refusals, .. } = &targets.doors;
-        let (stop, stopped) = watch::channel(false);
         let mut connections = JoinSet::new();
         {
-            let mut shutdown = pin!(shutdown);
+            let mut others = stopped.clone();
+            let mut shutdown = pin!(async { drop(others.wait_for(Option::is_some).await) });
             let mut accepts: FuturesUnordered<_> = listeners.iter().map(accept).collect();
             loop {
                 tokio::select! {
@@ -124,10 +160,14 @@ impl Server {
                 }
             }
         }
-        drop(listeners);
-        stop.send_replace(true);
+        drop((listeners, open));
         let limit = targets.config().logout_wait.saturating_add(STOP_GRACE);
-        let all = async { while connections.join_next().await.is_some() {} };
+        let mut all = pin!(async { while connections.join_next().await.is_some() {} });
+        tokio::select! {
+            () = &mut all => return,
+            // An error means that the sender is gone.
+            _nothing = stopped.wait_for(|keep| keep.as_ref().is_some_and(Vec::is_empty)) => {}
+        }
         if timeout(limit, all).await.is_err() {
             tracing::warn!("iscsi: connections still busy at the end of a stop");
         }
@@ -190,7 +230,7 @@ async fn connection(
     mut stream: TcpStream,
     peer: SocketAddr,
     targets: Arc<Targets>,
-    mut stopped: watch::Receiver<bool>,
+    mut stopped: watch::Receiver<Keep>,
     place: &block::Place,
 ) -> Result<(), Ended> {
     stream.set_nodelay(true)?;
@@ -236,7 +276,7 @@ async fn connection(
             false => std::future::pending().await,
         }
     };
-    let result = driver.serve(&targets, &mut claim, &mut stopped, ousted).await;
+    let result = driver.serve(&targets, &mut claim, (local, &mut stopped), ousted).await;
     let Driver { mut session, stream, inbox, mut jobs, .. } = driver;
     drop((stream, inbox));
     // What changes something must have ended before another session of this name may start, and its login does not wait for
@@ -262,7 +302,7 @@ async fn log_in(
     stream: &mut TcpStream,
     buffer: &mut BytesMut,
     targets: &Arc<Targets>,
-    stopped: &watch::Receiver<bool>,
+    stopped: &watch::Receiver<Keep>,
     (local, peer): (SocketAddr, SocketAddr),
 ) -> Result<(Login, Outbox), Ended> {
     let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
@@ -279,7 +319,7 @@ async fn log_in(
         };
         let pdu = buffer.split_to(total);
         let data = pdu.get(data_at..data_at.saturating_add(data_len)).unwrap_or(&[]);
-        let step = if *stopped.borrow() {
+        let step = if must_go(&stopped.borrow(), local) {
             login.refuse(&header, Status::ServiceUnavailable, &mut outbox);
             Step::Refused(Status::ServiceUnavailable)
         } else {
@@ -361,7 +401,7 @@ impl Driver {
         &mut self,
         targets: &Targets,
         claim: &mut Claim,
-        stopped: &mut watch::Receiver<bool>,
+        (local, stopped): (SocketAddr, &mut watch::Receiver<Keep>),
         ousted: impl Future<Output = ()> + Send,
     ) -> Result<(), Ended> {
         let config = targets.config();
@@ -369,7 +409,7 @@ impl Driver {
         let mut due = pin!(sleep_until(self.silence.due()));
         // A registry or server that is gone means the same as its order.
         let mut end = pin!(async { drop(claim.orders.wait_for(|order| *order == Order::End).await) });
-        let mut stop = pin!(async { drop(stopped.wait_for(|stop| *stop).await) });
+        let mut stop = pin!(async { drop(stopped.wait_for(|keep| must_go(keep, local)).await) });
         let client = Arc::clone(self.session.client());
         let mut expelled = pin!(client.expelled());
         // Only while the target is there and initiators want to know.

@@ -86,6 +86,33 @@ async fn hosts_are_told_to_try_again_while_their_target_may_still_come() {
     assert_eq!(login_status(served.address, later).await, (2, 4), "an operator's word counts");
 }
 
+/// Whoever came in by an address that others still wanted was sent away as well.
+#[tokio::test]
+async fn a_server_that_no_longer_listens_goes_on_with_those_that_it_is_to_keep() {
+    let targets = Targets::new(quick());
+    targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+    let everywhere: SocketAddr = ([0, 0, 0, 0], 0).into();
+    let server = Server::bind(Arc::clone(&targets), &[everywhere]).await.unwrap();
+    let port = server.local_addrs().unwrap()[0].port();
+    let at = |host: u8| SocketAddr::from(([127, 0, 0, host], port));
+    let (keep, kept) = tokio::sync::watch::channel(None);
+    let closed = server.closed();
+    let running = tokio::spawn(server.run_while(kept));
+    let (mut goes, mut stays) = (log_in(at(1), 1).await, log_in(at(2), 2).await);
+    keep.send_replace(Some(vec![at(2)]));
+    timeout(Duration::from_secs(5), closed).await.expect("it listens no more");
+    let next = Server::bind(Arc::clone(&targets), &[at(2)]).await.expect("the address is free");
+    drop(next);
+    let event = |told: Option<(Header, Vec<u8>)>| told.map(|(h, _)| (h.opcode(), h.0[36]));
+    assert_eq!(event(receive(&mut goes).await), Some((op::ASYNC, 1)));
+    assert_eq!(event(receive(&mut goes).await), Some((op::ASYNC, 2)));
+    assert_eq!(test_unit_ready(&mut stays, 1).await, Some(2));
+    assert_eq!(test_unit_ready(&mut stays, 2).await, Some(0));
+    keep.send_replace(Some(Vec::new()));
+    assert_eq!(event(receive(&mut stays).await), Some((op::ASYNC, 1)));
+    timeout(Duration::from_secs(5), running).await.expect("nobody is left").unwrap();
+}
+
 #[tokio::test]
 async fn who_does_not_log_in_in_time_is_dropped() {
     let served = serve(quick()).await;

@@ -8,18 +8,20 @@
 //! ```
 //!
 //! A pool may come to a host before its address does (a failover, a network that is not up yet): what cannot be bound is
-//! tried again until it can. Nobody is let in before [`Portals::start`]: an initiator that comes while pools are being
+//! tried again until it can. Whoever came in by an address that somebody still wants stays, though another listener is there
+//! for it now. Nobody is let in before [`Portals::start`]: an initiator that comes while pools are being
 //! opened waits instead of being told that there is no such target.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     net::SocketAddr,
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
-use iscsi::{Portal, Server, Targets};
+use iscsi::{Keep, Portal, Server, Targets};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -58,7 +60,7 @@ struct State {
     wanted: BTreeMap<String, Vec<PortalConfig>>,
     listening: BTreeMap<SocketAddr, Listener>,
     /// Closed, and still finishing what is under way.
-    leaving: Vec<Running>,
+    leaving: Vec<Leaving>,
     started: bool,
     stopped: bool,
 }
@@ -66,8 +68,16 @@ struct State {
 struct Listener {
     /// Until it is started.
     server: Option<Server>,
-    stop: watch::Sender<bool>,
+    keep: watch::Sender<Keep>,
     task: Option<Running>,
+    /// Ready when its address is free again.
+    closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// A server that no longer listens, with connections that may stay for a while, or leave.
+struct Leaving {
+    keep: watch::Sender<Keep>,
+    task: Running,
 }
 
 /// A server at work; whoever no longer waits for its end ends it at once.
@@ -81,21 +91,22 @@ impl Drop for Running {
 
 impl Listener {
     fn new(server: Server) -> Self {
-        Self { server: Some(server), stop: watch::Sender::new(false), task: None }
+        let closed = Box::pin(server.closed());
+        Self { server: Some(server), keep: watch::Sender::new(None), task: None, closed }
     }
 
     fn start(&mut self) {
         let Some(server) = self.server.take() else { return };
-        let mut stopping = self.stop.subscribe();
-        self.task = Some(Running(tokio::spawn(server.run(async move {
-            // An error means that the sender is gone, which is a stop, too.
-            let _stopped = stopping.wait_for(|stop| *stop).await;
-        }))));
+        self.task = Some(Running(tokio::spawn(server.run_while(self.keep.subscribe()))));
     }
 
-    fn stop(self) -> Option<Running> {
-        self.stop.send_replace(true);
-        self.task
+    /// Listens no more when this returns; of its connections those stay that came in at one of these addresses.
+    async fn stop(self, stay: &[SocketAddr]) -> Option<Leaving> {
+        let Self { server, keep, task, closed } = self;
+        drop(server);
+        keep.send_replace(Some(stay.to_vec()));
+        closed.await;
+        task.map(|task| Leaving { keep, task })
     }
 }
 
@@ -168,11 +179,21 @@ impl Portals {
         }
         let unwanted: Vec<SocketAddr> =
             state.listening.keys().filter(|address| !groups.contains_key(address)).copied().collect();
-        for address in unwanted {
-            let task = state.listening.remove(&address).and_then(Listener::stop);
-            state.leaving.extend(task);
+        for leaving in &state.leaving {
+            leaving.keep.send_if_modified(|keep| {
+                let is_other = keep.as_ref() != Some(&order);
+                if is_other {
+                    *keep = Some(order.clone());
+                }
+                is_other
+            });
         }
-        state.leaving.retain(|task| !task.0.is_finished());
+        for address in unwanted {
+            if let Some(listener) = state.listening.remove(&address) {
+                state.leaving.extend(listener.stop(&order).await);
+            }
+        }
+        state.leaving.retain(|leaving| !leaving.task.0.is_finished());
         // What listens at all addresses of a port cannot come after what listens at one of them, and stands for it.
         let mut widest_first = order.clone();
         widest_first.sort_by_key(|address| (!address.ip().is_unspecified(), address.is_ipv4()));
@@ -236,16 +257,21 @@ impl Portals {
 
     /// No new connections; returns when the last one has closed.
     pub(crate) async fn stop(&self) {
-        let tasks: Vec<Running> = {
+        let all: Vec<Leaving> = {
             let mut state = self.state.lock().await;
             state.stopped = true;
-            let listening = std::mem::take(&mut state.listening);
-            let tasks: Vec<_> = listening.into_values().filter_map(Listener::stop).collect();
-            state.leaving.drain(..).chain(tasks).collect()
+            for leaving in &state.leaving {
+                leaving.keep.send_replace(Some(Vec::new()));
+            }
+            for listener in std::mem::take(&mut state.listening).into_values() {
+                state.leaving.extend(listener.stop(&[]).await);
+            }
+            std::mem::take(&mut state.leaving)
         };
-        for mut task in tasks {
+        for Leaving { keep, mut task } in all {
             // A server that failed has no connections either.
             let _ended = (&mut task.0).await;
+            drop(keep);
         }
     }
 }
@@ -295,6 +321,37 @@ mod tests {
         assert!(tokio::net::TcpStream::connect(free).await.is_err());
         portals.stop().await;
         assert!(tokio::net::TcpStream::connect(fixed).await.is_err());
+    }
+
+    /// The wide listener was still open when the narrow one was to come, so that nobody got in for ten seconds; and everybody
+    /// was sent away.
+    #[tokio::test]
+    async fn a_pool_that_leaves_takes_no_address_from_another_that_wants_it() {
+        let targets = Targets::new(iscsi::Config::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        let port = std::net::TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let all = SocketAddr::new("0.0.0.0".parse().unwrap(), port);
+        let one = SocketAddr::new("127.0.0.5".parse().unwrap(), port);
+        assert_eq!(portals.want("a", &[portal(all, 1)]).await, Vec::<String>::new());
+        assert_eq!(portals.want("b", &[portal(one, 2)]).await, Vec::<String>::new());
+        let mut stays = tokio::net::TcpStream::connect(one).await.unwrap();
+        let mut goes = tokio::net::TcpStream::connect(("127.0.0.6", port)).await.unwrap();
+        // Both are in, before their listener goes.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        portals.want("a", &[]).await;
+        let list = portals.list();
+        assert!(list.len() == 1 && list[0].problem.is_none(), "{list:?}");
+        tokio::net::TcpStream::connect(one).await.expect("at once");
+        assert!(tokio::net::TcpStream::connect(("127.0.0.6", port)).await.is_err());
+        for (stream, class) in [(&mut stays, 2), (&mut goes, 3)] {
+            let mut login = [0; 48];
+            (login[0], login[1]) = (0x43, 0x87);
+            tokio::io::AsyncWriteExt::write_all(stream, &login).await.unwrap();
+            tokio::io::AsyncReadExt::read_exact(stream, &mut login).await.unwrap();
+            assert_eq!((login[0], login[36]), (0x23, class), "what it is, or that nobody is let in");
+        }
+        portals.stop().await;
     }
 
     /// It was "address in use" by nobody knew whom, for ever, and after a restart.
