@@ -142,14 +142,13 @@ impl Portals {
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
         let mut state = self.state.lock().await;
         let same = state.wanted.get(pool).map_or(portals.is_empty(), |before| before == portals);
-        if same {
-            return Vec::new();
+        if !same {
+            state.wanted.remove(pool);
+            if !portals.is_empty() {
+                state.wanted.insert(pool.to_owned(), portals.to_vec());
+            }
+            self.settle(&mut state).await;
         }
-        state.wanted.remove(pool);
-        if !portals.is_empty() {
-            state.wanted.insert(pool.to_owned(), portals.to_vec());
-        }
-        self.settle(&mut state).await;
         let mine: BTreeSet<SocketAddr> = portals.iter().map(|portal| portal.address).collect();
         let shown = self.shown.lock();
         let failed = shown.iter().filter(|shown| mine.contains(&shown.address));
@@ -352,6 +351,19 @@ mod tests {
             assert_eq!((login[0], login[36]), (0x23, class), "what it is, or that nobody is let in");
         }
         portals.stop().await;
+    }
+
+    /// Whoever asked a second time took it for settled.
+    #[tokio::test]
+    async fn what_does_not_listen_is_said_as_often_as_it_is_wanted() {
+        let targets = Targets::new(iscsi::Config::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        portals.start().await;
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let wanted = [portal(taken.local_addr().unwrap(), 1)];
+        let said = portals.want("tank", &wanted).await;
+        assert!(said.len() == 1 && said[0].contains("does not listen"), "{said:?}");
+        assert_eq!(portals.want("tank", &wanted).await, said);
     }
 
     /// It was "address in use" by nobody knew whom, for ever, and after a restart.
