@@ -281,19 +281,17 @@ async fn connection(
     drop((stream, inbox));
     // What changes something must have ended before another session of this name may start, and its login does not wait for
     // long.
-    loop {
-        session.end_long();
-        if !session.is_owed() {
-            break;
-        }
-        let Some((ticket, came)) = jobs.next().await else { break };
-        session.complete(ticket, came);
-    }
+    settle_up(&mut session, &mut jobs).await;
     let held = session.leave();
     drop(claim);
     // Reads whose device does not answer keep nobody, but the memory it may write to still; and this connection its place in the
-    // crowd, or a host that comes back again and again would have it all.
-    while jobs.next().await.is_some() {}
+    // crowd, or a host that comes back again and again would have it all. A stop waits for no device: what that may write to
+    // stays where it is for as long as it may.
+    tokio::select! {
+        () = async { while jobs.next().await.is_some() {} } => {}
+        // An error means that the sender is gone.
+        _stopped = stopped.wait_for(|keep| must_go(keep, local)) => {}
+    }
     drop(held);
     result
 }
@@ -380,6 +378,18 @@ fn write(stream: &mut TcpStream, outbox: &mut Outbox, cx: &mut Context<'_>) -> P
     Poll::Ready(Ok(()))
 }
 
+/// Waits until nothing runs any more that changes something. What only looks keeps nobody.
+async fn settle_up(session: &mut Session, jobs: &mut FuturesUnordered<JobFuture>) {
+    loop {
+        session.end_long();
+        if !session.is_owed() {
+            return;
+        }
+        let Some((ticket, came)) = jobs.next().await else { return };
+        session.complete(ticket, came);
+    }
+}
+
 type JobFuture = Pin<Box<dyn Future<Output = (Ticket, Came)> + Send>>;
 
 struct Driver {
@@ -452,10 +462,7 @@ impl Driver {
         match timeout(config.logout_wait, poll_fn(|cx| self.poll(cx))).await {
             Ok(done) => done,
             Err(_) => {
-                self.session.end_long();
-                while let Some((ticket, came)) = self.jobs.next().await {
-                    self.session.complete(ticket, came);
-                }
+                settle_up(&mut self.session, &mut self.jobs).await;
                 self.session.announce_drop();
                 self.flush().await
             }

@@ -298,6 +298,24 @@ async fn a_read_whose_device_does_not_answer_keeps_nobody_and_its_memory() {
     }
 }
 
+/// It waited for that device until nobody waited for it any more, and its hosts were told nothing.
+#[tokio::test]
+async fn a_server_stops_while_a_device_does_not_answer_a_read() {
+    let volume = Arc::new(Mute(MemVolume::new("tank/mute", 4 << 20, 8192)));
+    let served = serve_volume(quick(), volume as Arc<dyn BlockVolume>).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    send(&mut stream, command(2, &[0x28, 0, 0, 0, 0, 0, 0, 0x08, 0, 0], 0x40, 1 << 20), &[]).await;
+    sleep(Duration::from_millis(50)).await;
+    served.stop.send(()).unwrap();
+    let limit = quick().logout_wait + Duration::from_secs(1);
+    timeout(limit, served.server).await.expect("no longer than logging out may take").unwrap();
+    for event in [1, 2] {
+        let told = receive(&mut stream).await.map(|(h, _)| (h.opcode(), h.0[36]));
+        assert_eq!(told, Some((op::ASYNC, event)));
+    }
+}
+
 /// It was read from as long as there was something, and its order to end never looked at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_sends_without_end_ends_when_it_is_told_to() {
