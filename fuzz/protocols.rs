@@ -68,7 +68,7 @@ fn scsi_commands(mut input: &[u8]) {
 fn targets() -> Arc<Targets> {
     let targets = Targets::new(Config::default());
     let target = targets.add("iqn.fuzz", volume()).expect("a valid name, once");
-    target.add_lun(3, volume(), 4096).expect("once");
+    target.add_lun(3, volume(), iscsi::Form { block_size: 4096, ..iscsi::Form::default() }).expect("once");
     let secured = targets.add("iqn.fuzz:secured", volume()).expect("a valid name, once");
     let auth = vec![iscsi::Auth::new("host", b"a secret of hosts").expect("long enough")];
     secured.set_access(iscsi::Access { auth, ..iscsi::Access::default() });

@@ -38,6 +38,6 @@ mod targets;
 mod task;
 
 pub use access::{Access, AccessError, Auth, Network};
-pub use scsi::{LogicalUnit, Naa, Registration, naa};
+pub use scsi::{Form, LogicalUnit, Naa, Registration, naa};
 pub use serve::{Keep, Server};
 pub use targets::{AddError, Config, Counters, LUN_MAX, Offer, Portal, SessionInfo, Target, Targets};

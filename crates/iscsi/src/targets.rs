@@ -21,7 +21,7 @@ use std::{
 
 use block::{BlockVolume, Crowd, Places, Quiet};
 use memory::Gate;
-use scsi::{LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
+use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
@@ -167,12 +167,12 @@ impl Target {
     /// Serves a volume as a further disk from now on; whoever is logged in is told.
     ///
     /// # Panics
-    /// If `block_size` is neither 512 nor 4096.
+    /// If the block size is neither 512 nor 4096.
     pub fn add_lun(
         &self,
         lun: u16,
         volume: Arc<dyn BlockVolume>,
-        block_size: u32,
+        form: Form,
     ) -> Result<Arc<LogicalUnit>, AddError> {
         if lun > LUN_MAX {
             return Err(AddError::Lun(lun));
@@ -182,7 +182,7 @@ impl Target {
             if luns.contains_key(&lun) {
                 return Err(AddError::LunExists(lun));
             }
-            let unit = self.service.unit(volume, &self.iqn, block_size);
+            let unit = self.service.unit(volume, &self.iqn, form);
             luns.insert(lun, Arc::clone(&unit));
             unit
         };
@@ -474,7 +474,7 @@ impl Targets {
     /// Serves `volume` at LUN 0 of a new target that everybody may use. Names are compared in lower case.
     pub fn add(&self, name: &str, volume: Arc<dyn BlockVolume>) -> Result<Arc<Target>, AddError> {
         let target = self.create(name, Offer::default())?;
-        target.add_lun(0, volume, 512)?;
+        target.add_lun(0, volume, Form::default())?;
         Ok(target)
     }
 
@@ -658,7 +658,8 @@ mod tests {
         let targets = Targets::new(Config::default());
         let offer = Offer { groups: Some(vec![1]), ..Offer::default() };
         let target = targets.create("iqn.2026-11.io.millpond:tank:vm", offer).unwrap();
-        let unit = target.add_lun(0, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192)), 512).unwrap();
+        let unit =
+            target.add_lun(0, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192)), Form::default()).unwrap();
         for (group, may) in [(1, true), (2, false)] {
             let (targets, peer) = (Arc::clone(&targets), IpAddr::from([127, 0, 0, 1]));
             let reach = Reach { targets, initiator: "iqn.test".into(), peer, proven: None, group };

@@ -55,5 +55,5 @@ pub use operator::Registration;
 pub use sense::{Field, Sense, SenseBytes, Status};
 pub use service::{Access, PortGroup, Random, Service};
 pub use unit::{
-    Begin, Job, LogicalUnit, Lookup, Opened, Response, absent_lun, lun_bytes, lun_number, target_luns,
+    Begin, Form, Job, LogicalUnit, Lookup, Opened, Response, absent_lun, lun_bytes, lun_number, target_luns,
 };

@@ -9,7 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use block::BlockVolume;
 use rand::SeedableRng as _;
 
-use crate::{copy::token::Tokens, identity::PORT_GROUP, sense::Sense, unit::LogicalUnit};
+use crate::{
+    copy::token::Tokens,
+    identity::PORT_GROUP,
+    sense::Sense,
+    unit::{Form, LogicalUnit},
+};
 
 /// Fills a buffer with bytes that nobody can guess.
 pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
@@ -87,15 +92,15 @@ impl Service {
     /// A logical unit of this service over `volume`; see [`LogicalUnit::with_block_size`].
     ///
     /// # Panics
-    /// If `block_size` is neither 512 nor 4096.
+    /// If the block size is neither 512 nor 4096.
     pub fn unit(
         self: &Arc<Self>,
         volume: Arc<dyn BlockVolume>,
         target: &str,
-        block_size: u32,
+        form: Form,
     ) -> Arc<LogicalUnit> {
         let service = Arc::clone(self);
-        let unit = Arc::new_cyclic(|me| LogicalUnit::of(service, volume, target, block_size, me.clone()));
+        let unit = Arc::new_cyclic(|me| LogicalUnit::of(service, volume, target, form, me.clone()));
         let mut units = self.units();
         units.retain(|unit| unit.strong_count() > 0);
         units.push(Arc::downgrade(&unit));

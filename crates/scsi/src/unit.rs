@@ -153,6 +153,21 @@ impl From<Sense> for Refusal {
     }
 }
 
+/// How a volume is a disk from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Bytes of a logical block: 512, or 4096 for 4 KiB native.
+    pub block_size: u32,
+    /// Whether initiators find the write cache on; see [`LogicalUnit::set_write_cache`].
+    pub write_cache: bool,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self { block_size: 512, write_cache: true }
+    }
+}
+
 /// A volume as a SCSI disk.
 pub struct LogicalUnit {
     pub(crate) volume: Arc<dyn BlockVolume>,
@@ -226,14 +241,14 @@ impl LogicalUnit {
     /// # Panics
     /// If it is neither.
     pub fn with_block_size(volume: Arc<dyn BlockVolume>, target: &str, block_size: u32) -> Self {
-        Self::of(Arc::default(), volume, target, block_size, Weak::new())
+        Self::of(Arc::default(), volume, target, Form { block_size, ..Form::default() }, Weak::new())
     }
 
     pub(crate) fn of(
         service: Arc<Service>,
         volume: Arc<dyn BlockVolume>,
         target: &str,
-        block_size: u32,
+        Form { block_size, write_cache }: Form,
         me: Weak<Self>,
     ) -> Self {
         assert!(block_size == 512 || block_size == 4096, "logical blocks are of 512 or 4096 bytes");
@@ -251,12 +266,12 @@ impl LogicalUnit {
             serial: serial(&naa),
             size_told: AtomicU64::new(geometry.size),
             read_only_told: AtomicBool::new(geometry.read_only),
-            write_through: AtomicBool::new(false),
-            cache_off: AtomicBool::new(false),
+            write_through: AtomicBool::new(!write_cache),
+            cache_off: AtomicBool::new(!write_cache),
             swp: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
             shared: Mutex::new(Shared {
-                mode: mode::Params::new(true),
+                mode: mode::Params::new(write_cache),
                 reservations: reserve::Reservations::restore(kept.as_deref()),
                 reserve6: None,
                 nexuses: Vec::new(),

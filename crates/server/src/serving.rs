@@ -20,7 +20,7 @@ use std::{
 
 use block::BlockVolume;
 use engine::volume::LiveVolume;
-use iscsi::{LogicalUnit, Offer, Target};
+use iscsi::{Form, LogicalUnit, Offer, Target};
 use parking_lot::Mutex;
 use pool::{
     dsl::{Dataset, DatasetKind},
@@ -401,6 +401,10 @@ impl Serving {
         if !same {
             self.withdraw(name);
         }
+        // Who finds the write cache off takes everything for stable, what was written by another way before too.
+        let has_disk = self.entries.lock().get(name).is_some_and(|entry| entry.disk.is_some());
+        let is_new_disk = (plan.own || plan.place.is_some()) && !has_disk;
+        let flushed = if is_new_disk && !plan.write_cache { volume.flush().await } else { Ok(()) };
         let target =
             plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
         let geometry = volume.geometry();
@@ -427,7 +431,7 @@ impl Serving {
         if is_chosen {
             unit.threshold_chosen();
         }
-        let switched = unit.set_write_cache(write_cache).await;
+        let switched = flushed.and(unit.set_write_cache(write_cache).await);
         let unstable = |error| {
             format!(
                 "the write cache of '{name}' is off, and what was written before is not stable: {}",
@@ -463,7 +467,8 @@ impl Serving {
             }
             _ => return Ok(()),
         };
-        let unit = target.add_lun(lun, volume, entry.plan.block).map_err(|error| error.to_string())?;
+        let form = Form { block_size: entry.plan.block, write_cache: entry.plan.write_cache };
+        let unit = target.add_lun(lun, volume, form).map_err(|error| error.to_string())?;
         entry.disk = Some(Disk { target, lun, unit, own });
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Served {
         let targets = iscsi::Targets::new(iscsi::Config::default());
         let iqn = iscsi::iqn::for_dataset(&volume.identity().name);
         let target = targets.create(&iqn, iscsi::Offer::default()).unwrap();
-        target.add_lun(0, volume, block_size).unwrap();
+        target.add_lun(0, volume, iscsi::Form { block_size, ..iscsi::Form::default() }).unwrap();
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let server = iscsi::Server::bind(Arc::clone(&targets), &[any, any]).await.unwrap();
         let portals = server.local_addrs().unwrap();

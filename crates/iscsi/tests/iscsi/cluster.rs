@@ -6,7 +6,7 @@ use std::{net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 use block::{BlockVolume, MemVolume};
 use bytes::BytesMut;
 use iscsi::{
-    Access, Auth, Config, Offer, Portal, Targets,
+    Access, Auth, Config, Form, Offer, Portal, Targets,
     inbox::Inbox,
     login::{Login, Status, Step},
     pdu::{Frame, Framing, Header, NO_TAG, Outbox, op},
@@ -187,7 +187,7 @@ fn cluster(luns: &[u16]) -> Arc<Targets> {
     let targets = Targets::new(Config::default());
     let target = targets.create(NAME, Offer::default()).unwrap();
     for lun in luns {
-        target.add_lun(*lun, disk(&format!("tank/{lun}")), 512).unwrap();
+        target.add_lun(*lun, disk(&format!("tank/{lun}")), Form::default()).unwrap();
     }
     targets
 }
@@ -217,8 +217,8 @@ fn disks_come_and_go_under_hosts_that_are_logged_in() {
     let (mut asks, mut works) = (Host::log_in(&targets, "iqn.one"), Host::log_in(&targets, "iqn.two"));
     asks.settle(0);
     works.settle(0);
-    target.add_lun(7, disk("tank/new"), 4096).unwrap();
-    assert!(target.add_lun(7, disk("tank/other"), 512).is_err());
+    target.add_lun(7, disk("tank/new"), Form { block_size: 4096, ..Form::default() }).unwrap();
+    assert!(target.add_lun(7, disk("tank/other"), Form::default()).is_err());
     assert_eq!(works.sense(0, &write10(0)), (6, 0x3f, 0x0e), "told with its next command");
     assert_eq!(works.luns(), [0, 7]);
     assert_eq!(asks.luns(), [0, 7], "who asks of its own accord");
@@ -235,6 +235,18 @@ fn disks_come_and_go_under_hosts_that_are_logged_in() {
     assert_eq!((h.opcode(), h.0[36], body[4], body[14], body[15]), (op::ASYNC, 0, 6, 0x3f, 0x0e));
 }
 
+/// It was offered with the cache on and then switched: a host that looked in between wrote without flushing ever.
+#[test]
+fn a_disk_without_write_cache_has_none_from_the_beginning() {
+    let targets = cluster(&[]);
+    let form = Form { write_cache: false, ..Form::default() };
+    targets.list()[0].add_lun(0, disk("tank/safe"), form).unwrap();
+    let mut host = Host::log_in(&targets, "iqn.one");
+    assert_eq!(host.settle(0), [(0x29, 0)], "and nobody is told of a change");
+    let (_, page) = host.send(0, &[0x1a, 8, 8, 0, 64, 0], &[], 64);
+    assert_eq!((page[4], page[6] & 4), (8, 0), "WCE");
+}
+
 #[test]
 fn a_disk_taken_away_while_data_comes_gets_none_of_it_nor_does_the_next_of_its_number() {
     for (comes_another, is_told) in [(false, true), (false, false), (true, true), (true, false)] {
@@ -246,7 +258,7 @@ fn a_disk_taken_away_while_data_comes_gets_none_of_it_nor_does_the_next_of_its_n
         let (r2t, _) = host.replies().remove(0);
         target.remove_lun(1);
         if comes_another {
-            target.add_lun(1, disk("tank/other"), 512).unwrap();
+            target.add_lun(1, disk("tank/other"), Form::default()).unwrap();
         }
         if is_told {
             host.luns();
@@ -269,7 +281,7 @@ fn a_disk_taken_away_while_data_comes_gets_none_of_it_nor_does_the_next_of_its_n
 fn a_tag_used_again_is_not_the_command_that_waited_under_it() {
     let targets = cluster(&[]);
     let volume = Arc::new(MemVolume::new("tank/big", 64 << 20, 8192));
-    targets.list()[0].add_lun(0, volume, 512).unwrap();
+    targets.list()[0].add_lun(0, volume, Form::default()).unwrap();
     let mut host = Host::log_in(&targets, "iqn.one");
     host.settle(0);
     let first = host.itt;
@@ -385,7 +397,7 @@ fn a_host_that_comes_back_is_told_that_its_nexus_was_lost() {
     assert_eq!(told("iqn.two"), [(0x29, 0)], "another host");
     let mut host = Host::log_in(&targets, "iqn.one");
     let target = targets.list().remove(0);
-    target.add_lun(1, disk("tank/1"), 512).unwrap();
+    target.add_lun(1, disk("tank/1"), Form::default()).unwrap();
     assert_eq!(host.settle(0), [(0x29, 7), (0x3f, 0x0e)]);
     assert_eq!(host.settle(1), [(0x29, 0)], "a disk that has just come up");
     drop(host);
@@ -569,7 +581,7 @@ fn a_copy_may_name_disks_of_targets_that_would_let_its_host_in() {
     let targets = cluster(&[0]);
     let other = |name: &str, access: Access| {
         let target = targets.create(name, Offer { access, groups: None }).unwrap();
-        target.add_lun(0, disk(name), 512).unwrap().naa()
+        target.add_lun(0, disk(name), Form::default()).unwrap().naa()
     };
     let open = other("iqn.t:open", Access::default());
     let closed = other("iqn.t:closed", Access { initiators: vec!["iqn.two".into()], ..Access::default() });

@@ -9,8 +9,8 @@ use std::sync::{
 use block::{BlockVolume, Durability, Keeper, MemKeeper, MemVolume, Segment, Segments, Space};
 use bytes::Bytes;
 use scsi::{
-    Access, Begin, Cancel, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Rest, Service,
-    Status,
+    Access, Begin, Cancel, Form, LogicalUnit, Naa, Neighbours, Nexus, NexusId, PortGroup, Response, Rest,
+    Service, Status,
 };
 
 use crate::paced::now;
@@ -48,7 +48,8 @@ impl Lab {
 
     fn disk(&self, volume: MemVolume) -> Disk {
         let volume = Arc::new(volume);
-        let unit = self.service.unit(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test", 512);
+        let unit =
+            self.service.unit(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test", Form::default());
         Disk { volume, unit }
     }
 

@@ -13,7 +13,7 @@ use block::{
     BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
 };
 use bytes::Bytes;
-use scsi::{Begin, Cancel, Job, LogicalUnit, Nexus, NexusId, Response, Service, Status};
+use scsi::{Begin, Cancel, Form, Job, LogicalUnit, Nexus, NexusId, Response, Service, Status};
 use tokio::sync::Semaphore;
 
 /// More turns than any test takes: a command that gives way between its steps is polled again.
@@ -143,7 +143,7 @@ impl Disk {
             asked: Mutex::default(),
             at_a_look: Mutex::default(),
         });
-        let unit = service.unit(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test", 512);
+        let unit = service.unit(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test", Form::default());
         Self { volume, unit, hosts: AtomicU8::new(0) }
     }
 
