@@ -416,14 +416,23 @@ impl Login {
         };
         let name = name.as_str();
         self.fault = Some(format!("TargetName is {}", name.escape_debug()));
-        let target = match targets.find(name) {
+        // One that is awaited may have come between the first look and the answer that nobody waits for it.
+        let (mut found, mut is_awaited) = (targets.find(name), false);
+        if found.is_none() {
+            is_awaited = targets.is_awaited(name);
+            found = targets.find(name);
+        }
+        let target = match found {
             Some(target) if target.is_in_group(self.group) => target,
             None if targets.was_removed(name) => return Err(Status::Removed),
-            None if targets.is_awaited(name) => return Err(Status::ServiceUnavailable),
+            None if is_awaited => return Err(Status::ServiceUnavailable),
             _ => return Err(Status::NotFound),
         };
         if !target.access().admits(initiator, peer) {
             return Err(Status::NotAuthorised);
+        }
+        if !target.is_ready() {
+            return Err(Status::ServiceUnavailable);
         }
         self.target = Some(target);
         self.fault = None;

@@ -19,9 +19,9 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Crowd, Places, Quiet};
+use block::{BlockVolume, Crowd, Identity, Places, Quiet};
 use memory::Gate;
-use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service};
+use scsi::{Form, LogicalUnit, Naa, Neighbours, PORT_GROUP, PortGroup, Service, naa};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
@@ -144,6 +144,7 @@ pub struct Target {
     changes: watch::Sender<u64>,
     access: RwLock<Arc<Access>>,
     groups: RwLock<Option<Vec<u16>>>,
+    is_ready: AtomicBool,
     removed: AtomicBool,
 }
 
@@ -164,7 +165,10 @@ impl Target {
         self.luns.read().unwrap_or_else(PoisonError::into_inner).get(&lun).cloned()
     }
 
-    /// Serves a volume as a further disk from now on; whoever is logged in is told.
+    /// Serves a volume as a further disk from now on, or at the place that was kept for it; whoever is logged in is told.
+    ///
+    /// # Errors
+    /// The number cannot be had.
     ///
     /// # Panics
     /// If the block size is neither 512 nor 4096.
@@ -174,18 +178,42 @@ impl Target {
         volume: Arc<dyn BlockVolume>,
         form: Form,
     ) -> Result<Arc<LogicalUnit>, AddError> {
+        let name = naa(&volume.identity());
+        self.put(lun, name, || self.service.unit(volume, &self.iqn, form))
+    }
+
+    /// Keeps the place of a volume that cannot be had at the moment: the disk is there, and not ready. Hosts take one that is
+    /// not there for removed, and give up what is on it.
+    ///
+    /// # Errors
+    /// The number cannot be had.
+    ///
+    /// # Panics
+    /// If the block size is neither 512 nor 4096.
+    pub fn keep_lun(&self, lun: u16, who: Identity, form: Form) -> Result<Arc<LogicalUnit>, AddError> {
+        self.put(lun, naa(&who), || self.service.unit_to_come(who, &self.iqn, form))
+    }
+
+    fn put(
+        &self,
+        lun: u16,
+        name: Naa,
+        unit: impl FnOnce() -> Arc<LogicalUnit>,
+    ) -> Result<Arc<LogicalUnit>, AddError> {
         if lun > LUN_MAX {
             return Err(AddError::Lun(lun));
         }
-        let unit = {
+        let (unit, kept) = {
             let mut luns = self.luns.write().unwrap_or_else(PoisonError::into_inner);
-            if luns.contains_key(&lun) {
+            if luns.get(&lun).is_some_and(|other| !other.is_coming() || other.naa() != name) {
                 return Err(AddError::LunExists(lun));
             }
-            let unit = self.service.unit(volume, &self.iqn, form);
-            luns.insert(lun, Arc::clone(&unit));
-            unit
+            let unit = unit();
+            (Arc::clone(&unit), luns.insert(lun, unit))
         };
+        if let Some(kept) = kept {
+            kept.retire();
+        }
         self.luns_changed();
         Ok(unit)
     }
@@ -210,6 +238,16 @@ impl Target {
     /// Its volumes may have changed in a way that initiators should hear of without asking (size, room).
     pub fn announce(&self) {
         self.luns().iter().for_each(|(_, unit)| unit.announce());
+    }
+
+    /// Whether all its disks have come: until then who logs in is told to try again ([`Offer::is_coming`]).
+    pub fn is_ready(&self) -> bool {
+        self.is_ready.load(Ordering::Acquire)
+    }
+
+    /// All its disks have come, for good.
+    pub fn set_ready(&self) {
+        self.is_ready.store(true, Ordering::Release);
     }
 
     /// Who may log in from now on. Sessions that are there stay; see [`Targets::enforce`].
@@ -262,6 +300,9 @@ pub struct Offer {
     pub access: Access,
     /// Portal groups through which it may be reached; `None`: all.
     pub groups: Option<Vec<u16>>,
+    /// Its disks are still to come: who logs in is told to try again, until [`Target::set_ready`]. A host that found a target
+    /// without its disks would take them for removed.
+    pub is_coming: bool,
 }
 
 /// What a connection did so far.
@@ -497,6 +538,7 @@ impl Targets {
             changes: watch::Sender::new(0),
             access: RwLock::new(Arc::new(offer.access)),
             groups: RwLock::new(offer.groups),
+            is_ready: AtomicBool::new(!offer.is_coming),
             removed: AtomicBool::new(false),
         });
         registry.targets.insert(iqn, Arc::clone(&target));

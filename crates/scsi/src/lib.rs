@@ -45,6 +45,7 @@ mod reserve;
 mod room;
 mod sense;
 mod service;
+mod to_come;
 mod unit;
 
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};

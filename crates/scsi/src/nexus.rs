@@ -32,6 +32,8 @@ pub(crate) mod limit {
     pub(crate) const RESERVED: u8 = 4;
     /// The target port is not active (ALUA).
     pub(crate) const INACTIVE: u8 = 8;
+    /// The volume cannot be had yet.
+    pub(crate) const COMING: u8 = 16;
 }
 
 /// Who a nexus is.

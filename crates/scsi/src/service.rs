@@ -6,13 +6,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use block::BlockVolume;
+use block::{BlockVolume, Identity};
 use rand::SeedableRng as _;
 
 use crate::{
     copy::token::Tokens,
     identity::PORT_GROUP,
     sense::Sense,
+    to_come::ToCome,
     unit::{Form, LogicalUnit},
 };
 
@@ -99,8 +100,31 @@ impl Service {
         target: &str,
         form: Form,
     ) -> Arc<LogicalUnit> {
+        self.unit_of(volume, target, form, false)
+    }
+
+    /// A logical unit that keeps the place of a volume which cannot be had at the moment. It says who it is, and that it is
+    /// becoming ready (2/04/01) to everything else: hosts wait, and do not take the disk for removed.
+    ///
+    /// # Panics
+    /// If the block size is neither 512 nor 4096.
+    pub fn unit_to_come(self: &Arc<Self>, who: Identity, target: &str, form: Form) -> Arc<LogicalUnit> {
+        self.unit_of(Arc::new(ToCome(who)), target, form, true)
+    }
+
+    fn unit_of(
+        self: &Arc<Self>,
+        volume: Arc<dyn BlockVolume>,
+        target: &str,
+        form: Form,
+        is_coming: bool,
+    ) -> Arc<LogicalUnit> {
         let service = Arc::clone(self);
-        let unit = Arc::new_cyclic(|me| LogicalUnit::of(service, volume, target, form, me.clone()));
+        let unit = Arc::new_cyclic(|me| {
+            let mut unit = LogicalUnit::of(service, volume, target, form, me.clone());
+            unit.is_coming = is_coming;
+            unit
+        });
         let mut units = self.units();
         units.retain(|unit| unit.strong_count() > 0);
         units.push(Arc::downgrade(&unit));

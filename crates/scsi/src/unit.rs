@@ -191,6 +191,8 @@ pub struct LogicalUnit {
     swp: AtomicBool,
     /// See [`retire`](Self::retire).
     is_retired: AtomicBool,
+    /// See [`Service::unit_to_come`].
+    pub(crate) is_coming: bool,
     pub(crate) shared: Mutex<Shared>,
     /// Where reservations survive power loss.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
@@ -270,6 +272,7 @@ impl LogicalUnit {
             cache_off: AtomicBool::new(!write_cache),
             swp: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
+            is_coming: false,
             shared: Mutex::new(Shared {
                 mode: mode::Params::new(write_cache),
                 reservations: reserve::Reservations::restore(kept.as_deref()),
@@ -299,6 +302,11 @@ impl LogicalUnit {
     pub fn written_from(&self, cdb: &[u8; 16]) -> Option<(u64, u32)> {
         let lba = cdb::written_from(cdb)?;
         Some((lba.saturating_mul(u64::from(self.block_size)), self.volume.geometry().block))
+    }
+
+    /// Whether it keeps the place of a volume that cannot be had yet: see [`Service::unit_to_come`].
+    pub fn is_coming(&self) -> bool {
+        self.is_coming
     }
 
     /// The name multipath software knows it by.
@@ -699,6 +707,9 @@ impl LogicalUnit {
                 return Err(access.sense().into());
             }
         }
+        if limits & limit::COMING != 0 && class != Class::Identity {
+            return Err(Sense::BECOMING_READY.into());
+        }
         if limits & limit::RESERVED != 0 && !reserve::passes_reserve6(command) {
             return Err(Refusal::Conflict);
         }
@@ -725,6 +736,7 @@ impl LogicalUnit {
         }
         match () {
             () if self.is_retired.load(Ordering::Acquire) => Err(Sense::LUN_NOT_SUPPORTED.into()),
+            () if self.is_coming => Err(Sense::BECOMING_READY.into()),
             () if writes && geometry.read_only => Err(Sense::WRITE_PROTECTED.into()),
             () if writes && self.swp.load(Ordering::Acquire) => Err(Sense::SOFTWARE_WRITE_PROTECTED.into()),
             () => Ok(()),
@@ -737,7 +749,8 @@ impl LogicalUnit {
         let inactive = if access.is_active() { 0 } else { limit::INACTIVE };
         let reserved = shared.reserve6.as_ref().is_some_and(|holder| holder != id);
         let reserved = if reserved { limit::RESERVED } else { 0 };
-        inactive | reserved | shared.reservations.limits(id)
+        let coming = if self.is_coming { limit::COMING } else { 0 };
+        inactive | coming | reserved | shared.reservations.limits(id)
     }
 
     /// Works out anew what each nexus may do.

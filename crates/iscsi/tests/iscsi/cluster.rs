@@ -235,6 +235,37 @@ fn disks_come_and_go_under_hosts_that_are_logged_in() {
     assert_eq!((h.opcode(), h.0[36], body[4], body[14], body[15]), (op::ASYNC, 0, 6, 0x3f, 0x0e));
 }
 
+/// Hosts took it for removed (5/25/00), and gave up what was on it.
+#[test]
+fn a_disk_that_cannot_be_had_yet_is_known_by_its_name_and_not_ready_until_it_comes() {
+    let targets = cluster(&[0]);
+    let target = targets.list().remove(0);
+    let volume = disk("tank/late");
+    let kept = target.keep_lun(3, volume.identity(), Form::default()).unwrap();
+    let mut host = Host::log_in(&targets, "iqn.one");
+    host.settle(0);
+    assert_eq!(host.luns(), [0, 3]);
+    assert_eq!(host.sense(3, &[0]), (6, 0x29, 0));
+    let not_ready = (2, 4, 1);
+    for cdb in [&[0][..], &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &write10(0), &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0]]
+    {
+        assert_eq!(host.sense(3, cdb), not_ready, "{cdb:02x?}");
+    }
+    let name = |host: &mut Host| host.send(3, &[0x12, 1, 0x83, 1, 0, 0], &[], 256);
+    let before = name(&mut host);
+    assert!(before.0 == 0 && before.1[0] == 0, "a disk");
+    // Nobody else has its place.
+    assert!(target.add_lun(3, disk("tank/other"), Form::default()).is_err());
+    assert_eq!(host.sense(3, &[0]), not_ready);
+    let unit = target.add_lun(3, Arc::clone(&volume), Form::default()).unwrap();
+    assert!(unit.naa() == kept.naa() && !unit.is_coming());
+    assert_eq!(host.settle(0), [(0x3f, 0x0e)], "told");
+    assert_eq!(host.settle(3), [(0x29, 0)]);
+    assert_eq!(name(&mut host), before);
+    assert_eq!(host.send(3, &write10(0), &[7; 512], 0).0, 0);
+    assert!(target.add_lun(3, volume, Form::default()).is_err(), "it is there");
+}
+
 /// It was offered with the cache on and then switched: a host that looked in between wrote without flushing ever.
 #[test]
 fn a_disk_without_write_cache_has_none_from_the_beginning() {
@@ -463,6 +494,7 @@ fn portals_and_targets_are_listed_to_those_who_may_use_them() {
             ..Access::default()
         },
         groups,
+        is_coming: false,
     };
     targets.create("iqn.t:all", offer(&[], None)).unwrap();
     targets.create("iqn.t:second", offer(&["iqn.one"], Some(vec![2]))).unwrap();
@@ -580,7 +612,7 @@ fn nobody_gets_around_the_proof() {
 fn a_copy_may_name_disks_of_targets_that_would_let_its_host_in() {
     let targets = cluster(&[0]);
     let other = |name: &str, access: Access| {
-        let target = targets.create(name, Offer { access, groups: None }).unwrap();
+        let target = targets.create(name, Offer { access, ..Offer::default() }).unwrap();
         target.add_lun(0, disk(name), Form::default()).unwrap().naa()
     };
     let open = other("iqn.t:open", Access::default());

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use block::{BlockVolume, MemVolume, Segment};
 use iscsi::{
-    Config, Portal, Server, Targets,
+    Config, Form, Offer, Portal, Server, Targets,
     pdu::{Header, Outbox, op},
 };
 use tokio::{
@@ -84,6 +84,19 @@ async fn hosts_are_told_to_try_again_while_their_target_may_still_come() {
     assert_eq!(login_status(served.address, later).await, (0, 0));
     assert!(served.targets.remove(later));
     assert_eq!(login_status(served.address, later).await, (2, 4), "an operator's word counts");
+}
+
+/// They found it without a disk, and took that for removed.
+#[tokio::test]
+async fn hosts_are_told_to_try_again_until_the_disks_of_their_target_have_come() {
+    let served = serve(quick()).await;
+    let name = "iqn.2026-11.io.millpond:lake:vm";
+    let target = served.targets.create(name, Offer { is_coming: true, ..Offer::default() }).unwrap();
+    assert_eq!(login_status(served.address, name).await, (3, 1));
+    target.add_lun(0, Arc::new(MemVolume::new("lake/vm", 1 << 20, 8192)), Form::default()).unwrap();
+    assert_eq!(login_status(served.address, name).await, (3, 1), "there may be more");
+    target.set_ready();
+    assert_eq!(login_status(served.address, name).await, (0, 0));
 }
 
 /// Whoever came in by an address that others still wanted was sent away as well.

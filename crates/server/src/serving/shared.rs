@@ -90,7 +90,11 @@ impl Serving {
                     }
                 }
                 Entry::Vacant(place) => {
-                    let offer = Offer { access: share.access.clone(), groups: share.config.groups.clone() };
+                    let offer = Offer {
+                        access: share.access.clone(),
+                        groups: share.config.groups.clone(),
+                        is_coming: false,
+                    };
                     match self.targets.create(iqn, offer) {
                         Ok(target) => {
                             place.insert(Owned { pool: pool.to_owned(), target });
