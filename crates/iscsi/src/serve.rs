@@ -559,9 +559,10 @@ impl Driver {
             return false;
         }
         let here = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
-        let behind = usize::try_from(here).unwrap_or(usize::MAX).saturating_sub(missing) / whole;
+        let here = usize::try_from(here).unwrap_or(usize::MAX);
+        let behind = here.saturating_sub(missing).checked_div(whole).unwrap_or(0);
         let holds = behind > self.held;
-        self.held += usize::from(holds);
+        self.held = self.held.saturating_add(usize::from(holds));
         holds
     }
 

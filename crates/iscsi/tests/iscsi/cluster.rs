@@ -266,7 +266,8 @@ fn a_disk_that_cannot_be_had_yet_is_known_by_its_name_and_not_ready_until_it_com
     assert!(target.add_lun(3, volume, Form::default()).is_err(), "it is there");
 }
 
-/// It was offered with the cache on and then switched: a host that looked in between wrote without flushing ever.
+/// It was offered with the cache on and then switched: what was written in between was not stable, and hosts were told of a
+/// change that was none.
 #[test]
 fn a_disk_without_write_cache_has_none_from_the_beginning() {
     let targets = cluster(&[]);

@@ -383,7 +383,7 @@ async fn an_answer_waits_for_no_write_that_has_not_arrived() {
             }
             let wire = out.drain();
             let (now, later) = wire.split_at(wire.len() - missing);
-            let mut answered = async |stream: &mut TcpStream, itt: u32| {
+            let answered = async |stream: &mut TcpStream, itt: u32| {
                 let answer = timeout(Duration::from_secs(10), receive(stream)).await;
                 let (h, _) = answer.unwrap_or_else(|_| panic!("{itt} has to wait")).unwrap();
                 assert_eq!((h.opcode(), h.itt(), h.0[3]), (op::RESPONSE, itt, 0));
