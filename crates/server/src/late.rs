@@ -69,12 +69,16 @@ impl Late {
         pools.clone()
     }
 
-    /// What a target may wait for.
+    /// Whether a target may come: with a pool that is away, or of one that is open and not offered in full yet.
     pub(crate) fn is_awaited(&self, target: &str) -> bool {
         let Some(host) = self.host.upgrade() else { return false };
-        let pools = self.pools.lock();
-        let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
-        away.any(|pool| iscsi::iqn::may_be_of_pool(target, &pool.name))
+        let is_away = {
+            let pools = self.pools.lock();
+            let mut away = pools.iter().filter(|pool| host.find(&pool.guid.to_string()).is_none());
+            away.any(|pool| iscsi::iqn::may_be_of_pool(target, &pool.name))
+        };
+        // After that: a pool is expected before it is among those that are open.
+        is_away || host.serving.as_ref().is_some_and(|serving| serving.is_awaited(target))
     }
 
     /// Tries until all are open, or the daemon is told to stop. An attempt that has begun is finished.
@@ -166,4 +170,46 @@ async fn find(
         found.extend(pools.filter(|candidate| candidate.guid == guid));
     }
     found.into_iter().max_by_key(|candidate| candidate.devices.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{host::Settings, ops::Mode, serving::Serving, shares::Portals, state::State};
+
+    /// From the moment it was open until its targets were there, hosts were told that there are none: they give them up then.
+    #[tokio::test]
+    async fn targets_of_a_pool_that_came_late_are_awaited_until_they_are_there() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![PathBuf::from(dir.path())], State::at(kept.path()));
+        let (candidate, _) = places.find("psingle").await.unwrap();
+        let (registry, targets) =
+            (Arc::new(nbd::Registry::new()), iscsi::Targets::new(iscsi::Config::default()));
+        let exports = Arc::clone(&registry) as Arc<dyn nbd::Exports>;
+        let nbd = nbd::Server::new(exports, nbd::ServeLimits::default());
+        let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+        let serving = Arc::new(Serving::new(registry, nbd, Arc::clone(&targets), Vec::new(), portals));
+        let host = Host::new(places, Mode::ReadOnly, Settings::default()).with_serving(Arc::clone(&serving));
+        let host = Arc::new(host);
+        let missing = Missing {
+            name: candidate.name.clone(),
+            guid: candidate.guid,
+            is_imported: false,
+            why: "it is late".to_owned(),
+        };
+        let late = Late::new(Arc::downgrade(&host), vec![missing]);
+        let (some, others) = ("iqn.2026-11.io.millpond:psingle:some", "iqn.2026-11.io.millpond:other:some");
+        assert!(late.is_awaited(some) && !late.is_awaited(others));
+        let (held, _) = host.bring(&candidate, None, true).await.unwrap();
+        assert!(late.is_awaited(some), "it is open, and nothing of it is offered");
+        serving.follow(&held).await;
+        assert!(!targets.list().is_empty());
+        assert!(!late.is_awaited(some), "there is none");
+        // One that was never offered is not awaited any more when it is gone.
+        serving.expect(&held);
+        host.release(held.guid());
+        assert!(!serving.is_awaited(some));
+    }
 }

@@ -18,26 +18,30 @@ use std::{
     sync::Arc,
 };
 
-use block::BlockVolume;
-use engine::volume::LiveVolume;
+use block::{BlockVolume, Identity};
+use engine::{engine::OpenError, volume::LiveVolume};
 use iscsi::{Form, LogicalUnit, Offer, Target};
 use parking_lot::Mutex;
 use pool::{
-    dsl::{Dataset, DatasetKind},
+    dsl::{Dataset, DatasetKind, LookupError},
     volume::OpenVolumeError,
 };
 
+use self::coming::Unread;
 use crate::{
     api::{Served, ServedList, Url},
     doors::Place,
     host::chain,
     lookout,
     ops::Held,
-    shares::{Plan, PoolShares, Portals, Threshold, VolumeShare},
+    shares::{Place as LunPlace, Plan, PoolShares, Portals, Threshold, VolumeShare},
 };
 
 mod again;
+mod coming;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 /// The targets of a daemon, and what they offer.
 pub struct Serving {
@@ -53,12 +57,13 @@ pub struct Serving {
     /// what was closed meanwhile.
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
+    coming: coming::Coming,
 }
 
 /// A volume or volume snapshot.
 struct Entry {
     served: Served,
-    /// None: it could not be opened.
+    /// None: it could not be opened. Then its disk, if it has one, keeps its place.
     opened: Option<Opened>,
     plan: Plan,
     is_in_nbd: bool,
@@ -76,6 +81,14 @@ struct Disk {
 
 /// A volume that was opened, as targets want it and as it is told of changes: of one that is written to.
 type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
+
+/// Why a volume is not open.
+enum NotOpen {
+    /// It is nothing that can be offered.
+    Strange(String),
+    /// It could not be read.
+    Unread(String),
+}
 
 /// Why there is no plan for a volume.
 enum NoPlan {
@@ -101,8 +114,8 @@ impl Serving {
         portals: Arc<Portals>,
     ) -> Self {
         let (entries, shared, following) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let again = again::Again::default();
-        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following, again }
+        let (again, coming) = (again::Again::default(), coming::Coming::default());
+        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following, again, coming }
     }
 
     pub(crate) fn targets(&self) -> &Arc<iscsi::Targets> {
@@ -126,7 +139,8 @@ impl Serving {
             if entry.is_in_nbd {
                 served.urls.extend(self.nbd.iter().map(|place| place.url(name)));
             }
-            if let Some(Disk { target, lun, .. }) = &entry.disk {
+            if let Some(Disk { target, lun, .. }) = entry.disk.as_ref().filter(|disk| !disk.unit.is_coming())
+            {
                 let open = portals.iter().filter(|portal| portal.problem.is_none());
                 let reached = open.filter(|portal| target.is_in_group(portal.group));
                 served.urls.extend(reached.map(|portal| Url {
@@ -244,12 +258,14 @@ impl Serving {
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.
     pub async fn follow(&self, held: &Held) -> Vec<String> {
-        let problems = self.put_right(held).await;
+        let (problems, unread) = self.put_right(held).await;
         self.again.note(held.guid(), self.is_settled(held, &problems), &problems);
+        self.coming.note(held, unread);
         problems
     }
 
-    async fn put_right(&self, held: &Held) -> Vec<String> {
+    /// What could not be done, a sentence each, and what could not be read.
+    async fn put_right(&self, held: &Held) -> (Vec<String>, Unread) {
         let turn = {
             let mut following = self.following.lock();
             following.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -260,7 +276,8 @@ impl Serving {
         let shares = match PoolShares::read(&view).await {
             Ok(shares) => shares,
             Err(error) => {
-                return vec![format!("cannot read the properties of '{}': {}", held.name(), chain(&error))];
+                let why = format!("cannot read the properties of '{}': {}", held.name(), chain(&error));
+                return (vec![why], Unread::all());
             }
         };
         let listed = match view.dsl().await {
@@ -270,9 +287,11 @@ impl Serving {
         let (volumes, unlisted) = match listed {
             Ok(listed) => listed,
             Err(error) => {
-                return vec![format!("cannot list the datasets of '{}': {}", held.name(), chain(&error))];
+                let why = format!("cannot list the datasets of '{}': {}", held.name(), chain(&error));
+                return (vec![why], Unread::all());
             }
         };
+        let mut unread = Unread { any: !unlisted.is_empty(), ..Unread::default() };
         let mut problems: Vec<String> = unlisted.iter().map(|problem| chain(problem)).collect();
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
@@ -280,6 +299,7 @@ impl Serving {
         problems.extend(self.follow_targets(held.name(), &shares));
         // First what leaves its place, then what may want it.
         let mut plans = Vec::new();
+        let mut is_known = unlisted.is_empty();
         for dataset in &volumes {
             let share = VolumeShare::read(dataset).await;
             let plan = match share {
@@ -287,20 +307,35 @@ impl Serving {
                 Ok(share) => Ok(share.plan()),
                 Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
+            is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
             self.leave(dataset.name(), &plan);
             plans.push(plan);
         }
         for (dataset, plan) in volumes.iter().zip(plans) {
             match plan {
-                Ok(plan) => problems.extend(self.offer(held, dataset, plan).await),
-                Err(NoPlan::Unread(why)) if self.entries.lock().contains_key(dataset.name()) => {
+                Ok(plan) => problems.extend(self.offer(held, dataset, plan, &mut unread).await),
+                Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
                     problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
                 }
-                Err(NoPlan::Strange(why) | NoPlan::Unread(why)) => self.refuse(dataset, why),
+                Err(NoPlan::Strange(why)) => self.refuse(dataset, why),
+                Err(NoPlan::Unread(why)) => {
+                    unread.volumes.insert(dataset.name().to_owned());
+                    self.refuse(dataset, why);
+                }
             }
         }
+        // A volume whose settings cannot be read may be a disk of any of them. What cannot be read half a minute later either
+        // is damaged, and the others are not kept waiting for it.
+        if is_known || self.again.has_tried(held.guid()) {
+            self.targets_are_ready(held.name());
+        }
         problems.extend(self.portals.want(held.name(), &shares.portals).await);
-        problems
+        (problems, unread)
+    }
+
+    /// Whether there is something of a volume that clients may use, or that keeps its place.
+    fn is_offered(&self, name: &str) -> bool {
+        self.entries.lock().get(name).is_some_and(|entry| entry.opened.is_some() || entry.disk.is_some())
     }
 
     /// What has another name now keeps its place in a target that was set up; what is gone goes. A list that is not
@@ -366,13 +401,45 @@ impl Serving {
     /// Does not offer one volume or snapshot, and says why.
     fn refuse(&self, dataset: &Dataset, why: String) {
         self.withdraw(dataset.name());
-        let served = Served { refused: Some(why), ..nothing_of(dataset) };
-        let entry = Entry { served, opened: None, plan: Plan::default(), is_in_nbd: false, disk: None };
+        let mut entry = Entry::new(dataset);
+        entry.served.refused = Some(why);
         self.entries.lock().insert(dataset.name().to_owned(), entry);
     }
 
+    /// Keeps the place of a volume that could not be read among the disks of its target: hosts take one that is missing for
+    /// removed. What could not be done is a sentence.
+    fn keep_place(
+        &self,
+        held: &Held,
+        dataset: &Dataset,
+        (plan, place): (Plan, LunPlace),
+        why: String,
+    ) -> Option<String> {
+        let name = dataset.name();
+        let target = self.shared_target(held.name(), &place.target);
+        if !self.entries.lock().get(name).is_some_and(|entry| entry.is_place_of(dataset)) {
+            self.withdraw(name);
+        }
+        let mut entries = self.entries.lock();
+        let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
+        entry.served.refused = Some(why);
+        let form = Form { block_size: plan.block, write_cache: plan.write_cache };
+        entry.plan = plan;
+        if entry.disk.is_some() {
+            return None;
+        }
+        let (guid, pool_guid) = (dataset.guid(), held.guid());
+        let who = Identity { name: name.to_owned(), guid, pool_guid };
+        let kept = target.and_then(|target| {
+            let unit = target.keep_lun(place.lun, who, form).map_err(|error| error.to_string())?;
+            entry.disk = Some(Disk { target, lun: place.lun, unit, own: false });
+            Ok(())
+        });
+        kept.err()
+    }
+
     /// Offers one volume or snapshot as planned; what is offered of it already stays. What could not be done is a sentence.
-    async fn offer(&self, held: &Held, dataset: &Dataset, plan: Plan) -> Option<String> {
+    async fn offer(&self, held: &Held, dataset: &Dataset, plan: Plan, unread: &mut Unread) -> Option<String> {
         let name = dataset.name();
         let is_live = held.engine().is_some() && dataset.kind() == DatasetKind::Head;
         let before = {
@@ -387,8 +454,20 @@ impl Serving {
         };
         let (volume, live) = match opened {
             Ok(opened) => opened,
-            Err(why) if before.is_some() => return Some(format!("cannot open '{name}': {why}")),
-            Err(why) => {
+            Err(NotOpen::Strange(why) | NotOpen::Unread(why)) if before.is_some() => {
+                return Some(format!("cannot open '{name}': {why}"));
+            }
+            Err(NotOpen::Unread(why)) => {
+                if let Some(place) = plan.place.clone() {
+                    return self.keep_place(held, dataset, (plan, place), why);
+                }
+                if plan.own {
+                    unread.volumes.insert(name.to_owned());
+                }
+                self.refuse(dataset, why);
+                return None;
+            }
+            Err(NotOpen::Strange(why)) => {
                 self.refuse(dataset, why);
                 return None;
             }
@@ -398,12 +477,18 @@ impl Serving {
             (Some((_, None)), None) => true,
             _ => false,
         };
-        if !same {
+        let (has_place, has_disk) = {
+            let entries = self.entries.lock();
+            let entry = entries.get(name);
+            let has_disk = entry.is_some_and(|entry| entry.disk.is_some());
+            (entry.is_some_and(|entry| entry.is_place_of(dataset)), has_disk)
+        };
+        // Its own place it takes: the disk must not be missing in between.
+        if !same && !has_place {
             self.withdraw(name);
         }
         // Who finds the write cache off takes everything for stable, what was written by another way before too.
-        let has_disk = self.entries.lock().get(name).is_some_and(|entry| entry.disk.is_some());
-        let is_new_disk = (plan.own || plan.place.is_some()) && !has_disk;
+        let is_new_disk = (plan.own || plan.place.is_some()) && !(same && has_disk);
         let flushed = if is_new_disk && !plan.write_cache { volume.flush().await } else { Ok(()) };
         let target =
             plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
@@ -411,13 +496,7 @@ impl Serving {
         let (write_cache, threshold) = (plan.write_cache, plan.threshold);
         let (unit, is_chosen) = {
             let mut entries = self.entries.lock();
-            let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry {
-                served: nothing_of(dataset),
-                opened: None,
-                plan: Plan::default(),
-                is_in_nbd: false,
-                disk: None,
-            });
+            let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
             (entry.served.size, entry.served.block) = (geometry.size, geometry.block);
             entry.opened = Some((Arc::clone(&volume), live));
             let is_chosen = entry.plan.threshold != threshold;
@@ -456,53 +535,69 @@ impl Serving {
             inserted.map_err(|error| error.to_string())?;
             entry.is_in_nbd = true;
         }
-        if entry.disk.is_some() {
+        if entry.disk.as_ref().is_some_and(|disk| !disk.unit.is_coming()) {
             return Ok(());
         }
         let (target, lun, own) = match (&entry.plan.place, target) {
             (Some(place), Some(target)) => (target?, place.lun, false),
             _ if entry.plan.own => {
-                let created = self.targets.create(&iscsi::iqn::for_dataset(name), Offer::default());
+                let offer = Offer { is_coming: true, ..Offer::default() };
+                let created = self.targets.create(&iscsi::iqn::for_dataset(name), offer);
                 (created.map_err(|error| error.to_string())?, 0, true)
             }
             _ => return Ok(()),
         };
         let form = Form { block_size: entry.plan.block, write_cache: entry.plan.write_cache };
         let unit = target.add_lun(lun, volume, form).map_err(|error| error.to_string())?;
+        if own {
+            target.set_ready();
+        }
         entry.disk = Some(Disk { target, lun, unit, own });
         Ok(())
     }
 }
 
 impl Entry {
+    /// Nothing is offered of it.
+    fn new(dataset: &Dataset) -> Self {
+        let served = Served {
+            dataset: dataset.name().to_owned(),
+            guid: dataset.guid().to_string(),
+            size: 0,
+            block: 0,
+            urls: Vec::new(),
+            refused: None,
+        };
+        Self { served, opened: None, plan: Plan::default(), is_in_nbd: false, disk: None }
+    }
+
+    /// Whether it is the kept place of this volume, which could not be read.
+    fn is_place_of(&self, dataset: &Dataset) -> bool {
+        let is_kept = self.disk.as_ref().is_some_and(|disk| disk.unit.is_coming());
+        is_kept && self.served.guid == dataset.guid().to_string()
+    }
+
     fn live(&self) -> Option<&Arc<LiveVolume>> {
         self.opened.as_ref()?.1.as_ref()
     }
 }
 
-/// A volume or snapshot of which nothing is offered.
-fn nothing_of(dataset: &Dataset) -> Served {
-    Served {
-        dataset: dataset.name().to_owned(),
-        guid: dataset.guid().to_string(),
-        size: 0,
-        block: 0,
-        urls: Vec::new(),
-        refused: None,
-    }
-}
-
-async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, String> {
+async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, NotOpen> {
     if let Some(engine) = held.engine().filter(|_| is_live) {
-        let volume = engine.volume(dataset.name()).await.map_err(|error| chain(&error))?;
-        return Ok((Arc::clone(&volume) as Arc<dyn BlockVolume>, Some(volume)));
+        return match engine.volume(dataset.name()).await {
+            Ok(volume) => Ok((Arc::clone(&volume) as Arc<dyn BlockVolume>, Some(volume))),
+            Err(error @ (OpenError::Read(_) | OpenError::Lookup(LookupError::Read { .. }))) => {
+                Err(NotOpen::Unread(chain(&error)))
+            }
+            Err(error) => Err(NotOpen::Strange(chain(&error))),
+        };
     }
     match dataset.open_volume().await {
         Ok(volume) => Ok((volume, None)),
         Err(error @ (OpenVolumeError::NotAVolume(_) | OpenVolumeError::Encrypted(_))) => {
-            Err(error.to_string())
+            Err(NotOpen::Strange(error.to_string()))
         }
-        Err(error) => Err(chain(&error)),
+        Err(error) => Err(NotOpen::Unread(chain(&error))),
     }
 }
 

@@ -424,6 +424,9 @@ impl Host {
     /// Keeps a pool.
     pub(crate) fn keep(&self, held: Held) -> Arc<Held> {
         let held = Arc::new(held);
+        if let Some(serving) = &self.serving {
+            serving.expect(&held);
+        }
         self.held.lock().insert(held.guid(), Arc::clone(&held));
         if self.mode != Mode::Command {
             // What is known can be told when the devices no longer answer.
@@ -449,6 +452,9 @@ impl Host {
     /// Lets go of a pool; the caller has ended its engine or is about to.
     pub(crate) fn release(&self, guid: u64) {
         self.held.lock().remove(&guid);
+        if let Some(serving) = &self.serving {
+            serving.forget(guid);
+        }
     }
 
     /// The pool of this name or guid, for reading at least. A command opens it if it is imported, or where `-d` says.

@@ -82,6 +82,11 @@ impl Again {
         .collect()
     }
 
+    /// Whether a pool was tried again already, and is still not offered as it should be.
+    pub(super) fn has_tried(&self, guid: u64) -> bool {
+        self.pools.lock().get(&guid).is_some_and(|pool| pool.pause > PAUSE)
+    }
+
     /// It is not open here any more.
     fn forget(&self, guid: u64) {
         self.pools.lock().remove(&guid);

@@ -53,7 +53,14 @@ impl Serving {
         self.shared.lock().waiting.get(pool).cloned().unwrap_or_default()
     }
 
-    /// The targets of a pool are these from now on. What cannot be done is a sentence each.
+    /// All disks of a pool's targets are there that can be: whoever waited for them may log in.
+    pub(super) fn targets_are_ready(&self, pool: &str) {
+        let shared = self.shared.lock();
+        shared.targets.values().filter(|owned| owned.pool == pool).for_each(|owned| owned.target.set_ready());
+    }
+
+    /// The targets of a pool are these from now on. What cannot be done is a sentence each. One that is new takes logins when
+    /// its disks are there: [`targets_are_ready`](Self::targets_are_ready).
     pub(super) fn follow_targets(&self, pool: &str, shares: &PoolShares) -> Vec<String> {
         let mut problems = Vec::new();
         let mut shared = self.shared.lock();
@@ -90,11 +97,8 @@ impl Serving {
                     }
                 }
                 Entry::Vacant(place) => {
-                    let offer = Offer {
-                        access: share.access.clone(),
-                        groups: share.config.groups.clone(),
-                        is_coming: false,
-                    };
+                    let (access, groups) = (share.access.clone(), share.config.groups.clone());
+                    let offer = Offer { access, groups, is_coming: true };
                     match self.targets.create(iqn, offer) {
                         Ok(target) => {
                             place.insert(Owned { pool: pool.to_owned(), target });

@@ -1,0 +1,60 @@
+//! What is not offered and may be in a moment: all of a pool that was opened and not followed yet, and what of it could not
+//! be read. Who logs in to such a target is told to try again, because hosts give one up for good that was never heard of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+
+use super::Serving;
+use crate::ops::Held;
+
+/// What of a pool could not be read.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    /// Its properties, or the list of its datasets: any target may be there.
+    pub(super) any: bool,
+    /// Volumes that have, or may have, targets of their own.
+    pub(super) volumes: BTreeSet<String>,
+}
+
+impl Unread {
+    /// All of it.
+    pub(super) fn all() -> Self {
+        Self { any: true, ..Self::default() }
+    }
+}
+
+/// Pools with targets that may come, by guid: the name, and which.
+#[derive(Debug, Default)]
+pub(super) struct Coming(Mutex<BTreeMap<u64, (String, Unread)>>);
+
+impl Coming {
+    /// What came of following a pool.
+    pub(super) fn note(&self, held: &Held, unread: Unread) {
+        let mut pools = self.0.lock();
+        match unread.any || !unread.volumes.is_empty() {
+            true => drop(pools.insert(held.guid(), (held.name().to_owned(), unread))),
+            false => drop(pools.remove(&held.guid())),
+        }
+    }
+}
+
+impl Serving {
+    /// A pool is open and will be followed: until then its targets are on their way.
+    pub(crate) fn expect(&self, held: &Held) {
+        self.coming.note(held, Unread::all());
+    }
+
+    /// It is not open here any more.
+    pub(crate) fn forget(&self, guid: u64) {
+        self.coming.0.lock().remove(&guid);
+    }
+
+    /// Whether a target that is not there may come.
+    pub(crate) fn is_awaited(&self, target: &str) -> bool {
+        self.coming.0.lock().values().any(|(pool, unread)| match unread.any {
+            true => iscsi::iqn::may_be_of_pool(target, pool),
+            false => unread.volumes.iter().any(|volume| iscsi::iqn::for_dataset(volume) == target),
+        })
+    }
+}

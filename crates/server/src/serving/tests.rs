@@ -1,0 +1,247 @@
+//! A pool on a disk in memory that fails as told, and what is offered of it meanwhile.
+
+use std::{net::SocketAddr, time::Duration};
+
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
+use engine::{
+    create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
+    dsl::Properties,
+    engine::{Ending, Engine, Options},
+};
+use iscsi::pdu::{Header, Outbox, op};
+use pool::cache::BlockCache;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::{
+    host::{Places, Settings},
+    ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
+    state::State,
+};
+
+const SIZE: u64 = 160 << 20;
+const TARGET: &str = "iqn.2026-11.com.example:shelf";
+
+/// A daemon's, without NBD and without portals.
+fn serving() -> Arc<Serving> {
+    let (registry, targets) = (Arc::new(nbd::Registry::new()), iscsi::Targets::new(iscsi::Config::default()));
+    let exports = Arc::clone(&registry) as Arc<dyn nbd::Exports>;
+    let nbd = nbd::Server::new(exports, nbd::ServeLimits::default());
+    let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
+    Arc::new(Serving::new(registry, nbd, targets, Vec::new(), portals))
+}
+
+/// A daemon with the pool `tank`.
+struct World {
+    host: Arc<Host>,
+    serving: Arc<Serving>,
+    engine: Arc<Engine>,
+    disk: Arc<FaultDisk>,
+    _state: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let media: Arc<dyn Disk> = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
+        let disk = Arc::new(FaultDisk::new(media, 1));
+        let facts =
+            DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let spec = VdevSpec::parse(&["/disks/a".to_owned()]).unwrap();
+        let layout = Layout::new(&spec, &[facts], Some(12), true).unwrap();
+        let options = CreateOptions {
+            name: "tank".to_owned(),
+            features: create::features("off").unwrap(),
+            pool_properties: Properties::new(),
+            root_properties: Properties::new(),
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed: 1,
+            // Nothing is kept: what is asked for is read.
+            cache: Arc::new(BlockCache::new(0)),
+            workers: 0,
+            history: None,
+        };
+        let syncer = create::create(&layout, &[Arc::clone(&disk) as Arc<dyn Disk>], options).await.unwrap();
+        let engine = Engine::start(syncer, Options::default()).await.unwrap();
+        let (state, serving) = (tempfile::tempdir().unwrap(), serving());
+        let places = Places::new(Vec::new(), State::at(state.path()));
+        let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
+        let host = Arc::new(host);
+        host.keep(Held::writing(Arc::clone(&engine)));
+        Self { host, serving, engine, disk, _state: state }
+    }
+
+    /// The same with two volumes: `tank/a` is LUN 0 of a target that was set up, `tank/b` has one of its own.
+    async fn with_volumes() -> Self {
+        let world = Self::new().await;
+        for name in ["tank/a", "tank/b"] {
+            world.volume(name).await;
+        }
+        let share = |change| Operation::Share { pool: "tank".to_owned(), change };
+        world.run(share(ShareChange::TargetCreate { target: TARGET.to_owned() })).await.unwrap();
+        let (target, volume) = (TARGET.to_owned(), "tank/a".to_owned());
+        world.run(share(ShareChange::LunAdd { target, volume, lun: Some(0) })).await.unwrap();
+        world
+    }
+
+    async fn run(&self, operation: Operation) -> Result<Answer, Failure> {
+        run(&self.host, Request { operation, command: None, user: 0 }).await
+    }
+
+    async fn volume(&self, name: &str) {
+        let wish =
+            CreateVolume { name: name.to_owned(), size: 1 << 20, parents: true, ..CreateVolume::default() };
+        self.run(Operation::CreateVolume(wish)).await.unwrap();
+    }
+
+    /// The pool as another daemon finds it that has just opened it. This one has it no longer.
+    async fn reopened(&self) -> Held {
+        self.engine.end(Ending::Close).await.unwrap();
+        Held::reading(self.engine.view(), "it is to be looked at")
+    }
+
+    /// How many reads it takes to find out which volumes there are, and with `plans` how they are offered, when the pool knows
+    /// what it keeps of that.
+    async fn reads(&self, held: &Held, plans: bool) -> u64 {
+        let view = held.view();
+        let mut before = 0;
+        for _ in 0..2 {
+            before = self.disk.counts().reads;
+            PoolShares::read(&view).await.unwrap();
+            for volume in view.dsl().await.unwrap().volumes().await.unwrap().0.iter().filter(|_| plans) {
+                VolumeShare::read(volume).await.unwrap();
+            }
+        }
+        self.disk.counts().reads - before
+    }
+
+    fn break_reads_after(&self, reads: u64) {
+        let broken = Fault::anywhere(On::Read, Effect::Error(std::io::ErrorKind::TimedOut));
+        self.disk.inject(broken.after(reads));
+    }
+}
+
+/// Logs in; the connection, and the class and detail of the answer.
+async fn log_in(address: SocketAddr, iqn: &str) -> (TcpStream, (u8, u8)) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut header = Header::new(op::LOGIN | 0x40);
+    (header.0[1], header.0[8], header.0[13]) = (0x87, 0x80, 9);
+    let mut out = Outbox::default();
+    out.push(header, format!("InitiatorName=iqn.test\0TargetName={iqn}\0").as_bytes());
+    stream.write_all(&out.drain()).await.unwrap();
+    let mut answer = [0; 48];
+    stream.read_exact(&mut answer).await.unwrap();
+    (stream, (answer[36], answer[37]))
+}
+
+async fn listen(targets: &Arc<iscsi::Targets>) -> SocketAddr {
+    let server = iscsi::Server::bind(Arc::clone(targets), &[([127, 0, 0, 1], 0).into()]).await.unwrap();
+    let address = server.local_addrs().unwrap()[0];
+    tokio::spawn(server.run(std::future::pending()));
+    address
+}
+
+fn target(serving: &Serving, iqn: &str) -> Option<Arc<Target>> {
+    serving.targets.list().into_iter().find(|target| target.iqn() == iqn)
+}
+
+/// Hosts found it without the disk that they had there, and took that for removed.
+#[tokio::test]
+async fn a_target_that_was_set_up_takes_logins_when_its_disks_are_there() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let address = listen(&serving.targets).await;
+    let shares = PoolShares::read(&held.view()).await.unwrap();
+    assert_eq!(serving.follow_targets(held.name(), &shares), Vec::<String>::new());
+    assert_eq!(log_in(address, TARGET).await.1, (3, 1), "try again");
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert_eq!(log_in(address, TARGET).await.1, (0, 0));
+    // Those that are in do not suffer when there is more to come.
+    serving.follow_targets(held.name(), &shares);
+    assert_eq!(log_in(address, TARGET).await.1, (0, 0));
+}
+
+/// Its hosts were told for half a minute that there is no such disk, or no such target, and gave it up.
+#[tokio::test]
+async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let own = |name: &str| iscsi::iqn::for_dataset(name);
+    let plans = world.reads(&held, true).await;
+    world.break_reads_after(plans);
+    serving.follow(&held).await;
+    let unit = || target(&serving, TARGET).unwrap().unit(0).expect("a disk");
+    let before = unit();
+    assert!(before.is_coming() && target(&serving, TARGET).unwrap().is_ready());
+    assert!(target(&serving, &own("tank/b")).is_none() && serving.is_awaited(&own("tank/b")));
+    assert!(!serving.is_awaited(&own("tank/c")) && !serving.is_awaited("iqn.2026-11.com.example:other"));
+    let refused = serving.list().served;
+    assert!(refused.len() == 2 && refused.iter().all(|served| served.refused.is_some()), "{refused:?}");
+    serving.follow(&held).await;
+    assert!(Arc::ptr_eq(&unit(), &before), "its place is kept");
+    world.disk.heal();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!unit().is_coming() && unit().naa() == before.naa());
+    assert!(target(&serving, &own("tank/b")).is_some() && !serving.is_awaited(&own("tank/b")));
+    // Of a disk that is there, nothing changes.
+    let now = unit();
+    world.break_reads_after(plans);
+    serving.follow(&held).await;
+    assert!(Arc::ptr_eq(&unit(), &now));
+}
+
+/// Nobody knew of its targets when its properties could not be read, and their hosts were told so.
+#[tokio::test]
+async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    world.break_reads_after(0);
+    assert_eq!(serving.follow(&held).await.len(), 1);
+    for (iqn, may_come) in
+        [(TARGET, true), ("iqn.2026-11.io.millpond:tank:b", true), ("iqn.2026-11.io.millpond:tanks:b", false)]
+    {
+        assert_eq!(serving.is_awaited(iqn), may_come, "{iqn}");
+    }
+    world.disk.heal();
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!serving.is_awaited(TARGET) && target(&serving, TARGET).is_some());
+}
+
+/// A volume whose settings cannot be read may be any disk: once, its hosts wait for it. They do not for ever.
+#[tokio::test]
+async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_again() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let (serving, kept) = (serving(), tempfile::tempdir().unwrap());
+    let host =
+        Host::new(Places::new(Vec::new(), State::at(kept.path())), Mode::ReadOnly, Settings::default());
+    let host = Arc::new(host.with_serving(Arc::clone(&serving)));
+    let held = host.keep(held);
+    let listing = world.reads(&held, false).await;
+    world.break_reads_after(listing);
+    serving.follow(&held).await;
+    let shelf = target(&serving, TARGET).unwrap();
+    assert!(!shelf.is_ready() && shelf.unit(0).is_none());
+    let own = iscsi::iqn::for_dataset("tank/b");
+    assert!(serving.is_awaited(&own));
+    world.disk.heal();
+    world.break_reads_after(listing);
+    let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
+    serving.again.hurry();
+    for _ in 0..200 {
+        if shelf.is_ready() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(shelf.is_ready());
+    assert!(serving.is_awaited(&own), "whom nobody keeps waiting by it");
+    task.abort();
+}
