@@ -248,18 +248,31 @@ impl Serving {
         }
     }
 
-    /// Offers nothing of this pool any more.
-    pub async fn withdraw_pool(&self, pool: &str) {
-        let names: Vec<String> = self.entries.lock().keys().cloned().collect();
-        names.iter().filter(|name| crate::ops::pool_of(name) == pool).for_each(|name| self.withdraw(name));
-        self.follow_targets(pool, &PoolShares::default());
+    /// Offers nothing of this pool any more, not even if somebody is just following it: that may last, where devices do not
+    /// answer.
+    pub(crate) async fn withdraw_pool(&self, held: &Held) {
+        // First: what is offered from here on is among what is taken back, or is not offered.
+        held.withdraw();
+        let pool = held.name();
+        let gone: Vec<(String, Entry)> = {
+            let mut entries = self.entries.lock();
+            entries.extract_if(.., |name, _| crate::ops::pool_of(name) == pool).collect()
+        };
+        for (name, entry) in gone {
+            self.registry.remove(&name);
+            if let Some(disk) = entry.disk {
+                self.take(&disk);
+            }
+        }
+        self.follow_targets(held, &PoolShares::default());
         self.portals.want(pool, &[]).await;
     }
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.
     pub async fn follow(&self, held: &Held) -> Vec<String> {
         let (problems, unread) = self.put_right(held).await;
-        self.again.note(held.guid(), self.is_settled(held, &problems), &problems);
+        let is_settled = held.is_withdrawn() || self.is_settled(held, &problems);
+        self.again.note(held.guid(), is_settled, &problems);
         self.coming.note(held, unread);
         problems
     }
@@ -296,7 +309,7 @@ impl Serving {
         problems.extend(shares.problems.iter().cloned());
         let has: BTreeSet<&str> = volumes.iter().map(Dataset::name).collect();
         self.follow_names(held, &has, unlisted.is_empty());
-        problems.extend(self.follow_targets(held.name(), &shares));
+        problems.extend(self.follow_targets(held, &shares));
         // First what leaves its place, then what may want it.
         let mut plans = Vec::new();
         let mut is_known = unlisted.is_empty();
@@ -317,10 +330,10 @@ impl Serving {
                 Err(NoPlan::Unread(why)) if self.is_offered(dataset.name()) => {
                     problems.push(format!("cannot read the properties of '{}': {why}", dataset.name()));
                 }
-                Err(NoPlan::Strange(why)) => self.refuse(dataset, why),
+                Err(NoPlan::Strange(why)) => self.refuse(held, dataset, why),
                 Err(NoPlan::Unread(why)) => {
                     unread.volumes.insert(dataset.name().to_owned());
-                    self.refuse(dataset, why);
+                    self.refuse(held, dataset, why);
                 }
             }
         }
@@ -329,13 +342,26 @@ impl Serving {
         if is_known || self.again.has_tried(held.guid()) {
             self.targets_are_ready(held.name());
         }
-        problems.extend(self.portals.want(held.name(), &shares.portals).await);
+        problems.extend(self.want_portals(held, &shares).await);
         (problems, unread)
     }
 
     /// Whether there is something of a volume that clients may use, or that keeps its place.
     fn is_offered(&self, name: &str) -> bool {
         self.entries.lock().get(name).is_some_and(|entry| entry.opened.is_some() || entry.disk.is_some())
+    }
+
+    async fn want_portals(&self, held: &Held, shares: &PoolShares) -> Vec<String> {
+        if held.is_withdrawn() {
+            return Vec::new();
+        }
+        let problems = self.portals.want(held.name(), &shares.portals).await;
+        if held.is_withdrawn() {
+            // Meanwhile. Who follows a pool of this guid that was imported again has to wait for this turn to end.
+            self.portals.want(held.name(), &[]).await;
+            return Vec::new();
+        }
+        problems
     }
 
     /// What has another name now keeps its place in a target that was set up; what is gone goes. A list that is not
@@ -399,11 +425,14 @@ impl Serving {
     }
 
     /// Does not offer one volume or snapshot, and says why.
-    fn refuse(&self, dataset: &Dataset, why: String) {
+    fn refuse(&self, held: &Held, dataset: &Dataset, why: String) {
         self.withdraw(dataset.name());
         let mut entry = Entry::new(dataset);
         entry.served.refused = Some(why);
-        self.entries.lock().insert(dataset.name().to_owned(), entry);
+        let mut entries = self.entries.lock();
+        if !held.is_withdrawn() {
+            entries.insert(dataset.name().to_owned(), entry);
+        }
     }
 
     /// Keeps the place of a volume that could not be read among the disks of its target: hosts take one that is missing for
@@ -421,6 +450,9 @@ impl Serving {
             self.withdraw(name);
         }
         let mut entries = self.entries.lock();
+        if held.is_withdrawn() {
+            return None;
+        }
         let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
         entry.served.refused = Some(why);
         let form = Form { block_size: plan.block, write_cache: plan.write_cache };
@@ -464,11 +496,11 @@ impl Serving {
                 if plan.own {
                     unread.volumes.insert(name.to_owned());
                 }
-                self.refuse(dataset, why);
+                self.refuse(held, dataset, why);
                 return None;
             }
             Err(NotOpen::Strange(why)) => {
-                self.refuse(dataset, why);
+                self.refuse(held, dataset, why);
                 return None;
             }
         };
@@ -496,6 +528,9 @@ impl Serving {
         let (write_cache, threshold) = (plan.write_cache, plan.threshold);
         let (unit, is_chosen) = {
             let mut entries = self.entries.lock();
+            if held.is_withdrawn() {
+                return None;
+            }
             let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
             (entry.served.size, entry.served.block) = (geometry.size, geometry.block);
             entry.opened = Some((Arc::clone(&volume), live));

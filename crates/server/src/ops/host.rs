@@ -10,7 +10,15 @@
 //! (`--readonly`, `-o readonly=on`, a rewound import), it is held for reading, and the reason is kept: it is what
 //! every operation on it is refused with.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use engine::{
     EngineError,
@@ -63,6 +71,8 @@ pub struct Held {
     guid: u64,
     access: Access,
     memory: Arc<Memory>,
+    /// Shared by all clones.
+    is_withdrawn: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,14 +88,18 @@ impl Held {
     pub fn writing(engine: Arc<Engine>) -> Self {
         let view = engine.view();
         let name = view.name().to_owned();
-        Self { name, guid: view.guid(), access: Access::Writing(engine), memory: Arc::default() }
+        Self::of(name, view.guid(), Access::Writing(engine))
     }
 
     /// A pool that is only read, and why.
     #[must_use]
     pub fn reading(pool: Arc<Pool>, why: impl Into<String>) -> Self {
         let (name, guid) = (pool.name().to_owned(), pool.guid());
-        Self { name, guid, access: Access::Reading(pool, why.into()), memory: Arc::default() }
+        Self::of(name, guid, Access::Reading(pool, why.into()))
+    }
+
+    fn of(name: String, guid: u64, access: Access) -> Self {
+        Self { name, guid, access, memory: Arc::default(), is_withdrawn: Arc::default() }
     }
 
     /// Its name.
@@ -123,6 +137,16 @@ impl Held {
     pub fn suspended(&self) -> Option<String> {
         let why = chain(&self.engine()?.suspended()?);
         Some(why.strip_prefix("the pool is suspended: ").unwrap_or(&why).to_owned())
+    }
+
+    /// Nothing of it is to be offered any more, whoever is just about to.
+    pub(crate) fn withdraw(&self) {
+        self.is_withdrawn.store(true, Ordering::Release);
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn.load(Ordering::Acquire)
     }
 
     /// What was found out about it so far.

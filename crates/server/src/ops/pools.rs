@@ -449,7 +449,7 @@ pub(crate) async fn abandon(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         )));
     };
     if let Some(serving) = &cx.host.serving {
-        serving.withdraw_pool(held.name()).await;
+        serving.withdraw_pool(&held).await;
         serving.names_are_free();
     }
     let mut warnings = Vec::new();
@@ -473,7 +473,7 @@ fn spare_clients(cx: &Cx<'_>, held: &Held, force: bool, what: &str) -> Result<()
 async fn leave(cx: &Cx<'_>, held: &Held, force: bool, what: &str, ending: Ending) -> Result<Answer, Failure> {
     spare_clients(cx, held, force, what)?;
     if let Some(serving) = &cx.host.serving {
-        serving.withdraw_pool(held.name()).await;
+        serving.withdraw_pool(held).await;
         serving.names_are_free();
     }
     let ended = cx.host.end(held, ending).await;

@@ -32,7 +32,7 @@ impl Coming {
     /// What came of following a pool.
     pub(super) fn note(&self, held: &Held, unread: Unread) {
         let mut pools = self.0.lock();
-        match unread.any || !unread.volumes.is_empty() {
+        match (unread.any || !unread.volumes.is_empty()) && !held.is_withdrawn() {
             true => drop(pools.insert(held.guid(), (held.name().to_owned(), unread))),
             false => drop(pools.remove(&held.guid())),
         }

@@ -9,7 +9,10 @@ use std::{
 use iscsi::{Access, Offer, Target};
 
 use super::Serving;
-use crate::shares::{Credential, PoolShares, Rule};
+use crate::{
+    ops::Held,
+    shares::{Credential, PoolShares, Rule},
+};
 
 /// What pools have said so far.
 #[derive(Default)]
@@ -61,9 +64,11 @@ impl Serving {
 
     /// The targets of a pool are these from now on. What cannot be done is a sentence each. One that is new takes logins when
     /// its disks are there: [`targets_are_ready`](Self::targets_are_ready).
-    pub(super) fn follow_targets(&self, pool: &str, shares: &PoolShares) -> Vec<String> {
+    pub(super) fn follow_targets(&self, held: &Held, shares: &PoolShares) -> Vec<String> {
+        let (pool, nothing) = (held.name(), PoolShares::default());
         let mut problems = Vec::new();
         let mut shared = self.shared.lock();
+        let shares = if held.is_withdrawn() { &nothing } else { shares };
         let gone: Vec<String> = shared
             .targets
             .iter()

@@ -157,12 +157,12 @@ async fn a_target_that_was_set_up_takes_logins_when_its_disks_are_there() {
     let serving = serving();
     let address = listen(&serving.targets).await;
     let shares = PoolShares::read(&held.view()).await.unwrap();
-    assert_eq!(serving.follow_targets(held.name(), &shares), Vec::<String>::new());
+    assert_eq!(serving.follow_targets(&held, &shares), Vec::<String>::new());
     assert_eq!(log_in(address, TARGET).await.1, (3, 1), "try again");
     assert_eq!(serving.follow(&held).await, Vec::<String>::new());
     assert_eq!(log_in(address, TARGET).await.1, (0, 0));
     // Those that are in do not suffer when there is more to come.
-    serving.follow_targets(held.name(), &shares);
+    serving.follow_targets(&held, &shares);
     assert_eq!(log_in(address, TARGET).await.1, (0, 0));
 }
 
@@ -244,4 +244,35 @@ async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_aga
     assert!(shelf.is_ready());
     assert!(serving.is_awaited(&own), "whom nobody keeps waiting by it");
     task.abort();
+}
+
+/// What hung on a suspended pool went on when that was given up, and offered it again.
+#[tokio::test(start_paused = true)]
+async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::with_volumes().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let portal = ShareChange::PortalAdd { address: free, group: 1 };
+    world.run(Operation::Share { pool: "tank".to_owned(), change: portal }).await.unwrap();
+    world.serving.portals.stop().await;
+    let held = Arc::new(world.reopened().await);
+    let plans = world.reads(&held, true).await;
+    for reads in [0, plans, plans + 1] {
+        let serving = serving();
+        world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let held = Held::reading(held.view(), "it is to be looked at");
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), held.clone());
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        serving.withdraw_pool(&held).await;
+        following.await.unwrap();
+        assert!(serving.entries.lock().is_empty(), "at {reads}");
+        assert!(serving.targets.list().is_empty() && serving.portals.list().is_empty(), "at {reads}");
+        assert!(!serving.is_awaited(TARGET));
+        world.disk.heal();
+    }
 }
