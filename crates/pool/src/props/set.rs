@@ -106,6 +106,18 @@ impl PropertySet {
         Ok(stored.effective.get(name).and_then(|entry| entry.value.as_u64()))
     }
 
+    /// What a stream brought for a property of this very dataset, in effect or not.
+    ///
+    /// # Errors
+    /// A structure of the dataset or an ancestor cannot be read.
+    pub async fn received(dataset: &Dataset, name: &str) -> Result<Option<Value>, ReadError> {
+        let stored = stored::load(dataset).await?;
+        Ok(stored.received.get(name).and_then(|value| match value.as_u64() {
+            Some(number) => Some(Value::Number(number)),
+            None => value.as_text().map(|text| Value::Text(text.to_owned())),
+        }))
+    }
+
     /// The dataset.
     #[must_use]
     pub fn dataset(&self) -> &Dataset {

@@ -1,12 +1,13 @@
 //! Who would lose a disk or an export because it is to be offered otherwise: whoever asks for that is told first.
 //!
 //! A setting reaches every volume below its dataset that has not one of its own nearer by. Those that have clients are
-//! planned again as they would be, and what the plan takes from clients is counted.
+//! planned again as they would be, and what the plan takes from clients is counted. `zfs inherit -r` clears the nearer ones,
+//! and with `-S` what streams brought comes to hold.
 
 use pool::{
     Pool,
     dsl::Dataset,
-    props::{PropertySet, Source},
+    props::{PropertySet, Source, Value},
 };
 
 use super::host::Cx;
@@ -14,6 +15,15 @@ use crate::{
     host::chain,
     shares::{Offering, VOLMODE_NONE, VolumeShare, offering, property},
 };
+
+/// How far a setting goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reach {
+    /// `-r`: everything below has none of its own afterwards.
+    pub(super) recursive: bool,
+    /// `-S`: where a stream brought one, that holds.
+    pub(super) received: bool,
+}
 
 /// What is to be set on a dataset.
 #[derive(Clone, Copy, Debug)]
@@ -35,22 +45,27 @@ pub(super) async fn spare(
     view: &Pool,
     dataset: &Dataset,
     setting: Setting<'_>,
+    reach: Reach,
 ) -> Result<(), String> {
     let Some(serving) = &cx.host.serving else { return Ok(()) };
     let name = dataset.name();
     if serving.clients_below(name, false) == 0 {
         return Ok(());
     }
+    // None: it takes nothing from anybody.
     let offer = match setting {
         // What makes no sense is refused for that.
         Setting::Offer(text) if !text.is_empty() => match offering(text) {
-            Ok(offer) => offer,
+            Ok(offer) => Some(offer),
             Err(_) => return Ok(()),
         },
-        Setting::Offer(_) => above(view, name).await?,
-        Setting::VolmodeAbove if !is_none_above(view, name).await? => return Ok(()),
-        Setting::NoVolmode | Setting::VolmodeAbove => Offering::None,
+        Setting::Offer(_) => Some(above(view, name).await?),
+        Setting::VolmodeAbove if !is_none_above(view, name).await? => None,
+        Setting::NoVolmode | Setting::VolmodeAbove => Some(Offering::None),
     };
+    if offer.is_none() && !reach.received {
+        return Ok(());
+    }
     let dsl = view.dsl().await.map_err(|error| chain(&error))?;
     let (volumes, _unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
     let (mut clients, mut losing) = (0, Vec::new());
@@ -63,9 +78,16 @@ pub(super) async fn spare(
             Setting::Offer(_) => share.offer_at.clone(),
             Setting::NoVolmode | Setting::VolmodeAbove => volmode_at(view, volume).await?,
         };
-        if !reaches(name, volume.name(), set_at.as_deref()) {
+        if !reaches(name, volume.name(), set_at.as_deref(), reach.recursive) {
             continue;
         }
+        let offer = match brought(view, volume, name, setting, reach).await? {
+            // With what cannot be understood it is not offered.
+            Some(Value::Text(text)) => Some(offering(&text).unwrap_or(Offering::None)),
+            Some(Value::Number(number)) => is_no_volmode(Some(number)).then_some(Offering::None),
+            None => offer,
+        };
+        let Some(offer) = offer else { continue };
         let lose = serving.cut_off_by(volume.name(), &VolumeShare { offer, ..share }.plan());
         if lose > 0 {
             clients += lose;
@@ -81,9 +103,41 @@ pub(super) async fn spare(
     }
 }
 
-/// Whether what is set on `dataset` holds for `volume`, which has it from `set_at` now.
-fn reaches(dataset: &str, volume: &str, set_at: Option<&str>) -> bool {
-    dataset == volume || set_at.is_none_or(|at| at == dataset || !is_within(at, dataset))
+/// Whether what is set on `dataset`, and with `recursive` cleared below it, holds for `volume`, which has it from `set_at` now.
+/// What a snapshot has itself it keeps.
+fn reaches(dataset: &str, volume: &str, set_at: Option<&str>, recursive: bool) -> bool {
+    let is_cleared = |at: &str| recursive && !at.contains('@');
+    dataset == volume || set_at.is_none_or(|at| at == dataset || !is_within(at, dataset) || is_cleared(at))
+}
+
+/// What a stream brought and `-S` makes hold for a volume: the nearest of those at the datasets that are changed.
+async fn brought(
+    view: &Pool,
+    volume: &Dataset,
+    name: &str,
+    setting: Setting<'_>,
+    reach: Reach,
+) -> Result<Option<Value>, String> {
+    if !reach.received {
+        return Ok(None);
+    }
+    let property = match setting {
+        Setting::Offer(_) => property::OFFER,
+        Setting::NoVolmode | Setting::VolmodeAbove => "volmode",
+    };
+    let dsl = view.dsl().await.map_err(|error| chain(&error))?;
+    let head = volume.name().split('@').next().unwrap_or_default();
+    let mut at = if reach.recursive { head } else { name };
+    while is_within(at, name) {
+        let dataset = dsl.lookup(at).await.map_err(|error| chain(&error))?;
+        let value = PropertySet::received(&dataset, property).await.map_err(|error| chain(&error))?;
+        if value.is_some() {
+            return Ok(value);
+        }
+        let Some((above, _)) = at.rsplit_once('/') else { break };
+        at = above;
+    }
+    Ok(None)
 }
 
 /// Whether it is this dataset, a snapshot of it, or below it.
@@ -134,17 +188,20 @@ mod tests {
 
     #[test]
     fn a_setting_reaches_what_has_none_nearer_by() {
-        for (dataset, volume, set_at, expected) in [
-            ("tank", "tank/a/v", None, true),
-            ("tank", "tank/a/v", Some("tank"), true),
-            ("tank", "tank/a/v", Some("tank/a"), false),
-            ("tank", "tank/a/v", Some("tank/a/v"), false),
-            ("tank/a", "tank/a/v", Some("tank"), true),
-            ("tank/a/v", "tank/a/v", Some("tank/a/v"), true),
-            ("tank/a/v", "tank/a/v@s", Some("tank/a/v"), true),
-            ("tank/a", "tank/a/v", Some("tank/ab"), true),
+        for (dataset, volume, set_at, expected, if_recursive) in [
+            ("tank", "tank/a/v", None, true, true),
+            ("tank", "tank/a/v", Some("tank"), true, true),
+            ("tank", "tank/a/v", Some("tank/a"), false, true),
+            ("tank", "tank/a/v", Some("tank/a/v"), false, true),
+            ("tank/a", "tank/a/v", Some("tank"), true, true),
+            ("tank/a/v", "tank/a/v", Some("tank/a/v"), true, true),
+            ("tank/a/v", "tank/a/v@s", Some("tank/a/v"), true, true),
+            ("tank", "tank/a/v@s", Some("tank/a/v"), false, true),
+            ("tank", "tank/a/v@s", Some("tank/a/v@s"), false, false),
+            ("tank/a", "tank/a/v", Some("tank/ab"), true, true),
         ] {
-            assert_eq!(reaches(dataset, volume, set_at), expected, "{dataset} {volume} {set_at:?}");
+            let reached = [false, true].map(|recursive| reaches(dataset, volume, set_at, recursive));
+            assert_eq!(reached, [expected, if_recursive], "{dataset} {volume} {set_at:?}");
         }
         assert!(is_within("tank/a@s", "tank/a") && !is_within("tank/ab", "tank/a"));
     }

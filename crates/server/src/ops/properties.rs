@@ -20,7 +20,7 @@ use pool::{
 
 use super::{
     Answer, Assignment, Failure,
-    cut_off::{self, Setting},
+    cut_off::{self, Reach, Setting},
     host::Cx,
     pool_of,
 };
@@ -186,7 +186,7 @@ pub(crate) async fn set(
         });
         let volmode = cut_off::is_no_volmode(given.number("volmode")).then_some(Setting::NoVolmode);
         for setting in offer.into_iter().chain(volmode) {
-            let spared = cut_off::spare(cx, &view, &dataset, setting).await;
+            let spared = cut_off::spare(cx, &view, &dataset, setting, Reach::default()).await;
             spared.map_err(|why| Failure::because(&what, why))?;
         }
     }
@@ -283,7 +283,8 @@ pub(crate) async fn inherit(
         _ => None,
     };
     if let Some(setting) = inherited.filter(|_| !force) {
-        let spared = cut_off::spare(cx, &view, &dataset, setting).await;
+        let reach = Reach { recursive, received };
+        let spared = cut_off::spare(cx, &view, &dataset, setting, reach).await;
         spared.map_err(|why| Failure::because(&what, why))?;
     }
     let mut names = vec![name.to_owned()];

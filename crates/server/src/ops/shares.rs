@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answer, Assignment, Failure,
-    cut_off::{self, Setting},
+    cut_off::{self, Reach, Setting},
     host::{Cx, Held},
     properties::lookup,
 };
@@ -396,7 +396,7 @@ pub(crate) async fn change(cx: &Cx<'_>, pool: &str, change: ShareChange) -> Resu
             return Err(Failure::because(&what, why));
         }
         if let Some((_, offer)) = options.iter().rev().find(|(name, _)| name == "offer" && !force) {
-            let spared = cut_off::spare(cx, &view, &found, Setting::Offer(offer)).await;
+            let spared = cut_off::spare(cx, &view, &found, Setting::Offer(offer), Reach::default()).await;
             spared.map_err(|why| Failure::because(&what, why))?;
         }
     }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
-    dsl::Properties,
+    dsl::{self, Properties, Stored},
     engine::{Ending, Engine, Options},
 };
 use iscsi::pdu::{Header, Outbox, op};
@@ -19,6 +19,7 @@ use super::*;
 use crate::{
     host::{Places, Settings},
     ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
+    shares::property,
     state::State,
 };
 
@@ -96,6 +97,12 @@ impl World {
         let wish =
             CreateVolume { name: name.to_owned(), size: 1 << 20, parents: true, ..CreateVolume::default() };
         self.run(Operation::CreateVolume(wish)).await.unwrap();
+    }
+
+    async fn offer(&self, name: &str, text: &str) {
+        let properties = vec![(property::OFFER.to_owned(), text.to_owned())];
+        let set = Operation::Set { name: name.to_owned(), properties, force: false };
+        self.run(set).await.unwrap();
     }
 
     /// The pool as another daemon finds it that has just opened it. This one has it no longer.
@@ -275,4 +282,42 @@ async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
         assert!(!serving.is_awaited(TARGET));
         world.disk.heal();
     }
+}
+
+/// `-r` cleared what the disk of a guest was offered by, and `-S` took back what a stream had brought: without a question.
+#[tokio::test]
+async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
+    const NAME: &str = "tank/a/v";
+    let world = World::new().await;
+    world.volume(NAME).await;
+    world.offer("tank", "none").await;
+    world.offer(NAME, "iscsi").await;
+    let iqn = iscsi::iqn::for_dataset(NAME);
+    let address = listen(&world.serving.targets).await;
+    let (_guest, status) = log_in(address, &iqn).await;
+    assert_eq!(status, (0, 0));
+    let inherit = async |name: &str, recursive: bool, received: bool, force: bool| {
+        let (name, property) = (name.to_owned(), property::OFFER.to_owned());
+        world.run(Operation::Inherit { name, property, recursive, received, force }).await
+    };
+    let is_refused = |answer: Result<Answer, Failure>| {
+        answer.is_err_and(|why| why.message.contains("1 clients use tank/a/v"))
+    };
+    assert!(is_refused(inherit("tank/a", true, false, false).await));
+    inherit("tank/a", false, false, false).await.expect("it does not reach it");
+    // Everything as if nobody had said anything: it is offered then.
+    inherit("tank", false, false, false).await.unwrap();
+    inherit("tank", true, false, false).await.unwrap();
+    let brought =
+        Properties::from([("org.millpond:offer$recvd".to_owned(), Stored::Text("none".to_owned()))]);
+    world.offer(NAME, "iscsi").await;
+    let set = world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, NAME, &brought).await }));
+    set.await.unwrap();
+    inherit("tank/a", false, true, false).await.expect("nothing was brought there");
+    for (name, recursive) in [(NAME, false), ("tank/a", true)] {
+        assert!(is_refused(inherit(name, recursive, true, false).await), "{name}");
+    }
+    assert!(target(&world.serving, &iqn).is_some());
+    inherit("tank/a", true, true, true).await.unwrap();
+    assert!(target(&world.serving, &iqn).is_none());
 }
