@@ -256,7 +256,9 @@ impl Serving {
         let pool = held.name();
         let gone: Vec<(String, Entry)> = {
             let mut entries = self.entries.lock();
-            entries.extract_if(.., |name, _| crate::ops::pool_of(name) == pool).collect()
+            let of_pool = entries.keys().filter(|name| crate::ops::pool_of(name) == pool);
+            let names: Vec<String> = of_pool.cloned().collect();
+            names.iter().filter_map(|name| entries.remove_entry(name)).collect()
         };
         for (name, entry) in gone {
             self.registry.remove(&name);
