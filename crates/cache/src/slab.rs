@@ -4,7 +4,8 @@
 //! an element of one vector, its links are two `u32`, and a move writes at most five elements. No pointer, no
 //! `unsafe`, no allocation per entry; four billion entries are enough (16 TiB of 4 KiB blocks).
 //!
-//! Invariant: every occupied entry is on exactly one list; free ones are chained through `next`.
+//! Invariant: every occupied entry is on exactly one list; free ones are chained through `next`, unless entries are being
+//! moved together: then those are in the chain that became free since the last step, and the others will be filled.
 
 use std::hint::black_box;
 
@@ -31,6 +32,10 @@ pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: u32,
     len: usize,
+    /// All places below are in use.
+    low: usize,
+    /// Entries are being moved together.
+    is_moving: bool,
 }
 
 /// One list: where it begins and ends, how many entries, what they weigh together.
@@ -60,7 +65,7 @@ impl List {
 
 impl<T: Copy> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { entries: Vec::new(), free: NONE, len: 0 }
+        Self { entries: Vec::new(), free: NONE, len: 0, low: 0, is_moving: false }
     }
 
     /// Asks for the memory of entries that are about to be moved, and of those beside them: what is used here and there is
@@ -96,14 +101,14 @@ impl<T: Copy> Slab<T> {
         self.entries.len()
     }
 
-    /// Whether a good part of its memory is for entries that are gone.
+    /// Whether a good part of its memory is for entries that are gone, or was when they began to be moved together.
     pub(crate) const fn is_loose(&self) -> bool {
-        self.entries.capacity() > self.len + self.len / 4 + FEW
+        self.is_moving || self.entries.capacity() > self.len + self.len / 4 + FEW
     }
 
     /// Moves entries from the end of the array to free places, at most `most` of them, and gives the memory behind the last
     /// one back; true if no free place is left. `list_of` is an entry's list in `lists`, none of a free one; `moved` is
-    /// told of each: from where, and to where.
+    /// told of each: from where, and to where. All steps together look at each place a few times.
     pub(crate) fn compact(
         &mut self,
         lists: &mut [List],
@@ -111,7 +116,9 @@ impl<T: Copy> Slab<T> {
         list_of: impl Fn(&T) -> Option<usize>,
         mut moved: impl FnMut(&T, u32, u32),
     ) -> bool {
-        let (mut low, mut end, mut moves) = (0, self.entries.len(), 0);
+        // Places that were free before are found as they are reached.
+        self.free = NONE;
+        let (mut low, mut end, mut moves) = (self.low, self.entries.len(), 0);
         let is_done = loop {
             while end > 0 && list_of(&self.entries[end - 1].item).is_none() {
                 end -= 1;
@@ -140,13 +147,7 @@ impl<T: Copy> Slab<T> {
             moves += 1;
         };
         self.entries.truncate(end);
-        self.free = NONE;
-        for at in (low..end).rev() {
-            if list_of(&self.entries[at].item).is_none() {
-                self.entries[at].next = self.free;
-                self.free = at as u32;
-            }
-        }
+        (self.low, self.is_moving) = (low.min(end), !is_done);
         if is_done {
             self.entries.shrink_to_fit();
         }
@@ -194,6 +195,7 @@ impl<T: Copy> Slab<T> {
         self.len -= 1;
         self.entries[at as usize].next = self.free;
         self.free = at;
+        self.low = self.low.min(at as usize);
     }
 
     /// Puts an entry that is on no list to the head of one.
@@ -327,5 +329,37 @@ mod tests {
             assert_eq!(slab.walk(list), expected.map(|n| now[n]).collect::<Vec<_>>());
         }
         assert_eq!(slab.take(None), 1429, "no free place is left");
+    }
+
+    /// Each step looked at all places, and misses waited for it: with tens of millions of blocks that are minutes.
+    #[test]
+    fn many_entries_are_moved_together_with_work_for_each_of_them_once() {
+        const COUNT: usize = 1_000_000;
+        let mut slab = Slab::new();
+        let mut lists = [List::EMPTY];
+        for _ in 0..COUNT {
+            let at = slab.take(Some(0));
+            slab.push_head(&mut lists[0], at, 1);
+        }
+        for at in (0..COUNT as u32).filter(|at| at % 3 != 0) {
+            slab.unlink(&mut lists[0], at, 1);
+            *slab.get_mut(at) = None;
+            slab.give(at);
+        }
+        let looks = std::cell::Cell::new(0);
+        let mut steps = 1;
+        while !slab.compact(
+            &mut lists,
+            1000,
+            |item| {
+                looks.set(looks.get() + 1);
+                *item
+            },
+            |_, _, _| {},
+        ) {
+            steps += 1;
+        }
+        assert_eq!(slab.bound(), COUNT.div_ceil(3));
+        assert!(steps > 100 && looks.get() < 3 * COUNT, "{steps} steps, {} looks", looks.get());
     }
 }

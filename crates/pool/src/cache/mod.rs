@@ -22,7 +22,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use ::cache::{HitBuffer, Slot};
@@ -118,6 +118,8 @@ pub struct BlockCache {
     hot_budget: AtomicUsize,
     /// Memory of the shards' own.
     tables: AtomicUsize,
+    /// Tables may be larger than what they hold needs.
+    is_loose: AtomicBool,
     /// The most blocks there were.
     blocks_max: AtomicU64,
     left: Left,
@@ -165,6 +167,7 @@ impl BlockCache {
             budget_max: AtomicUsize::new(budget),
             hot_budget: AtomicUsize::new(0),
             tables: AtomicUsize::new(0),
+            is_loose: AtomicBool::new(false),
             blocks_max: AtomicU64::new(0),
             left: Left::default(),
             feed: Feed::new(replacement, budget),
@@ -397,11 +400,14 @@ impl BlockCache {
     pub(crate) fn forget_some(&self, origin: &Arc<Origin>, place: &mut (usize, usize)) -> bool {
         let (shard, from) = place;
         // Each block here has its part in the origin.
-        let is_over = *shard == SHARDS || Arc::strong_count(origin) == 1;
+        let is_over = *shard >= SHARDS || Arc::strong_count(origin) == 1;
         if is_over {
-            self.feed.forget(|(pool, _)| pool == origin.guid);
-            self.tighten();
-            return false;
+            if *shard <= SHARDS {
+                *shard = SHARDS + 1;
+                self.feed.forget(|(pool, _)| pool == origin.guid);
+                self.is_loose.store(true, Relaxed);
+            }
+            return self.tighten();
         }
         let mut gone = Gone::new();
         {

@@ -25,6 +25,10 @@ impl BlockCache {
     /// away in steps lets others at the cache in between.
     pub fn approach(&self, budget: usize) -> bool {
         let now = self.budget.load(Relaxed);
+        // What tables give back need not leave.
+        if self.tighten() && budget < now {
+            return false;
+        }
         let next = if budget < now {
             // What it may have and has not is no work.
             budget.max(now.min(self.size()).saturating_sub(SLICE))
@@ -34,7 +38,7 @@ impl BlockCache {
         if next != now {
             self.put_budget(next);
         }
-        next == budget
+        next == budget && !self.is_loose.load(Relaxed)
     }
 
     fn put_budget(&self, budget: usize) {
@@ -56,7 +60,7 @@ impl BlockCache {
         self.shrink_hot();
         self.let_go(gone, true);
         if budget < before {
-            self.tighten();
+            self.is_loose.store(true, Relaxed);
         }
         self.rescue();
     }
@@ -80,31 +84,41 @@ impl BlockCache {
         }
     }
 
-    /// Gives memory of tables back that were made for far more blocks, a little at a time.
-    pub(super) fn tighten(&self) {
+    /// Gives a little of the memory of tables back that were made for far more blocks, if there may be such; true if there
+    /// is more to be done.
+    pub(super) fn tighten(&self) -> bool {
+        let is_more = self.is_loose.swap(false, Relaxed) && self.tighten_some();
+        if is_more {
+            self.is_loose.store(true, Relaxed);
+        }
+        is_more
+    }
+
+    fn tighten_some(&self) -> bool {
+        let mut moved = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
             if shard.is_loose() {
+                if moved >= MOVED_AT_ONCE {
+                    return true;
+                }
                 self.resize(&mut shard, Shard::shrink);
+                moved += shard.entries_mut().len();
             }
         }
-        loop {
-            let mut gone = Gone::new();
-            let is_more = {
-                let mut ranks = self.ranks.lock();
-                let is_more = ranks.compact(MOVED_AT_ONCE, &mut |id, slot| {
-                    if let Some(entry) = self.shard(id).lock().by_id(id) {
-                        entry.slot = slot;
-                    }
-                });
-                self.fit(&mut ranks, &mut gone);
-                is_more
-            };
-            self.let_go(gone, true);
-            if !is_more {
-                return;
-            }
-        }
+        let mut gone = Gone::new();
+        let is_more = {
+            let mut ranks = self.ranks.lock();
+            let is_more = ranks.compact(MOVED_AT_ONCE, &mut |id, slot| {
+                if let Some(entry) = self.shard(id).lock().by_id(id) {
+                    entry.slot = slot;
+                }
+            });
+            self.fit(&mut ranks, &mut gone);
+            is_more
+        };
+        self.let_go(gone, true);
+        is_more
     }
 
     /// Bytes it holds, bookkeeping included.

@@ -340,6 +340,36 @@ fn a_smaller_budget_is_approached_in_slices_and_a_larger_one_is_there_at_once() 
     assert!(cache.approach(32 << 20) && cache.budget() == 32 << 20);
 }
 
+/// What had the memory of far more blocks was moved together in one go, and the task that did it did nothing else.
+#[test]
+fn tables_are_given_back_a_little_at_a_time_and_others_use_the_cache_in_between() {
+    for replacement in [Replacement::Arc, Replacement::Default] {
+        let cache = BlockCache::with_replacement(128 << 20, replacement);
+        let (closed, other) = (origin(1), origin(2));
+        let data = bytes(7, 512);
+        (0..60_000).for_each(|n| cache.insert(block(&closed, n, data.clone(), None)));
+        (0..20_000).for_each(|n| cache.insert(block(&other, n, bytes(n, 512), None)));
+        let (mut place, mut steps, mut came) = ((0, usize::MAX), 0, 0);
+        while cache.forget_some(&closed, &mut place) {
+            if Arc::strong_count(&closed) > 1 {
+                continue;
+            }
+            steps += 1;
+            cache.insert(block(&other, 20_000 + came, bytes(20_000 + came, 512), None));
+            came += 1;
+            assert_eq!(find(&cache, &other, steps), Some(bytes(steps, 512)));
+        }
+        assert!((2..50).contains(&steps), "{steps}");
+        assert!(cache.ranks.lock().memory() < 24_000 * 100, "{}", cache.ranks.lock().memory());
+        for n in 0..20_000 + came {
+            assert_eq!(find(&cache, &other, n), Some(bytes(n, 512)), "{n}");
+        }
+        // A budget is not reached before that is done.
+        cache.set_budget(4 << 20);
+        assert!(cache.size() <= 4 << 20 && cache.approach(4 << 20));
+    }
+}
+
 /// All of it left under one lock, in which every miss of every pool waited, beside a list of all that went; and what the
 /// tables took stayed for good.
 #[test]
