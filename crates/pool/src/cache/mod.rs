@@ -363,7 +363,7 @@ impl BlockCache {
     /// Forgets blocks that are worthless, because they were freed.
     pub(crate) fn forget(&self, keys: &[Key]) {
         for keys in keys.chunks(AT_ONCE) {
-            let mut gone = Gone::new();
+            let (mut gone, mut evicted) = (Gone::new(), Gone::new());
             let mut told: SmallVec<[u64; AT_ONCE]> = SmallVec::new();
             {
                 let mut ranks = self.ranks.lock();
@@ -377,9 +377,10 @@ impl BlockCache {
                 if gone.is_empty() {
                     continue;
                 }
-                self.fit(&mut ranks, &mut gone);
+                self.fit(&mut ranks, &mut evicted);
             }
             self.let_go(gone, false);
+            self.let_go(evicted, true);
             for id in told {
                 if self.feed.gone(id) {
                     self.feed.play_soon(self.stripes.demand());
@@ -409,14 +410,15 @@ impl BlockCache {
             }
             return self.tighten();
         }
-        let mut gone = Gone::new();
+        let (mut gone, mut evicted) = (Gone::new(), Gone::new());
         {
             let mut ranks = self.ranks.lock();
             let entries = self.shards[*shard].lock().remove_some(origin, from);
             entries.into_iter().for_each(|entry| self.removed(&mut ranks, entry, &mut gone));
-            self.fit(&mut ranks, &mut gone);
+            self.fit(&mut ranks, &mut evicted);
         }
         self.let_go(gone, false);
+        self.let_go(evicted, true);
         if *from == 0 {
             (*shard, *from) = (*shard + 1, usize::MAX);
         }
