@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Memory only, one mutex, held for a few assignments: the syncing task is the only one that ever moves the
-//! open group on. The delay curve is hyperbolic in the amount of dirty data, so that writers slow down
+//! open group on. Who waits for a group listens to a channel of its own, whose value has a lock, too: neither is taken
+//! under the other. The delay curve is hyperbolic in the amount of dirty data, so that writers slow down
 //! smoothly to the speed of the devices instead of running into a wall.
 //!
 //! Space is promised before it is taken: every change announces the most it may take, and what all unsynced
@@ -20,7 +21,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -105,6 +106,8 @@ struct State {
     opened_at: Instant,
     groups: [Group; SLOTS],
     dirty: u64,
+    /// The last synced group.
+    synced: u64,
     /// Somebody waits for this group and all before it.
     wanted: u64,
     /// When the last delayed writer was let go.
@@ -114,6 +117,14 @@ struct State {
     failing: Option<String>,
     /// Space that was announced.
     space: Ledger,
+}
+
+impl State {
+    /// What changes fail with, if they do.
+    fn refusal(&self) -> Option<VolumeError> {
+        let refusing = self.refusing.clone().map(VolumeError::NotReady);
+        refusing.or_else(|| self.failing.clone().map(VolumeError::Failed))
+    }
 }
 
 impl Shared {
@@ -136,7 +147,9 @@ struct Shared {
     reason: Notify,
     /// Dirty data or announced space became less.
     room: Notify,
-    /// The last synced group.
+    /// Whether there is something in [`State::refusing`], for those who look at `synced`: the value is locked then.
+    is_refusing: AtomicBool,
+    /// Tells of the last synced group.
     synced: watch::Sender<u64>,
 }
 
@@ -161,11 +174,13 @@ impl Txgs {
     /// Transaction groups from `open` on.
     #[must_use]
     pub fn new(open: u64, limits: Limits) -> Arc<Self> {
+        let synced = open.saturating_sub(1);
         let state = State {
             open,
             opened_at: Instant::now(),
             groups: [Group::default(); SLOTS],
             dirty: 0,
+            synced,
             wanted: 0,
             last_wake: None,
             refusing: None,
@@ -180,7 +195,8 @@ impl Txgs {
             released: Notify::new(),
             reason: Notify::new(),
             room: Notify::new(),
-            synced: watch::Sender::new(open.saturating_sub(1)),
+            is_refusing: AtomicBool::new(false),
+            synced: watch::Sender::new(synced),
         });
         Arc::new(Self { shared, volume: None })
     }
@@ -237,17 +253,14 @@ impl Txgs {
     ) -> Result<Step, VolumeError> {
         let limits = self.shared.limits();
         let mut state = self.shared.state.lock();
-        if let Some(reason) = &state.refusing {
-            return Err(VolumeError::NotReady(reason.clone()));
-        }
-        if let Some(reason) = &state.failing {
-            return Err(VolumeError::Failed(reason.clone()));
+        if let Some(error) = state.refusal() {
+            return Err(error);
         }
         if !self.fits(&state, cost) {
             // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
             // more meanwhile, for as long as they like; this one is not to wait for the end of it.
             let since = *refused.get_or_insert(state.open);
-            if !is_pending(&state) || *self.shared.synced.borrow() >= since + REFUSALS {
+            if !is_pending(&state) || state.synced >= since + REFUSALS {
                 return Err(VolumeError::NoSpace);
             }
             state.wanted = state.wanted.max(state.open);
@@ -332,9 +345,8 @@ impl Txgs {
             }
             let open = state.open;
             let newest = (open.saturating_sub(2)..=open).rev();
-            let synced = *self.shared.synced.borrow();
             let Some(target) =
-                newest.take_while(|txg| *txg > synced).find(|txg| state.groups[slot(*txg)].touched)
+                newest.take_while(|txg| *txg > state.synced).find(|txg| state.groups[slot(*txg)].touched)
             else {
                 return Ok(());
             };
@@ -349,15 +361,12 @@ impl Txgs {
     async fn wait_for(&self, txg: u64) -> Result<(), VolumeError> {
         let mut synced = self.shared.synced.subscribe();
         // The sender lives in `shared`; an error cannot happen while we hold it.
-        drop(synced.wait_for(|done| *done >= txg || self.is_refusing()).await);
-        match &self.shared.state.lock().refusing {
-            Some(reason) if *self.shared.synced.borrow() < txg => Err(VolumeError::NotReady(reason.clone())),
+        drop(synced.wait_for(|done| *done >= txg || self.shared.is_refusing.load(Relaxed)).await);
+        let state = self.shared.state.lock();
+        match &state.refusing {
+            Some(reason) if state.synced < txg => Err(VolumeError::NotReady(reason.clone())),
             _ => Ok(()),
         }
-    }
-
-    fn is_refusing(&self) -> bool {
-        self.shared.state.lock().refusing.is_some()
     }
 
     /// The group that is open.
@@ -478,6 +487,7 @@ impl Txgs {
             state.dirty -= group.dirty;
             self.shared.steps.is_now(state.dirty);
             state.space.synced(slot(txg), supply, rooms);
+            state.synced = txg;
         }
         self.shared.synced.send_replace(txg);
         self.shared.room.notify_waiters();
@@ -490,7 +500,11 @@ impl Txgs {
 
     /// Nothing was in `txg`: it counts as synced, and nothing was written.
     pub(crate) fn skipped(&self, txg: u64) {
-        self.shared.state.lock().groups[slot(txg)] = Group::default();
+        {
+            let mut state = self.shared.state.lock();
+            state.groups[slot(txg)] = Group::default();
+            state.synced = txg;
+        }
         self.shared.synced.send_replace(txg);
     }
 
@@ -538,6 +552,7 @@ impl Txgs {
     /// Refuses everything from now on: the pool failed, or closes.
     pub(crate) fn refuse(&self, reason: &str) {
         self.shared.state.lock().refusing = Some(reason.to_owned());
+        self.shared.is_refusing.store(true, Relaxed);
         self.shared.room.notify_waiters();
         self.shared.reason.notify_one();
         // Wakes those who wait for a group that will not come.

@@ -135,6 +135,46 @@ async fn who_finds_no_space_is_told_so_however_long_others_go_on_announcing() {
     assert_eq!(writer.await.unwrap(), Some(VolumeError::NoSpace));
 }
 
+/// Those who wait for a group, those who find no space, and the task that goes from group to group: each of them looks at
+/// what is synced and at the rest, on a thread of its own.
+#[test]
+fn whoever_asks_what_is_synced_stands_in_nobodys_way() {
+    const GROUPS: u64 = 50_000;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
+    // Timers are the workers' business, who may all stand still.
+    let (over, ended) = std::sync::mpsc::channel();
+    let txgs = Txgs::new(4, LIMITS);
+    let full = txgs.for_volume(1, room(10, 0));
+    for _ in 0..32 {
+        let (txgs, full) = (Arc::clone(&txgs), Arc::clone(&full));
+        runtime.spawn(async move {
+            while let Ok(tx) = txgs.assign(space(1)).await {
+                drop(tx);
+                drop(txgs.wait_synced().await);
+            }
+        });
+        runtime.spawn(async move {
+            while full.assign(space(80)).await.is_err_and(|error| error == VolumeError::NoSpace) {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    runtime.spawn(async move {
+        for _ in 0..GROUPS {
+            let (txg, _) = txgs.close().await;
+            txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 10, 0)]));
+            tokio::task::yield_now().await;
+        }
+        txgs.refuse("over");
+        over.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    // Threads that wait for each other would be waited for.
+    runtime.shutdown_background();
+    ended.expect("nobody waits for ever");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_volume_reserved_is_not_taken_by_others() {
     let txgs = Txgs::new(4, LIMITS);
