@@ -267,6 +267,8 @@ impl Txgs {
             self.shared.reason.notify_one();
             return Ok(Step::Wait);
         }
+        // It was there: who takes it from now on has not been waited for yet.
+        *refused = None;
         if state.dirty > 0 && state.dirty + cost.dirty > limits.dirty_max {
             self.shared.reason.notify_one();
             return Ok(Step::Wait);

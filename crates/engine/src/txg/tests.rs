@@ -135,6 +135,31 @@ async fn who_finds_no_space_is_told_so_however_long_others_go_on_announcing() {
     assert_eq!(writer.await.unwrap(), Some(VolumeError::NoSpace));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_found_space_and_waited_for_memory_has_not_been_refused_before() {
+    let txgs = Txgs::new(4, LIMITS);
+    let volume = txgs.for_volume(1, room(100, 0));
+    drop(volume.assign(space(80)).await.unwrap());
+    let writer = {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move { volume.assign(Cost { dirty: 500, space: 80 }).await.map(|tx| tx.txg()) })
+    };
+    tokio::task::yield_now().await;
+    let (txg, _) = txgs.close().await;
+    drop(txgs.assign(Cost { dirty: 1000, space: 0 }).await.unwrap());
+    txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 100, 0)]));
+    tokio::task::yield_now().await;
+    assert!(!writer.is_finished(), "there is space for it, and no memory");
+    let (txg, _) = txgs.close().await;
+    drop(volume.assign(space(80)).await.unwrap());
+    txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 100, 0)]));
+    tokio::task::yield_now().await;
+    assert!(!writer.is_finished(), "what was announced just now may turn out to be less");
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 100, 0)]));
+    assert_eq!(writer.await.unwrap(), Ok(7));
+}
+
 /// Those who wait for a group, those who find no space, and the task that goes from group to group: each of them looks at
 /// what is synced and at the rest, on a thread of its own.
 #[test]
