@@ -32,7 +32,7 @@ use ondisk::label::PoolState;
 use parking_lot::Mutex;
 use pool::{
     Pool,
-    dmu::ReadError,
+    dmu::{BlockSource, ReadError},
     dsl::{DatasetKind, HeadKind},
 };
 use tokio::{task::JoinHandle, time::timeout};
@@ -141,6 +141,8 @@ struct Shared {
     tasks: Mutex<VecDeque<(u64, Task)>>,
     volumes: Mutex<BTreeMap<u64, Arc<LiveVolume>>>,
     view: ArcSwap<Pool>,
+    /// Reads what is committed, and waits for devices.
+    source: Arc<dyn BlockSource>,
     ending: Mutex<Option<Ending>>,
     /// Why nothing is written any more, for good.
     failed: Mutex<Option<EngineError>>,
@@ -261,6 +263,7 @@ impl Engine {
                 tasks: Mutex::default(),
                 volumes: Mutex::default(),
                 view: ArcSwap::new(view),
+                source: syncer.out.source(),
                 ending: Mutex::new(None),
                 failed: Mutex::new(None),
                 suspension: Arc::clone(&suspension),
@@ -498,6 +501,7 @@ impl Engine {
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 self.shared.logs.insert(Arc::clone(&log));
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
+                volume.reach_through(Arc::clone(&self.shared.source));
                 if kept::is_possible(&view) {
                     volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
                 }

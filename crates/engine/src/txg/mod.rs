@@ -147,6 +147,8 @@ struct Shared {
     reason: Notify,
     /// Dirty data or announced space became less.
     room: Notify,
+    /// Changes fail from now on.
+    refusal: Notify,
     /// Whether there is something in [`State::refusing`], for those who look at `synced`: the value is locked then.
     is_refusing: AtomicBool,
     /// Tells of the last synced group.
@@ -195,6 +197,7 @@ impl Txgs {
             released: Notify::new(),
             reason: Notify::new(),
             room: Notify::new(),
+            refusal: Notify::new(),
             is_refusing: AtomicBool::new(false),
             synced: watch::Sender::new(synced),
         });
@@ -368,6 +371,35 @@ impl Txgs {
         match &state.refusing {
             Some(reason) if state.synced < txg => Err(VolumeError::NotReady(reason.clone())),
             _ => Ok(()),
+        }
+    }
+
+    /// Does what has to be done before a change, as long as changes are taken.
+    ///
+    /// # Errors
+    /// Its own, and why changes fail: `what` may be waiting for the very devices they fail for.
+    pub(crate) async fn as_long_as_taken<T>(
+        &self,
+        what: impl Future<Output = Result<T, VolumeError>>,
+    ) -> Result<T, VolumeError> {
+        tokio::select! {
+            biased;
+            why = self.refusal() => Err(why),
+            result = what => result,
+        }
+    }
+
+    /// Returns when changes fail, with what they fail with.
+    async fn refusal(&self) -> VolumeError {
+        loop {
+            let refusal = self.shared.refusal.notified();
+            tokio::pin!(refusal);
+            refusal.as_mut().enable();
+            let why = self.shared.state.lock().refusal();
+            match why {
+                Some(why) => return why,
+                None => refusal.await,
+            }
         }
     }
 
@@ -548,6 +580,7 @@ impl Txgs {
     /// for.
     pub(crate) fn fail_changes(&self, reason: Option<String>) {
         self.shared.state.lock().failing = reason;
+        self.shared.refusal.notify_waiters();
         self.shared.room.notify_waiters();
     }
 
@@ -555,6 +588,7 @@ impl Txgs {
     pub(crate) fn refuse(&self, reason: &str) {
         self.shared.state.lock().refusing = Some(reason.to_owned());
         self.shared.is_refusing.store(true, Relaxed);
+        self.shared.refusal.notify_waiters();
         self.shared.room.notify_waiters();
         self.shared.reason.notify_one();
         // Wakes those who wait for a group that will not come.

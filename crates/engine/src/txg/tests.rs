@@ -201,6 +201,24 @@ fn whoever_asks_what_is_synced_stands_in_nobodys_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_done_before_a_change_is_given_up_when_changes_fail() {
+    let txgs = Txgs::new(4, LIMITS);
+    assert_eq!(txgs.as_long_as_taken(async { Ok(7) }).await, Ok(7));
+    let waiting = {
+        let txgs = Arc::clone(&txgs);
+        tokio::spawn(async move { txgs.as_long_as_taken(std::future::pending::<Result<(), _>>()).await })
+    };
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    txgs.fail_changes(Some("suspended".into()));
+    let failed = Err(VolumeError::Failed("suspended".into()));
+    assert_eq!(waiting.await.unwrap(), failed);
+    assert_eq!(txgs.as_long_as_taken(async { Ok(()) }).await, failed, "it is not begun");
+    txgs.fail_changes(None);
+    assert_eq!(txgs.as_long_as_taken(async { Ok(7) }).await, Ok(7));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_volume_reserved_is_not_taken_by_others() {
     let txgs = Txgs::new(4, LIMITS);
     drop(txgs.assign(Cost::default()).await.unwrap());

@@ -71,8 +71,8 @@ impl LiveVolume {
             }
             // On an error the transaction group keeps what was announced until it is synced, which is harmless.
             match held.take() {
-                None => self.find_bases(&mut piece, false).await?,
-                Some(tx) => {
+                None => self.find_bases_unheld(&mut piece).await?,
+                Some((tx, _)) => {
                     let found = self.find_bases(&mut piece, true);
                     match deadline::within(found, deadline::write_limit()).await {
                         Some(found) => {
@@ -83,7 +83,7 @@ impl LiveVolume {
                         None => {
                             self.give_back(&tx, cost.dirty);
                             drop(tx);
-                            self.find_bases(&mut piece, false).await?;
+                            self.find_bases_unheld(&mut piece).await?;
                         }
                     }
                 }
@@ -164,6 +164,14 @@ impl LiveVolume {
     }
 
     /// The same as far as nothing has to be waited for: false if some are missing, which the insertion finds out as well.
+    /// The same before there is room for it, as long as changes are taken.
+    async fn find_bases_unheld(&self, piece: &mut Piece) -> Result<(), VolumeError> {
+        if self.find_bases_at_hand(piece) {
+            return Ok(());
+        }
+        self.txgs.as_long_as_taken(self.find_bases(piece, false)).await
+    }
+
     fn find_bases_at_hand(&self, piece: &mut Piece) -> bool {
         piece.partial.iter_mut().all(|partial| self.find_base_at_hand(partial))
     }

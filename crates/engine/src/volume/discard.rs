@@ -64,7 +64,7 @@ impl LiveVolume {
         if whole.is_empty() {
             return Ok((cut.zero(at, end, what), end));
         }
-        let Portion { end: last, weight } = self.portion(whole.clone()).await?;
+        let Portion { end: last, weight } = self.txgs.as_long_as_taken(self.portion(whole.clone())).await?;
         let until = if last == whole.end { end } else { last * self.block };
         let mut piece = cut.zero(at, until, what);
         piece.weight = weight;
@@ -77,7 +77,7 @@ impl LiveVolume {
         let mut tries = 0;
         loop {
             let current = self.current.load_full();
-            match dmu::portion(current.volume.data(), blocks.clone(), PIECE_WEIGHT).await {
+            match dmu::portion(&*self.patient(&current), blocks.clone(), PIECE_WEIGHT).await {
                 Ok(portion) => return Ok(portion),
                 Err(_) if tries < RETRIES && self.current.load().generation != current.generation => {
                     tries += 1

@@ -49,7 +49,10 @@ use bytes::Bytes;
 use codec::checksum;
 use ondisk::blkptr::BlkPtr;
 use parking_lot::{Mutex, RwLock};
-use pool::{dmu::Object, volume::Volume};
+use pool::{
+    dmu::{BlockSource, Object},
+    volume::Volume,
+};
 use smallvec::smallvec;
 
 use crate::{
@@ -121,6 +124,8 @@ pub struct LiveVolume {
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
     reach: Reach,
+    /// Through this pointers are read: see [`reach`].
+    patient: OnceLock<Arc<dyn BlockSource>>,
 }
 
 /// What is on disk, and how it is served.
@@ -215,6 +220,7 @@ impl LiveVolume {
             used: AtomicU64::new(0),
             updating: Mutex::new(()),
             reach: Reach::default(),
+            patient: OnceLock::new(),
         });
         let source: Weak<Self> = Arc::downgrade(&this);
         this.log.attach(source);
@@ -224,6 +230,11 @@ impl LiveVolume {
     /// Where what belongs to it survives power loss; for good.
     pub(crate) fn keep_in(&self, keeper: Arc<dyn Keeper>) {
         let _first = self.keeper.set(keeper);
+    }
+
+    /// Reads pointers through what waits for devices that are away, as transaction groups do; for good.
+    pub(crate) fn reach_through(&self, source: Arc<dyn BlockSource>) {
+        let _first = self.patient.set(source);
     }
 
     /// What it holds of the pool as of the last commit, in bytes.

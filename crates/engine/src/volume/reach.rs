@@ -3,17 +3,23 @@
 //! A transaction group reads the indirect blocks above all that changed. One that it cannot read is the end of the pool for
 //! everybody; found out here it is an error of this request. Those are read for the group anyway, so as a rule it costs
 //! nothing but that they are read earlier, and what was read once is remembered.
+//!
+//! Devices that are away are waited for, as the group would: only what is lost for good is an error. Who waits is told when
+//! changes fail instead.
 
 use std::{
     fmt,
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use block::VolumeError;
 use pool::dmu::{Cursor, Object, Step};
 
-use super::{LiveVolume, piece::Piece, read::RETRIES};
+use super::{Current, LiveVolume, piece::Piece, read::RETRIES};
 
 /// Places for indirect blocks of level 1. Each is above 1024 blocks, as a rule.
 const PLACES: usize = 512;
@@ -70,7 +76,7 @@ impl LiveVolume {
             let at_hand = Cursor::default().step(data, 0, blkid, |pointer| data.source().cached(pointer));
             let is_there = matches!(at_hand, Ok(Step::Block(_) | Step::Hole { .. }));
             if is_there {
-                self.reach.note(above);
+                self.note(&current, above);
             }
             is_there
         })
@@ -79,20 +85,28 @@ impl LiveVolume {
     /// Reads the pointers of all that `piece` changes.
     ///
     /// # Errors
-    /// [`VolumeError::Unreadable`].
+    /// [`VolumeError::Unreadable`], or what changes fail with.
     pub(super) async fn find_pointers(&self, piece: &Piece) -> Result<(), VolumeError> {
+        let mut wanted = Vec::new();
+        self.unknown(self.current.load().volume.data(), piece, |above, blkid| {
+            wanted.push((above, blkid));
+            true
+        });
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        self.txgs.as_long_as_taken(self.read_pointers(&wanted)).await
+    }
+
+    /// Reads the pointers of blocks that are below these indirect blocks.
+    async fn read_pointers(&self, wanted: &[(u64, u64)]) -> Result<(), VolumeError> {
         let mut tries = 0;
         'again: loop {
             let current = self.current.load_full();
-            let data = current.volume.data();
-            let mut wanted = Vec::new();
-            self.unknown(data, piece, |above, blkid| {
-                wanted.push((above, blkid));
-                true
-            });
+            let data = self.patient(&current);
             for (above, blkid) in wanted {
-                match data.seek(&mut Cursor::default(), 0, blkid).await {
-                    Ok(_) => self.reach.note(above),
+                match data.seek(&mut Cursor::default(), 0, *blkid).await {
+                    Ok(_) => self.note(&current, *above),
                     Err(_) if tries < RETRIES && self.current.load().generation != current.generation => {
                         tries += 1;
                         continue 'again;
@@ -105,6 +119,20 @@ impl LiveVolume {
             }
             return Ok(());
         }
+    }
+
+    /// Remembers what was read of `current`, unless the content is another one by now: that is forgotten or will be.
+    fn note(&self, current: &Current, above: u64) {
+        let _updating = self.updating.lock();
+        if self.current.load().generation == current.generation {
+            self.reach.note(above);
+        }
+    }
+
+    /// What is committed, through what waits for devices.
+    pub(super) fn patient(&self, current: &Current) -> Arc<Object> {
+        let data = current.volume.data();
+        self.patient.get().map_or_else(|| Arc::clone(data), |source| Arc::new(data.over(Arc::clone(source))))
     }
 
     /// Asks `each` for every indirect block of level 1 above what `piece` changes that was not read yet, with a block

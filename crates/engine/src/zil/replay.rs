@@ -93,7 +93,12 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
     let mut replayed = Replayed { kept, lost, txg, ..Replayed::default() };
     let mut done = Vec::new();
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
-        let outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, devices_missing))).await;
+        // A change that is done again waits for devices, and nobody would hear why.
+        let outcomes = tokio::select! {
+            biased;
+            outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, devices_missing))) => outcomes,
+            why = engine.suspension().suspended() => return Err(why),
+        };
         for (head, outcome) in some.iter().zip(outcomes) {
             if let Some(error) = engine.suspended() {
                 return Err(error);

@@ -13,7 +13,7 @@ use engine::{
 use pool::vdev::State;
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::{DISK, POOL, Running, World, content, data, quiet, start_caching};
+use crate::support::{DISK, POOL, Running, World, content, data, joined, quiet, start_caching};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 8192;
@@ -233,6 +233,78 @@ async fn writes_wait_or_fail_as_the_pool_says() {
         drop(volume);
         running.export().await;
     }
+}
+
+/// Bytes below an indirect block.
+const BELOW: u64 = 1024 * BLOCK as u64;
+
+/// A pool whose volume has a block below each of six indirect blocks, just opened: nothing of it was read yet.
+async fn opened(seed: u64) -> (World, Running, Arc<LiveVolume>) {
+    let (world, running) = World::create("mirror d0 d1", 12, DISK, seed).await;
+    let volume = running.volume(&format!("{POOL}/v"), 6 * BELOW, BLOCK as u32, Properties::new()).await;
+    for number in 0..6 {
+        volume.write(number * BELOW, data(vec![1; BLOCK]), Durability::Cached).await.unwrap();
+    }
+    drop(volume);
+    running.export().await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    (world, running, volume)
+}
+
+/// A volume that has not been written to since the import reads from the pool itself, which waits for nothing.
+#[tokio::test(start_paused = true)]
+async fn changes_wait_for_devices_that_are_away_for_a_moment_from_the_import_on() {
+    let (_world, running, volume) = opened(60).await;
+    vanish(&running, &[0, 1]);
+    let change = |discards: bool, at: u64| {
+        let volume = Arc::clone(&volume);
+        tokio::spawn(async move {
+            match discards {
+                true => volume.unmap(at, BELOW, Durability::Cached).await,
+                false => volume.write(at, data(vec![4; BLOCK]), Durability::Cached).await,
+            }
+        })
+    };
+    let (write, discard) = (change(false, 3 * BELOW), change(true, 4 * BELOW));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    return_all(&running);
+    timeout(MINUTE, running.engine.clear(None)).await.expect("no command hangs").unwrap();
+    for change in [write, discard] {
+        timeout(MINUTE, change).await.expect("it does not hang").unwrap().expect("it waited");
+    }
+    running.engine.sync().await.unwrap();
+    for (number, byte) in [1, 1, 1, 4, 0, 1].into_iter().enumerate() {
+        let found = joined(volume.read(number as u64 * BELOW, BLOCK).await.unwrap());
+        assert!(found.iter().all(|b| *b == byte), "{number}");
+    }
+    drop(volume);
+    running.export().await;
+}
+
+/// What a change needs of the tree, or of the block of which it is a part, is waited for only as long as changes are.
+#[tokio::test(start_paused = true)]
+async fn changes_that_fail_while_the_pool_is_suspended_do_not_wait_for_what_they_need() {
+    let (world, running, volume) = opened(61).await;
+    set(&running.engine, "failmode", 1).await;
+    write(&volume, 0, 1).await;
+    running.engine.sync().await.unwrap();
+    let flush = suspend(&running, &volume, &[0, 1]).await;
+    for (what, late) in [
+        ("a block", volume.write(2 * BELOW, data(vec![4; BLOCK]), Durability::Cached)),
+        ("a part of one", volume.write(3 * BELOW, data(vec![4; 512]), Durability::Cached)),
+        ("a discard", volume.unmap(4 * BELOW, BELOW, Durability::Cached)),
+    ] {
+        let late = timeout(MINUTE, late).await;
+        assert!(matches!(late, Ok(Err(VolumeError::Failed(_)))), "{what}: {late:?}");
+    }
+    return_all(&running);
+    timeout(MINUTE, running.engine.clear(None)).await.unwrap().unwrap();
+    timeout(MINUTE, flush).await.unwrap().unwrap().unwrap();
+    volume.write(2 * BELOW, data(vec![4; BLOCK]), FUA).await.unwrap();
+    drop(volume);
+    running.export().await;
+    world.verify("failed for a while").await;
 }
 
 /// A log that can be written to says nothing while the pool cannot.

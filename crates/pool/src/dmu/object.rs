@@ -107,6 +107,12 @@ impl Object {
         Ok(Self { source, objset, number, dnode, order, block_bytes, fanout_shift })
     }
 
+    /// The same, read through another source.
+    #[must_use]
+    pub fn over(&self, source: Arc<dyn BlockSource>) -> Self {
+        Self { source, ..self.clone() }
+    }
+
     /// Its dnode.
     #[must_use]
     pub fn dnode(&self) -> &Dnode {
