@@ -57,7 +57,7 @@ use crate::{
     suspend::Suspension,
     sync::{Syncer, Task, Work},
     txg::{Limits, Room, Txgs},
-    volume::LiveVolume,
+    volume::{LiveVolume, Service},
     write::{Targets, Written},
     zil::{
         Log, Logs,
@@ -141,6 +141,8 @@ struct Shared {
     tasks: Mutex<VecDeque<(u64, Task)>>,
     volumes: Mutex<BTreeMap<u64, Arc<LiveVolume>>>,
     view: ArcSwap<Pool>,
+    /// Of volumes that are being made small: the bytes that clients have.
+    shrinking: ArcSwap<BTreeMap<u64, u64>>,
     /// Reads what is committed, and waits for devices.
     source: Arc<dyn BlockSource>,
     ending: Mutex<Option<Ending>>,
@@ -166,6 +168,13 @@ impl Shared {
         let volume = volumes.get(&number)?;
         let may_open_anew = volume.is_over() && self.ending.lock().is_none();
         (!may_open_anew).then(|| Arc::clone(volume))
+    }
+
+    /// How a volume is served: of one that is being made small clients have what is going to be left, and it may have been
+    /// opened after that began.
+    fn within(&self, number: u64, service: Service) -> Service {
+        let most = self.shrinking.load().get(&number).copied().unwrap_or(u64::MAX);
+        Service { size: service.size.min(most), ..service }
     }
 }
 
@@ -263,6 +272,7 @@ impl Engine {
                 tasks: Mutex::default(),
                 volumes: Mutex::default(),
                 view: ArcSwap::new(view),
+                shrinking: ArcSwap::default(),
                 source: syncer.out.source(),
                 ending: Mutex::new(None),
                 failed: Mutex::new(None),
@@ -500,6 +510,7 @@ impl Engine {
                 let txgs = self.shared.txgs.for_volume(number, room);
                 let log = Log::new(number, Some(self.shared.means.clone()));
                 self.shared.logs.insert(Arc::clone(&log));
+                let service = self.shared.within(number, service);
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
                 volume.reach_through(Arc::clone(&self.shared.source));
                 if kept::is_possible(&view) {

@@ -13,11 +13,7 @@
 //!
 //! Facts: docs/format/overview.md §6.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::Pin,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use ondisk::{blkptr::BlkPtr, bpobj::BpobjEntry, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
@@ -79,7 +75,7 @@ pub struct Places {
 /// What happened to datasets in this transaction group that open volumes must hear of once it is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The dataset (object) has another content: rolled back, resized.
+    /// The dataset (object) has another content: rolled back, resized, or on the way to a smaller size.
     Content(u64),
     /// It has another name.
     Renamed(u64),
@@ -87,8 +83,6 @@ pub enum Change {
     Destroyed(u64),
     /// Properties that concern serving changed (readonly, sync).
     Properties(u64),
-    /// It has another content, and from now on clients have no more than this many bytes of it: it is being made smaller.
-    Shrinking(u64, u64),
 }
 
 /// The state of a pool as the syncing task sees it.
@@ -130,8 +124,9 @@ pub struct Syncer {
     pub changes: Vec<Change>,
     /// Bytes of memory that may be dirty.
     pub dirty_max: u64,
-    /// Volumes that are being made small, over several transaction groups.
-    pub shrinking: BTreeSet<u64>,
+    /// Volumes that are being made small, over several transaction groups, and the bytes of each that clients have
+    /// meanwhile: what is going to be left.
+    pub shrinking: BTreeMap<u64, u64>,
     /// Intent logs of the volumes that are open.
     pub logs: Arc<Logs>,
     /// Intent logs that the pool had when it was opened.

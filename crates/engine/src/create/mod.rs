@@ -182,7 +182,7 @@ pub fn create<'a>(
             outages: Outages::default(),
             changes: Vec::new(),
             dirty_max: u64::MAX,
-            shrinking: std::collections::BTreeSet::new(),
+            shrinking: std::collections::BTreeMap::new(),
             logs: Arc::default(),
             crashed: Crashed::default(),
             events: Events::new(|| std::time::Duration::ZERO),

@@ -299,6 +299,7 @@ async fn destroy(
     attributes::free_object(&mut cx.mos, dir).await?;
     let map = dir::child_map_of(&mut cx.mos, dir_phys.parent).await?;
     zap::remove(&mut cx.mos, map, name.into()).await?;
+    cx.shrinking.remove(&head.object);
     cx.changes.push(Change::Destroyed(head.object));
     Ok(())
 }

@@ -12,7 +12,7 @@
 //! is going to be cut off, so nothing grows there again.
 
 use super::{
-    OpError, Properties,
+    OpError, Properties, Stored,
     edit::{Edit, VOLUME_DATA},
     find::{self, Head},
     properties,
@@ -46,12 +46,14 @@ pub fn set<'a>(
         if is_fatal || matches!(done, Err(OpError::Again)) || cx.shrinking.is_empty() {
             return done;
         }
+        // Others may set something else meanwhile, or ask for another size.
+        let Some(Stored::Number(size)) = properties.get("volsize") else { return done };
         let Ok(head) = find::head(cx, name).await else { return done };
-        let had_begun = cx.shrinking.remove(&head.object);
-        let Err(error) = done else { return Ok(()) };
-        if !had_begun {
-            return Err(error);
+        if cx.shrinking.get(&head.object) != Some(size) {
+            return done;
         }
+        cx.shrinking.remove(&head.object);
+        let Err(error) = done else { return Ok(()) };
         // It is not going to be finished: clients have all of the volume again.
         cx.changes.push(Change::Properties(head.object));
         Err(OpError::Refused(format!(
@@ -78,7 +80,7 @@ pub(super) async fn make_way(cx: &mut Syncer, head: Head, size: u64, block: u64)
     let mut edit = Edit::open(cx, head.object).await?;
     edit.set.punch(VOLUME_DATA, blocks.start..end).await?;
     edit.commit(cx).await?;
-    cx.changes.push(Change::Shrinking(head.object, size));
-    cx.shrinking.insert(head.object);
+    cx.changes.push(Change::Content(head.object));
+    cx.shrinking.entry(head.object).and_modify(|least| *least = size.min(*least)).or_insert(size);
     Err(OpError::Again)
 }

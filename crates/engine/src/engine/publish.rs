@@ -44,6 +44,10 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         }
     }
     if let Some(view) = &syncer.view {
+        // Before the view: who opens a volume looks at that first, and at this afterwards.
+        if **shared.shrinking.load() != syncer.shrinking {
+            shared.shrinking.store(Arc::new(syncer.shrinking.clone()));
+        }
         shared.view.store(Arc::clone(view));
         shared.second.follow(|| Arc::clone(view));
         if let Ok(conduct) = Conduct::of(view).await {
@@ -89,8 +93,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     let (Change::Content(number)
     | Change::Renamed(number)
     | Change::Destroyed(number)
-    | Change::Properties(number)
-    | Change::Shrinking(number, _)) = change;
+    | Change::Properties(number)) = change;
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
     }
@@ -110,7 +113,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     }
     loop {
         let before = shared.suspension.before();
-        let Err(error) = follow(view, &volume, number, &change).await else { return };
+        let Err(error) = follow(shared, view, &volume, &change).await else { return };
         // Devices that are away are waited for, as for everything a commit needs.
         let goes_on = match cut_off(&error) {
             Some(why) => shared.suspension.wait(before, why).await.is_ok(),
@@ -147,24 +150,22 @@ async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Re
 async fn follow(
     view: &Arc<Pool>,
     volume: &LiveVolume,
-    number: u64,
     change: &Change,
 ) -> Result<(), OpenError> {
     let (data, name) = content(view, number).await?;
-    if matches!(change, Change::Content(_) | Change::Shrinking(..)) {
+    if matches!(change, Change::Content(_)) {
         volume.replaced(data);
     }
     let dataset = view.dsl().await?.lookup(&name).await?;
-    let (identity, mut service) = describe(view, &dataset).await?;
-    if let Change::Shrinking(_, size) = change {
-        service.size = service.size.min(*size);
-    }
-    volume.update(identity, service);
+    let (identity, service) = describe(view, &dataset).await?;
+    volume.update(identity, shared.within(number, service));
+    shared: &Shared,
     Ok(())
 }
 
 /// Why something could not be read, if that is only that devices are away.
 fn cut_off(error: &OpenError) -> Option<EngineError> {
+    let number = volume.dataset();
     let (OpenError::Read(source) | OpenError::Lookup(LookupError::Read { source, .. })) = error else {
         return None;
     };

@@ -6,10 +6,7 @@
 //!
 //! Facts: docs/format/overview.md §7, features.md, zil.md §2.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ondisk::{
     Order,
@@ -151,7 +148,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             multihost,
             changes: Vec::new(),
             dirty_max: u64::MAX,
-            shrinking: BTreeSet::new(),
+            shrinking: BTreeMap::new(),
             logs: Arc::default(),
             crashed,
             events: Events::new(|| std::time::Duration::ZERO),

@@ -239,6 +239,58 @@ async fn a_volume_is_made_small_though_nobody_waits_for_it() {
     world.verify("at the end").await;
 }
 
+async fn set_number(engine: &Engine, name: &'static str, property: &str, value: u64) -> Result<(), OpError> {
+    let properties = Properties::from([(property.to_owned(), Stored::Number(value))]);
+    engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, name, &properties).await })).await
+}
+
+/// A command that failed meanwhile was taken for the end of it, and one above it gave clients all of the volume back for a
+/// while: what they wrote then was cut off.
+#[tokio::test(start_paused = true)]
+async fn what_others_set_while_a_volume_becomes_small_neither_ends_it_nor_opens_what_goes() {
+    let world = filled(false).await;
+    let running = world.try_open(narrow()).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    slow_down(&running);
+    let asking = tokio::spawn(How::Shrink.give_up(Arc::clone(&running.engine), Arc::clone(&volume)));
+    while volume.geometry().size != KEPT {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut sync = 1;
+    for (property, value) in [("refreservation", 1 << 50), ("volsize", KEPT + 1)] {
+        assert!(!asking.is_finished(), "it takes more groups");
+        let refused = set_number(&running.engine, VOLUME, property, value).await.unwrap_err().to_string();
+        assert!(!refused.contains("given up already"), "{property}: {refused}");
+        assert_eq!(volume.geometry().size, KEPT, "{property}");
+        set_number(&running.engine, POOL, "sync", sync).await.unwrap();
+        assert_eq!(volume.geometry().size, KEPT, "above it");
+        sync += 1;
+    }
+    asking.await.unwrap();
+    assert_eq!((volume.geometry().size, number(&running, "volsize").await), (KEPT, KEPT));
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_opened_while_it_becomes_small_has_nothing_of_what_goes() {
+    let world = filled(false).await;
+    let running = world.try_open(narrow()).await.unwrap();
+    slow_down(&running);
+    let before = running.engine.statistics().txgs;
+    let engine = Arc::clone(&running.engine);
+    let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
+    wait_for(&running, before, 2).await;
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    assert!(!asking.is_finished(), "it takes more groups");
+    assert_eq!(volume.geometry().size, KEPT);
+    asking.await.unwrap().unwrap();
+    assert_eq!(volume.geometry().size, KEPT);
+    check(&*volume, 0..0, "what is left").await;
+    running.export().await;
+    world.verify("at the end").await;
+}
+
 /// The pool is left in the middle of it, and nothing of the command is done afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
