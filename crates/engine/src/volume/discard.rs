@@ -15,14 +15,21 @@ use std::ops::Range;
 use block::VolumeError;
 
 use super::{
-    LiveVolume,
+    FREED_BLOCK_BYTES, LiveVolume,
     piece::{Cut, Piece, Zeroes},
     read::RETRIES,
 };
 use crate::dmu::{self, Portion};
 
-/// Blocks that one piece frees: 4 MiB at the price of a freed block, an eighth of the least that may be dirty.
+/// Blocks that one piece frees, at most: 4 MiB at the price of a freed block.
 const PIECE_WEIGHT: u64 = 16 << 10;
+
+/// The part of what may be dirty that one piece has, as long as it frees more than hardly any blocks: it waits for room
+/// beside writers, who leave less of it the more there is.
+const PART: u64 = 8;
+
+/// Hardly any.
+const FEW: u64 = 64;
 
 impl LiveVolume {
     /// Makes a range of bytes zeroes, piece by piece.
@@ -75,9 +82,10 @@ impl LiveVolume {
     /// The part of a range of blocks that makes a piece, by what is committed; its pointers can be read.
     async fn portion(&self, blocks: Range<u64>) -> Result<Portion, VolumeError> {
         let mut tries = 0;
+        let most = (self.txgs.limits().dirty_max / PART / FREED_BLOCK_BYTES).clamp(FEW, PIECE_WEIGHT);
         loop {
             let current = self.current.load_full();
-            match dmu::portion(&*self.patient(&current), blocks.clone(), PIECE_WEIGHT).await {
+            match dmu::portion(&*self.patient(&current), blocks.clone(), most).await {
                 Ok(portion) => return Ok(portion),
                 Err(_) if tries < RETRIES && self.current.load().generation != current.generation => {
                     tries += 1

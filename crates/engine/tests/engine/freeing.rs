@@ -291,6 +291,38 @@ async fn a_volume_that_is_opened_while_it_becomes_small_has_nothing_of_what_goes
     world.verify("at the end").await;
 }
 
+/// One that was to have all that may be dirty waited until nothing was, and beside a writer that is never.
+#[tokio::test(start_paused = true)]
+async fn a_discard_goes_on_beside_a_writer_however_little_may_be_dirty() {
+    let world = filled(false).await;
+    let options = Options { limits: Limits { dirty_max: 4 << 20, ..quiet().limits }, ..quiet() };
+    let running = world.try_open(options).await.unwrap();
+    let volume = running.engine.volume(VOLUME).await.unwrap();
+    slow_down(&running);
+    let writer = tokio::spawn({
+        let volume = Arc::clone(&volume);
+        async move {
+            for at in (0..3 * CHUNK).step_by(4096).cycle() {
+                volume.write(at, data(vec![7; 4096]), Durability::Cached).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let before = running.engine.statistics().txgs;
+    wait_for(&running, before, 2).await;
+    // Blocks below sixteen indirect blocks.
+    let dense = 16 * 1024 * BLOCK;
+    let discard = volume.unmap(SIZE - dense, dense, Durability::Cached);
+    tokio::time::timeout(Duration::from_secs(60), discard).await.expect("it ends").unwrap();
+    let groups = running.engine.statistics().txgs - before;
+    assert!(groups < 20, "{groups} transaction groups");
+    writer.abort();
+    let whole = volume.extents(SIZE - dense, dense, 9).await.unwrap();
+    assert_eq!(whole, [Extent { len: dense, hole: true }]);
+    running.export().await;
+    world.verify("at the end").await;
+}
+
 /// The pool is left in the middle of it, and nothing of the command is done afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
