@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use block::Identity;
+use block::{BlockVolume as _, Identity};
 use codec::checksum;
 use ondisk::dsl::DatasetPhys;
 use pool::{
@@ -58,9 +58,11 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         }
         if done.other_devices {
             // Other devices, other prices.
-            let volumes: Vec<u64> = shared.volumes.lock().keys().copied().collect();
-            for dataset in volumes {
-                tell(shared, view, Change::Properties(dataset)).await;
+            let volumes: Vec<Arc<LiveVolume>> = shared.volumes.lock().values().cloned().collect();
+            for volume in volumes {
+                let service = volume.service();
+                let block_space = price(view, service.block.into(), service.copies);
+                volume.update(volume.identity(), Service { block_space, ..service });
             }
         }
     }
@@ -202,16 +204,21 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
     let checksum = match number("checksum") {
         0 | 1 => Some(checksum::Algorithm::Fletcher4),
         id => u8::try_from(id).ok().and_then(checksum::Algorithm::from_id),
+/// What a block of so many bytes counts at most, with all its copies, on the devices there are.
+fn price(view: &Pool, block: u64, copies: u8) -> u64 {
+    pool::space::block_space(&view.tree(), block) * u64::from(copies)
+}
+
     };
-    let copies = number("copies").clamp(1, 3);
+    let copies = number("copies").clamp(1, 3) as u8;
     let service = Service {
         size: shape.size,
         // A legal block is at most 16 MiB, so it fits.
         block: u32::try_from(shape.block).unwrap_or(u32::MAX),
         read_only: number("readonly") == 1,
         sync,
-        block_space: pool::space::block_space(&view.tree(), shape.block) * copies,
-        copies: copies as u8,
+        block_space: price(view, shape.block, copies),
+        copies,
         throughput: number("logbias") == 1,
         sum_early: checksum.filter(|algorithm| is_plain && is_cheap(*algorithm)),
         punch_zeroes: !is_plain,

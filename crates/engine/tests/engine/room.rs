@@ -4,13 +4,16 @@
 use std::sync::Arc;
 
 use block::{BlockVolume, Durability, VolumeError};
+use disk::{Disk, MemDisk};
 use engine::{
+    create::{self, DeviceFacts, Plan, VdevSpec},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::OpFuture,
     sync::Syncer,
     txg::Cost,
     volume::LiveVolume,
 };
+use pool::vdev::Tree;
 
 use crate::support::{POOL, Running, World, data};
 
@@ -170,6 +173,34 @@ async fn more_copies_of_what_is_being_written_leave_the_pool_alive() {
             Box::pin(async move { dsl::set(cx, name, &copies).await })
         })
         .await;
+    }
+}
+
+/// On the devices that come a block counts for more than on those that are there.
+#[tokio::test(start_paused = true)]
+async fn devices_with_another_price_that_are_added_under_load_leave_the_pool_alive() {
+    for (layout, ashift, block) in [("raidz d1 d2 d3", 12, 8192), ("d1", 13, 4096)] {
+        let (mut world, running) = World::create("d0", 12, 128 * MIB, 35).await;
+        let before = running.engine.view().tree();
+        let words: Vec<String> = layout.split_whitespace().map(str::to_owned).collect();
+        let spec = VdevSpec::parse(&words).unwrap();
+        let size = 96 * MIB;
+        let facts =
+            DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let plan = Plan::new(&spec, &vec![facts; spec.paths().len()], Some(ashift), true).unwrap();
+        let mut disks: Vec<Arc<dyn Disk>> = Vec::new();
+        for path in spec.paths() {
+            let media = Arc::new(MemDisk::new(size).named(format!("/disks/{path}")));
+            world.media.push(Arc::clone(&media));
+            disks.push(media);
+        }
+        let engine = Arc::clone(&running.engine);
+        fill_while(world, running, block, layout, move |cx| {
+            Box::pin(async move { create::add(cx, &plan, &disks).await })
+        })
+        .await;
+        let price = |tree: &Tree| pool::space::block_space(tree, block.into());
+        assert!(price(&engine.view().tree()) > price(&before), "{layout}");
     }
 }
 
