@@ -98,6 +98,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
     | Change::Properties(number)) = change;
     if change == Change::Destroyed(number) {
         view.io().cache().forget_dataset(view.guid(), number);
+        view.io().forget_wishes(number);
     }
     if change == Change::Properties(number)
         && let Err(error) = tell_of_snapshots(shared, view, number).await
@@ -140,9 +141,21 @@ async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Re
     if told.is_empty() {
         return Ok(());
     }
+    // There may be thousands of snapshots, and none of them open.
+    let dir = dataset_phys(view, number).await?.dir;
+    let mut snapshots = Vec::new();
+    for object in told {
+        // One that cannot be read is found again below, if it is a snapshot of this dataset.
+        if dataset_phys(view, object).await.map_or(true, |phys| phys.dir == dir) {
+            snapshots.push(object);
+        }
+    }
+    if snapshots.is_empty() {
+        return Ok(());
+    }
     let dsl = view.dsl().await?;
     let Some(name) = dsl.head_name(number).await? else { return Ok(()) };
-    for snapshot in dsl.lookup(&name).await?.snapshots_among(&told).await? {
+    for snapshot in dsl.lookup(&name).await?.snapshots_among(&snapshots).await? {
         snapshot.tell_caches(&**view.io()).await?;
     }
     Ok(())
@@ -150,10 +163,12 @@ async fn tell_of_snapshots(shared: &Shared, view: &Arc<Pool>, number: u64) -> Re
 
 /// Shows an open volume its dataset as it is now.
 async fn follow(
+    shared: &Shared,
     view: &Arc<Pool>,
     volume: &LiveVolume,
     change: &Change,
 ) -> Result<(), OpenError> {
+    let number = volume.dataset();
     let (data, name) = content(view, number).await?;
     if matches!(change, Change::Content(_)) {
         volume.replaced(data);
@@ -161,13 +176,11 @@ async fn follow(
     let dataset = view.dsl().await?.lookup(&name).await?;
     let (identity, service) = describe(view, &dataset).await?;
     volume.update(identity, shared.within(number, service));
-    shared: &Shared,
     Ok(())
 }
 
 /// Why something could not be read, if that is only that devices are away.
 fn cut_off(error: &OpenError) -> Option<EngineError> {
-    let number = volume.dataset();
     let (OpenError::Read(source) | OpenError::Lookup(LookupError::Read { source, .. })) = error else {
         return None;
     };
@@ -177,14 +190,23 @@ fn cut_off(error: &OpenError) -> Option<EngineError> {
     }
 }
 
-/// The data object and the name of a volume in a committed state.
-pub(crate) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
+async fn dataset_phys(view: &Pool, number: u64) -> Result<DatasetPhys, ReadError> {
     let found = view.mos().dnode(number).await?;
     let at = pool::Bookmark { object: number, ..pool::Bookmark::default() };
-    let phys = DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
+    DatasetPhys::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))
+}
+
+/// The data object and the name of a volume in a committed state.
+pub(crate) async fn content(view: &Arc<Pool>, number: u64) -> Result<(Object, String), OpenError> {
+    let phys = dataset_phys(view, number).await?;
     let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
     let name = view.dsl().await?.head_name(number).await?.unwrap_or_default();
     Ok((set.object(DATA).await?, name))
+}
+
+/// What a block of so many bytes counts at most, with all its copies, on the devices there are.
+fn price(view: &Pool, block: u64, copies: u8) -> u64 {
+    pool::space::block_space(&view.tree(), block) * u64::from(copies)
 }
 
 /// Who a volume is and how its clients are to be treated.
@@ -204,11 +226,6 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
     let checksum = match number("checksum") {
         0 | 1 => Some(checksum::Algorithm::Fletcher4),
         id => u8::try_from(id).ok().and_then(checksum::Algorithm::from_id),
-/// What a block of so many bytes counts at most, with all its copies, on the devices there are.
-fn price(view: &Pool, block: u64, copies: u8) -> u64 {
-    pool::space::block_space(&view.tree(), block) * u64::from(copies)
-}
-
     };
     let copies = number("copies").clamp(1, 3) as u8;
     let service = Service {

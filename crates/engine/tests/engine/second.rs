@@ -275,6 +275,28 @@ async fn open_snapshots_follow_what_is_set_of_their_volume() {
     running.export().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_wants_nothing_of_the_caches_any_more() {
+    let (_world, running) = World::create("d0", 12, 256 << 20, 37).await;
+    let name = format!("{POOL}/v");
+    drop(running.volume(&name, SIZE, 16384, Properties::new()).await);
+    let engine = &running.engine;
+    let names = vec![format!("{name}@s")];
+    let taken = names.clone();
+    engine
+        .run(true, move |cx| Box::pin(async move { dsl::snapshot(cx, &taken, &Properties::new()).await }))
+        .await
+        .unwrap();
+    let snapshot = engine.view().open_volume(&names[0]).await.unwrap().data().objset();
+    assert!(engine.view().io().told_of().contains(&snapshot));
+    engine
+        .run(false, move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &names, false).await }))
+        .await
+        .unwrap();
+    assert!(!engine.view().io().told_of().contains(&snapshot));
+    running.export().await;
+}
+
 /// One that was not there when the pool was opened, or was pulled and put back, was not used again until the next import.
 #[tokio::test(start_paused = true)]
 async fn a_cache_device_that_comes_later_or_comes_back_is_used() {

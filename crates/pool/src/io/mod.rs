@@ -276,7 +276,18 @@ impl PoolIo {
         });
     }
 
-    /// Datasets that it was told of: those that are open, or were.
+    /// Forgets what a dataset wants, which is gone: another may get its number.
+    pub fn forget_wishes(&self, objset: u64) {
+        if self.shared.wishes.load().contains_key(&objset) {
+            self.shared.wishes.rcu(|before| {
+                let mut all = BTreeMap::clone(before);
+                all.remove(&objset);
+                all
+            });
+        }
+    }
+
+    /// Datasets that it was told of: those that are open, or were, and are not gone.
     #[must_use]
     pub fn told_of(&self) -> Vec<u64> {
         self.shared.wishes.load().keys().copied().collect()
