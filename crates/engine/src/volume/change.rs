@@ -62,12 +62,13 @@ impl LiveVolume {
     /// As those of [`BlockVolume::write`](block::BlockVolume::write); then nothing of it was done.
     pub(super) async fn apply(&self, mut piece: Piece) -> Result<(), VolumeError> {
         self.find_pointers(&piece).await?;
-        let mut held: Option<Tx> = None;
+        // With what was announced for it.
+        let mut held: Option<(Tx, (Cost, u64))> = None;
         let mut patience = PATIENCE;
         for attempt in 0.. {
-            let (cost, price) = self.cost(&piece);
+            let (cost, price) = held.as_ref().map_or_else(|| self.cost(&piece), |(_, cost)| *cost);
             if attempt >= patience && held.is_none() {
-                held = Some(self.txgs.assign(cost).await?);
+                held = Some((self.txgs.assign(cost).await?, (cost, price)));
             }
             // On an error the transaction group keeps what was announced until it is synced, which is harmless.
             match held.take() {
@@ -77,7 +78,7 @@ impl LiveVolume {
                     match deadline::within(found, deadline::write_limit()).await {
                         Some(found) => {
                             found?;
-                            held = Some(tx);
+                            held = Some((tx, (cost, price)));
                         }
                         // The group cannot wait for a device that answers nobody: neither would the pool be suspended for it.
                         None => {
@@ -88,7 +89,7 @@ impl LiveVolume {
                     }
                 }
             }
-            let tx = match held.take().or_else(|| self.txgs.try_assign(cost)) {
+            let tx = match held.take().map(|(tx, _)| tx).or_else(|| self.txgs.try_assign(cost)) {
                 Some(tx) => tx,
                 None => {
                     // Who waits for room in memory does not take any meanwhile: a client may have a thousand bytes written
@@ -103,7 +104,7 @@ impl LiveVolume {
             };
             match self.insert(&tx, &mut piece, price)? {
                 Attempt::Done => break,
-                Attempt::Stale if attempt >= patience => held = Some(tx),
+                Attempt::Stale if attempt >= patience => held = Some((tx, (cost, price))),
                 Attempt::Stale | Attempt::Late => self.give_back(&tx, cost.dirty),
             }
         }
@@ -163,7 +164,6 @@ impl LiveVolume {
         Ok(())
     }
 
-    /// The same as far as nothing has to be waited for: false if some are missing, which the insertion finds out as well.
     /// The same before there is room for it, as long as changes are taken.
     async fn find_bases_unheld(&self, piece: &mut Piece) -> Result<(), VolumeError> {
         if self.find_bases_at_hand(piece) {
@@ -172,6 +172,7 @@ impl LiveVolume {
         self.txgs.as_long_as_taken(self.find_bases(piece, false)).await
     }
 
+    /// The same as far as nothing has to be waited for: false if some are missing, which the insertion finds out as well.
     fn find_bases_at_hand(&self, piece: &mut Piece) -> bool {
         piece.partial.iter_mut().all(|partial| self.find_base_at_hand(partial))
     }

@@ -15,7 +15,7 @@
 //!
 //! The parts: [`memory`] is the changes themselves, [`piece`] cuts requests into blocks, [`discard`] those that free
 //! blocks, [`change`] and [`read`] are the two directions, [`reach`] asks what a change needs of the tree. Locks: `updating`
-//! before `memory`; under `memory` only map operations.
+//! before `memory` before that of [`Txgs`]; under `memory` only map operations, and `update` asks which group is open.
 //!
 //! Facts: docs/format/zvol.md, txg-and-throttle.md §1.
 
