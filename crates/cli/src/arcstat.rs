@@ -17,7 +17,9 @@ use server::{client::Client, pool::cache::ArcStats, pool::props::value};
 use crate::{
     args::Arcstat,
     context::{Context, FAILED, print},
-    json, repeat,
+    json,
+    output::{self, May},
+    repeat,
     table::{Column as TableColumn, render, render_between},
 };
 
@@ -289,7 +291,10 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
         return Ok(ExitCode::from(FAILED));
     };
     let mut file = match &args.output {
-        Some(path) => Some(File::create(path).with_context(|| format!("cannot write '{}'", path.display()))?),
+        Some(path) => {
+            output::check(path, May::default()).await?;
+            Some(File::create(path).with_context(|| format!("cannot write '{}'", path.display()))?)
+        }
         None => None,
     };
     let mut before = daemon.arc().await?;

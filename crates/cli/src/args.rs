@@ -443,10 +443,10 @@ pub(crate) struct Image {
     pub(crate) search: Search,
     #[command(flatten)]
     pub(crate) rewind: Rewind,
-    /// Open although another host seems to have the pool
+    /// Open although another host seems to have the pool, and replace a file that exists
     #[arg(short = 'f')]
     pub(crate) force: bool,
-    /// File to write; `-` for standard output
+    /// File to write, or block device to fill, but never a device of a pool; `-` for standard output
     #[arg(short = 'o', value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Volume or volume snapshot, for example tank/vm1@monday

@@ -89,9 +89,22 @@ impl Context {
         foreign: Foreign,
         rewind: &Rewind,
     ) -> anyhow::Result<Arc<Pool>> {
+        self.open(here, name, foreign, rewind, false).await
+    }
+
+    /// `is_lasting`: nothing that is read can be freed meanwhile.
+    async fn open(
+        &self,
+        here: &[PathBuf],
+        name: &str,
+        foreign: Foreign,
+        rewind: &Rewind,
+        is_lasting: bool,
+    ) -> anyhow::Result<Arc<Pool>> {
         let settings = Settings { foreign, rewind: rewind.into(), ..Settings::default() };
         let opened = self.places(here).open(name, &settings).await?;
-        if let Ok(Some(daemon)) = Client::find(&self.socket()).await
+        if !is_lasting
+            && let Ok(Some(daemon)) = Client::find(&self.socket()).await
             && let Ok(pool) = daemon.pool(&opened.pool.guid().to_string()).await
             && pool.property("readonly").is_some_and(|property| property.exact == "off")
         {
@@ -115,7 +128,7 @@ impl Context {
         rewind: &Rewind,
     ) -> anyhow::Result<Arc<Pool>> {
         let pool = dataset.split(['/', '@', '#']).next().unwrap_or_default();
-        self.open_pool(here, pool, foreign, rewind).await
+        self.open(here, pool, foreign, rewind, dataset.contains('@')).await
     }
 }
 

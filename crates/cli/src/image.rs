@@ -1,12 +1,12 @@
 //! `millpond image`: a volume or volume snapshot as a raw image, sparse where the volume has nothing.
 //!
-//! A file appears under its name only when it is complete. A block device is written from its first byte to the
+//! A file appears under its name only when it is complete, and takes the place of another only with `-f`. A block device is written from its first byte to the
 //! volume's last, zeroes included. `-` is standard output.
 
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -24,6 +24,7 @@ use server::{
 use crate::{
     args::Image,
     context::{Context, foreign},
+    output::{self, May},
     progress::{Amount, watch},
     sparse::{Sink, Stream, copy},
 };
@@ -36,7 +37,11 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
     let pool =
         context.open_pool_of(&args.search.search, &args.volume, foreign(args.force), &args.rewind).await?;
     if !to_stdout {
-        refuse_members(&pool, &args.output)?;
+        output::refuse_members(&pool, &args.output)?;
+        output::check(&args.output, May { fill_devices: true, ..May::default() }).await?;
+        if args.output.is_file() && !args.force {
+            bail!("cannot write {}: it exists; use '-f' to replace it", named(&args.output));
+        }
     }
     let volume = pool.open_volume(&args.volume).await?;
     let size = volume.geometry().size;
@@ -51,24 +56,6 @@ pub(crate) async fn run(args: Image, context: &Context) -> anyhow::Result<ExitCo
     let outcome = watch(&format!("image {}", args.volume), amount, write).await;
     outcome.with_context(|| format!("cannot write an image of '{}'", args.volume))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The devices of the pool are only ever read: an image must not be written over one of them, nor take the place
-/// of one that is a file.
-fn refuse_members(pool: &Pool, output: &Path) -> anyhow::Result<()> {
-    let Ok(target) = fs::metadata(output) else { return Ok(()) };
-    let tree = pool.tree();
-    let members = tree.leaves().into_iter().chain(pool.spares()).chain(pool.l2cache());
-    for path in members.filter_map(|vdev| vdev.path.as_deref()) {
-        let Ok(member) = fs::metadata(path) else { continue };
-        let same_device = target.file_type().is_block_device()
-            && member.file_type().is_block_device()
-            && target.rdev() == member.rdev();
-        if same_device || (target.dev(), target.ino()) == (member.dev(), member.ino()) {
-            bail!("cannot write {}: it is a device of pool '{}'", named(output), pool.name());
-        }
-    }
-    Ok(())
 }
 
 async fn write(

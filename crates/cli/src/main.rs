@@ -30,6 +30,7 @@ mod inherited;
 mod initiators;
 mod json;
 mod memory;
+mod output;
 mod prewarm;
 mod progress;
 mod repeat;

@@ -24,6 +24,7 @@ use server::{
 };
 
 use super::{Layout, measure::Counters};
+use crate::output::{self, May};
 
 /// The volume.
 pub(super) const VOLUME: &str = "bench/volume";
@@ -73,11 +74,12 @@ struct Files {
 
 impl Files {
     /// Words for a specification: the paths of `count` new files.
-    fn add(&mut self, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
+    async fn add(&mut self, name: &str, count: usize) -> anyhow::Result<Vec<String>> {
         let mut words = Vec::new();
         for number in 0..count {
             let path = self.dir.join(format!("bench-{name}{number}.img"));
             let fail = || format!("cannot create '{}'", path.display());
+            output::check(&path, May { replace: Some(POOL), ..May::default() }).await?;
             // Not truncated but new: whoever still has the old one open keeps it.
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -93,7 +95,7 @@ impl Files {
         Ok(words)
     }
 
-    fn words(&mut self, args: &super::Engine) -> anyhow::Result<Vec<String>> {
+    async fn words(&mut self, args: &super::Engine) -> anyhow::Result<Vec<String>> {
         let shape = args.layout.to_possible_value().map(|value| value.get_name().to_owned());
         let (shape, count) = match args.layout {
             Layout::Single => (None, 1),
@@ -101,11 +103,11 @@ impl Files {
             Layout::Raidz1 | Layout::Raidz2 | Layout::Raidz3 => (shape, args.width),
         };
         let mut words: Vec<String> = shape.into_iter().collect();
-        words.extend(self.add("", count)?);
+        words.extend(self.add("", count).await?);
         for (wanted, name) in [(args.log, "log"), (args.cache, "cache")] {
             if wanted {
                 words.push(name.to_owned());
-                words.extend(self.add(name, 1)?);
+                words.extend(self.add(name, 1).await?);
             }
         }
         Ok(words)
@@ -123,7 +125,7 @@ impl Files {
         }
         self.dir = fs::canonicalize(&args.dir)
             .with_context(|| format!("cannot use '{}' as a directory", args.dir.display()))?;
-        let spec = VdevSpec::parse(&self.words(args)?)?;
+        let spec = VdevSpec::parse(&self.words(args).await?)?;
         let mut disks: Vec<Arc<dyn Disk>> = Vec::new();
         for path in spec.paths() {
             let options = OpenOptions { lock: true, ..OpenOptions::default() };

@@ -271,3 +271,57 @@ fn an_image_is_never_written_over_a_device_of_the_pool() {
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!((before.ino(), before.mtime(), before.len()), (after.ino(), after.mtime(), after.len()));
 }
+
+/// Output truncated a device of an open pool in place, and images took the places of devices of other pools.
+#[test]
+fn nothing_is_written_over_a_device_of_any_pool_nor_over_a_file_that_is_there() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    for (pool, devices) in [("tank", "a cache c"), ("lake", "b spare s"), ("pond", "d")] {
+        let devices = devices.split(' ').map(|word| match word {
+            "cache" | "spare" => word.to_owned(),
+            name => format!("{here}/{name}"),
+        });
+        let devices = devices.collect::<Vec<_>>().join(" ");
+        lab.run(&format!("zpool create --size 128M {pool} {devices}")).ok();
+    }
+    lab.run("zfs create -s -V 8M tank/v").ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    lab.run("zpool export lake").ok();
+    // Two of its labels are lost: the others are enough.
+    let torn = fs::File::options().write(true).open(lab.cwd().join("b")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&torn, &[0; 512 << 10], 0).unwrap();
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
+    let state = |name: &str| {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::metadata(lab.cwd().join(name)).unwrap();
+        (metadata.ino(), metadata.len())
+    };
+    for (name, why) in [
+        ("a", "it is a device of "),
+        ("c", "it is a device of "),
+        ("b", "it is a device of pool 'lake'"),
+        ("s", "it is a device of a pool"),
+        ("d", "it is a device of pool 'pond'"),
+    ] {
+        let before = state(name);
+        for command in ["arcstat", "image -f tank/v@s", "image tank/v"] {
+            let said = lab.run(&format!("{command} -o {here}/{name}")).fails(1);
+            assert!(said.contains(&format!("cannot write '{here}/{name}'")), "{command}: {said}");
+            assert!(said.contains(why), "{command}: {said}");
+        }
+        assert_eq!(state(name), before, "{name}");
+    }
+    let plain = lab.cwd().join("plain");
+    fs::write(&plain, "somebody's").unwrap();
+    let said = lab.run("image tank/v@s -o plain").fails(1);
+    assert!(said.contains("cannot write 'plain': it exists; use '-f' to replace it"), "{said}");
+    assert_eq!(fs::read(&plain).unwrap(), b"somebody's");
+    assert!(!said.contains("a daemon writes"), "a snapshot stays as it is: {said}");
+    let said = lab.run("image -f tank/v@s -o plain");
+    assert_eq!((said.code, said.stderr.contains("a daemon writes")), (Some(0), false), "{}", said.stderr);
+    assert_eq!(fs::metadata(&plain).unwrap().len(), 8 << 20);
+    assert!(lab.run("image tank/v -o other").stderr.contains("a daemon writes to pool 'tank'"));
+    lab.run("arcstat -o plain").ok();
+    assert!(fs::read_to_string(&plain).unwrap().contains("ddh%"), "the log of a tool is written anew");
+}
