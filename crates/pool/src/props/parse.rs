@@ -184,6 +184,12 @@ pub fn dataset(name: &str, text: &str, types: Types, moment: Moment) -> Result<P
         };
     }
     let value = value(row, text)?;
+    if row.name == "mountpoint" && !text.starts_with('/') && !matches!(text, "none" | "legacy") {
+        return Err(ParseError::BadText {
+            name: row.name,
+            reason: "must be an absolute path, 'none', or 'legacy'",
+        });
+    }
     match (row.name, value.as_number()) {
         ("volblocksize", Some(size)) => block_size(row.name, size, VOLUME_BLOCK_MAX)?,
         ("recordsize", Some(size)) => block_size(row.name, size, RECORD_MAX)?,
@@ -379,6 +385,13 @@ mod tests {
         assert_eq!(fs("recordsize", "3K"), Err("'recordsize' must be power of 2 from 512B to 16M".into()));
         assert_eq!(fs("volsize", "1G"), Err("'volsize' does not apply to datasets of this type".into()));
         assert!(fs("volthreading", "off").is_ok(), "for the volumes below");
+        for relative in ["foo", "./foo", "", "None"] {
+            let why = "'mountpoint' must be an absolute path, 'none', or 'legacy'";
+            assert_eq!(fs("mountpoint", relative), Err(why.into()), "{relative}");
+        }
+        for absolute in ["/", "/srv/foo", "none", "legacy"] {
+            assert!(fs("mountpoint", absolute).is_ok(), "{absolute}");
+        }
         let new = dataset("volblocksize", "12K", Types::VOLUME, Moment::Creating).unwrap_err();
         assert_eq!(new.to_string(), "'volblocksize' must be power of 2 from 512B to 128K");
     }
