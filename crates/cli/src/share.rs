@@ -124,8 +124,8 @@ fn understand(pools: &Pools, command: ShareCommand) -> Result<(String, ShareChan
             (pool, ShareChange::TargetCreate { target })
         }
         ShareCommand::Target(ShareTarget::Destroy { force, target }) => {
-            // Gone already is as good as destroyed.
-            let pool = pools.of_target(&target).or_else(|_| pools.one())?;
+            // One whose settings are all that is left of it is known to its pool only.
+            let pool = pools.of_target(&target).or_else(|missing| pools.one().map_err(|_| missing))?;
             (pool, ShareChange::TargetDestroy { target, force })
         }
         ShareCommand::Target(ShareTarget::Set { groups, default, target }) => {
@@ -287,6 +287,9 @@ fn list(pools: &Pools, args: &ShareList, failures: &[String]) -> anyhow::Result<
             pool.portals.clear();
         }
         chosen.retain(|pool| named(&pool.pool) || !pool.targets.is_empty() || !pool.volumes.is_empty());
+    }
+    if !args.names.is_empty() && chosen.is_empty() {
+        return Ok(finish(&failures));
     }
     if args.json {
         let entries: Map<String, Value> =

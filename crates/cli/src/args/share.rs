@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Subcommand, builder::RangedI64ValueParser};
+use clap::{ArgAction, ArgGroup, Args, Subcommand, builder::RangedI64ValueParser};
 use server::shares::LUN_MAX;
 
 /// A LUN, as high as hosts can say it.
@@ -13,9 +13,9 @@ fn lun() -> RangedI64ValueParser<u16> {
 /// `millpond share`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without any settings every volume and snapshot is a target of its own, with one LUN 0, open to
-whoever reaches the server, and an NBD export. With 'share target create' and 'share lun add'
-volumes become LUNs of targets with access lists and CHAP, and nothing else. All of it is kept in
+Without any settings every volume and snapshot is a target of its own, with one LUN 0, open to \
+whoever reaches the server, and an NBD export. With 'share target create' and 'share lun add' \
+volumes become LUNs of targets with access lists and CHAP, and nothing else. All of it is kept in \
 the pool, goes where the pool goes, and takes effect at once.")]
 pub(crate) struct Share {
     /// Of this pool, where its name does not follow from the rest
@@ -85,6 +85,7 @@ pub(crate) enum ShareTarget {
         target: String,
     },
     /// Change a target
+    #[command(group = ArgGroup::new("setting").args(["groups", "default"]).required(true).multiple(true))]
     Set {
         /// Only through portals of these groups; 'all': through every portal
         #[arg(long, value_name = "TAG,…|all")]
@@ -156,8 +157,8 @@ pub(crate) enum SharePortal {
 /// `millpond share access`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Both must fit: the initiator's name one of the names, and its address one of the networks. As long
-as nobody is named, everybody may. Whoever takes the last one away locks everybody out; '*' lets
+Both must fit: the initiator's name one of the names, and its address one of the networks. As long \
+as nobody is named, everybody may. Whoever takes the last one away locks everybody out; '*' lets \
 everybody in again.")]
 pub(crate) enum ShareAccess {
     /// Let them in; from the first one on, nobody else
@@ -194,8 +195,8 @@ pub(crate) struct ShareWhat {
 /// `millpond share chap`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Secrets have 12 to 255 bytes. They are asked for, or read from the first line of a file or of
-standard input (the target's from the second), and never shown again. In the pool they are in clear
+Secrets have 12 to 255 bytes. They are asked for, or read from the first line of a file or of \
+standard input (the target's from the second), and never shown again. In the pool they are in clear \
 text: whoever has its devices has them.")]
 pub(crate) enum ShareChap {
     /// Ask initiators for a credential; one more, or another secret for a name that is there
@@ -242,7 +243,7 @@ pub(crate) struct ShareChapSet {
                         hosts are warned when so little room is left (a share: of its size); auto:
                         less than a tenth, or than what it has not taken yet
 
-An empty value (block=) means: as above it. Options are inherited; 'share set offer=none tank'
+An empty value (block=) means: as above it. Options are inherited; 'share set offer=none tank' \
 offers nothing of tank but what was made a LUN.")]
 pub(crate) struct ShareSet {
     /// Although clients lose their disk or export by it
@@ -264,7 +265,7 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
 /// `millpond initiators`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without INTERVAL: totals since each of them logged in. With it: what happens per second, every
+Without INTERVAL: totals since each of them logged in. With it: what happens per second, every \
 INTERVAL seconds, COUNT times or until interrupted.
 
   READS WRITES READ WRITTEN   commands of each kind, and their bytes
@@ -273,7 +274,7 @@ INTERVAL seconds, COUNT times or until interrupted.
   QUEUE                       commands under way: now, or with INTERVAL on average
   RES                         persistent reservations: 'reg' registered, 'HOLDS' holds one
 
-Below them the portals with what came and went through each: paths that share the load evenly have
+Below them the portals with what came and went through each: paths that share the load evenly have \
 like numbers.")]
 pub(crate) struct Initiators {
     /// Target, portal group, ISID, credential, reservation and time of login, too

@@ -79,9 +79,9 @@ fn refused(answer: Result<Iscsi, Trouble>) -> String {
 #[test]
 fn settings_go_where_the_pool_goes() {
     let lab = pool();
-    // Without a daemon, and twice: who automates asks twice.
+    // Without a daemon; and a LUN that is one already stays what it is.
+    lab.run(&format!("share target create {TARGET}")).ok();
     for _ in 0..2 {
-        lab.run(&format!("share target create {TARGET}")).ok();
         assert_eq!(
             lab.run(&format!("share lun add {TARGET} tank/a 5")).ok(),
             format!("tank/a is LUN 5 of {TARGET}\n")
@@ -596,6 +596,40 @@ fn what_is_offered_besides_luns_can_be_chosen() {
     assert!(said.contains("16384 is not in 0..=16383"), "{said}");
     let short = told(&lab, &format!("share chap set {TARGET} --user u"), "short\n").fails(1);
     assert!(short.contains("12 to 255") && !short.contains("short"), "{short}");
+}
+
+/// They were warnings, with exit code 0, and some were noted in the pool's history as if something had been done.
+#[test]
+fn what_is_not_there_cannot_be_taken_away_and_what_is_there_not_be_created() {
+    let lab = pool();
+    lab.run(&format!("share target create {TARGET}")).ok();
+    lab.run(&format!("share lun add {TARGET} tank/a")).ok();
+    let history = lab.run("zpool history tank").ok();
+    assert!(history.contains(&format!(" millpond share lun add {TARGET} tank/a\n")), "{history}");
+    let upper = TARGET.to_uppercase();
+    for (line, code, says) in [
+        (format!("share target create {TARGET}"), 1, "cannot create target"),
+        (format!("share target create {upper}"), 1, "has it already"),
+        ("share target destroy iqn.a:none".to_owned(), 1, "no such target"),
+        (format!("share target set {TARGET}"), 2, "--groups"),
+        (format!("share lun remove {TARGET} tank/b"), 1, "no such LUN"),
+        (format!("share lun remove {TARGET} 7"), 1, "no such LUN"),
+        ("share portal remove 192.0.2.1".to_owned(), 1, "no such portal"),
+        (format!("share access deny {TARGET} --initiator iqn.b:x"), 1, "every initiator is allowed"),
+        (format!("share chap clear {TARGET}"), 1, "there is no credential"),
+        (format!("share chap clear {TARGET} --user eve"), 1, "there is no credential for 'eve'"),
+    ] {
+        let said = lab.run(&line).fails(code);
+        assert!(said.contains(says), "{line}: {said}");
+    }
+    assert_eq!(lab.run("zpool history tank").ok(), history);
+    lab.run(&format!("share target destroy {TARGET}"));
+    let said = lab.run(&format!("share target destroy {TARGET}")).fails(1);
+    assert!(said.contains("no such target"), "{said}");
+    for line in ["share list nosuch", "share list -j nosuch"] {
+        let said = lab.run(line);
+        assert_eq!((said.stdout.as_str(), said.code), ("", Some(1)), "{line}");
+    }
 }
 
 /// Settings that this version does not understand close a door and open none.

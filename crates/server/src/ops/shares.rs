@@ -1,6 +1,7 @@
 //! `millpond share`: targets, LUNs, portals, access and credentials, kept with the pool ([`crate::shares`]).
 //!
-//! What is there already, or gone already, is no failure: those who automate ask twice. A refusal says what helps.
+//! What is to be destroyed or taken away must be there, and a target that is created must not: a name that was mistyped is
+//! not taken for work that is done. What is added as it is already changes nothing. A refusal says what helps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -438,15 +439,14 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let target = target_name(&target)?;
             if now.users.contains_key(&property::target(&target)) {
                 now.target(&target)?;
-                return Ok(planned);
+                return Err("this pool has it already".to_owned());
             }
             edits.pool(property::target(&target), &TargetConfig::default())?;
         }
         ShareChange::TargetDestroy { target, .. } => {
             let target = target.to_ascii_lowercase();
             if !now.users.contains_key(&property::target(&target)) {
-                planned.warnings.push(format!("there is no target {target} in this pool"));
-                return Ok(planned);
+                return Err("no such target in this pool".to_owned());
             }
             edits.remove(property::target(&target));
             edits.remove(property::chap(Some(&target)));
@@ -455,6 +455,9 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             for volume in luns.values() {
                 planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
             }
+        }
+        ShareChange::TargetSet { groups: None, default: None, .. } => {
+            return Err("nothing of it is to be changed: say groups, or whether it is the default".to_owned());
         }
         ShareChange::TargetSet { target, groups, default } => {
             let target = target.to_ascii_lowercase();
@@ -498,8 +501,8 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
                 Err(_) => luns.values().copied().find(|volume| *volume == disk),
             };
             let Some(volume) = volume else {
-                planned.warnings.push(format!("target {target} has no such LUN: {disk}"));
-                return Ok(planned);
+                now.target(&target)?;
+                return Err("the target has no such LUN".to_owned());
             };
             let volumes = BTreeSet::from([volume]);
             planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
@@ -522,8 +525,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let before = portals.len();
             portals.retain(|portal| portal.address != address);
             if portals.len() == before {
-                planned.warnings.push(format!("the pool has no portal {address}"));
-                return Ok(planned);
+                return Err("the pool has no such portal".to_owned());
             }
             match portals.is_empty() {
                 true => edits.remove(property::PORTALS.to_owned()),
@@ -542,8 +544,8 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             let initiators = initiators.iter().map(|name| initiator(name)).collect::<Result<Vec<_>, _>>()?;
             let networks = networks.iter().map(|text| network(text)).collect::<Result<Vec<_>, _>>()?;
             let before = rule.clone();
-            edit(&mut rule.initiators, &initiators, allow, "initiator", &mut planned.warnings);
-            edit(&mut rule.networks, &networks, allow, "network", &mut planned.warnings);
+            edit(&mut rule.initiators, &initiators, allow, "initiator")?;
+            edit(&mut rule.networks, &networks, allow, "network")?;
             if rule == before {
                 return Ok(planned);
             }
@@ -581,8 +583,7 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             credentials.retain(|credential| user.as_ref().is_some_and(|user| *user != credential.user));
             if credentials.len() == before {
                 let whose = user.map(|user| format!(" for '{user}'")).unwrap_or_default();
-                planned.warnings.push(format!("there is no credential{whose}"));
-                return Ok(planned);
+                return Err(format!("there is no credential{whose}"));
             }
             match credentials.is_empty() {
                 true => {
@@ -654,13 +655,7 @@ fn network(text: &str) -> Result<String, String> {
 }
 
 /// Adds to a list or takes away from it; everybody is no list, and nobody an empty one.
-fn edit(
-    list: &mut Option<Vec<String>>,
-    names: &[String],
-    allow: bool,
-    what: &str,
-    warnings: &mut Vec<String>,
-) {
+fn edit(list: &mut Option<Vec<String>>, names: &[String], allow: bool, what: &str) -> Result<(), String> {
     for name in names {
         match (allow, name.as_str(), list.as_mut()) {
             (true, "*", _) => *list = None,
@@ -669,12 +664,15 @@ fn edit(
             (true, _, Some(_)) => {}
             (true, _, None) => *list = Some(vec![name.clone()]),
             (false, _, Some(all)) if all.contains(name) => all.retain(|other| other != name),
-            (false, _, Some(_)) => warnings.push(format!("{what} {name} was not allowed")),
-            (false, _, None) => warnings.push(format!(
-                "every {what} is allowed, and {name} with them: say who else may with 'access allow'"
-            )),
+            (false, _, Some(_)) => return Err(format!("{what} {name} was not allowed")),
+            (false, _, None) => {
+                return Err(format!(
+                    "every {what} is allowed, and {name} with them: say who else may with 'access allow'"
+                ));
+            }
         }
     }
+    Ok(())
 }
 
 impl ShareChange {
@@ -788,17 +786,49 @@ mod tests {
 
     #[test]
     fn who_takes_the_last_one_away_closes_the_door() {
-        let (mut list, mut warnings) = (None, Vec::new());
+        let mut list = None;
         let name = ["iqn.b:x".to_owned()];
-        edit(&mut list, &name, false, "initiator", &mut warnings);
-        assert_eq!((&list, warnings.len()), (&None, 1));
-        edit(&mut list, &name, true, "initiator", &mut warnings);
-        edit(&mut list, &name, true, "initiator", &mut warnings);
-        assert_eq!(list, Some(name.to_vec()));
-        edit(&mut list, &name, false, "initiator", &mut warnings);
-        assert_eq!(list, Some(Vec::new()));
-        edit(&mut list, &["*".to_owned()], true, "initiator", &mut warnings);
-        assert_eq!(list, None);
+        let mut edit = |name: &[String], allow| {
+            let edited = edit(&mut list, name, allow, "initiator");
+            edited.map(|()| list.clone())
+        };
+        assert!(edit(&name, false).unwrap_err().contains("every initiator is allowed"));
+        assert_eq!(edit(&name, true), Ok(Some(name.to_vec())));
+        assert_eq!(edit(&name, true), Ok(Some(name.to_vec())));
+        assert_eq!(edit(&name, false), Ok(Some(Vec::new())));
+        assert!(edit(&name, false).unwrap_err().contains("was not allowed"));
+        assert_eq!(edit(&["*".to_owned()], true), Ok(None));
+    }
+
+    /// They were warnings, with exit code 0: a script with a mistyped name went on as if it had been done.
+    #[test]
+    fn what_is_to_be_taken_away_and_is_not_there_is_an_error_and_so_is_a_target_that_is_there() {
+        let (target, nobody) = ("iqn.a:t".to_owned(), "iqn.a:none".to_owned());
+        let deny = |initiator: &str| ShareChange::Access {
+            target: Some(target.clone()),
+            allow: false,
+            initiators: vec![initiator.to_owned()],
+            networks: Vec::new(),
+        };
+        for (change, word) in [
+            (ShareChange::TargetCreate { target: target.clone() }, "already"),
+            (ShareChange::TargetCreate { target: target.to_uppercase() }, "already"),
+            (ShareChange::TargetDestroy { target: nobody.clone(), force: false }, "no such target"),
+            (ShareChange::TargetSet { target: target.clone(), groups: None, default: None }, "nothing"),
+            (ShareChange::LunRemove { target: target.clone(), disk: "tank/c".to_owned() }, "no such LUN"),
+            (ShareChange::LunRemove { target: target.clone(), disk: "1".to_owned() }, "no such LUN"),
+            (ShareChange::LunRemove { target: nobody, disk: "tank/a".to_owned() }, "no such target"),
+            (ShareChange::PortalRemove { address: "192.0.2.1:3260".parse().unwrap() }, "no such portal"),
+            (deny("iqn.b:x"), "every initiator is allowed"),
+            (ShareChange::ChapClear { target: Some(target.clone()), user: None }, "no credential"),
+            (
+                ShareChange::ChapClear { target: Some(target.clone()), user: Some("eve".to_owned()) },
+                "no credential for 'eve'",
+            ),
+        ] {
+            let said = plan(&now(), change.clone()).map(|planned| planned.warnings).unwrap_err();
+            assert!(said.contains(word), "{change:?}: {said}");
+        }
     }
 
     #[test]
