@@ -348,10 +348,17 @@ fn replace(aside: &Path, path: &Path, dir: &Path, text: &str, mode: u32) -> io::
         _ => {}
     }
     let mut file = fs::File::options().write(true).create_new(true).mode(mode).open(aside)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(aside, path)?;
+    let written = (|| {
+        file.write_all(text.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(aside, path)
+    })();
+    if let Err(error) = written {
+        // Half of it is of no use to anybody, and holds space that the next attempt may want.
+        let _gone = fs::remove_file(aside);
+        return Err(error);
+    }
     // The rename itself is durable only with its directory.
     fs::File::open(dir)?.sync_all()
 }
@@ -443,6 +450,14 @@ mod tests {
         assert!(error.to_string().contains("pools.json"), "{error}");
         assert!(state.remember(pool("tank", 1)).is_err());
         assert_eq!(fs::read_to_string(state.file()).unwrap(), "{nonsense");
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("kept.json/in the way")).unwrap();
+        assert!(replace_json(dir.path(), "kept.json", &1).is_err());
+        assert!(!dir.path().join("kept.json.new").exists());
     }
 
     #[test]

@@ -108,7 +108,8 @@ pub(crate) struct ZpoolImport {
     /// Import without log devices that are missing
     #[arg(short = 'm')]
     pub(crate) missing_log: bool,
-    /// Pool property for this import: readonly=on never writes to it
+    /// Pool property to set: comment, failmode, … (repeatable); and readonly=on, for this import, never writes to it.
+    /// altroot and cachefile change nothing (accepted for scripts)
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     pub(crate) options: Vec<String>,
     /// JSON

@@ -14,6 +14,7 @@ use server::{
     view,
 };
 
+use super::change::options;
 use crate::{
     act::{Act, search},
     args::ZpoolImport,
@@ -26,19 +27,20 @@ const DESTROYED: u64 = 2;
 
 pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Result<ExitCode> {
     let mut read_only = false;
-    for option in &args.options {
-        match option.as_str() {
-            "readonly=on" => read_only = true,
-            "readonly=off" => read_only = false,
-            // Nothing is mounted, and what is remembered has a file of its own: said for scripts, no effect.
-            other if other.starts_with("cachefile=") || other.starts_with("altroot=") => {}
-            other => {
-                let message =
-                    format!("property '{other}' cannot be set while importing; only 'readonly' is known");
-                return Err(context.usage(&["zpool", "import"], &message).into());
+    let mut properties = options(&args.options, context, "import")?;
+    for (_, value) in properties.extract_if(.., |(name, _)| name == "readonly") {
+        read_only = match value.as_str() {
+            "on" => true,
+            "off" => false,
+            _ => {
+                return Err(context
+                    .usage(&["zpool", "import"], "'readonly' must be one of 'on | off'")
+                    .into());
             }
-        }
+        };
     }
+    // Of this import only and nothing without mounts, like -R.
+    properties.retain(|(name, _)| name != "altroot");
     if args.all && args.pool.is_some() {
         return Err(context.usage(&["zpool", "import"], "-a and a pool's name exclude each other").into());
     }
@@ -52,6 +54,7 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
         missing_log: args.missing_log,
         destroyed: args.destroyed,
         read_only,
+        properties,
         pool: String::new(),
     };
     let mut act = Act::new(context).await?;

@@ -381,6 +381,9 @@ pub struct PoolImport {
     /// Never write to it.
     #[serde(default)]
     pub read_only: bool,
+    /// Properties that it gets with this.
+    #[serde(default)]
+    pub properties: Vec<Assignment>,
 }
 
 /// `zpool add`

@@ -1,6 +1,6 @@
 //! `zpool create`, `destroy`, `export`, `import`, `add`, `remove`, `set`, `sync`, `history`.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use disk::Disk;
 use engine::{
@@ -47,7 +47,7 @@ const SECTOR_SHIFT: u32 = 12;
 /// Pool properties that take what this version lacks.
 const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
 
-/// What `-o` of `zpool create` and `zpool add` says.
+/// What `-o` of `zpool create`, `zpool import` and `zpool add` says.
 #[derive(Debug, Default)]
 pub(super) struct PoolWish {
     pub(super) ashift: Option<u32>,
@@ -61,6 +61,10 @@ impl PoolWish {
     /// Whether it is about devices only: what may be said of those that come into a pool.
     pub(super) fn is_of_devices(&self) -> bool {
         self.properties.is_empty() && self.features.is_empty()
+    }
+
+    fn changes_something(&self) -> bool {
+        self.ashift.is_some() || !self.is_of_devices()
     }
 }
 
@@ -279,13 +283,27 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(&new.pool).await;
     let held = host.keep(Held::writing(engine));
-    let mut warnings = Vec::new();
-    warnings.extend(host.remember(&held, &Settings::default(), None).err().map(|error| chain(&error)));
-    warnings.extend(cx.served(&held).await);
+    let remembered = host.remember(&held, &Settings::default(), None);
+    let warnings = cx.served(&held).await;
+    if let Err(error) = remembered {
+        return Err(Failure::new(format!(
+            "'{}' is created, and cannot be remembered for the next command: {}\nto have it then: 'zpool import{} {}'",
+            new.pool,
+            chain(&error),
+            places(&plan),
+            new.pool
+        )));
+    }
     let replayed = held.engine().and_then(|engine| logs::replayed(engine));
     let mut lines: Vec<String> = replayed.as_ref().and_then(logs::replayed_line).into_iter().collect();
     lines.extend(about_caches(&plan, &blocks, &tier));
     Ok(Answer { lines, warnings, ..Answer::default() })
+}
+
+/// Where its devices are found, as options of `zpool import`.
+fn places(plan: &Plan) -> String {
+    let dirs = plan.paths().into_iter().filter_map(|path| Path::new(path).parent());
+    dirs.collect::<BTreeSet<_>>().into_iter().map(|dir| format!(" -d {}", dir.display())).collect()
 }
 
 /// Properties of a root dataset that has no pool yet to be asked about features: what it will be created with
@@ -490,6 +508,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     if let Some(new_name) = &asked.new_name {
         names::pool(new_name).map_err(|why| Failure::because(&what, why))?;
     }
+    let wish = understand(&asked.properties, Moment::Later).map_err(|why| Failure::because(&what, why))?;
     let exists = || {
         Failure::new(format!(
             "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
@@ -560,6 +579,9 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     if rename.is_some() && settings.read_only {
         return Err(Failure::because(&what, "a pool that is imported read-only keeps its name"));
     }
+    if wish.changes_something() && settings.read_only && !asked.dry_run {
+        return Err(Failure::because(&what, "a pool that is imported read-only keeps its properties"));
+    }
     let opened = host.open(&candidate, None, &settings, rename).await;
     // Its text without `cannot open …`: here it is `cannot import …`.
     let (held, notes) = opened.map_err(|sentence| {
@@ -588,11 +610,18 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(held.name()).await;
     let held = host.keep(held);
-    if held.engine().is_some() && cx.record.is_some() {
+    let mut unset = None;
+    if wish.changes_something() {
+        let set = assign(cx, &held, &format!("cannot set properties of '{}'", held.name()), wish).await;
+        unset = set.err().map(|why| Failure::new(format!("{why}\nit is imported all the same")));
+    } else if held.engine().is_some() && cx.record.is_some() {
         let noted = cx.change(&held, &what, false, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
     warnings.extend(cx.served(&held).await);
+    if let Some(failure) = unset {
+        return Err(failure);
+    }
     // Opening it had the same to say of what it could not write.
     let mut said = BTreeSet::new();
     warnings.retain(|warning| said.insert(warning.clone()));
@@ -605,6 +634,13 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    assign(cx, &held, &what, wish).await?;
+    let warnings = cx.served(&held).await;
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+/// Gives a pool that is open properties, all of them or none. `what` is what cannot be done if it is refused.
+async fn assign(cx: &Cx<'_>, held: &Held, what: &str, wish: PoolWish) -> Result<(), Failure> {
     let mut properties = wish.properties;
     if let Some(shift) = wish.ashift {
         properties.insert("ashift".to_owned(), Stored::Number(shift.into()));
@@ -617,7 +653,7 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let mut wanted = Vec::new();
     features.into_iter().for_each(|feature| enable(feature, &mut wanted));
     wanted.retain(|guid| !has.iter().any(|known| known == guid));
-    cx.change(&held, &what, false, move |cx| {
+    cx.change(held, what, false, move |cx| {
         Box::pin(async move {
             for guid in wanted {
                 counts::enable(&mut cx.mos, guid, cx.txg).await?;
@@ -625,9 +661,7 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
             if properties.is_empty() { Ok(()) } else { dsl::set_pool(cx, &properties).await }
         })
     })
-    .await?;
-    let warnings = cx.served(&held).await;
-    Ok(Answer { warnings, ..Answer::default() })
+    .await
 }
 
 /// `zpool sync`
@@ -671,6 +705,61 @@ mod tests {
         let said: Vec<_> = answer.warnings.iter().filter(|text| text.contains("pools.json")).collect();
         assert_eq!(said.len(), 1, "{:?}", answer.warnings);
         let held = host.find("psingle").expect("it is open, and can be exported");
+        host.end(&held, Ending::Export).await.unwrap();
+    }
+
+    /// It ended with success, and the next command knew no such pool.
+    #[tokio::test]
+    async fn a_pool_that_cannot_be_remembered_is_created_and_how_to_find_it_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path().join("state"));
+        // As if the directory had no room for another file.
+        std::fs::create_dir_all(dir.path().join("state/pools.json.new/in the way")).unwrap();
+        let host = Arc::new(Host::new(Places::new(Vec::new(), state), Mode::Command, Settings::default()));
+        let disk = dir.path().join("disk");
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![disk.display().to_string()],
+            file_size: Some(64 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        let failure = run(&host, request).await.unwrap_err();
+        let remedy = format!("'zpool import -d {} tank'", dir.path().display());
+        assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
+        host.close().await.unwrap();
+        let found = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("none"))).scan().await;
+        assert_eq!(found.pools.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_import_sets_properties_and_refuses_what_cannot_be_before_it_opens_anything() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let import = async |properties: &[(&str, &str)], read_only| {
+            let properties =
+                properties.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let import =
+                PoolImport { pool: "psingle".into(), properties, read_only, ..PoolImport::default() };
+            run(&host, Request { operation: Operation::PoolImport(import), command: None, user: 0 }).await
+        };
+        for (properties, read_only, word) in [
+            ([("nonsense", "1")], false, "invalid property 'nonsense'"),
+            ([("failmode", "never")], false, "'failmode' must be one of"),
+            ([("comment", "rack 7")], true, "keeps its properties"),
+        ] {
+            let failure = import(&properties, read_only).await.unwrap_err();
+            assert!(failure.message.contains(word), "{failure}");
+            assert!(host.find("psingle").is_none(), "{word}");
+        }
+        import(&[("comment", "rack 7"), ("failmode", "continue"), ("cachefile", "none")], false)
+            .await
+            .unwrap();
+        let held = host.find("psingle").unwrap();
+        let shown = crate::view::held(&held).await;
+        let value = |name: &str| shown.property(name).map(|property| property.exact.clone());
+        assert_eq!((value("comment"), value("failmode")), (Some("rack 7".into()), Some("continue".into())));
         host.end(&held, Ending::Export).await.unwrap();
     }
 
