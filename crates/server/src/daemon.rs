@@ -186,8 +186,9 @@ pub async fn serve(
     let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
     let mut socket = ControlSocket::bind(&config.socket).await?;
     let state = config.places.state().for_a_daemon()?;
-    if let Some(warning) = governor.last_to_be_killed() {
-        tracing::warn!("{warning}");
+    if let Some(note) = governor.last_to_be_killed() {
+        // In a container it is so at every start, and the daemon works as well.
+        tracing::info!("{note}");
     }
     let doubtful = governor.beyond_limit().into_iter().chain(config.alerts.as_deref().and_then(no_alerts));
     doubtful.for_each(|warning| tell(Event::Warning(warning)));

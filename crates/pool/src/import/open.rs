@@ -397,7 +397,7 @@ fn missing(tree: &Tree, log: bool) -> Vec<String> {
         .collect()
 }
 
-/// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does. And devices
+/// Devices that have shrunk cannot hold what they should: not used at all, as OpenZFS does. Devices
 /// that were found are named by where they were found, wherever that was before.
 fn settle_leaves(tree: &mut Tree, candidate: &Candidate) {
     let found: BTreeMap<u64, (u64, &str)> = candidate
@@ -419,7 +419,7 @@ fn settle(vdev: &mut Vdev, need: u64, found: &BTreeMap<u64, (u64, &str)>) {
     if let (Some(leaf), Some((size, path))) = (&vdev.leaf, found.get(&vdev.guid)) {
         vdev.path = Some((*path).to_owned());
         if *size < need {
-            leaf.condition.update(|now| (now.disk, now.refused) = (None, Aux::BadLabel));
+            leaf.condition.update(|now| (now.disk, now.refused) = (None, Aux::TooSmall));
         }
     }
     let need = match &vdev.kind {

@@ -100,7 +100,8 @@ impl VdevStatus {
         let leaf = vdev.leaf.as_ref();
         let not_present = leaf.is_some_and(|leaf| {
             let now = leaf.condition.get();
-            now.disk.is_none() && !now.offline && !now.removed && !now.faulted
+            let is_there = now.refused == Aux::TooSmall;
+            now.disk.is_none() && !is_there && !now.offline && !now.removed && !now.faulted
         });
         let mut status = Self {
             name: vdev.display_name(),

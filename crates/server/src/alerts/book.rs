@@ -141,6 +141,23 @@ impl Book {
         }
     }
 
+    /// Pools that are no more: nothing of theirs is waited for.
+    pub(crate) fn destroyed(&mut self, now: u64, is_gone: impl Fn(&str) -> bool) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let open = std::mem::take(&mut self.open);
+        for open in open {
+            if !is_gone(&open.alert.finding.pool_guid) {
+                self.open.push(open);
+                continue;
+            }
+            let finding = words::pool_left(open.alert.finding);
+            let alert = Alert { resolved: Some(now), finding, ..open.alert };
+            notices.push(Notice { occasion: Occasion::Resolved, time: now, alert: alert.clone() });
+            self.keep(alert);
+        }
+        notices
+    }
+
     /// Something that happened and is over: told once, kept in the history.
     pub(crate) fn note(&mut self, now: u64, finding: Finding) -> Notice {
         let alert = self.number(now, finding);

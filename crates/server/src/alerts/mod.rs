@@ -51,6 +51,7 @@ use crate::{
     api::alerts::{
         Alert, AlertHistory, AlertStatus, Finding, Kind, Notice, Occasion, Severity, SinkStatus, Tested,
     },
+    events::{Journal, names},
     hostid, state,
 };
 
@@ -113,6 +114,8 @@ pub struct Alerts {
     running: Mutex<BTreeMap<String, Running>>,
     /// Something is to be written down.
     dirty: Notify,
+    /// The daemon's events, once somebody watches, and the last of them that was looked at for pools that were destroyed.
+    events: Mutex<Option<(Arc<Journal>, u64)>>,
     /// What was written last: nothing is written again that is there already. One writer at a time.
     written: tokio::sync::Mutex<serde_json::Value>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -158,6 +161,7 @@ impl Alerts {
             ledger: Mutex::new(ledger),
             running: Mutex::default(),
             dirty: Notify::new(),
+            events: Mutex::default(),
             written: tokio::sync::Mutex::new(written),
             tasks: Mutex::default(),
         })
@@ -179,6 +183,7 @@ impl Alerts {
 
     /// Ends: what waits is sent after the next start.
     pub async fn stop(&self) {
+        self.forget_destroyed();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         let running = std::mem::take(&mut *self.running.lock());
         for task in tasks.into_iter().chain(running.into_values().map(|running| running.task)) {
@@ -349,6 +354,21 @@ impl Alerts {
         let now = (self.clock)();
         let notice = self.ledger.lock().book.note(now, finding);
         self.tell(now, vec![notice]);
+    }
+
+    /// What was wrong with pools that were destroyed is over at once. Nobody would say so after the next start: such a pool is
+    /// neither open nor missing then.
+    fn forget_destroyed(&self) {
+        let mut events = self.events.lock();
+        let Some((journal, read)) = events.as_mut() else { return };
+        let entries = journal.since(*read, None);
+        *read = entries.last().map_or(*read, |last| last.zevent.eid);
+        let destroyed = entries.iter().filter(|entry| entry.zevent.class.ends_with(names::DESTROYED));
+        let guids: BTreeSet<String> = destroyed.map(|entry| entry.guid.to_string()).collect();
+        drop(events);
+        let now = (self.clock)();
+        let notices = self.ledger.lock().book.destroyed(now, |guid| guids.contains(guid));
+        self.tell(now, notices);
     }
 
     /// Sinks that fail, as findings.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use pool::{
     status::VdevStatus,
-    vdev::{Class, State},
+    vdev::{Aux, Class, State},
 };
 
 use super::words::{self, Place};
@@ -160,6 +160,8 @@ pub(crate) fn findings(
             State::Degraded => Some((1, Severity::Warning)),
             State::Removed => Some((2, Severity::Critical)),
             State::CantOpen => Some((3, Severity::Critical)),
+            // Whoever did that knows it.
+            State::Faulted if vdev.aux == Aux::External => Some((1, Severity::Warning)),
             State::Faulted => Some((4, Severity::Critical)),
         };
         if let Some((level, severity)) = state {
@@ -225,7 +227,7 @@ pub(crate) fn findings(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use pool::vdev::{Aux, Errors};
+    use pool::vdev::Errors;
 
     use super::*;
 
@@ -326,6 +328,18 @@ pub(crate) mod tests {
     fn an_administrator_who_takes_a_disk_offline_knows_it() {
         let found = look(&raidz2(State::Offline, Aux::None), &Memory::default());
         assert_eq!(kinds(&found), [(Kind::Pool, 1)], "but the pool is degraded all the same");
+    }
+
+    /// It was told as critical, with errors that there never were and the advice to put another disk in.
+    #[test]
+    fn a_disk_that_an_administrator_faulted_has_not_failed() {
+        let found = look(&raidz2(State::Faulted, Aux::External), &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Device, 1), (Kind::Pool, 1)]);
+        assert_eq!((found[0].severity, found[1].severity), (Severity::Warning, Severity::Warning));
+        assert_eq!(found[0].title, "disk sd3 is FAULTED (external device fault)");
+        let said = format!("{} {}", found[0].meaning, found[0].action.concat());
+        assert!(said.contains("'zpool offline -f'") && said.contains("zpool online tank sd3"), "{said}");
+        assert!(!said.contains("failed too often") && !said.contains("zpool replace"), "{said}");
     }
 
     #[test]

@@ -564,6 +564,36 @@ async fn what_is_wrong_with_a_pool_is_not_over_because_it_cannot_be_opened() {
     alerts.stop().await;
 }
 
+/// They were listed as critical for good if the daemon ended before it looked again: nobody sees a pool that is no more.
+#[tokio::test(start_paused = true)]
+async fn what_was_wrong_with_a_pool_is_over_when_it_is_destroyed_although_the_daemon_ends_at_once() {
+    let lab = Lab::new(&[sink("mail")]);
+    let mut broken = leaf("sdc", 3);
+    broken.state = State::Faulted;
+    let tank = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), broken])]);
+    let (alerts, journal) = (lab.start(), Arc::new(Journal::default()));
+    let open = Arc::new(Mutex::new(vec![tank]));
+    alerts.watch(Pools(Arc::clone(&open)), Arc::clone(&journal), Disks::remembered(lab.dir.path()));
+    seconds(60).await;
+    let before = lab.got("mail").concat().len();
+    assert!(before > 0 && !alerts.status().open.is_empty());
+    open.lock().clear();
+    let say = |name: &str| {
+        let (class, pairs) = names::sysevent(name, serde_json::Map::new());
+        journal.add(&About { pool: "tank".into(), guid: 7 }, &class, (0, 0), pairs, None);
+    };
+    say(names::DESTROYED);
+    alerts.stop().await;
+    let files = Files::new(lab.dir.path(), None);
+    assert_eq!(Offline::new(files).status().unwrap().open, []);
+    // Whoever was told of it hears that it is over, after the next start.
+    let alerts = lab.start();
+    seconds(60).await;
+    let told = lab.got("mail").concat().split_off(before);
+    assert!(!told.is_empty() && told.iter().all(|(occasion, _)| *occasion == Occasion::Resolved), "{told:?}");
+    alerts.stop().await;
+}
+
 /// It was taken for written, and a restart forgot what was open.
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_written_down_is_written_when_it_can_be() {

@@ -57,6 +57,7 @@ impl Catalog for Names<'_> {
 impl Alerts {
     /// Begins to look. Ends when the source has nothing to look at any more, or with [`stop`](Self::stop).
     pub(crate) fn watch(self: &Arc<Self>, source: impl Source, journal: Arc<Journal>, disks: Arc<Disks>) {
+        *self.events.lock() = Some((Arc::clone(&journal), 0));
         let alerts = Arc::clone(self);
         let task = tokio::spawn(async move {
             let mut newest = journal.newest();
@@ -95,6 +96,7 @@ impl Alerts {
         journal: &Journal,
         disks: &Disks,
     ) -> ControlFlow<()> {
+        self.forget_destroyed();
         let entries = journal.since(seen.event, None);
         seen.event = entries.last().map_or(seen.event, |last| last.zevent.eid);
         entries.iter().for_each(|entry| remember(&mut seen.memory, entry, (self.clock)()));

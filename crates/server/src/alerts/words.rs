@@ -133,6 +133,15 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
         _ => format!("  zpool replace {pool} {name} NEW-DEVICE"),
     };
     let (meaning, action) = match vdev.state {
+        State::CantOpen if vdev.aux == Aux::TooSmall => (
+            format!("It has become too small for what is on it: a volume or LUN was reduced. Nothing is written to it, so that what it holds is whole when it has its size again. {left}"),
+            vec![
+                "Give it its size again: it is taken into use by itself. If it is not:".to_owned(),
+                format!("  zpool online {pool} {name}"),
+                "If it cannot have it:".to_owned(),
+                replace,
+            ],
+        ),
         State::Degraded => (
             format!("It gave wrong answers more often than a good disk ever does, and stays in use because nothing else has what is on it. {left}"),
             vec![
@@ -151,6 +160,10 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
                 "If it is broken, put another in:".to_owned(),
                 replace,
             ],
+        ),
+        State::Faulted if vdev.aux == Aux::External => (
+            format!("An administrator faulted it ('zpool offline -f'), and it is not used until it is brought back. {left}"),
+            vec!["To take it into use again:".to_owned(), format!("  zpool online {pool} {name}")],
         ),
         State::Faulted => (
             format!("It failed too often and is not used any more. {left}"),

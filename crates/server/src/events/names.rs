@@ -10,6 +10,9 @@ use pool::{
 };
 use serde_json::{Map, Value, json};
 
+/// How the class of the event ends that tells of a pool that was destroyed.
+pub(crate) const DESTROYED: &str = "pool_destroy";
+
 /// Class and pairs of an event.
 pub type Named = (String, Map<String, Value>);
 

@@ -121,7 +121,7 @@ impl Observer {
             // Imported as before: the daemon only ends.
             Ending::Close => {}
             Ending::Export => self.say(&about, "pool_export"),
-            Ending::Destroy => self.say(&about, "pool_destroy"),
+            Ending::Destroy => self.say(&about, names::DESTROYED),
         }
     }
 
