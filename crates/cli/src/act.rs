@@ -202,6 +202,10 @@ fn typed(arguments: impl Iterator<Item = OsString>) -> String {
             None => words.push(word),
         }
     }
+    // Those of OpenZFS's programs stand for themselves, also behind `millpond`.
+    if words.first().is_some_and(|word| !PROGRAMS.contains(&word.as_str())) {
+        words.insert(0, "millpond".to_owned());
+    }
     words.join(" ")
 }
 
@@ -216,6 +220,10 @@ mod tests {
         assert_eq!(typed("zpool --state=/x -d/img create -d tank /dev/a"), "zpool create -d tank /dev/a");
         assert_eq!(typed("millpond --socket /s zpool set comment=a tank"), "zpool set comment=a tank");
         assert_eq!(typed("/sbin/zfs snapshot tank@a"), "zfs snapshot tank@a");
+        assert_eq!(
+            typed("mp --state /x share lun add iqn.a:b tank/v"),
+            "millpond share lun add iqn.a:b tank/v"
+        );
         assert_eq!(typed("zpool destroy --socket /s -f tank --state=/x"), "zpool destroy -f tank");
     }
 

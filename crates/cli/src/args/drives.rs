@@ -124,8 +124,11 @@ pub(crate) struct ZpoolScrub {
     /// Wait until it is over
     #[arg(short = 'w', conflicts_with_all = ["stop", "pause"])]
     pub(crate) wait: bool,
+    /// All imported pools
+    #[arg(short = 'a', conflicts_with = "pools")]
+    pub(crate) all: bool,
     /// Pools
-    #[arg(required = true)]
+    #[arg(required_unless_present = "all")]
     pub(crate) pools: Vec<String>,
 }
 
@@ -152,8 +155,12 @@ pub(crate) struct ZpoolInitialize {
     /// Wait until it is over
     #[arg(short = 'w', conflicts_with = "act")]
     pub(crate) wait: bool,
+    /// All imported pools
+    #[arg(short = 'a', conflicts_with = "pool")]
+    pub(crate) all: bool,
     /// Pool
-    pub(crate) pool: String,
+    #[arg(required_unless_present = "all")]
+    pub(crate) pool: Option<String>,
     /// Devices; all if none is named
     #[arg(value_name = "DEVICE")]
     pub(crate) devices: Vec<String>,
@@ -174,8 +181,12 @@ pub(crate) struct ZpoolTrim {
     /// Wait until it is over
     #[arg(short = 'w', conflicts_with = "act")]
     pub(crate) wait: bool,
+    /// All imported pools
+    #[arg(short = 'a', conflicts_with = "pool")]
+    pub(crate) all: bool,
     /// Pool
-    pub(crate) pool: String,
+    #[arg(required_unless_present = "all")]
+    pub(crate) pool: Option<String>,
     /// Devices; all that can, if none is named
     #[arg(value_name = "DEVICE")]
     pub(crate) devices: Vec<String>,

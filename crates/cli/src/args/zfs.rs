@@ -38,6 +38,15 @@ pub(crate) enum Zfs {
     Holds(ZfsHolds),
     /// Let go of snapshots
     Release(ZfsHold),
+    /// Mount file systems (nothing is ever mounted: -a is accepted for scripts)
+    Mount(ZfsMount),
+    /// Unmount file systems (likewise)
+    #[command(visible_alias = "umount")]
+    Unmount(ZfsMount),
+    /// Share file systems (likewise; volumes: see 'millpond share')
+    Share(ZfsMount),
+    /// Share file systems no longer (likewise)
+    Unshare(ZfsMount),
     /// Show which version this is
     Version(Version),
 }
@@ -131,9 +140,35 @@ pub(crate) struct ZfsCreate {
     /// Do not mount (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'u')]
     pub(crate) no_mount: bool,
+    /// Only see whether it could be done; with -v, say what it would be
+    #[arg(short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Say what is created, with the properties that were given
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// The same for scripts
+    #[arg(short = 'P')]
+    pub(crate) parsable: bool,
     /// Full name
     #[arg(value_name = "POOL/NAME")]
     pub(crate) name: String,
+}
+
+/// `zfs mount`, `unmount`, `share` and `unshare`
+#[derive(Debug, Args)]
+pub(crate) struct ZfsMount {
+    /// All of them, which is nothing to do
+    #[arg(short = 'a', conflicts_with = "filesystem")]
+    pub(crate) all: bool,
+    /// Accepted for scripts
+    #[arg(short = 'f')]
+    pub(crate) force: bool,
+    /// Accepted for scripts
+    #[arg(short = 'v')]
+    pub(crate) verbose: bool,
+    /// File system
+    #[arg(required_unless_present = "all")]
+    pub(crate) filesystem: Option<String>,
 }
 
 /// `zfs destroy`

@@ -10,8 +10,8 @@ use server::{
 use crate::{
     act::{Act, assignments},
     args::{
-        ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsHold, ZfsHolds, ZfsInherit, ZfsPromote, ZfsRename,
-        ZfsRollback, ZfsSet, ZfsSnapshot,
+        ZfsBookmark, ZfsClone, ZfsCreate, ZfsDestroy, ZfsHold, ZfsHolds, ZfsInherit, ZfsMount, ZfsPromote,
+        ZfsRename, ZfsRollback, ZfsSet, ZfsSnapshot,
     },
     context::{Context, USAGE, print},
     table::{Column, render},
@@ -31,20 +31,50 @@ async fn one(operation: Operation, context: &Context) -> anyhow::Result<ExitCode
 
 pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result<ExitCode> {
     let mut properties = options(&args.options, context, "create")?;
-    let Some(size) = args.size else {
-        let operation = Operation::CreateFilesystem { name: args.name, properties, parents: args.parents };
-        return one(operation, context).await;
+    properties.extend(args.block.iter().map(|block| ("volblocksize".to_owned(), block.clone())));
+    let said = created(&args, &properties);
+    let ZfsCreate { name, sparse, parents, dry_run, .. } = args;
+    let operation = match args.size {
+        None => Operation::CreateFilesystem { name, properties, parents, dry_run },
+        Some(text) => {
+            let size = match parse::number(&text) {
+                Ok(bytes) => bytes,
+                Err(error) => anyhow::bail!("bad volume size '{text}': {error}"),
+            };
+            Operation::CreateVolume(CreateVolume { name, size, properties, sparse, parents, dry_run })
+        }
     };
-    let bytes = match parse::number(&size) {
-        Ok(bytes) => bytes,
-        Err(error) => anyhow::bail!("bad volume size '{size}': {error}"),
-    };
-    if let Some(block) = args.block {
-        properties.push(("volblocksize".to_owned(), block));
+    let mut act = Act::new(context).await?;
+    if act.attempt(operation).await.is_some() {
+        print(&said)?;
     }
-    let volume =
-        CreateVolume { name: args.name, size: bytes, properties, sparse: args.sparse, parents: args.parents };
-    one(Operation::CreateVolume(volume), context).await
+    Ok(act.finish().await)
+}
+
+/// What `-v` and `-P` say of it: what was given, as it was typed.
+fn created(args: &ZfsCreate, properties: &[(String, String)]) -> String {
+    if !args.verbose && !args.parsable {
+        return String::new();
+    }
+    let size = args.size.iter().map(|size| ("volsize", size.as_str()));
+    let given = size.chain(properties.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    if args.parsable {
+        let lines = given.map(|(name, value)| format!("property\t{name}\t{value}\n"));
+        return format!("create\t{}\n{}", args.name, lines.collect::<String>());
+    }
+    let lines = given.map(|(name, value)| format!("\t{name}={value}\n"));
+    let word = if args.dry_run { "would create" } else { "create" };
+    format!("{word} {}\n{}", args.name, lines.collect::<String>())
+}
+
+/// `zfs mount` and its kin: nothing is mounted or shared here, so all of it is done already.
+pub(crate) fn mount(args: ZfsMount, what: &str) -> anyhow::Result<ExitCode> {
+    match args.filesystem {
+        None => Ok(ExitCode::SUCCESS),
+        Some(name) => anyhow::bail!(
+            "cannot {what} '{name}': file systems are neither mounted nor shared by this version"
+        ),
+    }
 }
 
 pub(crate) async fn set(args: ZfsSet, context: &Context) -> anyhow::Result<ExitCode> {

@@ -25,10 +25,9 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     }
     let words: Vec<&str> = args.properties.split(',').collect();
     let all = words.contains(&"all");
-    let asked: Vec<String> = match all {
-        true => Vec::new(),
-        false => words.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
-    };
+    let words = words.iter().filter(|name| **name != "all").map(|name| property(name, context, "get"));
+    let words = words.collect::<Result<Vec<String>, _>>()?;
+    let asked = if all { Vec::new() } else { words };
     let mut of_kinds = kinds(&args.types, context, "get")?;
     if of_kinds.is_empty() {
         of_kinds.extend(Kind::ALL);
@@ -36,6 +35,9 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
     let named = !args.datasets.is_empty();
     let query = query(args.recursive, args.depth, &of_kinds, named, (!all).then_some(&asked[..]));
     let answer = Ask::new(context).await?.datasets(&args.datasets, &query).await?;
+    if answer.found.is_empty() && !answer.failures.is_empty() {
+        return Ok(finish(&answer.failures));
+    }
     if args.json {
         let entries = answer.found.iter().map(|dataset| {
             let mut object = json::dataset(dataset);

@@ -77,6 +77,9 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
         wrong_kinds(&ask, &args, &of_kinds, &mut answer.failures).await?;
     }
     sort(&mut answer.found, &order);
+    if answer.found.is_empty() && !answer.failures.is_empty() {
+        return Ok(finish(&answer.failures));
+    }
     if args.json {
         let entries = answer.found.iter().map(|dataset| {
             let mut object = json::dataset(dataset);

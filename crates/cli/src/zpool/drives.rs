@@ -132,10 +132,10 @@ pub(crate) async fn initialize(args: ZpoolInitialize, context: &Context) -> anyh
         () if args.forget => SweepAction::Forget,
         () => SweepAction::Start,
     };
-    let (pool, devices) = (args.pool, known(args.devices));
+    let devices = known(args.devices);
     let operation =
-        Operation::DeviceSweep { pool, devices, sweep: SweepWish::Initialize, action, rate: None };
-    sweep(operation, args.wait.then_some(Activity::Initialize), context).await
+        |pool| Operation::DeviceSweep { pool, devices, sweep: SweepWish::Initialize, action, rate: None };
+    sweep(args.pool, operation, args.wait.then_some(Activity::Initialize), context).await
 }
 
 pub(crate) async fn trim(args: ZpoolTrim, context: &Context) -> anyhow::Result<ExitCode> {
@@ -146,16 +146,32 @@ pub(crate) async fn trim(args: ZpoolTrim, context: &Context) -> anyhow::Result<E
     };
     let rate = args.rate.as_deref().map(parse::number).transpose();
     let rate = rate.map_err(|wrong| context.usage(&["zpool", "trim"], &format!("invalid rate: {wrong}")))?;
-    let (pool, devices) = (args.pool, known(args.devices));
-    let operation = Operation::DeviceSweep { pool, devices, sweep: SweepWish::Trim, action, rate };
-    sweep(operation, args.wait.then_some(Activity::Trim), context).await
+    let devices = known(args.devices);
+    let operation = |pool| Operation::DeviceSweep { pool, devices, sweep: SweepWish::Trim, action, rate };
+    sweep(args.pool, operation, args.wait.then_some(Activity::Trim), context).await
 }
 
-async fn sweep(operation: Operation, wait: Option<Activity>, context: &Context) -> anyhow::Result<ExitCode> {
-    let pool = operation.pool().to_owned();
-    let is_begun = matches!(operation, Operation::DeviceSweep { action: SweepAction::Start, .. });
+/// On one pool, or on all that are imported.
+async fn sweep(
+    pool: Option<String>,
+    operation: impl FnOnce(String) -> Operation + Clone,
+    wait: Option<Activity>,
+    context: &Context,
+) -> anyhow::Result<ExitCode> {
     let mut act = Act::new(context).await?;
-    if act.attempt(operation).await.is_some() && is_begun {
+    let pools = match pool {
+        Some(pool) => vec![pool],
+        None => imported(&act, context).await?,
+    };
+    let mut begun = Vec::new();
+    for pool in pools {
+        let operation = operation.clone()(pool.clone());
+        let is_begun = matches!(operation, Operation::DeviceSweep { action: SweepAction::Start, .. });
+        if act.attempt(operation).await.is_some() && is_begun {
+            begun.push(pool);
+        }
+    }
+    for pool in begun {
         match (act.daemon_has(&pool).await, wait) {
             (true, Some(activity)) => wait::until(&mut act, &pool, Until::Over(&[activity])).await,
             (true, None) => {}

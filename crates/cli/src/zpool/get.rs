@@ -81,14 +81,16 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     let fields = Field::parse(&args.fields, context, "zpool")?;
     let words: Vec<&str> = args.properties.split(',').collect();
     let all = words.contains(&"all");
-    let asked: Vec<String> = match all {
-        true => Vec::new(),
-        false => words.iter().map(|name| property(name, context, "get")).collect::<Result<_, _>>()?,
-    };
+    let named = words.iter().filter(|name| **name != "all").map(|name| property(name, context, "get"));
+    let named = named.collect::<Result<Vec<String>, _>>()?;
+    let asked = if all { Vec::new() } else { named };
     let answer = Ask::new(context).await?.pools(&args.pools).await?;
     let mut failures = answer.failures;
     for pool in &answer.found {
         failures.extend(pool.problems.iter().cloned());
+    }
+    if !args.pools.is_empty() && answer.found.is_empty() {
+        return Ok(finish(&failures));
     }
     if args.json {
         let entries = answer.found.iter().map(|pool| {

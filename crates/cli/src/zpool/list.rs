@@ -33,10 +33,12 @@ const COLUMNS: [&str; 11] = [
 ];
 
 pub(crate) async fn run(args: ZpoolList, context: &Context) -> anyhow::Result<ExitCode> {
+    let columns = args.columns.iter().filter(|name| *name != "all");
+    let columns = columns.map(|name| property(name, context, "list")).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = match &args.columns[..] {
         [] => COLUMNS.iter().map(|name| (*name).to_owned()).collect(),
         asked if asked.iter().any(|name| name == "all") => every(),
-        asked => asked.iter().map(|name| property(name, context, "list")).collect::<Result<_, _>>()?,
+        _ => columns,
     };
     let args = ZpoolList { exact: args.exact || args.numbers.integers, ..args };
     let asked = repeat::parse(&args.words).map_err(|wrong| context.usage(&["zpool", "list"], &wrong))?;
@@ -71,6 +73,9 @@ async fn once(
     let mut failures = answer.failures;
     for pool in &answer.found {
         failures.extend(pool.problems.iter().cloned());
+    }
+    if !pools.is_empty() && answer.found.is_empty() {
+        return Ok(finish(&failures));
     }
     if args.json {
         let entries =

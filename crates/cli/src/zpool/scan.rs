@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use server::ops::{Operation, ScanWish};
 
-use super::wait::{self, Until};
+use super::{
+    change::imported,
+    wait::{self, Until},
+};
 use crate::{
     act::Act,
     args::{Activity, ZpoolResilver, ZpoolScrub},
@@ -21,7 +24,8 @@ pub(crate) async fn scrub(args: ZpoolScrub, context: &Context) -> anyhow::Result
     };
     let mut act = Act::new(context).await?;
     let mut begun = Vec::new();
-    for pool in args.pools {
+    let pools = if args.all { imported(&act, context).await? } else { args.pools };
+    for pool in pools {
         if act.attempt(Operation::PoolScan { pool: pool.clone(), scan }).await.is_some() {
             begun.push(pool);
         }

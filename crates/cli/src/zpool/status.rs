@@ -65,6 +65,9 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     for pool in &shown {
         failures.extend(pool.problems.iter().cloned());
     }
+    if !names.is_empty() && answer.found.is_empty() {
+        return Ok(finish(&failures));
+    }
     if args.json {
         let entries = shown.iter().map(|pool| (pool.name.clone(), object(pool, args))).collect();
         let mut sections = vec![("pools", Value::Object(json::numbers(entries, args.numbers)))];

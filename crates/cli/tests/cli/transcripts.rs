@@ -113,7 +113,7 @@ fn wrong_usage() {
             "millpond zpool get -o name,nonsense all",
             "millpond zpool export",
             "millpond zpool import -n psingle",
-            "millpond zpool import -o ashift=9 psingle",
+            "millpond zpool import -o readonly=maybe psingle",
             "millpond zpool import -a psingle",
             "millpond zpool create",
             "millpond zpool create tank",

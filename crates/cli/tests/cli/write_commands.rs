@@ -7,6 +7,8 @@
 //!
 //!     MILLPOND_BLESS=1 cargo test -p millpond --test cli write_commands
 
+use std::os::unix::fs::MetadataExt as _;
+
 use crate::support::{
     Lab, transcript,
     wire::{Nbd, Wire},
@@ -84,6 +86,111 @@ fn options_that_scripts_use_are_understood() {
     lab.run(&format!("zpool set comment=x tank --socket {state}/none")).ok();
     let history = lab.run("zpool history tank").ok();
     assert!(history.trim_end().ends_with(" zpool set comment=x tank"), "{history}");
+}
+
+/// A mount point that is no path was kept in the pool for whoever mounts it; what was not found had a header above it.
+#[test]
+fn values_and_names_that_make_no_sense_are_refused_and_show_nothing() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let why = "'mountpoint' must be an absolute path, 'none', or 'legacy'";
+    let said = lab.run(&format!("zpool create --size 64M -m foo tank {here}/a")).fails(1);
+    assert!(said.contains(why) && !lab.cwd().join("a").exists(), "{said}");
+    lab.run(&format!("zpool create --size 64M -m /srv/foo tank {here}/a")).ok();
+    for line in ["zfs set mountpoint=foo tank", "zfs create -o mountpoint=./foo tank/fs"] {
+        let said = lab.run(line).fails(1);
+        assert!(said.contains(why), "{line}: {said}");
+    }
+    lab.run("zfs set mountpoint=legacy tank").ok();
+    for line in ["zpool get all,foo tank", "zfs get all,foo tank", "zpool list -o all,foo tank"] {
+        let said = lab.run(line).fails(2);
+        assert!(said.contains("bad property list: invalid property 'foo'"), "{line}: {said}");
+    }
+    for line in [
+        "zpool list nosuch",
+        "zpool list -j nosuch",
+        "zpool status -j nosuch",
+        "zpool get -j all nosuch",
+        "zfs list -j nosuch",
+        "zfs get -j all nosuch",
+    ] {
+        let said = lab.run(line);
+        assert_eq!((said.stdout.as_str(), said.code), ("", Some(1)), "{line}");
+        assert!(said.stderr.contains("nosuch"), "{line}: {}", said.stderr);
+    }
+}
+
+#[test]
+fn a_dataset_that_is_only_to_be_seen_is_not_created() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    let said = lab.run("zfs create -n -v -s -V 8M -o sync=always tank/v").ok();
+    assert_eq!(said, "would create tank/v\n\tvolsize=8M\n\tsync=always\n");
+    assert_eq!(lab.run("zfs create -n tank/fs").ok(), "");
+    assert!(lab.run("zfs create -n -o sync=never tank/fs").fails(1).contains("'sync' must be one of"));
+    assert!(lab.run("zfs create -n tank/none/fs").fails(1).contains("parent does not exist"));
+    assert_eq!(lab.run("zfs list -H -o name").ok(), "tank\n");
+    assert!(!lab.run("zpool history tank").ok().contains("zfs create"));
+    assert_eq!(lab.run("zfs create -P -s -V 8M tank/v").ok(), "create\ttank/v\nproperty\tvolsize\t8M\n");
+    assert_eq!(lab.run("zfs list -H -o name").ok(), "tank\ntank/v\n");
+}
+
+#[test]
+fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    for pool in ["tank", "lake"] {
+        lab.run(&format!("zpool create --size 64M {pool} {here}/{pool}")).ok();
+    }
+    lab.run("zpool scrub -a").ok();
+    lab.run("zpool initialize -a").ok();
+    for pool in ["tank", "lake"] {
+        let status = lab.run(&format!("zpool status {pool}")).ok();
+        assert!(status.contains("scrub repaired"), "{status}");
+        let written = std::fs::metadata(lab.cwd().join(pool)).unwrap().blocks() * 512;
+        assert!(written > 40 << 20, "{pool}: {written} bytes of its free space");
+    }
+    for line in ["zpool scrub", "zpool trim", "zpool scrub -a tank", "zpool initialize -a tank", "zfs mount"]
+    {
+        lab.run(line).fails(2);
+    }
+    for line in ["zfs mount -a", "zfs unmount -a", "zfs umount -a", "zfs share -a", "zfs unshare -a"] {
+        assert_eq!(lab.run(line).ok(), "", "{line}");
+    }
+    assert!(lab.run("zfs mount tank").fails(1).contains("are neither mounted nor shared by this version"));
+}
+
+/// An import took hardly any property.
+#[test]
+fn properties_can_be_set_with_an_import() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M tank {here}/a")).ok();
+    lab.run("zpool export tank").ok();
+    let import =
+        "zpool import -d . -o failmode=continue -o comment=rack7 -o cachefile=none -o altroot=/mnt tank";
+    lab.run(import).ok();
+    let shown = lab.run("zpool get -H -o value failmode,comment tank").ok();
+    assert_eq!(shown, "continue\nrack7\n");
+    assert!(lab.run("zpool history tank").ok().contains(import));
+    lab.run("zpool export tank").ok();
+    let said = lab.run("zpool import -d . -o nonsense=1 tank").fails(1);
+    assert_eq!(said, "cannot import 'tank': invalid property 'nonsense'\n");
+    lab.run("zpool import -d . -o readonly=maybe tank").fails(2);
+    assert_eq!(lab.run("zpool list -H").stdout, "");
+}
+
+/// It stood there as if it were gone, although the manual says what it is.
+#[test]
+fn a_device_that_has_become_smaller_is_too_small() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 256M tank mirror {here}/a {here}/b")).ok();
+    std::fs::File::options().write(true).open(lab.cwd().join("b")).unwrap().set_len(128 << 20).unwrap();
+    let status = lab.run("zpool status tank").ok();
+    let line = status.lines().find(|line| line.contains("/b ")).unwrap_or_default();
+    assert!(line.contains("UNAVAIL") && line.ends_with("too small"), "{status}");
 }
 
 /// Words of the test in place of what differs from run to run: paths, and columns as wide as they are.

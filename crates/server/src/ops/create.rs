@@ -63,7 +63,7 @@ enum Home {
 
 /// `zfs create -V`
 pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Failure> {
-    let CreateVolume { name, size, properties, sparse, parents } = new;
+    let CreateVolume { name, size, properties, sparse, parents, dry_run } = new;
     let what = format!("cannot create '{name}'");
     let Home::In(held) = home(cx, &what, &name, parents).await? else { return Ok(Answer::default()) };
     let view = held.view();
@@ -95,6 +95,9 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
             bytes(block),
             bytes(sector)
         ));
+    }
+    if dry_run {
+        return Ok(Answer { warnings, ..Answer::default() });
     }
     // At most 128 KiB, by its parser.
     let block = u32::try_from(block).unwrap_or(u32::MAX);
@@ -128,11 +131,15 @@ pub(crate) async fn filesystem(
     name: &str,
     properties: &[Assignment],
     parents: bool,
+    dry_run: bool,
 ) -> Result<Answer, Failure> {
     let what = format!("cannot create '{name}'");
     let Home::In(held) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
     let given = understand(&held.view(), properties, Types::FILESYSTEM, Moment::Creating)
         .map_err(|why| Failure::because(&what, why))?;
+    if dry_run {
+        return Ok(Answer::default());
+    }
     let (name, properties) = (name.to_owned(), given.stored());
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move { dsl::create_filesystem(cx, &name, &properties, parents).await })

@@ -187,6 +187,9 @@ pub enum Operation {
         /// Create missing parents, and be content if it exists.
         #[serde(default)]
         parents: bool,
+        /// Only find out whether it can be.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// `zfs set`
     Set {
@@ -487,6 +490,9 @@ pub struct CreateVolume {
     /// Create missing parents, and be content if it exists.
     #[serde(default)]
     pub parents: bool,
+    /// Only find out whether it can be.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// `zfs destroy`
@@ -772,8 +778,8 @@ async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {
         Operation::PoolAbandon { pool } => pools::abandon(&cx, &pool).await,
         Operation::History { pool } => pools::history(&cx, &pool).await,
         Operation::CreateVolume(what) => create::volume(&cx, what).await,
-        Operation::CreateFilesystem { name, properties, parents } => {
-            create::filesystem(&cx, &name, &properties, parents).await
+        Operation::CreateFilesystem { name, properties, parents, dry_run } => {
+            create::filesystem(&cx, &name, &properties, parents, dry_run).await
         }
         Operation::Clone { snapshot, name, properties, parents } => {
             create::clone(&cx, &snapshot, &name, &properties, parents).await
@@ -819,6 +825,7 @@ mod tests {
                 properties: vec![("volblocksize".into(), "8K".into())],
                 sparse: true,
                 parents: false,
+                dry_run: false,
             }),
             command: Some("zfs create -s -V 10G -b 8K tank/vm1".into()),
             user: 1000,

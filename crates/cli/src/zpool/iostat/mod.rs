@@ -39,18 +39,22 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
     let asked = repeat::parse(&args.words).map_err(|wrong| usage(&wrong))?;
     let (mut source, mut failures) = Source::find(context, asked.names).await?;
     let mut last = source.look().await?;
-    let wanted = Wanted::of(&last, asked.names, &mut failures);
+    let mut unknown = Vec::new();
+    let wanted = Wanted::of(&last, asked.names, &mut unknown);
+    let all_known = unknown.is_empty();
+    failures.append(&mut unknown);
     if last.is_empty() && asked.names.is_empty() {
         say!("no pools available");
         return Ok(finish(&failures));
     }
     failures.iter().for_each(|failure| say!("{failure}"));
-    if !asked.names.is_empty() && wanted.is_empty() {
+    if !all_known {
         return Ok(ExitCode::from(FAILED));
     }
     let (mut reports, mut lines) = (0_u64, 0);
     // What was counted since each pool was opened; `-y` leaves it out.
     let mut shown = (!args.skip || asked.interval.is_none()).then(|| last.clone());
+    let mut span = Span::SinceOpened;
     loop {
         if let Some(pools) = shown.take() {
             let is_due = reports == 0
@@ -59,7 +63,7 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
             if is_due {
                 lines = 0;
             }
-            let text = report(&pools, &wanted, &args, is_due);
+            let text = report(&pools, &wanted, &args, span, is_due);
             lines += text.lines().count();
             print(&text)?;
             reports += 1;
@@ -68,10 +72,19 @@ pub(crate) async fn run(args: ZpoolIostat, context: &Context) -> anyhow::Result<
         let Some(interval) = asked.interval.filter(|_| !is_last) else { break };
         tokio::time::sleep(interval).await;
         let now = source.look().await?;
-        shown = Some(now.iter().map(|pool| since(pool, &last)).collect());
+        (shown, span) = (Some(now.iter().map(|pool| since(pool, &last)).collect()), Span::Interval);
         last = now;
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// What a report is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Span {
+    /// The time since each pool was opened, which may be this command's own and too short for rates.
+    SinceOpened,
+    /// As long as was asked for.
+    Interval,
 }
 
 /// Who counts.
@@ -165,10 +178,6 @@ impl Wanted {
         }
         wanted
     }
-
-    fn is_empty(&self) -> bool {
-        self.pools.is_empty() && self.devices.is_empty()
-    }
 }
 
 /// The first device that is meant, from `device` down.
@@ -214,7 +223,7 @@ fn work(device: &Device) -> Tallied {
 }
 
 /// One report.
-fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, with_header: bool) -> String {
+fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, span: Span, with_header: bool) -> String {
     let pools: Vec<&PoolIo> = pools
         .iter()
         .filter(|pool| wanted.all || !wanted.devices.is_empty() || wanted.pools.contains(&pool.guid))
@@ -236,7 +245,7 @@ fn report(pools: &[PoolIo], wanted: &Wanted, args: &ZpoolIostat, with_header: bo
         () if args.latency_histogram || args.size_histogram => {
             histogram::render(&mut out, &pools, &devices, args)
         }
-        () => rows::render(&mut out, &pools, &devices, args, with_header),
+        () => rows::render(&mut out, &pools, &devices, args, span, with_header),
     }
     out
 }

@@ -8,7 +8,7 @@ use server::{
     },
 };
 
-use super::{Line, lines, name_width, time, work};
+use super::{Line, Span, lines, name_width, time, work};
 use crate::args::ZpoolIostat;
 
 /// Columns that stand together: over how many each title stands, what is below it, and how wide exact numbers are.
@@ -59,6 +59,10 @@ pub(super) const SHOWN: usize = Work::Rebuild as usize + 1;
 /// Width of a column that is not exact.
 pub(super) const WIDTH: usize = 5;
 
+/// How long a pool has been open at least for averages to say something, in nanoseconds: before that they are of the reads
+/// that opening it takes, by the thousand in a second.
+const RATE_AFTER_NS: u64 = 1_000_000_000;
+
 fn groups(args: &ZpoolIostat) -> Vec<(Group, usize)> {
     let mut groups = vec![USUAL];
     if args.latency {
@@ -90,6 +94,7 @@ pub(super) fn render(
     pools: &[&PoolIo],
     devices: &[&Device],
     args: &ZpoolIostat,
+    span: Span,
     with_header: bool,
 ) {
     let groups = groups(args);
@@ -129,7 +134,7 @@ pub(super) fn render(
         out.push('\n');
     };
     for device in devices {
-        line(out, &args.names.of(device), 0, Some(cells(device, args)));
+        line(out, &args.names.of(device), 0, Some(cells(device, args, span)));
     }
     if !devices.is_empty() {
         if !args.scripted {
@@ -141,7 +146,7 @@ pub(super) fn render(
         for each in lines(pool, args.verbose) {
             match each {
                 Line::Device(device, depth) => {
-                    line(out, &args.names.of(device), depth, Some(cells(device, args)));
+                    line(out, &args.names.of(device), depth, Some(cells(device, args, span)));
                 }
                 Line::Section(_) if args.scripted => {}
                 Line::Section(title) => line(out, title, 0, None),
@@ -157,7 +162,7 @@ pub(super) fn render(
 }
 
 /// What stands in the columns of each group.
-fn cells(device: &Device, args: &ZpoolIostat) -> Vec<Vec<String>> {
+fn cells(device: &Device, args: &ZpoolIostat, span: Span) -> Vec<Vec<String>> {
     let number = |number: u64| if args.exact { number.to_string() } else { count(number) };
     let work = work(device);
     let mut groups = Vec::new();
@@ -165,8 +170,7 @@ fn cells(device: &Device, args: &ZpoolIostat) -> Vec<Vec<String>> {
         Some(space) => vec![number(space.allocated), number(space.free)],
         None => vec!["-".to_owned(), "-".to_owned()],
     };
-    usual
-        .extend(work.operations.iter().chain(&work.bytes).map(|counted| number(per_second(*counted, &work))));
+    usual.extend(rates(&work, span).map(|rate| rate.map_or("-".to_owned(), number)));
     groups.push(usual);
     if args.latency {
         groups.push(latencies(&work).into_iter().map(|nanos| time(nanos, args.exact)).collect());
@@ -177,11 +181,12 @@ fn cells(device: &Device, args: &ZpoolIostat) -> Vec<Vec<String>> {
     groups
 }
 
-/// So many in a second of the time that was looked at.
-fn per_second(counted: u64, work: &Tallied) -> u64 {
-    // A pool that was opened just now is not asked for thousands of times what it did.
+/// Reads, writes and the bytes of each in a second of the time that was looked at, if that says something.
+fn rates(work: &Tallied, span: Span) -> [Option<u64>; 4] {
+    let is_long_enough = span == Span::Interval || work.age_ns >= RATE_AFTER_NS;
     let seconds = (work.age_ns as f64 / 1e9).max(1e-3);
-    (counted as f64 / seconds) as u64
+    let ([reads, writes], [read, written]) = (work.operations, work.bytes);
+    [reads, writes, read, written].map(|counted| is_long_enough.then_some((counted as f64 / seconds) as u64))
 }
 
 /// Mean times in the order of the columns, nanoseconds.
@@ -240,6 +245,16 @@ mod tests {
         assert_eq!(mean(&buckets), (3 * 1536 + 6144) / 4);
         buckets[36] = u64::MAX / 2;
         assert!(mean(&buckets) > 100_000_000_000);
+    }
+
+    #[test]
+    fn a_pool_that_was_opened_a_moment_ago_has_no_rates() {
+        let of = |age_ns, span| {
+            rates(&Tallied { age_ns, operations: [84, 2], bytes: [4096, 0], ..Tallied::default() }, span)
+        };
+        assert_eq!(of(10_000_000, Span::SinceOpened), [None; 4]);
+        assert_eq!(of(2_000_000_000, Span::SinceOpened), [42, 1, 2048, 0].map(Some));
+        assert_eq!(of(500_000_000, Span::Interval), [168, 4, 8192, 0].map(Some), "so short was asked for");
     }
 
     #[test]
