@@ -34,17 +34,23 @@ const EXTENDED: &str = "time,mfu,mru,mfug,mrug,unc,eskip,mtxmis,dread,pread,read
 macro_rules! columns_text {
     () => {
         "\
-Columns of accesses are a prefix and a word. Prefixes: none all, d demand, dd demand data, dm demand metadata,
-p prefetch, pd prefetch data, pm prefetch metadata, m metadata. Words: hit (hits without a prefix), ioh (iohs), mis
-(miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
+Columns of accesses are a prefix and a word. Prefixes: none all, d demand, dd demand data, dm demand metadata, \
+p prefetch, pd prefetch data, pm prefetch metadata, m metadata. Words: hit (hits without a prefix), ioh (iohs), \
+mis (miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
 
-  mfu mru mfug mrug unc   hits of the frequent and the recent list, of their ghosts, of uncached blocks
-  size arcsz c            what the ARC holds, and what it may hold
-  eskip el2skip mtxmis    victims passed over, and busy locks
-  el2cach el2el el2mfu el2mru el2inel   evicted bytes that the second tier had, may have, may not have
+  mfu mru mfug mrug  hits of the frequent and the recent list, of their ghosts
+  unc                hits of uncached blocks
+  size arcsz c       what the ARC holds, and what it may hold
+  eskip el2skip      victims passed over
+  mtxmis             busy locks
+  el2cach            evicted bytes that the second tier had
+  el2el el2mfu el2mru el2inel
+                     those that it may have, of each list, and may not have
   l2hits l2miss l2read l2hit% l2miss% l2size l2asize l2bytes l2wbytes
-  l2pref l2mfu l2mru l2data l2meta (and each with %)   the second tier
-  grow need free avail waste   whether it may grow, and the machine's memory"
+  l2pref l2mfu l2mru l2data l2meta (and each with %)
+                     the second tier
+  grow need free avail waste
+                     whether it may grow, and the machine's memory"
     };
 }
 

@@ -107,14 +107,17 @@ pub(crate) struct Globals {
     pub(crate) socket: Option<PathBuf>,
 }
 
+/// Of the subcommands that are programs of their own, where these are among the options.
+const WHERE: &str = "Where pools are looked for, and who is asked: -d before this word, --state and --socket anywhere; see 'millpond -h'.";
+
 /// What `millpond` does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Storage pools: create, import, status, add, export, …
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, after_help = WHERE)]
     Zpool(Zpool),
     /// Datasets, volumes and snapshots: create, set, snapshot, list, …
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, after_help = WHERE)]
     Zfs(Zfs),
     /// How pools and their devices are (`zpool status`), and who holds the daemon's memory
     Status(ZpoolStatus),
@@ -198,9 +201,9 @@ pub(crate) enum TlsMode {
 /// `millpond serve`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What happens goes to standard error, by default warnings, and what an operator wants to know of
-memory, alerts, cache devices and intent logs. MILLPOND_LOG says otherwise, by module (iscsi, nbd,
-engine, pool, server, millpond::memory, millpond::alert):
+What happens goes to standard error, by default warnings, and what an operator wants to know of memory, alerts, \
+cache devices and intent logs. MILLPOND_LOG says otherwise, by module (iscsi, nbd, engine, pool, server, \
+millpond::memory, millpond::alert):
 
   MILLPOND_LOG=info                    who connects, devices that come and go
   MILLPOND_LOG=warn,iscsi=debug        one part in detail")]
@@ -271,16 +274,16 @@ pub(crate) struct Serve {
 Without INTERVAL: totals since each volume was opened, and one sentence about each.
 With INTERVAL: what happens per second, every INTERVAL seconds, COUNT times or until interrupted.
 
-  FUA FLUSH NOCACHE ALWAYS   requests for stability: with the command itself, flushes, writes of clients that
-                             switched the write cache off, writes under sync=always
-  IGNORED                    of those: acknowledged without being durable (sync=disabled)
-  COMMITS WRITES C/W         commits by the log, log writes, commits that share one
-  DATA LOG                   bytes of clients in the log's records, bytes of log blocks
-  P50 P99                    from a request to its acknowledgement
-  QUEUE50 QUEUE99            of that, until its records were on their way
-  DEV50 DEV99                of that, devices with their flush
-  WHERE                      which devices took the log blocks: log devices, or others of the pool
-  WAITED                     commits that waited for their transaction group instead, by reason")]
+  FUA FLUSH           requests for stability: with the command itself, flushes
+  NOCACHE ALWAYS      writes with the client's write cache off, under sync=always
+  IGNORED             of those: acknowledged, not durable (sync=disabled)
+  COMMITS WRITES C/W  commits by the log, log writes, commits that share one
+  DATA LOG            bytes of clients in the log's records, of log blocks
+  P50 P99             from a request to its acknowledgement
+  QUEUE50 QUEUE99     of that, until its records were on their way
+  DEV50 DEV99         of that, devices with their flush
+  WHERE               devices that took the log blocks: log devices, or others
+  WAITED              commits that waited for their transaction group, and why")]
 pub(crate) struct Zilstat {
     /// One tab between fields and no header, for scripts
     #[arg(short = 'H')]
@@ -384,9 +387,9 @@ pub(crate) struct ArcSummary {
 /// `millpond advise`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Hit ratios are of data that somebody asked for, in memory or, with an SSD, in either. What would happen with other
-sizes is found out by miniature caches that follow a sample of what is really used; what is said of them may be off by the
-points behind '±'. What was used long ago counts less and less.")]
+Hit ratios are of data that somebody asked for, in memory or, with an SSD, in either. What would happen with other \
+sizes is found out by miniature caches that follow a sample of what is really used; what is said of them may be off \
+by the points behind '±'. What was used long ago counts less and less.")]
 pub(crate) struct Advise {
     /// The whole curve as a table, and what plain LRU would do
     #[arg(short = 'v')]
@@ -402,9 +405,9 @@ pub(crate) struct Advise {
 /// `millpond prewarm`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A daemon remembers what is warm every five minutes and when it stops, and reads it again when it starts, in the order
-of the devices and in the pauses of clients. This begins it by hand (after a cache device was replaced, say), or shows
-how far it is.")]
+A daemon remembers what is warm every five minutes and when it stops, and reads it again when it starts, in the \
+order of the devices and in the pauses of clients. This begins it by hand (after a cache device was replaced, say), \
+or shows how far it is.")]
 pub(crate) struct PrewarmArgs {
     /// Wait until it is over
     #[arg(short = 'w')]
@@ -547,13 +550,14 @@ pub(crate) struct Dump {
 /// `millpond cachesim`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A trace is text, zstd-compressed or not: the line 'time_us,op,offset,length', then one request a line; op is R or
-W, offset and length are bytes. A request touches every block of 4 KiB it overlaps; reads and writes both look
-up, and both bring in what is missing. The cache starts empty. The footprint is the number of distinct blocks.
+A trace is text, zstd-compressed or not: the line 'time_us,op,offset,length', then one request a line; op is R or W, \
+offset and length are bytes. A request touches every block of 4 KiB it overlaps; reads and writes both look up, and \
+both bring in what is missing. The cache starts empty. The footprint is the number of distinct blocks.
 
   lru fifo  as named
   arc       as published (Megiddo and Modha, 2003)
-  default   what this software uses: of eight rule sets, the one that miniature caches show to be best now")]
+  default   what this software uses: of eight rule sets, the one that is best
+            now, as miniature caches show")]
 pub(crate) struct Cachesim {
     /// Policy (repeatable, or several with commas)
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["lru", "arc", "default"])]

@@ -57,10 +57,10 @@ struct List {
 /// `millpond drill run`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --on and --copy the machine is simulated: disks in memory that take as long as real ones (5400 turns a
+Without --on and --copy the machine is simulated: disks in memory that take as long as real ones (5400 turns a \
 minute, as in a home lab of 2014), on a clock of its own: minutes pass in seconds, and a seed repeats itself.
 
-With --on or --copy the files of a real pool are copied, holes as holes, and the drill is played on the copy in
+With --on or --copy the files of a real pool are copied, holes as holes, and the drill is played on the copy in \
 real time, ten times as fast as its script says. The originals are only read. Nobody may be writing to them.
 
 Exit code 1 if anything acknowledged was lost, or a client was dropped.")]

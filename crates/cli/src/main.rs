@@ -50,7 +50,10 @@ use std::{ffi::OsString, io::IsTerminal as _, path::Path, process::ExitCode};
 use args::{
     Command, Millpond, SbdadmProgram, StmfadmProgram, ZfsProgram, ZpoolProgram, anywhere::to_the_front,
 };
-use clap::{CommandFactory as _, Parser};
+use clap::{
+    CommandFactory as _, Parser,
+    error::{ContextKind, ErrorKind},
+};
 use server::doors::Inherited;
 
 use crate::context::{Context, FAILED, Usage};
@@ -79,23 +82,23 @@ fn main() -> ExitCode {
     }
     let (program, globals, command) = match called.as_ref().and_then(|name| name.to_str()) {
         Some("zpool") => {
-            let program = ZpoolProgram::parse_from(arguments);
+            let program: ZpoolProgram = parse(arguments);
             ("zpool", program.globals, Command::Zpool(program.command))
         }
         Some("zfs") => {
-            let program = ZfsProgram::parse_from(arguments);
+            let program: ZfsProgram = parse(arguments);
             ("zfs", program.globals, Command::Zfs(program.command))
         }
         Some("stmfadm") => {
-            let program = StmfadmProgram::parse_from(arguments);
+            let program: StmfadmProgram = parse(arguments);
             ("stmfadm", program.globals, Command::Stmfadm(program.command))
         }
         Some("sbdadm") => {
-            let program = SbdadmProgram::parse_from(arguments);
+            let program: SbdadmProgram = parse(arguments);
             ("sbdadm", program.globals, Command::Sbdadm(program.command))
         }
         _ => {
-            let program = Millpond::parse_from(arguments);
+            let program: Millpond = parse(arguments);
             ("millpond", program.globals, program.command)
         }
     };
@@ -152,6 +155,17 @@ fn main() -> ExitCode {
     };
     stderr::flush(stderr::LAST_WORDS);
     code
+}
+
+/// Reads the command line; what is wrong with it is said, and ends the program.
+fn parse<P: Parser>(arguments: Vec<OsString>) -> P {
+    P::try_parse_from(arguments).unwrap_or_else(|mut error| {
+        // That an option that is not known could be given as a name helps nobody: no pool and no dataset is called so.
+        if error.kind() == ErrorKind::UnknownArgument {
+            error.remove(ContextKind::Suggested);
+        }
+        error.exit()
+    })
 }
 
 async fn run(command: Command, inherited: Vec<Inherited>, context: &Context) -> anyhow::Result<ExitCode> {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 /// `millpond alert`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The daemon watches its pools and tells whoever was added here: by mail, by an HTTP request, by syslog. Its own log
+The daemon watches its pools and tells whoever was added here: by mail, by an HTTP request, by syslog. Its own log \
 has every alert in any case. Without a daemon these commands read and change the same files.")]
 pub(crate) struct Alert {
     /// The file that says who is told, if the daemon was given one with --alerts

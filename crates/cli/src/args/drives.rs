@@ -8,7 +8,7 @@ pub(crate) struct ZpoolOffline {
     /// Only until the pool is opened again
     #[arg(short = 't')]
     pub(crate) temporary: bool,
-    /// As if it had failed: FAULTED, until `zpool clear`
+    /// As if it had failed: FAULTED, until `zpool online` or `zpool clear`
     #[arg(short = 'f', conflicts_with = "temporary")]
     pub(crate) fault: bool,
     /// Pool
@@ -105,9 +105,9 @@ pub(crate) struct ZpoolReopen {
 /// `zpool scrub`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A paused scrub goes on where it was. Pools that a daemon has open are scrubbed there, and the command is back at once
-(without -w). A pool that nobody has open is scrubbed by the command itself, which takes as long as that takes; if it is
-interrupted, the scrub goes on when the pool is opened next.")]
+A paused scrub goes on where it was. Pools that a daemon has open are scrubbed there, and the command is back at \
+once (without -w). A pool that nobody has open is scrubbed by the command itself, which takes as long as that takes; \
+if it is interrupted, the scrub goes on when the pool is opened next.")]
 pub(crate) struct ZpoolScrub {
     /// Stop it
     #[arg(short = 's', group = "act")]

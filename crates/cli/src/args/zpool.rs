@@ -250,14 +250,19 @@ pub(crate) enum Timestamp {
 /// `zpool iostat`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first report is of the time since the pool was opened, per second; each later one of the interval. What is counted
-is what reaches devices: what was joined into one transfer counts once, a write to a mirror on each side.
+The first report is of the time since the pool was opened, per second ('-' if that is less than a second ago, as it \
+is without a daemon); each later one of the interval. What is counted is what reaches devices: what was joined into \
+one transfer counts once, a write to a mirror on each side.
 
-  -l  total_wait  from being wanted to being done    disk_wait  the part of it that the device took
-      syncq_wait asyncq_wait scrub trim rebuild      the rest of it, by who wanted it: somebody who waits, nobody yet
-                                                     (read ahead, transaction groups), a scan, a trim
-  -q  pend  waiting for their turn now               activ  with the device now
-  -r  ind   transfers of one block                   agg  of several")]
+  -l  total_wait  from being wanted to being done
+      disk_wait   the part of it that the device took
+      syncq_wait asyncq_wait scrub trim rebuild
+                  the rest of it, by who wanted it: somebody who waits, nobody
+                  yet (read ahead, transaction groups), a scan, a trim
+  -q  pend        waiting for their turn now
+      activ       with the device now
+  -r  ind         transfers of one block
+      agg         of several")]
 pub(crate) struct ZpoolIostat {
     /// The devices of each pool too
     #[arg(short = 'v')]
@@ -332,8 +337,8 @@ DEVICE… is a list of groups:
   raidz1|raidz2|raidz3 DEVICE…   1, 2 or 3 of them may fail
   log …                      intent log: devices or mirrors
   cache DEVICE…, spare DEVICE…
-A device is a block device (/dev/sdb, or sdb for short) or a file with its full path. With --size, files
-that do not exist are created, sparse, of that size.")]
+A device is a block device (/dev/sdb, or sdb for short) or a file with its full path. With --size, files that do not \
+exist are created, sparse, of that size.")]
 pub(crate) struct ZpoolCreate {
     /// Use devices that hold another pool or file system, and groups of different redundancy
     #[arg(short = 'f')]
@@ -431,7 +436,7 @@ pub(crate) struct ZpoolSet {
 /// `zpool history`
 #[derive(Debug, Args)]
 pub(crate) struct ZpoolHistory {
-    /// Internal events too
+    /// Internal events too: those of OpenZFS, if it had the pool (none are recorded here)
     #[arg(short = 'i')]
     pub(crate) internal: bool,
     /// User, host and zone of each command
