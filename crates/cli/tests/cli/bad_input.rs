@@ -290,7 +290,7 @@ fn nothing_is_written_over_a_device_of_any_pool_nor_over_a_file_that_is_there() 
     lab.run("zpool export lake").ok();
     // Two of its labels are lost: the others are enough.
     let torn = fs::File::options().write(true).open(lab.cwd().join("b")).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&torn, &[0; 512 << 10], 0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&torn, &vec![0; 512 << 10], 0).unwrap();
     let _daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
     let state = |name: &str| {
         use std::os::unix::fs::MetadataExt as _;
