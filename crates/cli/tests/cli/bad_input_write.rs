@@ -321,9 +321,10 @@ fn a_pool_is_opened_by_one_only() {
     let daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
     // Another daemon, and a command that does not know of the first.
     let elsewhere = lab.path("elsewhere.sock").display().to_string();
+    let state = lab.path("elsewhere").display().to_string();
     refused_with(
         &lab,
-        &format!("--socket {elsewhere} serve --nbd 127.0.0.1:0 tank"),
+        &format!("--state {state} --socket {elsewhere} serve -d {here} --nbd 127.0.0.1:0 tank"),
         1,
         "cannot open 'tank': pool is in use",
     );

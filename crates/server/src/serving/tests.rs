@@ -238,7 +238,14 @@ async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_aga
     assert!(!shelf.is_ready() && shelf.unit(0).is_none());
     let own = iscsi::iqn::for_dataset("tank/b");
     assert!(serving.is_awaited(&own));
+    // What looks at the device because of its errors is done before reads are counted again.
+    let mut seen = 0;
+    while seen != world.disk.counts().reads {
+        seen = world.disk.counts().reads;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     world.disk.heal();
+    let listing = world.reads(&held, false).await;
     world.break_reads_after(listing);
     let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
     serving.again.hurry();
