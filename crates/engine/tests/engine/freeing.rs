@@ -256,15 +256,13 @@ async fn what_others_set_while_a_volume_becomes_small_neither_ends_it_nor_opens_
     while volume.geometry().size != KEPT {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let mut sync = 1;
-    for (property, value) in [("refreservation", 1 << 50), ("volsize", KEPT + 1)] {
+    for (property, value, sync) in [("refreservation", 1 << 50, 1), ("volsize", KEPT + 1, 2)] {
         assert!(!asking.is_finished(), "it takes more groups");
         let refused = set_number(&running.engine, VOLUME, property, value).await.unwrap_err().to_string();
         assert!(!refused.contains("given up already"), "{property}: {refused}");
         assert_eq!(volume.geometry().size, KEPT, "{property}");
         set_number(&running.engine, POOL, "sync", sync).await.unwrap();
         assert_eq!(volume.geometry().size, KEPT, "above it");
-        sync += 1;
     }
     asking.await.unwrap();
     assert_eq!((volume.geometry().size, number(&running, "volsize").await), (KEPT, KEPT));
