@@ -17,6 +17,9 @@ use crate::{IoBuf, Landing};
 /// Pieces that one call to the kernel fills.
 const AT_ONCE: usize = 64;
 
+/// As many without an allocation: 128 KiB in blocks of 8 KiB, and what comes ahead.
+const INLINE: usize = 17;
+
 /// What has arrived, in order.
 pub type Landed = SmallVec<[Bytes; 1]>;
 
@@ -174,7 +177,7 @@ impl Landings {
 
     /// Where the next bytes go, as far as one call to the kernel reaches: up to memory that is not initialised. What was put
     /// there is to be [`advance`](Self::advance)d over.
-    pub fn slices(&mut self) -> SmallVec<[IoSliceMut<'_>; 16]> {
+    pub fn slices(&mut self) -> SmallVec<[IoSliceMut<'_>; INLINE]> {
         self.next_mut();
         let rest = self.row.iter_mut().skip(self.at).take(AT_ONCE);
         rest.map_while(Landing::room).map(IoSliceMut::new).collect()

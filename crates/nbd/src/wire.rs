@@ -22,63 +22,39 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
         }
     }
 
-    /// The same, for a row of buffers, and what comes behind if that comes along.
+    /// The same, for a row of buffers, and what comes behind if that comes along. One buffer after the other, unless a socket
+    /// fills all of them: what is decrypted comes in pieces of 16 KiB at most, and so little is lost.
     fn poll_row(
         &mut self,
         row: &mut Landings,
-        ahead: &mut Ahead,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>>;
-}
-
-impl Wire for TcpStream {
-    fn poll_row(
-        &mut self,
-        row: &mut Landings,
-        ahead: &mut Ahead,
+        _ahead: &mut Ahead,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        row.poll_fill(ahead, cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
+        pin!(self.read_buf(row.next_mut())).poll(cx)
     }
 }
 
-impl Wire for UnixStream {
-    fn poll_row(
-        &mut self,
-        row: &mut Landings,
-        ahead: &mut Ahead,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        row.poll_fill(ahead, cx, |cx| self.poll_read_ready(cx), |slices| self.try_read_vectored(slices))
-    }
+/// Sockets of the system.
+macro_rules! socket {
+    ($($socket:ty),*) => { $(
+        impl Wire for $socket {
+            fn poll_row(
+                &mut self,
+                row: &mut Landings,
+                ahead: &mut Ahead,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<usize>> {
+                row.poll_fill(
+                    ahead,
+                    cx,
+                    |cx| self.poll_read_ready(cx),
+                    |slices| self.try_read_vectored(slices),
+                )
+            }
+        }
+    )* };
 }
+socket!(TcpStream, UnixStream);
 
-/// What is decrypted comes in pieces of 16 KiB at most: one buffer after the other loses little.
-fn one_by_one<S>(stream: &mut S, row: &mut Landings, cx: &mut Context<'_>) -> Poll<io::Result<usize>>
-where
-    S: AsyncRead + Unpin,
-{
-    pin!(stream.read_buf(row.next_mut())).poll(cx)
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {
-    fn poll_row(
-        &mut self,
-        row: &mut Landings,
-        _: &mut Ahead,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        one_by_one(self, row, cx)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {
-    fn poll_row(
-        &mut self,
-        row: &mut Landings,
-        _: &mut Ahead,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        one_by_one(self, row, cx)
-    }
-}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {}

@@ -366,7 +366,7 @@ async fn an_answer_waits_for_no_write_that_has_not_arrived() {
     );
     let mut stream = begin_session(1, served.address, 1, &text).await.unwrap();
     assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
-    let (mut number, mut rounds) = (1_u32, 0);
+    let mut number = 1_u32;
     for whole in [1_usize, 2, 4, 9, 20] {
         for missing in [1, LEN / 2, LEN, LEN + 40] {
             let first = number + 1;
@@ -405,8 +405,6 @@ async fn an_answer_waits_for_no_write_that_has_not_arrived() {
                     .collect();
                 assert!(found == vec![(number % 251) as u8; LEN], "{number}");
             }
-            rounds += 1;
         }
     }
-    assert_eq!(rounds, 20);
 }
