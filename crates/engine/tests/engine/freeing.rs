@@ -16,6 +16,7 @@ use engine::{
     volume::LiveVolume,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::task::JoinHandle;
 
 use crate::support::{POOL, Running, World, data, joined, quiet};
 
@@ -97,6 +98,16 @@ async fn wait_for(running: &Running, before: u64, groups: u64) {
     while running.engine.statistics().txgs < before + groups {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Begins to make the volume small on slow disks, and lets so many transaction groups pass.
+async fn asked_to_shrink(running: &Running, groups: u64) -> JoinHandle<Result<(), OpError>> {
+    slow_down(running);
+    let before = running.engine.statistics().txgs;
+    let engine = Arc::clone(&running.engine);
+    let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
+    wait_for(running, before, groups).await;
+    asking
 }
 
 async fn number(running: &Running, property: &str) -> u64 {
@@ -274,11 +285,7 @@ async fn what_others_set_while_a_volume_becomes_small_neither_ends_it_nor_opens_
 async fn a_volume_that_is_opened_while_it_becomes_small_has_nothing_of_what_goes() {
     let world = filled(false).await;
     let running = world.try_open(narrow()).await.unwrap();
-    slow_down(&running);
-    let before = running.engine.statistics().txgs;
-    let engine = Arc::clone(&running.engine);
-    let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
-    wait_for(&running, before, 2).await;
+    let asking = asked_to_shrink(&running, 2).await;
     let volume = running.engine.volume(VOLUME).await.unwrap();
     assert!(!asking.is_finished(), "it takes more groups");
     assert_eq!(volume.geometry().size, KEPT);
@@ -326,11 +333,7 @@ async fn a_discard_goes_on_beside_a_writer_however_little_may_be_dirty() {
 async fn a_pool_that_is_closed_does_not_wait_for_a_volume_to_become_small() {
     let world = filled(false).await;
     let running = world.try_open(narrow()).await.unwrap();
-    slow_down(&running);
-    let before = running.engine.statistics().txgs;
-    let engine = Arc::clone(&running.engine);
-    let asking = tokio::spawn(async move { set_size(&engine, KEPT).await });
-    wait_for(&running, before, 1).await;
+    let asking = asked_to_shrink(&running, 1).await;
     running.export().await;
     assert!(asking.await.unwrap().unwrap_err().to_string().contains("being closed"));
     world.verify("in the middle").await;
