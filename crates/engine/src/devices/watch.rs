@@ -479,30 +479,35 @@ impl Watch {
             }
             return false;
         }
-        self.parked.remove(&guid);
         self.diagnosis.forget(Some(guid));
         trust(engine, guid);
-        if engine.suspension().is_on() {
-            // The pool waits for it within a transaction group, so no command can put it in its place.
-            let is_spared = find::locate(&view.tree(), guid).is_some_and(|place| {
-                place.vdev.id == 0 && place.parent.is_some_and(|parent| parent.kind == Kind::Spare)
-            });
-            change(engine, guid, "it is back", |now| {
-                now.disk = Some(Arc::clone(&disk));
-                (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
-                // The spare that stands in goes back when it is up to date.
-                now.unspare |= is_spared;
-            });
-            engine.suspension().kick();
-            return true;
-        }
-        match engine.online(guid, Some(disk), false).await {
-            Ok(_) => true,
-            Err(error) => {
-                tracing::warn!(device = device.name, %error, "cannot be taken online");
-                false
+        if !engine.suspension().is_on() {
+            match engine.online(guid, Some(Arc::clone(&disk)), false).await {
+                Ok(_) => {
+                    self.parked.remove(&guid);
+                    return true;
+                }
+                // It may be what the pool was suspended for just now.
+                Err(_) if engine.suspension().is_on() => {}
+                Err(error) => {
+                    tracing::warn!(device = device.name, %error, "cannot be taken online");
+                    return false;
+                }
             }
         }
+        // The pool waits for it within a transaction group, so no command can put it in its place.
+        let is_spared = find::locate(&view.tree(), guid).is_some_and(|place| {
+            place.vdev.id == 0 && place.parent.is_some_and(|parent| parent.kind == Kind::Spare)
+        });
+        change(engine, guid, "it is back", |now| {
+            now.disk = Some(Arc::clone(&disk));
+            (now.refused, now.removed, now.not_present) = (Aux::None, false, false);
+            // The spare that stands in goes back when it is up to date.
+            now.unspare |= is_spared;
+        });
+        engine.suspension().kick();
+        self.parked.remove(&guid);
+        true
     }
 
     /// `zpool clear`.
@@ -636,15 +641,18 @@ impl Watch {
         for vdev in tree.leaves() {
             let Some(disk) = vdev.leaf.as_ref().and_then(|leaf| leaf.disk()) else { continue };
             let size = disk.info().size;
-            let before = self.sizes.insert(vdev.guid, size);
-            let has_grown = before.is_some_and(|before| before < size);
-            if has_grown
-                && engine.conduct().autoexpand
-                && !engine.suspension().is_on()
-                && let Err(error) = engine.online(vdev.guid, None, true).await
-            {
-                tracing::warn!(device = %vdev, %error, "cannot grow");
+            let has_grown = self.sizes.get(&vdev.guid).is_some_and(|before| *before < size);
+            if has_grown && engine.conduct().autoexpand {
+                // It is grown the next time.
+                if engine.suspension().is_on() {
+                    continue;
+                }
+                if let Err(error) = engine.online(vdev.guid, None, true).await {
+                    tracing::warn!(device = %vdev, %error, "cannot grow");
+                    continue;
+                }
             }
+            self.sizes.insert(vdev.guid, size);
         }
     }
 

@@ -255,7 +255,7 @@ async fn opened(seed: u64) -> (World, Running, Arc<LiveVolume>) {
 /// A volume that has not been written to since the import reads from the pool itself, which waits for nothing.
 #[tokio::test(start_paused = true)]
 async fn changes_wait_for_devices_that_are_away_for_a_moment_from_the_import_on() {
-    let (_world, running, volume) = opened(60).await;
+    let (world, running, volume) = opened(60).await;
     vanish(&running, &[0, 1]);
     let change = |discards: bool, at: u64| {
         let volume = Arc::clone(&volume);
@@ -278,8 +278,12 @@ async fn changes_wait_for_devices_that_are_away_for_a_moment_from_the_import_on(
         let found = joined(volume.read(number as u64 * BELOW, BLOCK).await.unwrap());
         assert!(found.iter().all(|b| *b == byte), "{number}");
     }
+    // Both sides are there again, and have everything.
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(running.engine.view().tree().state().0, State::Healthy);
     drop(volume);
     running.export().await;
+    world.verify("away for a moment").await;
 }
 
 /// What a change needs of the tree, or of the block of which it is a part, is waited for only as long as changes are.
