@@ -13,9 +13,9 @@ use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 
 use super::{
-    Bookmark, Flight, Reader,
+    Bookmark, Reader,
     device::Range,
-    flights::{Answer, Lead},
+    flights::{Answer, Lead, Turn as Flight},
     join::{BoxFuture, join_all},
     trail::Trail,
 };

@@ -13,8 +13,9 @@ use ondisk::{
 };
 
 use super::{
-    Check, Reader, form,
+    Check, Reader,
     join::{BoxFuture, join_all},
+    read::form,
     trail::Trail,
 };
 use crate::error::BlockError;
