@@ -369,7 +369,10 @@ impl Changes {
 
     /// The blocks below `end`, ascending.
     pub(super) fn blocks(&self, end: u64) -> Vec<(u64, Summed)> {
-        self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.summed())).collect()
+        // Nearly always all of them, and there are hundreds of thousands: a list that grows is copied again and again.
+        let mut found = Vec::with_capacity(self.blocks.len());
+        found.extend(self.blocks.range(..end).map(|(blkid, content)| (*blkid, content.summed())));
+        found
     }
 
     /// The freed ranges below `end`, ascending.

@@ -72,8 +72,10 @@ pub trait Allocator: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
     /// Bytes in use, and bytes it has of the kernel for them; `None` if it does not say.
     fn in_use(&self) -> Option<(u64, u64)>;
-    /// Gives back to the kernel what is not in use.
+    /// Gives back to the kernel what is not in use, and from now on soon what is freed.
     fn release(&self);
+    /// Memory is not short any more: what is freed may be kept for a while for whoever wants some.
+    fn relax(&self);
 }
 
 /// What somebody may say about memory.
@@ -286,6 +288,9 @@ impl Governor {
             }
         } else if before.is_short && !verdict.is_short {
             disk::set_idle_max(usize::try_from(self.terms.idle()).unwrap_or(usize::MAX));
+            if let Some(allocator) = &self.allocator {
+                allocator.relax();
+            }
         }
         if before.stage != verdict.stage {
             self.follow(&before, &verdict, &sight, host, journal);
