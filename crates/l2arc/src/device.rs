@@ -139,8 +139,11 @@ impl Device {
         }
     }
 
-    /// Writes `pieces` from `at` on, each padded with zeroes to a whole sector; in order, a few writes at a time.
+    /// Writes `pieces` from `at` on, each padded with zeroes to a whole sector; in order, a few writes at a time. Nothing
+    /// is written outside of the ring.
     pub(crate) async fn write(&self, at: u64, pieces: Vec<Bytes>) -> io::Result<()> {
+        let len: u64 = pieces.iter().map(|piece| self.geometry.aligned(piece.len() as u64)).sum();
+        self.extent(at, usize::try_from(len).unwrap_or(usize::MAX))?;
         let mut bufs =
             Joined { pieces: pieces.into_iter(), rest: Bytes::new(), sector: self.geometry.sector };
         let (mut at, mut writes, mut result) = (at, FuturesUnordered::new(), Ok(()));

@@ -122,7 +122,10 @@ async fn clear(
                 .or_else(|_| ring::decode_log(&log, &stored, ondisk::Order::Big, ring.geometry.log_entries))
         });
         match decoded {
-            Ok((_, found)) => ring.victims.extend(found),
+            // It may be somebody's who wants the hand elsewhere: only what is known to lie in it counts.
+            Ok((_, found)) => ring.victims.extend(found.into_iter().filter(|entry| {
+                extent.iter().any(|part| part.contains(&entry.daddr)) && is_known(shared, device, entry)
+            })),
             Err(_) => {
                 for part in extent {
                     search(shared, device, part).await;
@@ -146,6 +149,12 @@ async fn clear(
     }
     entries.iter().for_each(|entry| forget(shared, device, entry));
     Ok(hot)
+}
+
+/// Whether the index has the block where this entry says.
+fn is_known(shared: &Shared, device: &Device, entry: &Entry) -> bool {
+    let place = shared.index.peek(hash_of(entry));
+    place.is_some_and(|place| Some(place.address) == device.base.checked_add(entry.daddr))
 }
 
 fn silent() -> io::Error {

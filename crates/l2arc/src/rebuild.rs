@@ -268,7 +268,12 @@ impl<'a> Walk<'a> {
     /// Begins to read a log block, if the pointer leads to one that was not overwritten.
     fn read(&self, pointer: LogPointer) -> Reading {
         // A device too small for log blocks has none, whatever it says.
-        let leads_somewhere = self.header.log_entries > 0 && pointer.is_intact(self.header);
+        let geometry = self.ring.geometry;
+        let leads_somewhere = self.header.log_entries > 0
+            && pointer.is_intact(self.header)
+            && pointer.payload_start <= geometry.end
+            && pointer.payload_start.is_multiple_of(512)
+            && pointer.daddr.is_multiple_of(512);
         let task = leads_somewhere.then(|| {
             let device = Arc::clone(self.device);
             let len = pointer.aligned_size() as usize;

@@ -230,3 +230,60 @@ async fn the_devices_are_fed_by_their_speed() {
         slow.written
     );
 }
+
+/// Nothing in a log block is secret: who hands over a cache device can make it say anything. The hand went where it said:
+/// into the labels.
+#[tokio::test(start_paused = true)]
+async fn log_blocks_that_tell_of_places_outside_of_the_ring_lead_nobody_there() {
+    use codec::{
+        Order as Bytewise,
+        checksum::{Checksum, Fletcher4, embedded},
+        compress::{self, Algorithm, Level},
+    };
+    use ondisk::{Order, l2arc as format};
+    let config = Config { index_max: 70_000, ..eager() };
+    let disk = memory(64);
+    let (l2, _) = opened(disk.clone(), config).await;
+    fill(&l2, 0..60, SIZE).await;
+    settle(&l2).await;
+    drop(l2);
+    // Its newest log block, with other addresses.
+    let at = format::HEADER_OFFSET;
+    let (mut header, order) = format::Header::decode(&disk.snapshot(at..at + 4096)).unwrap();
+    let mut newest = header.newest[0];
+    let place = newest.daddr..newest.daddr + newest.aligned_size();
+    let mut plain = vec![0; format::LOG_BLOCK_BYTES];
+    compress::decompress(Algorithm::Lz4, &disk.snapshot(place.clone()), &mut plain).unwrap();
+    let log = format::LogBlock::decode(&plain).unwrap();
+    let mut entries: Vec<format::Entry> = log.entries(header.log_entries).map(Result::unwrap).collect();
+    for (number, entry) in entries.iter_mut().enumerate() {
+        entry.daddr = [0, 1 << 50, header.end][number % 3];
+    }
+    let plain = format::encode_log_block(&log.previous, &entries, Order::Little).unwrap();
+    let mut stored = vec![0; (place.end - place.start) as usize];
+    compress::compress(Algorithm::Lz4, Level::DEFAULT, &plain, &mut stored).unwrap();
+    let mut sum = Fletcher4::new(Bytewise::Little);
+    sum.update(&stored);
+    newest.checksum = sum.finish().0;
+    newest.payload_start = header.start;
+    header.newest[0] = newest;
+    let mut sealed = header.encode(4096, order);
+    let verifier = Checksum([at, 0, 0, 0]);
+    embedded::seal(embedded::Kind::Label, &mut sealed, verifier, Bytewise::Little).unwrap();
+    for (at, bytes) in [(place.start, stored), (at, sealed)] {
+        disk.write(at, IoBuf::from_slice(&bytes).freeze()).await.unwrap();
+    }
+    let labels = disk.snapshot(0..at);
+
+    let (l2, recovered) = opened(disk.clone(), config).await;
+    assert!(recovered.log_blocks > 0, "{recovered}");
+    let capacity = l2.devices()[0].size / u64::from(SIZE);
+    for round in 1..6 {
+        fill(&l2, round * capacity..(round + 1) * capacity, SIZE).await;
+        settle(&l2).await;
+    }
+    let stats = l2.stats();
+    assert!(stats.l2_writes_error == 0 && stats.l2_cksum_bad == 0, "{recovered}: {stats:?}");
+    assert!(disk.snapshot(0..at) == labels, "it wrote over the labels");
+    assert!(hits(&l2, 5 * capacity..6 * capacity, SIZE).await > 0, "it goes on");
+}
