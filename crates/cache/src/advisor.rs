@@ -114,7 +114,7 @@ impl Counts {
 #[derive(Default)]
 struct Group {
     counts: Counts,
-    /// Accesses in the whole of what is fed, faded: who is busy.
+    /// Accesses to the sample, faded: who is busy.
     fed: f64,
     /// What it stays for: the same, and what the one had that gave way to it. Else all that come while others are known
     /// would only ever take the place of each other.
@@ -249,7 +249,10 @@ impl Advisor {
 
     /// A block of the sample was used that was there; of one that is not remembered nothing is learnt.
     pub fn hit(&mut self, id: u64) {
-        // The largest remembers most; those it has forgotten were looked at at a higher rate.
+        if !is_sampled(spread(id), self.rate) {
+            return;
+        }
+        // The largest remembers most.
         let known = self.memory.iter().rev().find_map(|model| model.find(spread(id)));
         if let Some(block) = known {
             self.see(Kept { id, ..block }, Kind::Hit);
@@ -258,16 +261,23 @@ impl Advisor {
 
     /// A block of the sample became worthless.
     pub fn gone(&mut self, id: u64) {
-        self.memory.iter_mut().for_each(|model| model.remove(spread(id)));
+        let id = spread(id);
+        if !is_sampled(id, self.rate) {
+            return;
+        }
+        self.memory.iter_mut().for_each(|model| model.remove(id));
+        let curves = self.groups.values_mut().filter_map(|group| group.curve.as_deref_mut());
+        curves.chain([&mut self.curve]).for_each(|curve| curve.remove(id));
     }
 
     fn see(&mut self, block: Kept, kind: Kind) {
-        self.show_curves(block, kind);
         // The caller chose by the identity; policies look at its upper half.
         let block = Kept { id: spread(block.id), ..block };
+        // Of the others only those that come in would be known: a hit is of a block that a miniature remembers.
         if !is_sampled(block.id, self.rate) {
             return;
         }
+        self.show_curves(block, kind);
         let (mut hits, mut second) = ([0.0; RAM.len()], [0.0; SECOND.len()]);
         let gone = &mut self.gone;
         for (at, (model, hit)) in self.memory.iter_mut().zip(&mut hits).enumerate() {
@@ -383,6 +393,10 @@ impl Advisor {
         self.memory.iter_mut().zip(sizes).for_each(|(model, size)| model.thin(size, &keep));
         let sizes = SECOND.map(|part| self.scaled(part));
         self.second.iter_mut().zip(sizes).for_each(|(tier, size)| tier.thin(size, keep));
+        // Distances between other blocks are others.
+        self.curve.begin_anew();
+        let curves = self.groups.values_mut().filter_map(|group| group.curve.as_deref_mut());
+        curves.for_each(Curve::begin_anew);
     }
 
     /// What is expected of everything. `missed` is the share of all accesses that is really missed, sampled or not, if
@@ -428,7 +442,7 @@ impl Advisor {
         let errors = self.memory.iter().map(|model| error.max(of_sample(model)));
         let lru = |curve: &Curve| -> Vec<Point> {
             let sizes = (-4..=5).map(|power| (self.capacity as f64 * f64::from(power).exp2()) as u64);
-            let ratio = |size: u64| 1.0 - curve.miss_ratio(size >> self.feed);
+            let ratio = |size: u64| 1.0 - curve.miss_ratio(size >> (self.feed + self.rate));
             sizes.map(|size| Point { size, hit_ratio: ratio(size), error }).collect()
         };
         Outlook {

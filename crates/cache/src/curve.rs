@@ -102,6 +102,20 @@ impl Curve {
         self.look(id, size, 0.0);
     }
 
+    /// A block is worthless from now on, and in nobody's way.
+    pub fn remove(&mut self, id: u64) {
+        let hash = hash(id);
+        if let Some(time) = self.used.remove(hash) {
+            self.unmark(time);
+            self.hashes.remove(&hash);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn begin_anew(&mut self) {
+        *self = Self::new(self.keys);
+    }
+
     /// What was counted so far weighs this much of what it did.
     pub fn fade(&mut self, by: f64) {
         self.reuse.iter_mut().for_each(|units| *units *= by);
@@ -111,8 +125,7 @@ impl Curve {
 
     #[inline]
     fn look(&mut self, id: u64, size: u32, weight: f64) {
-        // Not the identity itself: policies choose their samples by it.
-        let hash = mix(id ^ 0x5851_f42d_4c95_7f2d);
+        let hash = hash(id);
         if hash < self.threshold {
             self.sample(hash, size, weight);
         }
@@ -212,6 +225,12 @@ impl Curve {
             self.used.insert(hash, time as u32);
         }
     }
+}
+
+/// What blocks are chosen by. Not the identity itself: policies choose their samples by it.
+#[inline]
+const fn hash(id: u64) -> u64 {
+    mix(id ^ 0x5851_f42d_4c95_7f2d)
 }
 
 /// The bucket of a distance: exact below 32, then 32 to an octave.

@@ -217,3 +217,54 @@ fn it_forgets_and_stays_small() {
     assert!(advisor.bytes() < 20 << 20, "{} bytes", advisor.bytes());
     assert!(advisor.one_in() >= 512);
 }
+
+/// Everybody who comes in is shown, and of hits those that a miniature remembers: LRU's curve had all misses of the blocks
+/// shown, and one in sixteen of the hits.
+#[test]
+fn what_lru_would_hit_is_told_of_hits_and_misses_alike() {
+    let capacity = 50_000_u64;
+    let mut advisor = Advisor::new("arc", capacity, 0, 512, cache::KEYS);
+    let mut live = Simulation::new(cache::Arc::new(capacity));
+    let sizes = [capacity / 4, capacity, 2 * capacity];
+    let mut exact = sizes.map(|size| Simulation::new(cache::Plain::lru(size)));
+    for k in 0..1_500_000_u64 {
+        let part = (mix(k) >> 11) as f64 / (1_u64 << 53) as f64;
+        let block = (part * part * 200_000.0) as u64;
+        match live.access(block) {
+            true => advisor.hit(mix(block)),
+            false => advisor.came(mix(block), 1, 1, Kind::Miss),
+        }
+        for lru in &mut exact {
+            lru.access(block);
+        }
+    }
+    assert!(advisor.one_in() >= 16, "{}", advisor.one_in());
+    let outlook = advisor.outlook(None);
+    for (size, exact) in sizes.into_iter().zip(&exact) {
+        let told = outlook.lru.iter().find(|point| point.size == size).unwrap().hit_ratio;
+        let exact = 1.0 - exact.score().block_miss_ratio();
+        println!("{size}: {told:.3}, really {exact:.3}");
+        assert!((told - exact).abs() <= 0.08, "{size}: {told:.3}, really {exact:.3}");
+    }
+}
+
+/// A loop of a thousand blocks beside ten that are overwritten all the time, each time under another identity.
+#[test]
+fn blocks_that_were_overwritten_lie_between_no_two_uses_of_others() {
+    let capacity = 4000;
+    let mut advisor = Advisor::new("arc", capacity, 0, 4096, cache::KEYS);
+    for k in 0..200_000_u64 {
+        let kind = if k < 1000 { Kind::Miss } else { Kind::Hit };
+        advisor.came(mix(k % 1000), 1, 1, kind);
+        for write in 10 * k..10 * k + 10 {
+            advisor.came(mix((1 << 40) + write), 1, 1, Kind::Fill);
+            if let Some(before) = write.checked_sub(10) {
+                advisor.gone(mix((1 << 40) + before));
+            }
+        }
+    }
+    assert_eq!(advisor.one_in(), 1);
+    let outlook = advisor.outlook(None);
+    let of = |size: u64| outlook.lru.iter().find(|point| point.size == size).unwrap().hit_ratio;
+    assert!(of(capacity / 2) > 0.95 && of(capacity / 8) < 0.05, "{:?}", outlook.lru);
+}
