@@ -56,6 +56,8 @@ struct Versions {
     stable: u32,
     acknowledged: u32,
     begun: u32,
+    /// It was found lost, and counted. Nobody wrote it since.
+    is_lost: bool,
 }
 
 /// What clients went through.
@@ -147,10 +149,12 @@ impl Load {
                 version.filter(|version| (versions.stable..=versions.begun).contains(version))
             else {
                 lost += 1;
+                versions.is_lost = true;
                 continue;
             };
             undone += u64::from(version < versions.acknowledged);
-            *versions = Versions { stable: version, acknowledged: version, begun: versions.begun };
+            *versions =
+                Versions { stable: version, acknowledged: version, begun: versions.begun, is_lost: false };
         }
         (lost, undone)
     }
@@ -160,8 +164,11 @@ impl Load {
         let mut lost = 0;
         let count = self.blocks.lock().len();
         for number in 0..count {
-            let found = read(volume, number).await;
             let versions = self.blocks.lock()[number];
+            if versions.is_lost {
+                continue;
+            }
+            let found = read(volume, number).await;
             let fits = |bytes: &[u8]| {
                 version_of(number, bytes)
                     .is_some_and(|v| (versions.acknowledged..=versions.begun).contains(&v))
@@ -218,7 +225,10 @@ impl Client {
     }
 
     async fn read(&self, number: usize) -> Result<(), Option<VolumeError>> {
-        let least = self.load.blocks.lock()[number].acknowledged;
+        let Versions { acknowledged: least, is_lost, .. } = self.load.blocks.lock()[number];
+        if is_lost {
+            return Ok(());
+        }
         let bytes = match timeout(PATIENCE, read(&self.volume, number)).await {
             Ok(answer) => answer.map_err(Some)?,
             Err(_) => return Err(None),
@@ -246,7 +256,7 @@ impl Client {
             Err(_) => return Err(None),
         }
         let versions = &mut self.load.blocks.lock()[number];
-        versions.acknowledged = version;
+        (versions.acknowledged, versions.is_lost) = (version, false);
         if stable {
             versions.stable = version;
         }
