@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use ::cache::{Advisor, GROUPS, GhostHits, KEYS, Kind, Outlook};
+use ::cache::{Advisor, GROUPS, KEYS, Kind, Outlook};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -154,7 +154,7 @@ pub struct Advice {
     pub memory: u64,
     /// Time that it took, nanoseconds, of how many.
     pub took_ns: (u64, u64),
-    /// Of all data. Sizes are bytes.
+    /// Of all data that may be kept. Sizes are bytes.
     pub whole: Outlook,
     /// Of each pool, by guid.
     pub pools: Vec<(u64, Outlook)>,
@@ -312,8 +312,8 @@ impl Feed {
         model.economise();
     }
 
-    /// What can be said now. `ghosts`: how often the live policy of data met one.
-    pub(super) fn advice(&self, counted: [u64; 2], ghosts: GhostHits) -> Option<Advice> {
+    /// What can be said now. `ghosts`: how often somebody waited for a block whose ghost was there.
+    pub(super) fn advice(&self, counted: [u64; 2], ghosts: u64) -> Option<Advice> {
         self.play(counted);
         let model = self.model.lock();
         let model = model.as_ref()?;
@@ -333,7 +333,6 @@ impl Feed {
         let pools = pools
             .into_iter()
             .filter_map(|(pool, groups)| Some((pool, in_bytes(advisor.outlook_of_groups(&groups)?))));
-        let met = ghosts.recent + ghosts.frequent;
         let all: u64 = counted.iter().sum();
         Some(Advice {
             one_in: advisor.one_in(),
@@ -342,7 +341,7 @@ impl Feed {
             whole: in_bytes(advisor.outlook(missed)),
             pools: pools.collect(),
             datasets: found,
-            ghosts: if all == 0 { 0.0 } else { (met as f64 / all as f64).min(1.0) },
+            ghosts: if all == 0 { 0.0 } else { (ghosts as f64 / all as f64).min(1.0) },
         })
     }
 }
@@ -378,7 +377,7 @@ mod tests {
         used((2, 7), 300);
         used((2, 8), 300);
         let known = || {
-            let advice = feed.advice([0, 0], GhostHits::default()).unwrap();
+            let advice = feed.advice([0, 0], 0).unwrap();
             advice.datasets.iter().map(|(pool, objset, _)| (*pool, *objset)).collect::<Vec<_>>()
         };
         assert_eq!(known(), [(2, 7), (2, 8)]);

@@ -53,6 +53,8 @@ pub(crate) enum Memory<'a> {
     Writer,
     /// Somebody's: it must be copied.
     Foreign,
+    /// The same, of a block that nobody asks for now: it was wanted before a restart.
+    Warmed,
 }
 
 /// A block on its way in.
@@ -114,7 +116,7 @@ impl BlockCache {
             _ => None,
         };
         let kind = match (fresh.access, memory) {
-            (Access::Prefetch, _) | (_, Memory::Writer) => Kind::Fill,
+            (Access::Prefetch, _) | (_, Memory::Writer | Memory::Warmed) => Kind::Fill,
             (Access::Demand, _) => Kind::Miss,
         };
         let entry = Entry {
@@ -212,8 +214,13 @@ impl BlockCache {
     fn rank(&self, ranks: &mut Ranks, coming: &mut Together, gone: &mut Gone) {
         let mut going = Going::new();
         let mut places: Row<Option<Slot>> = Row::with_capacity(coming.len());
-        for Coming { entry, .. } in coming.iter_mut() {
+        for Coming { entry, kind, .. } in coming.iter_mut() {
+            let before = ranks.ghosts_met(entry.class);
             let slot = ranks.insert(entry.class, entry.key.id, entry.units, &mut going);
+            // One that is read ahead or written meets its ghost, too, and nobody has missed it.
+            if *kind == Kind::Miss && entry.class == Class::Data {
+                ranks.missed += ranks.ghosts_met(entry.class) - before;
+            }
             // One that comes back while it is remembered was used before. What comes after it may push it out.
             entry.is_frequent = slot.is_some_and(|slot| ranks.is_frequent(entry.class, slot));
             places.push(slot);

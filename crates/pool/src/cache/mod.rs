@@ -323,6 +323,11 @@ impl BlockCache {
         self.stripes.mine().miss(access, class);
     }
 
+    /// What was read may not be kept: no cache of any size would have had it.
+    pub(crate) fn count_unkept(&self, access: Access, class: Class) {
+        self.stripes.mine().unkept(access, class);
+    }
+
     /// A block was not here, and somebody was reading it already.
     pub(crate) fn count_wait(&self, access: Access, class: Class) {
         self.stripes.mine().wait(access, class);
@@ -441,7 +446,7 @@ impl BlockCache {
     /// for now.
     #[must_use]
     pub fn advice(&self) -> Option<Advice> {
-        let ghosts = self.ranks.lock().ghost_hits(Class::Data);
+        let ghosts = self.ranks.lock().missed;
         self.feed.advice(self.stripes.demand(), ghosts)
     }
 

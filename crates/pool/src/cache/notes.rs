@@ -26,6 +26,8 @@ pub(super) struct Stripe {
     hits: [[[AtomicU64; 2]; 2]; 2],
     /// By access and class.
     misses: [[AtomicU64; 2]; 2],
+    /// Misses of data that somebody waited for and that may not be kept.
+    unkept: AtomicU64,
     /// Those that found a read on its way, likewise.
     waits: [[AtomicU64; 2]; 2],
     /// First uses of what was read ahead.
@@ -76,6 +78,12 @@ impl Stripe {
 
     pub(super) fn miss(&self, access: Access, class: Class) {
         self.misses[access as usize][class as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn unkept(&self, access: Access, class: Class) {
+        if (access, class) == (Access::Demand, Class::Data) {
+            self.unkept.fetch_add(1, Relaxed);
+        }
     }
 
     pub(super) fn wait(&self, access: Access, class: Class) {
@@ -142,12 +150,14 @@ impl Stripes {
         &self.stripes[self.turn.fetch_add(1, Relaxed) % STRIPES]
     }
 
-    /// Hits and misses of data that somebody waited for.
+    /// Hits and misses of data that somebody waited for, and that may be kept.
     pub(super) fn demand(&self) -> [u64; 2] {
         let (demand, data) = (Access::Demand as usize, Class::Data as usize);
         self.stripes.iter().fold([0; 2], |[hits, misses], stripe| {
             let found: u64 = stripe.hits[demand][data].iter().map(|count| count.load(Relaxed)).sum();
-            [hits + found, misses + stripe.misses[demand][data].load(Relaxed)]
+            // A miss is counted before it is known what becomes of it.
+            let unkept = stripe.unkept.load(Relaxed);
+            [hits + found, misses + stripe.misses[demand][data].load(Relaxed).saturating_sub(unkept)]
         })
     }
 

@@ -101,6 +101,8 @@ pub(super) struct Ranks {
     /// The share of metadata.
     share: f64,
     pub(super) held: [Held; 2],
+    /// Blocks of data that somebody had to wait for while their ghosts were here.
+    pub(super) missed: u64,
 }
 
 impl fmt::Debug for Ranks {
@@ -124,6 +126,7 @@ impl Ranks {
             classes: [ranked(), ranked()],
             share: SHARE_FIRST,
             held: Default::default(),
+            missed: 0,
         }
     }
 
@@ -137,7 +140,8 @@ impl Ranks {
     /// counted stays, and so does what blocks are charged.
     pub(super) fn begin_anew(&mut self, whole: u64) {
         let past = Class::ALL.map(|class| (self.ghost_hits(class), self.switches(class)));
-        *self = Self { share: self.share, held: self.held, ..Self::new(self.replacement, whole) };
+        let Self { replacement, share, held, missed, .. } = *self;
+        *self = Self { share, held, missed, ..Self::new(replacement, whole) };
         for (ranked, past) in self.classes.iter_mut().zip(past) {
             ranked.past = past;
         }
@@ -148,6 +152,12 @@ impl Ranks {
         let Ranked { policy, past: (past, _), .. } = &self.classes[class as usize];
         let now = policy.ghost_hits();
         GhostHits { recent: past.recent + now.recent, frequent: past.frequent + now.frequent }
+    }
+
+    /// The same, of both lists, of the policy of now.
+    pub(super) fn ghosts_met(&self, class: Class) -> u64 {
+        let hits = self.classes[class as usize].policy.ghost_hits();
+        hits.recent + hits.frequent
     }
 
     /// How often rules were changed since then.

@@ -942,3 +942,27 @@ fn statistics_give_way_before_blocks_do_and_come_back_by_themselves() {
     cache.keep_advice(true);
     assert!(is_advised());
 }
+
+/// After a restart it said of every warm block that it had been missed, at every size.
+#[test]
+fn what_is_warmed_written_or_read_ahead_is_missed_by_nobody() {
+    let cache = BlockCache::new(64 << 20);
+    let (pool, data) = (origin(1), bytes(0, 4096));
+    for n in 0..120_000 {
+        let access = if n % 2 == 0 { Access::Prefetch } else { Access::Demand };
+        let memory = if n % 2 == 0 { Memory::Own } else { Memory::Warmed };
+        cache.insert(Fresh { access, memory, ..block(&pool, n % 20_000, data.clone(), None) });
+        drop(find(&cache, &pool, n % 20_000));
+    }
+    assert!(cache.stats().mru_ghost_hits + cache.stats().mfu_ghost_hits > 0, "they were here before");
+    let advice = cache.advice().unwrap();
+    let whole = &advice.whole;
+    assert!(whole.accesses > 100.0 && whole.hit_ratio == 1.0 && advice.ghosts == 0.0, "{advice:?}");
+    // And of what may not be kept that more memory would hit it.
+    (0..80_000).for_each(|_| {
+        cache.count_miss(Access::Demand, Class::Data);
+        cache.count_unkept(Access::Demand, Class::Data);
+    });
+    assert_eq!(cache.advice().unwrap().whole.hit_ratio, 1.0);
+    assert_eq!(cache.stats().demand_data_misses, 80_000, "which the counters say");
+}

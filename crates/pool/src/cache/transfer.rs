@@ -38,8 +38,19 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Pinned {
     bytes: AtomicUsize,
-    wounded: Mutex<VecDeque<Arc<Transfer>>>,
+    wounded: Mutex<Wounded>,
 }
+
+/// Transfers that lost blocks, the oldest first.
+#[derive(Debug, Default)]
+struct Wounded {
+    queue: VecDeque<Arc<Transfer>>,
+    /// When there are so many, those of which nothing is left are looked for.
+    look_at: usize,
+}
+
+/// Transfers in the queue that are not worth a look.
+const FEW: usize = 64;
 
 impl Transfer {
     pub(crate) fn new() -> Arc<Self> {
@@ -80,10 +91,11 @@ impl Pinned {
         state.wounded = true;
         drop(state);
         let mut wounded = self.wounded.lock();
-        wounded.push_back(Arc::clone(transfer));
-        // Those that died meanwhile, mostly the oldest, are not waited for.
-        while wounded.front().is_some_and(|oldest| oldest.alive() == 0) {
-            wounded.pop_front();
+        wounded.queue.push_back(Arc::clone(transfer));
+        // Most die soon, behind one that a hot block keeps alive.
+        if wounded.queue.len() > wounded.look_at {
+            wounded.queue.retain(|transfer| transfer.alive() > 0);
+            wounded.look_at = 2 * wounded.queue.len() + FEW;
         }
     }
 
@@ -107,6 +119,39 @@ impl Pinned {
 
     /// The oldest transfer that lost blocks.
     pub(super) fn oldest(&self) -> Option<Arc<Transfer>> {
-        self.wounded.lock().pop_front()
+        self.wounded.lock().queue.pop_front()
+    }
+
+    /// How many transfers wait for their survivors to be given memory of their own.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.wounded.lock().queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They were taken out only in front of it: some gigabytes a day, which nobody counted.
+    #[test]
+    fn transfers_of_which_nothing_is_left_do_not_pile_up_behind_one_that_stays() {
+        let pinned = Pinned::default();
+        let two_blocks = |stays: bool| {
+            let transfer = Transfer::new();
+            [0, 1].into_iter().for_each(|id| pinned.attach(&transfer, id, 4096));
+            pinned.close(&transfer, 8192);
+            pinned.detach(&transfer, 4096);
+            if !stays {
+                pinned.detach(&transfer, 4096);
+            }
+            transfer
+        };
+        let hot = two_blocks(true);
+        for _ in 0..100_000 {
+            two_blocks(false);
+        }
+        assert!(pinned.waiting() <= 2 * FEW, "{}", pinned.waiting());
+        assert!(Arc::ptr_eq(&pinned.oldest().unwrap(), &hot) && pinned.bytes() == 4096);
     }
 }

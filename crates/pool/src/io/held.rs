@@ -100,6 +100,10 @@ impl Shared {
         memory: Memory<'_>,
     ) {
         let caching = self.wishes(at.objset).caching;
+        if !caching.primary.wants(Class::of(bp) == Class::Metadata) {
+            self.cache.count_unkept(access, Class::of(bp));
+            return;
+        }
         if let Some(fresh) = self.fresh(bp, at, caching, access, (stored, content), memory) {
             self.cache.insert(fresh);
         }

@@ -417,7 +417,7 @@ impl PoolIo {
 
     /// Puts stored bytes, which were verified, into the cache, because somebody had asked for them before.
     pub fn admit(&self, bp: &BlkPtr, at: Bookmark, raw: Bytes) {
-        self.shared.keep(bp, at, Access::Demand, Some(raw), None, Memory::Foreign);
+        self.shared.keep(bp, at, Access::Demand, Some(raw), None, Memory::Warmed);
     }
 
     /// Which caches a dataset (by object number) wants its blocks to be in.
