@@ -70,6 +70,9 @@ impl Session {
         if self.too_many_waits() || self.waits.iter().any(|wait| wait.itt == itt) {
             return self.reject(header, reject::TOO_MANY_IMMEDIATE);
         }
+        if self.is_outdated() {
+            self.attach(); // a reset of the disk that was there before would reach nobody
+        }
         let function = header.flags() & 0x7f;
         let lun = scsi::lun_number(header.lun()).filter(|_| self.unit(header.lun()).is_some());
         let (on, act) = match (function, lun) {

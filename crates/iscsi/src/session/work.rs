@@ -110,6 +110,9 @@ impl Work {
 impl Session {
     /// The next thing to run, if there is room for it.
     pub fn poll_work(&mut self) -> Option<Work> {
+        if self.is_outdated() {
+            self.attach();
+        }
         if let Some((itt, act)) = self.resets.pop_front() {
             let (lun, kind) = match act {
                 Act::Reset { attention, lun, .. } => (lun, WorkKind::Reset(attention)),
@@ -124,9 +127,6 @@ impl Session {
         }
         if !self.wants_input() {
             return None; // answers that nobody fetches would pile up
-        }
-        if self.is_outdated() {
-            self.attach();
         }
         // Reads that have no room keep their places; what has its data already goes past them.
         let mut at = 0_usize;

@@ -420,6 +420,23 @@ fn clearing_and_resetting_reach_the_commands_of_others_and_of_that_disk_only() {
     assert_eq!(host.manage(1, 0, 77).0[2], 1, "no such task");
 }
 
+/// A reset went to the disk that had been there before: it ended nothing, and nobody was told.
+#[test]
+fn a_reset_reaches_the_disk_that_is_there_now() {
+    let targets = cluster(&[1]);
+    let target = targets.list().remove(0);
+    let mut resets = Host::log_in(&targets, "iqn.one");
+    resets.settle(1);
+    assert!(target.remove_lun(1));
+    target.add_lun(1, disk("tank/next"), Form::default()).unwrap();
+    let mut works = Host::log_in(&targets, "iqn.two");
+    works.settle(1);
+    assert_eq!(resets.manage(5, 1, NO_TAG).0[2], 0);
+    assert_eq!(works.settle(1), [(0x29, 3)]);
+    assert!(target.remove_lun(1));
+    assert_eq!(resets.manage(5, 1, NO_TAG).0[2], 2, "there is none");
+}
+
 #[test]
 fn a_host_that_comes_back_is_told_that_its_nexus_was_lost() {
     let targets = cluster(&[0]);
