@@ -212,6 +212,7 @@ impl Target {
             (Arc::clone(&unit), luns.insert(lun, unit))
         };
         if let Some(kept) = kept {
+            unit.succeed(&kept);
             kept.retire();
         }
         self.luns_changed();

@@ -57,8 +57,14 @@ impl NexusId {
 ///
 /// Names come from strangers, so only the last [`SEEN_MAX`] are known, by a hash. Should two ever have the same one, or a name
 /// be forgotten, a host is told of the other event, and does the same: to clear what it believed of the disk.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(VecDeque<u64>);
+
+fn hash(id: &NexusId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// 32 KiB of hashes: twice the sessions that a server has at a time by default.
 const SEEN_MAX: usize = 4096;
@@ -66,9 +72,7 @@ const SEEN_MAX: usize = 4096;
 impl Seen {
     /// What a nexus is told that begins now.
     pub(crate) fn greeting(&mut self, id: &NexusId) -> Sense {
-        let mut hasher = DefaultHasher::new();
-        id.hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = hash(id);
         let before = self.0.iter().position(|seen| *seen == hash);
         match before {
             // Who comes back is forgotten last.
@@ -78,6 +82,13 @@ impl Seen {
         }
         self.0.push_back(hash);
         if before.is_some() { Sense::NEXUS_LOSS } else { Sense::POWER_ON }
+    }
+
+    /// Whether it was among them; from here on it is not.
+    pub(crate) fn take(&mut self, id: &NexusId) -> bool {
+        let hash = hash(id);
+        let at = self.0.iter().position(|seen| *seen == hash);
+        at.is_some_and(|at| self.0.remove(at).is_some())
     }
 
     /// As after power on.

@@ -1,4 +1,5 @@
-//! A volume that cannot be had at the moment: who it is, and nothing else.
+//! A volume that cannot be had at the moment: who it is, and nothing else. What else hosts learn of it is not true; when it
+//! comes they are told so ([`LogicalUnit::succeed`](crate::LogicalUnit::succeed)).
 
 use block::{BlockVolume, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture};
 

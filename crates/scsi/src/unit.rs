@@ -218,11 +218,21 @@ pub(crate) struct Shared {
     pub(crate) reserve6: Option<NexusId>,
     nexuses: Vec<Weak<Nexus>>,
     seen: Seen,
+    /// Who saw the unit whose place this one has, and has not been told so: see [`LogicalUnit::succeed`].
+    misled: Seen,
 }
 
 impl Shared {
     pub(crate) fn nexuses(&self) -> impl Iterator<Item = Arc<Nexus>> {
         self.nexuses.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Tells a nexus, if it has seen what was in the place of this unit, that it is another disk than that.
+    fn undeceive(&mut self, nexus: &Nexus) {
+        if self.misled.take(nexus.id()) {
+            nexus.raise(Sense::CAPACITY_CHANGED);
+            nexus.raise(Sense::INQUIRY_CHANGED);
+        }
     }
 
     /// Raises a unit attention on every nexus that `who` picks.
@@ -279,6 +289,7 @@ impl LogicalUnit {
                 reserve6: None,
                 nexuses: Vec::new(),
                 seen: Seen::default(),
+                misled: Seen::default(),
             }),
             keeper,
             kept: tokio::sync::Mutex::new(Kept::new(kept)),
@@ -338,10 +349,21 @@ impl LogicalUnit {
         let mut shared = self.shared();
         let greeting = shared.seen.greeting(&id);
         let nexus = Arc::new(Nexus::new(id, neighbours, greeting));
+        shared.undeceive(&nexus);
         shared.nexuses.retain(|other| other.strong_count() > 0);
         shared.nexuses.push(Arc::downgrade(&nexus));
         nexus.limit(self.limits_of(&shared, nexus.id()));
         nexus
+    }
+
+    /// It takes the place of `kept` ([`Service::unit_to_come`]), of which hosts learned that it has no size and how it may be
+    /// used: each that saw it is told that this is not true any more, once.
+    pub fn succeed(&self, kept: &Self) {
+        let misled = kept.shared().seen.clone();
+        let mut shared = self.shared();
+        shared.misled = misled;
+        let nexuses: Vec<Arc<Nexus>> = shared.nexuses().collect();
+        nexuses.iter().for_each(|nexus| shared.undeceive(nexus));
     }
 
     /// A nexus ends: RESERVE(6) ends with it, and so do its copies within a step; a persistent registration does not (SPC-4
@@ -601,7 +623,9 @@ impl LogicalUnit {
                 done(Vec::new(), 0)
             }
             Command::RequestSense { descriptor, allocation } => {
-                let sense = nexus.take_attention().unwrap_or(Sense::NONE);
+                // What it is like is told to who asks, without a command that fails (SPC-4 §5.11.2).
+                let state = if self.is_coming { Sense::BECOMING_READY } else { Sense::NONE };
+                let sense = nexus.take_attention().unwrap_or(state);
                 let bytes = if descriptor { sense.descriptor() } else { sense.fixed() };
                 done(bytes.as_slice().to_vec(), allocation)
             }

@@ -257,10 +257,21 @@ fn a_disk_that_cannot_be_had_yet_is_known_by_its_name_and_not_ready_until_it_com
     // Nobody else has its place.
     assert!(target.add_lun(3, disk("tank/other"), Form::default()).is_err());
     assert_eq!(host.sense(3, &[0]), not_ready);
+    let (status, asked) = host.send(3, &[3, 0, 0, 0, 252, 0], &[], 252);
+    assert_eq!(
+        (status, asked[2], asked[12], asked[13]),
+        (0, 2, 4, 1),
+        "who asks what it is like hears the same"
+    );
     let unit = target.add_lun(3, Arc::clone(&volume), Form::default()).unwrap();
     assert!(unit.naa() == kept.naa() && !unit.is_coming());
     assert_eq!(host.settle(0), [(0x3f, 0x0e)], "told");
-    assert_eq!(host.settle(3), [(0x29, 0)]);
+    assert_eq!(
+        host.settle(3),
+        [(0x29, 0), (0x2a, 9), (0x3f, 3)],
+        "what it has seen of it is not true any more"
+    );
+    assert_eq!(Host::log_in(&targets, "iqn.two").settle(3), [(0x29, 0)], "who never saw it need not be told");
     assert_eq!(name(&mut host), before);
     assert_eq!(host.send(3, &write10(0), &[7; 512], 0).0, 0);
     assert!(target.add_lun(3, volume, Form::default()).is_err(), "it is there");
