@@ -20,7 +20,10 @@ use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -56,6 +59,8 @@ const HELD_MAX: usize = 8;
 const LONG: usize = 32 << 10;
 /// Longest data segment before the operational stage (RFC 7143 §13.12).
 const LOGIN_SEGMENT: usize = 8192;
+/// How long a login that has begun when its server stops may take to hear that there is no service any more.
+const STOPPED_LOGIN: Duration = Duration::from_secs(1);
 /// How long a stop waits for jobs that run, beyond the time for logging out.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -190,7 +195,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 /// Says how a connection ended.
 fn report(doors: &Doors, peer: SocketAddr, ended: Result<(), Ended>) {
     match ended {
-        Ok(()) | Err(Ended::Closed | Ended::Expelled) => {}
+        Ok(()) | Err(Ended::Closed | Ended::Stopped | Ended::Expelled) => {}
         Err(error @ Ended::Ousted) => doors.refusals.say(|left_out| {
             tracing::warn!(%peer, %error, left_out, "iscsi: connection ended");
         }),
@@ -221,6 +226,8 @@ enum Ended {
     Ousted,
     #[error("no sign of life")]
     Silent,
+    #[error("not logged in when the server stopped")]
+    Stopped,
     /// Told to end, by those who watch the gate: they have said why.
     #[error("in the way of others")]
     Expelled,
@@ -237,10 +244,21 @@ async fn connection(
     let local = canonical(stream.local_addr()?);
     let limit = targets.config().login_timeout;
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
-    let login = timeout(limit, async {
+    let has_begun = AtomicBool::new(false);
+    let mut stop = stopped.clone();
+    // Nobody who is not in keeps a stop waiting: neither who says nothing nor who waits for its old session.
+    let cut_off = async {
+        // An error means that the sender is gone.
+        drop(stop.wait_for(|keep| must_go(keep, local)).await);
+        if has_begun.load(Ordering::Relaxed) {
+            sleep(STOPPED_LOGIN).await;
+        }
+    };
+    let enter = async {
+        let begun = &has_begun;
         let login = tokio::select! {
             () = place.ousted() => Err(Ended::Ousted),
-            done = log_in(&mut stream, &mut buffer, &targets, &stopped, (local, peer)) => done,
+            done = log_in(&mut stream, &mut buffer, &targets, (&stopped, begun), (local, peer)) => done,
         };
         let (login, outbox) = login?;
         // It has proven what it had to: what it waits for from here on is the end of its old session.
@@ -249,6 +267,13 @@ async fn connection(
         }
         let claimed = claim(&login, &targets, (local, peer)).await?;
         Ok((login, outbox, claimed))
+    };
+    let login = timeout(limit, async {
+        tokio::select! {
+            biased;
+            entered = enter => entered,
+            () = cut_off => Err(Ended::Stopped),
+        }
     });
     // The claim is declared first, so that it is given up last: when it goes, nothing of this session is left.
     let mut claim;
@@ -300,7 +325,7 @@ async fn log_in(
     stream: &mut TcpStream,
     buffer: &mut BytesMut,
     targets: &Arc<Targets>,
-    stopped: &watch::Receiver<Keep>,
+    (stopped, has_begun): (&watch::Receiver<Keep>, &AtomicBool),
     (local, peer): (SocketAddr, SocketAddr),
 ) -> Result<(Login, Outbox), Ended> {
     let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
@@ -313,6 +338,7 @@ async fn log_in(
             if stream.read_buf(buffer).await? == 0 {
                 return Err(Ended::Closed);
             }
+            has_begun.store(true, Ordering::Relaxed);
             continue;
         };
         let pdu = buffer.split_to(total);
