@@ -565,6 +565,11 @@ impl Targets {
         true
     }
 
+    /// Of these names nobody took a target away: they may come, or may not be known at all.
+    pub fn forget_removed(&self, which: impl Fn(&str) -> bool) {
+        self.registry().removed.retain(|name| !which(name));
+    }
+
     /// All targets, by name.
     pub fn list(&self) -> Vec<Arc<Target>> {
         self.registry().targets.values().cloned().collect()

@@ -10,6 +10,10 @@
 //! at the same place in the same form; everything else is put right under its clients, each protocol for itself. What
 //! cannot be read at the moment changes nothing.
 //!
+//! Who follows a pool may hang in a read until long after that was given up, and find that another pool has its name: so
+//! nothing is offered, changed or taken back without a look, under the lock of what is changed, whether the pool is still to be
+//! offered (`Held::is_withdrawn`). Whoever gave it up has taken back what was offered before.
+//!
 //! A volume with clients is busy: it is asked about before anything is taken away from them.
 
 use std::{
@@ -230,11 +234,17 @@ impl Serving {
         }
     }
 
-    /// Offers no longer this volume or snapshot.
-    pub fn withdraw(&self, name: &str) {
-        let entry = self.entries.lock().remove(name);
+    /// Offers no longer this volume or snapshot of a pool.
+    pub fn withdraw(&self, held: &Held, name: &str) {
+        let mut entries = self.entries.lock();
+        if !held.is_withdrawn() {
+            self.withdraw_in(&mut entries, name);
+        }
+    }
+
+    fn withdraw_in(&self, entries: &mut BTreeMap<String, Entry>, name: &str) {
         self.registry.remove(name);
-        if let Some(Entry { disk: Some(disk), .. }) = entry {
+        if let Some(Entry { disk: Some(disk), .. }) = entries.remove(name) {
             self.take(&disk);
         }
     }
@@ -254,39 +264,32 @@ impl Serving {
         // First: what is offered from here on is among what is taken back, or is not offered.
         held.withdraw();
         let pool = held.name();
-        let gone: Vec<(String, Entry)> = {
+        {
             let mut entries = self.entries.lock();
             let of_pool = entries.keys().filter(|name| crate::ops::pool_of(name) == pool);
             let names: Vec<String> = of_pool.cloned().collect();
-            names.iter().filter_map(|name| entries.remove_entry(name)).collect()
-        };
-        for (name, entry) in gone {
-            self.registry.remove(&name);
-            if let Some(disk) = entry.disk {
-                self.take(&disk);
-            }
+            names.iter().for_each(|name| self.withdraw_in(&mut entries, name));
         }
-        self.follow_targets(held, &PoolShares::default());
+        self.withdraw_targets(pool);
         self.portals.want(pool, &[]).await;
     }
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.
     pub async fn follow(&self, held: &Held) -> Vec<String> {
-        let (problems, unread) = self.put_right(held).await;
-        let is_settled = held.is_withdrawn() || self.is_settled(held, &problems);
-        self.again.note(held.guid(), is_settled, &problems);
-        self.coming.note(held, unread);
-        problems
-    }
-
-    /// What could not be done, a sentence each, and what could not be read.
-    async fn put_right(&self, held: &Held) -> (Vec<String>, Unread) {
         let turn = {
             let mut following = self.following.lock();
             following.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(following.entry(held.guid()).or_default())
         };
         let _turn = turn.lock().await;
+        let (problems, unread) = self.put_right(held).await;
+        self.again.note(held, self.is_settled(held, &problems), &problems);
+        self.coming.note(held, unread);
+        problems
+    }
+
+    /// What could not be done, a sentence each, and what could not be read.
+    async fn put_right(&self, held: &Held) -> (Vec<String>, Unread) {
         let view = held.view();
         let shares = match PoolShares::read(&view).await {
             Ok(shares) => shares,
@@ -306,6 +309,9 @@ impl Serving {
                 return (vec![why], Unread::all());
             }
         };
+        if held.is_withdrawn() {
+            return (Vec::new(), Unread::default());
+        }
         let mut unread = Unread { any: !unlisted.is_empty(), ..Unread::default() };
         let mut problems: Vec<String> = unlisted.iter().map(|problem| chain(problem)).collect();
         problems.extend(shares.problems.iter().cloned());
@@ -323,7 +329,7 @@ impl Serving {
                 Err(error) => Err(NoPlan::Unread(chain(&error))),
             };
             is_known &= !matches!(plan, Err(NoPlan::Unread(_)));
-            self.leave(dataset.name(), &plan);
+            self.leave(held, dataset.name(), &plan);
             plans.push(plan);
         }
         for (dataset, plan) in volumes.iter().zip(plans) {
@@ -342,7 +348,7 @@ impl Serving {
         // A volume whose settings cannot be read may be a disk of any of them. What cannot be read half a minute later either
         // is damaged, and the others are not kept waiting for it.
         if is_known || self.again.has_tried(held.guid()) {
-            self.targets_are_ready(held.name());
+            self.targets_are_ready(held);
         }
         problems.extend(self.want_portals(held, &shares).await);
         (problems, unread)
@@ -354,16 +360,7 @@ impl Serving {
     }
 
     async fn want_portals(&self, held: &Held, shares: &PoolShares) -> Vec<String> {
-        if held.is_withdrawn() {
-            return Vec::new();
-        }
-        let problems = self.portals.want(held.name(), &shares.portals).await;
-        if held.is_withdrawn() {
-            // Meanwhile. Who follows a pool of this guid that was imported again has to wait for this turn to end.
-            self.portals.want(held.name(), &[]).await;
-            return Vec::new();
-        }
-        problems
+        self.portals.want_while(held.name(), &shares.portals, || !held.is_withdrawn()).await
     }
 
     /// What has another name now keeps its place in a target that was set up; what is gone goes. A list that is not
@@ -371,6 +368,9 @@ impl Serving {
     fn follow_names(&self, held: &Held, has: &BTreeSet<&str>, is_complete: bool) {
         let gone: Vec<(String, Option<Arc<LiveVolume>>)> = {
             let entries = self.entries.lock();
+            if held.is_withdrawn() {
+                return;
+            }
             let of_pool = entries.iter().filter(|(name, _)| crate::ops::pool_of(name) == held.name());
             let gone = of_pool.filter(|(name, _)| !has.contains(name.as_str()));
             gone.map(|(name, entry)| (name.clone(), entry.live().cloned())).collect()
@@ -379,60 +379,62 @@ impl Serving {
             let open = held.engine().map(|engine| engine.open_volumes()).unwrap_or_default();
             let live = live.filter(|live| open.iter().any(|open| Arc::ptr_eq(open, live)));
             match live.map(|live| live.identity().name) {
-                Some(new) if new != name && has.contains(new.as_str()) => self.rename(&name, &new),
+                Some(new) if new != name && has.contains(new.as_str()) => self.rename(held, &name, &new),
                 Some(_) if !is_complete => {}
-                _ => self.withdraw(&name),
+                _ => self.withdraw(held, &name),
             }
         }
     }
 
     /// The same volume by another name. Exports and targets of its own are named by it.
-    fn rename(&self, name: &str, new: &str) {
-        self.registry.remove(name);
+    fn rename(&self, held: &Held, name: &str, new: &str) {
         let mut entries = self.entries.lock();
+        if held.is_withdrawn() {
+            return;
+        }
+        self.registry.remove(name);
         let Some(mut entry) = entries.remove(name) else { return };
         entry.is_in_nbd = false;
         if let Some(own) = entry.disk.take_if(|disk| disk.own) {
             self.take(&own);
         }
         new.clone_into(&mut entry.served.dataset);
-        let replaced = entries.insert(new.to_owned(), entry);
-        drop(entries);
         // Another volume had the name and is gone.
+        let replaced = entries.insert(new.to_owned(), entry);
         if let Some(replaced) = replaced.and_then(|entry| entry.disk) {
             self.take(&replaced);
         }
     }
 
     /// Takes a volume from where it will not be.
-    fn leave(&self, name: &str, plan: &Result<Plan, NoPlan>) {
+    fn leave(&self, held: &Held, name: &str, plan: &Result<Plan, NoPlan>) {
         let plan = match plan {
             Ok(plan) => plan,
-            Err(NoPlan::Strange(_)) => return self.withdraw(name),
+            Err(NoPlan::Strange(_)) => return self.withdraw(held, name),
             Err(NoPlan::Unread(_)) => return,
         };
-        let disk = {
-            let mut entries = self.entries.lock();
-            let Some(entry) = entries.get_mut(name) else { return };
-            if entry.is_in_nbd && !plan.nbd {
-                self.registry.remove(name);
-                entry.is_in_nbd = false;
-            }
-            let stays = entry.plan.is_same_disk(plan);
-            entry.disk.take_if(|_| !stays)
-        };
-        if let Some(disk) = disk {
+        let mut entries = self.entries.lock();
+        if held.is_withdrawn() {
+            return;
+        }
+        let Some(entry) = entries.get_mut(name) else { return };
+        if entry.is_in_nbd && !plan.nbd {
+            self.registry.remove(name);
+            entry.is_in_nbd = false;
+        }
+        let stays = entry.plan.is_same_disk(plan);
+        if let Some(disk) = entry.disk.take_if(|_| !stays) {
             self.take(&disk);
         }
     }
 
     /// Does not offer one volume or snapshot, and says why.
     fn refuse(&self, held: &Held, dataset: &Dataset, why: String) {
-        self.withdraw(dataset.name());
         let mut entry = Entry::new(dataset);
         entry.served.refused = Some(why);
         let mut entries = self.entries.lock();
         if !held.is_withdrawn() {
+            self.withdraw_in(&mut entries, dataset.name());
             entries.insert(dataset.name().to_owned(), entry);
         }
     }
@@ -448,12 +450,12 @@ impl Serving {
     ) -> Option<String> {
         let name = dataset.name();
         let target = self.shared_target(held.name(), &place.target);
-        if !self.entries.lock().get(name).is_some_and(|entry| entry.is_place_of(dataset)) {
-            self.withdraw(name);
-        }
         let mut entries = self.entries.lock();
         if held.is_withdrawn() {
             return None;
+        }
+        if !entries.get(name).is_some_and(|entry| entry.is_place_of(dataset)) {
+            self.withdraw_in(&mut entries, name);
         }
         let entry = entries.entry(name.to_owned()).or_insert_with(|| Entry::new(dataset));
         entry.served.refused = Some(why);
@@ -519,7 +521,7 @@ impl Serving {
         };
         // Its own place it takes: the disk must not be missing in between.
         if !same && !has_place {
-            self.withdraw(name);
+            self.withdraw(held, name);
         }
         // Who finds the write cache off takes everything for stable, what was written by another way before too.
         let is_new_disk = (plan.own || plan.place.is_some()) && !(same && has_disk);

@@ -313,7 +313,7 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
         match step {
             Step::Head(head) => {
                 if let Some(serving) = &cx.host.serving {
-                    serving.withdraw(head.name());
+                    serving.withdraw(held, head.name());
                 }
                 let name = head.name().to_owned();
                 let done = cx.change(held, &what, false, move |cx| {
@@ -333,7 +333,7 @@ async fn carry_out(cx: &Cx<'_>, held: &Held, steps: Vec<Step>, defer: bool) -> R
                     names.push(next.name().to_owned());
                 }
                 if let Some(serving) = &cx.host.serving {
-                    names.iter().for_each(|name| serving.withdraw(name));
+                    names.iter().for_each(|name| serving.withdraw(held, name));
                 }
                 let done = cx.change(held, &what, false, move |cx| {
                     Box::pin(async move { dsl::destroy_snapshots(cx, &names, defer).await })

@@ -46,9 +46,17 @@ struct Unsettled {
 }
 
 impl Again {
-    /// What came of following a pool: whether that is all there is to do, and what was said.
-    pub(super) fn note(&self, guid: u64, is_settled: bool, said: &[String]) {
+    /// What came of following a pool: whether that is all there is to do, and what was said. One that was given up is not
+    /// noted: it may be open here again.
+    pub(super) fn note(&self, held: &Held, is_settled: bool, said: &[String]) {
+        self.note_if(|| !held.is_withdrawn(), held.guid(), is_settled, said);
+    }
+
+    fn note_if(&self, is_meant: impl Fn() -> bool, guid: u64, is_settled: bool, said: &[String]) {
         let mut pools = self.pools.lock();
+        if !is_meant() {
+            return;
+        }
         if is_settled {
             pools.remove(&guid);
             return;
@@ -65,7 +73,8 @@ impl Again {
         self.changed.notify_one();
     }
 
-    fn next(&self) -> Option<Instant> {
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Instant> {
         self.pools.lock().values().map(|pool| pool.at).min()
     }
 
@@ -88,7 +97,7 @@ impl Again {
     }
 
     /// It is not open here any more.
-    fn forget(&self, guid: u64) {
+    pub(super) fn forget(&self, guid: u64) {
         self.pools.lock().remove(&guid);
     }
 }
@@ -126,7 +135,7 @@ impl Serving {
         for problem in problems.iter().filter(|problem| !said.contains(problem)) {
             tracing::warn!(pool = held.name(), "tried again: {problem}");
         }
-        if self.is_settled(&held, &problems) {
+        if !held.is_withdrawn() && self.is_settled(&held, &problems) {
             tracing::info!(pool = held.name(), "what could not be offered is offered now");
         }
     }
@@ -174,7 +183,7 @@ mod tests {
             serving.entries.lock().keys().cloned().collect()
         };
         let name = names.first().expect("a volume").clone();
-        serving.withdraw(&name);
+        serving.withdraw(&held, &name);
         let in_the_way = iscsi::iqn::for_dataset(&name);
         targets.create(&in_the_way, Offer::default()).unwrap();
         serving.follow(&held).await;
@@ -199,16 +208,17 @@ mod tests {
     async fn it_is_tried_ever_more_rarely() {
         let again = Again::default();
         let began = Instant::now();
-        again.note(7, false, &["x".to_owned()]);
+        let note = |is_settled| again.note_if(|| true, 7, is_settled, &["x".to_owned()]);
+        note(false);
         let mut tried = Vec::new();
         while tried.len() < 8 {
             sleep_until(again.next().unwrap()).await;
             assert_eq!(again.due(), [(7, vec!["x".to_owned()])]);
             tried.push(began.elapsed().as_secs());
-            again.note(7, false, &["x".to_owned()]);
+            note(false);
         }
         assert_eq!(tried, [30, 60, 120, 240, 480, 960, 1860, 2760]);
-        again.note(7, true, &[]);
+        note(true);
         assert_eq!(again.next(), None);
     }
 }

@@ -29,10 +29,13 @@ impl Unread {
 pub(super) struct Coming(Mutex<BTreeMap<u64, (String, Unread)>>);
 
 impl Coming {
-    /// What came of following a pool.
+    /// What came of following a pool. One that was given up is not noted: it may be open here again, and is expected then.
     pub(super) fn note(&self, held: &Held, unread: Unread) {
         let mut pools = self.0.lock();
-        match (unread.any || !unread.volumes.is_empty()) && !held.is_withdrawn() {
+        if held.is_withdrawn() {
+            return;
+        }
+        match unread.any || !unread.volumes.is_empty() {
             true => drop(pools.insert(held.guid(), (held.name().to_owned(), unread))),
             false => drop(pools.remove(&held.guid())),
         }
@@ -40,14 +43,17 @@ impl Coming {
 }
 
 impl Serving {
-    /// A pool is open and will be followed: until then its targets are on their way.
+    /// A pool is open and will be followed: until then its targets are on their way, those too that went when it was last
+    /// closed.
     pub(crate) fn expect(&self, held: &Held) {
         self.coming.note(held, Unread::all());
+        self.targets.forget_removed(|target| iscsi::iqn::may_be_of_pool(target, held.name()));
     }
 
     /// It is not open here any more.
     pub(crate) fn forget(&self, guid: u64) {
         self.coming.0.lock().remove(&guid);
+        self.again.forget(guid);
     }
 
     /// Whether a target that is not there may come.

@@ -57,18 +57,29 @@ impl Serving {
     }
 
     /// All disks of a pool's targets are there that can be: whoever waited for them may log in.
-    pub(super) fn targets_are_ready(&self, pool: &str) {
+    pub(super) fn targets_are_ready(&self, held: &Held) {
         let shared = self.shared.lock();
-        shared.targets.values().filter(|owned| owned.pool == pool).for_each(|owned| owned.target.set_ready());
+        let is_its = |owned: &&Owned| owned.pool == held.name() && !held.is_withdrawn();
+        shared.targets.values().filter(is_its).for_each(|owned| owned.target.set_ready());
     }
 
     /// The targets of a pool are these from now on. What cannot be done is a sentence each. One that is new takes logins when
     /// its disks are there: [`targets_are_ready`](Self::targets_are_ready).
     pub(super) fn follow_targets(&self, held: &Held, shares: &PoolShares) -> Vec<String> {
-        let (pool, nothing) = (held.name(), PoolShares::default());
-        let mut problems = Vec::new();
         let mut shared = self.shared.lock();
-        let shares = if held.is_withdrawn() { &nothing } else { shares };
+        if held.is_withdrawn() {
+            return Vec::new();
+        }
+        self.put_targets(&mut shared, held.name(), shares)
+    }
+
+    /// A pool is given up: it has no targets any more.
+    pub(super) fn withdraw_targets(&self, pool: &str) {
+        self.put_targets(&mut self.shared.lock(), pool, &PoolShares::default());
+    }
+
+    fn put_targets(&self, shared: &mut Shared, pool: &str, shares: &PoolShares) -> Vec<String> {
+        let mut problems = Vec::new();
         let gone: Vec<String> = shared
             .targets
             .iter()

@@ -46,6 +46,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::of(1).await
+    }
+
+    /// Each seed makes another pool of this name.
+    async fn of(seed: u64) -> Self {
         let media: Arc<dyn Disk> = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
         let disk = Arc::new(FaultDisk::new(media, 1));
         let facts =
@@ -60,7 +65,7 @@ impl World {
             hostid: 7,
             hostname: "simulation".to_owned(),
             now: 1_700_000_000,
-            seed: 1,
+            seed,
             // Nothing is kept: what is asked for is read.
             cache: Arc::new(BlockCache::new(0)),
             workers: 0,
@@ -78,7 +83,11 @@ impl World {
 
     /// The same with two volumes: `tank/a` is LUN 0 of a target that was set up, `tank/b` has one of its own.
     async fn with_volumes() -> Self {
-        let world = Self::new().await;
+        Self::new().await.and_volumes().await
+    }
+
+    async fn and_volumes(self) -> Self {
+        let world = self;
         for name in ["tank/a", "tank/b"] {
             world.volume(name).await;
         }
@@ -289,6 +298,74 @@ async fn what_was_about_to_be_offered_when_a_pool_was_given_up_is_not() {
         assert!(!serving.is_awaited(TARGET));
         world.disk.heal();
     }
+}
+
+/// Whoever had hung in a read of the old pool took away what the new one of its name offered, and nobody put it right.
+#[tokio::test(start_paused = true)]
+async fn what_hung_on_a_pool_that_was_given_up_leaves_the_next_of_its_name_alone() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let (old, new) = (World::with_volumes().await, World::of(2).await.and_volumes().await);
+    let (old_held, new_held) = (old.reopened().await, new.reopened().await);
+    assert_ne!(old_held.guid(), new_held.guid());
+    let (listing, plans) = (old.reads(&old_held, false).await, old.reads(&old_held, true).await);
+    for reads in [0, 1, listing, plans - 1, plans, plans + 1] {
+        let serving = serving();
+        old.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)).after(reads).times(1));
+        let fresh = |held: &Held| Held::reading(held.view(), "it is to be looked at");
+        let (old_held, new_held) = (fresh(&old_held), fresh(&new_held));
+        let following = tokio::spawn({
+            let (serving, held) = (Arc::clone(&serving), old_held.clone());
+            async move { serving.follow(&held).await }
+        });
+        tokio::time::sleep(LONG / 2).await;
+        serving.withdraw_pool(&old_held).await;
+        assert_eq!(serving.follow(&new_held).await, Vec::<String>::new());
+        assert!(!following.is_finished(), "it hangs, at {reads}");
+        let offered = || -> Vec<(String, Arc<LogicalUnit>)> {
+            let targets = serving.targets.list();
+            targets.iter().map(|target| (target.iqn().to_owned(), target.unit(0).expect("a disk"))).collect()
+        };
+        let before = offered();
+        following.await.unwrap();
+        let after = offered();
+        assert_eq!((before.len(), after.len(), serving.entries.lock().len()), (2, 2, 2), "at {reads}");
+        let same = before.iter().zip(&after).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        assert!(same, "at {reads}");
+        old.disk.heal();
+    }
+}
+
+/// Hosts were told that an operator had taken their targets away, until the pool had been followed: they give them up then.
+#[tokio::test]
+async fn targets_of_a_pool_that_is_imported_again_are_awaited_whatever_became_of_them_before() {
+    let world = World::with_volumes().await;
+    let held = world.reopened().await;
+    let serving = serving();
+    let address = listen(&serving.targets).await;
+    let asked = Arc::downgrade(&serving);
+    serving
+        .targets
+        .set_awaited(move |target| asked.upgrade().is_some_and(|serving| serving.is_awaited(target)));
+    let own = iscsi::iqn::for_dataset("tank/b");
+    let status = async || [log_in(address, TARGET).await.1, log_in(address, &own).await.1];
+    serving.follow(&held).await;
+    assert_eq!(status().await, [(0, 0); 2]);
+    serving.withdraw_pool(&held).await;
+    serving.forget(held.guid());
+    assert_eq!(status().await, [(2, 4); 2], "removed");
+    let next = Held::reading(held.view(), "it is to be looked at");
+    serving.expect(&next);
+    assert_eq!(status().await, [(3, 1); 2], "try again");
+    // Who was about to follow it when it was given up says nothing of what it is now.
+    world.break_reads_after(0);
+    serving.follow(&next).await;
+    world.disk.heal();
+    serving.follow(&held).await;
+    assert!(serving.again.next().is_some(), "it is tried again");
+    assert_eq!(status().await, [(3, 1); 2]);
+    serving.follow(&next).await;
+    assert_eq!((status().await, serving.again.next()), ([(0, 0); 2], None));
 }
 
 /// `-r` cleared what the disk of a guest was offered by, and `-S` took back what a stream had brought: without a question.

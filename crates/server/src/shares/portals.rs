@@ -140,7 +140,20 @@ impl Portals {
 
     /// A pool wants these from now on; none: no longer any. What could not be bound is a sentence each.
     pub(crate) async fn want(&self, pool: &str, portals: &[PortalConfig]) -> Vec<String> {
+        self.want_while(pool, portals, || true).await
+    }
+
+    /// The same, if `is_meant` still holds when others are done.
+    pub(crate) async fn want_while(
+        &self,
+        pool: &str,
+        portals: &[PortalConfig],
+        is_meant: impl Fn() -> bool,
+    ) -> Vec<String> {
         let mut state = self.state.lock().await;
+        if !is_meant() {
+            return Vec::new();
+        }
         let same = state.wanted.get(pool).map_or(portals.is_empty(), |before| before == portals);
         if !same {
             state.wanted.remove(pool);
