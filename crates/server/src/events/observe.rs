@@ -11,9 +11,10 @@ use std::{
 
 use engine::{
     engine::{Ending, Engine},
-    events::Events,
+    events::{Event, Events},
 };
 use parking_lot::Mutex;
+use pool::vdev::State;
 use serde_json::{Map, json};
 use tokio::task::JoinHandle;
 
@@ -42,6 +43,8 @@ struct Follower {
     events: Arc<Events>,
     /// Only to look at its devices; a pool that is being closed is not kept open for that.
     engine: Weak<Engine>,
+    /// Called when what the pool waited for may be back.
+    back: Box<dyn Fn() + Send + Sync>,
     /// Number of the last event that is in the journal.
     carried: Mutex<u64>,
 }
@@ -59,11 +62,24 @@ impl Follower {
                 self.journal.add(&self.about, &class, record.time, pairs, None);
             }
             *carried = record.number;
+            if is_back(&record.event) {
+                (self.back)();
+            }
             let named = names::name(&record.event, self.about.guid, tree.as_deref());
             for (class, pairs) in named {
                 self.journal.add(&self.about, &class, record.time, pairs, Some(Arc::clone(&record)));
             }
         }
+    }
+}
+
+/// Whether something can be read or written now that could not.
+fn is_back(event: &Event) -> bool {
+    let works = |state: &State| matches!(state, State::Healthy | State::Degraded);
+    match event {
+        Event::Resumed => true,
+        Event::DeviceState { from, to, .. } => !works(from) && works(to),
+        _ => false,
     }
 }
 
@@ -80,8 +96,8 @@ impl Observer {
         &self.journal
     }
 
-    /// A pool was opened here.
-    pub(crate) fn opened(&self, held: &Held) {
+    /// A pool was opened here. `back` is called when it goes on after a suspension, or a device of it works again.
+    pub(crate) fn opened(&self, held: &Held, back: impl Fn() + Send + Sync + 'static) {
         let about = About { pool: held.name().to_owned(), guid: held.guid() };
         self.say(&about, "pool_import");
         let Some(engine) = held.engine() else { return };
@@ -90,6 +106,7 @@ impl Observer {
             journal: Arc::clone(&self.journal),
             events: Arc::clone(engine.events()),
             engine: Arc::downgrade(engine),
+            back: Box::new(back),
             carried: Mutex::new(0),
         });
         let mut newest = follower.events.newest();
@@ -128,5 +145,55 @@ impl Observer {
     fn say(&self, about: &About, name: &str) {
         let (class, pairs) = names::sysevent(name, Map::new());
         self.journal.add(about, &class, (hostid::now(), 0), pairs, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use engine::events::DeviceName;
+    use pool::vdev::Aux;
+
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_a_pool_hears_that_it_or_a_device_of_it_is_back() {
+        let (events, heard) = (Events::new(|| Duration::ZERO), Arc::new(AtomicUsize::new(0)));
+        let follower = Follower {
+            about: About { pool: "tank".to_owned(), guid: 7 },
+            journal: Arc::default(),
+            events: Arc::clone(&events),
+            engine: Weak::new(),
+            back: Box::new({
+                let heard = Arc::clone(&heard);
+                move || {
+                    heard.fetch_add(1, Ordering::Relaxed);
+                }
+            }),
+            carried: Mutex::new(0),
+        };
+        let state = |from, to| Event::DeviceState {
+            device: DeviceName { guid: 1, path: None, name: "a".to_owned(), parent: None },
+            from,
+            to,
+            aux: Aux::None,
+            why: String::new(),
+        };
+        let told = [
+            (Event::Suspended { why: "it is away".to_owned() }, 0),
+            (state(State::Healthy, State::Removed), 0),
+            (state(State::Removed, State::Healthy), 1),
+            (state(State::Healthy, State::Degraded), 1),
+            (Event::Resumed, 2),
+        ];
+        for (event, times) in told {
+            events.tell(event);
+            follower.carry();
+            assert_eq!(heard.load(Ordering::Relaxed), times);
+        }
     }
 }

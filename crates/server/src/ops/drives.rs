@@ -66,9 +66,13 @@ fn leaf(view: &Pool, guid: u64) -> Option<Vdev> {
     view.tree().leaves().into_iter().find(|leaf| leaf.guid == guid).cloned()
 }
 
-/// After a change: its history and the cache file follow. A pool that cannot be written to now keeps no record.
+/// After a change: its history and the cache file follow, and what could not be offered is tried. A pool that cannot be written
+/// to now keeps no record.
 async fn settle(cx: &Cx<'_>, held: &Held, what: &str) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let Some(serving) = &cx.host.serving {
+        serving.try_soon(held.guid());
+    }
     if cx.record.is_some() && held.suspended().is_none() {
         let noted = cx.change(held, what, false, |_| Box::pin(async { Ok(()) })).await;
         warnings.extend(noted.err().map(|failure| format!("done, but not in the history: {failure}")));

@@ -457,7 +457,8 @@ impl Host {
             held.memory().look(&held.view());
         }
         if let Some(Watching { observer, disks, changes, warmth }) = &self.watching {
-            observer.opened(&held);
+            let (serving, guid) = (self.serving.clone(), held.guid());
+            observer.opened(&held, move || serving.iter().for_each(|serving| serving.try_soon(guid)));
             warmth.opened(&held);
             if let Some(engine) = held.engine() {
                 let about = About { pool: held.name().to_owned(), guid: held.guid() };

@@ -3,7 +3,8 @@
 //!
 //! A pool of which something was refused, or could not be found out, is followed again after half a minute, then ever
 //! more rarely: much of that is lasting (an encrypted volume), and costs a look at each of its volumes. It is done in the
-//! pool's turn, as commands are: one that is just being exported must not be offered again.
+//! pool's turn, as commands are: one that is just being exported must not be offered again. A pool that is suspended, or whose
+//! turn is taken, is not tried, and loses nothing by it; one whose devices are back is tried at once.
 
 use std::{
     collections::BTreeMap,
@@ -66,10 +67,12 @@ impl Again {
         self.changed.notify_one();
     }
 
-    /// Something was given up that they may have waited for.
-    pub(super) fn hurry(&self) {
+    /// Something was given up, or is back, that they may have waited for: all of them, or the one of this guid.
+    pub(super) fn hurry(&self, which: Option<u64>) {
         let now = Instant::now();
-        self.pools.lock().values_mut().for_each(|pool| pool.at = now);
+        let mut pools = self.pools.lock();
+        let meant = pools.iter_mut().filter(|(guid, _)| which.is_none_or(|which| which == **guid));
+        meant.for_each(|(_, pool)| pool.at = now);
         self.changed.notify_one();
     }
 
@@ -78,17 +81,24 @@ impl Again {
         self.pools.lock().values().map(|pool| pool.at).min()
     }
 
-    /// Those that are due, each with what was said of it, and when they are tried after this time.
+    /// Those that are due, each with what was said of it. What cannot be tried now is due again after the first pause.
     fn due(&self) -> Vec<(u64, Vec<String>)> {
         let now = Instant::now();
         let mut pools = self.pools.lock();
         let due = pools.iter_mut().filter(|(_, pool)| pool.at <= now);
         due.map(|(guid, pool)| {
-            pool.at = now + pool.pause;
-            pool.pause = (pool.pause * 2).min(PAUSE_MAX);
+            pool.at = now + PAUSE;
             (*guid, pool.said.clone())
         })
         .collect()
+    }
+
+    /// It is tried now: when it is after this time.
+    fn tries(&self, guid: u64) {
+        if let Some(pool) = self.pools.lock().get_mut(&guid) {
+            pool.at = Instant::now() + pool.pause;
+            pool.pause = (pool.pause * 2).min(PAUSE_MAX);
+        }
     }
 
     /// Whether a pool was tried again already, and is still not offered as it should be.
@@ -103,6 +113,11 @@ impl Again {
 }
 
 impl Serving {
+    /// What a pool could not be read from, or written to, is back.
+    pub(crate) fn try_soon(&self, pool: u64) {
+        self.again.hurry(Some(pool));
+    }
+
     /// Tries again what could not be offered, until there are no pools any more.
     pub(crate) async fn try_again(self: Arc<Self>, host: Weak<Host>) {
         loop {
@@ -123,7 +138,7 @@ impl Serving {
         }
     }
 
-    async fn try_pool(&self, host: &Host, guid: u64, said: &[String]) {
+    pub(super) async fn try_pool(&self, host: &Host, guid: u64, said: &[String]) {
         let find = || host.find(&guid.to_string());
         let Some(held) = find() else { return self.again.forget(guid) };
         if held.suspended().is_some() {
@@ -131,6 +146,7 @@ impl Serving {
         }
         let Ok(_turn) = timeout(TURN_PATIENCE, host.turn(held.name())).await else { return };
         let Some(held) = find() else { return self.again.forget(guid) };
+        self.again.tries(guid);
         let problems = self.follow(&held).await;
         for problem in problems.iter().filter(|problem| !said.contains(problem)) {
             tracing::warn!(pool = held.name(), "tried again: {problem}");
@@ -193,7 +209,7 @@ mod tests {
         targets.remove(&in_the_way);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(refused().is_some(), "not at once");
-        serving.again.hurry();
+        serving.again.hurry(None);
         for _ in 0..200 {
             if refused().is_none() {
                 break;
@@ -202,6 +218,21 @@ mod tests {
         }
         assert_eq!(refused(), None);
         task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_tried_is_not_put_off_for_longer_and_longer() {
+        let again = Again::default();
+        let began = Instant::now();
+        again.note_if(|| true, 7, false, &[]);
+        for look in 1..=40 {
+            sleep_until(again.next().unwrap()).await;
+            assert_eq!((again.due().len(), began.elapsed()), (1, look * PAUSE));
+        }
+        again.hurry(Some(8));
+        assert!(again.due().is_empty());
+        again.hurry(Some(7));
+        assert_eq!(again.due().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,6 +245,7 @@ mod tests {
         while tried.len() < 8 {
             sleep_until(again.next().unwrap()).await;
             assert_eq!(again.due(), [(7, vec!["x".to_owned()])]);
+            again.tries(7);
             tried.push(began.elapsed().as_secs());
             note(false);
         }

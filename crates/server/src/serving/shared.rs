@@ -47,7 +47,7 @@ impl Serving {
     /// The name of a target may be free now that another pool has one of: it gets it in that pool's turn.
     pub(crate) fn names_are_free(&self) {
         if !self.shared.lock().waiting.is_empty() {
-            self.again.hurry();
+            self.again.hurry(None);
         }
     }
 

@@ -257,7 +257,7 @@ async fn disks_wait_for_one_whose_settings_cannot_be_read_until_it_was_tried_aga
     let listing = world.reads(&held, false).await;
     world.break_reads_after(listing);
     let task = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
-    serving.again.hurry();
+    serving.again.hurry(None);
     for _ in 0..200 {
         if shelf.is_ready() {
             break;
@@ -366,6 +366,24 @@ async fn targets_of_a_pool_that_is_imported_again_are_awaited_whatever_became_of
     assert_eq!(status().await, [(3, 1); 2]);
     serving.follow(&next).await;
     assert_eq!((status().await, serving.again.next()), ([(0, 0); 2], None));
+}
+
+/// Its disks were becoming ready until a quarter of an hour after it was well.
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are_cleared_is_due() {
+    let world = World::with_volumes().await;
+    let held = world.host.find("tank").unwrap();
+    let again = &world.serving.again;
+    again.note(&held, false, &[]);
+    let turn = world.host.turn("tank").await;
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert!(!again.has_tried(held.guid()));
+    drop(turn);
+    assert!(again.next().is_some_and(|at| at > tokio::time::Instant::now()));
+    world.run(Operation::PoolClear { pool: "tank".to_owned(), device: None }).await.unwrap();
+    assert!(again.next().is_some_and(|at| at <= tokio::time::Instant::now()));
+    world.serving.try_pool(&world.host, held.guid(), &[]).await;
+    assert_eq!(again.next(), None, "all of it is offered");
 }
 
 /// `-r` cleared what the disk of a guest was offered by, and `-S` took back what a stream had brought: without a question.
