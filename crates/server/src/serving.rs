@@ -439,6 +439,26 @@ impl Serving {
         }
     }
 
+    /// Offers a volume later that cannot be offered at the moment: its place is kept, or its target awaited. What could not be
+    /// done is a sentence.
+    fn put_off(
+        &self,
+        held: &Held,
+        dataset: &Dataset,
+        plan: Plan,
+        why: String,
+        unread: &mut Unread,
+    ) -> Option<String> {
+        if let Some(place) = plan.place.clone() {
+            return self.keep_place(held, dataset, (plan, place), why);
+        }
+        if plan.own {
+            unread.volumes.insert(dataset.name().to_owned());
+        }
+        self.refuse(held, dataset, why);
+        None
+    }
+
     /// Keeps the place of a volume that could not be read among the disks of its target: hosts take one that is missing for
     /// removed. What could not be done is a sentence.
     fn keep_place(
@@ -493,16 +513,7 @@ impl Serving {
             Err(NotOpen::Strange(why) | NotOpen::Unread(why)) if before.is_some() => {
                 return Some(format!("cannot open '{name}': {why}"));
             }
-            Err(NotOpen::Unread(why)) => {
-                if let Some(place) = plan.place.clone() {
-                    return self.keep_place(held, dataset, (plan, place), why);
-                }
-                if plan.own {
-                    unread.volumes.insert(name.to_owned());
-                }
-                self.refuse(held, dataset, why);
-                return None;
-            }
+            Err(NotOpen::Unread(why)) => return self.put_off(held, dataset, plan, why, unread),
             Err(NotOpen::Strange(why)) => {
                 self.refuse(held, dataset, why);
                 return None;
@@ -519,13 +530,27 @@ impl Serving {
             let has_disk = entry.is_some_and(|entry| entry.disk.is_some());
             (entry.is_some_and(|entry| entry.is_place_of(dataset)), has_disk)
         };
+        let unstable = |error| {
+            format!(
+                "the write cache of '{name}' is off, and what was written before is not stable: {}",
+                chain(&error)
+            )
+        };
+        // Who finds the write cache off takes everything for stable, what was written by another way before too.
+        let is_new_disk = (plan.own || plan.place.is_some()) && !(same && has_disk);
+        if is_new_disk
+            && !plan.write_cache
+            && let Err(error) = volume.flush().await
+        {
+            return match same {
+                true => Some(unstable(error)),
+                false => self.put_off(held, dataset, plan, unstable(error), unread),
+            };
+        }
         // Its own place it takes: the disk must not be missing in between.
         if !same && !has_place {
             self.withdraw(held, name);
         }
-        // Who finds the write cache off takes everything for stable, what was written by another way before too.
-        let is_new_disk = (plan.own || plan.place.is_some()) && !(same && has_disk);
-        let flushed = if is_new_disk && !plan.write_cache { volume.flush().await } else { Ok(()) };
         let target =
             plan.place.as_ref().map(|place| self.shared_target(crate::ops::pool_of(name), &place.target));
         let geometry = volume.geometry();
@@ -549,14 +574,7 @@ impl Serving {
         if is_chosen {
             unit.threshold_chosen();
         }
-        let switched = flushed.and(unit.set_write_cache(write_cache).await);
-        let unstable = |error| {
-            format!(
-                "the write cache of '{name}' is off, and what was written before is not stable: {}",
-                chain(&error)
-            )
-        };
-        switched.err().map(unstable)
+        unit.set_write_cache(write_cache).await.err().map(unstable)
     }
 
     /// Gives it to clients as planned, where they have not got it already.

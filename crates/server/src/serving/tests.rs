@@ -386,6 +386,30 @@ async fn a_pool_whose_turn_is_taken_counts_as_not_tried_and_one_whose_errors_are
     assert_eq!(again.next(), None, "all of it is offered");
 }
 
+/// Its host found no write cache, and took for stable what was written before and was not.
+#[tokio::test(start_paused = true)]
+async fn a_disk_without_write_cache_comes_when_what_it_holds_is_stable() {
+    let world = World::with_volumes().await;
+    let properties = vec![(property::WRITE_CACHE.to_owned(), "off".to_owned())];
+    world.run(Operation::Set { name: "tank/a".to_owned(), properties, force: false }).await.unwrap();
+    let volume = world.engine.volume("tank/a").await.unwrap();
+    world.disk.inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::TimedOut)));
+    let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
+    let (serving, held) = (serving(), world.host.find("tank").unwrap());
+    let following = tokio::spawn({
+        let serving = Arc::clone(&serving);
+        async move { serving.follow(&held).await }
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!following.is_finished(), "it waits for the flush");
+    world.engine.abandon().await;
+    following.await.unwrap();
+    let refused = serving.entries.lock()["tank/a"].served.refused.clone();
+    assert!(refused.is_some_and(|why| why.contains("what was written before is not stable")));
+    assert!(target(&serving, TARGET).unwrap().unit(0).expect("its place").is_coming());
+}
+
 /// `-r` cleared what the disk of a guest was offered by, and `-S` took back what a stream had brought: without a question.
 #[tokio::test]
 async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
