@@ -13,6 +13,7 @@ use std::{
     fs,
     io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
+    panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Duration,
@@ -22,6 +23,7 @@ use engine::{
     engine::{Ending, Engine},
     prewarm::{Ended, Heat, Progress},
 };
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::sleep};
 
@@ -121,7 +123,13 @@ async fn keep(engine: Weak<Engine>, file: PathBuf) {
         if engine.prewarm_progress().is_some_and(|now| now.ended.is_none()) {
             continue;
         }
-        let heat = engine.sample_heat().await;
+        // What it panicked over may be gone by the next time; without one nothing would be remembered any more.
+        let Ok(heat) = AssertUnwindSafe(engine.sample_heat()).catch_unwind().await else {
+            tracing::error!(
+                "what is warm cannot be found out (a defect: please report what stands above); it is tried again"
+            );
+            continue;
+        };
         drop(engine);
         let file = file.clone();
         let saved = tokio::task::spawn_blocking(move || save(&file, &heat));

@@ -85,6 +85,17 @@ pub struct Progress {
     pub took: Duration,
 }
 
+/// Ends a pre-warming whose task panicked: to whoever asks it would go on for ever.
+struct Ends<'a>(&'a Job);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.0.end(Ended::Stopped) {
+            tracing::error!("pre-warm: ended abnormally (a defect: please report what stands above)");
+        }
+    }
+}
+
 /// One pre-warming.
 pub(super) struct Job {
     ground: Arc<Ground>,
@@ -164,8 +175,9 @@ impl Job {
 
     /// What was warm is forgotten when this ends: it may be large, and how the job went is asked for much longer.
     pub(super) async fn run(self: Arc<Self>, heat: Heat) {
+        let ends = Ends(&self);
         let ended = self.carry_out(&heat).await;
-        drop(heat);
+        drop((ends, heat));
         if self.end(ended) {
             let Progress { read, bytes, took, .. } = self.progress();
             tracing::info!(memory = read.0, devices = read.1, bytes, ?took, ?ended, "pre-warm");
@@ -361,5 +373,33 @@ impl Job {
             self.read[1].fetch_add(1, Relaxed);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        events::Events,
+        txg::{Limits, Txgs},
+    };
+
+    /// To whoever asked, it went on for ever: nothing was sampled any more, and no other could be begun.
+    #[tokio::test]
+    async fn a_pre_warming_that_panics_has_ended() {
+        let ground = Ground {
+            view: Box::new(|| -> Option<Arc<Pool>> { panic!("a defect") }),
+            is_suspended: Box::new(|| false),
+            txgs: Txgs::new(4, Limits::default()),
+            events: Events::new(|| Duration::ZERO),
+            scans: Arc::default(),
+            horizon: Arc::default(),
+            reports: Arc::default(),
+        };
+        let (heat, l2) = (Heat::new(1, 4, 0), L2::new(1, l2arc::Config::default()));
+        let job = Job::new(Arc::new(ground), Arc::new(l2), &heat);
+        let ended = tokio::spawn(Arc::clone(&job).run(heat)).await;
+        assert!(ended.unwrap_err().is_panic());
+        assert_eq!(job.progress().ended, Some(Ended::Stopped));
     }
 }
