@@ -20,10 +20,7 @@ use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -59,7 +56,7 @@ const HELD_MAX: usize = 8;
 const LONG: usize = 32 << 10;
 /// Longest data segment before the operational stage (RFC 7143 §13.12).
 const LOGIN_SEGMENT: usize = 8192;
-/// How long a login that has begun when its server stops may take to hear that there is no service any more.
+/// How long who is not logged in when its server stops has to say what it wants, and hear that there is no service any more.
 const STOPPED_LOGIN: Duration = Duration::from_secs(1);
 /// How long a stop waits for jobs that run, beyond the time for logging out.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -244,21 +241,17 @@ async fn connection(
     let local = canonical(stream.local_addr()?);
     let limit = targets.config().login_timeout;
     let mut buffer = BytesMut::with_capacity(RECEIVE_BUFFER);
-    let has_begun = AtomicBool::new(false);
     let mut stop = stopped.clone();
     // Nobody who is not in keeps a stop waiting: neither who says nothing nor who waits for its old session.
     let cut_off = async {
         // An error means that the sender is gone.
         drop(stop.wait_for(|keep| must_go(keep, local)).await);
-        if has_begun.load(Ordering::Relaxed) {
-            sleep(STOPPED_LOGIN).await;
-        }
+        sleep(STOPPED_LOGIN).await;
     };
     let enter = async {
-        let begun = &has_begun;
         let login = tokio::select! {
             () = place.ousted() => Err(Ended::Ousted),
-            done = log_in(&mut stream, &mut buffer, &targets, (&stopped, begun), (local, peer)) => done,
+            done = log_in(&mut stream, &mut buffer, &targets, &stopped, (local, peer)) => done,
         };
         let (login, outbox) = login?;
         // It has proven what it had to: what it waits for from here on is the end of its old session.
@@ -325,7 +318,7 @@ async fn log_in(
     stream: &mut TcpStream,
     buffer: &mut BytesMut,
     targets: &Arc<Targets>,
-    (stopped, has_begun): (&watch::Receiver<Keep>, &AtomicBool),
+    stopped: &watch::Receiver<Keep>,
     (local, peer): (SocketAddr, SocketAddr),
 ) -> Result<(Login, Outbox), Ended> {
     let framing = Framing { data_max: LOGIN_SEGMENT, ..Framing::default() };
@@ -338,7 +331,6 @@ async fn log_in(
             if stream.read_buf(buffer).await? == 0 {
                 return Err(Ended::Closed);
             }
-            has_begun.store(true, Ordering::Relaxed);
             continue;
         };
         let pdu = buffer.split_to(total);
