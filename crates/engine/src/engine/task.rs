@@ -4,6 +4,7 @@ use std::{pin::pin, sync::Arc};
 
 use super::{Ending, Shared, publish::publish};
 use crate::{
+    EngineError,
     events::Event,
     open::multihost::Heartbeats,
     sync::{Syncer, Task, Work},
@@ -34,6 +35,8 @@ pub(super) async fn run(
         // Before the group is closed: a write that was acknowledged before a command was given must be in the
         // command's group or an earlier one, or a snapshot would lack it.
         let tasks = take_tasks(&shared);
+        // Only the last group says that the pool was left: after that it may be another host's.
+        let is_last = ending.is_some() && shared.tasks.lock().is_empty();
         let (txg, touched) = serving(&shared, &mut syncer, shared.txgs.close()).await;
         for log in shared.logs.all() {
             log.settle().await;
@@ -51,8 +54,7 @@ pub(super) async fn run(
             shared.txgs.skipped(txg);
             continue;
         }
-        if let Some(state) = ending.map(Ending::state) {
-            heartbeats.stop();
+        if let Some(state) = ending.map(Ending::state).filter(|_| is_last) {
             crate::open::close(&mut syncer, state);
         }
         let mut answers = Vec::new();
@@ -80,7 +82,11 @@ pub(super) async fn run(
             Ok(done) => {
                 let elapsed = start.elapsed();
                 publish(&shared, &syncer, txg, done, elapsed).await;
-                if ending.is_none() {
+                if is_last {
+                    // Not before: while something is written, others must see that somebody is here, and it is to be
+                    // written no more once they may have thought otherwise.
+                    heartbeats.stop();
+                } else {
                     heartbeats.committed(&syncer, shared.options.now);
                 }
                 answers.into_iter().for_each(|answer| answer(Ok(())));
@@ -98,10 +104,16 @@ pub(super) async fn run(
                 return syncer;
             }
         }
-        let is_idle = shared.tasks.lock().is_empty();
-        if ending.is_some() && is_idle {
+        if is_last {
+            // Who came after the last group was closed is told that there is no other.
+            let late: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
+            let why = EngineError::Suspended("the pool is being closed".to_owned());
+            late.into_iter().for_each(|task| (task.done)(Err(why.clone())));
             // A volume of the last group may still be read from; that it is closed keeps it from lying.
             return syncer;
+        }
+        if ending.is_some() {
+            shared.txgs.wake();
         }
     }
 }

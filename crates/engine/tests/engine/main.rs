@@ -7,6 +7,7 @@
     reason = "a test that fails says why by its panic, and what it played to the person who runs it"
 )]
 
+mod another_host;
 mod commits;
 mod crashed;
 mod cuts;

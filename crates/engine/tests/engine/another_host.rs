@@ -1,0 +1,104 @@
+//! A pool with `multihost=on` whose host is not heard of for too long: another one may have it by then, so nothing that waited
+//! for its turn meanwhile is written, however well the devices are. And as long as something is written it is heard.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use disk::{Effect, Fault, On};
+use engine::{
+    dsl::{self, Properties, Stored},
+    engine::{Ending, Engine},
+};
+use ondisk::uberblock::Rank;
+use pool::import::{self, Sources};
+use tokio::time::timeout;
+
+use crate::{
+    commits::as_disks,
+    support::{DISK, POOL, Running, World},
+};
+
+const MIB: u64 = 1 << 20;
+const MINUTE: Duration = Duration::from_secs(60);
+/// Bytes of a disk for blocks: what is written there is no heartbeat.
+const BLOCKS: Range<u64> = 4 * MIB..DISK - MIB;
+/// Longer than another host waits before it takes this one for dead.
+const TOO_LONG: Duration = Duration::from_secs(25);
+
+/// A mirror that beats, with an empty volume of as many bytes.
+async fn beating(size: u64, seed: u64) -> (World, Running) {
+    let (world, running) = World::create("mirror d0 d1", 12, DISK, seed).await;
+    let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    running.volume(&format!("{POOL}/v"), size, 128 << 10, stored).await;
+    let on = Properties::from([("multihost".to_owned(), Stored::Number(1))]);
+    let set = running.engine.run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &on).await }));
+    set.await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    (world, running)
+}
+
+/// What another host goes by.
+async fn rank(world: &World) -> Rank {
+    import::scan(&Sources::disks(as_disks(&world.media))).await.pools[0].uberblocks[0].rank()
+}
+
+/// From now on each write of blocks takes so long.
+fn slow(running: &Running, seconds: u64) {
+    let time = Duration::from_secs(seconds);
+    for disk in &running.disks {
+        disk.inject(Fault::new(On::Write, BLOCKS, Effect::Delay(time..=time)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_go_on_until_the_last_group_is_durable() {
+    let (world, running) = beating(MIB, 64).await;
+    slow(&running, 30);
+    let ending = tokio::spawn({
+        let engine = Arc::clone(&running.engine);
+        async move { engine.end(Ending::Export).await }
+    });
+    let mut before = rank(&world).await;
+    for second in 0..12 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!ending.is_finished());
+        let now = rank(&world).await;
+        assert!(now > before, "{second}: {now:?}");
+        before = now;
+    }
+    ending.await.unwrap().unwrap();
+    let left = rank(&world).await;
+    assert!(left > before);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(rank(&world).await, left, "nobody is here any more");
+    world.verify("left").await;
+}
+
+/// Its devices go while the last group is written, so that it is left when they are back. Until then another host may have
+/// taken them.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_could_not_be_left_in_time_is_not_left_later() {
+    let (world, running) = beating(MIB, 65).await;
+    slow(&running, 5);
+    let engine: Arc<Engine> = Arc::clone(&running.engine);
+    let ending = tokio::spawn({
+        let engine = Arc::clone(&engine);
+        async move { engine.end(Ending::Export).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    running.disks.iter().for_each(|disk| disk.vanish());
+    let error = timeout(MINUTE, ending).await.unwrap().unwrap().unwrap_err().to_string();
+    assert!(error.contains("it is left when it is cleared"), "{error}");
+    tokio::time::sleep(TOO_LONG).await;
+    running.disks.iter().for_each(|disk| {
+        disk.heal();
+        disk.come_back();
+    });
+    let content = || world.media.iter().map(|media| media.snapshot(0..DISK)).collect::<Vec<_>>();
+    let before = content();
+    let error = timeout(MINUTE, engine.clear(None)).await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("another host may have imported the pool"), "{error}");
+    tokio::time::sleep(MINUTE).await;
+    assert!(content() == before, "written after another host may have taken it");
+    engine.end(Ending::Export).await.unwrap_err();
+    assert!(content() == before);
+}
