@@ -631,6 +631,7 @@ fn ground(shared: &Arc<Shared>, syncer: &Syncer) -> Ground {
                 .upgrade()
                 .is_none_or(|shared| shared.failed.lock().is_some() || shared.suspension.is_on())
         }),
+        suspension: Arc::clone(&shared.suspension),
         txgs: Arc::clone(&shared.txgs),
         events: Arc::clone(&shared.events),
         scans: Arc::clone(&shared.scans),

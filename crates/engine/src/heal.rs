@@ -90,7 +90,8 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
         repair.lacking.clear();
         !repair.wrong.is_empty()
     });
-    let repaired = repair::write(view.io(), &repairs, ground.scans.pace() as &dyn Turns).await;
+    let turns = ground.scans.pace() as &dyn Turns;
+    let repaired = repair::write(view.io(), &repairs, turns, &ground.suspension).await;
     repaired.report(&ground.reports);
     let guids: BTreeSet<u64> = repaired.bytes.keys().copied().collect();
     let failed = repair::flush(view.io(), &guids).await;

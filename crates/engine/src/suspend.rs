@@ -91,8 +91,9 @@ impl Suspension {
     /// An attempt failed for `why`: returns when another one makes sense.
     ///
     /// # Errors
-    /// There is nobody who could help (`why`), or the pool was given up.
+    /// There is nobody who could help (`why`), the pool was given up, or may be another host's.
     pub async fn wait(&self, before: Before, why: EngineError) -> Result<(), EngineError> {
+        self.may_write()?;
         if !self.is_patient.load(Relaxed) {
             return Err(why);
         }

@@ -382,8 +382,8 @@ impl Syncer {
                 continue;
             }
             // A second time it writes the same again: whatever of it is there already agrees with it.
-            let written =
-                labels::commit(&self.io.tree(), &uberblock, config, self.multihost(), &reports).await;
+            let writer = labels::Writer { reports: &reports, suspension: &suspension };
+            let written = labels::commit(&self.io.tree(), &uberblock, config, self.multihost(), writer).await;
             match written {
                 Err(error @ EngineError::Device(_)) => suspension.wait(before, error).await?,
                 result => break result?,

@@ -147,6 +147,10 @@ impl Afterwards {
     pub(crate) async fn run(cx: &mut Syncer) {
         let Self { events, labels } = std::mem::take(&mut cx.afterwards);
         for (disk, farewell) in labels {
+            // It may be another host's by now.
+            if cx.out.suspension().may_write().is_err() {
+                break;
+            }
             let write = async {
                 match farewell {
                     Farewell::Gone => labels::clear(&disk).await,

@@ -94,8 +94,9 @@ pub(super) async fn run(
             Err(error) => {
                 tracing::error!(pool = syncer.name, txg, %error, "the pool is suspended: a transaction group cannot be written");
                 *shared.failed.lock() = Some(error.clone());
-                // Nobody is to wait for it to be cleared.
+                // Nobody is to wait for it to be cleared, and nothing is to be written beside it.
                 shared.suspension.give_up();
+                shared.scans.halt();
                 shared.events.tell(Event::Suspended { why: error.to_string() });
                 shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
                 answers.into_iter().for_each(|answer| answer(Err(error.clone())));

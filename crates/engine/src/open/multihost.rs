@@ -4,7 +4,8 @@
 //! and sequence number. Another host that wants the pool watches for that before it imports. And if this host
 //! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool. That is a matter of
 //! the clock, not of what devices say: a process that stood still for that long wakes up with devices that take everything.
-//! So [`Alive`] is asked before a heartbeat, a transaction group, its commit and a round of an intent log, and what it said once holds.
+//! So [`Alive`] is asked before a heartbeat, a transaction group, a round of an intent log, and before every single write of
+//! these, of repairs and of sweeps, which may have waited for their turn meanwhile. What it said once holds.
 //!
 //! A device that hangs keeps the others from nothing: heartbeats go their ways side by side.
 //!
@@ -15,7 +16,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool,
+            AtomicU64,
             Ordering::{Acquire, Release},
         },
     },
@@ -78,11 +79,19 @@ pub fn set(cx: &mut Syncer, on: bool) {
 }
 
 /// Whether this host may write to the pool, as far as heartbeats say.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Alive {
-    /// There is something to look at. Every write that is to be durable asks, and most pools have no heartbeats.
-    is_watched: AtomicBool,
+    origin: Instant,
+    /// Milliseconds after `origin` until which there is nothing to look at: every write asks, and most pools have no
+    /// heartbeats.
+    sure_until: AtomicU64,
     vigil: Mutex<Vigil>,
+}
+
+impl Default for Alive {
+    fn default() -> Self {
+        Self { origin: Instant::now(), sure_until: AtomicU64::new(u64::MAX), vigil: Mutex::default() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -108,26 +117,44 @@ impl Alive {
     /// Why nothing must be written any more: no heartbeat got through for so long that another host may have the pool.
     #[must_use]
     pub fn failure(&self) -> Option<EngineError> {
-        if !self.is_watched.load(Acquire) {
+        let sure_until = self.sure_until.load(Acquire);
+        if sure_until == u64::MAX || self.origin.elapsed() <= Duration::from_millis(sure_until) {
             return None;
         }
         let mut vigil = self.vigil.lock();
         vigil.judge();
+        self.note(&vigil);
         vigil.failure.clone()
+    }
+
+    /// Until when nobody has to look.
+    fn note(&self, vigil: &Vigil) {
+        let sure_until = match (&vigil.failure, vigil.last) {
+            (Some(_), _) => 0,
+            (None, None) => u64::MAX,
+            (None, Some(last)) => {
+                let until = (last + PATIENCE).saturating_duration_since(self.origin);
+                u64::try_from(until.as_millis()).unwrap_or(u64::MAX)
+            }
+        };
+        self.sure_until.store(sure_until, Release);
     }
 
     /// Heartbeats begin now.
     fn on(&self) {
-        self.vigil.lock().last = Some(Instant::now());
-        self.is_watched.store(true, Release);
+        let mut vigil = self.vigil.lock();
+        vigil.last = Some(Instant::now());
+        self.note(&vigil);
     }
 
     /// A heartbeat that was sent at `when` got through.
     fn beat(&self, when: Instant) {
         // One that was under way when they were turned off begins nothing.
-        if let Some(last) = &mut self.vigil.lock().last {
+        let mut vigil = self.vigil.lock();
+        if let Some(last) = &mut vigil.last {
             *last = when.max(*last);
         }
+        self.note(&vigil);
     }
 
     /// How long the last one is ago.
@@ -140,7 +167,7 @@ impl Alive {
         let mut vigil = self.vigil.lock();
         vigil.judge();
         vigil.last = None;
-        self.is_watched.store(vigil.failure.is_some(), Release);
+        self.note(&vigil);
     }
 }
 

@@ -37,6 +37,7 @@ use crate::{
     alloc::Horizon,
     devices::{self, diagnose::Reports},
     events::{DeviceName, Event, Events, IoError},
+    suspend::Suspension,
     txg::Txgs,
     write::repair::{self, Repaired},
 };
@@ -55,6 +56,7 @@ pub(crate) struct Ground {
     /// The last committed state; none when the pool is closed.
     pub(crate) view: Box<dyn Fn() -> Option<Arc<Pool>> + Send + Sync>,
     pub(crate) is_suspended: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) suspension: Arc<Suspension>,
     pub(crate) txgs: Arc<Txgs>,
     pub(crate) events: Arc<Events>,
     pub(crate) scans: Arc<Scans>,
@@ -222,6 +224,7 @@ impl Pass {
         let (mut number, mut behind) = (0, self.update(|run| run.position.key).unwrap_or_default());
         let mut said = Instant::now();
         loop {
+            is_cut_off |= self.ground.suspension.may_write().is_err();
             while running.len() < BATCHES && self.goes_on() && !is_cut_off {
                 let Some(batch) = waiting.take(waiting.batch_bytes(), BATCH_BLOCKS) else { break };
                 number += 1;
@@ -296,6 +299,10 @@ impl Pass {
     /// Whether so much went away under some reads that what was not found is not lost: nothing is known of it, and the scan
     /// has to wait. Who watches the devices hears of those that refuse.
     pub(super) async fn is_cut_off(&self, view: &Pool, examined: &[Examined]) -> bool {
+        // What is there may be another host's by now.
+        if self.ground.suspension.may_write().is_err() {
+            return true;
+        }
         if examined.iter().all(|outcome| outcome.lost != Some(BlockErrorKind::Device)) {
             return false;
         }
@@ -332,7 +339,8 @@ impl Pass {
         if repairs.is_empty() {
             return;
         }
-        let repaired = repair::write(view.io(), &repairs, &*self.ground.scans.pace).await;
+        let turns = &*self.ground.scans.pace;
+        let repaired = repair::write(view.io(), &repairs, turns, &self.ground.suspension).await;
         self.repaired(view, &repairs, &repaired);
     }
 

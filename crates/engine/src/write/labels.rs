@@ -35,7 +35,7 @@ use ondisk::{
 };
 use pool::vdev::{Class, Kind, Tree, Vdev, Work};
 
-use crate::{EngineError, devices::diagnose::Reports, error::in_full, events::IoError};
+use crate::{EngineError, devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension};
 
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
 /// of all three at once would cost the last transaction groups, and with them the pool.
@@ -76,41 +76,57 @@ impl Leaf<'_> {
     }
 }
 
+/// On whose behalf a commit is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'a> {
+    /// Hears of devices that refuse.
+    pub reports: &'a Reports,
+    /// Knows whether the pool is still this host's: asked before every write.
+    pub suspension: &'a Suspension,
+}
+
+impl Writer<'_> {
+    /// Whether a leaf took it.
+    async fn put(&self, leaf: &Leaf<'_>, at: u64, bytes: Bytes) -> bool {
+        self.suspension.may_write().is_ok() && done(self.reports, leaf, leaf.write(at, bytes).await)
+    }
+}
+
 /// Commits `uberblock`: after this, the pool is what its root says. `config` is the pool's configuration if
 /// labels must be rewritten; its `txg` is taken from the uberblock.
 ///
 /// # Errors
-/// Too few devices took it; the commit may or may not have happened. [`EngineError::Encode`] if a configuration
-/// does not fit a label, before anything is written.
+/// Too few devices took it, or were still this host's by `suspension`; the commit may or may not have happened.
+/// [`EngineError::Encode`] if a configuration does not fit a label, before anything is written.
 pub async fn commit(
     tree: &Tree,
     uberblock: &Uberblock,
     config: Option<&NvList>,
     multihost: Multihost,
-    reports: &Reports,
+    writer: Writer<'_>,
 ) -> Result<(), EngineError> {
     let leaves = writable_leaves(tree);
     let Some(config) = config else {
         let chosen = rotation(tree, uberblock.txg);
         let some: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| chosen.contains(&leaf.top)).collect();
-        if write_uberblock(&some, uberblock, multihost, reports).await {
+        if write_uberblock(&some, uberblock, multihost, writer).await {
             return Ok(());
         }
         tracing::warn!(txg = uberblock.txg, "no uberblock on the devices chosen: trying all of them");
         let rest: Vec<&Leaf<'_>> = leaves.iter().filter(|leaf| !chosen.contains(&leaf.top)).collect();
-        return settled(write_uberblock(&rest, uberblock, multihost, reports).await, uberblock);
+        return settled(write_uberblock(&rest, uberblock, multihost, writer).await, uberblock);
     };
     let mut regions = Vec::with_capacity(leaves.len());
     for leaf in &leaves {
         regions.push(config_region(&leaf_config(config, tree, leaf.vdev, leaf.top, uberblock.txg)?)?);
     }
     let mut both: Vec<(&Leaf<'_>, &Vec<u8>)> = leaves.iter().zip(&regions).collect();
-    let written = write_labels(tree, &both, EVEN, uberblock.txg, reports).await?;
+    let written = write_labels(tree, &both, EVEN, uberblock.txg, writer).await?;
     let all: Vec<&Leaf<'_>> = leaves.iter().collect();
-    settled(write_uberblock(&all, uberblock, multihost, reports).await, uberblock)?;
+    settled(write_uberblock(&all, uberblock, multihost, writer).await, uberblock)?;
     let mut written = written.into_iter();
     both.retain(|_| written.next().unwrap_or(false));
-    write_labels(tree, &both, ODD, uberblock.txg, reports).await?;
+    write_labels(tree, &both, ODD, uberblock.txg, writer).await?;
     Ok(())
 }
 
@@ -340,16 +356,16 @@ async fn write_labels(
     leaves: &[(&Leaf<'_>, &Vec<u8>)],
     which: [usize; 2],
     txg: u64,
-    reports: &Reports,
+    writer: Writer<'_>,
 ) -> Result<Vec<bool>, EngineError> {
     let writes = leaves.iter().map(async |(leaf, region)| {
         let mut taken = 0;
         for number in which {
             let start = leaf.labels[number];
             let bytes = sealed(Vec::clone(region), start + CONFIG_OFFSET);
-            taken += usize::from(done(reports, leaf, leaf.write(start + CONFIG_OFFSET, bytes).await));
+            taken += usize::from(writer.put(leaf, start + CONFIG_OFFSET, bytes).await);
         }
-        let is_durable = taken > 0 && done(reports, leaf, leaf.disk.flush().await);
+        let is_durable = taken > 0 && done(writer.reports, leaf, leaf.disk.flush().await);
         (is_durable, is_durable && taken == which.len())
     });
     let written = join_all(writes).await;
@@ -368,16 +384,16 @@ async fn write_uberblock(
     leaves: &[&Leaf<'_>],
     uberblock: &Uberblock,
     multihost: Multihost,
-    reports: &Reports,
+    writer: Writer<'_>,
 ) -> bool {
     let writes = leaves.iter().map(async |leaf| {
         let slot = leaf.ring.slot_for(uberblock.txg, multihost);
         let mut written = false;
         for start in leaf.labels {
             let (at, bytes) = sealed_uberblock(leaf.ring, slot, start, uberblock);
-            written |= done(reports, leaf, leaf.write(at, bytes).await);
+            written |= writer.put(leaf, at, bytes).await;
         }
-        written && done(reports, leaf, leaf.disk.flush().await)
+        written && done(writer.reports, leaf, leaf.disk.flush().await)
     });
     join_all(writes).await.contains(&true)
 }

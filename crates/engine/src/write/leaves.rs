@@ -32,7 +32,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     overlay::{NOWHERE, Overlay, Place},
-    target::{Target, Targets},
+    target::{ANOTHER_HOST, Target, Targets},
 };
 use crate::error::in_full;
 
@@ -114,7 +114,8 @@ pub(crate) struct Leaf {
 struct Done {
     guid: u64,
     cost: usize,
-    result: io::Result<()>,
+    /// None if it was not even tried: the pool may be another host's.
+    result: Option<io::Result<()>>,
     places: Vec<Place>,
 }
 
@@ -445,10 +446,14 @@ impl Leaves {
             let mut job = target.pulse.tally.enqueue(Work::AsyncWrite);
             // The gate is never closed.
             let _turn = gate.acquire_many(target.urgency.weight()).await;
+            if !target.may_write() {
+                return Done { guid: target.guid, cost, result: None, places };
+            }
             job.issue();
             let begun = Instant::now();
             let mut result = disk.write_parts(start, Arc::clone(&parts)).await;
-            if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
+            let is_refused = result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput);
+            if is_refused && target.may_write() {
                 // Once more: a bus reset looks like a failed write, and giving up here costs redundancy.
                 result = disk.write_parts(start, parts).await;
             }
@@ -458,7 +463,7 @@ impl Leaves {
             } else {
                 drop(job);
             }
-            Done { guid: target.guid, cost, result, places }
+            Done { guid: target.guid, cost, result: Some(result), places }
         }));
     }
 
@@ -478,11 +483,16 @@ impl Leaves {
     fn end(&mut self, done: Done) {
         self.cost_in_flight -= done.cost;
         self.overlay.written(&done.places);
-        if let Err(error) = done.result
-            && let Some(index) = self.leaves.iter().position(|leaf| leaf.target.guid == done.guid)
-        {
-            self.leaves[index].target.refused("write", &error);
-            self.fall_behind(index, &format!("write failed: {}", in_full(&error)));
+        if matches!(done.result, Some(Ok(()))) {
+            return;
+        }
+        let Some(index) = self.leaves.iter().position(|leaf| leaf.target.guid == done.guid) else { return };
+        match done.result {
+            Some(Err(error)) => {
+                self.leaves[index].target.refused("write", &error);
+                self.fall_behind(index, &format!("write failed: {}", in_full(&error)));
+            }
+            _ => self.fall_behind(index, ANOTHER_HOST),
         }
     }
 

@@ -212,7 +212,7 @@ impl<S: Extents> BlockWriter<S> {
     /// threads; 0 does all in the caller's task (simulation).
     pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
         let suspension = Arc::<Suspension>::default();
-        let targets = Targets::new(Arc::default());
+        let targets = Targets::new(Arc::default(), Arc::clone(&suspension));
         let overlay = Arc::new(Overlay::new(Arc::clone(&io), Arc::clone(&suspension)));
         let rules = Arc::new(ArcSwap::from_pointee(rules(&alloc, &io, traits, 0)));
         let direct = Direct::new(&io, Arc::clone(&targets));

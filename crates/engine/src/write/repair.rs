@@ -23,7 +23,7 @@ use pool::{
 };
 
 use super::layout::{Sink, Top};
-use crate::{devices::diagnose::Reports, events::IoError};
+use crate::{devices::diagnose::Reports, events::IoError, suspend::Suspension};
 
 /// Longest transfer.
 const RUN_BYTES: usize = 1 << 20;
@@ -76,8 +76,13 @@ impl Sink for Picking<'_> {
     fn padding(&mut self, _: usize, _: u64, _: usize) {}
 }
 
-/// Writes what `repairs` say.
-pub(crate) async fn write(io: &PoolIo, repairs: &[Repair], turns: &dyn Turns) -> Repaired {
+/// Writes what `repairs` say, as long as the pool is this host's by `suspension`.
+pub(crate) async fn write(
+    io: &PoolIo,
+    repairs: &[Repair],
+    turns: &dyn Turns,
+    suspension: &Suspension,
+) -> Repaired {
     let mut repaired = Repaired::default();
     if repairs.is_empty() {
         return repaired;
@@ -111,14 +116,14 @@ pub(crate) async fn write(io: &PoolIo, repairs: &[Repair], turns: &dyn Turns) ->
         pieces.sort_by_key(|piece| piece.offset);
         let vdev = leaves[leaf];
         for run in runs(pieces) {
-            writes.push(transfer(vdev, run, turns));
+            writes.push(transfer(vdev, run, turns, suspension));
         }
     }
     for (guid, len, births, written) in join_all(writes).await {
-        if written {
-            *repaired.bytes.entry(guid).or_default() += len;
-        } else {
-            repaired.failed.extend(births.into_iter().map(|birth| (guid, birth)));
+        match written {
+            Some(true) => *repaired.bytes.entry(guid).or_default() += len,
+            Some(false) => repaired.failed.extend(births.into_iter().map(|birth| (guid, birth))),
+            None => {}
         }
     }
     repaired
@@ -140,8 +145,14 @@ fn runs(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
     runs.into_iter().map(|run| run.2).collect()
 }
 
-/// Leaf, bytes, births of the blocks, and whether they are written.
-async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64, Vec<u64>, bool) {
+/// Leaf, bytes, births of the blocks, and whether they are written; none if nobody was asked, as the pool may be another
+/// host's.
+async fn transfer(
+    vdev: &Vdev,
+    run: Vec<Piece>,
+    turns: &dyn Turns,
+    suspension: &Suspension,
+) -> (u64, u64, Vec<u64>, Option<bool>) {
     let len: usize = run.iter().map(|piece| piece.data.len()).sum();
     let births: Vec<u64> = run.iter().map(|piece| piece.birth).collect();
     let start = LABEL_START + run.first().map_or(0, |piece| piece.offset);
@@ -151,11 +162,16 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
     let mut job = leaf.map(|leaf| leaf.pulse.tally.enqueue(Work::AsyncWrite));
     let _turn = turns.turn(vdev, len).await;
     let Some(disk) = leaf.and_then(|leaf| leaf.timed()).filter(|_| vdev.is_readable()) else {
-        return (vdev.guid, len as u64, births, false);
+        return (vdev.guid, len as u64, births, Some(false));
     };
+    // It may have waited long for its turn.
+    if suspension.may_write().is_err() {
+        return (vdev.guid, len as u64, births, None);
+    }
     job.iter_mut().for_each(Job::issue);
     let mut result = disk.write_parts(start, Arc::clone(&parts)).await;
-    if result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput) {
+    let is_refused = result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::InvalidInput);
+    if is_refused && suspension.may_write().is_ok() {
         // Once more: a bus reset looks like a failed write.
         result = disk.write_parts(start, parts).await;
     }
@@ -168,7 +184,7 @@ async fn transfer(vdev: &Vdev, run: Vec<Piece>, turns: &dyn Turns) -> (u64, u64,
         vdev.counters.count_write();
         tracing::warn!(device = %vdev, %error, "a repair was refused");
     }
-    (vdev.guid, len as u64, births, result.is_ok())
+    (vdev.guid, len as u64, births, Some(result.is_ok()))
 }
 
 /// Makes durable what was written to these leaves (guids); those that cannot say so.

@@ -3,7 +3,7 @@
 //!
 //! A leaf that refuses a write or a flush is *suspect*: nobody writes to it until whoever watches devices has looked, or
 //! it has another device. A flush that fails leaves everything doubtful that was written since the last good one, by
-//! whichever writer; [`Target::epoch`] tells them.
+//! whichever writer; [`Target::epoch`] tells them. And nobody writes to any of them once the pool may be another host's.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,10 @@ use parking_lot::Mutex;
 use pool::vdev::{Condition, Counters, Missed, Pulse, Standing, TxgSet, Vdev};
 
 use super::urgency::Urgency;
-use crate::{devices::diagnose::Reports, error::in_full, events::IoError};
+use crate::{devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension};
+
+/// Why nothing is written once this host was not heard of for too long.
+pub(super) const ANOTHER_HOST: &str = "another host may have imported the pool";
 
 /// A leaf as a target of writes. The same for all writers.
 pub(crate) struct Target {
@@ -34,6 +37,7 @@ pub(crate) struct Target {
     pub(super) urgency: Arc<Urgency>,
     shared: Arc<Doubts>,
     reports: Arc<Reports>,
+    suspension: Arc<Suspension>,
 }
 
 /// What outlives a change of the device tree.
@@ -60,8 +64,15 @@ impl Target {
 
     fn epoch_in(&self, standing: &Standing) -> Option<u64> {
         let is_suspect = self.shared.suspect.load(Relaxed) == standing.generation.wrapping_add(1);
-        let takes_writes = standing.disk.is_some() && standing.state().0.is_readable() && !is_suspect;
+        let takes_writes =
+            standing.disk.is_some() && standing.state().0.is_readable() && !is_suspect && self.may_write();
         takes_writes.then(|| standing.generation + self.condition.deadline().unflushed())
+    }
+
+    /// Whether this host may write to it at all: to be asked again by whoever had to wait after it was
+    /// [usable](Self::usable).
+    pub(crate) fn may_write(&self) -> bool {
+        self.suspension.may_write().is_ok()
     }
 
     /// Whether it takes writes.
@@ -100,6 +111,7 @@ impl Target {
     pub(crate) fn state(&self) -> String {
         let (state, aux) = self.condition.get().state();
         match aux.note() {
+            _ if !self.may_write() => ANOTHER_HOST,
             _ if self.is_usable() => "it was away",
             _ if state.is_readable() => "I/O error",
             Some(note) => note,
@@ -158,12 +170,13 @@ type Known = (Arc<Doubts>, Arc<Urgency>);
 pub(crate) struct Targets {
     known: Mutex<BTreeMap<u64, Known>>,
     reports: Arc<Reports>,
+    suspension: Arc<Suspension>,
 }
 
 impl Targets {
-    /// Those that tell `reports`.
-    pub(crate) fn new(reports: Arc<Reports>) -> Arc<Self> {
-        Arc::new(Self { known: Mutex::default(), reports })
+    /// Those that tell `reports`, and take nothing when `suspension` says so.
+    pub(crate) fn new(reports: Arc<Reports>, suspension: Arc<Suspension>) -> Arc<Self> {
+        Arc::new(Self { known: Mutex::default(), reports, suspension })
     }
 
     /// A leaf; none if `vdev` is none.
@@ -184,6 +197,7 @@ impl Targets {
             urgency,
             shared,
             reports: Arc::clone(&self.reports),
+            suspension: Arc::clone(&self.suspension),
         })
     }
 

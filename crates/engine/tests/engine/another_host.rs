@@ -3,8 +3,10 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use block::{BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::{
+    devices,
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
 };
@@ -14,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::{
     commits::as_disks,
-    support::{DISK, POOL, Running, World},
+    support::{DISK, POOL, Running, World, data},
 };
 
 const MIB: u64 = 1 << 20;
@@ -41,12 +43,76 @@ async fn rank(world: &World) -> Rank {
     import::scan(&Sources::disks(as_disks(&world.media))).await.pools[0].uberblocks[0].rank()
 }
 
-/// From now on each write of blocks takes so long.
+/// From now on each write of blocks takes so long, and is counted.
 fn slow(running: &Running, seconds: u64) {
     let time = Duration::from_secs(seconds);
     for disk in &running.disks {
         disk.inject(Fault::new(On::Write, BLOCKS, Effect::Delay(time..=time)));
     }
+}
+
+/// Writes of blocks that were begun.
+fn begun(running: &Running) -> u64 {
+    running.disks.iter().map(|disk| disk.counts().faults).sum()
+}
+
+fn leaf(running: &Running, word: &str) -> u64 {
+    devices::find(&running.engine.view(), word).unwrap()
+}
+
+/// The host stands still while something is being written, and goes on too late.
+async fn stand_still(world: &World, running: &Running, what: &str) {
+    let (before, beat) = (begun(running), rank(world).await);
+    assert!(before > 0, "{what}");
+    tokio::time::advance(TOO_LONG).await;
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(begun(running), before, "{what}");
+    assert_eq!(rank(world).await, beat, "{what}");
+    running.engine.end(Ending::Export).await.unwrap_err();
+    assert_eq!(begun(running), before, "{what}");
+    assert_eq!(rank(world).await, beat, "{what}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_within_a_group_writes_nothing_more_of_it() {
+    let (world, running) = beating(40 * MIB, 61).await;
+    slow(&running, 5);
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    for at in 0..40 {
+        volume.write(at * MIB, data(vec![0xa5; MIB as usize]), Durability::Cached).await.unwrap();
+    }
+    let syncing = tokio::spawn({
+        let engine = Arc::clone(&running.engine);
+        async move { engine.sync().await }
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stand_still(&world, &running, "a group").await;
+    let error = syncing.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("another host may have imported the pool"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_within_a_resilver_repairs_nothing_more() {
+    let (world, running) = beating(MIB, 63).await;
+    let lacking = leaf(&running, "d1");
+    running.engine.offline(lacking, false).await.unwrap();
+    let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    let volume = running.volume(&format!("{POOL}/w"), 40 * MIB, 128 << 10, stored).await;
+    for at in 0..40 {
+        volume.write(at * MIB, data(vec![0xa5; MIB as usize]), Durability::Cached).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    slow(&running, 3);
+    running.engine.online(lacking, None, false).await.unwrap();
+    let is_under_way = || running.engine.scan_progress().is_some_and(|progress| progress.processed > MIB);
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if is_under_way() {
+            break;
+        }
+    }
+    assert!(is_under_way(), "{:?}", running.engine.scan_progress());
+    stand_still(&world, &running, "a resilver").await;
 }
 
 #[tokio::test(start_paused = true)]
