@@ -540,14 +540,23 @@ impl Engine {
     /// left, it is left as soon as it is cleared, and to call this again waits for that.
     pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
-            let task = self.task.lock().take();
-            let Some(mut task) = task else {
-                return self.shared.failed.lock().clone().map_or(Ok(()), Err);
-            };
+            let has_ended = || self.shared.failed.lock().clone().map_or(Ok(()), Err);
+            if self.task.lock().is_none() {
+                return has_ended();
+            }
             if let Some(why) = self.shared.suspension.why() {
-                *self.task.lock() = Some(task);
                 return Err(EngineError::Suspended(why.to_string()));
             }
+            // What is trimmed or written over now may be the next owner's as soon as the last group is durable.
+            tokio::select! {
+                biased;
+                () = self.shared.sweeps.halt() => {}
+                why = self.shared.suspension.suspended() => {
+                    return Err(EngineError::Suspended(why.to_string()));
+                }
+            }
+            let task = self.task.lock().take();
+            let Some(mut task) = task else { return has_ended() };
             self.prewarm.stop();
             // First, so that the last transaction group says how far a scan is.
             self.shared.scans.halt();
@@ -588,6 +597,7 @@ impl Engine {
             shared.txgs.refuse(&why.to_string());
             shared.means.space.close();
             shared.scans.halt();
+            shared.sweeps.close();
             drop(std::mem::take(&mut *self.helpers.lock()));
             for volume in self.open_volumes() {
                 volume.close();
@@ -601,6 +611,8 @@ impl Engine {
                 drop(task.await);
             }
             shared.failed.lock().get_or_insert(why.clone());
+            // What was begun before is over soon, or was given to a device that never answers.
+            let _over = timeout(PATIENCE, shared.sweeps.halt()).await;
             let left: Vec<Task> = shared.tasks.lock().drain(..).map(|(_, task)| task).collect();
             left.into_iter().for_each(|task| (task.done)(Err(why.clone())));
             for log in shared.logs.all() {

@@ -9,6 +9,9 @@
 //! What is worked on is nobody's meanwhile ([`crate::alloc::Borrowed`]). How far it is stands in the leaf's ZAP, in
 //! OpenZFS's words, so that either goes on where the other was.
 //!
+//! Free space of a pool that was left is the next owner's: nothing is under way any more when the last transaction group is
+//! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened.
+//!
 //! Facts: docs/format/mos.md §5 (ZAPs of leaves), vdevs.md §3.2.
 
 use std::{
@@ -17,22 +20,26 @@ use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use disk::Disk;
+use disk::{Disk, DiskFuture};
 use ondisk::nvlist::NvList;
 use parking_lot::Mutex;
 use pool::{
     vdev::{Counted, Kind, LABEL_START, Tree, Vdev, Work},
     zap::Zap,
 };
+use tokio::sync::Semaphore;
 
 use super::{find, refused, shape};
-use crate::{BoxFuture, EngineError, alloc::Borrowed, dsl::OpError, engine::Engine, mos::zap, sync::Syncer};
+use crate::{
+    BoxFuture, EngineError, alloc::Borrowed, dsl::OpError, engine::Engine, mos::zap, suspend::Suspension,
+    sync::Syncer,
+};
 
 /// Free bytes that are borrowed at a time.
 const PORTION: u64 = 64 << 20;
@@ -40,6 +47,8 @@ const PORTION: u64 = 64 << 20;
 const WRITE: u64 = 1 << 20;
 /// What free space is written over with: OpenZFS's word.
 const PATTERN: u64 = 0xdead_beef_dead_beee;
+/// Writes and trims under way at once in a pool; more leaves than that take turns.
+const STEPS: u32 = 1024;
 
 /// What is done with free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,7 +109,38 @@ pub struct SweepStatus {
 
 /// All sweeps of an opened pool.
 #[derive(Debug, Default)]
-pub(crate) struct Sweeps(Mutex<BTreeMap<(u64, SweepKind), Arc<Job>>>);
+pub(crate) struct Sweeps {
+    jobs: Mutex<BTreeMap<(u64, SweepKind), Arc<Job>>>,
+    gate: Arc<Gate>,
+}
+
+/// What every single write and trim passes, so that none is under way when the pool is left.
+#[derive(Debug)]
+struct Gate {
+    steps: Semaphore,
+    is_closed: AtomicBool,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { steps: Semaphore::new(STEPS as usize), is_closed: AtomicBool::new(false) }
+    }
+}
+
+impl Gate {
+    /// Carries out `step`, which has not begun; none if the pool is being left.
+    async fn pass(&self, step: DiskFuture<'_, ()>, suspension: &Suspension) -> Option<io::Result<()>> {
+        // The semaphore is never closed.
+        let _under_way = self.steps.acquire().await;
+        if self.is_closed.load(Relaxed) {
+            return None;
+        }
+        if let Err(error) = suspension.may_write() {
+            return Some(Err(io::Error::other(error)));
+        }
+        Some(step.await)
+    }
+}
 
 #[derive(Debug)]
 struct Job {
@@ -170,7 +210,7 @@ impl Engine {
                 return Err(refused("device is reserved as a hot spare"));
             }
             let disk = disk(&view.tree(), guid)?;
-            let known = self.sweeps().0.lock().get(&(guid, kind)).cloned();
+            let known = self.sweeps().jobs.lock().get(&(guid, kind)).cloned();
             let state = known.as_ref().map(|job| job.status.lock().state);
             match (command, known, state) {
                 (SweepCommand::Start { .. }, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
@@ -192,7 +232,7 @@ impl Engine {
                 (SweepCommand::Forget, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
                 (SweepCommand::Forget, Some(job), _) => {
                     self.run(false, move |cx| Box::pin(async move { forget(cx, guid, kind).await })).await?;
-                    self.sweeps().0.lock().retain(|_, other| !Arc::ptr_eq(other, &job));
+                    self.sweeps().jobs.lock().retain(|_, other| !Arc::ptr_eq(other, &job));
                     Ok(())
                 }
                 (SweepCommand::Forget, None, _) => Ok(()),
@@ -204,7 +244,7 @@ impl Engine {
     /// The sweeps that run or ran, by leaf; from memory.
     #[must_use]
     pub fn sweep_status(&self) -> Vec<SweepStatus> {
-        self.sweeps().0.lock().values().map(|job| job.status.lock().clone()).collect()
+        self.sweeps().jobs.lock().values().map(|job| job.status.lock().clone()).collect()
     }
 
     /// Lets sweeps that were running when the pool was left go on, and learns of those that ended. Once, when the pool
@@ -252,15 +292,18 @@ impl Engine {
             // Whoever stopped it has said so.
             let is_mine = job.status.lock().state == SweepState::Active;
             let settled = match outcome {
-                Ok(()) if is_mine => engine.settle_sweep(&job, SweepState::Complete).await,
-                Ok(()) => Ok(()),
+                Ok(Ended::Done) if is_mine => engine.settle_sweep(&job, SweepState::Complete).await,
+                Ok(_) => Ok(()),
                 Err(error) => {
                     let mut status = job.status.lock();
                     (status.state, status.error) = (SweepState::Suspended, Some(error.to_string()));
                     Err(error)
                 }
             };
-            if let Err(error) = settled {
+            // It goes on when a pool that is being left is opened again.
+            if let Err(error) = settled
+                && !engine.is_ending()
+            {
                 tracing::warn!(device = job.guid, %error, ?kind, "stopped");
             }
         });
@@ -281,25 +324,46 @@ impl Engine {
 }
 
 impl Sweeps {
+    /// Nothing is begun any more when this returns, and nothing is under way: a device that does not answer is waited
+    /// for until it has [failed](pool::vdev::deadline).
+    pub(crate) async fn halt(&self) {
+        // They are served in turn: from here on whoever wants to begin something waits. (It is never closed.)
+        let _none_under_way = self.gate.steps.acquire_many(STEPS).await;
+        self.close();
+    }
+
+    /// Nothing is begun any more.
+    pub(crate) fn close(&self) {
+        self.gate.is_closed.store(true, Relaxed);
+    }
+
     /// A new job in the place of any other of its kind on that leaf.
     fn job(&self, tree: &Tree, guid: u64, kind: SweepKind, next: u64, when: u64) -> Arc<Job> {
         let (done, total) = progress(tree, guid, next);
         let state = SweepState::Active;
         let status = SweepStatus { guid, kind, state, done, total, when, error: None };
         let job = Arc::new(Job { guid, kind, status: Mutex::new(status), next: AtomicU64::new(next) });
-        self.0.lock().insert((guid, kind), Arc::clone(&job));
+        self.jobs.lock().insert((guid, kind), Arc::clone(&job));
         job
     }
 }
 
+/// How a sweep ended that met no error.
+enum Ended {
+    /// There is no more, or somebody told it to.
+    Done,
+    /// The pool is being left: it goes on another time.
+    Left,
+}
+
 /// The sweep itself; ends early when it is told to.
-async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), OpError> {
+async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ended, OpError> {
     let (guid, kind) = (job.guid, job.kind);
     let most = rate.map_or(PORTION, |rate| PORTION.min(rate.max(WRITE)));
     // Where the last portion ended, and whether it was the last of all.
     let mut last: Option<(u64, bool)> = None;
     loop {
-        let Some(engine) = engine.upgrade() else { return Ok(()) };
+        let Some(engine) = engine.upgrade() else { return Ok(Ended::Left) };
         let goes_on = job.status.lock().state == SweepState::Active;
         let before = last.map(|(next, _)| next);
         let from = before.unwrap_or(job.next.load(Relaxed));
@@ -320,20 +384,24 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), 
             })
             .await?;
         let view = engine.view();
+        let (gate, suspension) = (Arc::clone(&engine.sweeps().gate), Arc::clone(engine.suspension()));
         drop(engine);
         job.next.store(from, Relaxed);
         {
             let mut status = job.status.lock();
             (status.done, status.total) = progress(&view.tree(), guid, from);
         }
-        let Some(borrowed) = borrowed else { return Ok(()) };
+        let Some(borrowed) = borrowed else { return Ok(Ended::Done) };
         let disk = disk(&view.tree(), guid)?;
         let begun = tokio::time::Instant::now();
         let mut bytes = 0;
         for run in &borrowed.runs {
             let Some(range) = of_leaf(&view.tree(), guid, run) else { continue };
             bytes += range.end - range.start;
-            treat(&*disk, kind, range).await.map_err(|error| refused(error.to_string()))?;
+            match treat(&*disk, kind, range, &gate, &suspension).await {
+                Some(treated) => treated.map_err(|error| refused(error.to_string()))?,
+                None => return Ok(Ended::Left),
+            }
         }
         if let Some(rate) = rate.filter(|rate| *rate > 0) {
             let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
@@ -343,19 +411,28 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<(), 
     }
 }
 
-/// Writes over or trims a range of a device.
-async fn treat(disk: &dyn Disk, kind: SweepKind, range: Range<u64>) -> io::Result<()> {
+/// Writes over or trims a range of a device; none if the pool is left meanwhile.
+async fn treat(
+    disk: &dyn Disk,
+    kind: SweepKind,
+    range: Range<u64>,
+    gate: &Gate,
+    suspension: &Suspension,
+) -> Option<io::Result<()>> {
     if kind == SweepKind::Trim {
-        return disk.trim(range.start, range.end - range.start).await;
+        return gate.pass(disk.trim(range.start, range.end - range.start), suspension).await;
     }
     let pattern: Bytes = PATTERN.to_le_bytes().repeat((WRITE / 8) as usize).into();
     let mut at = range.start;
     while at < range.end {
         let len = WRITE.min(range.end - at);
-        disk.write(at, pattern.slice(..len as usize)).await?;
+        let written = gate.pass(disk.write(at, pattern.slice(..len as usize)), suspension).await?;
+        if written.is_err() {
+            return Some(written);
+        }
         at += len;
     }
-    Ok(())
+    Some(Ok(()))
 }
 
 /// Tries it on a little free space, before anything is promised.
@@ -371,12 +448,16 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
     });
     let borrowed = borrow.await?;
     let range = borrowed.runs.first().and_then(|run| of_leaf(&engine.view().tree(), guid, run));
-    let outcome = match range {
-        Some(range) => treat(&**disk, SweepKind::Trim, range).await,
-        None => Ok(()),
-    };
-    drop(borrowed);
-    match outcome {
+    let Some(range) = range else { return Ok(()) };
+    let (gate, suspension) = (Arc::clone(&engine.sweeps().gate), Arc::clone(engine.suspension()));
+    let disk = Arc::clone(disk);
+    // In a task of its own: whoever asked may go away, and what is being trimmed must be nobody's until that is over.
+    let trimming = tokio::spawn(async move {
+        let outcome = treat(&*disk, SweepKind::Trim, range, &gate, &suspension).await;
+        drop(borrowed);
+        outcome.unwrap_or_else(|| Err(io::Error::other("the pool is being closed")))
+    });
+    match trimming.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             Err(refused("trim operations are not supported by this device"))
         }

@@ -97,6 +97,7 @@ pub(super) async fn run(
                 // Nobody is to wait for it to be cleared, and nothing is to be written beside it.
                 shared.suspension.give_up();
                 shared.scans.halt();
+                shared.sweeps.close();
                 shared.events.tell(Event::Suspended { why: error.to_string() });
                 shared.txgs.refuse(&format!("pool '{}' is suspended: {error}", syncer.name));
                 answers.into_iter().for_each(|answer| answer(Err(error.clone())));

@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use block::{BlockVolume, Durability};
 use disk::{Effect, Fault, On};
 use engine::{
-    devices,
+    devices::{self, SweepCommand, SweepKind},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
 };
@@ -89,6 +89,16 @@ async fn a_host_that_stood_still_within_a_group_writes_nothing_more_of_it() {
     stand_still(&world, &running, "a group").await;
     let error = syncing.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("another host may have imported the pool"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_within_a_sweep_writes_over_nothing_more() {
+    let (world, running) = beating(MIB, 62).await;
+    slow(&running, 1);
+    let start = SweepCommand::Start { rate: None };
+    running.engine.sweep(SweepKind::Initialize, leaf(&running, "d1"), start).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    stand_still(&world, &running, "a sweep").await;
 }
 
 #[tokio::test(start_paused = true)]

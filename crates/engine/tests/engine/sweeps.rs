@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use disk::{Effect, Fault, MemDisk, On};
-use engine::devices::{SweepCommand, SweepKind, SweepState, SweepStatus};
+use engine::{
+    devices::{SweepCommand, SweepKind, SweepState, SweepStatus},
+    engine::Ending,
+};
 
 use crate::devices::{Case, refused};
 
@@ -100,4 +103,43 @@ async fn free_space_is_given_back_by_a_sweep_that_fails() {
     drop(engine);
     case.write(5).await;
     case.judge("after a sweep that failed").await;
+}
+
+/// The media of `d1` without what only labels say.
+fn blocks(case: &Case) -> Vec<u8> {
+    case.world.media[1].snapshot(4 << 20..(128 << 20) - (1 << 20)).to_vec()
+}
+
+/// Free space of a pool that was left is the next owner's. What was under way is waited for, and goes on when the pool is
+/// opened again.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_swept_any_more_when_the_pool_has_been_left() {
+    let seconds = std::time::Duration::from_secs;
+    for (kind, on, time) in [(SweepKind::Trim, On::Trim, 30), (SweepKind::Initialize, On::Write, 1)] {
+        let mut case = Case::new("mirror d0 d1", 13).await;
+        let leaf = case.guid("d1");
+        let running = case.running.take().unwrap();
+        let disk = Arc::clone(&running.disks[1]);
+        let time = seconds(time);
+        disk.inject(Fault::new(on, 4 << 20..127 << 20, Effect::Delay(time..=time)));
+        running.engine.sweep(kind, leaf, SweepCommand::Start { rate: None }).await.unwrap();
+        tokio::time::sleep(seconds(8)).await;
+        let status = running.engine.sweep_status();
+        assert!(status[0].state == SweepState::Active && status[0].done < status[0].total, "{status:?}");
+        running.engine.end(Ending::Export).await.unwrap();
+        drop(running);
+        assert_eq!(disk.unflushed(), 0, "{kind:?}: there is nothing that the last flush did not see");
+        let (before, content) = (disk.counts(), blocks(&case));
+        tokio::time::sleep(seconds(600)).await;
+        assert_eq!(disk.counts(), before, "{kind:?}");
+        assert!(blocks(&case) == content, "{kind:?}");
+
+        case.running = Some(case.world.open().await);
+        let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+        engine.resume_sweeps().await;
+        let status = swept(&case, leaf, kind).await;
+        assert_eq!((status.state, status.done), (SweepState::Complete, status.total), "{kind:?}: {status:?}");
+        drop(engine);
+        case.judge(&format!("{kind:?}, resumed")).await;
+    }
 }
