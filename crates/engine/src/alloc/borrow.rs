@@ -2,10 +2,13 @@
 //!
 //! It is set aside as places for the intent log are: neither free nor in use, known to no space map, gone after a crash. Whoever
 //! drops what it borrowed gives it back, for whatever reason: a device that failed, a command whose answer nobody waits for.
+//!
+//! Nothing of it was promised to anybody: a transaction group could not wait for it.
 
 use std::{ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
+use pool::vdev::Class;
 
 use super::Allocator;
 use crate::EngineError;
@@ -41,7 +44,7 @@ impl Drop for Borrowed {
 
 impl Allocator {
     /// Free runs of `vdev` from byte `from` on, of at most `most` bytes in all, from one metaslab. There may be none
-    /// before `next`.
+    /// before `next`, which is `from` itself if all that is free was promised.
     ///
     /// # Errors
     /// A space map cannot be read.
@@ -49,9 +52,9 @@ impl Allocator {
         self.reclaim();
         let number = vdev as usize;
         let returned = Arc::clone(&self.returned);
-        let borrowed =
+        let borrowed_as =
             |runs, next, is_last| Borrowed { vdev, runs, next, is_last, returned: Arc::clone(&returned) };
-        let nothing = |next| borrowed(Vec::new(), next, true);
+        let nothing = |next| borrowed_as(Vec::new(), next, true);
         let Some(Some(top)) = self.tops.get(number) else { return Ok(nothing(from)) };
         let (shift, ashift) = (top.shift, top.ashift);
         let Some(index) = usize::try_from(from >> shift).ok().filter(|index| *index < top.metaslabs.len())
@@ -80,7 +83,21 @@ impl Allocator {
                 }
             }
         }
+        let units = found.iter().map(|run: &Range<u64>| run.end - run.start).sum();
+        let lent = self.lend(vdev, units);
+        if lent < units {
+            next = found.first().map_or(next, |run| run.start);
+            left = lent;
+            found.retain_mut(|run| {
+                run.end = run.end.min(run.start + left);
+                left -= run.end - run.start;
+                next = if run.is_empty() { next } else { run.end };
+                !run.is_empty()
+            });
+        }
         let mut runs = Vec::with_capacity(found.len());
+        let Some(Some(top)) = self.tops.get_mut(number) else { return Ok(nothing(from)) };
+        let metaslab = &mut top.metaslabs[index];
         for run in found {
             let bytes = start + (run.start << ashift)..start + (run.end << ashift);
             if metaslab.set_aside(run).is_err() {
@@ -91,15 +108,44 @@ impl Allocator {
             runs.push(bytes);
         }
         let next = start + (next << ashift);
-        Ok(borrowed(runs, next, next >= top.capacity()))
+        Ok(borrowed_as(runs, next, next >= top.capacity()))
     }
 
-    /// What was given back is free again.
-    pub(super) fn reclaim(&mut self) {
-        let returned = std::mem::take(&mut *self.returned.lock());
-        for (vdev, runs) in returned {
-            let vdev = u32::try_from(vdev).unwrap_or(u32::MAX);
-            runs.into_iter().for_each(|run| self.unreserve_range(vdev, run.start, run.end - run.start));
+    /// How many of so many free units of a device may be borrowed: what writers were promised is not.
+    fn lend(&mut self, vdev: u64, units: u64) -> u64 {
+        let Some(ashift) = self.ashift_of_promised(vdev) else { return units };
+        let mut lent = units;
+        while lent > 0 {
+            let bytes = self.deflate.bytes(vdev, lent << ashift);
+            if self.log_space.lend_for_a_while(bytes, self.borrowed) {
+                self.borrowed += bytes;
+                break;
+            }
+            lent /= 2;
         }
+        lent
+    }
+
+    /// log2 of a unit of a device, if what is free there is promised to writers.
+    fn ashift_of_promised(&self, vdev: u64) -> Option<u32> {
+        let top = self.tops.get(vdev as usize)?.as_ref()?;
+        (top.class == Class::Normal).then_some(top.ashift)
+    }
+
+    /// What was given back is free again. True if there was any.
+    pub(super) fn reclaim(&mut self) -> bool {
+        let returned = std::mem::take(&mut *self.returned.lock());
+        let any = !returned.is_empty();
+        for (vdev, runs) in returned {
+            let number = u32::try_from(vdev).unwrap_or(u32::MAX);
+            let was_lent = self.ashift_of_promised(vdev).is_some();
+            for run in runs {
+                let bytes = run.end - run.start;
+                self.unreserve_range(number, run.start, bytes);
+                let lent = if was_lent { self.deflate.bytes(vdev, bytes) } else { 0 };
+                self.borrowed = self.borrowed.saturating_sub(lent);
+            }
+        }
+        any
     }
 }

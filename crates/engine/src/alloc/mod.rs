@@ -117,6 +117,8 @@ pub struct Allocator {
     log_space: Arc<LogSpace>,
     horizon: Arc<Horizon>,
     returned: Arc<borrow::Returned>,
+    /// Bytes of what may be promised, free of parity, that are [`Borrowed`].
+    borrowed: u64,
 }
 
 impl Drop for Allocator {
@@ -144,6 +146,7 @@ impl Allocator {
             log_space: Arc::default(),
             horizon: Arc::default(),
             returned: Arc::default(),
+            borrowed: 0,
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -308,7 +311,7 @@ impl Allocator {
         let mut found = SmallVec::new();
         let copies = usize::from(copies.clamp(1, 3));
         self.place_copies(psize, copies, purpose, &mut found).await?;
-        if found.len() < copies && self.take_back() {
+        if found.len() < copies && (self.reclaim() | self.take_back()) {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
         if found.len() < copies && self.hurry().await {

@@ -49,6 +49,8 @@ const WRITE: u64 = 1 << 20;
 const PATTERN: u64 = 0xdead_beef_dead_beee;
 /// Writes and trims under way at once in a pool; more leaves than that take turns.
 const STEPS: u32 = 1024;
+/// Pause before space is asked for again when writers were promised all there is.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// What is done with free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -392,6 +394,9 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ende
             (status.done, status.total) = progress(&view.tree(), guid, from);
         }
         let Some(borrowed) = borrowed else { return Ok(Ended::Done) };
+        if borrowed.runs.is_empty() && borrowed.next == from && !borrowed.is_last {
+            tokio::time::sleep(AGAIN).await;
+        }
         let disk = disk(&view.tree(), guid)?;
         let begun = tokio::time::Instant::now();
         let mut bytes = 0;

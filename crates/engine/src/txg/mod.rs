@@ -548,6 +548,13 @@ impl Txgs {
         self.shared.state.lock().space.lend(bytes)
     }
 
+    /// Sets `bytes` aside for those who work on free space, and have `out` of it already: not more in all than a small
+    /// part of what devices have free and nobody has announced. Where everything is reserved, they get of that, too:
+    /// they give it back.
+    pub(crate) fn lend_for_a_while(&self, bytes: u64, out: u64) -> bool {
+        self.shared.state.lock().space.lend_for_a_while(bytes, out)
+    }
+
     /// The next supply is being worked out: it knows of all that was lent up to now.
     pub(crate) fn counted(&self) {
         self.shared.state.lock().space.counted();

@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 
 use super::SLOTS;
 
+/// At most one part in so many of what is free is lent to sweeps.
+const BORROWED_SHARE: u64 = 8;
+
 /// What there is to be taken, in bytes free of parity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Supply {
@@ -113,7 +116,7 @@ pub(super) struct Ledger {
     /// Announced by no volume, or by one that is gone, by slot.
     others: [u64; SLOTS],
     claims: Vec<Claim>,
-    /// Of what all share, what was set aside for intent logs since: beginning with the last time it was looked at how
+    /// Of what all share, what was set aside for intent logs and sweeps since: beginning with the last time it was looked at how
     /// much there is, and before, which is known to the next supply.
     lent: u64,
     lent_before: u64,
@@ -284,6 +287,16 @@ impl Ledger {
     /// See [`Txgs::lend`](super::Txgs::lend).
     pub(super) fn lend(&mut self, bytes: u64) -> bool {
         let is_there = bytes <= self.shared_left() / 2 && bytes <= self.free_left();
+        if is_there {
+            self.lent += bytes;
+        }
+        is_there
+    }
+
+    /// See [`Txgs::lend_for_a_while`](super::Txgs::lend_for_a_while).
+    pub(super) fn lend_for_a_while(&mut self, bytes: u64, out: u64) -> bool {
+        let most = self.free_left().saturating_add(out) / BORROWED_SHARE;
+        let is_there = out.saturating_add(bytes) <= most;
         if is_there {
             self.lent += bytes;
         }

@@ -379,6 +379,11 @@ impl LogSpace {
         self.promises.get().is_none_or(|txgs| txgs.lend(bytes))
     }
 
+    /// The same for a sweep, when sweeps have `out` already.
+    pub(crate) fn lend_for_a_while(&self, bytes: u64, out: u64) -> bool {
+        self.promises.get().is_none_or(|txgs| txgs.lend_for_a_while(bytes, out))
+    }
+
     /// What may be promised is being worked out anew.
     pub(crate) fn counted(&self) {
         if let Some(txgs) = self.promises.get() {

@@ -1,12 +1,13 @@
 //! What a pool promises of its space: whoever is told that there is room gets it, whoever asks for more is told so, and
 //! the pool goes on. A transaction group that finds no place for what was acknowledged would take every volume with it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability, VolumeError};
 use disk::{Disk, MemDisk};
 use engine::{
     create::{self, DeviceFacts, Plan, VdevSpec},
+    devices::{SweepCommand, SweepKind, SweepState},
     dsl::{self, NewVolume, OpError, Properties, Stored},
     engine::OpFuture,
     sync::Syncer,
@@ -14,6 +15,7 @@ use engine::{
     volume::LiveVolume,
 };
 use pool::vdev::Tree;
+use tokio::sync::Notify;
 
 use crate::support::{POOL, Running, World, data};
 
@@ -239,4 +241,85 @@ async fn a_command_sets_nothing_aside_that_clients_were_promised() {
         running.engine.sync().await.unwrap();
     }
     goes_on(&world, running, "after commands among writers").await;
+}
+
+/// All leaves of a wide mirror are initialized and trimmed at once: each of these takes free space out of the pool for a
+/// while, also between the moment in which it is promised and the one in which it is used.
+#[tokio::test(start_paused = true)]
+async fn what_sweeps_work_on_was_promised_to_nobody() {
+    for is_promised_first in [true, false] {
+        let (world, running) = World::create("d0", 12, 256 * MIB, 36).await;
+        let volume = running.volume("tank/thin", 1 << 30, BLOCK, plain(&[])).await;
+        running.engine.sync().await.unwrap();
+        let (asks, filled) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let borrowing = tokio::spawn({
+            let engine = Arc::clone(&running.engine);
+            let (asks, filled) = (Arc::clone(&asks), Arc::clone(&filled));
+            async move {
+                let borrow = engine.run(false, move |cx| {
+                    Box::pin(async move {
+                        let wait = async || {
+                            asks.notify_one();
+                            filled.notified().await;
+                        };
+                        if is_promised_first {
+                            wait().await;
+                        }
+                        let (mut all, mut from) = (Vec::new(), 0);
+                        for _ in 0..16 {
+                            let borrowed = cx.out.alloc.borrow_free(0, from, 64 * MIB).await?;
+                            from = if borrowed.is_last { 0 } else { borrowed.next };
+                            all.push(borrowed);
+                        }
+                        if !is_promised_first {
+                            wait().await;
+                        }
+                        Ok(all)
+                    })
+                });
+                borrow.await.unwrap()
+            }
+        });
+        // All there is is announced for the group behind the one in which that is borrowed.
+        asks.notified().await;
+        let mut at = 0;
+        while volume.space().unwrap().available >= 2 * MIB {
+            write(&volume, at, MIB).await.unwrap();
+            at += MIB;
+        }
+        assert!(at > 64 * MIB, "{at}");
+        filled.notify_one();
+        let borrowed = borrowing.await.unwrap();
+        let bytes: u64 =
+            borrowed.iter().flat_map(|borrowed| &borrowed.runs).map(|run| run.end - run.start).sum();
+        assert!(bytes >= MIB, "there is something that nobody was promised: {bytes}");
+        goes_on(&world, running, &format!("promised first: {is_promised_first}")).await;
+        drop(borrowed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_space_is_all_reserved_can_be_initialized() {
+    let (world, running) = World::create("mirror d0 d1", 12, 256 * MIB, 37).await;
+    let room = usable(&running).await / MIB - 4;
+    let thick = running.volume("tank/thick", 1 << 30, BLOCK, plain(&[("refreservation", room * MIB)])).await;
+    running.engine.sync().await.unwrap();
+    let leaves = running.engine.view().tree().leaves().iter().map(|leaf| leaf.guid).collect::<Vec<_>>();
+    for leaf in leaves {
+        let start = SweepCommand::Start { rate: None };
+        running.engine.sweep(SweepKind::Initialize, leaf, start).await.unwrap();
+    }
+    let mut written = 0;
+    for _ in 0..1000 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if written < (room - 4) * MIB {
+            write(&thick, written, MIB).await.expect("what is reserved is there");
+            written += MIB;
+        }
+    }
+    assert_eq!(written, (room - 4) * MIB);
+    for status in running.engine.sweep_status() {
+        assert_eq!(status.state, SweepState::Complete, "{status:?}");
+    }
+    goes_on(&world, running, "initialized").await;
 }
