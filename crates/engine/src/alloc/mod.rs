@@ -15,13 +15,17 @@
 //!
 //! Owned by the syncing task: no locks. Facts: docs/format/spacemap.md, overview.md §6–7.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, pin::pin, sync::Arc};
 
 use ondisk::blkptr::Dva;
-use pool::{Pool, dmu::ObjectSet, vdev::Class};
+use pool::{
+    Pool,
+    dmu::ObjectSet,
+    vdev::{Class, deadline},
+};
 use smallvec::SmallVec;
 
-use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, zil::LogSpace};
+use crate::{EngineError, dmu::MutSet, policy::Traits, space::Deflate, suspend::Suspension, zil::LogSpace};
 
 mod aside;
 mod borrow;
@@ -119,6 +123,7 @@ pub struct Allocator {
     returned: Arc<borrow::Returned>,
     /// Bytes of what may be promised, free of parity, that are [`Borrowed`].
     borrowed: u64,
+    suspension: Arc<Suspension>,
 }
 
 impl Drop for Allocator {
@@ -147,6 +152,7 @@ impl Allocator {
             horizon: Arc::default(),
             returned: Arc::default(),
             borrowed: 0,
+            suspension: Arc::default(),
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -295,7 +301,8 @@ impl Allocator {
     /// Fewer copies than asked for (but at least one) if there is no room for all.
     ///
     /// # Errors
-    /// No room for a single copy, or a space map that was needed cannot be read.
+    /// No room for a single copy, or a space map that was needed cannot be read. The pool was given up while space was
+    /// waited for that somebody still reads.
     pub async fn allocate(
         &mut self,
         psize: u64,
@@ -314,7 +321,7 @@ impl Allocator {
         if found.len() < copies && (self.reclaim() | self.take_back()) {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
-        if found.len() < copies && self.hurry().await {
+        if found.len() < copies && self.hurry().await? {
             self.place_copies(psize, copies, purpose, &mut found).await?;
         }
         if found.is_empty() { Err(EngineError::NoSpace { psize }) } else { Ok(found) }
@@ -418,14 +425,34 @@ impl Allocator {
     }
 
     /// Space is short: what was released in transaction groups that are durable can be used, at the price
-    /// of uberblocks to go back to. True if there was any.
-    async fn hurry(&mut self) -> bool {
+    /// of uberblocks to go back to. True if there was any. If whoever reads or repairs what was there does not come to an
+    /// end, as its device does not answer, the pool is suspended meanwhile.
+    async fn hurry(&mut self) -> Result<bool, EngineError> {
         if !self.tops.iter().flatten().any(|top| top.waiting > 0) {
-            return false;
+            return Ok(false);
         }
         self.horizon.give_way();
-        self.horizon.unpinned().await;
-        self.mature(self.commits)
+        let (horizon, suspension) = (Arc::clone(&self.horizon), Arc::clone(&self.suspension));
+        let mut unpinned = pin!(horizon.unpinned());
+        loop {
+            let before = suspension.before();
+            if deadline::within(&mut unpinned, deadline::write_limit()).await.is_some() {
+                break;
+            }
+            let why =
+                EngineError::Device("devices do not answer, and what they are read for is needed".into());
+            tokio::select! {
+                biased;
+                () = &mut unpinned => break,
+                again = suspension.wait(before, why) => again?,
+            }
+        }
+        Ok(self.mature(self.commits))
+    }
+
+    /// Who waits when space cannot be had for now.
+    pub fn wait_through(&mut self, suspension: Arc<Suspension>) {
+        self.suspension = suspension;
     }
 
     /// Who holds released space back.

@@ -128,6 +128,8 @@ pub trait Extents: Send {
     fn adopt(&mut self, dva: Dva) -> Result<(), EngineError>;
     /// Devices came, went or came back.
     fn devices_changed(&mut self) {}
+    /// See [`Allocator::wait_through`].
+    fn wait_through(&mut self, _: &Arc<Suspension>) {}
 }
 
 impl Extents for Allocator {
@@ -150,6 +152,9 @@ impl Extents for Allocator {
     }
     fn devices_changed(&mut self) {
         self.log_space().readmit();
+    }
+    fn wait_through(&mut self, suspension: &Arc<Suspension>) {
+        Self::wait_through(self, Arc::clone(suspension));
     }
 }
 
@@ -212,6 +217,8 @@ impl<S: Extents> BlockWriter<S> {
     /// threads; 0 does all in the caller's task (simulation).
     pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
         let suspension = Arc::<Suspension>::default();
+        let mut alloc = alloc;
+        alloc.wait_through(&suspension);
         let targets = Targets::new(Arc::default(), Arc::clone(&suspension));
         let overlay = Arc::new(Overlay::new(Arc::clone(&io), Arc::clone(&suspension)));
         let rules = Arc::new(ArcSwap::from_pointee(rules(&alloc, &io, traits, 0)));

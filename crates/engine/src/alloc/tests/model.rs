@@ -1,6 +1,6 @@
 //! An allocator through many transaction groups, beside a model that knows who owns each unit.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ondisk::{
     Order,
@@ -9,9 +9,10 @@ use ondisk::{
 };
 use pool::vdev::{Class, raidz::Geometry};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::time::timeout;
 
 use super::super::{Allocator, NewTop, Purpose, ranges::Change};
-use crate::{EngineError, policy::TRAITS};
+use crate::{EngineError, policy::TRAITS, suspend::Suspension};
 
 const MIB: u64 = 1 << 20;
 
@@ -231,6 +232,41 @@ async fn a_full_pool_says_so_and_recovers() {
     for seed in 100..106 {
         random_life(seed, &[top(0, 40 * MIB, 24)], 120, 2.0).await;
         random_life(seed, &[raidz(0, 40 * MIB, 3, 1), top(1, 33 * MIB, 24)], 120, 2.0).await;
+    }
+}
+
+/// Somebody repairs a block from a device that does not answer, and holds back what is needed to write anything.
+#[tokio::test(start_paused = true)]
+async fn whoever_holds_back_the_last_space_suspends_the_pool_until_he_lets_go() {
+    for is_given_up in [false, true] {
+        let suspension = Arc::<Suspension>::default();
+        suspension.begin(Box::new(|_| {}), Arc::default());
+        let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
+        lake.alloc.wait_through(Arc::clone(&suspension));
+        let mut all = Vec::new();
+        while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
+            all.extend(found);
+        }
+        lake.commit();
+        let pin = lake.alloc.horizon().pin();
+        all.into_iter().for_each(|dva| lake.release(dva));
+        lake.commit();
+        let mut allocating = Box::pin(lake.alloc.allocate(64 << 10, 1, Purpose::Data));
+        let told = timeout(Duration::from_secs(3600), async {
+            tokio::select! {
+                biased;
+                found = &mut allocating => panic!("{found:?}"),
+                why = suspension.suspended() => why,
+            }
+        });
+        told.await.expect("nobody waits for ever without a word");
+        if is_given_up {
+            suspension.give_up();
+            assert!(matches!(allocating.await, Err(EngineError::Suspended(_))));
+        } else {
+            drop(pin);
+            assert_eq!(allocating.await.unwrap().len(), 1, "nobody has to clear it");
+        }
     }
 }
 
