@@ -433,6 +433,7 @@ impl Watch {
         for guid in away {
             self.bring_back(engine, guid).await;
         }
+        self.let_go(engine).await;
         self.expand(engine).await;
         self.slow.look(engine).await;
         self.caches.look(engine, self.opener.as_ref()).await;
@@ -441,6 +442,26 @@ impl Watch {
         }
         if !engine.suspension().is_on() && self.next_kick.is_none() {
             self.pause = PAUSES.0;
+        }
+    }
+
+    /// Disks of leaves that left the pool while they were away: nobody waits for them. What detaching one promises is made
+    /// good if it is there again.
+    async fn let_go(&mut self, engine: &Engine) {
+        let view = engine.view();
+        let tree = view.tree();
+        let strangers: Vec<u64> =
+            self.parked.keys().copied().filter(|guid| find::locate(&tree, *guid).is_none()).collect();
+        for guid in strangers {
+            let Some(disk) = self.parked.remove(&guid) else { continue };
+            let is_at_rest = view.spares().iter().any(|spare| spare.guid == guid);
+            let newest = engine.txgs().open();
+            if is_at_rest || is_member(&disk, guid, view.guid(), newest).await.is_err() {
+                continue;
+            }
+            if let Ok(Err(error)) = timeout(PROBE, labels::clear(&disk)).await {
+                tracing::warn!(path = disk.info().path, %error, "labels not cleared");
+            }
         }
     }
 

@@ -292,6 +292,34 @@ async fn devices_are_attached_and_detached() {
     assert!(attached.iter().all(|byte| *byte == 0), "its labels are cleared");
 }
 
+/// A file that went away is kept open, as nothing else can be known to be the same when it is back. Not for ever: it was
+/// locked until the pool was closed.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_detached_while_it_is_away_is_let_go() {
+    for is_back in [false, true] {
+        let mut case = Case::new("mirror d0 d1", 17).await;
+        let second = case.guid("d1");
+        let disk = case.running.as_mut().unwrap().disks.remove(1);
+        disk.vanish();
+        case.engine().look().await;
+        assert_eq!(case.state(second), State::Removed);
+        case.engine().detach(second).await.unwrap();
+        assert!(Arc::strong_count(&disk) > 1, "it might have come back");
+        if is_back {
+            disk.come_back();
+        }
+        case.engine().look().await;
+        assert_eq!(Arc::strong_count(&disk), 1, "back: {is_back}");
+        disk.come_back();
+        let label = disk.read(0, disk::IoBuf::with_len(256 << 10)).await.unwrap();
+        assert_eq!(
+            label.iter().all(|byte| *byte == 0),
+            is_back,
+            "its labels are cleared if that can be done"
+        );
+    }
+}
+
 /// Lists may name more than a leaf missed. Where that makes too many of them to trust, blocks are read all the same, and
 /// the leaves that do lack something once counted as whole without having been given any of it.
 #[tokio::test(start_paused = true)]
