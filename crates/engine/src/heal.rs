@@ -22,7 +22,7 @@ use pool::{
 use tokio::time::sleep;
 
 use crate::{
-    devices,
+    devices::{Absent, comings_and_goings},
     ear::EngineEar,
     events::Event,
     scan::{self, Ground},
@@ -72,10 +72,16 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
     // From here on it must stay what it is until it is written.
     let Some(_firm) = pin.firm() else { return };
     let how = How { turns: None, one_copy: false };
+    let stood = comings_and_goings(&view.tree());
     let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else { return };
     if let Some(why) = &outcome.lost {
-        if *why == BlockErrorKind::Device && devices::is_cut_off(&view.tree()).await {
-            return;
+        if *why == BlockErrorKind::Device {
+            let tree = view.tree();
+            let absent = Absent::ask(&tree).await;
+            let is_same = comings_and_goings(&tree) == stood;
+            if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) {
+                return;
+            }
         }
         if ground.scans.note_lost(wound.at, wound.bp.birth()) {
             let what = scan::describe(view, wound.at, wound.bp.lsize()).await;

@@ -1,8 +1,10 @@
-//! Which leaves the pool cannot do without: what of a top-level device would be unreadable if one of them were gone.
+//! Which leaves the pool cannot do without: what of a top-level device would be unreadable if one of them were gone, and
+//! what is, while some are.
 //!
 //! Facts: docs/format/vdevs.md §6 (OUTAGE, rule 3).
 
 use futures_util::future::join_all;
+use ondisk::blkptr::BlkPtr;
 use pool::vdev::{Kind, Tree, TxgSet, Vdev};
 
 use super::{
@@ -17,25 +19,90 @@ pub(super) fn is_required(tree: &Tree, guid: u64) -> bool {
     place.parent.is_none() || !outage(place.top, Some(guid)).is_empty()
 }
 
-/// Whether so many devices are away, or do not answer, that the pool cannot be read: asked of themselves, as who watches
-/// them may not know yet. What cannot be read then is not lost.
-pub(crate) async fn is_cut_off(tree: &Tree) -> bool {
-    let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
-    let probes = leaves.filter_map(|vdev| {
-        let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
-        Some(async move { (!matches!(probe(&disk).await, Probed::Here)).then_some(guid) })
-    });
-    let absent: Vec<u64> = join_all(probes).await.into_iter().flatten().collect();
-    let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
-    tree.tops.iter().any(|top| !is_log(top) && is_without(top, &absent))
+/// Leaves that are away, or do not answer. What cannot be read because of them is not lost.
+#[derive(Debug, Default)]
+pub(crate) struct Absent {
+    /// Those of which only they themselves knew; the others are known by their state.
+    found: Vec<u64>,
 }
 
-/// Whether nothing can be read from `vdev` without the leaves of `absent` and those that are known to be away.
-fn is_without(vdev: &Vdev, absent: &[u64]) -> bool {
-    if vdev.leaf.is_some() {
-        return absent.contains(&vdev.guid) || !vdev.is_readable();
+impl Absent {
+    /// Asks the leaves themselves: who watches them may not know yet.
+    pub(crate) async fn ask(tree: &Tree) -> Self {
+        let leaves = tree.leaves().into_iter().filter(|vdev| vdev.is_readable());
+        let probes = leaves.filter_map(|vdev| {
+            let (guid, disk) = (vdev.guid, vdev.leaf.as_ref()?.timed()?);
+            Some(async move { (!matches!(probe(&disk).await, Probed::Here)).then_some(guid) })
+        });
+        Self { found: join_all(probes).await.into_iter().flatten().collect() }
     }
-    let without = vdev.children.iter().filter(|child| is_without(child, absent)).count();
+
+    /// Whether so many are that the pool cannot be read.
+    pub(crate) fn cuts_off(&self, tree: &Tree) -> bool {
+        tree.tops.iter().any(|top| !is_log(top) && self.is_without(top, None))
+    }
+
+    /// Whether a block that could not be read is on some that left while the pool was open, and those that stayed do not
+    /// have it: they missed what was written then. What was away from the beginning may be gone for good, and to wait for
+    /// that would keep from everybody what is there.
+    pub(crate) fn hides(&self, tree: &Tree, bp: &BlkPtr) -> bool {
+        let birth = bp.physical_birth();
+        let left = |vdev: &Vdev| has(vdev, birth) && self.has_left(vdev);
+        tops(tree, bp).any(|top| self.is_without(top, Some(birth)) && top.leaves().into_iter().any(left))
+    }
+
+    fn has_left(&self, vdev: &Vdev) -> bool {
+        let was_here = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().generation > 0);
+        self.found.contains(&vdev.guid) || (was_here && !vdev.is_readable())
+    }
+
+    /// Whether nothing can be read from `vdev` without those that are absent; or nothing that was born then.
+    fn is_without(&self, vdev: &Vdev, birth: Option<u64>) -> bool {
+        if let Some(leaf) = &vdev.leaf {
+            return self.found.contains(&vdev.guid)
+                || !vdev.is_readable()
+                || birth.is_some_and(|birth| leaf.missed.contains(birth));
+        }
+        let without = vdev.children.iter().filter(|child| self.is_without(child, birth)).count();
+        is_beyond(vdev, without)
+    }
+}
+
+/// Another number than before if a leaf came or went meanwhile: what could not be read may be there now.
+pub(crate) fn comings_and_goings(tree: &Tree) -> u64 {
+    let leaves = tree.leaves().into_iter().filter_map(|vdev| vdev.leaf.as_ref());
+    leaves.map(|leaf| leaf.condition.get().generation).sum()
+}
+
+/// Whether a leaf that should have a part of this block is not there now, or owes an answer.
+pub(crate) fn is_away(tree: &Tree, bp: &BlkPtr) -> bool {
+    let birth = bp.physical_birth();
+    tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| {
+        let is_silent = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent());
+        has(vdev, birth) && (!vdev.is_readable() || is_silent)
+    })
+}
+
+/// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.
+fn tops<'a>(tree: &'a Tree, bp: &'a BlkPtr) -> impl Iterator<Item = &'a Vdev> {
+    let has_it = |top: &&Vdev| match bp.is_gang() {
+        true => !is_log(top),
+        false => bp.dvas().any(|dva| u64::from(dva.vdev) == top.id),
+    };
+    tree.tops.iter().filter(has_it)
+}
+
+fn is_log(top: &Vdev) -> bool {
+    top.top.as_ref().is_some_and(|top| top.is_log)
+}
+
+/// Whether a leaf has what was written in this transaction group, wherever it is now.
+fn has(vdev: &Vdev, birth: u64) -> bool {
+    vdev.leaf.as_ref().is_some_and(|leaf| !leaf.missed.contains(birth))
+}
+
+/// Whether it cannot do without so many of its children.
+fn is_beyond(vdev: &Vdev, without: usize) -> bool {
     match vdev.kind {
         Kind::Hole | Kind::Indirect { .. } => false,
         _ => tolerated(vdev).is_none_or(|tolerated| without > tolerated),

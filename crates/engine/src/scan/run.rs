@@ -23,7 +23,7 @@ use pool::{
     vdev::Vdev,
 };
 use tokio::{
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     alloc::Horizon,
-    devices::{self, diagnose::Reports},
+    devices::{Absent, comings_and_goings, diagnose::Reports, is_away},
     events::{DeviceName, Event, Events, IoError},
     suspend::Suspension,
     txg::Txgs,
@@ -48,6 +48,8 @@ const BATCH_BLOCKS: usize = 2048;
 const CHECKPOINT: Duration = Duration::from_secs(20);
 /// Pause before something is tried again that cannot be done now.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Pauses in a row while what could not be read is still away: to try costs a walk over all metadata.
+const PAUSES: usize = 60;
 /// Lost blocks whose names are looked up in one import: the rest is in the log.
 const NAMED_MAX: u64 = 100;
 
@@ -84,6 +86,8 @@ pub(super) struct Pass {
     /// Leaves that were written to since the last flush.
     written: Mutex<BTreeSet<u64>>,
     named: Mutex<u64>,
+    /// A block that is on devices that are away: there is no use in going on without it.
+    awaited: Mutex<Option<BlkPtr>>,
 }
 
 /// Runs until the pool is closed.
@@ -103,6 +107,7 @@ pub(crate) async fn run(ground: Arc<Ground>) {
             run,
             written: Mutex::default(),
             named: Mutex::default(),
+            awaited: Mutex::default(),
         });
         match pass.carry_out().await {
             Ended::Done => {
@@ -114,12 +119,7 @@ pub(crate) async fn run(ground: Arc<Ground>) {
                 ground.txgs.wake();
             }
             Ended::Interrupted => {}
-            Ended::Later => {
-                tokio::select! {
-                    () = sleep(AGAIN) => {}
-                    _ = changed.changed() => {}
-                }
-            }
+            Ended::Later => pass.pause(&mut changed).await,
             Ended::Gone => return,
         }
     }
@@ -136,6 +136,22 @@ impl Pass {
 
     pub(super) fn how(&self, one_copy: bool) -> How<'_> {
         How { turns: Some(&*self.ground.scans.pace as &dyn Turns), one_copy }
+    }
+
+    /// Returns when it is worth while to try again, or somebody wants something else.
+    async fn pause(&self, changed: &mut watch::Receiver<u64>) {
+        let awaited = self.awaited.lock().take();
+        for _ in 0..PAUSES {
+            tokio::select! {
+                () = sleep(AGAIN) => {}
+                _ = changed.changed() => return,
+            }
+            let (Some(bp), Some(view)) = (&awaited, (self.ground.view)()) else { return };
+            let tree = view.tree();
+            if !Absent::ask(&tree).await.hides(&tree, bp) {
+                return;
+            }
+        }
     }
 
     async fn carry_out(self: &Arc<Self>) -> Ended {
@@ -272,6 +288,7 @@ impl Pass {
         let io = view.io();
         // Before and after: a leaf that is away for a moment lacks what is read in that moment.
         self.ground.scans.look_at(&io.tree());
+        let stood = comings_and_goings(&io.tree());
         let mut examine = std::pin::pin!(io.examine_for_scan(&batch.blocks, self.how(false)));
         let mut queued = Some(queued);
         let examined = std::future::poll_fn(|context| {
@@ -284,7 +301,7 @@ impl Pass {
         })
         .await;
         self.ground.scans.look_at(&io.tree());
-        if self.is_cut_off(&view, &examined).await {
+        if self.is_cut_off(&view, stood, &batch.blocks, &examined).await {
             return false;
         }
         let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
@@ -297,18 +314,32 @@ impl Pass {
     }
 
     /// Whether so much went away under some reads that what was not found is not lost: nothing is known of it, and the scan
-    /// has to wait. Who watches the devices hears of those that refuse.
-    pub(super) async fn is_cut_off(&self, view: &Pool, examined: &[Examined]) -> bool {
+    /// has to wait. `stood` are the [`comings_and_goings`] before. Who watches the devices hears of those that refuse.
+    pub(super) async fn is_cut_off(
+        &self,
+        view: &Pool,
+        stood: u64,
+        blocks: &[(BlkPtr, Bookmark)],
+        examined: &[Examined],
+    ) -> bool {
         // What is there may be another host's by now.
         if self.ground.suspension.may_write().is_err() {
             return true;
         }
-        if examined.iter().all(|outcome| outcome.lost != Some(BlockErrorKind::Device)) {
+        let is_unread = |outcome: &Examined| outcome.lost == Some(BlockErrorKind::Device);
+        if !examined.iter().any(is_unread) {
             return false;
         }
-        if !devices::is_cut_off(&view.tree()).await {
+        let tree = view.tree();
+        let absent = Absent::ask(&tree).await;
+        let mut unread = blocks.iter().zip(examined).filter(|(_, outcome)| is_unread(outcome));
+        let hidden = unread.find_map(|((bp, _), _)| absent.hides(&tree, bp).then_some(*bp));
+        // One that was away when they were read may be back by now.
+        let is_same = comings_and_goings(&tree) == stood;
+        if is_same && hidden.is_none() && !absent.cuts_off(&tree) {
             return false;
         }
+        *self.awaited.lock() = hidden;
         let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
         for guid in refused {
             self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
@@ -366,7 +397,7 @@ impl Pass {
 
     /// No place has this block.
     pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark, why: &BlockErrorKind) {
-        if *why == BlockErrorKind::Device && is_away(view, bp) {
+        if *why == BlockErrorKind::Device && is_away(&view.tree(), bp) {
             // It, and what it leads to, may be there again.
             let birth = bp.physical_birth();
             self.update(|run| {
@@ -422,18 +453,6 @@ impl Pass {
         }
         true
     }
-}
-
-/// Whether a leaf that should have a part of this block is not there now, or owes an answer.
-fn is_away(view: &Pool, bp: &BlkPtr) -> bool {
-    let (tree, birth) = (view.tree(), bp.physical_birth());
-    let is_away = |vdev: &Vdev| {
-        vdev.leaf.as_ref().is_some_and(|leaf| {
-            !leaf.missed.contains(birth) && (!vdev.is_readable() || leaf.condition.deadline().is_silent())
-        })
-    };
-    let tops = bp.dvas().filter_map(|dva| tree.tops.iter().find(|top| top.id == u64::from(dva.vdev)));
-    tops.flat_map(Vdev::leaves).any(is_away)
 }
 
 /// A device as a person finds it.

@@ -27,7 +27,11 @@ use super::{
     run::{Ended, Pass},
     state::Position,
 };
-use crate::{alloc::Pin, devices, events::ScanKind};
+use crate::{
+    alloc::Pin,
+    devices::{Absent, comings_and_goings},
+    events::ScanKind,
+};
 
 /// Pointers to data read at a time.
 const LOW_BATCH: usize = 1024;
@@ -56,7 +60,7 @@ pub(super) async fn walk(
     position: Position,
 ) -> Result<(), Ended> {
     let scopes = Scopes::read(view).await;
-    if !scopes.failures.is_empty() && devices::is_cut_off(&view.tree()).await {
+    if !scopes.failures.is_empty() && is_cut_off(view).await {
         return Err(Ended::Later);
     }
     let mut walk = Walk { pass, view, pin, position, scopes, high: Vec::new(), low: Vec::new() };
@@ -118,10 +122,16 @@ pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Res
             return Err(Ended::Later);
         }
     }
-    if is_any_unfound && devices::is_cut_off(&view.tree()).await {
+    if is_any_unfound && is_cut_off(view).await {
         return Err(Ended::Later);
     }
     Ok(())
+}
+
+/// Whether so many devices are away that nothing can be said of what was not found.
+async fn is_cut_off(view: &Pool) -> bool {
+    let tree = view.tree();
+    Absent::ask(&tree).await.cuts_off(&tree)
 }
 
 /// First address.
@@ -141,8 +151,13 @@ impl Walk<'_> {
     }
 
     /// The same after something was read.
-    async fn check_read(&self, answers: &[Examined]) -> Result<(), Ended> {
-        if self.pass.is_cut_off(self.view, answers).await {
+    async fn check_read(
+        &self,
+        stood: u64,
+        blocks: &[(BlkPtr, Bookmark)],
+        answers: &[Examined],
+    ) -> Result<(), Ended> {
+        if self.pass.is_cut_off(self.view, stood, blocks, answers).await {
             return Err(Ended::Later);
         }
         self.check()
@@ -203,8 +218,9 @@ impl Walk<'_> {
             }
         }
         let blocks: Vec<(BlkPtr, Bookmark)> = unread.iter().map(|visit| (visit.pointer, visit.at)).collect();
+        let stood = comings_and_goings(&self.view.tree());
         let answers = self.view.io().examine_for_scan(&blocks, self.pass.how(true)).await;
-        self.check_read(&answers).await?;
+        self.check_read(stood, &blocks, &answers).await?;
         for (visit, outcome) in unread.into_iter().zip(answers) {
             if let Some(why) = &outcome.lost {
                 self.pass.lost(self.view, &visit.pointer, visit.at, why).await;
@@ -240,9 +256,10 @@ impl Walk<'_> {
         if blocks.is_empty() {
             return Ok(());
         }
+        let stood = comings_and_goings(&self.view.tree());
         let mut answers = self.view.io().examine_for_scan(&blocks, self.pass.how(false)).await;
         self.pass.ground.scans.look_at(&self.view.tree());
-        self.check_read(&answers).await?;
+        self.check_read(stood, &blocks, &answers).await?;
         // Only now is it known that what was read is what was to be read; and so it stays until it is repaired.
         let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
         for (visit, outcome) in visits.into_iter().zip(&mut answers) {
@@ -285,15 +302,17 @@ impl Walk<'_> {
         let objset = self.scopes.all[scope as usize].objset;
         let mut chain = Chain::new(objset, header);
         while let Some((pointer, at)) = chain.next() {
-            let mut contents = self.view.io().examine_for_scan(&[(pointer, at)], self.pass.how(false)).await;
-            self.check_read(&contents).await?;
+            let asked = [(pointer, at)];
+            let stood = comings_and_goings(&self.view.tree());
+            let mut contents = self.view.io().examine_for_scan(&asked, self.pass.how(false)).await;
+            self.check_read(stood, &asked, &contents).await?;
             let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
             let Some(mut outcome) = contents.pop() else { break };
             let block = chain.follow(outcome.raw.take());
             if block.is_none() && !chain.is_cut() {
                 break;
             }
-            self.pass.conclude(self.view, &[(pointer, at)], vec![outcome]).await;
+            self.pass.conclude(self.view, &asked, vec![outcome]).await;
             let Some(block) = block else { break };
             for record in block.records() {
                 if !header.admits_record(record.sequence) {

@@ -33,7 +33,10 @@ use pool::{
 };
 use tokio::time::timeout;
 
-use crate::suspend::{Suspension, may_pass};
+use crate::{
+    devices::{Absent, comings_and_goings},
+    suspend::{Suspension, may_pass},
+};
 
 /// How long a device may take to say that it is there.
 const PROBE: Duration = Duration::from_secs(10);
@@ -72,7 +75,7 @@ impl Overlay {
         Self { io, suspension, txg: AtomicU64::new(0), waiting: Mutex::default() }
     }
 
-    /// Whether too few devices are there for the block to be read, just now.
+    /// Whether a block that could not be read is on devices that are away, just now, and on too few others.
     pub(crate) async fn is_cut_off(&self, bp: &BlkPtr) -> bool {
         let tree = self.io.tree();
         for top in bp.dvas().filter_map(|dva| tree.top(dva.vdev.into())) {
@@ -87,15 +90,21 @@ impl Overlay {
                 }
             }
         }
-        false
+        // What is left of them may be readable and lack it.
+        Absent::default().hides(&tree, bp)
     }
 
     /// Reads from the pool; waits while too few devices are there.
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
         loop {
             let before = self.suspension.before();
+            let stood = comings_and_goings(&self.io.tree());
             let error = match deadline::within(self.io.read_block(bp, at), deadline::write_limit()).await {
                 Some(Err(error)) if may_pass(&error) && self.is_cut_off(bp).await => error,
+                // One that has it came back while the others were asked.
+                Some(Err(error)) if may_pass(&error) && comings_and_goings(&self.io.tree()) != stood => {
+                    continue;
+                }
                 Some(result) => return result,
                 None => self.unanswered(bp, at),
             };

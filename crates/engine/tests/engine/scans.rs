@@ -270,7 +270,12 @@ async fn holds_without(world: &World, away: &[usize], expected: &[u8]) {
 
 /// A pool whose second disk missed everything: as large as `size`.
 async fn half(size: u64) -> (World, Vec<u8>) {
-    let (world, running) = World::create("mirror d0 d1", 12, 128 << 20, 9).await;
+    half_of("mirror d0 d1", size).await
+}
+
+/// The same of another layout.
+async fn half_of(layout: &str, size: u64) -> (World, Vec<u8>) {
+    let (world, running) = World::create(layout, 12, 128 << 20, 9).await;
     running.export().await;
     let engine = open_without(&world, &[1], quiet()).await;
     let running = Running { engine: Arc::clone(&engine), disks: Vec::new() };

@@ -1,9 +1,12 @@
 //! Scans under which devices go away, or do not answer: what cannot be read just now is neither lost nor made good.
 
 use disk::{Effect, Fault, On};
+use tokio::time::timeout;
 
 use super::*;
 use crate::failing::Bays;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Disks that turn slowly, and can be pulled.
 fn pullable(world: &World) -> Vec<Arc<FaultDisk>> {
@@ -16,10 +19,32 @@ fn pullable(world: &World) -> Vec<Arc<FaultDisk>> {
 }
 
 async fn open_pullable(disks: &[Arc<FaultDisk>]) -> Arc<Engine> {
+    open_caching(disks, 16 << 20).await
+}
+
+async fn open_caching(disks: &[Arc<FaultDisk>], cache: usize) -> Arc<Engine> {
     let opened = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>).collect();
-    let engine = support::start_on(opened, 1, quiet()).await.unwrap();
+    let engine = support::start_caching(opened, 1, quiet(), cache).await.unwrap();
     engine.watch(Arc::new(Bays(disks.to_vec())));
     engine
+}
+
+async fn settled(engine: &Engine) {
+    for _ in 0..3600 {
+        let is_at_rest = engine.scan_progress().is_none_or(|progress| progress.ended.is_some());
+        if is_at_rest && engine::devices::lacking(&engine.view().tree()).is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("somebody still lacks something: {:?}", engine.scan_progress());
+}
+
+async fn nothing_is_lost(engine: &Engine, what: &str) {
+    engine.sync().await.unwrap();
+    assert!(pool::status::error_log(&engine.view()).await.unwrap().is_empty(), "{what}");
+    let told = engine.events().since(0);
+    assert!(told.iter().all(|record| !matches!(record.event, Event::DataLost { .. })), "{what}: {told:#?}");
 }
 
 /// What it was to get was on a device that was away for a minute, and the pass took that for the end of it: the leaf was
@@ -92,4 +117,57 @@ async fn one_read_of_a_scrub_that_is_not_answered_is_one_error() {
     assert!(content(&*volume).await == expected);
     drop(volume);
     running.export().await;
+}
+
+/// What was left of a mirror could be read, but not that block, which it was still to get: the transaction group failed, and
+/// with it the pool, until it was imported again without what had been acknowledged.
+#[tokio::test(start_paused = true)]
+async fn pulling_the_source_of_a_resilver_suspends_a_pool_that_needs_what_only_that_has() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, mut expected) = half_of(layout, 48 * MIB).await;
+        let disks = pullable(&world);
+        // Nothing that was read is kept.
+        let engine = open_caching(&disks, 0).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let at = 2100 * 16384;
+        volume.write(at, data(noise(77, 16384)), Durability::Cached).await.unwrap();
+        expected[at as usize..][..16384].copy_from_slice(&noise(77, 16384));
+        disks[0].vanish();
+        let refused = timeout(10 * MINUTE, engine.sync()).await.expect("no command hangs");
+        assert!(refused.is_err() && !engine.suspension().is_given_up(), "{layout}: {refused:?}");
+        tokio::time::sleep(MINUTE / 2).await;
+        assert!(engine.suspended().is_some(), "{layout}");
+        disks[0].come_back();
+        tokio::time::sleep(MINUTE).await;
+        assert!(engine.suspended().is_none(), "{layout}: it goes on");
+        engine.sync().await.unwrap();
+        settled(&engine).await;
+        nothing_is_lost(&engine, layout).await;
+        drop(volume);
+        close(engine).await;
+        world.verify(layout).await;
+        holds_without(&world, &[0], &expected).await;
+    }
+}
+
+/// Every block that the scan met meanwhile was listed as lost.
+#[tokio::test(start_paused = true)]
+async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, expected) = half_of(layout, 48 * MIB).await;
+        let disks = pullable(&world);
+        let engine = open_pullable(&disks).await;
+        until(&engine, 0.3).await;
+        disks[0].vanish();
+        tokio::time::sleep(2 * MINUTE).await;
+        let progress = engine.scan_progress().unwrap();
+        assert_eq!((progress.errors, progress.ended), (0, None), "{layout}: it waits");
+        disks[0].come_back();
+        tokio::time::sleep(MINUTE).await;
+        settled(&engine).await;
+        nothing_is_lost(&engine, layout).await;
+        close(engine).await;
+        world.verify(layout).await;
+        holds_without(&world, &[0], &expected).await;
+    }
 }
