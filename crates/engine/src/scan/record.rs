@@ -125,8 +125,8 @@ fn targets(tree: &Tree, lacking: &[(u64, TxgSet)]) -> BTreeMap<u64, Target> {
     let leaves = tree.leaves();
     let target = |(guid, missed): &(u64, TxgSet)| {
         let leaf = leaves.iter().find(|leaf| leaf.guid == *guid).and_then(|vdev| vdev.leaf.as_ref());
-        let generation = leaf.map_or(0, |leaf| leaf.condition.get().generation);
-        (*guid, Target { missed: missed.clone(), generation, ..Target::default() })
+        let epoch = leaf.map_or(0, |leaf| leaf.condition.epoch());
+        (*guid, Target { missed: missed.clone(), epoch, ..Target::default() })
     };
     lacking.iter().map(target).collect()
 }

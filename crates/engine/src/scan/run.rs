@@ -443,6 +443,8 @@ impl Pass {
                     }
                 });
             }
+            // A flush of somebody else may have failed before, and with it gone what this one did not find.
+            self.ground.scans.look_at(&view.io().tree());
         }
         let mut state = self.ground.scans.state.lock();
         // Whoever interrupted it wants to know as well, as long as it is the same scan.

@@ -78,12 +78,13 @@ pub(super) struct Target {
     pub(super) missed: TxgSet,
     /// What could not be made up for.
     pub(super) failed: BTreeSet<u64>,
-    /// It was away in between, so some blocks may be missing on it.
+    /// It was away in between, or a flush failed, so some blocks may be missing on it.
     pub(super) broken: bool,
     /// Some of what it was to get is on devices that are away, or do not answer: it lacks it still, whatever else it got.
     pub(super) starved: bool,
-    /// Of its condition when the scan began: it may have been away between two looks.
-    pub(super) generation: u64,
+    /// Of its condition when the scan began: it may have been away between two looks, or have lost what it was given when a
+    /// flush failed, whoever asked for that one.
+    pub(super) epoch: u64,
     /// Somebody looked after it since: what it refused may be tried again at once.
     pub(super) looked_after: bool,
 }
@@ -261,19 +262,19 @@ impl Scans {
         self.found.note(at, birth, false)
     }
 
-    /// Notes which leaves are away: they will lack something when they are back.
+    /// Notes which leaves are away, or have lost something: they will lack it when all is over.
     pub(super) fn look_at(&self, tree: &Tree) {
         let mut state = self.state.lock();
         let State { run, refusals, .. } = &mut *state;
         let leaves = tree.leaves();
-        let generation = |guid: u64| {
+        let epoch = |guid: u64| {
             let leaf = leaves.iter().find(|leaf| leaf.guid == guid && leaf.is_readable())?;
-            Some(leaf.leaf.as_ref()?.condition.get().generation)
+            Some(leaf.leaf.as_ref()?.condition.epoch())
         };
-        refusals.retain(|guid, _| generation(*guid).is_some());
+        refusals.retain(|guid, _| epoch(*guid).is_some());
         if let Some(run) = run {
             for (guid, target) in &mut run.targets {
-                target.broken |= generation(*guid) != Some(target.generation);
+                target.broken |= epoch(*guid) != Some(target.epoch);
             }
         }
     }

@@ -82,7 +82,7 @@ impl Target {
 
     /// Another number than before: what was written and not flushed may be gone.
     pub(crate) fn epoch(&self) -> u64 {
-        self.condition.get().generation + self.condition.deadline().unflushed()
+        self.condition.epoch()
     }
 
     /// It refused to do `what`: counted, told, and left alone for now.

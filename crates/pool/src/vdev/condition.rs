@@ -118,6 +118,13 @@ impl Condition {
         &self.deadline
     }
 
+    /// Another number than before: what was written and not flushed may be gone, as it has or had another device, or a
+    /// flush failed.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.get().generation + self.deadline.unflushed()
+    }
+
     /// How it is now.
     #[must_use]
     pub fn get(&self) -> Guard<Arc<Standing>> {

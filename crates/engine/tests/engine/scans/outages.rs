@@ -1,6 +1,9 @@
 //! Scans under which devices go away, or do not answer: what cannot be read just now is neither lost nor made good.
 
+use std::sync::atomic::AtomicBool;
+
 use disk::{Effect, Fault, On};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::*;
@@ -170,4 +173,86 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
         world.verify(layout).await;
         holds_without(&world, &[0], &expected).await;
     }
+}
+
+/// A disk that loses what it was given since the last flush when it refuses one, and then goes on as if nothing had been.
+#[derive(Debug)]
+struct Forgetful {
+    now: Mutex<Arc<MemDisk>>,
+    durable: Mutex<Arc<MemDisk>>,
+    refuses_next: AtomicBool,
+}
+
+impl Forgetful {
+    fn new(media: &MemDisk) -> Self {
+        let fork = || Mutex::new(Arc::new(media.fork()));
+        Self { now: fork(), durable: fork(), refuses_next: AtomicBool::new(false) }
+    }
+
+    fn now(&self) -> Arc<MemDisk> {
+        Arc::clone(&self.now.lock())
+    }
+}
+
+impl Disk for Forgetful {
+    fn info(&self) -> DiskInfo {
+        self.now().info()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        let now = self.now();
+        Box::pin(async move { now.read(offset, buf).await })
+    }
+    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        let now = self.now();
+        Box::pin(async move { now.write(offset, data).await })
+    }
+    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        let (now, durable) = (self.now(), Arc::clone(&self.durable.lock()));
+        Box::pin(async move {
+            durable.write(offset, data.clone()).await?;
+            now.write(offset, data).await
+        })
+    }
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            if self.refuses_next.swap(false, Relaxed) {
+                let durable = self.durable.lock().fork();
+                *self.now.lock() = Arc::new(durable);
+                return Err(std::io::ErrorKind::Other.into());
+            }
+            *self.durable.lock() = Arc::new(self.now().fork());
+            Ok(())
+        })
+    }
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        let now = self.now();
+        Box::pin(async move { now.trim(offset, len).await })
+    }
+}
+
+/// The syncing task's flush failed, and what the resilver had written since its own last one went with it. The resilver's
+/// next one worked, so the leaf was called whole, and in a replacement the old device would have been let go.
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_flush_of_somebody_else_cost_the_target_of_a_resilver_is_given_again() {
+    let (mut world, mut expected) = half(48 * MIB).await;
+    let target = Arc::new(Forgetful::new(&world.media[1]));
+    let inner: [Arc<dyn Disk>; 2] = [Arc::clone(&world.media[0]) as _, Arc::clone(&target) as _];
+    let profile = Profile::hdd_7200().stretched(4);
+    let slow = |(disk, seed)| Arc::new(ModelDisk::new(disk, profile, seed)) as Arc<dyn Disk>;
+    let engine = support::start_on(inner.into_iter().zip(1..).map(slow).collect(), 1, quiet()).await.unwrap();
+    let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+    until(&engine, 0.5).await;
+    volume.write(0, data(noise(5, 16384)), Durability::Cached).await.unwrap();
+    expected[..16384].copy_from_slice(&noise(5, 16384));
+    target.refuses_next.store(true, Relaxed);
+    engine.sync().await.unwrap();
+    assert!(!target.refuses_next.load(Relaxed), "it was flushed");
+    assert_eq!(engine.scan_progress().unwrap().ended, None, "while the resilver went on");
+    settled(&engine).await;
+    engine.sync().await.unwrap();
+    drop(volume);
+    close(engine).await;
+    world.media[1] = target.now();
+    world.verify("with both").await;
+    holds_without(&world, &[0], &expected).await;
 }
