@@ -296,7 +296,7 @@ impl Engine {
                     txgs.undirty(txg, bytes);
                 }
             }));
-            if done.more_to_do {
+            if done.more_to_do.is_some() {
                 shared.txgs.wake();
             }
             let mut heartbeats = Heartbeats::default();

@@ -13,7 +13,7 @@
 //!
 //! Facts: docs/format/overview.md §6.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use ondisk::{blkptr::BlkPtr, bpobj::BpobjEntry, label::Multihost, nvlist::NvList, uberblock::Uberblock};
 use pool::{
@@ -143,6 +143,8 @@ pub struct Syncer {
     pub(crate) failing_logs: BTreeMap<u64, u64>,
     /// How full it was.
     pub(crate) fill: Fill,
+    /// Where freeing what was destroyed does not get on.
+    pub(crate) stuck: dsl::Stuck,
 }
 
 /// What a [`Task`] returns.
@@ -179,8 +181,8 @@ pub struct Done {
     pub changes: Vec<Change>,
     /// What went to the devices.
     pub written: Written,
-    /// There is more to free for destroyed datasets, or to be written down in another group.
-    pub more_to_do: bool,
+    /// There is more to free for destroyed datasets, or to be written down in another group: after this time, at least.
+    pub more_to_do: Option<Duration>,
     /// What may be taken from now on.
     pub supply: Supply,
     /// The pool has other devices than before.
@@ -241,7 +243,8 @@ impl Syncer {
             for task in work.tasks {
                 (task.run)(self).await?;
             }
-            done.more_to_do = dsl::free_some(self, FREES_PER_TXG).await?;
+            let is_left = dsl::free_some(self, FREES_PER_TXG).await?;
+            done.more_to_do = is_left.then(|| self.stuck.pause().unwrap_or_default());
             scan::sync(self).await?;
             self.note_devices().await?;
             self.settle().await?;
@@ -265,7 +268,9 @@ impl Syncer {
             self.fill.note(&self.out.alloc.totals(), &self.events);
             done.changes = std::mem::take(&mut self.changes);
             done.other_devices = std::mem::take(&mut self.other_devices);
-            done.more_to_do |= !self.failing_logs.is_empty();
+            if !self.failing_logs.is_empty() {
+                done.more_to_do = Some(Duration::ZERO);
+            }
             Ok(done)
         })
     }

@@ -191,6 +191,7 @@ pub fn create<'a>(
             sizes: std::collections::BTreeMap::new(),
             failing_logs: std::collections::BTreeMap::new(),
             fill: crate::fill::Fill::default(),
+            stuck: dsl::Stuck::default(),
         };
         cx.out.begin(FIRST_TXG);
         fill(&mut cx, plan, &options, &numbered, salt).await?;

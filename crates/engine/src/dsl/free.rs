@@ -9,8 +9,11 @@
 //! after the last block below them, so what lies before that note is free, all of it, and nothing behind is: other
 //! software resumes at the same place. Other software may also have stopped at a block of dnodes, with all that its
 //! dnodes lead to free ([`Resume::Dnodes`]). Facts: docs/format/mos.md §8.
+//!
+//! A block that cannot be read just now is such a place as well ([`Stuck`]). What lies below one that can never be read is
+//! lost to the pool.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ondisk::{
@@ -20,16 +23,18 @@ use ondisk::{
     objset::ObjsetPhys,
 };
 use pool::{
-    Bookmark,
+    BlockErrorKind, Bookmark,
     dmu::{BlockSource, ReadError},
     traverse::LEVEL_OBJSET,
 };
+use tokio::time::Instant;
 
 use super::account::{self, Kind};
 use crate::{
-    BoxFuture, EngineError,
+    BoxFuture, EngineError, devices,
     mos::{bpobj, bptree},
     space::{Deflate, Space},
+    suspend::may_pass,
     sync::Syncer,
 };
 
@@ -37,6 +42,42 @@ use crate::{
 const BATCH: usize = 4096;
 /// Blocks of pointers read ahead: 2 MiB.
 const READ_AHEAD: usize = 16;
+/// Pause before a block is read again that could not be read, at first and at last.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// Times that devices which are there may refuse a block: a quarter of an hour.
+const TRIES: u32 = 8;
+
+/// A block of a destroyed tree that could not be read, and may be later: nothing behind it is freed before.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck {
+    at: Option<BlkPtr>,
+    tries: u32,
+    again: Option<Instant>,
+}
+
+impl Stuck {
+    /// How long it is still to be let alone.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        let pause = self.again?.saturating_duration_since(Instant::now());
+        (!pause.is_zero()).then_some(pause)
+    }
+
+    /// A block could not be read; whether it is to be tried again. As long as a device is away that should have it
+    /// (`is_away`) it is; if not it is given up at last, as all other destroyed datasets wait behind it.
+    fn failed(&mut self, bp: &BlkPtr, is_away: bool) -> bool {
+        if self.at != Some(*bp) {
+            *self = Self { at: Some(*bp), ..Self::default() };
+        }
+        if self.tries >= TRIES && !is_away {
+            *self = Self::default();
+            return false;
+        }
+        self.again = Some(Instant::now() + PAUSES.0.saturating_mul(1 << self.tries).min(PAUSES.1));
+        // One that is back is asked more than once.
+        self.tries = if is_away { (self.tries + 1).min(TRIES / 2) } else { self.tries + 1 };
+        true
+    }
+}
 
 /// Frees up to `max` blocks of what is waiting to be freed (free_bpobj and bptree); true if something is left.
 pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<bool, EngineError>> {
@@ -60,10 +101,10 @@ pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<boo
             }
         }
         while let Some(mut entry) = bptree::first(&mut cx.mos).await? {
-            if left == 0 {
+            if left == 0 || cx.stuck.pause().is_some() {
                 return Ok(true);
             }
-            let walked = walk(cx, &entry, left).await?;
+            let walked = walk(cx, &entry, left, true).await?;
             left = left.saturating_sub(walked.blocks);
             let waiting = bptree::space(&mut cx.mos).await?;
             if let Some((object, blkid)) = walked.stopped {
@@ -100,7 +141,8 @@ pub(super) async fn give_back(
         bptree::push(&mut cx.mos, &entry, space).await?;
         return account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await;
     }
-    walk(cx, &entry, usize::MAX).await?;
+    // Nobody would come back for what was left.
+    walk(cx, &entry, usize::MAX, false).await?;
     Ok(())
 }
 
@@ -109,12 +151,17 @@ pub(super) async fn give_back(
 struct Walked {
     freed: Space,
     blocks: usize,
-    /// First data block that was left: object and block. None if all is done.
+    /// Where the next one has to go on: object and block, as in [`Resume`]. None if all is done.
     stopped: Option<(u64, u64)>,
 }
 
-/// Frees up to `max` blocks of a destroyed tree.
-async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize) -> Result<Walked, EngineError> {
+/// Frees up to `max` blocks of a destroyed tree. Stops at what cannot be read just now, if somebody `comes_back`.
+async fn walk(
+    cx: &mut Syncer,
+    entry: &BptreeEntry,
+    max: usize,
+    comes_back: bool,
+) -> Result<Walked, EngineError> {
     let deflate = cx.out.alloc.deflate().clone();
     let source = cx.out.source();
     let mut walk = Walk {
@@ -124,7 +171,9 @@ async fn walk(cx: &mut Syncer, entry: &BptreeEntry, max: usize) -> Result<Walked
         since: entry.birth_txg,
         objset: entry.resume[0],
         resume: Resume::of(entry),
+        begin: (entry.resume[1], entry.resume[3]),
         max,
+        comes_back,
         walked: Walked { freed: Space::ZERO, blocks: 0, stopped: None },
     };
     walk.object_set(&entry.objset).await?;
@@ -165,8 +214,20 @@ struct Walk<'a> {
     since: u64,
     objset: u64,
     resume: Resume,
+    /// The same as it is in the list.
+    begin: (u64, u64),
     max: usize,
+    comes_back: bool,
     walked: Walked,
+}
+
+/// What reading a block came to.
+enum Content {
+    Here(Bytes),
+    /// It, and what is below it, stays allocated.
+    Lost,
+    /// The walk has to stop.
+    NotNow,
 }
 
 /// Which block of which object.
@@ -232,14 +293,39 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A block's content; none if it cannot be read: its space, and what is below it, stays allocated.
-    async fn read(&self, bp: &BlkPtr, at: Bookmark) -> Option<Bytes> {
-        match self.source.read(bp, at).await {
-            Ok(content) => Some(content),
-            Err(error) => {
-                lost(&error);
-                None
-            }
+    async fn read(&mut self, bp: &BlkPtr, at: Bookmark) -> Content {
+        let error = match self.source.read(bp, at).await {
+            Ok(content) => return Content::Here(content),
+            Err(error) => error,
+        };
+        let is_away = devices::is_away(&self.cx.io.tree(), bp);
+        // What others have in a bad state is as it should be on one that is away.
+        let may_pass = may_pass(&error) || (is_away && *error.kind() == BlockErrorKind::Checksum);
+        if self.comes_back && may_pass && self.cx.stuck.failed(bp, is_away) {
+            tracing::debug!(%error, "a destroyed dataset waits to be freed");
+            return Content::NotNow;
+        }
+        lost(&error);
+        Content::Lost
+    }
+
+    /// Where a walk goes on that stops before it looked below `place`. Blocks of dnodes are named by their first object.
+    fn stop_at(&self, place: &Place) -> (u64, u64) {
+        let (first, last) = place.span();
+        let is_dnodes = place.object == 0;
+        let objects = |blkid: u64| blkid.saturating_mul(place.dnodes);
+        // Some of what is below may be free.
+        let is_begun = match self.resume {
+            Resume::Start => false,
+            Resume::Dnodes(blkid) => is_dnodes && (first..=last).contains(&blkid),
+            Resume::Data(object, _) if is_dnodes => object >= objects(first),
+            Resume::Data(object, blkid) => object == place.object && blkid >= first,
+        };
+        match is_begun {
+            true => self.begin,
+            // There is no object 0, and another program takes all zeroes for the beginning of everything.
+            false if is_dnodes => (objects(first).max(1), 0),
+            false => (place.object, first),
         }
     }
 
@@ -248,7 +334,14 @@ impl Walk<'_> {
         if root.is_hole() || root.birth() <= self.since {
             return Ok(());
         }
-        let Some(content) = self.read(root, at).await else { return Ok(()) };
+        let content = match self.read(root, at).await {
+            Content::Here(content) => content,
+            Content::Lost => return Ok(()),
+            Content::NotNow => {
+                self.walked.stopped = Some(self.begin);
+                return Ok(());
+            }
+        };
         let set = match ObjsetPhys::decode(&content, root.order()) {
             Ok(set) => set,
             Err(error) => {
@@ -313,10 +406,17 @@ impl Walk<'_> {
                 return Ok(true);
             }
             let content = match content {
-                Some(content) => Some(content),
+                Some(content) => Content::Here(content),
                 None => self.read(&bp, self.at(&place)).await,
             };
-            let Some(content) = content else { return Ok(true) };
+            let content = match content {
+                Content::Here(content) => content,
+                Content::Lost => return Ok(true),
+                Content::NotNow => {
+                    self.walked.stopped = Some(self.stop_at(&place));
+                    return Ok(false);
+                }
+            };
             let done = match place.level {
                 0 => self.dnodes(&bp, place, &content).await?,
                 _ => self.pointers(&bp, place, &content).await?,

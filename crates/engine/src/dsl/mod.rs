@@ -35,6 +35,7 @@ pub use clone::clone;
 pub use create::{create_filesystem, create_volume};
 pub use destroy::{destroy_head, destroy_snapshots};
 pub use edit::sync_volume;
+pub(crate) use free::Stuck;
 pub use free::free_some;
 pub use holds::{hold, release};
 pub use init::init;

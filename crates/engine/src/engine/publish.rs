@@ -81,10 +81,10 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         }
     }
     shared.txgs.synced(txg, done.supply, done.rooms);
-    if done.more_to_do {
+    if let Some(pause) = done.more_to_do {
         let txgs = Arc::clone(&shared.txgs);
         tokio::spawn(async move {
-            tokio::time::sleep(FREE_PAUSE).await;
+            tokio::time::sleep(pause.max(FREE_PAUSE)).await;
             txgs.wake();
         });
     }

@@ -30,6 +30,7 @@ use crate::{
     },
     devices::Afterwards,
     dmu::MutSet,
+    dsl::Stuck,
     events::Events,
     fill::Fill,
     missed::Outages,
@@ -157,6 +158,7 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
             sizes: BTreeMap::new(),
             failing_logs: BTreeMap::new(),
             fill: Fill::default(),
+            stuck: Stuck::default(),
         })
     })
 }

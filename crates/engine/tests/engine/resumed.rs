@@ -1,9 +1,12 @@
-//! A destroy that other software began and we finish.
+//! A destroy that other software began and we finish, and one that cannot go on for a while.
 //!
 //! It may have stopped at any block that is no pointer block: at a data block, as we do, or at a block of dnodes of which
 //! all that its dnodes lead to is free already. The note it left is then object 0, which looks like the beginning. Whoever
 //! takes it for that frees everything below a second time, and what is there by now belongs to others.
 
+use std::{sync::Arc, time::Duration};
+
+use disk::{Disk, Effect, Fault, FaultDisk, On};
 use engine::{
     EngineError,
     dmu::{Account, MutSet, NewObject},
@@ -17,11 +20,16 @@ use engine::{
     sync::Syncer,
 };
 use ondisk::{blkptr::BlkPtr, bpobj::BptreeEntry, dnode::ObjectType, objset::ObjsetType};
-use pool::dmu::{Object, ObjectSet, Run};
+use pool::{
+    Bookmark,
+    dmu::{Object, ObjectSet, Run},
+    traverse::{LEVEL_OBJSET, Scope, Visit, expand},
+    vdev::LABEL_START,
+};
 
 use crate::{
     datasets::complaints,
-    support::{Running, World},
+    support::{Running, World, quiet, start_caching},
 };
 
 const BLOCK: u32 = 4096;
@@ -89,11 +97,15 @@ async fn free_before(cx: &mut Syncer, root: BlkPtr, blkid: u64) -> Result<Space,
     Ok(freed)
 }
 
+async fn planted(running: &Running) -> (BlkPtr, Space) {
+    let plant =
+        running.engine.run(false, |cx| Box::pin(async move { plant(cx).await.map_err(dsl::OpError::from) }));
+    plant.await.unwrap()
+}
+
 /// Lets a destroy have stopped at block `blkid` of dnodes, and finishes it a few blocks at a time.
 async fn stop_and_finish(running: &Running, objset: u64, blkid: u64) {
-    let planted =
-        running.engine.run(false, |cx| Box::pin(async move { plant(cx).await.map_err(dsl::OpError::from) }));
-    let (root, space) = planted.await.unwrap();
+    let (root, space) = planted(running).await;
     let finished = running.engine.run(false, move |cx| {
         Box::pin(async move {
             let freed = free_before(cx, root, blkid).await?;
@@ -125,4 +137,114 @@ async fn a_destroy_that_stopped_at_a_block_of_dnodes_goes_on_behind_it() {
     }
     running.export().await;
     world.verify("at the end").await;
+}
+
+/// The pool, and nothing that was read is kept.
+async fn opened(world: &World) -> Running {
+    let disk = Arc::new(FaultDisk::new(Arc::clone(&world.media[0]) as Arc<dyn Disk>, 1));
+    let engine = start_caching(vec![Arc::clone(&disk) as Arc<dyn Disk>], 1, quiet(), 0).await.unwrap();
+    Running { engine, disks: vec![disk] }
+}
+
+/// All blocks of a tree that lead to others.
+async fn leading(running: &Running, root: BlkPtr) -> Vec<BlkPtr> {
+    let scope = Scope { objset: 0, root, after: 0, is_snapshot: true, is_destroyed: true, resume: None };
+    let at = Bookmark { level: LEVEL_OBJSET, ..Bookmark::default() };
+    let mut stack = vec![Visit { pointer: root, at, scope: 0 }];
+    let mut found = Vec::new();
+    let view = running.engine.view();
+    while let Some(visit) = stack.pop() {
+        if visit.has_children() {
+            let content = view.io().read_block(&visit.pointer, visit.at).await.unwrap();
+            stack.extend(expand(&visit, &scope, &content).visits);
+            found.push(visit.pointer);
+        }
+    }
+    found
+}
+
+/// From now on the disk gives no copy of this block.
+fn refuse(running: &Running, block: &BlkPtr) {
+    for dva in block.dvas() {
+        let start = LABEL_START + dva.offset;
+        let error = Effect::Error(std::io::ErrorKind::Other);
+        running.disks[0].inject(Fault::new(On::Read, start..start + dva.asize, error));
+    }
+}
+
+/// Whether destroyed datasets wait to be freed.
+async fn is_waiting(running: &Running) -> bool {
+    running.engine.view().directory().get_u64("bptree_obj").await.unwrap().is_some()
+}
+
+/// One refused read was enough: what lay below the block stayed allocated for good, in a pool without a fault.
+#[tokio::test(start_paused = true)]
+async fn blocks_that_cannot_be_read_for_a_while_hold_up_a_destroy_and_cost_no_space() {
+    let (world, running) = World::create("d0", 12, 96 << 20, 32).await;
+    running.export().await;
+    let running = opened(&world).await;
+    let mut number = 0;
+    loop {
+        let (root, space) = planted(&running).await;
+        let mut refused = leading(&running, root).await;
+        let all = refused.len();
+        let chosen = refused.swap_remove(number.min(all - 1));
+        refuse(&running, &chosen);
+        let begun = running.engine.run(false, move |cx| {
+            Box::pin(async move {
+                let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
+                bptree::push(&mut cx.mos, &entry, space).await?;
+                account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await?;
+                // In parts, so that it does not get there from the beginning.
+                for _ in 0..400 {
+                    dsl::free_some(cx, 5).await?;
+                }
+                Ok(())
+            })
+        });
+        begun.await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(is_waiting(&running).await, "{number} of {all}: level {}", chosen.level());
+        running.disks[0].heal();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(!is_waiting(&running).await, "{number} of {all}: level {}", chosen.level());
+        if number + 1 >= all {
+            break;
+        }
+        // The first ones are those high up.
+        number += if number < 8 { 1 } else { 7 };
+    }
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let wrong = complaints(dir.path());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// All other destroyed datasets wait behind it.
+#[tokio::test(start_paused = true)]
+async fn a_block_that_a_device_refuses_for_good_holds_up_a_destroy_for_no_longer_than_an_hour() {
+    let (world, running) = World::create("d0", 12, 96 << 20, 33).await;
+    running.export().await;
+    let running = opened(&world).await;
+    let (root, space) = planted(&running).await;
+    refuse(&running, &root);
+    let begun = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
+            bptree::push(&mut cx.mos, &entry, space).await?;
+            account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await?;
+            Ok(())
+        })
+    });
+    begun.await.unwrap();
+    let before = running.engine.statistics().txgs;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(is_waiting(&running).await);
+    tokio::time::sleep(Duration::from_secs(3000)).await;
+    assert!(!is_waiting(&running).await);
+    let groups = running.engine.statistics().txgs - before;
+    assert!(groups < 40, "{groups} transaction groups");
+    running.export().await;
 }
