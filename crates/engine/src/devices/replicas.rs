@@ -51,6 +51,12 @@ impl Absent {
         tops(tree, bp).any(|top| self.is_without(top, Some(birth)) && top.leaves().into_iter().any(left))
     }
 
+    /// Whether some left while the pool was open, so that what could not be read may come back.
+    pub(crate) fn any(&self, tree: &Tree) -> bool {
+        let tops = tree.tops.iter().filter(|top| !is_log(top));
+        tops.flat_map(Vdev::leaves).any(|vdev| self.has_left(vdev))
+    }
+
     fn has_left(&self, vdev: &Vdev) -> bool {
         let was_here = vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().generation > 0);
         self.found.contains(&vdev.guid) || (was_here && !vdev.is_readable())

@@ -19,6 +19,7 @@ use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
     BlockErrorKind, Bookmark, Pool,
+    dmu::ReadError,
     io::{Examined, How, Repair, Turns},
     vdev::Vdev,
 };
@@ -37,7 +38,7 @@ use crate::{
     alloc::Horizon,
     devices::{Absent, comings_and_goings, diagnose::Reports, is_away},
     events::{DeviceName, Event, Events, IoError},
-    suspend::Suspension,
+    suspend::{Suspension, may_pass},
     txg::Txgs,
     write::repair::{self, Repaired},
 };
@@ -417,6 +418,29 @@ impl Pass {
         };
         let what = if is_named { super::describe(view, at, bp.lsize()).await } else { at.to_string() };
         self.ground.events.tell(Event::DataLost { at, what });
+    }
+
+    /// What datasets there are, or what one of them has, could not be read in full: all that is behind these failures was
+    /// not met.
+    pub(super) async fn unlisted(&self, view: &Pool, failures: &[ReadError]) -> Result<(), Ended> {
+        let is_device = |error: &ReadError| matches!(error, ReadError::Block(error) if may_pass(error));
+        let may_pass = failures.iter().any(is_device);
+        if may_pass {
+            let tree = view.tree();
+            let absent = Absent::ask(&tree).await;
+            if absent.cuts_off(&tree) || absent.any(&tree) {
+                return Err(Ended::Later);
+            }
+        }
+        for error in failures {
+            tracing::warn!(%error, "a scan cannot read what leads to others");
+        }
+        self.update(|run| {
+            run.counts.errors += failures.len() as u64;
+            // Nobody refuses it for good, it is hoped: then they get it later.
+            run.targets.values_mut().for_each(|target| target.starved |= may_pass);
+        });
+        Ok(())
     }
 
     /// Makes durable what was written, and then says how far the scan is. False if it cannot be said.

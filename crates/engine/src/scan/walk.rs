@@ -60,16 +60,14 @@ pub(super) async fn walk(
     position: Position,
 ) -> Result<(), Ended> {
     let scopes = Scopes::read(view).await;
-    if !scopes.failures.is_empty() && is_cut_off(view).await {
-        return Err(Ended::Later);
-    }
+    pass.unlisted(view, &scopes.failures).await?;
     let mut walk = Walk { pass, view, pin, position, scopes, high: Vec::new(), low: Vec::new() };
     walk.check()?;
     for visit in walk.scopes.roots() {
         walk.meet(visit);
     }
     for scope in walk.scopes.unchanged() {
-        walk.log_of_unchanged(scope).await;
+        walk.log_of_unchanged(scope).await?;
     }
     loop {
         walk.check()?;
@@ -285,11 +283,18 @@ impl Walk<'_> {
     }
 
     /// The log of a dataset whose object set block belongs to its snapshot.
-    async fn log_of_unchanged(&mut self, scope: u32) {
+    async fn log_of_unchanged(&mut self, scope: u32) -> Result<(), Ended> {
         let pool::traverse::Scope { objset, root, .. } = self.scopes.all[scope as usize];
-        let Ok(set) = ObjectSet::open(self.view.io().clone(), objset, root).await else { return };
-        if let Ok(header) = Header::decode(&set.phys().zil_header, root.order()) {
-            let _ended_later = self.log(scope, &header).await;
+        let set = match ObjectSet::open(self.view.io().clone(), objset, root).await {
+            Ok(set) => set,
+            Err(error) => return self.pass.unlisted(self.view, &[error]).await,
+        };
+        match Header::decode(&set.phys().zil_header, root.order()) {
+            Ok(header) => self.log(scope, &header).await,
+            Err(error) => {
+                tracing::warn!(objset, %error, "a scan met metadata that makes no sense");
+                Ok(())
+            }
         }
     }
 

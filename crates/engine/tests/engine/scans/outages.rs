@@ -256,3 +256,48 @@ async fn what_a_failed_flush_of_somebody_else_cost_the_target_of_a_resilver_is_g
     world.verify("with both").await;
     holds_without(&world, &[0], &expected).await;
 }
+
+/// Datasets that could not be listed just now were not walked, and the leaf was called whole without their blocks.
+#[tokio::test(start_paused = true)]
+async fn a_resilver_that_cannot_list_all_datasets_makes_nobody_whole() {
+    let (world, running) = World::create("mirror d0 d1", 12, 128 << 20, 9).await;
+    running.export().await;
+    let engine = open_without(&world, &[1], quiet()).await;
+    let running = Running { engine: Arc::clone(&engine), disks: Vec::new() };
+    let mut expected = Vec::new();
+    for number in 0..40u64 {
+        let volume = running.volume(&format!("{POOL}/v{number}"), MIB, 16384, plain()).await;
+        volume.write(0, data(noise(number, 16384)), Durability::Cached).await.unwrap();
+        engine.sync().await.unwrap();
+        expected.push(content(&*volume).await);
+    }
+    drop(running);
+    close(engine).await;
+    // A block of dnodes with datasets in it that nobody touches any more.
+    let view = world.look().await.unwrap();
+    let object = view.dsl().await.unwrap().lookup(&format!("{POOL}/v20")).await.unwrap().object();
+    let mut runs = view.mos().meta().runs(0, object / 32..object / 32 + 1);
+    let Some(pool::dmu::Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
+    let disks = pullable(&world);
+    for dva in pointer.dvas() {
+        let start = LABEL_START + dva.offset;
+        let refuse = Effect::Error(std::io::ErrorKind::Other);
+        disks[0].inject(Fault::new(On::Read, start..start + dva.asize, refuse));
+    }
+    let engine = open_caching(&disks, 0).await;
+    let done = over(&engine).await;
+    assert!(done.errors > 0, "{done:?}");
+    engine.sync().await.unwrap();
+    assert!(!engine::devices::lacking(&engine.view().tree()).is_empty(), "nobody knows what it lacks");
+    disks[0].heal();
+    settled(&engine).await;
+    engine.sync().await.unwrap();
+    close(engine).await;
+    world.verify("after all").await;
+    let engine = open_without(&world, &[0], quiet()).await;
+    for (number, expected) in expected.iter().enumerate() {
+        let volume = engine.volume(&format!("{POOL}/v{number}")).await.unwrap();
+        assert!(content(&*volume).await == *expected, "{number}");
+    }
+    close(engine).await;
+}
