@@ -164,7 +164,8 @@ impl Pass {
             if (self.ground.is_suspended)() {
                 return Ended::Later;
             }
-            waiting.begin();
+            let position = self.update(|run| run.position).unwrap_or_default();
+            waiting.begin(position.key);
             let view = match self.fresh_view().await {
                 Ok(view) => view,
                 Err(ended) => return ended,
@@ -174,7 +175,6 @@ impl Pass {
                 return Ended::Later;
             }
             let Some(pin) = self.ground.horizon.pin_view(view.uberblock().txg) else { return Ended::Later };
-            let position = self.update(|run| run.position).unwrap_or_default();
             let walked = match self.run.logged_only {
                 true => walk::logged(self, &view, &pin).await,
                 false => walk::walk(self, &view, &pin, position).await,

@@ -11,7 +11,9 @@
 //! where its first is.
 //!
 //! During a walk the trees of one committed state are read while later transaction groups free blocks of it; what is
-//! freed then is remembered until the walk is over, or a block could be offered after it was freed.
+//! freed then is remembered until the walk is over, or a block could be offered after it was freed. There is no end to what
+//! may be freed beside a long walk, so that has to fit the same memory: where it does not, the highest are left for the next
+//! pass, and whether they were freed is forgotten with them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +34,10 @@ pub(super) type Key = (u64, u32);
 
 /// Memory one waiting block takes, roughly.
 const COST: usize = 224;
+/// The same of one that was released.
+const RELEASED_COST: usize = 32;
+/// Waiting blocks that there is room for whatever the memory.
+const LEAST: usize = 16;
 
 /// Batches under way: enough that every leaf has the next one queued.
 pub(super) const BATCHES: usize = 4;
@@ -64,7 +70,7 @@ impl Drop for InFlight {
 pub(super) struct Waiting {
     horizon: Arc<Horizon>,
     state: Mutex<State>,
-    /// Bytes that blocks which wait may take, and as many for those that are being read.
+    /// Bytes that may be taken by blocks which wait and those that were released, and as many for those that are being read.
     memory: AtomicUsize,
     in_flight: Arc<AtomicU64>,
 }
@@ -72,12 +78,37 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<Key, (BlkPtr, Bookmark)>,
+    /// Where the pass begins: those below were read.
+    from: Key,
     /// The lowest that had no room.
     limit: Option<Key>,
     /// Allocated bytes of those in `blocks`.
     bytes: u64,
-    /// During a walk: what was released since it began.
+    /// During a walk: what was released since it began, of what may still be offered.
     released: Option<BTreeSet<Key>>,
+}
+
+impl State {
+    /// Bytes of memory.
+    fn taken(&self) -> usize {
+        self.blocks.len() * COST + self.released.as_ref().map_or(0, BTreeSet::len) * RELEASED_COST
+    }
+
+    /// Leaves the highest for the next pass until all takes no more than `memory` bytes.
+    fn fit(&mut self, memory: usize) {
+        while self.taken() > memory.max(LEAST * COST) {
+            let block = self.blocks.last_key_value().map(|(key, _)| *key);
+            let released = self.released.as_ref().and_then(BTreeSet::last).copied();
+            let Some(highest) = block.max(released) else { return };
+            if let Some((bp, _)) = self.blocks.remove(&highest) {
+                self.bytes -= bp.asize();
+            }
+            if let Some(released) = &mut self.released {
+                released.remove(&highest);
+            }
+            self.limit = Some(highest);
+        }
+    }
 }
 
 impl Releases for Waiting {
@@ -87,8 +118,14 @@ impl Releases for Waiting {
         if let Some((bp, _)) = state.blocks.remove(&key) {
             state.bytes -= bp.asize();
         }
-        if let Some(released) = &mut state.released {
-            released.insert(key);
+        // The others are offered by a later walk, if at all, which is of a state that does not have them.
+        if key < state.from || state.limit.is_some_and(|limit| key >= limit) {
+            return;
+        }
+        if let Some(released) = &mut state.released
+            && released.insert(key)
+        {
+            state.fit(self.memory.load(Relaxed));
         }
     }
 }
@@ -99,14 +136,14 @@ impl Waiting {
         Self { horizon, state: Mutex::default(), memory: AtomicUsize::new(memory), in_flight: Arc::default() }
     }
 
-    /// Takes up to `memory` bytes from now on; what waits already stays.
+    /// Takes up to `memory` bytes from now on; what waits already stays until there is more.
     pub(super) fn set_memory(&self, memory: usize) {
         self.memory.store(memory, Relaxed);
     }
 
-    /// Bytes that those which wait take, and those that are being read.
+    /// Bytes that those which wait or were released take, and those that are being read.
     pub(super) fn memory(&self) -> u64 {
-        (self.state.lock().blocks.len() * COST) as u64 + self.in_flight.load(Relaxed)
+        self.state.lock().taken() as u64 + self.in_flight.load(Relaxed)
     }
 
     /// Stored bytes of a batch.
@@ -115,9 +152,9 @@ impl Waiting {
         (self.memory.load(Relaxed) / BATCHES).clamp(least, most) as u64
     }
 
-    /// A walk begins: of a state that is committed after this returns.
-    pub(super) fn begin(&self) {
-        *self.state.lock() = State { released: Some(BTreeSet::new()), ..State::default() };
+    /// A walk begins: of a state that is committed after this returns, and for blocks from this one on.
+    pub(super) fn begin(&self, from: Key) {
+        *self.state.lock() = State { from, released: Some(BTreeSet::new()), ..State::default() };
     }
 
     /// The walk is over. Returns where the next one has to begin, if not all had room.
@@ -138,7 +175,8 @@ impl Waiting {
         let key = (first.offset, first.vdev);
         let mut state = self.state.lock();
         let state = &mut *state;
-        if state.limit.is_some_and(|limit| key >= limit)
+        if key < state.from
+            || state.limit.is_some_and(|limit| key >= limit)
             || state.released.as_ref().is_some_and(|released| released.contains(&key))
         {
             return;
@@ -147,12 +185,7 @@ impl Waiting {
         if state.blocks.insert(key, (*bp, at)).is_none() {
             state.bytes += bp.asize();
         }
-        if state.blocks.len() > (self.memory.load(Relaxed) / COST).max(16)
-            && let Some((last, (bp, _))) = state.blocks.pop_last()
-        {
-            state.bytes -= bp.asize();
-            state.limit = Some(last);
-        }
+        state.fit(self.memory.load(Relaxed));
     }
 
     /// The lowest blocks, up to `bytes` stored ones and `most` of them; none if there are none.
@@ -210,7 +243,7 @@ mod tests {
     #[test]
     fn the_lowest_stay_and_what_was_freed_is_never_given_out() {
         let waiting = Waiting::new(Arc::default(), 16 * COST);
-        waiting.begin();
+        waiting.begin(Key::default());
         waiting.released(&Dva { vdev: 0, offset: 3 * 512, asize: 512, gang: false });
         for number in (0..40).rev() {
             waiting.offer(&block(number * 512), Bookmark::default());
@@ -226,6 +259,42 @@ mod tests {
         assert_eq!((seen, waiting.bytes()), (expected, 0));
     }
 
+    /// What was freed beside a walk was remembered without bound, and nobody counted it.
+    #[test]
+    fn what_is_released_during_a_walk_shares_the_memory_of_what_waits() {
+        let memory = 64 * COST;
+        let waiting = Waiting::new(Arc::default(), memory);
+        let from = (100 * 512, 0);
+        waiting.begin(from);
+        let release =
+            |number| waiting.released(&Dva { vdev: 0, offset: number * 512, asize: 512, gang: false });
+        (90..110).for_each(release);
+        assert_eq!(waiting.memory(), 10 * RELEASED_COST as u64, "the others are not offered in this pass");
+        // Every other one of far more than there is room for, from both ends.
+        for number in 0..50_000u64 {
+            let number = if number % 2 == 0 { number } else { 100_000 - number };
+            release(110 + number * 2);
+            waiting.offer(&block((111 + number * 2) * 512), Bookmark::default());
+            assert!(waiting.memory() <= memory as u64, "{} of {memory}", waiting.memory());
+        }
+        let limit = waiting.end().unwrap();
+        assert!(limit > from, "it gets on");
+        let mut seen = Vec::new();
+        while let Some(batch) = waiting.take(1024, 100) {
+            seen.extend(batch.blocks.iter().map(|(bp, _)| bp.dvas().next().unwrap().offset / 512));
+        }
+        let expected: Vec<u64> = (100..limit.0 / 512).filter(|n| *n > 110 && n % 4 == 3).collect();
+        assert_eq!((seen, waiting.memory()), (expected, 0));
+        // One that had no room, and was forgotten as released, is not offered in this pass.
+        waiting.begin(from);
+        (0..1000).for_each(|number| release(200 + number));
+        waiting.offer(&block(1199 * 512), Bookmark::default());
+        waiting.offer(&block(150 * 512), Bookmark::default());
+        assert!(waiting.end().unwrap() <= (1199 * 512, 0));
+        let batch = waiting.take(1 << 20, 100).unwrap();
+        assert_eq!((batch.blocks.len(), batch.first), (1, (150 * 512, 0)));
+    }
+
     /// Four batches of 8 MiB were read at a time whatever the daemon might have, and nobody counted them.
     #[test]
     fn what_is_read_at_a_time_follows_what_memory_there_is_and_is_counted() {
@@ -235,7 +304,7 @@ mod tests {
         assert_eq!(waiting.batch_bytes(), 1 << 20, "of four");
         waiting.set_memory(0);
         assert_eq!(waiting.batch_bytes(), 256 << 10);
-        waiting.begin();
+        waiting.begin(Key::default());
         (0..10).for_each(|number| waiting.offer(&block(number * 512), Bookmark::default()));
         waiting.end();
         let batches: Vec<Batch> = (0..2).filter_map(|_| waiting.take(1024, 100)).collect();
