@@ -82,6 +82,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         known: None,
         counts: Counts::default(),
         settled: Counts::default(),
+        narrowed: 0,
         whole: position == Position::default(),
         meter: super::estimate::Meter::default(),
     };
@@ -256,6 +257,7 @@ async fn begin(
         known: None,
         counts: Counts::default(),
         settled: Counts::default(),
+        narrowed: 0,
         whole: true,
         meter: super::estimate::Meter::default(),
     };

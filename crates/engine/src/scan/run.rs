@@ -51,6 +51,9 @@ const CHECKPOINT: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Pauses in a row while what could not be read is still away: to try costs a walk over all metadata.
 const PAUSES: usize = 60;
+/// Passes over the pool, at most, if the states that they walk hold: each reads all metadata. With so many a pass over
+/// blocks of 8 KiB reads about as much data as metadata, so that a state is not held for much longer than the walk takes.
+const PASSES: u64 = 64;
 /// Lost blocks whose names are looked up in one import: the rest is in the log.
 const NAMED_MAX: u64 = 100;
 
@@ -165,7 +168,8 @@ impl Pass {
                 return Ended::Later;
             }
             let position = self.update(|run| run.position).unwrap_or_default();
-            waiting.begin(position.key);
+            let Some(span) = self.span() else { return Ended::Gone };
+            waiting.begin(position.key, span);
             let view = match self.fresh_view().await {
                 Ok(view) => view,
                 Err(ended) => return ended,
@@ -181,8 +185,12 @@ impl Pass {
             };
             if let Err(ended) = walked {
                 waiting.clear();
-                // All of it will be met again.
-                self.update(|run| run.counts = run.settled);
+                let is_broken = pin.is_broken();
+                self.update(|run| {
+                    // All of it will be met again.
+                    run.counts = run.settled;
+                    run.narrowed += u32::from(is_broken);
+                });
                 return ended;
             }
             let limit = waiting.end();
@@ -196,7 +204,7 @@ impl Pass {
             if !self.checkpoint(Position { metadata: true, ..position }).await {
                 return Ended::Later;
             }
-            if let Err(ended) = self.sweep().await {
+            if let Err(ended) = self.sweep(true).await {
                 waiting.clear();
                 return ended;
             }
@@ -231,8 +239,24 @@ impl Pass {
         }
     }
 
-    /// Reads everything that waits, in the order of the devices.
-    async fn sweep(self: &Arc<Self>) -> Result<(), Ended> {
+    /// Bytes of the devices that a pass is over at least, however many blocks are there; fewer after states gave way.
+    fn span(&self) -> Option<u64> {
+        let tree = (self.ground.view)()?.tree();
+        let sizes = tree.tops.iter().filter_map(|top| Some(top.top.as_ref()?.asize));
+        let narrowed = self.update(|run| run.narrowed).unwrap_or(0);
+        Some((sizes.max().unwrap_or(0) / PASSES).checked_shr(narrowed).unwrap_or(0))
+    }
+
+    /// Reads what waits if there is no room for more. How far the scan is does not change by that: the walk goes on.
+    pub(super) async fn make_room(self: &Arc<Self>) -> Result<(), Ended> {
+        match self.ground.scans.waiting.get() {
+            Some(waiting) if waiting.is_full() => self.sweep(false).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads everything that waits, in the order of the devices, and says how far the scan is if that `counts`.
+    async fn sweep(self: &Arc<Self>, counts: bool) -> Result<(), Ended> {
         let Some(waiting) = self.ground.scans.waiting.get() else { return Err(Ended::Gone) };
         let mut running: JoinSet<(u64, bool)> = JoinSet::new();
         let mut is_cut_off = false;
@@ -264,7 +288,7 @@ impl Pass {
                 Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Some(Err(_)) => return Err(Ended::Gone),
             }
-            if said.elapsed() >= CHECKPOINT {
+            if counts && said.elapsed() >= CHECKPOINT {
                 said = Instant::now();
                 let key = open.values().min().copied().unwrap_or(behind);
                 if !self.checkpoint(Position { metadata: true, key }).await {
@@ -275,11 +299,15 @@ impl Pass {
         if self.goes_on() && !is_cut_off {
             return Ok(());
         }
+        let ended = if is_cut_off { Ended::Later } else { Ended::Interrupted };
+        if !counts {
+            return Err(ended);
+        }
         // All that was begun is over: the rest begins behind it, or with what has to be done again.
         let next = waiting.take(1, 1).map_or(behind, |batch| batch.first);
         let key = open.into_values().min().unwrap_or(next);
         self.settle(Position { metadata: true, key }).await;
-        Err(if is_cut_off { Ended::Later } else { Ended::Interrupted })
+        Err(ended)
     }
 
     /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines. False if

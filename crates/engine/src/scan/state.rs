@@ -130,6 +130,8 @@ pub(super) struct Run {
     pub(super) counts: Counts,
     /// Counts as of `position`.
     pub(super) settled: Counts,
+    /// How often the state that was walked gave way to writers.
+    pub(super) narrowed: u32,
     /// From start to end in this import.
     pub(super) whole: bool,
     pub(super) meter: Meter,

@@ -14,6 +14,9 @@
 //! freed then is remembered until the walk is over, or a block could be offered after it was freed. There is no end to what
 //! may be freed beside a long walk, so that has to fit the same memory: where it does not, the highest are left for the next
 //! pass, and whether they were freed is forgotten with them.
+//!
+//! A pass reads all metadata again, so there must not be one for each bit of data that fits the memory: what is below its
+//! *floor* is not left for the next, but has to be taken in the middle of the walk when there is no room for more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,6 +83,8 @@ struct State {
     blocks: BTreeMap<Key, (BlkPtr, Bookmark)>,
     /// Where the pass begins: those below were read.
     from: Key,
+    /// Those below this offset are read in this pass.
+    floor: u64,
     /// The lowest that had no room.
     limit: Option<Key>,
     /// Allocated bytes of those in `blocks`.
@@ -94,12 +99,17 @@ impl State {
         self.blocks.len() * COST + self.released.as_ref().map_or(0, BTreeSet::len) * RELEASED_COST
     }
 
-    /// Leaves the highest for the next pass until all takes no more than `memory` bytes.
+    /// Leaves the highest for the next pass until all takes no more than `memory` bytes, or is below the floor. Those that
+    /// were released cannot be taken: of them there are no more than half of it holds.
     fn fit(&mut self, memory: usize) {
-        while self.taken() > memory.max(LEAST * COST) {
+        while self.taken() > memory {
             let block = self.blocks.last_key_value().map(|(key, _)| *key);
             let released = self.released.as_ref().and_then(BTreeSet::last).copied();
             let Some(highest) = block.max(released) else { return };
+            let count = self.released.as_ref().map_or(0, BTreeSet::len);
+            if highest.0 < self.floor && count * RELEASED_COST <= memory / 2 {
+                return;
+            }
             if let Some((bp, _)) = self.blocks.remove(&highest) {
                 self.bytes -= bp.asize();
             }
@@ -125,7 +135,7 @@ impl Releases for Waiting {
         if let Some(released) = &mut state.released
             && released.insert(key)
         {
-            state.fit(self.memory.load(Relaxed));
+            state.fit(self.room());
         }
     }
 }
@@ -152,9 +162,21 @@ impl Waiting {
         (self.memory.load(Relaxed) / BATCHES).clamp(least, most) as u64
     }
 
-    /// A walk begins: of a state that is committed after this returns, and for blocks from this one on.
-    pub(super) fn begin(&self, from: Key) {
-        *self.state.lock() = State { from, released: Some(BTreeSet::new()), ..State::default() };
+    /// A walk begins: of a state that is committed after this returns, and for blocks from this one on. Those within the
+    /// first `span` bytes are read in this pass.
+    pub(super) fn begin(&self, from: Key, span: u64) {
+        let (floor, released) = (from.0.saturating_add(span), Some(BTreeSet::new()));
+        *self.state.lock() = State { from, floor, released, ..State::default() };
+    }
+
+    /// Whether some have to be taken before more are offered.
+    pub(super) fn is_full(&self) -> bool {
+        self.state.lock().taken() > self.room()
+    }
+
+    /// Bytes that those which wait and those that were released may take.
+    fn room(&self) -> usize {
+        self.memory.load(Relaxed).max(LEAST * COST)
     }
 
     /// The walk is over. Returns where the next one has to begin, if not all had room.
@@ -185,7 +207,7 @@ impl Waiting {
         if state.blocks.insert(key, (*bp, at)).is_none() {
             state.bytes += bp.asize();
         }
-        state.fit(self.memory.load(Relaxed));
+        state.fit(self.room());
     }
 
     /// The lowest blocks, up to `bytes` stored ones and `most` of them; none if there are none.
@@ -243,7 +265,7 @@ mod tests {
     #[test]
     fn the_lowest_stay_and_what_was_freed_is_never_given_out() {
         let waiting = Waiting::new(Arc::default(), 16 * COST);
-        waiting.begin(Key::default());
+        waiting.begin(Key::default(), 0);
         waiting.released(&Dva { vdev: 0, offset: 3 * 512, asize: 512, gang: false });
         for number in (0..40).rev() {
             waiting.offer(&block(number * 512), Bookmark::default());
@@ -265,7 +287,7 @@ mod tests {
         let memory = 64 * COST;
         let waiting = Waiting::new(Arc::default(), memory);
         let from = (100 * 512, 0);
-        waiting.begin(from);
+        waiting.begin(from, 0);
         let release =
             |number| waiting.released(&Dva { vdev: 0, offset: number * 512, asize: 512, gang: false });
         (90..110).for_each(release);
@@ -286,13 +308,43 @@ mod tests {
         let expected: Vec<u64> = (100..limit.0 / 512).filter(|n| *n > 110 && n % 4 == 3).collect();
         assert_eq!((seen, waiting.memory()), (expected, 0));
         // One that had no room, and was forgotten as released, is not offered in this pass.
-        waiting.begin(from);
+        waiting.begin(from, 0);
         (0..1000).for_each(|number| release(200 + number));
         waiting.offer(&block(1199 * 512), Bookmark::default());
         waiting.offer(&block(150 * 512), Bookmark::default());
         assert!(waiting.end().unwrap() <= (1199 * 512, 0));
         let batch = waiting.take(1 << 20, 100).unwrap();
         assert_eq!((batch.blocks.len(), batch.first), (1, (150 * 512, 0)));
+    }
+
+    #[test]
+    fn what_is_below_the_floor_is_taken_in_the_middle_of_a_walk_and_not_left() {
+        let waiting = Waiting::new(Arc::default(), LEAST * COST);
+        waiting.begin((100 * 512, 0), 400 * 512);
+        let mut seen = Vec::new();
+        // In an order of its own.
+        for number in (0..1000).map(|number| number * 389 % 1000) {
+            waiting.offer(&block(number * 512), Bookmark::default());
+            if waiting.is_full() {
+                while let Some(batch) = waiting.take(1 << 20, 100) {
+                    seen.extend(batch.blocks.iter().map(|(bp, _)| bp.dvas().next().unwrap().offset / 512));
+                }
+            }
+        }
+        let limit = waiting.end().unwrap().0 / 512;
+        while let Some(batch) = waiting.take(1 << 20, 100) {
+            seen.extend(batch.blocks.iter().map(|(bp, _)| bp.dvas().next().unwrap().offset / 512));
+        }
+        seen.sort_unstable();
+        let below: Vec<u64> = seen.iter().copied().filter(|number| *number < limit).collect();
+        assert!(limit >= 500 && below == (100..limit).collect::<Vec<u64>>(), "{limit}: {below:?}");
+        assert!(seen.len() < 500, "of the rest not more than had room: {}", seen.len());
+        // What is released could fill it all the same.
+        waiting.begin(Key::default(), 1 << 40);
+        let release =
+            |number: u64| waiting.released(&Dva { vdev: 0, offset: number * 512, asize: 512, gang: false });
+        (0..10_000).for_each(release);
+        assert!(!waiting.is_full() && waiting.memory() <= (LEAST * COST) as u64, "{}", waiting.memory());
     }
 
     /// Four batches of 8 MiB were read at a time whatever the daemon might have, and nobody counted them.
@@ -304,7 +356,7 @@ mod tests {
         assert_eq!(waiting.batch_bytes(), 1 << 20, "of four");
         waiting.set_memory(0);
         assert_eq!(waiting.batch_bytes(), 256 << 10);
-        waiting.begin(Key::default());
+        waiting.begin(Key::default(), 0);
         (0..10).for_each(|number| waiting.offer(&block(number * 512), Bookmark::default()));
         waiting.end();
         let batches: Vec<Batch> = (0..2).filter_map(|_| waiting.take(1024, 100)).collect();

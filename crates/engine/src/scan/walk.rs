@@ -112,6 +112,7 @@ pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Res
                 run.counts.scanned += pointer.asize();
                 run.total += pointer.asize();
             });
+            pass.make_room().await?;
         }
         if !pass.goes_on() {
             return Err(Ended::Interrupted);
@@ -235,6 +236,7 @@ impl Walk<'_> {
             for child in children.visits {
                 self.meet(child);
             }
+            self.pass.make_room().await?;
             logs.extend(children.log.map(|header| (visit.scope, header)));
             tokio::task::coop::consume_budget().await;
         }
@@ -328,6 +330,7 @@ impl Walk<'_> {
                     self.meet(Visit { pointer, at, scope });
                 }
             }
+            self.pass.make_room().await?;
             self.check()?;
         }
         Ok(())

@@ -4,10 +4,18 @@
 //! The yardstick is a pass over everything that is allocated, sorted by offset, in the same model: what nobody beats who
 //! reads no more than he has to, and what no scan reaches that has to find its blocks first.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use block::BlockVolume;
-use disk::{Disk, IoBuf, ModelDisk, Profile};
+use disk::{Disk, DiskFuture, DiskInfo, IoBuf, ModelDisk, Profile};
 use engine::{engine::Engine, events::ScanKind, scan::ScanCommand, volume::LiveVolume};
 use futures_util::future::join_all;
 use pool::{
@@ -20,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::{
     scans::{MIB, close, open_without, over, plain, scribble},
-    support::{POOL, World, quiet, start_on},
+    support::{POOL, World, quiet, start_caching, start_on},
 };
 
 const BLOCK: usize = 16384;
@@ -282,7 +290,7 @@ async fn what_is_said_of_the_end_comes_true() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let took = begin.elapsed();
-        let is_right = |(at, range): &&(Duration, std::ops::Range<Duration>)| {
+        let is_right = |(at, range): &&(Duration, Range<Duration>)| {
             let left = took - *at;
             range.start <= left && left <= range.end
         };
@@ -299,4 +307,83 @@ async fn what_is_said_of_the_end_comes_true() {
         close(engine).await;
     }
     assert!(right * 100 >= said * 80, "{right} of {said}");
+}
+
+/// A disk that counts how often some of its places are read.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<dyn Disk>,
+    places: Vec<Range<u64>>,
+    reads: Arc<AtomicU64>,
+}
+
+impl Disk for Watched {
+    fn info(&self) -> DiskInfo {
+        self.inner.info()
+    }
+    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
+        let end = offset + buf.len() as u64;
+        let met = self.places.iter().filter(|place| offset < place.end && place.start < end).count();
+        self.reads.fetch_add(met as u64, Relaxed);
+        self.inner.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        self.inner.write(offset, data)
+    }
+    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
+        self.inner.write_through(offset, data)
+    }
+    fn flush(&self) -> DiskFuture<'_, ()> {
+        self.inner.flush()
+    }
+    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
+        self.inner.trim(offset, len)
+    }
+}
+
+/// All metadata was read again for each bit of data that fitted into the memory of the scan, so that its time grew with the
+/// square of the pool.
+#[tokio::test(start_paused = true)]
+async fn how_often_a_scan_reads_all_pointers_does_not_depend_on_its_memory() {
+    for (away, kind) in [(&[][..], ScanKind::Scrub), (&[1], ScanKind::Resilver)] {
+        let world = aged("mirror d0 d1", away).await;
+        let pool = world.look().await.unwrap();
+        let scopes = Scopes::read(&pool).await;
+        let (mut places, mut blocks, mut data) = (Vec::new(), 0, 0);
+        let mut stack = scopes.roots();
+        while let Some(visit) = stack.pop() {
+            if visit.pointer.level() == 1 && visit.at.object != 0 {
+                blocks += 1;
+                let place = |start: u64, len: u64| LABEL_START + start..LABEL_START + start + len;
+                places.extend(visit.pointer.dvas().map(|dva| place(dva.offset, dva.asize)));
+            }
+            data += u64::from(!visit.has_children());
+            if visit.has_children() {
+                let content = pool.io().read_block(&visit.pointer, visit.at).await.unwrap();
+                stack.extend(expand(&visit, &scopes.all[visit.scope as usize], &content).visits);
+            }
+        }
+        drop(pool);
+        let reads = Arc::new(AtomicU64::new(0));
+        let watched = |media: &Arc<disk::MemDisk>| {
+            let (inner, places) = (Arc::clone(media) as Arc<dyn Disk>, places.clone());
+            Arc::new(Watched { inner, places, reads: Arc::clone(&reads) }) as Arc<dyn Disk>
+        };
+        // Nothing that was read is kept.
+        let engine = start_caching(world.media.iter().map(watched).collect(), 1, quiet(), 0).await.unwrap();
+        engine.set_scan_memory(0);
+        if kind == ScanKind::Scrub {
+            engine.scan(ScanCommand::Scrub).await.unwrap();
+        }
+        let done = over(&engine).await;
+        assert_eq!((done.kind, done.errors), (kind, 0));
+        let reads = reads.load(Relaxed);
+        println!("{kind:?}: {reads} reads of {blocks} blocks of pointers to {data} blocks");
+        // Sixteen had room at a time.
+        assert!(data / 16 > 300, "{data}");
+        assert!(reads < blocks * 80, "{kind:?}: {reads} reads of {blocks} blocks");
+        engine.sync().await.unwrap();
+        close(engine).await;
+        world.verify("after it").await;
+    }
 }
