@@ -390,6 +390,7 @@ mod tests {
         let ground = Ground {
             view: Box::new(|| -> Option<Arc<Pool>> { panic!("a defect") }),
             is_suspended: Box::new(|| false),
+            suspension: Arc::default(),
             txgs: Txgs::new(4, Limits::default()),
             events: Events::new(|| Duration::ZERO),
             scans: Arc::default(),
