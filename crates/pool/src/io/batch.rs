@@ -20,7 +20,7 @@ use super::{
     trail::Trail,
 };
 use crate::{
-    cache::{self, Access, BlockCache, Class, Memory},
+    cache::{self, Access, BlockCache, Memory},
     error::BlockError,
     vdev::{Kind, Vdev},
 };
@@ -226,7 +226,7 @@ impl Reader {
         self.readable(bp, at)?;
         let content = self.content(bp, at, &raw)?;
         if let Some(access) = access {
-            self.cache.count_miss(access, Class::of(bp));
+            self.count_miss(bp, at, access);
             self.keep_read(bp, at, access, raw, &content, Memory::Transfer(shared));
         }
         Ok(content)
@@ -257,6 +257,7 @@ fn transfers<'a>(mut places: Vec<(&'a Vdev, u64, usize)>, blocks: Blocks<'_>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Class;
     use crate::cache::{Fresh, Key, Origin};
 
     /// What the blocks that had come in held of the rest was counted by nobody.

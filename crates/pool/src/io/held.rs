@@ -89,6 +89,15 @@ impl Shared {
         self.wishes.load().get(&objset).copied().unwrap_or_default()
     }
 
+    /// A block was not here and is read.
+    pub(super) fn count_miss(&self, bp: &BlkPtr, at: Bookmark, access: Access) {
+        let class = Class::of(bp);
+        self.cache.count_miss(access, class);
+        if !self.wishes(at.objset).caching.primary.wants(class == Class::Metadata) {
+            self.cache.count_unkept(access, class);
+        }
+    }
+
     /// Puts a verified block into the cache, if its dataset wants that.
     pub(super) fn keep(
         &self,
@@ -100,10 +109,6 @@ impl Shared {
         memory: Memory<'_>,
     ) {
         let caching = self.wishes(at.objset).caching;
-        if !caching.primary.wants(Class::of(bp) == Class::Metadata) {
-            self.cache.count_unkept(access, Class::of(bp));
-            return;
-        }
         if let Some(fresh) = self.fresh(bp, at, caching, access, (stored, content), memory) {
             self.cache.insert(fresh);
         }

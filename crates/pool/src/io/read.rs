@@ -85,7 +85,7 @@ impl Reader {
         }
         self.readable(bp, at)?;
         if !bp.is_embedded() {
-            self.cache.count_miss(access, Class::of(bp));
+            self.count_miss(bp, at, access);
         }
         if let Some(answer) = answer
             && let Some((raw, content)) = self.read_below(bp, answer).await
