@@ -76,8 +76,14 @@ impl Absent {
 
 /// Another number than before if a leaf came or went meanwhile: what could not be read may be there now.
 pub(crate) fn comings_and_goings(tree: &Tree) -> u64 {
-    let leaves = tree.leaves().into_iter().filter_map(|vdev| vdev.leaf.as_ref());
-    leaves.map(|leaf| leaf.condition.get().generation).sum()
+    // Asked at every read of the writer, so without a list of the leaves.
+    fn of(vdev: &Vdev) -> u64 {
+        match &vdev.leaf {
+            Some(leaf) => leaf.condition.get().generation,
+            None => vdev.children.iter().map(of).sum(),
+        }
+    }
+    tree.tops.iter().map(of).sum()
 }
 
 /// Whether a leaf that should have a part of this block is not there now, or owes an answer.
