@@ -7,6 +7,8 @@
 //!   the oldest of the address that has most of them first: a flood pays for its own next wave, and from however many
 //!   addresses it comes, whoever means it has the time of a whole round of places to say so.
 //! * Strangers may have a bound of their own, where what they may say before they have settled costs much.
+//! * Whoever gives way has its socket until its task has run. So nobody more is accepted while many are on their way out
+//!   ([`Crowd::calm`]): on a busy machine a flood would otherwise have more sockets than there are places.
 //! * Who has settled is never sent away for somebody else: hosts do not lose disks because of strangers.
 //! * Addresses that one host has for nothing are one address ([`host_of`]).
 //! * Clients on Unix sockets are one peer with places of its own. No network can shut out who is on this machine, and
@@ -17,9 +19,16 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
+
+/// So many who gave way may be on their way out while others come in.
+const LEAVING: usize = 8;
+/// How long those who come wait for them at most. To leave is the matter of an instant: who cannot do it for some other
+/// reason does not shut the door.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Who asks for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +98,8 @@ struct Seats {
     next: u64,
     /// In the order in which they came.
     taken: BTreeMap<u64, Seat>,
+    /// How many gave way and are still here.
+    leaving: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -103,7 +114,12 @@ impl Crowd {
     #[must_use]
     pub fn new(places: Places) -> Self {
         let share = places.share.min(places.all.saturating_sub(places.all / 4));
-        let seats = Seats { places: Places { share, ..places }, next: 0, taken: BTreeMap::new() };
+        let seats = Seats {
+            places: Places { share, ..places },
+            next: 0,
+            taken: BTreeMap::new(),
+            leaving: watch::Sender::default(),
+        };
         Self { seats: Arc::new(Mutex::new(seats)) }
     }
 
@@ -119,6 +135,13 @@ impl Crowd {
         let (sender, gone) = watch::channel(());
         seats.taken.insert(id, Seat { peer, stranger: Some(sender) });
         Ok(Place { crowd: self.clone(), id, gone })
+    }
+
+    /// Ready when most of those who gave way have left, or after [`PATIENCE`]: to be waited for before somebody is accepted.
+    pub async fn calm(&self) {
+        let mut leaving = self.seats().leaving.subscribe();
+        // Its sender is here as long as we are; and who is late is let go.
+        drop(timeout(PATIENCE, leaving.wait_for(|leaving| *leaving < LEAVING)).await);
     }
 
     fn seats(&self) -> MutexGuard<'_, Seats> {
@@ -165,7 +188,9 @@ impl Seats {
         let Some(id) = of_peer.find(|(_, seat)| seat.stranger.is_some()).map(|(id, _)| *id) else {
             return false;
         };
-        self.taken.remove(&id).is_some()
+        self.taken.remove(&id);
+        self.leaving.send_modify(|leaving| *leaving = leaving.saturating_add(1));
+        true
     }
 }
 
@@ -197,13 +222,18 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.crowd.seats().taken.remove(&self.id);
+        let mut seats = self.crowd.seats();
+        if seats.taken.remove(&self.id).is_none() {
+            seats.leaving.send_modify(|leaving| *leaving = leaving.saturating_sub(1));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic: that is how it fails")]
+
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -282,6 +312,29 @@ mod tests {
         assert!(!is_in(&flood[1]) && !is_in(&more[0]));
         assert!(modest.settle() && more[4].settle() && more[3].settle());
         assert_eq!(crowd.enter(host(4)).unwrap_err(), Full::All(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_more_is_accepted_while_many_who_gave_way_are_still_here() {
+        let crowd = of(4 * LEAVING, LEAVING);
+        let mut flood: Vec<Place> = (1..2 * LEAVING).map(|_| crowd.enter(host(2)).unwrap()).collect();
+        let begin = Instant::now();
+        crowd.calm().await;
+        assert_eq!(begin.elapsed(), Duration::ZERO, "a few may be");
+        let last = crowd.enter(host(2)).unwrap();
+        assert_eq!(flood.iter().filter(|place| !is_in(place)).count(), LEAVING);
+        crowd.calm().await;
+        assert_eq!(begin.elapsed(), PATIENCE, "who does not leave shuts nobody out for good");
+        let comes = crowd.clone();
+        let comes = tokio::spawn(async move { comes.calm().await });
+        tokio::task::yield_now().await;
+        assert!(!comes.is_finished());
+        drop(flood.remove(0));
+        comes.await.unwrap();
+        assert_eq!(begin.elapsed(), PATIENCE, "as soon as one has left");
+        drop((flood, last));
+        let seats = crowd.seats();
+        assert_eq!((*seats.leaving.borrow(), seats.taken.len()), (0, 0), "none of them is counted any more");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use block::Crowd;
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
@@ -128,12 +129,13 @@ impl Server {
         {
             let mut others = stopped.clone();
             let mut shutdown = pin!(async { drop(others.wait_for(Option::is_some).await) });
-            let mut accepts: FuturesUnordered<_> = listeners.iter().map(accept).collect();
+            let mut accepts: FuturesUnordered<_> =
+                listeners.iter().map(|listener| accept(listener, crowd)).collect();
             loop {
                 tokio::select! {
                     () = &mut shutdown => break,
                     Some((listener, accepted)) = accepts.next() => {
-                        accepts.push(accept(listener));
+                        accepts.push(accept(listener, crowd));
                         let (stream, peer) = match accepted {
                             Ok(accepted) => accepted,
                             Err(error) => {
@@ -176,7 +178,11 @@ impl Server {
     }
 }
 
-async fn accept(listener: &TcpListener) -> (&TcpListener, io::Result<(TcpStream, SocketAddr)>) {
+async fn accept<'a>(
+    listener: &'a TcpListener,
+    crowd: &Crowd,
+) -> (&'a TcpListener, io::Result<(TcpStream, SocketAddr)>) {
+    crowd.calm().await;
     let accepted = listener.accept().await;
     (listener, accepted.map(|(stream, peer)| (stream, canonical(peer))))
 }

@@ -186,7 +186,7 @@ impl Server {
             tokio::select! {
                 () = &mut stopped => break,
                 Some(ended) = tasks.join_next() => self.ended(ended),
-                accepted = accept(&listener) => match accepted {
+                accepted = accept(&listener, &self.shared.crowd) => match accepted {
                     Ok((socket, from)) => self.admit(&mut tasks, socket, from, &stopping),
                     Err(error) => {
                         // Out of descriptors, or the peer was faster: neither ends the service.
@@ -284,9 +284,10 @@ enum Socket {
 }
 
 /// The next client, and its address if it came over the network.
-async fn accept(listener: &Listener) -> io::Result<(Socket, Option<SocketAddr>)> {
+async fn accept(listener: &Listener, crowd: &Crowd) -> io::Result<(Socket, Option<SocketAddr>)> {
     match listener {
         Listener::Tcp(listener) => {
+            crowd.calm().await;
             let (stream, peer) = listener.accept().await?;
             stream.set_nodelay(true)?;
             let (time, interval, retries) = KEEPALIVE;
