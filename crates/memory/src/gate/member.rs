@@ -78,7 +78,12 @@ impl Member {
             }
         }
         let need = held.saturating_add(bytes);
-        if self.turn_came() && need <= self.quota {
+        if let Some(wished) = self.turn_came()
+            && (need <= self.quota || bytes <= wished)
+        {
+            // The turn is for this request: what is held has become more while it waited (answers that have no room of their
+            // own, as headers), and who would send it to the end of the queue for that never let it pass.
+            self.take_anyway(need.saturating_sub(self.quota));
             return true;
         }
         if self.gate.waiting.load(SeqCst) > 0 {
@@ -124,16 +129,14 @@ impl Member {
         }
         self.gate.waits.fetch_add(1, Relaxed);
         self.wish = Some(wish);
-        self.turn_came()
+        self.turn_came().is_some()
     }
 
-    /// The wish, if its turn has come, becomes quota.
-    fn turn_came(&mut self) -> bool {
-        let came = self.wish.as_ref().is_some_and(|wish| wish.granted.load(SeqCst));
-        if came && let Some(wish) = self.wish.take() {
-            self.set_quota(self.quota.saturating_add(wish.bytes));
-        }
-        came
+    /// The wish, if its turn has come, becomes quota: so many bytes.
+    fn turn_came(&mut self) -> Option<u64> {
+        let wish = self.wish.take_if(|wish| wish.granted.load(SeqCst))?;
+        self.set_quota(self.quota.saturating_add(wish.bytes));
+        Some(wish.bytes)
     }
 
     /// `bytes` more are held, whether there is room or not.
@@ -189,7 +192,7 @@ impl Member {
 
     /// Gives up its place in the queue: it wants nothing more.
     pub fn withdraw(&mut self) {
-        if self.turn_came() {
+        if self.turn_came().is_some() {
             return; // given back when it is settled
         }
         let Some(wish) = self.wish.take() else { return };

@@ -54,6 +54,26 @@ fn while_others_wait_nobody_lives_on_what_it_has_had() {
 }
 
 #[test]
+fn a_turn_is_not_lost_because_more_is_held_when_it_comes() {
+    let gate = Gate::new(1000);
+    let [mut busy, mut other, mut last] = [(); 3].map(|()| Member::new(Arc::clone(&gate)));
+    assert!(busy.ask(0, 500) && other.ask(0, 400));
+    assert!(!busy.ask(500, 300) && !last.ask(0, 900));
+    other.settle(0);
+    assert!(turn(&mut busy));
+    // An answer came in between, and its header is held beside it.
+    assert!(busy.ask(516, 300), "who comes later is not first");
+    assert_eq!((gate.used(), gate.waiting()), (816, 1));
+    busy.settle(0);
+    assert!(turn(&mut last) && last.ask(0, 900));
+    // But it is not a turn for something larger.
+    assert!(!busy.ask(0, 200) && !other.ask(0, 900));
+    last.settle(0);
+    assert!(turn(&mut busy) && !busy.ask(0, 950));
+    assert!(turn(&mut other));
+}
+
+#[test]
 fn a_request_larger_than_all_passes_alone() {
     let gate = Gate::new(1000);
     let (mut one, mut two) = (Member::new(Arc::clone(&gate)), Member::new(Arc::clone(&gate)));
