@@ -707,6 +707,7 @@ impl<S: Wire> Pump<'_, '_, S> {
             if (more && !blocked) || self.unpolled {
                 continue;
             }
+            self.session.settle();
             self.counters.publish(self.session.counters());
             if self.session.is_idle() && !self.unflushed {
                 if let Some(end) = self.end.take() {

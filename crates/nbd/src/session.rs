@@ -321,8 +321,9 @@ impl Session {
         self.charged.saturating_add(self.out.len())
     }
 
-    /// Tells the gate what this connection holds.
-    fn settle(&mut self) {
+    /// Tells the gate what this connection holds. To be called before who serves it waits for something, or what has been sent
+    /// counted as held, and owed, until the client says something more.
+    pub(crate) fn settle(&mut self) {
         self.gate.settle(self.held() as u64);
         let coming = match &self.incoming {
             Some(Incoming::Payload { tag, .. }) => usize::try_from(tag.len).unwrap_or(usize::MAX),

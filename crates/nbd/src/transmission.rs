@@ -185,6 +185,8 @@ impl RawRequest {
                 let beside = partly(self.offset, payload as u64, block);
                 payload.saturating_add(usize::try_from(beside).unwrap_or(usize::MAX))
             }
+            // The same, of whatever length: it has no payload, and whole blocks become holes.
+            cmd::WRITE_ZEROES => usize::try_from(partly(self.offset, self.len, block)).unwrap_or(usize::MAX),
             cmd::BLOCK_STATUS => BLOCK_STATUS_CHARGE,
             cmd::CACHE => payload.min(CACHE_STEP),
             _ => 0,
@@ -507,12 +509,16 @@ mod tests {
     /// A write of one byte to a cold block held all of that block, and was charged with the byte.
     #[test]
     fn a_write_is_charged_with_the_blocks_it_covers_in_part() {
-        let write = |offset: u64, len: u64| {
-            let raw = RawRequest { flags: 0, command: cmd::WRITE, cookie: 1, offset, len };
-            raw.charge(128 << 10)
+        let charge = |command: u16, offset: u64, len: u64| {
+            RawRequest { flags: 0, command, cookie: 1, offset, len }.charge(128 << 10)
         };
+        let write = |offset, len| charge(cmd::WRITE, offset, len);
         assert_eq!(write(5, 1), 1 + (128 << 10));
         assert_eq!(write(100, 128 << 10), 3 * (128 << 10));
         assert_eq!(write(0, 256 << 10), 256 << 10, "nothing beside it");
+        let zero = |offset, len| charge(cmd::WRITE_ZEROES, offset, len);
+        assert_eq!(zero(5, 1), 128 << 10);
+        assert_eq!(zero(100, 1 << 30), 2 * (128 << 10));
+        assert_eq!(zero(0, 1 << 40), 0, "whole blocks become holes");
     }
 }

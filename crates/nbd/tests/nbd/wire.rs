@@ -344,3 +344,38 @@ async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_othe
     assert_eq!(other.reply(4 << 20).await.0, 0);
     served.stop().await;
 }
+
+/// What it has taken counted as owed until it said something more: it was sent away as one that stands still while others wait.
+#[tokio::test]
+async fn who_has_taken_its_answers_holds_nothing_and_is_in_nobodys_way() {
+    let gate = memory::Gate::new(4 << 20);
+    let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 8 << 20, 4096))).unwrap();
+    let (mut idle, mut stalled) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    idle.send(READ, 1, 0, 64 << 10, &[]).await;
+    assert_eq!(idle.reply(64 << 10).await.0, 0);
+    timeout(Duration::from_secs(10), async {
+        while gate.used() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("it holds nothing");
+    stalled.send(WRITE, 1, 0, 4 << 20, &[7; 1000]).await;
+    while gate.used() < 4 << 20 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let mut other = Raw::go(&served, "v").await;
+    other.send(READ, 2, 0, 4 << 20, &[]).await;
+    while gate.waiting() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..12 {
+        gate.watch(Duration::from_secs(1), false);
+    }
+    stalled.end().await;
+    assert_eq!(other.reply(4 << 20).await.0, 0);
+    idle.send(READ, 3, 0, 4096, &[]).await;
+    assert_eq!(idle.reply(4096).await.0, 0, "it is still here");
+    served.stop().await;
+}
