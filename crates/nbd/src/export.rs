@@ -1,8 +1,8 @@
 //! What is served under which name, and how an export comes and goes while clients are connected.
 //!
 //! A connection looks its export up once, in the handshake, and then holds the volume. When the export is
-//! removed, [`Export::removed`] wakes every such connection: it finishes what is in flight, answers the
-//! rest with `ESHUTDOWN` and closes, after which nobody holds the volume and the pool can be closed.
+//! removed, [`Export::removed`] wakes every such connection: it finishes what is in flight, answers what
+//! else it has received with `ESHUTDOWN` and closes, after which nobody holds the volume and the pool can be closed.
 
 use std::{
     collections::BTreeMap,

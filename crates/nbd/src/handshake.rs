@@ -287,7 +287,7 @@ impl Handshake {
 
         // Any offset and length is served; these are the defaults of the protocol but for the preferred
         // size, so a client that did not ask may ignore them.
-        let block = export.volume.geometry().block;
+        let block = terms.block;
         let preferred = if block.is_power_of_two() { block.clamp(512, MAX_PAYLOAD) } else { 4096 };
         body.clear();
         body.put_u16(info::BLOCK_SIZE);

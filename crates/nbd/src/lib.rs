@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  socket ─▶ serve ─▶ Session ┬ handshake     options in, replies out; picks an Export
-//!            (only file       └ transmission  bytes in ▶ Request … complete(Tag) ▶ bytes out
-//!             with a socket)      ▲   │
+//!            (sockets)        └ transmission  bytes in ▶ Request … complete(Tag) ▶ bytes out
+//!                                 ▲   │
 //!                                 │   ▼
 //!                             BlockVolume: read_cached (same task), or a future in the same task
 //! ```

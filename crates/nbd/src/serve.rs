@@ -1,4 +1,4 @@
-//! The only file with a socket: accepts connections and drives a [`Session`] for each.
+//! Accepts connections and drives a [`Session`] for each. This file and the streams in `wire.rs` are all that knows sockets.
 //!
 //! A connection is one task. It reads whatever the socket holds, answers every request of the batch whose
 //! data is in memory, and sends the batch with one vectored write; the others run as futures in that same

@@ -296,7 +296,7 @@ impl Session {
             }
             let verdict = raw.judge(&terms)?;
             self.rx.advance(used);
-            if let Some(request) = self.act(verdict) {
+            if let Some(request) = self.act(verdict, &terms) {
                 return Ok(Some(request));
             }
         }
@@ -334,7 +334,7 @@ impl Session {
         self.gate.set_buffers(self.rx.capacity() as u64);
     }
 
-    fn act(&mut self, verdict: Verdict) -> Option<Request> {
+    fn act(&mut self, verdict: Verdict, terms: &Terms) -> Option<Request> {
         let down = || NbdError::new(Errno::Shutdown, "the server is shutting down");
         match verdict {
             Verdict::Disconnect => self.leave(),
@@ -345,11 +345,8 @@ impl Session {
             Verdict::Receive { offset, len, durability, tag } => {
                 // Charged from here on: the buffer exists before the request does.
                 self.charged = self.charged.saturating_add(tag.charge);
-                let block = self.export.as_ref().map_or(0, |export| export.volume.geometry().block);
-                let data = Landings::new(len, Some(Site { offset, block }));
-                if let State::Transmission(terms) = &self.state {
-                    self.ahead.want(terms.headers.request_len());
-                }
+                let data = Landings::new(len, Some(Site { offset, block: terms.block }));
+                self.ahead.want(terms.headers.request_len());
                 self.incoming = Some(Incoming::Payload { offset, durability, tag, data });
             }
         }
