@@ -36,6 +36,7 @@ mod identity;
 mod inquiry;
 mod jobs;
 mod log;
+mod lun;
 mod mode;
 mod nexus;
 mod opcodes;
@@ -51,10 +52,9 @@ mod unit;
 pub use cdb::{ByteCheck, Command, OpcodeQuery, Run, is_read};
 pub use errand::{Cancel, Rest};
 pub use identity::{Naa, PORT_GROUP, naa};
+pub use lun::{absent_lun, lun_bytes, lun_number, target_luns};
 pub use nexus::{Neighbours, Nexus, NexusId};
 pub use operator::Registration;
 pub use sense::{Field, Sense, SenseBytes, Status};
 pub use service::{Access, PortGroup, Random, Service};
-pub use unit::{
-    Begin, Form, Job, LogicalUnit, Lookup, Opened, Response, absent_lun, lun_bytes, lun_number, target_luns,
-};
+pub use unit::{Begin, Form, Job, LogicalUnit, Lookup, Opened, Response};
