@@ -255,7 +255,7 @@ impl Syncer {
             }
             // While the devices flush nothing is allocated, and so nothing set aside for logs.
             if self.out.alloc.log_space().is_wanted() {
-                self.out.alloc.restock().await?;
+                self.out.alloc.restock().await;
             }
             done.written = self.out.finish().await?;
             // A device that failed just now: the pool must know what it lacks as soon as the rest is committed.

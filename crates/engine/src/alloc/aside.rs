@@ -43,9 +43,9 @@ impl Allocator {
     /// Sets aside what [`LogSpace`] asks for, as far as there is room, and takes back what it has too much of. Between
     /// transaction groups or while one is being synced; before the first, only when what a crash left is claimed.
     ///
-    /// # Errors
-    /// A space map that was needed cannot be read. What could be set aside is.
-    pub async fn restock(&mut self) -> Result<(), EngineError> {
+    /// What cannot be read of the space maps is said and passed over: who has no place in a log commits with the transaction
+    /// group, and whoever allocates from such a map for good will stumble over it.
+    pub async fn restock(&mut self) {
         let orders = self.log_space.begin_restock();
         for run in self.log_space.returned() {
             self.unreserve_run(&run);
@@ -55,7 +55,11 @@ impl Allocator {
             let (runs, refused) = self.fill(&order, &mut wrong).await;
             self.log_space.stock(order.supply, runs, refused);
         }
-        wrong.map_or(Ok(()), Err)
+        if let Some(error) = wrong {
+            self.quiet.say(|left_out| {
+                tracing::warn!(%error, left_out, "cannot set space aside for the intent log");
+            });
+        }
     }
 
     /// Runs for one supply, and the stored size from which on blocks cannot be had.

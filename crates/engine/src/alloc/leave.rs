@@ -10,19 +10,16 @@ use crate::{EngineError, dmu::MutSet};
 impl Allocator {
     /// Gives out no more places on a log device. Returns the bytes of it that are still somebody's: in use, or taken
     /// for log blocks on their way.
-    ///
-    /// # Errors
-    /// See [`restock`](Self::restock).
-    pub async fn retire(&mut self, vdev: u64) -> Result<u64, EngineError> {
-        let Some(Some(top)) = self.tops.get_mut(vdev as usize) else { return Ok(0) };
+    pub async fn retire(&mut self, vdev: u64) -> u64 {
+        let Some(Some(top)) = self.tops.get_mut(vdev as usize) else { return 0 };
         if top.class == Class::Log {
             top.allocatable = false;
             self.regroup();
             self.log_space.forget_device(u32::try_from(vdev).unwrap_or(u32::MAX));
-            self.restock().await?;
+            self.restock().await;
         }
         let top = self.tops.get(vdev as usize).and_then(Option::as_ref);
-        Ok(top.map_or(0, |top| top.used + top.aside))
+        top.map_or(0, |top| top.used + top.aside)
     }
 
     /// Takes a device that was [retired](Self::retire) into use again.

@@ -17,6 +17,7 @@
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc};
 
+use block::Quiet;
 use ondisk::blkptr::Dva;
 use pool::{
     Pool,
@@ -124,6 +125,7 @@ pub struct Allocator {
     /// Bytes of what may be promised, free of parity, that are [`Borrowed`].
     borrowed: u64,
     suspension: Arc<Suspension>,
+    quiet: Quiet,
 }
 
 impl Drop for Allocator {
@@ -153,6 +155,7 @@ impl Allocator {
             returned: Arc::default(),
             borrowed: 0,
             suspension: Arc::default(),
+            quiet: Quiet::default(),
         };
         for top in this.tops.iter_mut().flatten() {
             top.used = top.metaslabs.iter().map(|metaslab| metaslab.used << top.ashift).sum();
@@ -309,11 +312,8 @@ impl Allocator {
         copies: u8,
         purpose: Purpose,
     ) -> Result<SmallVec<[Dva; 3]>, EngineError> {
-        if self.log_space.is_wanted()
-            && let Err(error) = self.restock().await
-        {
-            // Whoever allocates from there for good will stumble over it.
-            tracing::warn!(%error, "cannot set space aside for the intent log");
+        if self.log_space.is_wanted() {
+            self.restock().await;
         }
         let mut found = SmallVec::new();
         let copies = usize::from(copies.clamp(1, 3));

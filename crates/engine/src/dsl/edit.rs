@@ -103,7 +103,8 @@ impl Edit {
     async fn has_policy_of_log(&self, cx: &mut Syncer) -> Result<bool, EngineError> {
         let phys = dataset::load(&mut cx.mos, self.dataset).await?;
         let policy = self.policy(cx, phys.dir).await?;
-        Ok(cx.logs.get(self.dataset).is_some_and(|log| log.set_policy(&policy, cx.txg)))
+        let same = cx.logs.get(self.dataset).is_some_and(|log| log.set_policy(&policy, cx.txg));
+        Ok(same && cx.out.has_had_its_rules())
     }
 
     /// A new object set for head `dataset`, which has none yet.

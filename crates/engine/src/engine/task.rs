@@ -70,7 +70,7 @@ pub(super) async fn run(
         }
         if shared.means.space.is_wanted() {
             // A log that is to begin in this group needs a place in it.
-            restock(&mut syncer).await;
+            syncer.out.alloc.restock().await;
         }
         syncer.dirty_max = shared.txgs.limits().dirty_max;
         let start = tokio::time::Instant::now();
@@ -128,15 +128,8 @@ async fn serving<T>(shared: &Shared, syncer: &mut Syncer, what: impl Future<Outp
         tokio::select! {
             biased;
             done = &mut what => return done,
-            () = shared.means.space.asked() => restock(syncer).await,
+            () = shared.means.space.asked() => syncer.out.alloc.restock().await,
         }
-    }
-}
-
-/// Gives logs the space they ask for.
-async fn restock(syncer: &mut Syncer) {
-    if let Err(error) = syncer.out.alloc.restock().await {
-        tracing::warn!(pool = syncer.name, %error, "no space can be set aside for the intent log");
     }
 }
 

@@ -201,6 +201,8 @@ pub struct BlockWriter<S = Allocator> {
     on_data: Option<OnData>,
     /// For blocks written ahead: as [`begin`](Self::begin) found them.
     rules: Arc<ArcSwap<Rules>>,
+    /// The transaction group in which they changed last.
+    rules_since: Option<u64>,
 }
 
 impl<S: fmt::Debug> fmt::Debug for BlockWriter<S> {
@@ -226,6 +228,7 @@ impl<S: Extents> BlockWriter<S> {
         Self {
             alloc,
             rules,
+            rules_since: None,
             traits,
             workers,
             txg: 0,
@@ -254,12 +257,24 @@ impl<S: Extents> BlockWriter<S> {
         self.devices.rebuild(&self.io);
         self.direct.devices_changed(&self.io);
         self.alloc.devices_changed();
-        self.rules.store(Arc::new(self.rules()));
+        self.renew_rules();
     }
     /// Features changed.
     pub fn set_traits(&mut self, traits: Traits) {
         self.traits = traits;
-        self.rules.store(Arc::new(self.rules()));
+        self.renew_rules();
+    }
+    fn renew_rules(&mut self) {
+        let rules = self.rules();
+        if !rules.agree(&self.rules.load()) {
+            self.rules_since = Some(self.txg);
+        }
+        self.rules.store(Arc::new(rules));
+    }
+    /// Whether all that was written ahead in this transaction group was written under the rules of now: the next one was open
+    /// already when they changed.
+    pub(crate) fn has_had_its_rules(&self) -> bool {
+        self.rules_since.is_none_or(|since| self.txg > since + 1)
     }
     /// What the pool allows.
     pub fn traits(&self) -> Traits {

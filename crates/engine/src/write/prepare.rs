@@ -32,6 +32,15 @@ pub(crate) struct Rules {
     pub(crate) txg: u64,
 }
 
+impl Rules {
+    /// Whether the same block comes out of the same content, whatever the transaction group.
+    pub(crate) fn agree(&self, other: &Self) -> bool {
+        let Self { min_alloc, gcd_alloc, embedded_data, salt, txg: _ } = self;
+        (*min_alloc, *gcd_alloc, *embedded_data) == (other.min_alloc, other.gcd_alloc, other.embedded_data)
+            && *salt == other.salt
+    }
+}
+
 /// A block ready to be placed.
 #[derive(Clone, Debug)]
 pub(crate) enum Prepared {

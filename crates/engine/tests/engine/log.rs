@@ -5,11 +5,16 @@
 use std::{sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability};
-use disk::{Effect, Fault, On};
+use disk::{Disk as _, Effect, Fault, On};
 use engine::{
     dsl::{self, Properties, Stored},
     engine::Ending,
     volume::LiveVolume,
+};
+use ondisk::Order;
+use pool::{
+    dmu::{Cursor, Step},
+    vdev::LABEL_START,
 };
 use tokio::time::{sleep, timeout};
 
@@ -462,4 +467,44 @@ async fn a_pool_is_left_while_commits_wait_for_space() {
     }
     drop(running);
     world.verify("closed").await;
+}
+
+/// Nothing but log blocks is ever placed there, and who has no place for them commits with a transaction group.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_whose_space_maps_are_lost_does_not_take_the_pool_with_it() {
+    let (world, running) = World::create("d0 log d1", 12, 96 << 20, 5).await;
+    let one = volume(&running, "one").await;
+    for round in 0..40 {
+        one.write(4096, data(vec![round; 20_000]), FUA).await.unwrap();
+        running.engine.sync().await.unwrap();
+    }
+    drop(one);
+    running.export().await;
+    let pool = world.look().await.unwrap();
+    let array = pool.tree().top(1).unwrap().top.as_ref().unwrap().metaslab_array;
+    let array = pool.mos().object(array).await.unwrap().read_all(1 << 20).await.unwrap();
+    let mut lost = 0;
+    for number in Order::Little.words(&array).filter(|number| *number != 0) {
+        let map = pool.mos().object(number).await.unwrap();
+        let Step::Block(pointer) = map.seek(&mut Cursor::default(), 0, 0).await.unwrap() else { continue };
+        for dva in pointer.dvas() {
+            world.media[0].write(LABEL_START + dva.offset, vec![7; 4096].into()).await.unwrap();
+            lost += 1;
+        }
+    }
+    assert!(lost > 0, "it has a map by now");
+    drop(pool);
+    let running = world.open().await;
+    let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
+    for round in 3..9 {
+        one.write(8192, data(vec![round; 20_000]), FUA).await.unwrap();
+        running.engine.sync().await.unwrap();
+    }
+    assert!(running.engine.suspended().is_none());
+    let written = content(&*one).await;
+    running.export().await;
+    let running = world.open().await;
+    let one = running.engine.volume(&format!("{POOL}/one")).await.unwrap();
+    assert!(content(&*one).await == written);
+    running.export().await;
 }

@@ -146,7 +146,7 @@ async fn random_life(seed: u64, tops: &[NewTop], txgs: u32, fill: f64) {
                         _ => pool.adopt(place),
                     }
                 }
-                4 if random.random_bool(0.3) => pool.lake.alloc.restock().await.unwrap(),
+                4 if random.random_bool(0.3) => pool.lake.alloc.restock().await,
                 _ => {
                     let used = pool.lake.alloc.totals().allocated;
                     let grow = (used as f64) < capacity as f64 * fill;
@@ -220,7 +220,7 @@ async fn stocked(tops: &[NewTop], supply: Supply) -> (Allocator, Arc<LogSpace>) 
     let mut alloc = Allocator::create(TRAITS, tops);
     let space = Arc::clone(alloc.log_space());
     assert!(space.try_take(131_072, supply).is_none());
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     (alloc, space)
 }
 
@@ -232,7 +232,7 @@ async fn nothing_is_set_aside_before_somebody_asks() {
     let space = Arc::clone(alloc.log_space());
     assert!(space.try_take(4096, Supply::Log).is_none());
     tokio::time::timeout(Duration::from_secs(1), space.asked()).await.expect("it is wanted");
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     let aside: Vec<u64> = alloc.tops.iter().flatten().map(|top| top.aside).collect();
     assert_eq!(aside, [4 * MIB, 4 * MIB], "in the pool too, in case the log device fails");
     assert!(space.try_take(4096, Supply::Log).is_some_and(|dva| dva.vdev == 1));
@@ -272,7 +272,7 @@ async fn nobody_waits_for_an_allocator_that_is_gone_or_has_nothing() {
         async move { space.take(4096, Supply::Log).await }
     });
     space.asked().await;
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     assert_eq!(task.await.unwrap(), None);
     assert_eq!(space.take(131_072, Supply::Log).await, None, "it is known, nobody waits");
     alloc.committed();
@@ -300,12 +300,12 @@ async fn log_devices_take_turns_and_the_pool_stands_in_for_them() {
     space.forget_device(2);
     assert!(!space.has_log_device());
     assert_eq!(space.try_take(4096, Supply::Log).unwrap().vdev, 0);
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     // What they had set aside is free again, but for the places that were taken.
     let aside: u64 = alloc.tops.iter().flatten().filter(|top| top.id > 0).map(|top| top.aside).sum();
     assert_eq!(aside, 14 * 4096);
     space.readmit();
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     assert!(space.has_log_device() && space.try_take(4096, Supply::Log).unwrap().vdev > 0);
 }
 
@@ -316,7 +316,7 @@ async fn a_full_log_device_is_stood_in_for() {
     for _ in 0..400 {
         match space.try_take(131_072, Supply::Log) {
             Some(dva) => places.push(dva),
-            None => alloc.restock().await.unwrap(),
+            None => alloc.restock().await,
         }
     }
     let on_log = places.iter().filter(|dva| dva.vdev == 1).count();
@@ -336,7 +336,7 @@ async fn what_is_set_aside_follows_demand() {
                 Some(dva) => dva,
                 None => {
                     dry += 1;
-                    alloc.restock().await.unwrap();
+                    alloc.restock().await;
                     space.try_take(131_072, Supply::Log).unwrap()
                 }
             };
@@ -344,13 +344,13 @@ async fn what_is_set_aside_follows_demand() {
         }
         alloc.drain().unwrap();
         alloc.committed();
-        alloc.restock().await.unwrap();
+        alloc.restock().await;
     }
     assert!(dry < 40, "{dry} times dry while 6 GiB were written");
     assert!(aside(&alloc) >= 200 * MIB && aside(&alloc) <= 384 * MIB, "{}", aside(&alloc) >> 20);
     for _ in 0..200 {
         alloc.committed();
-        alloc.restock().await.unwrap();
+        alloc.restock().await;
     }
     assert!(aside(&alloc) <= 6 * MIB, "{} MiB after a long silence", aside(&alloc) >> 20);
 }
@@ -367,11 +367,11 @@ async fn the_pool_is_not_starved_for_the_log() {
     }
     assert_eq!(blocks, 512, "every block that fits");
     assert!(space.try_take(4096, Supply::Log).is_none());
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     assert_eq!(space.take(4096, Supply::Log).await, None, "nobody waits for what cannot be");
     alloc.committed();
     assert!(space.try_take(4096, Supply::Log).is_none());
-    alloc.restock().await.unwrap();
+    alloc.restock().await;
     assert!(alloc.tops.iter().flatten().all(|top| top.aside == 0), "scarce");
 }
 

@@ -338,7 +338,7 @@ async fn blocks_written_ahead_are_what_the_group_would_have_written() {
                     // The syncing task comes by: it was asked to.
                     Err(EngineError::NoSpace { .. }) => {
                         writer.alloc.log_space().asked().await;
-                        writer.alloc.restock().await.unwrap();
+                        writer.alloc.restock().await;
                     }
                     Err(error) => panic!("{error}"),
                 }

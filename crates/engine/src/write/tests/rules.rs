@@ -252,3 +252,18 @@ proptest! {
         });
     }
 }
+
+/// A block that was written ahead and has to be given to a device again is made a second time: it must come out the same.
+#[test]
+fn what_was_written_ahead_under_other_rules_is_not_taken_for_what_would_be_written_now() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    let mut told = |txg, embedded_data| {
+        writer.begin(txg);
+        writer.set_traits(Traits { embedded_data, ..TRAITS });
+        writer.has_had_its_rules()
+    };
+    let told = [(TXG + 1, true), (TXG + 2, false), (TXG + 3, false), (TXG + 4, false)]
+        .map(|(txg, is_on)| told(txg, is_on));
+    assert_eq!(told, [true, false, false, true], "the next one was open already when they changed");
+}
