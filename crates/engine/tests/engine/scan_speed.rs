@@ -15,7 +15,7 @@ use std::{
 };
 
 use block::BlockVolume;
-use disk::{Disk, DiskFuture, DiskInfo, IoBuf, ModelDisk, Profile};
+use disk::{Disk, IoBuf, ModelDisk, Profile};
 use engine::{engine::Engine, events::ScanKind, scan::ScanCommand, volume::LiveVolume};
 use futures_util::future::join_all;
 use pool::{
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::{
     scans::{MIB, close, open_without, over, plain, scribble},
-    support::{POOL, World, quiet, start_caching, start_on},
+    support::{POOL, World, quiet, reads::Counting, start_caching, start_on},
 };
 
 const BLOCK: usize = 16384;
@@ -309,38 +309,6 @@ async fn what_is_said_of_the_end_comes_true() {
     assert!(right * 100 >= said * 80, "{right} of {said}");
 }
 
-/// A disk that counts how often some of its places are read.
-#[derive(Debug)]
-struct Watched {
-    inner: Arc<dyn Disk>,
-    places: Vec<Range<u64>>,
-    reads: Arc<AtomicU64>,
-}
-
-impl Disk for Watched {
-    fn info(&self) -> DiskInfo {
-        self.inner.info()
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        let end = offset + buf.len() as u64;
-        let met = self.places.iter().filter(|place| offset < place.end && place.start < end).count();
-        self.reads.fetch_add(met as u64, Relaxed);
-        self.inner.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        self.inner.write(offset, data)
-    }
-    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        self.inner.write_through(offset, data)
-    }
-    fn flush(&self) -> DiskFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
-        self.inner.trim(offset, len)
-    }
-}
-
 /// All metadata was read again for each bit of data that fitted into the memory of the scan, so that its time grew with the
 /// square of the pool.
 #[tokio::test(start_paused = true)]
@@ -366,8 +334,10 @@ async fn how_often_a_scan_reads_all_pointers_does_not_depend_on_its_memory() {
         drop(pool);
         let reads = Arc::new(AtomicU64::new(0));
         let watched = |media: &Arc<disk::MemDisk>| {
-            let (inner, places) = (Arc::clone(media) as Arc<dyn Disk>, places.clone());
-            Arc::new(Watched { inner, places, reads: Arc::clone(&reads) }) as Arc<dyn Disk>
+            let places = places.clone();
+            Counting::over(Arc::clone(media) as Arc<dyn Disk>, &reads, move |read| {
+                places.iter().filter(|place| read.start < place.end && place.start < read.end).count() as u64
+            })
         };
         // Nothing that was read is kept.
         let engine = start_caching(world.media.iter().map(watched).collect(), 1, quiet(), 0).await.unwrap();

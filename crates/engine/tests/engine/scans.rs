@@ -12,7 +12,7 @@ use std::{
 };
 
 use block::{BlockVolume, Durability};
-use disk::{Disk, DiskFuture, DiskInfo, FaultDisk, IoBuf, MemDisk, ModelDisk, Profile};
+use disk::{Disk, FaultDisk, MemDisk, ModelDisk, Profile};
 use engine::{
     dsl::{Properties, Stored},
     engine::{Engine, Options},
@@ -23,7 +23,7 @@ use engine::{
 use pool::vdev::LABEL_START;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::support::{self, POOL, Running, World, content, data, quiet};
+use crate::support::{self, POOL, Running, World, content, data, quiet, reads::Counting};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -209,35 +209,6 @@ async fn a_leaf_that_was_away_gets_what_it_missed_and_no_more() {
     }
 }
 
-/// A disk whose reads are counted.
-#[derive(Debug)]
-struct Counting {
-    inner: Arc<dyn Disk>,
-    read: Arc<AtomicU64>,
-}
-
-impl Disk for Counting {
-    fn info(&self) -> DiskInfo {
-        self.inner.info()
-    }
-    fn read(&self, offset: u64, buf: IoBuf) -> DiskFuture<'_, IoBuf> {
-        self.read.fetch_add(buf.len() as u64, Relaxed);
-        self.inner.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        self.inner.write(offset, data)
-    }
-    fn write_through(&self, offset: u64, data: bytes::Bytes) -> DiskFuture<'_, ()> {
-        self.inner.write_through(offset, data)
-    }
-    fn flush(&self) -> DiskFuture<'_, ()> {
-        self.inner.flush()
-    }
-    fn trim(&self, offset: u64, len: u64) -> DiskFuture<'_, ()> {
-        self.inner.trim(offset, len)
-    }
-}
-
 /// The pool on disks that turn slowly, and how much is read from each.
 async fn slowly(world: &World, stretch: u32) -> (Arc<Engine>, Vec<Arc<AtomicU64>>) {
     let mut counts = Vec::new();
@@ -246,7 +217,7 @@ async fn slowly(world: &World, stretch: u32) -> (Arc<Engine>, Vec<Arc<AtomicU64>
         counts.push(Arc::clone(&read));
         let profile = Profile::hdd_7200().stretched(stretch);
         let inner = Arc::new(ModelDisk::new(Arc::clone(media) as Arc<dyn Disk>, profile, seed));
-        Arc::new(Counting { inner, read }) as Arc<dyn Disk>
+        Counting::over(inner, &read, |read| read.end - read.start)
     });
     (support::start_on(disks.collect(), 1, quiet()).await.unwrap(), counts)
 }

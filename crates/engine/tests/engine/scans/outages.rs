@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use disk::{Effect, Fault, On};
+use disk::{DiskFuture, DiskInfo, Effect, Fault, IoBuf, On};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
