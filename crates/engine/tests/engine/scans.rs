@@ -3,7 +3,7 @@
 mod outages;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -20,7 +20,8 @@ use engine::{
     scan::{Progress, ScanCommand},
     volume::LiveVolume,
 };
-use pool::vdev::LABEL_START;
+use parking_lot::Mutex;
+use pool::{dmu::Run, vdev::LABEL_START};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::support::{self, POOL, Running, World, content, data, quiet, reads::Counting};
@@ -719,6 +720,55 @@ async fn a_scrub_of_what_is_new_reads_only_that() {
     drop(volume);
     running.export().await;
     world.verify("scrubbed in part").await;
+}
+
+/// In each pass all of the log was offered again, and as it never had room the scrub went round in circles.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_of_the_error_log_looks_once_at_each_of_more_blocks_than_its_memory_has_room_for() {
+    const LOST: usize = 90;
+    let (world, running, volume) = filled("d0", 8 * MIB).await;
+    drop(volume);
+    running.export().await;
+    let view = world.look().await.unwrap();
+    let volume = view.open_volume(&format!("{POOL}/v")).await.unwrap();
+    let mut places = Vec::new();
+    let mut runs = volume.data().runs(0, 0..8 * MIB / 16384);
+    while let Some(run) = runs.next().await.unwrap() {
+        let Run::Block { pointer, .. } = run else { continue };
+        places.extend(pointer.dvas().map(|dva| LABEL_START + dva.offset));
+    }
+    drop(runs);
+    drop((volume, view));
+    // All over the disk.
+    let step = places.len() / LOST;
+    places.sort_unstable();
+    let places: Vec<u64> = places.into_iter().step_by(step).take(LOST).collect();
+    places.iter().for_each(|at| world.media[0].restore(*at, &[0xee; 512]));
+    let (reads, seen) = (Arc::default(), Arc::<Mutex<BTreeSet<u64>>>::default());
+    let counting = |media: Arc<MemDisk>| {
+        let (places, seen) = (places.clone(), Arc::clone(&seen));
+        Counting::over(media, &reads, move |read| {
+            let met: Vec<u64> = places.iter().copied().filter(|at| read.contains(at)).collect();
+            seen.lock().extend(&met);
+            met.len() as u64
+        })
+    };
+    let engine = world.open_over(counting, quiet()).await;
+    assert_eq!(scrub(&engine).await.errors, LOST as u64);
+    let mut counts = Vec::new();
+    for memory in [16 << 20, 0] {
+        engine.set_scan_memory(memory);
+        seen.lock().clear();
+        let before = reads.load(Relaxed);
+        engine.scan(ScanCommand::ScrubErrors).await.unwrap();
+        over(&engine).await;
+        assert_eq!(seen.lock().len(), LOST, "with {memory} bytes");
+        counts.push(reads.load(Relaxed) - before);
+        engine.sync().await.unwrap();
+        assert_eq!(pool::status::error_log(&engine.view()).await.unwrap().len(), LOST, "with {memory} bytes");
+    }
+    assert!(counts[1] <= counts[0], "{counts:?}");
+    close(engine).await;
 }
 
 /// OpenZFS remembers which datasets it has still to visit, and where it is in one: we begin again.

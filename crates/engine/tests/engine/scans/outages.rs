@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicBool;
 
 use disk::{DiskFuture, DiskInfo, Effect, Fault, IoBuf, On};
-use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use super::*;
@@ -277,7 +276,7 @@ async fn a_resilver_that_cannot_list_all_datasets_makes_nobody_whole() {
     let view = world.look().await.unwrap();
     let object = view.dsl().await.unwrap().lookup(&format!("{POOL}/v20")).await.unwrap().object();
     let mut runs = view.mos().meta().runs(0, object / 32..object / 32 + 1);
-    let Some(pool::dmu::Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
+    let Some(Run::Block { pointer, .. }) = runs.next().await.unwrap() else { panic!("no block") };
     let disks = pullable(&world);
     for dva in pointer.dvas() {
         let start = LABEL_START + dva.offset;
