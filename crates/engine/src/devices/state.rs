@@ -173,6 +173,8 @@ pub(super) fn change(cx: &mut Syncer, tree: &Tree, vdev: &Vdev, why: &str, chang
     cx.out.devices_changed();
     let (to, aux) = leaf.state();
     if from != to {
+        // Clients may wait for it although transaction groups do not.
+        cx.out.suspension().kick();
         let device = find::name(tree, vdev.guid);
         cx.afterwards.tell(Event::DeviceState { device, from, to, aux, why: why.to_owned() });
     }
