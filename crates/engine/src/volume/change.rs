@@ -12,6 +12,8 @@
 //! it was read from. Otherwise it is done again, and from the third time on with the group held while reading:
 //! then at most two more states can be committed, so it ends.
 //!
+//! Devices that are away are waited for, as the group would that is to write the block, and as long as changes are taken.
+//!
 //! Locks: `memory`, under which nothing waits and nothing but the loads of `current` happens.
 
 use std::sync::atomic::Ordering;
@@ -74,13 +76,13 @@ impl LiveVolume {
             match held.take() {
                 None => self.find_bases_unheld(&mut piece).await?,
                 Some((tx, _)) => {
-                    let found = self.find_bases(&mut piece, true);
+                    let found = self.txgs.as_long_as_taken(self.find_bases(&mut piece, true));
                     match deadline::within(found, deadline::write_limit()).await {
                         Some(found) => {
                             found?;
                             held = Some((tx, (cost, price)));
                         }
-                        // The group cannot wait for a device that answers nobody: neither would the pool be suspended for it.
+                        // The group cannot wait for long for devices that are away, or answer nobody: others want it synced.
                         None => {
                             self.give_back(&tx, cost.dirty);
                             drop(tx);
@@ -156,7 +158,7 @@ impl LiveVolume {
             }
             let partial = &mut piece.partial[number];
             let offset = partial.blkid * self.block;
-            let (generation, old) = self.read_committed(offset, self.block as usize).await?;
+            let (generation, old) = self.read_patiently(offset, self.block as usize).await?;
             partial.base = Some(Base { generation, content: self.made_from(partial, &old) });
         }
         // One that was forgotten is in the cache, as a rule.

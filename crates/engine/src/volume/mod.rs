@@ -124,7 +124,7 @@ pub struct LiveVolume {
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
     reach: Reach,
-    /// Through this pointers are read: see [`reach`].
+    /// Through this pointers are read, and what else changes need: see [`reach`].
     patient: OnceLock<Arc<dyn BlockSource>>,
 }
 
@@ -232,7 +232,7 @@ impl LiveVolume {
         let _first = self.keeper.set(keeper);
     }
 
-    /// Reads pointers through what waits for devices that are away, as transaction groups do; for good.
+    /// Reads what changes need through what waits for devices that are away, as transaction groups do; for good.
     pub(crate) fn reach_through(&self, source: Arc<dyn BlockSource>) {
         let _first = self.patient.set(source);
     }

@@ -130,10 +130,34 @@ impl LiveVolume {
         offset: u64,
         len: usize,
     ) -> Result<(u64, Segments), VolumeError> {
+        self.read_state(offset, len, false).await
+    }
+
+    /// The same through what waits for devices that are away, as transaction groups do.
+    pub(super) async fn read_patiently(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, Segments), VolumeError> {
+        self.read_state(offset, len, true).await
+    }
+
+    async fn read_state(
+        &self,
+        offset: u64,
+        len: usize,
+        is_patient: bool,
+    ) -> Result<(u64, Segments), VolumeError> {
         let mut tries = 0;
         loop {
             let current = self.current.load_full();
-            let outcome = current.volume.read_judged(offset, len).await;
+            let volume = &current.volume;
+            let outcome = if is_patient {
+                let patient = volume.successor(self.patient(&current), volume.identity(), volume.geometry());
+                patient.read_judged(offset, len).await
+            } else {
+                volume.read_judged(offset, len).await
+            };
             let may_be_stale = match &outcome {
                 Ok((_, is_verified)) => !is_verified,
                 Err(error) => matches!(error, VolumeError::Unreadable { .. }),
