@@ -96,7 +96,7 @@ pub(crate) fn is_away(tree: &Tree, bp: &BlkPtr) -> bool {
 }
 
 /// Top-level devices that a block is on. Of a gang block only its header is known here, so it may be on any.
-fn tops<'a>(tree: &'a Tree, bp: &'a BlkPtr) -> impl Iterator<Item = &'a Vdev> {
+pub(crate) fn tops<'a>(tree: &'a Tree, bp: &'a BlkPtr) -> impl Iterator<Item = &'a Vdev> {
     let has_it = |top: &&Vdev| match bp.is_gang() {
         true => !is_log(top),
         false => bp.dvas().any(|dva| u64::from(dva.vdev) == top.id),

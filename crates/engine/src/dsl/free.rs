@@ -23,7 +23,7 @@ use ondisk::{
     objset::ObjsetPhys,
 };
 use pool::{
-    BlockErrorKind, Bookmark,
+    BlockError, BlockErrorKind, Bookmark,
     dmu::{BlockSource, ReadError},
     traverse::LEVEL_OBJSET,
 };
@@ -294,19 +294,39 @@ impl Walk<'_> {
     }
 
     async fn read(&mut self, bp: &BlkPtr, at: Bookmark) -> Content {
-        let error = match self.source.read(bp, at).await {
-            Ok(content) => return Content::Here(content),
-            Err(error) => error,
-        };
+        match self.source.read(bp, at).await {
+            Ok(content) => Content::Here(content),
+            Err(error) if self.is_stuck(bp, &error) => Content::NotNow,
+            Err(_) => Content::Lost,
+        }
+    }
+
+    /// Frees a data block; false if the walk has to stop. One that lies in pieces is read for that.
+    async fn free_data(&mut self, bp: &BlkPtr) -> Result<bool, EngineError> {
+        if bp.space_birth() > self.since {
+            match self.cx.out.try_free(bp).await? {
+                Some(error) if self.is_stuck(bp, &error) => return Ok(false),
+                // It stays allocated.
+                Some(_) => return Ok(true),
+                None => {}
+            }
+            self.walked.freed += self.deflate.space(bp);
+            self.walked.blocks += 1;
+        }
+        Ok(true)
+    }
+
+    /// A block cannot be read: whether the walk has to stop until it can be. If not it is lost.
+    fn is_stuck(&mut self, bp: &BlkPtr, error: &BlockError) -> bool {
         let is_away = devices::is_away(&self.cx.io.tree(), bp);
         // What others have in a bad state is as it should be on one that is away.
-        let may_pass = may_pass(&error) || (is_away && *error.kind() == BlockErrorKind::Checksum);
+        let may_pass = may_pass(error) || (is_away && *error.kind() == BlockErrorKind::Checksum);
         if self.comes_back && may_pass && self.cx.stuck.failed(bp, is_away) {
             tracing::debug!(%error, "a destroyed dataset waits to be freed");
-            return Content::NotNow;
+            return true;
         }
-        lost(&error);
-        Content::Lost
+        lost(error);
+        false
     }
 
     /// Where a walk goes on that stops before it looked below `place`. Blocks of dnodes are named by their first object.
@@ -402,8 +422,11 @@ impl Walk<'_> {
                     self.walked.stopped = Some((place.object, place.blkid));
                     return Ok(false);
                 }
-                self.free(&bp).await?;
-                return Ok(true);
+                let is_done = self.free_data(&bp).await?;
+                if !is_done {
+                    self.walked.stopped = Some((place.object, place.blkid));
+                }
+                return Ok(is_done);
             }
             let content = match content {
                 Some(content) => Content::Here(content),

@@ -26,7 +26,7 @@ use ondisk::{
     blkptr::{BlkPtr, Dva, Stored},
     dnode::ObjectType,
 };
-use pool::{Bookmark, PoolIo, WrittenBlock, dmu::BlockSource, vdev::Vdev};
+use pool::{BlockError, Bookmark, PoolIo, WrittenBlock, dmu::BlockSource, vdev::Vdev};
 use smallvec::SmallVec;
 
 pub mod ahead;
@@ -60,7 +60,7 @@ use crate::{
     alloc::{Allocator, Purpose},
     devices::diagnose::Reports,
     policy::{BlockPolicy, Traits},
-    suspend::{Suspension, may_pass},
+    suspend::Suspension,
 };
 
 /// Largest content that is kept in the read cache when it is written. Larger blocks are streams, which are
@@ -394,9 +394,29 @@ impl<S: Extents> BlockWriter<S> {
         Ok(())
     }
 
-    /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none.
+    /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none. A gang
+    /// whose parts nobody can tell any more stays allocated: it is lost to the pool, which goes on.
+    ///
+    /// # Errors
+    /// It is deduplicated, or the pool was given up while devices were waited for.
     pub async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
-        let Some(place) = place_of(bp) else { return Ok(()) };
+        if let Some(error) = self.try_free(bp).await? {
+            tracing::error!(
+                %error,
+                bytes = bp.asize(),
+                "space of a freed block is lost: what says where its parts are cannot be read"
+            );
+        }
+        Ok(())
+    }
+
+    /// The same. Returns why nothing of it was given back, if what says where its parts are cannot be read although
+    /// devices are there.
+    ///
+    /// # Errors
+    /// As those of [`free`](Self::free).
+    pub(crate) async fn try_free(&mut self, bp: &BlkPtr) -> Result<Option<BlockError>, EngineError> {
+        let Some(place) = place_of(bp) else { return Ok(None) };
         if bp.is_dedup() {
             return Err(EngineError::Unsupported(format!(
                 "block {bp} is deduplicated: this version cannot free such blocks"
@@ -406,38 +426,30 @@ impl<S: Extents> BlockWriter<S> {
             self.io.forget(bp);
             if self.pending.get(&place).is_some_and(|pending| pending.bp == *bp) {
                 self.forget(place);
-                return Ok(());
+                return Ok(None);
             }
             if self.moved.get(&place).is_some_and(|moved| moved.contains(bp)) {
-                return Ok(());
+                return Ok(None);
             }
             // Its space may be given out again at once, and must not meet the old bytes on the way.
             self.devices.leaves.drain().await;
             self.overlay.remove(place);
             if let Some(shape) = self.gangs.remove(&place) {
                 shape.release(&mut self.alloc);
-                return Ok(());
+                return Ok(None);
             }
         } else {
             self.io.forget_later(bp);
         }
-        if bp.is_gang() {
-            let extents = loop {
-                let before = self.suspension.before();
-                match self.io.gang_extents(bp).await {
-                    Err(error) if may_pass(&error) && self.overlay.is_cut_off(bp).await => {
-                        self.suspension.wait(before, error.into()).await?;
-                    }
-                    result => break result?,
-                }
-            };
-            for extent in extents {
-                self.alloc.release(extent);
-            }
-        } else {
+        if !bp.is_gang() {
             bp.dvas().for_each(|dva| self.alloc.release(dva));
+            return Ok(None);
         }
-        Ok(())
+        match self.overlay.gang_extents(bp).await? {
+            Ok(extents) => extents.into_iter().for_each(|extent| self.alloc.release(extent)),
+            Err(error) => return Ok(Some(error)),
+        }
+        Ok(None)
     }
 
     /// Everything written is on stable media when this returns.

@@ -22,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ondisk::blkptr::BlkPtr;
+use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
     BlockError, Bookmark, PoolIo,
@@ -34,7 +34,7 @@ use pool::{
 use tokio::time::timeout;
 
 use crate::{
-    devices::{Absent, comings_and_goings},
+    devices::{Absent, comings_and_goings, tops},
     suspend::{Suspension, may_pass},
 };
 
@@ -76,9 +76,9 @@ impl Overlay {
     }
 
     /// Whether a block that could not be read is on devices that are away, just now, and on too few others.
-    pub(crate) async fn is_cut_off(&self, bp: &BlkPtr) -> bool {
+    async fn is_cut_off(&self, bp: &BlkPtr) -> bool {
         let tree = self.io.tree();
-        for top in bp.dvas().filter_map(|dva| tree.top(dva.vdev.into())) {
+        for top in tops(&tree, bp) {
             if !top.is_readable() {
                 return true;
             }
@@ -94,18 +94,37 @@ impl Overlay {
         Absent::default().hides(&tree, bp)
     }
 
-    /// Reads from the pool; waits while too few devices are there.
+    /// Reads from the pool.
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        self.patiently(bp, at, || self.io.read_block(bp, at)).await.unwrap_or_else(Err)
+    }
+
+    /// The space a gang block takes: every copy of its headers and members. Inside: why a header cannot be read although
+    /// devices are there.
+    ///
+    /// # Errors
+    /// They are away, and nobody could help, or the pool was given up.
+    pub(super) async fn gang_extents(&self, bp: &BlkPtr) -> Result<Result<Vec<Dva>, BlockError>, BlockError> {
+        self.patiently(bp, Bookmark::default(), || self.io.gang_extents(bp)).await
+    }
+
+    /// Reads something of a block; waits while too few devices are there. The outer error says that this had no end.
+    async fn patiently<T, F: Future<Output = Result<T, BlockError>>>(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        read: impl Fn() -> F,
+    ) -> Result<Result<T, BlockError>, BlockError> {
         loop {
             let before = self.suspension.before();
             let stood = comings_and_goings(&self.io.tree());
-            let error = match deadline::within(self.io.read_block(bp, at), deadline::write_limit()).await {
+            let error = match deadline::within(read(), deadline::write_limit()).await {
                 Some(Err(error)) if may_pass(&error) && self.is_cut_off(bp).await => error,
                 // One that has it came back while the others were asked.
                 Some(Err(error)) if may_pass(&error) && comings_and_goings(&self.io.tree()) != stood => {
                     continue;
                 }
-                Some(result) => return result,
+                Some(result) => return Ok(result),
                 None => self.unanswered(bp, at),
             };
             if self.suspension.wait(before, error.clone().into()).await.is_err() {
@@ -117,7 +136,7 @@ impl Overlay {
     /// Nobody but devices that do not answer has the block.
     fn unanswered(&self, bp: &BlkPtr, at: Bookmark) -> BlockError {
         let tree = self.io.tree();
-        let leaves = bp.dvas().filter_map(|dva| tree.top(dva.vdev.into())).flat_map(Vdev::leaves);
+        let leaves = tops(&tree, bp).flat_map(Vdev::leaves);
         let silent = leaves
             .filter(|vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().is_silent()));
         let evidence = silent.map(|vdev| Evidence {

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use disk::{Disk, Effect, Fault, FaultDisk, On};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     EngineError,
     dmu::{Account, MutSet, NewObject},
@@ -25,11 +25,12 @@ use pool::{
     dmu::{Object, ObjectSet, Run},
     traverse::{LEVEL_OBJSET, Scope, Visit, expand},
     vdev::LABEL_START,
+    verify,
 };
 
 use crate::{
     datasets::complaints,
-    support::{Running, World, quiet, start_caching},
+    support::{Running, World, quiet, start_caching, start_named},
 };
 
 const BLOCK: u32 = 4096;
@@ -247,4 +248,59 @@ async fn a_block_that_a_device_refuses_for_good_holds_up_a_destroy_for_no_longer
     let groups = running.engine.statistics().txgs - before;
     assert!(groups < 40, "{groups} transaction groups");
     running.export().await;
+}
+
+/// A pool of OpenZFS's with a volume of blocks in pieces, and the pointer of one of these.
+async fn in_pieces() -> Option<(Running, BlkPtr)> {
+    let image = std::fs::read(&fixtures::try_pool("gang")?.images()[0]).unwrap();
+    let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::from_bytes(&image).named("/disks/d0")), 1));
+    let engine = start_named("pgang", vec![Arc::clone(&disk) as Arc<dyn Disk>], 1, quiet(), 0).await.unwrap();
+    let volume = engine.view().open_volume("pgang/v").await.unwrap();
+    let data = volume.data();
+    let mut runs = data.runs(0, 0..128);
+    let mut found = Vec::new();
+    while let Some(run) = runs.next().await.unwrap() {
+        if let Run::Block { pointer, .. } = run {
+            found.push(pointer);
+        }
+    }
+    let gang = found.into_iter().filter(BlkPtr::is_gang).nth(3).unwrap();
+    Some((Running { engine, disks: vec![disk] }, gang))
+}
+
+async fn destroy(running: &Running, name: &'static str) {
+    running
+        .engine
+        .run(false, move |cx| Box::pin(async move { dsl::destroy_head(cx, name).await }))
+        .await
+        .unwrap();
+}
+
+/// One refused read of what says where its parts are was the end of the pool.
+#[tokio::test(start_paused = true)]
+async fn a_block_in_pieces_whose_header_cannot_be_read_is_freed_later_or_lost_and_the_pool_goes_on() {
+    for is_for_good in [false, true] {
+        let Some((running, gang)) = in_pieces().await else { return };
+        for dva in gang.dvas() {
+            let start = LABEL_START + dva.offset;
+            let error = Effect::Error(std::io::ErrorKind::Other);
+            running.disks[0].inject(Fault::new(On::Read, start..start + 512, error));
+        }
+        destroy(&running, "pgang/v").await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(is_waiting(&running).await, "for good: {is_for_good}");
+        if !is_for_good {
+            running.disks[0].heal();
+        }
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!is_waiting(&running).await, "for good: {is_for_good}");
+        running.disks[0].heal();
+        destroy(&running, "pgang/w").await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!is_waiting(&running).await);
+        let report = verify::verify(&running.engine.view(), &Arc::default()).await;
+        let lost = if is_for_good { gang.asize() } else { 0 };
+        assert_eq!((report.leaked(), report.problems_total), (lost, 0), "{report:#?}");
+        running.export().await;
+    }
 }

@@ -203,7 +203,18 @@ pub async fn start_caching(
     options: Options,
     cache: usize,
 ) -> Result<Arc<Engine>, String> {
-    let pool = import_caching(disks, cache).await?;
+    start_named(POOL, disks, seed, options, cache).await
+}
+
+/// The same of a pool with another name.
+pub async fn start_named(
+    name: &str,
+    disks: Vec<Arc<dyn Disk>>,
+    seed: u64,
+    options: Options,
+    cache: usize,
+) -> Result<Arc<Engine>, String> {
+    let pool = import_caching(name, disks, cache).await?;
     let how = open::OpenOptions {
         rename: None,
         hostid: 7,
@@ -217,12 +228,12 @@ pub async fn start_caching(
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
-    import_caching(disks, 16 << 20).await
+    import_caching(POOL, disks, 16 << 20).await
 }
 
-async fn import_caching(disks: Vec<Arc<dyn Disk>>, cache: usize) -> Result<Arc<Pool>, String> {
+async fn import_caching(name: &str, disks: Vec<Arc<dyn Disk>>, cache: usize) -> Result<Arc<Pool>, String> {
     let found = import::scan(&Sources::disks(disks)).await;
-    let candidate = found.find(POOL).map_err(|e| e.to_string())?;
+    let candidate = found.find(name).map_err(|e| e.to_string())?;
     let options = import::OpenOptions {
         force: true,
         hostid: 7,
