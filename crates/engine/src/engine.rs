@@ -252,9 +252,9 @@ impl Engine {
             txgs.set_supply(done.supply);
             syncer.out.alloc.log_space().set_promises(Arc::clone(&txgs));
             let conduct = Conduct::of(&view).await.unwrap_or_default();
-            let second = Second::new(view.io(), is_rewound, tier);
-            second.follow(|| Arc::clone(&view));
             let suspension = syncer.out.suspension();
+            let second = Second::new(view.io(), is_rewound, tier, Arc::clone(&suspension));
+            second.follow(|| Arc::clone(&view));
             let means = Means {
                 txgs: Arc::clone(&txgs),
                 space: Arc::clone(syncer.out.alloc.log_space()),

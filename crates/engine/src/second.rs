@@ -38,6 +38,8 @@ pub use l2arc::{
     remembers,
 };
 
+use crate::{suspend::Suspension, write::ours::Ours};
+
 /// The second tier of one pool.
 #[derive(Debug)]
 pub struct Second {
@@ -49,6 +51,7 @@ pub struct Second {
     /// Devices that are being removed from the pool.
     leaving: Mutex<BTreeSet<u64>>,
     closed: AtomicBool,
+    suspension: Arc<Suspension>,
 }
 
 /// Part of the cache's memory that blocks may take on their way to the devices, and its bounds.
@@ -58,8 +61,8 @@ const INDEX_PERCENT: u64 = 33;
 
 impl Second {
     /// Nothing but the door, below the pool's cache. `is_rewound`: the pool gave up transaction groups, whose blocks the
-    /// devices may remember.
-    pub(crate) fn new(io: &PoolIo, is_rewound: bool, config: Config) -> Self {
+    /// devices may remember. Nothing is written to them once the pool may be another host's by `suspension`.
+    pub(crate) fn new(io: &PoolIo, is_rewound: bool, config: Config, suspension: Arc<Suspension>) -> Self {
         let l2 = Arc::new(L2::new(io.tree().guid, fitted(config, io.cache())));
         io.set_below(Some(Arc::new(Door(Arc::downgrade(&l2)))));
         Self {
@@ -69,6 +72,7 @@ impl Second {
             known: Mutex::default(),
             leaving: Mutex::default(),
             closed: AtomicBool::new(false),
+            suspension,
         }
     }
 
@@ -132,7 +136,7 @@ impl Second {
             }
             None => Arc::clone(disk),
         };
-        match self.l2.add(counted, vdev.guid, ashift, self.open) {
+        match self.l2.add(Ours::over(counted, &self.suspension), vdev.guid, ashift, self.open) {
             Ok(()) => {}
             // It is just being let go.
             Err(AddError::Known(_)) => return false,

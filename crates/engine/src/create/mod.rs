@@ -56,8 +56,9 @@ use crate::{
     mos::{DIRECTORY, features as counts, history, packed, zap},
     open::multihost,
     policy::Traits,
+    suspend::Suspension,
     sync::{Places, Syncer},
-    write::{BlockWriter, labels},
+    write::{BlockWriter, labels, ours::Ours},
     zil::claim::Crashed,
 };
 
@@ -155,13 +156,13 @@ pub fn create<'a>(
             checkpoint_txg: 0,
             raidz_reflow: RaidzReflow::default(),
         };
-        for top in 0..io.tree().tops.len() {
-            labels::initialize(&io.tree(), &config, top).await?;
-        }
-        write_auxiliary_labels(&io, &numbered).await?;
-
         let out =
             BlockWriter::new(Arc::clone(&io), Allocator::create(traits, &tops), traits, options.workers);
+        for top in 0..io.tree().tops.len() {
+            labels::initialize(&io.tree(), &config, top, &out.suspension()).await?;
+        }
+        write_auxiliary_labels(&io, &numbered, &out.suspension()).await?;
+
         let mos = MutSet::create(out.source(), 0, ObjsetType::Meta);
         let mut cx = Syncer {
             name: options.name.clone(),
@@ -273,9 +274,9 @@ pub fn add<'a>(
         let fails =
             |error: EngineError| OpError::Refused(format!("a new device cannot be labelled: {error}"));
         for top in first..tree.tops.len() {
-            labels::initialize(&tree, &config, top).await.map_err(fails)?;
+            labels::initialize(&tree, &config, top, &cx.out.suspension()).await.map_err(fails)?;
         }
-        write_auxiliary_labels(&cx.io, &numbered).await.map_err(fails)?;
+        write_auxiliary_labels(&cx.io, &numbered, &cx.out.suspension()).await.map_err(fails)?;
 
         // From here on only a failing pool can stop it.
         cx.devices_changed(tree);
@@ -400,12 +401,17 @@ async fn add_zaps(cx: &mut Syncer, plan: &Plan, first: usize, map: u64) -> Resul
     }
 }
 
-async fn write_auxiliary_labels(io: &PoolIo, numbered: &Numbered) -> Result<(), EngineError> {
+async fn write_auxiliary_labels(
+    io: &PoolIo,
+    numbered: &Numbered,
+    suspension: &Arc<Suspension>,
+) -> Result<(), EngineError> {
     let mut labelled = Vec::new();
     for (list, state) in [(&numbered.caches, PoolState::Cache), (&numbered.spares, PoolState::Spare)] {
         for (_, guid) in list {
             if let Some(disk) = numbered.disks.get(guid) {
-                labels::initialize_auxiliary(disk, *guid, state).await?;
+                let ours = Ours::over(Arc::clone(disk), suspension);
+                labels::initialize_auxiliary(&ours, *guid, state).await?;
                 labelled.push((*guid, disk));
             }
         }

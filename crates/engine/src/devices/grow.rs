@@ -66,7 +66,7 @@ pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
         if cx.sizes.insert(vdev.guid, size).is_none_or(|before| before >= size) {
             continue;
         }
-        if let Err(error) = labels::initialize_ends(&tree, vdev.guid).await {
+        if let Err(error) = labels::initialize_ends(&tree, vdev.guid, &cx.out.suspension()).await {
             tracing::warn!(device = %vdev, %error, "labels behind the new end not written");
         }
         any = true;

@@ -211,7 +211,7 @@ async fn take_in(cx: &mut Syncer, mut config: NvList, guid: u64, disk: Arc<dyn D
     let disks = Disks::from([(guid, disk)]);
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
     let tree = cx.io.tree().reshaped(&shape::tops(&config), &disks).map_err(bad)?;
-    let labelled = labels::initialize_leaf(&tree, &config, guid).await;
+    let labelled = labels::initialize_leaf(&tree, &config, guid, &cx.out.suspension()).await;
     // The new device's failure, not the pool's.
     labelled.map_err(|error| refused(error.to_string()))?;
 

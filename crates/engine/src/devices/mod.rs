@@ -26,7 +26,7 @@ use crate::{
     error::EngineError,
     events::{DeviceName, Event},
     sync::Syncer,
-    write::labels,
+    write::{labels, ours::Ours},
 };
 
 mod caches;
@@ -146,11 +146,13 @@ impl Afterwards {
     /// Does it. A device that does not take its labels keeps those of a member, which nobody believes.
     pub(crate) async fn run(cx: &mut Syncer) {
         let Self { events, labels } = std::mem::take(&mut cx.afterwards);
+        let suspension = cx.out.suspension();
         for (disk, farewell) in labels {
             // It may be another host's by now.
-            if cx.out.suspension().may_write().is_err() {
+            if suspension.may_write().is_err() {
                 break;
             }
+            let disk = Ours::over(disk, &suspension);
             let write = async {
                 match farewell {
                     Farewell::Gone => labels::clear(&disk).await,

@@ -46,7 +46,7 @@ use crate::{
     engine::Engine,
     error::in_full,
     events::{DeviceName, Event, IoError},
-    write::labels,
+    write::{labels, ours::Ours},
 };
 
 /// Between two looks at all devices.
@@ -459,6 +459,7 @@ impl Watch {
             if is_at_rest || is_member(&disk, guid, view.guid(), newest).await.is_err() {
                 continue;
             }
+            let disk = Ours::over(disk, engine.suspension());
             if let Ok(Err(error)) = timeout(PROBE, labels::clear(&disk)).await {
                 tracing::warn!(path = disk.info().path, %error, "labels not cleared");
             }

@@ -35,6 +35,7 @@ use ondisk::{
 };
 use pool::vdev::{Class, Kind, Tree, Vdev, Work};
 
+use super::ours::Ours;
 use crate::{EngineError, devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension};
 
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
@@ -134,9 +135,14 @@ pub async fn commit(
 /// new devices: configuration with txg 0, an empty boot environment, no valid uberblock. Every leaf must take it.
 ///
 /// # Errors
-/// A leaf fails, or the configuration does not fit a label.
-pub async fn initialize(tree: &Tree, config: &NvList, top: usize) -> Result<(), EngineError> {
-    let leaves = writable_leaves(tree);
+/// A leaf fails, the configuration does not fit a label, or the pool may be another host's by `suspension`.
+pub async fn initialize(
+    tree: &Tree,
+    config: &NvList,
+    top: usize,
+    suspension: &Arc<Suspension>,
+) -> Result<(), EngineError> {
+    let leaves = our_leaves(tree, suspension);
     let mut writes = Vec::new();
     for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
         let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
@@ -152,9 +158,15 @@ pub async fn initialize(tree: &Tree, config: &NvList, top: usize) -> Result<(), 
 /// Writes all four labels of one leaf as [`initialize`] does: it is to come into a device that is there.
 ///
 /// # Errors
-/// It is not in the tree or cannot be written to, or the configuration does not fit a label.
-pub async fn initialize_leaf(tree: &Tree, config: &NvList, guid: u64) -> Result<(), EngineError> {
-    let leaves = writable_leaves(tree);
+/// It is not in the tree or cannot be written to, the configuration does not fit a label, or the pool may be another
+/// host's by `suspension`.
+pub async fn initialize_leaf(
+    tree: &Tree,
+    config: &NvList,
+    guid: u64,
+    suspension: &Arc<Suspension>,
+) -> Result<(), EngineError> {
+    let leaves = our_leaves(tree, suspension);
     let Some(leaf) = leaves.iter().find(|leaf| leaf.vdev.guid == guid) else {
         return Err(EngineError::Device("the new device cannot be written to".to_owned()));
     };
@@ -166,9 +178,13 @@ pub async fn initialize_leaf(tree: &Tree, config: &NvList, guid: u64) -> Result<
 /// of another pool too. The next commit of a configuration fills them.
 ///
 /// # Errors
-/// The device fails.
-pub async fn initialize_ends(tree: &Tree, guid: u64) -> Result<(), EngineError> {
-    let leaves = writable_leaves(tree);
+/// The device fails, or the pool may be another host's by `suspension`.
+pub async fn initialize_ends(
+    tree: &Tree,
+    guid: u64,
+    suspension: &Arc<Suspension>,
+) -> Result<(), EngineError> {
+    let leaves = our_leaves(tree, suspension);
     let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
     for leaf in leaves.iter().filter(|leaf| leaf.vdev.guid == guid) {
         for start in leaf.labels.into_iter().skip(LABELS / 2) {
@@ -319,6 +335,12 @@ fn writable_leaves(tree: &Tree) -> Vec<Leaf<'_>> {
         }
     }
     found
+}
+
+/// The same for who does not ask before each write whether the pool is still this host's.
+fn our_leaves<'a>(tree: &'a Tree, suspension: &Arc<Suspension>) -> Vec<Leaf<'a>> {
+    let ours = |leaf: Leaf<'a>| Leaf { disk: Ours::over(leaf.disk, suspension), ..leaf };
+    writable_leaves(tree).into_iter().map(ours).collect()
 }
 
 /// Where things are on a device of `size` bytes in the place of `vdev`, a part of `top`. `None` if it is too small: where

@@ -36,6 +36,7 @@ mod gang;
 pub mod labels;
 mod layout;
 mod leaves;
+pub(crate) mod ours;
 mod overlay;
 mod prepare;
 pub(crate) mod repair;

@@ -4,19 +4,21 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use block::{BlockVolume, Durability};
-use disk::{Effect, Fault, On};
+use disk::{Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
-    devices::{self, SweepCommand, SweepKind},
+    create::{self, DeviceFacts, Plan, VdevSpec},
+    devices::{self, NewLeaf, SweepCommand, SweepKind},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
 };
 use ondisk::uberblock::Rank;
 use pool::import::{self, Sources};
+use rand::{RngCore, SeedableRng, rngs::StdRng};
 use tokio::time::timeout;
 
 use crate::{
     commits::as_disks,
-    support::{DISK, POOL, Running, World, data},
+    support::{DISK, POOL, Running, World, content, data},
 };
 
 const MIB: u64 = 1 << 20;
@@ -28,7 +30,12 @@ const TOO_LONG: Duration = Duration::from_secs(25);
 
 /// A mirror that beats, with an empty volume of as many bytes.
 async fn beating(size: u64, seed: u64) -> (World, Running) {
-    let (world, running) = World::create("mirror d0 d1", 12, DISK, seed).await;
+    beating_on("mirror d0 d1", size, seed).await
+}
+
+/// The same on other devices.
+async fn beating_on(layout: &str, size: u64, seed: u64) -> (World, Running) {
+    let (world, running) = World::create(layout, 12, DISK, seed).await;
     let stored = Properties::from([("compression".to_owned(), Stored::Number(2))]);
     running.volume(&format!("{POOL}/v"), size, 128 << 10, stored).await;
     let on = Properties::from([("multihost".to_owned(), Stored::Number(1))]);
@@ -58,6 +65,16 @@ fn begun(running: &Running) -> u64 {
 
 fn leaf(running: &Running, word: &str) -> u64 {
     devices::find(&running.engine.view(), word).unwrap()
+}
+
+/// A new disk that takes seconds for each write.
+fn new_disk(running: &mut Running) -> NewLeaf {
+    let path = format!("/disks/d{}", running.disks.len());
+    let disk = Arc::new(FaultDisk::new(Arc::new(MemDisk::new(DISK).named(&path)), 9));
+    let time = Duration::from_secs(5);
+    disk.inject(Fault::anywhere(On::Write, Effect::Delay(time..=time)));
+    running.disks.push(Arc::clone(&disk));
+    NewLeaf { path, disk, is_file: true, ashift: None }
 }
 
 /// The host stands still while something is being written, and goes on too late.
@@ -123,6 +140,63 @@ async fn a_host_that_stood_still_within_a_resilver_repairs_nothing_more() {
     }
     assert!(is_under_way(), "{:?}", running.engine.scan_progress());
     stand_still(&world, &running, "a resilver").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_while_a_device_was_labelled_labels_it_no_further() {
+    for what in ["attach", "zpool add", "zpool add cache"] {
+        let (world, mut running) = beating(MIB, 66).await;
+        let new = new_disk(&mut running);
+        let (engine, beside) = (Arc::clone(&running.engine), leaf(&running, "d1"));
+        let labelling = tokio::spawn(async move {
+            if what == "attach" {
+                return engine.attach(beside, new).await.map(drop);
+            }
+            let words: Vec<&str> = what.split(' ').skip(2).chain([new.path.as_str()]).collect();
+            let facts =
+                DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+            let plan = Plan::new(&VdevSpec::parse(&words).unwrap(), &[facts], None, true).unwrap();
+            let add = engine
+                .run(false, move |cx| Box::pin(async move { create::add(cx, &plan, &[new.disk]).await }));
+            add.await
+        });
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        stand_still(&world, &running, what).await;
+        labelling.await.unwrap().unwrap_err();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_while_a_device_grew_writes_no_labels_behind_its_end() {
+    let (world, running) = beating(MIB, 67).await;
+    world.media[0].resize(2 * DISK);
+    let (time, end) = (Duration::from_secs(5), 2 * DISK - MIB..2 * DISK);
+    running.disks[0].inject(Fault::new(On::Write, end, Effect::Delay(time..=time)));
+    let syncing = tokio::spawn({
+        let engine = Arc::clone(&running.engine);
+        async move { engine.sync().await }
+    });
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    stand_still(&world, &running, "growing").await;
+    syncing.await.unwrap().unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_stood_still_feeds_its_cache_devices_no_more() {
+    let (world, running) = beating_on("mirror d0 d1 cache d2", 48 * MIB, 68).await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    for at in 0..48 {
+        let mut bytes = vec![0; MIB as usize];
+        StdRng::seed_from_u64(at).fill_bytes(&mut bytes);
+        volume.write(at * MIB, data(bytes), Durability::Cached).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    let time = Duration::from_secs(5);
+    running.disks[2].inject(Fault::anywhere(On::Write, Effect::Delay(time..=time)));
+    // Most of it leaves memory.
+    content(&*volume).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    stand_still(&world, &running, "a cache device").await;
 }
 
 #[tokio::test(start_paused = true)]

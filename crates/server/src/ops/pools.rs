@@ -412,7 +412,12 @@ pub(crate) async fn remove(
     for disk in disks {
         // The pool does not know it any more: its labels would only confuse people.
         let path = disk.info().path;
-        if let Err(error) = devices::clear(disk).await {
+        let cleared = match engine.suspension().may_write() {
+            Ok(()) => devices::clear(disk).await,
+            // It may be in another host's pool by now.
+            Err(error) => Err(error),
+        };
+        if let Err(error) = cleared {
             warnings.push(format!("{path}: its labels could not be cleared: {}", chain(&error)));
         }
     }
