@@ -576,8 +576,18 @@ impl Engine {
                 }
             };
             self.asks.close();
-            self.shared.second.close(self.view().io()).await;
-            self.view().io().leave_cache().await;
+            let view = self.view();
+            self.shared.second.close(view.io()).await;
+            view.io().leave_cache().await;
+            for vdev in view.tree().leaves() {
+                if vdev.leaf.as_ref().is_some_and(|leaf| leaf.condition.deadline().owes_writes()) {
+                    tracing::warn!(
+                        device = %vdev,
+                        "it owes answers, and what it was given may still land: it stays locked on this host until it has \
+                         given them, and is to be used on no other before"
+                    );
+                }
+            }
             if let Err(error) = ended {
                 return Err(EngineError::Suspended(error.to_string()));
             }

@@ -10,6 +10,9 @@
 //! as its writers have noted, and is made good by the resilver, which can begin only afterwards. It is the leaf that
 //! remembers this, not the opened disk: it holds for the same device opened again.
 //!
+//! Until then it keeps its disk, and with that its lock, also if the pool was left meanwhile: nobody else on this host is
+//! to write where it may land.
+//!
 //! Reads come to no harm later; but a disk that swallowed one would swallow the next, and there are others to ask.
 //!
 //! Nothing of this is on disk. OpenZFS has a deadman that reports; here somebody acts on it (the engine's watch).
@@ -312,7 +315,7 @@ impl Disk for Timed {
 
 #[cfg(test)]
 mod tests {
-    use disk::{Effect, Fault, FaultDisk, MemDisk, On};
+    use disk::{Effect, Engine, Fault, FaultDisk, FileDisk, MemDisk, On, OpenOptions};
 
     use super::*;
 
@@ -349,6 +352,30 @@ mod tests {
             let read = timed.read(0, IoBuf::with_len(3)).await.unwrap();
             assert_eq!(&read[..], b"new");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_up_keeps_its_device_locked_until_it_has_ended() {
+        let path = fixtures::scratch().join(format!("millpond-owed-{}", std::process::id()));
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let options = OpenOptions { engine: Engine::Blocking, lock: true, ..OpenOptions::default() };
+        let open = || FileDisk::open(&path, options);
+        for on in [On::Trim, On::Write] {
+            let disk = FaultDisk::new(Arc::new(open().unwrap()), 1);
+            disk.inject(Fault::anywhere(on, Effect::Delay(HOUR..=HOUR)));
+            let deadline = Arc::<Deadline>::default();
+            let timed = Timed::over(Arc::new(disk), Arc::clone(&deadline));
+            let late = match on {
+                On::Trim => timed.trim(0, 4096).await,
+                _ => timed.write(0, Bytes::from_static(b"old")).await,
+            };
+            assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            drop(timed);
+            assert_eq!(open().unwrap_err().kind(), io::ErrorKind::ResourceBusy, "{on:?}");
+            deadline.until(false).await;
+            open().unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test]
