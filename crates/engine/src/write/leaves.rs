@@ -5,8 +5,9 @@
 //!          │             grow while pieces touch        bounded in bytes                        ▲
 //!          └──▶ history: what was given to the leaf since it was last secured ─── catch up ─────┘
 //! ```
-//! Nobody waits for a single transfer. Where two writes of the same bytes could meet in flight (space that was
-//! written and freed in one transaction group and is given out again) the writer waits for all of them first.
+//! Nobody waits for a single transfer. Where two writes of the same bytes could meet in flight (space that was written
+//! and freed in one transaction group, if an allocator does not keep it until the commit) the writer waits for all of them
+//! first.
 //!
 //! A leaf that refuses something, is away, or is another device than it was when something was written to it, is
 //! *behind*: it gets nothing more of this transaction group, which is noted among those it missed. If the others hold

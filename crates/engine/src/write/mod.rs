@@ -432,7 +432,8 @@ impl<S: Extents> BlockWriter<S> {
             if self.moved.get(&place).is_some_and(|moved| moved.contains(bp)) {
                 return Ok(None);
             }
-            // Its space may be given out again at once, and must not meet the old bytes on the way.
+            // The pool's allocator keeps its space until the commit; what would give it out again at once must not make new
+            // bytes meet the old ones on the way.
             self.devices.leaves.drain().await;
             self.overlay.remove(place);
             if let Some(shape) = self.gangs.remove(&place) {

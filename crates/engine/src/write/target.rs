@@ -225,7 +225,7 @@ impl Targets {
             .collect()
     }
 
-    /// Leaf `guid` refused a label or an uberblock.
+    /// Where it is noted that leaves refused labels or uberblocks.
     pub(crate) fn reports(&self) -> &Arc<Reports> {
         &self.reports
     }
