@@ -172,3 +172,25 @@ pub(crate) fn sense(reply: &Reply) -> (u8, u8, u8) {
     assert_eq!((reply.header.opcode(), reply.header.0[3]), (op::RESPONSE, 2), "{reply:?}");
     (reply.data[4], reply.data[14], reply.data[15])
 }
+
+/// Sends bytes `from` to `to` of a command in PDUs of `segment` bytes.
+pub(crate) fn send_data(
+    i: &mut Initiator,
+    itt: u32,
+    ttt: u32,
+    from: usize,
+    to: usize,
+    payload: &[u8],
+    segment: usize,
+) {
+    let mut at = from;
+    let mut sn = 0;
+    while at < to {
+        let end = (at + segment).min(to);
+        let mut h = Header::new(op::DATA_OUT);
+        h.0[1] = if end == to { 0x80 } else { 0 };
+        h.set(16, itt).set(20, ttt).set(36, sn).set(40, at as u32);
+        i.push(h, &payload[at..end]).unwrap();
+        (at, sn) = (end, sn + 1);
+    }
+}

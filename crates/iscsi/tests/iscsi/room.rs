@@ -1,0 +1,194 @@
+//! Memory that sessions share: who waits for it, who passes, and who is sent away for being in the way.
+
+use std::sync::Arc;
+
+use iscsi::{
+    login::Login,
+    pdu::{Header, NO_TAG, Outbox, op},
+};
+use memory::{Gate, Member};
+
+use crate::initiator::{Initiator, NAME, login_pdu, rw10, send_data, targets_behind, volume};
+
+/// What other connections hold leaves room for a write or a read of 16 KiB, not for both.
+fn nearly_full() -> (Arc<Gate>, Member) {
+    let gate = Gate::new(64 << 10);
+    let mut others = Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 40 << 10));
+    (gate, others)
+}
+
+fn turn(i: &mut Initiator) -> bool {
+    i.session.settle(0);
+    i.session.poll_turn(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+}
+
+/// Both would wait for ever: the read for room that the write has, the write for its place behind the read.
+#[test]
+fn a_read_that_has_no_room_does_not_hold_up_a_write_whose_data_is_there() {
+    let (gate, _others) = nearly_full();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 32), 0x20, 16 << 10);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    assert_eq!((r2t.opcode(), gate.used()), (op::R2T, 56 << 10));
+    let h = i.header(&rw10(0x28, 0, 32), 0x40, 16 << 10);
+    i.push(h, &[]).unwrap();
+    assert_eq!((i.replies(), gate.waiting()), (vec![], 1), "there is no room for what it reads");
+    assert!(!turn(&mut i));
+    let payload = vec![7; 16 << 10];
+    send_data(&mut i, r2t.itt(), r2t.word20(), 0, payload.len(), &payload, 8192);
+    let written = i.replies();
+    assert_eq!((written.len(), written[0].header.opcode(), written[0].header.0[3]), (1, op::RESPONSE, 0));
+    assert!(turn(&mut i), "what the write had is there for the read");
+    i.pump().unwrap();
+    assert_eq!(i.replies().into_iter().flat_map(|reply| reply.data).collect::<Vec<u8>>(), payload);
+    turn(&mut i);
+    assert_eq!(gate.used(), 40 << 10, "all of it was given back");
+}
+
+#[test]
+fn data_is_asked_for_when_there_is_room_for_all_of_it() {
+    let (gate, others) = nearly_full();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    for _ in 0..2 {
+        let h = i.header(&rw10(0x2a, 0, 32), 0x20, 16 << 10);
+        i.push(h, &[]).unwrap();
+    }
+    assert_eq!(i.replies().len(), 1, "one of two");
+    assert!(!turn(&mut i));
+    drop(others);
+    assert!(turn(&mut i));
+    assert_eq!(i.replies()[0].header.opcode(), op::R2T);
+    assert_eq!(gate.used(), 32 << 10);
+    drop(i);
+    assert_eq!((gate.used(), gate.waiting(), gate.members()), (0, 0, 0));
+}
+
+#[test]
+fn what_waits_too_long_for_room_is_to_be_sent_again_and_what_has_room_goes_on() {
+    let (gate, others) = nearly_full();
+    let disk = volume();
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &disk), "FirstBurstLength=512");
+    assert_eq!(i.session.room_due(), None);
+    let writes = [0, 64].map(|lba| {
+        let h = i.header(&rw10(0x2a, lba, 32), 0x20, 16 << 10);
+        i.push(h, &[9; 512]).unwrap();
+        h
+    });
+    let r2t = i.replies()[0].header;
+    assert_eq!((r2t.opcode(), r2t.itt()), (op::R2T, writes[0].itt()));
+    let read = i.header(&rw10(0x28, 0, 32), 0x40, 16 << 10);
+    i.push(read, &[]).unwrap();
+    let due = i.session.room_due().unwrap();
+    i.session.give_up(due - std::time::Duration::from_millis(1));
+    assert_eq!(i.replies(), [], "not yet");
+    i.session.give_up(due + std::time::Duration::from_secs(1));
+    let given_up: Vec<_> = i.replies().iter().map(|reply| (reply.header.itt(), reply.header.0[3])).collect();
+    assert_eq!(given_up, [(writes[1].itt(), 0x28), (read.itt(), 0x28)], "TASK SET FULL");
+    assert_eq!(i.session.room_due(), None);
+    i.pump().unwrap();
+    assert_eq!(gate.waiting(), 0);
+    send_data(&mut i, r2t.itt(), r2t.word20(), 512, 16 << 10, &[7; 16 << 10], 8192);
+    assert_eq!(i.replies()[0].header.0[3], 0);
+    drop(others);
+    let both = [i.read(0, 2), i.read(64, 1)];
+    assert_eq!(
+        both,
+        [[[9; 512], [7; 512]].concat(), vec![0; 512]],
+        "of the other one not a byte was written"
+    );
+}
+
+/// Looks at the gate as often, a second apart; who was expelled.
+fn watch(gate: &Gate, looks: u32, mut each: impl FnMut()) -> Vec<String> {
+    let look = |_| {
+        each();
+        gate.watch(std::time::Duration::from_secs(1), false).expelled
+    };
+    (0..looks).flat_map(look).map(|one| one.name).collect()
+}
+
+#[test]
+fn who_is_asked_for_data_and_only_says_that_it_is_alive_is_expelled() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    assert_eq!(i.replies()[0].header.opcode(), op::R2T);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || {
+        let mut h = Header::new(op::NOP_OUT | 0x40);
+        h.set(16, 77).set(20, NO_TAG).set(24, i.cmd_sn);
+        i.push(h, &[]).unwrap();
+        i.replies();
+        assert!(!turn(&mut i));
+    });
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+    drop(i);
+    assert!(other.poll_turn(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
+}
+
+#[test]
+fn who_sends_what_it_is_asked_for_and_waits_for_the_disk_stays() {
+    let gate = Gate::new(64 << 10);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    let h = i.header(&rw10(0x2a, 0, 128), 0x20, 64 << 10);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    // Not slower than a sixth of it in eight seconds.
+    for part in 0..8_usize {
+        let mut d = Header::new(op::DATA_OUT);
+        d.0[1] = if part == 7 { 0x80 } else { 0 };
+        d.set(16, h.itt()).set(20, r2t.word20()).set(36, part as u32).set(40, part as u32 * 8192);
+        let bytes = i.bytes(d, &[7; 8192]);
+        i.inbox.extend(&bytes);
+        // Taken in, and not run: the disk takes its time.
+        i.session.handle_bytes(&mut i.inbox).unwrap();
+        assert!(!turn(&mut i));
+        assert_eq!(watch(&gate, 1, || {}), [""; 0]);
+    }
+    assert_eq!(watch(&gate, 60, || {}), [""; 0]);
+    i.pump().unwrap();
+    assert_eq!(i.replies()[0].header.0[3], 0, "written");
+}
+
+#[test]
+fn who_does_not_take_its_answers_is_expelled() {
+    let gate = Gate::new(1 << 20);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "");
+    let h = i.header(&rw10(0x28, 0, 2048), 0x40, 1 << 20);
+    i.push(h, &[]).unwrap();
+    i.session.settle(0);
+    let mut other = Member::new(Arc::clone(&gate));
+    assert!(!other.ask(0, 1000));
+    let expelled = watch(&gate, 12, || assert!(!turn(&mut i)));
+    assert_eq!(expelled, ["iqn.test at 127.0.0.1:0"]);
+}
+
+/// Data that comes unasked cannot wait, so fewer commands may bring some where many share little.
+#[test]
+fn many_sessions_that_share_little_have_narrow_windows_and_short_first_bursts() {
+    let gate = Gate::new(32 << 20);
+    let targets = targets_behind(Arc::clone(&gate), &volume());
+    let text = format!("InitiatorName=iqn.a|TargetName={NAME}|FirstBurstLength=262144|");
+    let (header, data) = login_pdu(0x87, &text);
+    let window = |members: usize| {
+        let _others: Vec<Member> = (0..members).map(|_| Member::new(Arc::clone(&gate))).collect();
+        let mut outbox = Outbox::default();
+        let mut login = Login::default();
+        login.handle(&header, &data, &targets, &mut outbox).unwrap();
+        let accepted = login.finish(7, &mut outbox).unwrap();
+        let wire = outbox.drain();
+        let text = String::from_utf8_lossy(&wire).into_owned();
+        assert!(text.contains("FirstBurstLength=32768"), "{text}");
+        drop(accepted);
+        let response: [u8; 48] = *wire.first_chunk().unwrap();
+        let word = |at: usize| u32::from_be_bytes(response[at..at + 4].try_into().unwrap());
+        word(32) - word(28) + 1
+    };
+    assert_eq!([window(1), window(20), window(200)], [128, 25, 8]);
+}
