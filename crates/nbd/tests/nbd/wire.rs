@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture};
 use bytes::Bytes;
+use memory::Gate;
 use nbd::ServeLimits;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -321,17 +322,16 @@ async fn a_client_that_reads_late_gets_everything_and_costs_bounded_memory() {
     served.stop().await;
 }
 
-/// It would hold all that may be in flight for as long as it likes.
-#[tokio::test]
-async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_others() {
-    let gate = memory::Gate::new(4 << 20);
-    let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
-    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 8 << 20, 4096))).unwrap();
-    let (mut stalled, mut other) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
-    stalled.send(WRITE, 1, 0, 4 << 20, &[7; 1000]).await;
+/// Announces a write that takes all the room, of which next to nothing comes.
+async fn stall(gate: &Gate, client: &mut Raw) {
+    client.send(WRITE, 1, 0, 4 << 20, &[7; 1000]).await;
     while gate.used() < 4 << 20 {
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Another one waits for room, and has it once the stalled one was sent away.
+async fn passes(gate: &Gate, mut stalled: Raw, other: &mut Raw) {
     other.send(READ, 2, 0, 4 << 20, &[]).await;
     while gate.waiting() == 0 {
         sleep(Duration::from_millis(1)).await;
@@ -342,13 +342,24 @@ async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_othe
     }
     stalled.end().await;
     assert_eq!(other.reply(4 << 20).await.0, 0);
+}
+
+/// It would hold all that may be in flight for as long as it likes.
+#[tokio::test]
+async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_others() {
+    let gate = Gate::new(4 << 20);
+    let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 8 << 20, 4096))).unwrap();
+    let (mut stalled, mut other) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    stall(&gate, &mut stalled).await;
+    passes(&gate, stalled, &mut other).await;
     served.stop().await;
 }
 
 /// What it has taken counted as owed until it said something more: it was sent away as one that stands still while others wait.
 #[tokio::test]
 async fn who_has_taken_its_answers_holds_nothing_and_is_in_nobodys_way() {
-    let gate = memory::Gate::new(4 << 20);
+    let gate = Gate::new(4 << 20);
     let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
     served.registry.insert("v", "", Arc::new(MemVolume::new("v", 8 << 20, 4096))).unwrap();
     let (mut idle, mut stalled) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
@@ -361,20 +372,8 @@ async fn who_has_taken_its_answers_holds_nothing_and_is_in_nobodys_way() {
     })
     .await
     .expect("it holds nothing");
-    stalled.send(WRITE, 1, 0, 4 << 20, &[7; 1000]).await;
-    while gate.used() < 4 << 20 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    let mut other = Raw::go(&served, "v").await;
-    other.send(READ, 2, 0, 4 << 20, &[]).await;
-    while gate.waiting() == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    for _ in 0..12 {
-        gate.watch(Duration::from_secs(1), false);
-    }
-    stalled.end().await;
-    assert_eq!(other.reply(4 << 20).await.0, 0);
+    stall(&gate, &mut stalled).await;
+    passes(&gate, stalled, &mut Raw::go(&served, "v").await).await;
     idle.send(READ, 3, 0, 4096, &[]).await;
     assert_eq!(idle.reply(4096).await.0, 0, "it is still here");
     served.stop().await;
