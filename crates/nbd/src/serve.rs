@@ -664,8 +664,17 @@ struct SmallReads {
 }
 
 impl<S: Wire> Pump<'_, '_, S> {
-    /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
+    /// Goes on until the end. Before it waits for anything it says what it still holds.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let polled = self.go_on(cx);
+        if polled.is_pending() {
+            self.session.settle();
+        }
+        polled
+    }
+
+    /// Does all that can be done now. `Pending` only when the socket, an operation or a stop will wake us.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             // Something is always in `running`: the stop, or after it the deadline.
             self.unpolled = false;
@@ -707,7 +716,6 @@ impl<S: Wire> Pump<'_, '_, S> {
             if (more && !blocked) || self.unpolled {
                 continue;
             }
-            self.session.settle();
             self.counters.publish(self.session.counters());
             if self.session.is_idle() && !self.unflushed {
                 if let Some(end) = self.end.take() {
