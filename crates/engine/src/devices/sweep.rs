@@ -37,8 +37,8 @@ use tokio::sync::Semaphore;
 
 use super::{find, refused, shape};
 use crate::{
-    BoxFuture, EngineError, alloc::Borrowed, dsl::OpError, engine::Engine, mos::zap, suspend::Suspension,
-    sync::Syncer,
+    BoxFuture, EngineError, alloc::Borrowed, dsl::OpError, engine::Engine, mos::zap, sync::Syncer,
+    write::ours::Ours,
 };
 
 /// Free bytes that are borrowed at a time.
@@ -131,16 +131,10 @@ impl Default for Gate {
 
 impl Gate {
     /// Carries out `step`, which has not begun; none if the pool is being left.
-    async fn pass(&self, step: DiskFuture<'_, ()>, suspension: &Suspension) -> Option<io::Result<()>> {
+    async fn pass(&self, step: DiskFuture<'_, ()>) -> Option<io::Result<()>> {
         // The semaphore is never closed.
         let _under_way = self.steps.acquire().await;
-        if self.is_closed.load(Relaxed) {
-            return None;
-        }
-        if let Err(error) = suspension.may_write() {
-            return Some(Err(io::Error::other(error)));
-        }
-        Some(step.await)
+        if self.is_closed.load(Relaxed) { None } else { Some(step.await) }
     }
 }
 
@@ -397,13 +391,13 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ende
         if borrowed.runs.is_empty() && borrowed.next == from && !borrowed.is_last {
             tokio::time::sleep(AGAIN).await;
         }
-        let disk = disk(&view.tree(), guid)?;
+        let disk = Ours::over(disk(&view.tree(), guid)?, &suspension);
         let begun = tokio::time::Instant::now();
         let mut bytes = 0;
         for run in &borrowed.runs {
             let Some(range) = of_leaf(&view.tree(), guid, run) else { continue };
             bytes += range.end - range.start;
-            match treat(&*disk, kind, range, &gate, &suspension).await {
+            match treat(&*disk, kind, range, &gate).await {
                 Some(treated) => treated.map_err(|error| refused(error.to_string()))?,
                 None => return Ok(Ended::Left),
             }
@@ -417,21 +411,15 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ende
 }
 
 /// Writes over or trims a range of a device; none if the pool is left meanwhile.
-async fn treat(
-    disk: &dyn Disk,
-    kind: SweepKind,
-    range: Range<u64>,
-    gate: &Gate,
-    suspension: &Suspension,
-) -> Option<io::Result<()>> {
+async fn treat(disk: &dyn Disk, kind: SweepKind, range: Range<u64>, gate: &Gate) -> Option<io::Result<()>> {
     if kind == SweepKind::Trim {
-        return gate.pass(disk.trim(range.start, range.end - range.start), suspension).await;
+        return gate.pass(disk.trim(range.start, range.end - range.start)).await;
     }
     let pattern: Bytes = PATTERN.to_le_bytes().repeat((WRITE / 8) as usize).into();
     let mut at = range.start;
     while at < range.end {
         let len = WRITE.min(range.end - at);
-        let written = gate.pass(disk.write(at, pattern.slice(..len as usize)), suspension).await?;
+        let written = gate.pass(disk.write(at, pattern.slice(..len as usize))).await?;
         if written.is_err() {
             return Some(written);
         }
@@ -454,11 +442,11 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
     let borrowed = borrow.await?;
     let range = borrowed.runs.first().and_then(|run| of_leaf(&engine.view().tree(), guid, run));
     let Some(range) = range else { return Ok(()) };
-    let (gate, suspension) = (Arc::clone(&engine.sweeps().gate), Arc::clone(engine.suspension()));
-    let disk = Arc::clone(disk);
+    let gate = Arc::clone(&engine.sweeps().gate);
+    let disk = Ours::over(Arc::clone(disk), engine.suspension());
     // In a task of its own: whoever asked may go away, and what is being trimmed must be nobody's until that is over.
     let trimming = tokio::spawn(async move {
-        let outcome = treat(&*disk, SweepKind::Trim, range, &gate, &suspension).await;
+        let outcome = treat(&*disk, SweepKind::Trim, range, &gate).await;
         drop(borrowed);
         outcome.unwrap_or_else(|| Err(io::Error::other("the pool is being closed")))
     });

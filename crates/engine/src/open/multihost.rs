@@ -5,8 +5,8 @@
 //! cannot write heartbeats for so long that the other must think it dead, it stops writing to the pool. That is a matter of
 //! the clock, not of what devices say: a process that stood still for that long wakes up with devices that take everything.
 //! So [`Alive`] is asked before a heartbeat, a transaction group, a round of an intent log, and before every single write of
-//! these, of repairs and of sweeps, which may have waited for their turn meanwhile. Who writes labels of devices that come
-//! and go, or to cache devices, does it through a disk that asks ([`crate::write::ours`]). What it said once holds.
+//! these and of repairs, which may have waited for their turn meanwhile. Sweeps, and who writes labels of devices that come
+//! and go or to cache devices, do it through a disk that asks ([`crate::write::ours`]). What it said once holds.
 //!
 //! A device that hangs keeps the others from nothing: heartbeats go their ways side by side.
 //!

@@ -132,7 +132,11 @@ impl LiveVolume {
     /// What is committed, through what waits for devices.
     pub(super) fn patient(&self, current: &Current) -> Arc<Object> {
         let data = current.volume.data();
-        self.patient.get().map_or_else(|| Arc::clone(data), |source| Arc::new(data.over(Arc::clone(source))))
+        // What was committed since the import is read through it anyway.
+        match self.patient.get().filter(|source| !Arc::ptr_eq(source, data.source())) {
+            Some(source) => Arc::new(data.over(Arc::clone(source))),
+            None => Arc::clone(data),
+        }
     }
 
     /// Asks `each` for every indirect block of level 1 above what `piece` changes that was not read yet, with a block

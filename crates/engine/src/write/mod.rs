@@ -218,9 +218,8 @@ impl<S: fmt::Debug> fmt::Debug for BlockWriter<S> {
 impl<S: Extents> BlockWriter<S> {
     /// A writer over the devices of `io`. `workers` bounds the blocks being compressed at once on other
     /// threads; 0 does all in the caller's task (simulation).
-    pub fn new(io: Arc<PoolIo>, alloc: S, traits: Traits, workers: usize) -> Self {
+    pub fn new(io: Arc<PoolIo>, mut alloc: S, traits: Traits, workers: usize) -> Self {
         let suspension = Arc::<Suspension>::default();
-        let mut alloc = alloc;
         alloc.wait_through(&suspension);
         let targets = Targets::new(Arc::default(), Arc::clone(&suspension));
         let overlay = Arc::new(Overlay::new(Arc::clone(&io), Arc::clone(&suspension)));
