@@ -11,11 +11,14 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 mod crowd;
+mod habit;
 mod keeper;
+mod link;
 mod mem;
 mod quiet;
 pub use crowd::{Crowd, Full, Peer, Place, Places, host_of};
 pub use keeper::{KEPT_MAX, Keeper, MemKeeper};
+pub use link::{Link, Look, Socket};
 pub use mem::MemVolume;
 pub use quiet::Quiet;
 

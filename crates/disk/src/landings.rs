@@ -55,6 +55,15 @@ impl<'a> Place<'a> {
         Self::One((buffer as &mut (dyn BufMut + Send)).limit(room))
     }
 
+    /// Bytes there is room for, unless they belong to somewhere where nobody should put them by copying.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        match self {
+            Self::One(buffer) => buffer.remaining_mut(),
+            Self::Row(..) => 0,
+        }
+    }
+
     /// Takes bytes that somebody else received; how many there was room for.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         match self {

@@ -25,13 +25,13 @@ use std::{
     time::Duration,
 };
 
-use block::Crowd;
+use block::{Crowd, Link, Look};
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use memory::Member;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWrite as _},
+    io::{AsyncReadExt as _, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
@@ -292,6 +292,7 @@ async fn connection(
         inbox.wait_in(Member::of(Arc::clone(targets.config().gate.hall()), session.client()));
         let silence = Silence::new(targets.config().ping_after);
         let jobs = FuturesUnordered::new();
+        let stream = Link::from(stream);
         Driver { session, stream, inbox, jobs, silence, taken: 0, patience: None, held: 0 }
     };
     let ousted = async {
@@ -388,7 +389,11 @@ async fn claim(
 }
 
 /// Writes until the outbox is empty.
-fn write(stream: &mut TcpStream, outbox: &mut Outbox, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+fn write<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    outbox: &mut Outbox,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
     while !outbox.is_empty() {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let count = outbox.slices(&mut slices);
@@ -418,7 +423,7 @@ type JobFuture = Pin<Box<dyn Future<Output = (Ticket, Came)> + Send>>;
 
 struct Driver {
     session: Session,
-    stream: TcpStream,
+    stream: Link<TcpStream>,
     inbox: Inbox,
     jobs: FuturesUnordered<JobFuture>,
     silence: Silence,
@@ -557,7 +562,7 @@ impl Driver {
             if self.inbox.is_held_up() {
                 ready!(self.inbox.poll_turn(cx));
             } else if self.inbox.is_starved() {
-                match read(&mut self.stream, self.inbox.place(), cx)? {
+                match self.receive(holds, cx)? {
                     Poll::Ready(0) => return Poll::Ready(Err(Ended::Closed)),
                     Poll::Ready(_) => self.inbox.received(),
                     Poll::Pending if holds => {
@@ -572,6 +577,22 @@ impl Driver {
         }
     }
 
+    /// Receives what is there. 0 at the end.
+    fn receive(&mut self, holds: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut place = self.inbox.place();
+        if self.jobs.is_empty() && !holds && self.session.outbox().is_empty() {
+            match self.stream.look(self.session.commands(), place.room())? {
+                Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
+                Look::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Look::Asleep => {}
+            }
+        }
+        read(self.stream.registered()?, place, cx)
+    }
+
     /// Whether what is to be sent waits until the next data segment has been received, which has arrived already.
     ///
     /// To send an answer costs as much as to receive 128 KiB: it wakes the initiator. So several leave together, but never
@@ -582,7 +603,8 @@ impl Driver {
         if self.held >= HELD_MAX || whole < LONG || self.session.outbox().is_empty() {
             return false;
         }
-        let here = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
+        let socket = self.stream.registered().ok();
+        let here = socket.and_then(|socket| rustix::io::ioctl_fionread(socket).ok()).unwrap_or(0);
         let here = usize::try_from(here).unwrap_or(usize::MAX);
         let behind = here.saturating_sub(missing).checked_div(whole).unwrap_or(0);
         let holds = behind > self.held;

@@ -304,6 +304,11 @@ impl Session {
         self.target.as_ref()
     }
 
+    /// SCSI commands taken.
+    pub fn commands(&self) -> u64 {
+        self.counters.commands.load(Ordering::Relaxed)
+    }
+
     /// Shares the counters that the registry lists.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
         counters.luns.set(&self.tallies);

@@ -3,7 +3,8 @@
 //! A connection is one task. It reads whatever the socket holds, answers every request of the batch whose
 //! data is in memory, and sends the batch with one vectored write; the others run as futures in that same
 //! task ([`FuturesUnordered`]) and are answered as they finish. So a hit costs no hop and no wake-up, a
-//! miss one wake-up, and nothing is polled while nothing happens.
+//! miss one wake-up, and nothing is polled while nothing happens (where that is cheaper, [`Link`] looks for
+//! the next request for a moment).
 //!
 //! Shutdown is soft: no new connections, what is in flight is finished and sent, then the stream is closed
 //! from our side first and drained, so that the last replies are not lost to a reset. What still arrives
@@ -29,7 +30,8 @@ use std::{
 };
 
 use block::{
-    BlockVolume, Crowd, Extent, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture, host_of,
+    BlockVolume, Crowd, Extent, Link, Look, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture,
+    host_of,
 };
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
@@ -340,7 +342,7 @@ enum End {
 
 async fn connection_task<S>(guard: Registered, mut stream: S, stop: watch::Receiver<bool>)
 where
-    S: Wire,
+    S: Wire + block::Socket,
 {
     let shared = &guard.shared;
     let exports = Arc::clone(&shared.exports);
@@ -356,7 +358,7 @@ where
     let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
     let tls = shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
     match tls.map(|tls| tls.proof) {
-        None => converse(guard, stream, session, greeted, patience.stop).await,
+        None => converse(guard, Link::from(stream), session, greeted, patience.stop).await,
         Some(Proof::Certificates(acceptor)) => {
             let securing = async { acceptor.accept(stream).await.map_err(End::Lost) };
             let secured = patience.bear(&guard.place, securing).await;
@@ -732,7 +734,7 @@ impl<S: Wire> Pump<'_, '_, S> {
             if !self.session.wants_bytes() {
                 return Poll::Pending;
             }
-            match self.stream.poll_receive(self.session.receive(), cx) {
+            match self.receive(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => {
                     self.session.leave();
@@ -747,6 +749,23 @@ impl<S: Wire> Pump<'_, '_, S> {
                 }
             }
         }
+    }
+
+    /// Receives what is there. 0 at the end.
+    fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.session.is_idle() {
+            let served = self.session.counters().requests();
+            let mut place = self.session.receive();
+            match self.stream.look(served, place.room())? {
+                Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
+                Look::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Look::Asleep => {}
+            }
+        }
+        self.stream.poll_receive(self.session.receive(), cx)
     }
 
     /// Answers the requests of a batch that can be answered at once and begins the others. Whether it

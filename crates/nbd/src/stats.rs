@@ -61,6 +61,15 @@ counters! {
     tx_bytes,
 }
 
+impl Counters {
+    /// Requests of all kinds.
+    pub(crate) fn requests(&self) -> u64 {
+        [self.writes, self.flushes, self.discards, self.others]
+            .into_iter()
+            .fold(self.reads, u64::saturating_add)
+    }
+}
+
 /// A connection as of now.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {

@@ -1,4 +1,4 @@
-//! What a connection's bytes come from: plain sockets, which fill many buffers at once, or TLS, which does not.
+//! What a connection's bytes come from: plain sockets, which fill many buffers at once and can be looked at, or TLS, which does not.
 
 use std::{
     io,
@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use block::{Link, Look, Socket};
 use disk::{Ahead, Landings, Place};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite},
@@ -20,6 +21,11 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
             Place::One(mut buffer) => pin!(self.read_buf(&mut buffer)).poll(cx),
             Place::Row(row, ahead) => self.poll_row(row, ahead, cx),
         }
+    }
+
+    /// Nothing is under way: see [`Link::look`]. What is no socket is never looked at.
+    fn look(&mut self, _served: u64, _room: usize) -> io::Result<Look<'_>> {
+        Ok(Look::Asleep)
     }
 
     /// The same, for a row of buffers, and what comes behind if that comes along. One buffer after the other, unless a socket
@@ -55,6 +61,21 @@ macro_rules! socket {
     )* };
 }
 socket!(TcpStream, UnixStream);
+
+impl<S: Socket + Wire> Wire for Link<S> {
+    fn poll_row(
+        &mut self,
+        row: &mut Landings,
+        ahead: &mut Ahead,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        self.registered()?.poll_row(row, ahead, cx)
+    }
+
+    fn look(&mut self, served: u64, room: usize) -> io::Result<Look<'_>> {
+        Link::look(self, served, room)
+    }
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_rustls::server::TlsStream<S> {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for tokio_openssl::SslStream<S> {}
