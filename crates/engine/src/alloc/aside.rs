@@ -142,14 +142,18 @@ impl Allocator {
                 continue;
             }
             last = len;
-            if class != Class::Log && !self.log_space.lend(self.deflate.bytes(id.into(), len)) {
+            let lent = if class == Class::Log { 0 } else { self.deflate.bytes(id.into(), len) };
+            if lent > 0 && !self.log_space.lend(lent) {
                 continue;
             }
             let want = Want { top: index, lane, units: len >> ashift, excluded: &[], purpose: Use::Aside };
-            if let Some((metaslab, unit)) = self.place_on(want).await? {
+            let placed = self.place_on(want).await;
+            if let Ok(Some((metaslab, unit))) = placed {
                 let offset = ((metaslab as u64) << shift) + (unit << ashift);
                 return Ok(Some(Run { vdev: id, offset, len, footprint }));
             }
+            self.log_space.unlend(lent);
+            placed?;
         }
         Ok(None)
     }

@@ -548,6 +548,12 @@ impl Txgs {
         self.shared.state.lock().space.lend(bytes)
     }
 
+    /// Takes back `bytes` that were [lent](Self::lend) and not set aside. Only before the next supply is worked out, so by the
+    /// task that does that: what it knows of comes back with it.
+    pub(crate) fn unlend(&self, bytes: u64) {
+        self.shared.state.lock().space.unlend(bytes);
+    }
+
     /// Sets `bytes` aside for those who work on free space, and have `out` of it already: not more in all than a small
     /// part of what devices have free and nobody has announced. Where everything is reserved, they get of that, too:
     /// they give it back.

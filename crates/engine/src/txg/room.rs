@@ -293,6 +293,11 @@ impl Ledger {
         is_there
     }
 
+    /// See [`Txgs::unlend`](super::Txgs::unlend).
+    pub(super) fn unlend(&mut self, bytes: u64) {
+        self.lent = self.lent.saturating_sub(bytes);
+    }
+
     /// See [`Txgs::lend_for_a_while`](super::Txgs::lend_for_a_while).
     pub(super) fn lend_for_a_while(&mut self, bytes: u64, out: u64) -> bool {
         let most = self.free_left().saturating_add(out) / BORROWED_SHARE;

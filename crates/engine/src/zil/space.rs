@@ -379,7 +379,14 @@ impl LogSpace {
         self.promises.get().is_none_or(|txgs| txgs.lend(bytes))
     }
 
-    /// The same for a sweep, when sweeps have `out` already.
+    /// What was lent just now was found nowhere.
+    pub(crate) fn unlend(&self, bytes: u64) {
+        if let Some(txgs) = self.promises.get() {
+            txgs.unlend(bytes);
+        }
+    }
+
+    /// Whether so many may be set aside for a sweep, when sweeps have `out` already.
     pub(crate) fn lend_for_a_while(&self, bytes: u64, out: u64) -> bool {
         self.promises.get().is_none_or(|txgs| txgs.lend_for_a_while(bytes, out))
     }

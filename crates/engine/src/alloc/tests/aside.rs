@@ -14,6 +14,7 @@ use super::{
 use crate::{
     EngineError,
     policy::TRAITS,
+    txg::{self, Limits, Txgs},
     zil::{LogSpace, Supply},
 };
 
@@ -373,6 +374,28 @@ async fn the_pool_is_not_starved_for_the_log() {
     assert!(space.try_take(4096, Supply::Log).is_none());
     alloc.restock().await;
     assert!(alloc.tops.iter().flatten().all(|top| top.aside == 0), "scarce");
+}
+
+/// For each length that was tried in vain so much was kept from writers until the next commit.
+#[tokio::test]
+async fn what_was_lent_for_a_run_that_is_not_found_is_given_back_at_once() {
+    let mut lake = Lake::new(&[top(0, 256 * MIB, 24)]);
+    let mut places = Vec::new();
+    while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
+        places.extend(found);
+    }
+    places.sort_unstable_by_key(|dva| dva.offset);
+    places.into_iter().step_by(2).for_each(|dva| lake.release(dva));
+    (0..4).for_each(|_| lake.commit());
+    let txgs = Txgs::new(4, Limits::default());
+    txgs.set_supply(txg::Supply { shared: 100 * MIB, free: 100 * MIB, ..txg::Supply::default() });
+    let space = Arc::clone(lake.alloc.log_space());
+    space.set_promises(Arc::clone(&txgs));
+    assert!(space.try_take(4096, Supply::Pool).is_none());
+    lake.alloc.restock().await;
+    assert!(space.try_take(4096, Supply::Pool).is_some(), "a place for the one who waits");
+    let aside = lake.alloc.deflate.bytes(0, 4096);
+    assert_eq!(txgs.available(), 100 * MIB - aside, "and nothing for runs that there are not");
 }
 
 #[tokio::test]
