@@ -51,6 +51,13 @@ impl Absent {
         tops(tree, bp).any(|top| self.is_without(top, Some(birth)) && top.leaves().into_iter().any(left))
     }
 
+    /// Whether a leaf that should have a part of this block left while the pool was open: what those that stayed give wrongly
+    /// it may have right. Of a gang block only its header is known here, so it may be on any.
+    pub(crate) fn may_have(&self, tree: &Tree, bp: &BlkPtr) -> bool {
+        let birth = bp.physical_birth();
+        tops(tree, bp).flat_map(Vdev::leaves).any(|vdev| has(vdev, birth) && self.has_left(vdev))
+    }
+
     /// Whether some left while the pool was open, so that what could not be read may come back.
     pub(crate) fn any(&self, tree: &Tree) -> bool {
         let tops = tree.tops.iter().filter(|top| !is_log(top));

@@ -395,12 +395,13 @@ impl<S: Extents> BlockWriter<S> {
     }
 
     /// Gives back the space of a block: all copies, all members of a gang. Embedded blocks and holes have none. A gang
-    /// whose parts nobody can tell any more stays allocated: it is lost to the pool, which goes on.
+    /// whose parts nobody can tell any more stays allocated: it is lost to the pool, which goes on. As long as a device that
+    /// left may tell, it is waited for: nobody comes back to this block.
     ///
     /// # Errors
     /// It is deduplicated, or the pool was given up while devices were waited for.
     pub async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
-        if let Some(error) = self.try_free(bp).await? {
+        if let Some(error) = self.free_if_told(bp, true).await? {
             tracing::error!(
                 %error,
                 bytes = bp.asize(),
@@ -416,6 +417,15 @@ impl<S: Extents> BlockWriter<S> {
     /// # Errors
     /// As those of [`free`](Self::free).
     pub(crate) async fn try_free(&mut self, bp: &BlkPtr) -> Result<Option<BlockError>, EngineError> {
+        self.free_if_told(bp, false).await
+    }
+
+    /// See [`Overlay::gang_extents`] for `waits_for_better`.
+    async fn free_if_told(
+        &mut self,
+        bp: &BlkPtr,
+        waits_for_better: bool,
+    ) -> Result<Option<BlockError>, EngineError> {
         let Some(place) = place_of(bp) else { return Ok(None) };
         if bp.is_dedup() {
             return Err(EngineError::Unsupported(format!(
@@ -446,7 +456,7 @@ impl<S: Extents> BlockWriter<S> {
             bp.dvas().for_each(|dva| self.alloc.release(dva));
             return Ok(None);
         }
-        match self.overlay.gang_extents(bp).await? {
+        match self.overlay.gang_extents(bp, waits_for_better).await? {
             Ok(extents) => extents.into_iter().for_each(|extent| self.alloc.release(extent)),
             Err(error) => return Ok(Some(error)),
         }

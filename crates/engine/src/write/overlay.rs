@@ -94,18 +94,29 @@ impl Overlay {
         Absent::default().hides(&tree, bp)
     }
 
+    /// Whether a block that is wrong on the devices there are may be right on one that left.
+    async fn is_elsewhere(&self, bp: &BlkPtr) -> bool {
+        let tree = self.io.tree();
+        Absent::ask(&tree).await.may_have(&tree, bp)
+    }
+
     /// Reads from the pool.
     async fn read_patiently(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
-        self.patiently(bp, at, || self.io.read_block(bp, at)).await.unwrap_or_else(Err)
+        self.patiently(bp, at, false, || self.io.read_block(bp, at)).await.unwrap_or_else(Err)
     }
 
     /// The space a gang block takes: every copy of its headers and members. Inside: why a header cannot be read although
-    /// devices are there.
+    /// devices are there. With `waits_for_better` one that is wrong is waited for as well, while it may be right on a device
+    /// that left.
     ///
     /// # Errors
     /// They are away, and nobody could help, or the pool was given up.
-    pub(super) async fn gang_extents(&self, bp: &BlkPtr) -> Result<Result<Vec<Dva>, BlockError>, BlockError> {
-        self.patiently(bp, Bookmark::default(), || self.io.gang_extents(bp)).await
+    pub(super) async fn gang_extents(
+        &self,
+        bp: &BlkPtr,
+        waits_for_better: bool,
+    ) -> Result<Result<Vec<Dva>, BlockError>, BlockError> {
+        self.patiently(bp, Bookmark::default(), waits_for_better, || self.io.gang_extents(bp)).await
     }
 
     /// Reads something of a block; waits while too few devices are there. The outer error says that this had no end.
@@ -113,18 +124,31 @@ impl Overlay {
         &self,
         bp: &BlkPtr,
         at: Bookmark,
+        waits_for_better: bool,
         read: impl Fn() -> F,
     ) -> Result<Result<T, BlockError>, BlockError> {
         loop {
             let before = self.suspension.before();
             let stood = comings_and_goings(&self.io.tree());
             let error = match deadline::within(read(), deadline::write_limit()).await {
-                Some(Err(error)) if may_pass(&error) && self.is_cut_off(bp).await => error,
-                // One that has it came back while the others were asked.
-                Some(Err(error)) if may_pass(&error) && comings_and_goings(&self.io.tree()) != stood => {
-                    continue;
+                Some(Err(error)) => {
+                    let may_pass = may_pass(&error);
+                    let is_wrong = *error.kind() == BlockErrorKind::Checksum;
+                    // Where nobody could help it is as good as lost.
+                    let may_be_right = waits_for_better && is_wrong && self.suspension.is_patient();
+                    let is_hopeful = match may_pass {
+                        true => self.is_cut_off(bp).await,
+                        false => may_be_right && self.is_elsewhere(bp).await,
+                    };
+                    // One that has it came back while the others were asked.
+                    let is_back = (may_pass || may_be_right) && comings_and_goings(&self.io.tree()) != stood;
+                    match (is_hopeful, is_back) {
+                        (true, _) => error,
+                        (false, true) => continue,
+                        (false, false) => return Ok(Err(error)),
+                    }
                 }
-                Some(result) => return Ok(result),
+                Some(found) => return Ok(found),
                 None => self.unanswered(bp, at),
             };
             if self.suspension.wait(before, error.clone().into()).await.is_err() {

@@ -183,3 +183,49 @@ async fn a_gang_is_freed_when_a_device_is_back_that_has_headers_further_in() {
     freed.unwrap();
     assert!(writer.alloc.allocated.is_empty());
 }
+
+/// Nobody comes back to a block that was freed, so what it led to stayed allocated for good.
+#[tokio::test(start_paused = true)]
+async fn a_gang_is_freed_when_a_side_is_back_that_has_the_header_which_the_other_holds_wrongly() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+    let bp = writer.write(vec![job(noise(128 << 10, 2), off())]).await.unwrap()[0];
+    writer.finish().await.unwrap();
+    for dva in bp.dvas() {
+        let at = pool::vdev::LABEL_START + dva.offset;
+        bench.faults[1].rot(at..at + 512, 3).await.unwrap();
+    }
+    let suspension = writer.suspension();
+    suspension.begin(Box::new(|_| {}), Default::default());
+    bench.faults[0].vanish();
+    writer.begin(TXG + 1);
+    let now = tokio::time::timeout(Duration::from_secs(60), writer.try_free(&bp)).await;
+    assert!(now.expect("who comes back later waits for nothing").unwrap().is_some());
+    let back = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(suspension.is_on());
+        bench.faults[0].come_back();
+        suspension.kick();
+    };
+    let (freed, ()) = tokio::join!(writer.free(&bp), back);
+    freed.unwrap();
+    assert!(writer.alloc.allocated.is_empty());
+}
+
+/// What is wrong on all devices, and none of them left, is nothing to wait for.
+#[tokio::test(start_paused = true)]
+async fn a_gang_whose_header_both_sides_hold_wrongly_is_waited_for_by_nobody() {
+    let bench = Bench::new(&[mirror(2)], 12);
+    let mut writer = crumbled(&bench, &[(40, 24 << 10)]);
+    let bp = writer.write(vec![job(noise(128 << 10, 2), off())]).await.unwrap()[0];
+    writer.finish().await.unwrap();
+    for (dva, fault) in bp.dvas().flat_map(|dva| bench.faults.iter().map(move |fault| (dva, fault))) {
+        let at = pool::vdev::LABEL_START + dva.offset;
+        fault.rot(at..at + 512, 3).await.unwrap();
+    }
+    let suspension = writer.suspension();
+    suspension.begin(Box::new(|_| {}), Default::default());
+    writer.begin(TXG + 1);
+    tokio::time::timeout(Duration::from_secs(60), writer.free(&bp)).await.expect("it waits").unwrap();
+    assert!(!suspension.is_on() && !writer.alloc.allocated.is_empty());
+}
