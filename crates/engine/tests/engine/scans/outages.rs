@@ -50,6 +50,23 @@ async fn nothing_is_lost(engine: &Engine, what: &str) {
     assert!(told.iter().all(|record| !matches!(record.event, Event::DataLost { .. })), "{what}: {told:#?}");
 }
 
+/// Everybody gets what he lacks, and what only `d0` had is on the others: `expected`.
+async fn ends_whole(world: &World, engine: Arc<Engine>, expected: &[u8], what: &str) {
+    engine.sync().await.unwrap();
+    settled(&engine).await;
+    nothing_is_lost(&engine, what).await;
+    close(engine).await;
+    world.verify(what).await;
+    holds_without(world, &[0], expected).await;
+}
+
+async fn fail_what_cannot_be_done(engine: &Engine) {
+    let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
+    let set =
+        engine.run(false, move |cx| Box::pin(async move { engine::dsl::set_pool(cx, &failmode).await }));
+    set.await.unwrap();
+}
+
 /// What it was to get was on a device that was away for a minute, and the pass took that for the end of it: the leaf was
 /// called whole, and in a replacement the old device would have been let go.
 #[tokio::test(start_paused = true)]
@@ -143,13 +160,8 @@ async fn pulling_the_source_of_a_resilver_suspends_a_pool_that_needs_what_only_t
         disks[0].come_back();
         tokio::time::sleep(MINUTE).await;
         assert!(engine.suspended().is_none(), "{layout}: it goes on");
-        engine.sync().await.unwrap();
-        settled(&engine).await;
-        nothing_is_lost(&engine, layout).await;
         drop(volume);
-        close(engine).await;
-        world.verify(layout).await;
-        holds_without(&world, &[0], &expected).await;
+        ends_whole(&world, engine, &expected, layout).await;
     }
 }
 
@@ -162,10 +174,7 @@ async fn a_part_of_a_block_that_only_the_source_of_a_resilver_has_waits_for_it_o
         let disks = pullable(&world);
         let engine = open_caching(&disks, 0).await;
         if fails {
-            let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
-            let set = engine
-                .run(false, move |cx| Box::pin(async move { engine::dsl::set_pool(cx, &failmode).await }));
-            set.await.unwrap();
+            fail_what_cannot_be_done(&engine).await;
         }
         // It has not been written to since the import.
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
@@ -189,13 +198,8 @@ async fn a_part_of_a_block_that_only_the_source_of_a_resilver_has_waits_for_it_o
         }
         expected[at as usize..][..512].copy_from_slice(&part);
         tokio::time::sleep(MINUTE).await;
-        engine.sync().await.unwrap();
-        settled(&engine).await;
-        nothing_is_lost(&engine, layout).await;
         drop(volume);
-        close(engine).await;
-        world.verify(layout).await;
-        holds_without(&world, &[0], &expected).await;
+        ends_whole(&world, engine, &expected, layout).await;
     }
 }
 
@@ -213,11 +217,7 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
         assert_eq!((progress.errors, progress.ended), (0, None), "{layout}: it waits");
         disks[0].come_back();
         tokio::time::sleep(MINUTE).await;
-        settled(&engine).await;
-        nothing_is_lost(&engine, layout).await;
-        close(engine).await;
-        world.verify(layout).await;
-        holds_without(&world, &[0], &expected).await;
+        ends_whole(&world, engine, &expected, layout).await;
     }
 }
 
