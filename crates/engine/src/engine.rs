@@ -145,6 +145,8 @@ struct Shared {
     shrinking: ArcSwap<BTreeMap<u64, u64>>,
     /// Reads what is committed, and waits for devices.
     source: Arc<dyn BlockSource>,
+    /// The same for clients, as the pool says.
+    clients_source: Arc<dyn BlockSource>,
     ending: Mutex<Option<Ending>>,
     /// Why nothing is written any more, for good.
     failed: Mutex<Option<EngineError>>,
@@ -274,11 +276,12 @@ impl Engine {
                 view: ArcSwap::new(view),
                 shrinking: ArcSwap::default(),
                 source: syncer.out.source(),
+                clients_source: syncer.out.clients_source(),
                 ending: Mutex::new(None),
                 failed: Mutex::new(None),
                 suspension: Arc::clone(&suspension),
                 targets: syncer.out.targets(),
-                conduct: ArcSwap::from_pointee(conduct),
+                conduct: ArcSwap::default(),
                 numbers: AtomicU64::new(0),
                 statistics: Mutex::default(),
                 replayed: Mutex::default(),
@@ -288,6 +291,7 @@ impl Engine {
                 scans: Arc::clone(&syncer.scans),
                 second,
             });
+            shared.conduct_is(conduct);
             let ground = Arc::new(ground(&shared, &syncer));
             let crashed = std::mem::take(&mut syncer.crashed);
             let report = Arc::downgrade(&shared.txgs);
@@ -512,7 +516,8 @@ impl Engine {
                 self.shared.logs.insert(Arc::clone(&log));
                 let service = self.shared.within(number, service);
                 let volume = LiveVolume::new(number, identity, service, data, Arc::clone(&txgs), log);
-                volume.reach_through(Arc::clone(&self.shared.source));
+                let shared = &self.shared;
+                volume.read_through(Arc::clone(&shared.clients_source), Arc::clone(&shared.source));
                 if kept::is_possible(&view) {
                     volume.keep_in(PoolKeeper::new(number, dataset.guid(), kept, &self.shared));
                 }

@@ -43,6 +43,8 @@ pub struct Suspension {
     kicks: watch::Sender<u64>,
     /// Somebody may kick.
     is_patient: AtomicBool,
+    /// What clients want to read and devices that are away have is not waited for (`failmode=continue`).
+    lets_reads_fail: AtomicBool,
     on_change: OnceLock<OnChange>,
     /// Whether anything may be written, although devices are there.
     alive: OnceLock<Arc<Alive>>,
@@ -64,6 +66,7 @@ impl Default for Suspension {
             state: watch::Sender::new(State::default()),
             kicks: watch::Sender::new(0),
             is_patient: AtomicBool::new(false),
+            lets_reads_fail: AtomicBool::new(false),
             on_change: OnceLock::new(),
             alive: OnceLock::new(),
         }
@@ -161,6 +164,16 @@ impl Suspension {
     pub(crate) fn begin(&self, hear: OnChange, alive: Arc<Alive>) {
         let _there_is_one_engine = (self.on_change.set(hear), self.alive.set(alive));
         self.is_patient.store(true, Relaxed);
+    }
+
+    /// Whether clients' reads fail for which devices are away, from now on.
+    pub(crate) fn let_reads_fail(&self, fail: bool) {
+        self.lets_reads_fail.store(fail, Relaxed);
+    }
+
+    /// Whether they do. A pool is not suspended for such a read then, as others can be answered.
+    pub(crate) fn lets_reads_fail(&self) -> bool {
+        self.lets_reads_fail.load(Relaxed)
     }
 
     /// Whether there is somebody who kicks.

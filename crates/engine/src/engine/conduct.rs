@@ -10,8 +10,9 @@ use crate::{events::Event, suspend::OnChange};
 /// What the pool's properties say about failing devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conduct {
-    /// While the pool is suspended new writes fail instead of waiting (`failmode=continue`).
-    pub fails_writes: bool,
+    /// While the pool is suspended new writes fail instead of waiting, and so do reads of what devices have that are away
+    /// (`failmode=continue`).
+    pub is_failing: bool,
     /// The system is to stop instead (`failmode=panic`), which a program does not do.
     pub panics: bool,
     /// A new device in the place of one that is gone takes its place in the pool (`autoreplace`).
@@ -28,11 +29,19 @@ impl Conduct {
         let number = async |name| Ok::<u64, ReadError>(properties.get_u64(name).await?.unwrap_or(0));
         let failmode = number("failmode").await?;
         Ok(Self {
-            fails_writes: failmode == 1,
+            is_failing: failmode == 1,
             panics: failmode == 2,
             autoreplace: number("autoreplace").await? == 1,
             autoexpand: number("autoexpand").await? == 1,
         })
+    }
+}
+
+impl Shared {
+    /// The pool's properties say this now.
+    pub(super) fn conduct_is(&self, conduct: Conduct) {
+        self.suspension.let_reads_fail(conduct.is_failing);
+        self.conduct.store(Arc::new(conduct));
     }
 }
 
@@ -51,7 +60,7 @@ pub(super) fn on_suspension(shared: &Arc<Shared>, name: &str) -> OnChange {
         if conduct.panics {
             tracing::error!(pool = name, "failmode=panic: only this pool stops, as with failmode=wait");
         }
-        if conduct.fails_writes {
+        if conduct.is_failing {
             shared.txgs.fail_changes(Some(format!("pool '{name}' is suspended: {why}")));
         }
         shared.events.tell(Event::Suspended { why: why.to_string() });

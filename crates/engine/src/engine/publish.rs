@@ -51,7 +51,7 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
         shared.view.store(Arc::clone(view));
         shared.second.follow(|| Arc::clone(view));
         if let Ok(conduct) = Conduct::of(view).await {
-            shared.conduct.store(Arc::new(conduct));
+            shared.conduct_is(conduct);
         }
         for change in done.changes {
             tell(shared, view, change).await;

@@ -124,6 +124,8 @@ pub struct LiveVolume {
     /// Held by whoever replaces `current`.
     updating: Mutex<()>,
     reach: Reach,
+    /// Through this clients read, whatever what is committed came from.
+    source: OnceLock<Arc<dyn BlockSource>>,
     /// Through this pointers are read, and what else changes need: see [`reach`].
     patient: OnceLock<Arc<dyn BlockSource>>,
 }
@@ -220,6 +222,7 @@ impl LiveVolume {
             used: AtomicU64::new(0),
             updating: Mutex::new(()),
             reach: Reach::default(),
+            source: OnceLock::new(),
             patient: OnceLock::new(),
         });
         let source: Weak<Self> = Arc::downgrade(&this);
@@ -232,9 +235,13 @@ impl LiveVolume {
         let _first = self.keeper.set(keeper);
     }
 
-    /// Reads what changes need through what waits for devices that are away, as transaction groups do; for good.
-    pub(crate) fn reach_through(&self, source: Arc<dyn BlockSource>) {
-        let _first = self.patient.set(source);
+    /// Reads for clients through `source`, and what changes need through what waits for devices that are away as transaction
+    /// groups do; for good.
+    pub(crate) fn read_through(&self, source: Arc<dyn BlockSource>, patient: Arc<dyn BlockSource>) {
+        let _first = (self.source.set(source), self.patient.set(patient));
+        let _updating = self.updating.lock();
+        let old = self.current.load();
+        self.show(&old, (**old.volume.data()).clone(), old.generation);
     }
 
     /// What it holds of the pool as of the last commit, in bytes.
@@ -355,9 +362,17 @@ impl LiveVolume {
     fn read_from(&self, data: Object) {
         let _updating = self.updating.lock();
         let old = self.current.load();
-        let (identity, service) = (old.volume.identity(), old.service);
+        self.show(&old, data, old.generation + 1);
+    }
+
+    /// Puts `data` in the place of what `old` has, while `updating` is held.
+    fn show(&self, old: &Current, data: Object, generation: u64) {
+        let data = match self.source.get() {
+            Some(source) => data.over(Arc::clone(source)),
+            None => data,
+        };
+        let (identity, service, earlier) = (old.volume.identity(), old.service, old.earlier);
         let volume = old.volume.successor(Arc::new(data), identity, service.geometry());
-        let (generation, earlier) = (old.generation + 1, old.earlier);
         self.current.store(Arc::new(Current { service, volume, generation, earlier }));
     }
 }

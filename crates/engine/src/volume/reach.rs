@@ -132,8 +132,7 @@ impl LiveVolume {
     /// What is committed, through what waits for devices.
     pub(super) fn patient(&self, current: &Current) -> Arc<Object> {
         let data = current.volume.data();
-        // What was committed since the import is read through it anyway.
-        match self.patient.get().filter(|source| !Arc::ptr_eq(source, data.source())) {
+        match self.patient.get() {
             Some(source) => Arc::new(data.over(Arc::clone(source))),
             None => Arc::clone(data),
         }

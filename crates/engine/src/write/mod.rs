@@ -284,6 +284,10 @@ impl<S: Extents> BlockWriter<S> {
     pub fn source(&self) -> Arc<dyn BlockSource> {
         Arc::clone(&self.overlay) as Arc<dyn BlockSource>
     }
+    /// Reads what is committed, for clients: as the pool says while devices are away.
+    pub fn clients_source(&self) -> Arc<dyn BlockSource> {
+        Arc::new(Overlay::for_clients(Arc::clone(&self.io), Arc::clone(&self.suspension)))
+    }
     /// Writes single blocks to the same devices, from any task. Follows [`devices_changed`](Self::devices_changed).
     pub fn direct(&self) -> Arc<Direct> {
         Arc::clone(&self.direct)

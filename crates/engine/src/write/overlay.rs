@@ -6,6 +6,10 @@
 //! Reading for a transaction group does not fail because devices are away, or do not answer: it waits
 //! ([`crate::suspend`]). What healthy devices refuse, or give wrongly, is an error at once.
 //!
+//! Clients read what is committed through one of their own, in which nothing waits to be written, and by the same rules,
+//! whether or not their volume was written to since the import: a device that is back in a moment costs them a moment. But with
+//! `failmode=continue` what is on devices that are away is an error of that read, at once, and the pool goes on.
+//!
 //! A reader shows the whole pointer it follows, so the old pointer of a block that was written again in its place
 //! does not get the new content.
 
@@ -65,6 +69,8 @@ struct Waiting {
 pub(crate) struct Overlay {
     io: Arc<PoolIo>,
     suspension: Arc<Suspension>,
+    /// Reads are clients', and fail where the pool lets those fail.
+    for_clients: bool,
     /// The transaction group whose blocks are here; 0 when there can be none.
     txg: AtomicU64,
     waiting: Mutex<HashMap<Place, Waiting, BuildHasherDefault<PlaceHasher>>>,
@@ -72,7 +78,17 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     pub(crate) fn new(io: Arc<PoolIo>, suspension: Arc<Suspension>) -> Self {
-        Self { io, suspension, txg: AtomicU64::new(0), waiting: Mutex::default() }
+        Self { io, suspension, for_clients: false, txg: AtomicU64::new(0), waiting: Mutex::default() }
+    }
+
+    /// What clients read through: only what is committed.
+    pub(crate) fn for_clients(io: Arc<PoolIo>, suspension: Arc<Suspension>) -> Self {
+        Self { for_clients: true, ..Self::new(io, suspension) }
+    }
+
+    /// Whether who reads here waits for devices that are away.
+    fn waits(&self) -> bool {
+        !(self.for_clients && self.suspension.lets_reads_fail())
     }
 
     /// Whether a block that could not be read is on devices that are away, just now, and on too few others.
@@ -130,6 +146,7 @@ impl Overlay {
         loop {
             let before = self.suspension.before();
             let stood = comings_and_goings(&self.io.tree());
+            let waits = self.waits();
             let error = match deadline::within(read(), deadline::write_limit()).await {
                 Some(Err(error)) => {
                     let may_pass = may_pass(&error);
@@ -137,7 +154,7 @@ impl Overlay {
                     // Where nobody could help it is as good as lost.
                     let may_be_right = waits_for_better && is_wrong && self.suspension.is_patient();
                     let is_hopeful = match may_pass {
-                        true => self.is_cut_off(bp).await,
+                        true => waits && self.is_cut_off(bp).await,
                         false => may_be_right && self.is_elsewhere(bp).await,
                     };
                     // One that has it came back while the others were asked.
@@ -149,6 +166,7 @@ impl Overlay {
                     }
                 }
                 Some(found) => return Ok(found),
+                None if !waits => return Ok(Err(self.unanswered(bp, at))),
                 None => self.unanswered(bp, at),
             };
             if self.suspension.wait(before, error.clone().into()).await.is_err() {

@@ -1,9 +1,10 @@
 //! Leaves that refuse writes: the group goes on while every block is whole somewhere, and says who failed. Nobody watches
 //! in these tests, so what is in the way is an error at once.
 
-use std::{io::ErrorKind, sync::atomic::Ordering::Relaxed};
+use std::{io::ErrorKind, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use disk::{Effect, Fault, On};
+use pool::Bookmark;
 
 use super::bench::*;
 use crate::{EngineError, policy::BlockPolicy, write::Job};
@@ -237,4 +238,36 @@ async fn leaves_that_lack_different_log_blocks_of_a_group_take_the_group_itself(
             assert!(read(&bench.io(&without, 0), bp).await == job.content);
         }
     }
+}
+
+/// With `failmode=continue` other reads are answered, and the pool is not suspended for one that cannot be.
+#[tokio::test(start_paused = true)]
+async fn clients_wait_for_what_is_on_devices_that_are_away_or_are_told_at_once() {
+    let bench = Bench::new(&[Shape::Leaf], 12);
+    let mut writer = bench.writer();
+    let content = noise(64 << 10, 4);
+    let bp = writer.write(vec![job(content.clone(), off())]).await.unwrap()[0];
+    writer.finish().await.unwrap();
+    let (suspension, clients) = (writer.suspension(), writer.clients_source());
+    suspension.begin(Box::new(|_| {}), Default::default());
+    bench.faults[0].vanish();
+    let minute = Duration::from_secs(60);
+    suspension.let_reads_fail(true);
+    let block = [(bp, Bookmark::default())];
+    let told = tokio::time::timeout(minute, clients.read_many(&block)).await.expect("it waits");
+    assert!(told[0].is_err() && !suspension.is_on());
+    assert!(
+        tokio::time::timeout(minute, writer.source().read(&bp, block[0].1)).await.is_err(),
+        "it does not"
+    );
+    suspension.over();
+    suspension.let_reads_fail(false);
+    let back = async {
+        tokio::time::sleep(minute).await;
+        assert!(suspension.is_on());
+        bench.faults[0].come_back();
+        suspension.kick();
+    };
+    let (read, ()) = tokio::join!(clients.read(&bp, block[0].1), back);
+    assert!(read.unwrap() == content);
 }

@@ -7,7 +7,7 @@ use disk::{DiskFuture, DiskInfo, Effect, Fault, IoBuf, On};
 use tokio::time::timeout;
 
 use super::*;
-use crate::failing::Bays;
+use crate::{failing::Bays, support::joined};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -200,6 +200,45 @@ async fn a_part_of_a_block_that_only_the_source_of_a_resilver_has_waits_for_it_o
         tokio::time::sleep(MINUTE).await;
         drop(volume);
         ends_whole(&world, engine, &expected, layout).await;
+    }
+}
+
+/// Whether a read waited for the source of a resilver was decided by whether its volume had been written to since the import,
+/// and `failmode=continue` changed nothing.
+#[tokio::test(start_paused = true)]
+async fn a_read_of_what_only_the_source_of_a_resilver_has_waits_for_it_or_fails_as_the_pool_says() {
+    for (is_committed, fails) in [(false, false), (true, false), (false, true), (true, true)] {
+        let what = format!("written to since the import: {is_committed}, failmode=continue: {fails}");
+        let (world, mut expected) = half(48 * MIB).await;
+        let disks = pullable(&world);
+        let engine = open_caching(&disks, 0).await;
+        if fails {
+            fail_what_cannot_be_done(&engine).await;
+        }
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        if is_committed {
+            volume.write(0, data(noise(79, 16384)), Durability::Cached).await.unwrap();
+            expected[..16384].copy_from_slice(&noise(79, 16384));
+            engine.sync().await.unwrap();
+        }
+        let at = 2100 * 16384;
+        disks[0].vanish();
+        let reading = tokio::spawn({
+            let volume = Arc::clone(&volume);
+            async move { volume.read(at, 16384).await }
+        });
+        tokio::time::sleep(MINUTE / 2).await;
+        assert_eq!(reading.is_finished(), fails, "{what}");
+        disks[0].come_back();
+        let read = timeout(MINUTE, reading).await.expect("it does not hang").unwrap();
+        match fails {
+            false => assert!(joined(read.unwrap()) == expected[at as usize..][..16384], "{what}"),
+            true => assert!(matches!(read, Err(VolumeError::Unreadable { .. })), "{what}: {read:?}"),
+        }
+        tokio::time::sleep(MINUTE).await;
+        assert!(engine.suspended().is_none(), "{what}: it goes on");
+        drop(volume);
+        ends_whole(&world, engine, &expected, &what).await;
     }
 }
 
