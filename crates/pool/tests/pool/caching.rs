@@ -2,7 +2,7 @@
 //! On pools that OpenZFS wrote.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -242,7 +242,7 @@ async fn datasets_are_cached_as_their_properties_say() {
     let io = pool.io();
     let blocks = blocks(&pool).await;
     let is_data = |bp: &BlkPtr| bp.level() == 0 && !bp.object_type().is_metadata();
-    let sets: std::collections::BTreeSet<u64> = blocks.iter().map(|(_, at)| at.objset).collect();
+    let sets: BTreeSet<u64> = blocks.iter().map(|(_, at)| at.objset).collect();
     let data = blocks.iter().filter(|(bp, _)| is_data(bp)).count();
     assert!(data > 10 && data < blocks.len());
     for (primary, data_kept) in [(Keep::None, 0), (Keep::Metadata, 0), (Keep::All, data)] {
@@ -265,6 +265,38 @@ async fn datasets_are_cached_as_their_properties_say() {
             assert_eq!(cache.stats().hash_elements, 0);
         }
     }
+}
+
+/// Such misses are in the counters, but memory of no size would make them hits.
+#[tokio::test]
+async fn what_a_dataset_lets_nobody_keep_is_promised_to_no_larger_cache() {
+    let Some((pool, cache)) = pool("mirror2", 64 << 20).await else { return };
+    let io = pool.io();
+    let mut blocks = blocks(&pool).await;
+    let mut met = BTreeSet::new();
+    blocks.retain(|(bp, _)| bp.level() == 0 && !bp.object_type().is_metadata() && met.insert(name(bp)));
+    let sets: BTreeSet<u64> = blocks.iter().map(|(_, at)| at.objset).collect();
+    let unwilling =
+        *sets.iter().max_by_key(|set| blocks.iter().filter(|(_, at)| at.objset == **set).count()).unwrap();
+    let unkept = blocks.iter().filter(|(_, at)| at.objset == unwilling).count() as u64;
+    let kept = blocks.len() as u64 - unkept;
+    assert!(unkept > 10 && kept > 10, "{unkept}, {kept}");
+    cache.set_budget(0);
+    cache.set_budget(64 << 20);
+    io.set_caching(unwilling, Caching { primary: Keep::Metadata, secondary: Keep::All });
+    let before = cache.stats();
+    for _ in 0..10 {
+        assert!(io.read_blocks(&blocks).await.iter().all(Result::is_ok));
+        for (bp, at) in &blocks {
+            io.read_block(bp, *at).await.unwrap();
+        }
+    }
+    let after = cache.stats();
+    let missed = after.demand_data_misses - before.demand_data_misses;
+    assert_eq!(missed, 20 * unkept + kept, "what is kept is missed once");
+    let advice = cache.advice().unwrap();
+    let expected = 19.0 / 20.0;
+    assert!((advice.whole.hit_ratio - expected).abs() < 1e-6, "{} of {expected}", advice.whole.hit_ratio);
 }
 
 /// Has nothing, and counts how often each block of data was wanted.
