@@ -367,7 +367,7 @@ impl Stage {
 
     /// Clients begin, or go on; the pool is watched.
     async fn work(&mut self) -> Result<(), LabError> {
-        let volume = self.volume().await?;
+        let volume: Arc<dyn BlockVolume> = self.volume().await?;
         self.clients = Some(self.load.start(&volume, self.random.random()));
         let engine = self.engine()?;
         self.watcher = Some(tokio::spawn(watch::run(engine, Arc::clone(&self.watch))));
@@ -517,7 +517,7 @@ impl Stage {
                 return Err(error);
             }
         };
-        let (lost, undone) = self.load.settle(&volume).await;
+        let (lost, undone) = self.load.settle(&*volume).await;
         self.tell(format!("the power is back, the pool is open; {lost} blocks lost"));
         self.lost += lost;
         self.undone = Some(self.undone.unwrap_or(0) + undone);
@@ -630,7 +630,7 @@ impl Stage {
             self.load.stop(clients).await;
         }
         match self.volume().await {
-            Ok(volume) => self.lost += self.load.check(&volume).await,
+            Ok(volume) => self.lost += self.load.check(&*volume).await,
             Err(error) => {
                 self.lost += self.load.written();
                 self.tell(format!("the volume cannot be opened: {error}"));
