@@ -8,7 +8,8 @@
 //!
 //! A freed block costs memory until its group is durable, and the length of a range says nothing of how many there are:
 //! sparse volumes are discarded by the exabyte, full ones by the disk. Holes cost nothing and end no piece. What is dirty
-//! in memory is not counted: it was paid for when it was written, at a higher price.
+//! in memory is not counted: it was paid for when it was written, at a higher price. What becomes a hole already, and is not
+//! committed, is passed over: the committed tree still has all of it, and it would be paid for once more.
 
 use std::ops::Range;
 
@@ -16,6 +17,7 @@ use block::VolumeError;
 
 use super::{
     FREED_BLOCK_BYTES, LiveVolume,
+    memory::Run,
     piece::{Cut, Piece, Zeroes},
     read::RETRIES,
 };
@@ -46,6 +48,10 @@ impl LiveVolume {
         while at < end {
             // As long as there is room nothing waits, however much is to become zeroes.
             tokio::task::coop::consume_budget().await;
+            if let Some(until) = self.end_of_holes(at, end).filter(|_| what != Zeroes::Store) {
+                at = until;
+                continue;
+            }
             let (piece, until) = self.next_zeroes(cut, at, end, what).await?;
             if !piece.is_empty() {
                 self.apply(piece).await?;
@@ -53,6 +59,18 @@ impl LiveVolume {
             at = until;
         }
         Ok(())
+    }
+
+    /// Where the whole blocks end that begin at byte `at`, are below `end`, and are holes in memory; none if the first is not.
+    fn end_of_holes(&self, at: u64, end: u64) -> Option<u64> {
+        let (first, last) = (at / self.block, end / self.block);
+        if !at.is_multiple_of(self.block) || first == last {
+            return None;
+        }
+        match self.memory.read().run(first, last) {
+            Run::Hole(blocks) => Some(blocks.end * self.block),
+            Run::Data(..) | Run::Clean(_) => None,
+        }
     }
 
     /// The first piece of bytes `at..end` becoming zeroes, and where it ends.

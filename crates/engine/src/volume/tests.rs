@@ -384,6 +384,28 @@ async fn what_becomes_a_hole_has_its_price_in_memory() {
     assert_eq!(lake.txgs.dirty(), 0);
 }
 
+/// Hosts that trim a file system trim the same free space over and over, and waited for room in memory for it.
+#[tokio::test]
+async fn what_is_discarded_again_before_a_commit_costs_nothing() {
+    let lake = Lake::new(service());
+    lake.write(0, &vec![1; SIZE as usize]).await;
+    lake.sync().await;
+    let unmap = |blkid: u64, blocks: u64| lake.volume.unmap(blkid * BLOCK, blocks * BLOCK, Cached);
+    unmap(0, BLOCKS).await.unwrap();
+    let dirty = lake.txgs.dirty();
+    assert!(dirty >= FREED_BYTES + BLOCKS * FREED_BLOCK_BYTES, "{dirty}");
+    unmap(0, BLOCKS).await.unwrap();
+    unmap(7, 20).await.unwrap();
+    lake.close().await;
+    unmap(0, BLOCKS).await.unwrap();
+    assert_eq!(lake.txgs.dirty(), dirty, "also in the next group");
+    // What is written in between is freed all the same.
+    lake.write(9 * BLOCK, &[1; BLOCK as usize]).await;
+    unmap(0, BLOCKS).await.unwrap();
+    let all = lake.volume.extents(0, SIZE, 9).await.unwrap();
+    assert_eq!(all, [Extent { len: SIZE, hole: true }]);
+}
+
 #[tokio::test]
 async fn extents_are_those_of_memory_over_those_of_the_committed_state() {
     let lake = Lake::new(service());
