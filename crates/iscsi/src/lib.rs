@@ -40,4 +40,4 @@ mod task;
 pub use access::{Access, AccessError, Auth, Network};
 pub use scsi::{Form, LogicalUnit, Naa, Registration, naa};
 pub use serve::{Keep, Server};
-pub use targets::{AddError, Config, Counters, LUN_MAX, Offer, Portal, SessionInfo, Target, Targets};
+pub use targets::{AddError, Config, Counters, LUN_MAX, Offer, Portal, SessionInfo, Shut, Target, Targets};

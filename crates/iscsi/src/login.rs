@@ -431,7 +431,7 @@ impl Login {
         if !target.access().admits(initiator, peer) {
             return Err(Status::NotAuthorised);
         }
-        if !target.is_ready() {
+        if !target.is_ready() || target.is_shut() {
             return Err(Status::ServiceUnavailable);
         }
         self.target = Some(target);

@@ -14,7 +14,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -145,6 +145,8 @@ pub struct Target {
     access: RwLock<Arc<Access>>,
     groups: RwLock<Option<Vec<u16>>>,
     is_ready: AtomicBool,
+    /// How many [`Shut`] there are.
+    shut: AtomicUsize,
     removed: AtomicBool,
 }
 
@@ -251,6 +253,18 @@ impl Target {
         self.is_ready.store(true, Ordering::Release);
     }
 
+    /// Nobody logs in as long as what this returns is kept: who comes is told to try again. Nor may its disks be named in
+    /// copies. Sessions that are there stay, and whoever comes in for all that is among [`Targets::sessions`] by now.
+    pub fn shut(self: &Arc<Self>) -> Shut {
+        self.shut.fetch_add(1, Ordering::AcqRel);
+        Shut(Arc::clone(self))
+    }
+
+    /// Whether somebody who logs in is to be told to try again.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire) > 0
+    }
+
     /// Who may log in from now on. Sessions that are there stay; see [`Targets::enforce`].
     pub fn set_access(&self, access: Access) {
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
@@ -291,6 +305,16 @@ impl Target {
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+}
+
+/// A target that nobody may log in to until this is dropped: see [`Target::shut`].
+#[must_use = "dropped, it lets everybody in"]
+pub struct Shut(Arc<Target>);
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        self.0.shut.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -540,6 +564,7 @@ impl Targets {
             access: RwLock::new(Arc::new(offer.access)),
             groups: RwLock::new(offer.groups),
             is_ready: AtomicBool::new(!offer.is_coming),
+            shut: AtomicUsize::new(0),
             removed: AtomicBool::new(false),
         });
         registry.targets.insert(iqn, Arc::clone(&target));
@@ -616,7 +641,9 @@ impl Targets {
                         // another of the same name: that of a pool which was imported again.
                         let target = registry.targets.get(&info.target);
                         let is_in = asked.is_none_or(|asked| {
-                            target.is_some_and(|target| Arc::ptr_eq(target, asked) && target.lets_in(&info))
+                            target.is_some_and(|target| {
+                                Arc::ptr_eq(target, asked) && !target.is_shut() && target.lets_in(&info)
+                            })
                         });
                         let order = if is_in { Order::Serve } else { Order::End };
                         let (orders, receiver) = watch::channel(order);
@@ -656,7 +683,8 @@ impl Neighbours for Reach {
     fn unit(&self, name: &Naa) -> Option<Arc<LogicalUnit>> {
         let may = |target: &Arc<Target>| {
             let access = target.access();
-            target.is_in_group(self.group)
+            !target.is_shut()
+                && target.is_in_group(self.group)
                 && access.admits(&self.initiator, self.peer)
                 && access.trusts(self.proven.as_ref())
         };
@@ -700,6 +728,26 @@ mod tests {
 
     use super::*;
 
+    const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
+
+    /// Who may log in there.
+    fn someone() -> (SessionKey, SessionInfo) {
+        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let key = SessionKey { initiator: "iqn.test".into(), isid: [0; 6], target: NAME.into(), group: 1 };
+        let info = SessionInfo {
+            initiator: key.initiator.clone(),
+            peer: address,
+            target: NAME.into(),
+            portal: Portal { address, group: 1 },
+            isid: key.isid,
+            since: Instant::now(),
+            user: None,
+            proven: None,
+            counters: Arc::default(),
+        };
+        (key, info)
+    }
+
     /// A copy would have been a way around the portal groups.
     #[test]
     fn a_copy_reaches_no_target_that_is_not_offered_where_its_host_came_in() {
@@ -715,25 +763,30 @@ mod tests {
         }
     }
 
+    /// It went on, and wrote to a disk whose content was being replaced.
+    #[tokio::test]
+    async fn a_login_that_was_under_way_when_its_target_was_shut_is_no_session() {
+        let targets = Targets::new(Config::default());
+        let target = targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
+        let unit = target.unit(0).unwrap();
+        let (gate, peer) = (Arc::clone(&targets), IpAddr::from([127, 0, 0, 1]));
+        let reach = Reach { targets: gate, initiator: "iqn.other".into(), peer, proven: None, group: 1 };
+        let (key, info) = someone();
+        let (shut, again) = (target.shut(), target.shut());
+        for (held, order) in [(Some(shut), Order::End), (Some(again), Order::End), (None, Order::Serve)] {
+            let claim = targets.claim(key.clone(), info.clone(), Some(&target)).await;
+            assert_eq!(*claim.orders.borrow(), order);
+            assert_eq!(reach.unit(&unit.naa()).is_some(), order == Order::Serve, "in a copy");
+            drop(held);
+        }
+    }
+
     /// It became a session without disks that nobody ended.
     #[tokio::test]
     async fn a_login_that_outlasts_its_target_is_no_session_with_the_next_of_that_name() {
-        const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
         let targets = Targets::new(Config::default());
         let add = || targets.add(NAME, Arc::new(MemVolume::new("tank/vm", 1 << 20, 8192))).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let key = SessionKey { initiator: "iqn.test".into(), isid: [0; 6], target: NAME.into(), group: 1 };
-        let info = SessionInfo {
-            initiator: key.initiator.clone(),
-            peer: address,
-            target: NAME.into(),
-            portal: Portal { address, group: 1 },
-            isid: key.isid,
-            since: Instant::now(),
-            user: None,
-            proven: None,
-            counters: Arc::default(),
-        };
+        let (key, info) = someone();
         let first = add();
         let claim = targets.claim(key.clone(), info.clone(), Some(&first)).await;
         assert_eq!(*claim.orders.borrow(), Order::Serve);

@@ -117,6 +117,8 @@ impl Sense {
     pub const INVALID_RELEASE: Self = Self::new(0x5, 0x26, 0x04);
     /// No room for another registration.
     pub const NO_REGISTRATION_RESOURCES: Self = Self::new(0x5, 0x55, 0x04);
+    /// What the medium holds is not what was written to it.
+    pub const MEDIUM_CHANGED: Self = Self::new(0x6, 0x28, 0x00);
     /// New nexus, never seen before.
     pub const POWER_ON: Self = Self::new(0x6, 0x29, 0x00);
     /// Target reset by a task management function.

@@ -19,7 +19,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use block::{BlockVolume, Identity};
@@ -42,6 +42,7 @@ use crate::{
 };
 
 mod again;
+mod aside;
 mod coming;
 mod shared;
 #[cfg(test)]
@@ -62,6 +63,8 @@ pub struct Serving {
     following: Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>,
     again: again::Again,
     coming: coming::Coming,
+    /// Volumes whose content is being replaced.
+    asides: Mutex<Vec<Weak<aside::Aside>>>,
 }
 
 /// A volume or volume snapshot.
@@ -118,8 +121,20 @@ impl Serving {
         portals: Arc<Portals>,
     ) -> Self {
         let (entries, shared, following) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (again, coming) = (again::Again::default(), coming::Coming::default());
-        Self { registry, nbd_server, targets, nbd, portals, entries, shared, following, again, coming }
+        let (again, coming, asides) = (again::Again::default(), coming::Coming::default(), Mutex::default());
+        Self {
+            registry,
+            nbd_server,
+            targets,
+            nbd,
+            portals,
+            entries,
+            shared,
+            following,
+            again,
+            coming,
+            asides,
+        }
     }
 
     pub(crate) fn targets(&self) -> &Arc<iscsi::Targets> {
@@ -225,13 +240,6 @@ impl Serving {
         let has_session = |disk: &Disk| sessions.iter().any(|session| session.target == disk.target.iqn());
         let copies = disks.iter().filter(|disk| disk.unit.is_in_copy() && !has_session(disk));
         nbd + of_disks.count() + copies.count()
-    }
-
-    /// What a volume holds is replaced, and hosts cannot see it: what they were promised of it is not true any more.
-    pub(crate) fn revoke_tokens(&self, name: &str) {
-        if let Some(disk) = self.entries.lock().get(name).and_then(|entry| entry.disk.as_ref()) {
-            disk.unit.revoke_tokens();
-        }
     }
 
     /// Offers no longer this volume or snapshot of a pool.
@@ -565,7 +573,11 @@ impl Serving {
             entry.opened = Some((Arc::clone(&volume), live));
             let is_chosen = entry.plan.threshold != threshold;
             entry.plan = plan;
-            entry.served.refused = self.admit(entry, name, volume, target).err();
+            let admitted = match self.is_aside(held.guid(), name) {
+                true => Err("its content is being replaced".to_owned()),
+                false => self.admit(entry, name, volume, target),
+            };
+            entry.served.refused = admitted.err();
             (entry.disk.as_ref().map(|disk| Arc::clone(&disk.unit)), is_chosen)
         };
         let unit = unit?;

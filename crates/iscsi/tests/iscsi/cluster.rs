@@ -448,6 +448,20 @@ fn a_reset_reaches_the_disk_that_is_there_now() {
     assert_eq!(resets.manage(5, 1, NO_TAG).0[2], 2, "there is none");
 }
 
+/// A host that had the disk before a rollback kept what it had read of it.
+#[test]
+fn a_host_that_comes_back_to_other_content_is_told_that_the_medium_may_have_changed() {
+    let targets = cluster(&[0]);
+    let told = |name: &str| Host::log_in(&targets, name).settle(0);
+    let mut host = Host::log_in(&targets, "iqn.one");
+    host.settle(0);
+    drop(host);
+    targets.list()[0].unit(0).unwrap().content_replaced();
+    assert_eq!(told("iqn.one"), [(0x29, 7), (0x28, 0)]);
+    assert_eq!(told("iqn.one"), [(0x29, 7)], "once");
+    assert_eq!(told("iqn.two"), [(0x29, 0)], "who never saw it need not be told");
+}
+
 #[test]
 fn a_host_that_comes_back_is_told_that_its_nexus_was_lost() {
     let targets = cluster(&[0]);

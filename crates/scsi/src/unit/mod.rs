@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     seen: Seen,
     /// Who saw the unit whose place this one has, and has not been told so: see [`LogicalUnit::succeed`].
     misled: Seen,
+    /// Who saw the unit before its content was replaced, and has not been told so.
+    outdated: Seen,
 }
 
 impl Shared {
@@ -174,6 +176,7 @@ impl LogicalUnit {
                 nexuses: Vec::new(),
                 seen: Seen::default(),
                 misled: Seen::default(),
+                outdated: Seen::default(),
             }),
             keeper,
             kept: tokio::sync::Mutex::new(Kept::new(kept)),
@@ -234,6 +237,9 @@ impl LogicalUnit {
         let greeting = shared.seen.greeting(&id);
         let nexus = Arc::new(Nexus::new(id, neighbours, greeting));
         shared.undeceive(&nexus);
+        if shared.outdated.take(nexus.id()) {
+            nexus.raise(Sense::MEDIUM_CHANGED);
+        }
         shared.nexuses.retain(|other| other.strong_count() > 0);
         shared.nexuses.push(Arc::downgrade(&nexus));
         nexus.limit(self.limits_of(&shared, nexus.id()));
@@ -353,6 +359,14 @@ impl LogicalUnit {
     /// What the volume holds is replaced, and not by what comes by here: tokens stand for nothing any more.
     pub fn revoke_tokens(&self) {
         self.revoke(0, u64::MAX);
+    }
+
+    /// What the volume holds was replaced, while no nexus was there: each that was is told when it comes back, and tokens stand
+    /// for nothing any more.
+    pub fn content_replaced(&self) {
+        self.revoke_tokens();
+        let mut shared = self.shared();
+        shared.outdated = shared.seen.clone();
     }
 
     #[cold]

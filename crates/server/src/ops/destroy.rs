@@ -8,7 +8,10 @@
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
 //! snapshots before their dataset. What is held or has clients connected stops it before anything is gone.
 
-use engine::dsl;
+use engine::{
+    EngineError,
+    dsl::{self, OpError},
+};
 use pool::{
     Pool,
     dsl::{Dataset, HeadKind},
@@ -16,7 +19,7 @@ use pool::{
 
 use super::{
     Answer, Destroy, Failure,
-    host::{Cx, Held},
+    host::{Cx, Held, refused},
     pool_of,
     properties::lookup,
 };
@@ -425,23 +428,37 @@ pub(crate) async fn rollback(
             })
             .await?;
     }
-    let (snapshot, name) = (snapshot.to_owned(), head.to_owned());
-    let serving = cx.host.serving.clone();
-    cx.change(&held, &format!("cannot rollback '{head}'"), false, move |cx| {
-        Box::pin(async move {
-            // Again: what came before may have taken a while, and a host that has logged in since would find other
-            // blocks under what it has read.
-            if serving.as_ref().is_some_and(|serving| serving.clients(&name) > 0) {
-                return Err(dsl::OpError::Busy);
+    let what = format!("cannot rollback '{head}'");
+    // Until the snapshot's content is what everybody reads: whoever came in before would find other blocks under what it has
+    // read.
+    let aside = match &cx.host.serving {
+        Some(serving) => {
+            let aside = serving.set_aside(&held, head);
+            if aside.is_none() {
+                // Again: what came before may have taken a while.
+                cx.served(&held).await;
+                return Err(Failure::because(&what, "dataset is busy"));
             }
-            let revoke = || serving.iter().for_each(|serving| serving.revoke_tokens(&name));
-            revoke();
-            let done = dsl::rollback(cx, &snapshot).await;
-            revoke(); // also what was made meanwhile
-            done
+            aside
+        }
+        None => None,
+    };
+    let (snapshot, kept) = (snapshot.to_owned(), aside.clone());
+    let done = cx.try_change(&held, false, move |cx| {
+        Box::pin(async move {
+            // As long as this may still be done.
+            let _kept = kept;
+            dsl::rollback(cx, &snapshot).await
         })
-    })
-    .await?;
+    });
+    let done = done.await;
+    // A suspended pool may yet do it.
+    if let Some(aside) = aside.filter(|_| !matches!(done, Err(OpError::Engine(EngineError::Suspended(_))))) {
+        aside.over();
+    }
     let warnings = cx.served(&held).await;
-    Ok(Answer { warnings, ..Answer::default() })
+    match done {
+        Ok(()) => Ok(Answer { warnings, ..Answer::default() }),
+        Err(error) => Err(refused(&what, &error)),
+    }
 }

@@ -17,6 +17,7 @@ use tokio::{
 
 use super::*;
 use crate::{
+    doors::{At, Doors},
     host::{Places, Settings},
     ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
     shares::property,
@@ -28,11 +29,15 @@ const TARGET: &str = "iqn.2026-11.com.example:shelf";
 
 /// A daemon's, without NBD and without portals.
 fn serving() -> Arc<Serving> {
+    serving_over(Vec::new())
+}
+
+fn serving_over(places: Vec<Place>) -> Arc<Serving> {
     let (registry, targets) = (Arc::new(nbd::Registry::new()), iscsi::Targets::new(iscsi::Config::default()));
     let exports = Arc::clone(&registry) as Arc<dyn nbd::Exports>;
     let nbd = nbd::Server::new(exports, nbd::ServeLimits::default());
     let portals = Portals::new(Arc::clone(&targets), Vec::new()).unwrap();
-    Arc::new(Serving::new(registry, nbd, targets, Vec::new(), portals))
+    Arc::new(Serving::new(registry, nbd, targets, places, portals))
 }
 
 /// A daemon with the pool `tank`.
@@ -51,6 +56,11 @@ impl World {
 
     /// Each seed makes another pool of this name.
     async fn of(seed: u64) -> Self {
+        Self::over(seed, Vec::new()).await
+    }
+
+    /// The same with NBD as if it came in there.
+    async fn over(seed: u64, places: Vec<Place>) -> Self {
         let media: Arc<dyn Disk> = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
         let disk = Arc::new(FaultDisk::new(media, 1));
         let facts =
@@ -73,7 +83,7 @@ impl World {
         };
         let syncer = create::create(&layout, &[Arc::clone(&disk) as Arc<dyn Disk>], options).await.unwrap();
         let engine = Engine::start(syncer, Options::default()).await.unwrap();
-        let (state, serving) = (tempfile::tempdir().unwrap(), serving());
+        let (state, serving) = (tempfile::tempdir().unwrap(), serving_over(places));
         let places = Places::new(Vec::new(), State::at(state.path()));
         let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
         let host = Arc::new(host);
@@ -446,4 +456,83 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
     assert!(target(&world.serving, &iqn).is_some());
     inherit("tank/a", true, true, true).await.unwrap();
     assert!(target(&world.serving, &iqn).is_none());
+}
+
+/// A place for NBD.
+async fn door() -> Vec<Place> {
+    let doors = Doors::open(&[At::Tcp(([127, 0, 0, 1], 0).into())], Vec::new(), false).await.unwrap();
+    doors.places().to_vec()
+}
+
+fn exported(serving: &Serving, name: &str) -> Option<Identity> {
+    Some(nbd::Exports::lookup(&*serving.registry, name)?.volume.identity())
+}
+
+/// Waits until nobody uses it any more.
+async fn left(serving: &Serving, name: &str) {
+    while serving.clients(name) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A host that logged in while the snapshot's content came below what it had read wrote parts of the old content on top.
+#[tokio::test]
+async fn nobody_comes_in_while_a_volume_is_rolled_back_and_its_disk_stays_the_disk_it_is() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let own = iscsi::iqn::for_dataset("tank/b");
+    let status = async || [log_in(address, TARGET).await.1, log_in(address, &own).await.1];
+    let unit = |iqn: &str| target(&world.serving, iqn).unwrap().unit(0).expect("a disk");
+    for (name, iqn, is_shut) in [("tank/a", TARGET, [true, false]), ("tank/b", &*own, [false, true])] {
+        let snapshot = format!("{name}@s");
+        let names = vec![snapshot.clone()];
+        world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+        let (before, export) = (unit(iqn), exported(&world.serving, name));
+        assert_eq!(export.is_some(), name == "tank/b");
+        let volume = world.engine.volume(name).await.unwrap();
+        let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+        volume.write(0, data, block::Durability::Cached).await.unwrap();
+        world.engine.sync().await.unwrap();
+        left(&world.serving, name).await;
+        world.disk.inject(Fault::anywhere(On::Flush, Effect::Delay(LONG..=LONG)).times(1));
+        let rollback = Operation::Rollback { snapshot, recursive: false, clones: false };
+        let host = Arc::clone(&world.host);
+        let request = Request { operation: rollback, command: None, user: 0 };
+        let rolling = tokio::spawn(async move { run(&host, request).await });
+        tokio::time::sleep(LONG / 4).await;
+        let expected = is_shut.map(|is_shut| if is_shut { (3, 1) } else { (0, 0) });
+        assert_eq!(status().await, expected, "{name}: try again");
+        assert_eq!(exported(&world.serving, name), None);
+        // Whoever follows the pool meanwhile lets nobody in.
+        world.serving.follow(&world.host.find("tank").unwrap()).await;
+        assert_eq!((status().await, exported(&world.serving, name)), (expected, None));
+        assert!(!rolling.is_finished());
+        rolling.await.unwrap().unwrap();
+        assert_eq!(status().await, [(0, 0); 2]);
+        assert!(exported(&world.serving, name) == export && Arc::ptr_eq(&unit(iqn), &before));
+        assert!(world.serving.list().served.iter().all(|served| served.refused.is_none()));
+        let read = volume.read(0, 8192).await.unwrap();
+        assert!(read.iter().all(|segment| !matches!(segment, block::Segment::Data(_))), "{read:?}");
+    }
+}
+
+/// Whoever is connected is not cut off by a rollback that is refused for it.
+#[tokio::test]
+async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
+    let world = World::over(1, door().await).await.and_volumes().await;
+    let address = listen(&world.serving.targets).await;
+    let (held, own) = (world.host.find("tank").unwrap(), iscsi::iqn::for_dataset("tank/b"));
+    let (guest, _) = log_in(address, &own).await;
+    assert!(world.serving.set_aside(&held, "tank/b").is_none(), "somebody is there");
+    assert!(exported(&world.serving, "tank/b").is_some());
+    drop(guest);
+    left(&world.serving, "tank/b").await;
+    let aside = world.serving.set_aside(&held, "tank/b").expect("nobody is there");
+    assert_eq!((log_in(address, &own).await.1, exported(&world.serving, "tank/b")), ((3, 1), None));
+    drop(aside);
+    world.serving.follow(&held).await;
+    assert_eq!(log_in(address, &own).await.1, (0, 0));
+    assert!(exported(&world.serving, "tank/b").is_some());
 }
