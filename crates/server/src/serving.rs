@@ -407,11 +407,9 @@ impl Serving {
             self.take(&own);
         }
         new.clone_into(&mut entry.served.dataset);
-        // Another volume had the name and is gone.
-        let replaced = entries.insert(new.to_owned(), entry);
-        if let Some(replaced) = replaced.and_then(|entry| entry.disk) {
-            self.take(&replaced);
-        }
+        // Another volume had the name and is gone: its export, too, leads to that one.
+        self.withdraw_in(&mut entries, new);
+        entries.insert(new.to_owned(), entry);
     }
 
     /// Takes a volume from where it will not be.
@@ -589,7 +587,8 @@ impl Serving {
         unit.set_write_cache(write_cache).await.err().map(unstable)
     }
 
-    /// Gives it to clients as planned, where they have not got it already.
+    /// Gives it to clients as planned, where they have not got it already. A protocol that cannot have it is in no other's
+    /// way.
     fn admit(
         &self,
         entry: &mut Entry,
@@ -597,13 +596,32 @@ impl Serving {
         volume: Arc<dyn BlockVolume>,
         target: Option<Result<Arc<Target>, String>>,
     ) -> Result<(), String> {
+        let exported = self.export(entry, name, &volume);
+        let attached = self.attach(entry, name, volume, target);
+        match (exported, attached) {
+            (Err(nbd), Err(iscsi)) => Err(format!("{nbd}; {iscsi}")),
+            (exported, attached) => exported.and(attached),
+        }
+    }
+
+    fn export(&self, entry: &mut Entry, name: &str, volume: &Arc<dyn BlockVolume>) -> Result<(), String> {
         if entry.is_in_nbd {
-            self.registry.describe(name, &description(&*volume));
+            self.registry.describe(name, &description(&**volume));
         } else if entry.plan.nbd && !self.nbd.is_empty() {
-            let inserted = self.registry.insert(name, &description(&*volume), Arc::clone(&volume));
+            let inserted = self.registry.insert(name, &description(&**volume), Arc::clone(volume));
             inserted.map_err(|error| error.to_string())?;
             entry.is_in_nbd = true;
         }
+        Ok(())
+    }
+
+    fn attach(
+        &self,
+        entry: &mut Entry,
+        name: &str,
+        volume: Arc<dyn BlockVolume>,
+        target: Option<Result<Arc<Target>, String>>,
+    ) -> Result<(), String> {
         if entry.disk.as_ref().is_some_and(|disk| !disk.unit.is_coming()) {
             return Ok(());
         }

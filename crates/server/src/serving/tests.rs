@@ -536,3 +536,47 @@ async fn a_volume_that_is_not_rolled_back_after_all_is_offered_as_before() {
     assert_eq!(log_in(address, &own).await.1, (0, 0));
     assert!(exported(&world.serving, "tank/b").is_some());
 }
+
+/// Its export led to the volume that had its name before, and its disk was not offered.
+#[tokio::test]
+async fn a_volume_that_gets_the_name_of_another_is_what_clients_find_by_it() {
+    let world = World::over(1, door().await).await;
+    for name in ["tank/a", "tank/b"] {
+        world.volume(name).await;
+    }
+    let who = async |name: &str| world.engine.volume(name).await.unwrap().identity().guid;
+    let (first, second) = (who("tank/a").await, who("tank/b").await);
+    // Whoever was to follow this was given up.
+    let rename = world.engine.run(false, |cx| dsl::rename(cx, "tank/a", "tank/c", false, false));
+    rename.await.unwrap();
+    let (from, to) = ("tank/b".to_owned(), "tank/a".to_owned());
+    world.run(Operation::Rename { from, to, parents: false, recursive: false }).await.unwrap();
+    let found = |name: &str| exported(&world.serving, name).map(|identity| identity.guid);
+    assert_eq!([found("tank/a"), found("tank/b"), found("tank/c")], [Some(second), None, Some(first)]);
+    for (name, guid) in [("tank/a", second), ("tank/c", first)] {
+        let target = target(&world.serving, &iscsi::iqn::for_dataset(name)).expect(name);
+        assert_eq!(target.unit(0).unwrap().volume().identity().guid, guid, "{name}");
+    }
+}
+
+/// An export of this name kept the disk from being offered.
+#[tokio::test]
+async fn a_protocol_that_cannot_have_a_volume_is_in_no_others_way() {
+    let world = World::over(1, door().await).await;
+    world.volume("tank/a").await;
+    let (held, own) = (world.host.find("tank").unwrap(), iscsi::iqn::for_dataset("tank/a"));
+    {
+        let mut entries = world.serving.entries.lock();
+        let entry = entries.get_mut("tank/a").unwrap();
+        entry.is_in_nbd = false;
+        world.serving.take(&entry.disk.take().unwrap());
+    }
+    assert!(target(&world.serving, &own).is_none());
+    world.serving.follow(&held).await;
+    assert!(target(&world.serving, &own).is_some());
+    assert!(world.serving.list().served[0].refused.is_some());
+    world.serving.registry.remove("tank/a");
+    world.serving.follow(&held).await;
+    assert!(exported(&world.serving, "tank/a").is_some());
+    assert_eq!(world.serving.list().served[0].refused, None);
+}
