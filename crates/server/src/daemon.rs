@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What can be known to be wrong is found out before the first device is touched, and nobody is told `ready`
-//! before everything that was promised can be connected to.
+//! before everything that was promised can be connected to, but for pools whose devices do not answer.
 
 use std::{
     io,
@@ -254,12 +254,15 @@ pub async fn serve(
     let late = Arc::new(Late::new(Arc::downgrade(&host), missing));
     let awaited = Arc::clone(&late);
     targets.set_awaited(move |target| awaited.is_awaited(target));
-    for held in host.all() {
-        serving.follow(&held).await.into_iter().for_each(|warning| tell(Event::Warning(warning)));
+    let begun = async {
+        serving.begin(host.all(), |warning| tell(Event::Warning(warning))).await;
+        serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
+        governor::settle(&governor, &host, &journal).await;
+    };
+    tokio::select! {
+        () = begun => {}
+        () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
     }
-    serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
-
-    governor::settle(&governor, &host, &journal).await;
     let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
     alerts.start();
     alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);

@@ -20,6 +20,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use block::{BlockVolume, Identity};
@@ -47,6 +48,9 @@ mod coming;
 mod shared;
 #[cfg(test)]
 mod tests;
+
+/// How long a daemon that starts waits for a pool to be followed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The targets of a daemon, and what they offer.
 pub struct Serving {
@@ -280,6 +284,29 @@ impl Serving {
         }
         self.withdraw_targets(pool);
         self.portals.want(pool, &[]).await;
+    }
+
+    /// Offers what these pools have when the daemon starts. One that takes long is in nobody's way: it is offered when it can
+    /// be. `tell` hears of that, and of what could not be done.
+    pub(crate) async fn begin(self: &Arc<Self>, pools: Vec<Arc<Held>>, mut tell: impl FnMut(String)) {
+        // One after the other: where two want one name, it is the same one at every start that has it.
+        for held in pools {
+            let name = held.name().to_owned();
+            let serving = Arc::clone(self);
+            let mut following = tokio::spawn(async move { serving.follow(&held).await });
+            match tokio::time::timeout(PATIENCE, &mut following).await {
+                Ok(Ok(problems)) => problems.into_iter().for_each(&mut tell),
+                Ok(Err(error)) => tell(format!("not all that '{name}' has is offered: {error}")),
+                Err(_) => {
+                    tell(format!("'{name}' does not answer: what it has is offered when it does"));
+                    tokio::spawn(async move {
+                        for problem in following.await.unwrap_or_default() {
+                            tracing::warn!(pool = name, "{problem}");
+                        }
+                    });
+                }
+            }
+        }
     }
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.

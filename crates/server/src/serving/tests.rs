@@ -580,3 +580,21 @@ async fn a_protocol_that_cannot_have_a_volume_is_in_no_others_way() {
     assert!(exported(&world.serving, "tank/a").is_some());
     assert_eq!(world.serving.list().served[0].refused, None);
 }
+
+/// A daemon that started was never ready, and could not even be told to end, while one pool's devices did not answer.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_does_not_answer_is_waited_for_a_while_at_the_start_and_offered_later() {
+    // Not so long that the disk is given up.
+    const LONG: Duration = Duration::from_secs(4);
+    let world = World::with_volumes().await;
+    let held = Arc::new(world.reopened().await);
+    let serving = serving();
+    world.disk.inject(Fault::anywhere(On::Read, Effect::Delay(LONG..=LONG)));
+    let (began, mut told) = (tokio::time::Instant::now(), Vec::new());
+    serving.begin(vec![held], |sentence| told.push(sentence)).await;
+    assert_eq!((began.elapsed(), told.len()), (PATIENCE, 1));
+    assert!(told[0].contains("does not answer"), "{told:?}");
+    world.disk.heal();
+    tokio::time::sleep(10 * LONG).await;
+    assert_eq!(serving.targets.list().len(), 2);
+}
