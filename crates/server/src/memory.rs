@@ -3,7 +3,7 @@
 //! Most of what `zpool status` tells is in memory anyway: the devices, how they are, the scan. The rest (properties, the
 //! error log, how full it is) is read from the pool, and a read can wait for a disk that hangs, or for a pool that is
 //! suspended. So reading is a task of its own, one at a time for each pool; an answer waits for it a moment only, and is
-//! given with what was known before if that is not enough.
+//! given with what was known before if that is not enough. When that has become old, it says so.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,6 +15,9 @@ use crate::{api, view};
 
 /// How long an answer waits for what is being read.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What takes longer to be read is told to be old. A pool of many volumes on slow disks may well take seconds.
+const OVERDUE: Duration = Duration::from_secs(10);
 
 /// What was read from a pool, as of one commit.
 #[derive(Clone, Debug, Default)]
@@ -51,30 +54,47 @@ impl Memory {
         if self.known.borrow().as_ref().is_some_and(|known| known.txg >= txg) {
             return None;
         }
+        let pool = Arc::clone(pool);
+        Some(self.read(async move { Box::pin(view::read(&pool)).await }))
+    }
+
+    /// Begins to read unless somebody is at it. Since when they are.
+    fn read(self: &Arc<Self>, known: impl Future<Output = Known> + Send + 'static) -> Instant {
         let mut reading = self.reading.lock();
-        if reading.is_none() {
-            *reading = Some(Instant::now());
-            let (memory, pool) = (Arc::clone(self), Arc::clone(pool));
+        *reading.get_or_insert_with(|| {
+            let memory = Arc::clone(self);
             tokio::spawn(async move {
-                // Whoever reads for a dropped runtime has nobody to tell; else this always ends.
-                let known = Box::pin(view::read(&pool)).await;
-                *memory.reading.lock() = None;
+                let reader = Reader(Arc::clone(&memory));
+                let known = known.await;
+                drop(reader);
                 memory.known.send_replace(Some(Arc::new(known)));
             });
-        }
-        *reading
+            Instant::now()
+        })
     }
 
     /// What is known of `pool`, after a moment for what is not. `is_mute`: there is no use in waiting.
     pub(crate) async fn recall(self: &Arc<Self>, pool: &Arc<Pool>, is_mute: bool) -> Arc<Known> {
         let mut news = self.known.subscribe();
+        let mut is_overdue = false;
         // What is being read may be of an earlier commit than the one asked about: then once more.
         while let Some(since) = self.look(pool).filter(|_| !is_mute) {
             if tokio::time::timeout_at(since + PATIENCE, news.changed()).await.is_err() {
+                is_overdue = since.elapsed() >= OVERDUE;
                 break;
             }
         }
         let known = self.known.borrow().clone();
+        if let Some(old) = known.as_ref().filter(|known| is_overdue && known.txg < pool.uberblock().txg) {
+            let problem = format!(
+                "'{}': properties, space and errors are as of transaction group {}: its devices do not answer",
+                pool.name(),
+                old.txg
+            );
+            let mut old = Known::clone(old);
+            old.problems.push(problem);
+            return Arc::new(old);
+        }
         known.unwrap_or_else(|| {
             let problem = format!(
                 "'{}': properties, space and errors are not known: its devices have not answered yet",
@@ -85,9 +105,56 @@ impl Memory {
     }
 }
 
+/// Who reads. When it is gone nobody does, whatever it ended by.
+struct Reader(Arc<Memory>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        *self.0.reading.lock() = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        host::{Places, Settings},
+        state::State,
+    };
+
+    /// A defect met once was the last look at the pool: what was known before was told as if it were new, for ever.
+    #[tokio::test]
+    async fn a_look_that_ends_abnormally_is_not_the_last() {
+        let memory = Arc::new(Memory::default());
+        let mut news = memory.known.subscribe();
+        memory.read(async { panic!("on purpose") });
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(*memory.reading.lock(), None);
+        memory.read(async { Known { txg: 7, ..Known::default() } });
+        news.changed().await.unwrap();
+        assert_eq!(news.borrow().as_ref().map(|known| known.txg), Some(7));
+    }
+
+    /// The number of the newest transaction group stood beside space and errors of an old one.
+    #[tokio::test]
+    async fn what_is_old_because_devices_do_not_answer_is_told_to_be_old() {
+        let (dir, kept) = (fixtures::pool("single").copy(), tempfile::tempdir().unwrap());
+        let places = Places::new(vec![dir.path().to_owned()], State::at(kept.path()));
+        let pool = places.open("psingle", &Settings::default()).await.unwrap().pool;
+        tokio::time::pause();
+        let memory = Arc::new(Memory::default());
+        memory.known.send_replace(Some(Arc::new(Known { txg: 3, ..Known::default() })));
+        memory.read(std::future::pending());
+        let problems = async || memory.recall(&pool, false).await.problems.clone();
+        assert_eq!(problems().await, Vec::<String>::new(), "it is only slow");
+        tokio::time::sleep(OVERDUE).await;
+        let said = problems().await;
+        assert!(said.len() == 1 && said[0].contains("as of transaction group 3"), "{said:?}");
+        memory.known.send_replace(Some(Arc::new(Known { txg: pool.uberblock().txg, ..Known::default() })));
+        assert_eq!(problems().await, Vec::<String>::new());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_does_not_wait_for_devices_that_hang() {
