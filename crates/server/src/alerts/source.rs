@@ -102,13 +102,10 @@ impl Source for Pools {
                 join_all(all.iter().map(|held| self.facts_of(held, fresh.contains(&held.guid())))).await;
             // Devices that are there are looked at, so that they can be named when they are not.
             if let Some(watching) = host.watching() {
-                let disks = Arc::clone(&watching.disks);
-                let views: Vec<_> = all.iter().map(|held| held.view()).collect();
-                let looked =
-                    tokio::task::spawn_blocking(move || views.iter().try_for_each(|view| disks.look(view)));
-                if let Ok(Err(error)) = looked.await {
-                    tracing::warn!(%error, "what is known about disks cannot be kept for the next start");
-                }
+                let (disks, views) = (Arc::clone(&watching.disks), all.iter().map(|held| held.view()));
+                let views: Vec<_> = views.collect();
+                let look = move || views.iter().try_for_each(|view| disks.look(view));
+                watching.disks.in_background(look).await;
             }
             Some(facts)
         })

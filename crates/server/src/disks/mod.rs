@@ -3,7 +3,7 @@
 //!
 //! Kept in `disks.json` of the state directory. It is a hint: whether a disk is the one it should be, its label says.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use pool::Pool;
@@ -19,6 +19,8 @@ use crate::state;
 const FILE: &str = "disks.json";
 /// Devices remembered at most; those longest unseen go first, of which none is in a pool that is open.
 const DEVICES_MAX: usize = 10_000;
+/// How long a look is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is known about a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,8 @@ pub struct Disks {
     dir: PathBuf,
     sysfs: Sysfs,
     known: Mutex<BTreeMap<u64, Identity>>,
+    /// Held by who looks in the background.
+    looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Disks {
@@ -88,13 +92,26 @@ impl Disks {
             }
         };
         let known = known.into_iter().filter_map(|(guid, disk)| Some((guid.parse().ok()?, disk))).collect();
-        Arc::new(Self { dir, sysfs, known: Mutex::new(known) })
+        Arc::new(Self { dir, sysfs, known: Mutex::new(known), looking: Arc::default() })
     }
 
     /// What is known about the device of this guid.
     #[must_use]
     pub fn get(&self, guid: u64) -> Option<Identity> {
         self.known.lock().get(&guid).cloned()
+    }
+
+    /// Does this on a thread of its own, unless one is still at it, and waits a moment for it: nobody who tells of disks waits
+    /// for what is known of them.
+    pub(crate) async fn in_background(&self, look: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        let Ok(turn) = Arc::clone(&self.looking).try_lock_owned() else { return };
+        let looking = tokio::task::spawn_blocking(move || {
+            if let Err(error) = look() {
+                tracing::warn!(%error, "what is known about disks cannot be kept for the next start");
+            }
+            drop(turn);
+        });
+        let _in_time = tokio::time::timeout(PATIENCE, looking).await;
     }
 
     /// Looks at all devices of a pool that are there. Blocks for as long as `/sys` takes.
@@ -141,5 +158,44 @@ impl Disks {
             Contents { version: 1, disks }
         };
         state::replace_json(&self.dir, FILE, &contents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::channel,
+    };
+
+    use super::*;
+
+    /// One path that hung kept every alert of every pool from being told.
+    #[tokio::test]
+    async fn a_look_that_hangs_is_waited_for_a_moment_and_not_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Disks::of(dir.path().to_owned(), Sysfs::below(dir.path()));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let (answers, hangs) = channel::<()>();
+        let count = |begun: &Arc<AtomicUsize>| {
+            let begun = Arc::clone(begun);
+            move || {
+                begun.fetch_add(1, Relaxed);
+                Ok(())
+            }
+        };
+        let counted = count(&begun);
+        let hanging = disks.in_background(move || {
+            let _unblocked = hangs.recv();
+            counted()
+        });
+        tokio::time::timeout(10 * PATIENCE, hanging).await.expect("it is not waited for");
+        disks.in_background(count(&begun)).await;
+        assert_eq!(begun.load(Relaxed), 0);
+        drop(answers);
+        while begun.load(Relaxed) < 2 {
+            disks.in_background(count(&begun)).await;
+            tokio::task::yield_now().await;
+        }
     }
 }

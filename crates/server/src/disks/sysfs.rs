@@ -36,8 +36,12 @@ impl Sysfs {
     }
 
     /// What is known about the device at `path` (absolute): a block device or partition. None if it is neither, or not
-    /// there.
+    /// there. What is not below `/dev` is a file: where it lies may be a server that does not answer, and a disk may have
+    /// its name.
     pub(crate) fn identify(&self, path: &str) -> Option<Identity> {
+        if !Path::new(path).starts_with("/dev") {
+            return None;
+        }
         let device = fs::canonicalize(self.at(path)).ok()?;
         let name = device.file_name()?.to_str()?.to_owned();
         let block = fs::canonicalize(self.at("/sys/class/block").join(&name)).ok()?;
@@ -221,7 +225,14 @@ mod tests {
         let bare = sysfs.identify("/dev/loop0").unwrap();
         assert_eq!(bare, Identity { path: "/dev/loop0".into(), bytes: Some(4096), ..Identity::default() });
         assert_eq!(sysfs.identify("/dev/sdz"), None);
-        fs::write(dir.path().join("image"), b"").unwrap();
-        assert_eq!(sysfs.identify("/image"), None);
+    }
+
+    #[test]
+    fn a_file_is_not_looked_at_and_not_taken_for_the_disk_of_its_name() {
+        let dir = system();
+        for name in ["image", "sdc"] {
+            fs::write(dir.path().join(name), b"").unwrap();
+            assert_eq!(Sysfs::below(dir.path()).identify(&format!("/{name}")), None, "{name}");
+        }
     }
 }
