@@ -361,7 +361,7 @@ impl Alerts {
     fn forget_destroyed(&self) {
         let mut events = self.events.lock();
         let Some((journal, read)) = events.as_mut() else { return };
-        let entries = journal.since(*read, None);
+        let entries = journal.all_since(*read);
         *read = entries.last().map_or(*read, |last| last.zevent.eid);
         let destroyed = entries.iter().filter(|entry| entry.zevent.class.ends_with(names::DESTROYED));
         let guids: BTreeSet<String> = destroyed.map(|entry| entry.guid.to_string()).collect();

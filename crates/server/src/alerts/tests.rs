@@ -493,6 +493,29 @@ async fn the_story_of_a_disk_that_was_pulled_is_told_from_beginning_to_end() {
     alerts.stop().await;
 }
 
+/// `zpool events -c` within a moment of it made what a scrub had found no news.
+#[tokio::test(start_paused = true)]
+async fn what_somebody_clears_before_it_was_looked_at_is_told_all_the_same() {
+    let lab = Lab::new(&[sink("mail")]);
+    let (alerts, journal) = (lab.start(), Arc::new(Journal::default()));
+    let tank = facts(vec![group("mirror-0", "mirror", vec![leaf("sdb", 2), leaf("sdc", 3)])]);
+    let pools = Pools(Arc::new(Mutex::new(vec![tank])));
+    alerts.watch(pools, Arc::clone(&journal), Disks::remembered(lab.dir.path()));
+    seconds(60).await;
+    let (kind, step) = (ScanKind::Scrub, ScanStep::Finished);
+    let event = Event::Scan { kind, step, processed: 4096, errors: 2 };
+    let record = Arc::new(Record { number: 1, time: (1_000_000, 0), event });
+    for (class, pairs) in names::name(&record.event, 7, None) {
+        let about = About { pool: "tank".into(), guid: 7 };
+        journal.add(&about, &class, record.time, pairs, Some(Arc::clone(&record)));
+    }
+    assert!(journal.clear() > 0 && journal.since(0, None).is_empty());
+    seconds(60).await;
+    let title = "scrub of 'tank' ended with 2 errors it could not repair (4K repaired)";
+    assert_eq!(lab.got("mail").concat(), [told(Occasion::Notice, title)]);
+    alerts.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_could_not_be_opened_is_told_until_it_is() {
     let lab = Lab::new(&[sink("mail")]);

@@ -97,7 +97,7 @@ impl Alerts {
         disks: &Disks,
     ) -> ControlFlow<()> {
         self.forget_destroyed();
-        let entries = journal.since(seen.event, None);
+        let entries = journal.all_since(seen.event);
         seen.event = entries.last().map_or(seen.event, |last| last.zevent.eid);
         entries.iter().for_each(|entry| remember(&mut seen.memory, entry, (self.clock)()));
         seen.ended.extend(entries.iter().filter_map(|entry| scan_end(entry)));

@@ -14,7 +14,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -50,6 +50,8 @@ pub struct Journal {
     kept: Mutex<VecDeque<Arc<Entry>>>,
     /// So many at most.
     most: AtomicUsize,
+    /// Readers are shown none up to this number.
+    cleared: AtomicU64,
     newest: watch::Sender<u64>,
 }
 
@@ -61,7 +63,12 @@ impl fmt::Debug for Journal {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { kept: Mutex::default(), most: AtomicUsize::new(KEPT), newest: watch::Sender::new(0) }
+        Self {
+            kept: Mutex::default(),
+            most: AtomicUsize::new(KEPT),
+            cleared: AtomicU64::new(0),
+            newest: watch::Sender::new(0),
+        }
     }
 }
 
@@ -113,15 +120,23 @@ impl Journal {
         kept.shrink_to(most);
     }
 
-    /// Those kept with a number greater than `after`, oldest first; of one pool, by name or guid, if `pool` says so.
+    /// Those kept with a number greater than `after` that nobody cleared, oldest first; of one pool, by name or guid, if
+    /// `pool` says so.
     #[must_use]
     pub fn since(&self, after: u64, pool: Option<&str>) -> Vec<Arc<Entry>> {
+        let mut found = self.all_since(after.max(self.cleared.load(Relaxed)));
+        found.retain(|entry| {
+            pool.is_none_or(|pool| entry.zevent.pool == pool || entry.guid.to_string() == pool)
+        });
+        found
+    }
+
+    /// All those kept with a number greater than `after`. For alerts: what somebody cleared before they came for it is news
+    /// to them all the same.
+    pub(crate) fn all_since(&self, after: u64) -> Vec<Arc<Entry>> {
         let kept = self.kept.lock();
         let first = kept.partition_point(|entry| entry.zevent.eid <= after);
-        let is_meant = |entry: &&Arc<Entry>| {
-            pool.is_none_or(|pool| entry.zevent.pool == pool || entry.guid.to_string() == pool)
-        };
-        kept.range(first..).filter(is_meant).cloned().collect()
+        kept.range(first..).cloned().collect()
     }
 
     /// The number of the newest; changes when there is a newer one.
@@ -130,9 +145,11 @@ impl Journal {
         self.newest.subscribe()
     }
 
-    /// Forgets those kept (`zpool events -c`); how many there were.
+    /// Shows nobody those so far any more (`zpool events -c`); how many there were.
     pub fn clear(&self) -> u64 {
-        std::mem::take(&mut *self.kept.lock()).len() as u64
+        let kept = self.kept.lock();
+        let before = self.cleared.swap(*self.newest.borrow(), Relaxed);
+        (kept.len() - kept.partition_point(|entry| entry.zevent.eid <= before)) as u64
     }
 }
 
@@ -166,7 +183,9 @@ mod tests {
         );
         assert_eq!((&pairs["eid"], &pairs["time"]), (&json!(12), &json!([11, 1])));
         assert_eq!(journal.clear(), KEPT as u64);
+        assert!(journal.since(0, None).is_empty());
         journal.add(&about("tank", 7), "x", (0, 0), Map::new(), None);
         assert_eq!(journal.since(0, None)[0].zevent.eid, newest + 1, "numbers go on");
+        assert_eq!((journal.clear(), journal.clear()), (1, 0));
     }
 }
