@@ -13,7 +13,7 @@ use block::Geometry;
 use super::{
     Operation, Standing,
     mover::{InCopy, Stretch},
-    token::{Maker, Presented, Range, Rod, TOKEN_LEN},
+    token::{InUse, Maker, Presented, Range, TOKEN_LEN},
 };
 use crate::{
     errand::{Errand, Rest},
@@ -74,7 +74,7 @@ fn announced(list: &[u8], at: usize) -> Result<&[u8], Sense> {
 /// What a WRITE USING TOKEN is to do, checked.
 struct Plan {
     /// `None`: zeroes.
-    rod: Option<(Arc<Rod>, Arc<LogicalUnit>)>,
+    rod: Option<(InUse, Arc<LogicalUnit>)>,
     /// First byte of the token's data.
     offset: u64,
     ranges: Vec<Range>,

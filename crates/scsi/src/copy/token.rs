@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A token is a bearer's: whoever has it may read what it stands for, so it holds 256 random bits, is compared whole
-//! and in constant time, and ends when it was not used for a while. Nothing is copied when it is made: it is of the
+//! and in constant time, and ends when it was not used for a while ([`InUse`]). Nothing is copied when it is made: it is of the
 //! type "point in time, change vulnerable", and the first write to its blocks revokes it *before* a byte changes
 //! (`LogicalUnit::touched`). What changes a volume without coming by its logical unit is not seen here: who rolls it back
 //! says so (`LogicalUnit::revoke_tokens`), and who offers it to writers over NBD as well has two writers anyway.
@@ -15,6 +15,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -65,8 +66,23 @@ pub(crate) struct Rod {
     pub(crate) ranges: Vec<Range>,
     pub(crate) len: u64,
     timeout: Duration,
-    expires: Mutex<Instant>,
+    life: Mutex<Life>,
     revoked: AtomicBool,
+}
+
+/// How long a token lives.
+#[derive(Debug)]
+struct Life {
+    /// Copies under way.
+    copies: usize,
+    /// When it ends, unless there are any.
+    expires: Instant,
+}
+
+impl Life {
+    fn is_over(&self) -> bool {
+        self.copies == 0 && Instant::now() >= self.expires
+    }
 }
 
 impl Rod {
@@ -75,12 +91,13 @@ impl Rod {
         if self.revoked.load(Ordering::Acquire) { Err(Sense::TOKEN_REVOKED) } else { Ok(()) }
     }
 
+    /// Whether it stands for nothing any more, for ever.
     pub(crate) fn is_over(&self) -> bool {
-        self.revoked.load(Ordering::Acquire) || self.expired()
+        self.revoked.load(Ordering::Acquire) || self.life().is_over()
     }
 
-    fn expired(&self) -> bool {
-        Instant::now() >= *self.expires.lock().unwrap_or_else(PoisonError::into_inner)
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that it stands for are about to change.
@@ -100,10 +117,46 @@ impl Rod {
     }
 }
 
+/// What a token stands for, for a copy: as long as this is there the token does not expire, however long the copy takes. Its
+/// unit would forget it otherwise, and let the copy go on when its blocks change.
+#[derive(Debug)]
+pub(crate) struct InUse(Arc<Rod>);
+
+impl InUse {
+    fn new(rod: Arc<Rod>) -> Result<Self, Sense> {
+        {
+            let mut now = rod.life();
+            if now.is_over() {
+                return Err(Sense::TOKEN_EXPIRED);
+            }
+            now.copies = now.copies.saturating_add(1);
+        }
+        let used = Self(rod);
+        used.valid()?;
+        Ok(used)
+    }
+}
+
+impl Deref for InUse {
+    type Target = Rod;
+
+    fn deref(&self) -> &Rod {
+        &self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut now = self.0.life();
+        now.copies = now.copies.saturating_sub(1);
+        now.expires = after(self.0.timeout);
+    }
+}
+
 /// What a token that was presented stands for.
 pub(crate) enum Presented {
     Zeroes,
-    Rod(Arc<Rod>),
+    Rod(InUse),
 }
 
 /// The tokens of a service.
@@ -200,7 +253,7 @@ impl Tokens {
             ranges: maker.ranges,
             len,
             timeout,
-            expires: Mutex::new(after(timeout)),
+            life: Mutex::new(Life { copies: 0, expires: after(timeout) }),
             revoked: AtomicBool::new(false),
         });
         all.rods.insert(u64::from_be_bytes(id), Arc::clone(&rod));
@@ -219,12 +272,7 @@ impl Tokens {
         if differs != 0 {
             return Err(Sense::TOKEN_CORRUPT);
         }
-        if rod.expired() {
-            return Err(Sense::TOKEN_EXPIRED);
-        }
-        rod.valid()?;
-        *rod.expires.lock().unwrap_or_else(PoisonError::into_inner) = after(rod.timeout);
-        Ok(Presented::Rod(rod))
+        InUse::new(rod).map(Presented::Rod)
     }
 }
 

@@ -25,18 +25,18 @@ impl Neighbours for All {
     }
 }
 
-struct Disk {
+pub(crate) struct Disk {
     volume: Arc<MemVolume>,
-    unit: Arc<LogicalUnit>,
+    pub(crate) unit: Arc<LogicalUnit>,
 }
 
-struct Lab {
+pub(crate) struct Lab {
     service: Arc<Service>,
     neighbours: Arc<All>,
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Counted, not random: a token of a test is the same in every run.
         let next = AtomicU64::new(1);
         let random = move |bytes: &mut [u8]| {
@@ -46,7 +46,7 @@ impl Lab {
         Self { service: Arc::new(Service::new(Arc::new(random))), neighbours: Arc::default() }
     }
 
-    fn disk(&self, volume: MemVolume) -> Disk {
+    pub(crate) fn disk(&self, volume: MemVolume) -> Disk {
         let volume = Arc::new(volume);
         let unit =
             self.service.unit(Arc::clone(&volume) as Arc<dyn BlockVolume>, "iqn.test", Form::default());
@@ -60,7 +60,7 @@ impl Lab {
         disk
     }
 
-    fn attach(&self, disk: &Disk, initiator: &str) -> Arc<Nexus> {
+    pub(crate) fn attach(&self, disk: &Disk, initiator: &str) -> Arc<Nexus> {
         let id = NexusId { initiator: format!("{initiator},i,0x000000000001").into(), port: 1 };
         let nexus = disk.unit.attach_at(id, Some(Arc::clone(&self.neighbours) as Arc<dyn Neighbours>));
         assert_eq!(disk.sense(&nexus, &[0], &[]), (6, 0x29, 0));
@@ -95,13 +95,13 @@ impl Disk {
     }
 
     #[track_caller]
-    fn good(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Vec<u8> {
+    pub(crate) fn good(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Vec<u8> {
         let response = self.send(nexus, bytes, data);
         assert_eq!(response.status, Status::Good, "{:02x?}", response.sense.as_slice());
         flat(&response.data)
     }
 
-    fn sense(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> (u8, u8, u8) {
+    pub(crate) fn sense(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> (u8, u8, u8) {
         let response = self.send(nexus, bytes, data);
         assert_eq!(response.status, Status::CheckCondition);
         let s = response.sense.as_slice();
@@ -409,6 +409,63 @@ async fn a_token_that_nobody_uses_expires() {
     }
     tokio::time::advance(std::time::Duration::from_secs(61)).await;
     assert_eq!(a.sense(&nexus, &cdb, &list), (5, 0x23, 7));
+}
+
+/// A disk with `blocks` blocks of 4, a copy of which to another disk waits for its first write, and the token it was ordered
+/// with, which lives for a second.
+fn slow_copy<'a>(
+    lab: &Lab,
+    a: &Disk,
+    b: &'a crate::paced::Disk,
+    blocks: u32,
+) -> (crate::paced::Running<'a, Response>, Vec<u8>) {
+    let nexus = lab.attach(a, "iqn.hyperv");
+    a.fill(0, blocks as usize, 4);
+    let (cdb, mut list) = populate(1, &[(0, blocks)]);
+    list[7] = 1;
+    a.good(&nexus, &cdb, &list);
+    let token = a.good(&nexus, &receive(7, 1), &[])[38..].to_vec();
+    let (cdb, list) = use_token(2, 0, &token, &[(0, blocks)]);
+    let (mut run, _) = b.host().run(&cdb, &list);
+    assert!(run.poll().is_none());
+    (run, token)
+}
+
+/// The disk forgot the token when its time was over, and who wrote later revoked nothing: the copy was of old bytes and new
+/// ones, and good.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_outlasts_its_token_ends_when_what_it_has_yet_to_read_is_written_to() {
+    let lab = Lab::new();
+    let (a, b) = (lab.shared_disk("tank/a"), crate::paced::Disk::sized(&lab.service, "tank/b", 8 << 20));
+    let (mut run, _) = slow_copy(&lab, &a, &b, 3 * 2048);
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    let writer = lab.attach(&a, "iqn.writer");
+    a.good(&writer, &[0x2a, 0, 0, 0, 0x30, 0, 0, 0, 1], &[9; 512]); // beside it
+    let (cdb, list) = populate(1, &[(0x3000, 1)]);
+    a.good(&writer, &cdb, &list);
+    a.good(&writer, &[0x2a, 0, 0, 0, 0x13, 0, 0, 0, 1], &[9; 512]); // its third step
+    b.volume.let_through(10);
+    let response = run.poll().unwrap();
+    assert_eq!(
+        (response.status, &response.sense.as_slice()[12..14]),
+        (Status::CheckCondition, &[0x23, 6][..])
+    );
+    assert_eq!(b.volume.byte(0x1300 * 512), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_token_begins_anew_when_the_last_copy_with_it_ends() {
+    let lab = Lab::new();
+    let (a, b) = (lab.shared_disk("tank/a"), crate::paced::Disk::sized(&lab.service, "tank/b", 8 << 20));
+    let (mut run, token) = slow_copy(&lab, &a, &b, 16);
+    tokio::time::advance(std::time::Duration::from_secs(5)).await;
+    b.volume.let_through(10);
+    assert_eq!(run.poll().unwrap().status, Status::Good);
+    let (again, (cdb, list)) = (b.host(), use_token(3, 0, &token, &[(100, 16)]));
+    tokio::time::advance(std::time::Duration::from_millis(900)).await;
+    assert_eq!(again.send(&cdb, &list).status, Status::Good);
+    tokio::time::advance(std::time::Duration::from_millis(1100)).await;
+    assert_eq!(again.send(&cdb, &list).sense.as_slice()[12..14], [0x23, 7]);
 }
 
 /// Orders a copy of 16 blocks from 0 to `to` that goes on behind its answer.
