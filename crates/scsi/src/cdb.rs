@@ -346,6 +346,11 @@ impl Command {
         )
     }
 
+    /// Changes what is kept of hosts beside what the medium holds.
+    pub fn reserves(&self) -> bool {
+        matches!(self, Self::PersistentReserveOut { .. })
+    }
+
     /// Goes in steps: it may move or free more than anybody wants to wait for once it was aborted.
     pub fn is_long(&self) -> bool {
         matches!(

@@ -168,7 +168,7 @@ impl LogicalUnit {
             }
             Command::PersistentReserveOut { action, scope, kind, .. } => {
                 let list = pieces::flatten(&data);
-                Box::pin(self.reserve_out(nexus, (action, scope, kind), &list)).await?;
+                Box::pin(self.reserve_out(nexus, job, (action, scope, kind), &list)).await?;
             }
             Command::PopulateToken { list, .. } => {
                 let ranges = pieces::flatten(&data);

@@ -120,15 +120,24 @@ impl Service {
         is_coming: bool,
     ) -> Arc<LogicalUnit> {
         let service = Arc::clone(self);
+        // Held while it loads what is kept: who stores that meanwhile is seen here, or finds it.
+        let mut units = self.units();
         let unit = Arc::new_cyclic(|me| {
             let mut unit = LogicalUnit::of(service, volume, target, form, me.clone());
             unit.is_coming = is_coming;
+            if others(&units, &unit).any(|other| other.may_be_storing()) {
+                unit.kept.get_mut().doubt();
+            }
             unit
         });
-        let mut units = self.units();
         units.retain(|unit| unit.strong_count() > 0);
         units.push(Arc::downgrade(&unit));
         unit
+    }
+
+    /// The unit that offers the volume of one that does so no more.
+    pub(crate) fn successor(&self, unit: &LogicalUnit) -> Option<Arc<LogicalUnit>> {
+        others(&self.units(), unit).find(|other| !other.is_retired() && !other.is_coming)
     }
 
     /// The target port groups there are.
@@ -177,4 +186,10 @@ impl Service {
     fn units(&self) -> MutexGuard<'_, Vec<Weak<LogicalUnit>>> {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The units of the same volume besides this one.
+fn others(units: &[Weak<LogicalUnit>], unit: &LogicalUnit) -> impl Iterator<Item = Arc<LogicalUnit>> {
+    let units = units.iter().filter_map(Weak::upgrade);
+    units.filter(|other| other.naa() == unit.naa() && !std::ptr::eq(&**other, unit))
 }

@@ -1,4 +1,10 @@
 //! PERSISTENT RESERVE OUT at a disk: what changes is durable first, then true, then answered.
+//!
+//! Each waits for the one before, for as long as a transaction group takes, and looks again when it has its turn: a reset, a
+//! preemption or who takes the disk away may have ended it meanwhile.
+//!
+//! What is kept is the volume's. It may be offered anew while this is being stored, by a unit that has loaded what was kept
+//! before: then it is not done, and that unit is not certain of what is kept any more.
 
 use bytes::Bytes;
 
@@ -6,7 +12,7 @@ use super::Request;
 use crate::{
     nexus::{Nexus, NexusId},
     sense::Sense,
-    unit::{LogicalUnit, Refusal},
+    unit::{Job, LogicalUnit, Refusal},
 };
 
 /// What the keeper has, as far as is known.
@@ -22,17 +28,32 @@ impl Kept {
     pub(crate) fn new(bytes: Option<Bytes>) -> Self {
         Self { bytes: bytes.unwrap_or_default(), is_certain: true }
     }
+
+    /// Another unit of the same volume may have stored something since it was loaded.
+    pub(crate) fn doubt(&mut self) {
+        self.is_certain = false;
+    }
 }
 
 impl LogicalUnit {
+    /// Whether somebody stores what is to be kept for its volume, or did, and nobody knows what came of it.
+    pub(crate) fn may_be_storing(&self) -> bool {
+        self.kept.try_lock().map_or(true, |kept| !kept.is_certain)
+    }
+
     /// Carries out one service action.
     pub(crate) async fn reserve_out(
         &self,
         nexus: &Nexus,
+        job: Job,
         (action, scope, kind): (u8, u8, u8),
         list: &[u8],
     ) -> Result<(), Refusal> {
         let mut kept = self.kept.lock().await;
+        if job.generation != nexus.generation() {
+            return Err(Refusal::Cleared);
+        }
+        self.admit(nexus, &job.command, &self.geometry())?;
         let ports = self.service.ports();
         let (next, outcome) = {
             let shared = self.shared();
@@ -58,6 +79,13 @@ impl LogicalUnit {
                 keeper.store(bytes.clone()).await.map_err(|e| Sense::from_volume(&e, self.block_size))?;
                 *kept = Kept { bytes, is_certain: true };
             }
+        }
+        if self.is_retired()
+            && let Some(successor) = self.service.successor(self)
+        {
+            // Whichever of the two has stored last.
+            successor.kept.lock().await.doubt();
+            return Err(Sense::LUN_NOT_SUPPORTED.into());
         }
         {
             let mut shared = self.shared();

@@ -20,10 +20,10 @@ impl LogicalUnit {
         if limits != 0 {
             self.judge(nexus, limits, command)?;
         }
+        if self.is_retired() && (command.writes() || command.reserves()) {
+            return Err(Sense::LUN_NOT_SUPPORTED.into());
+        }
         if command.writes() {
-            if self.is_retired.load(Ordering::Acquire) {
-                return Err(Sense::LUN_NOT_SUPPORTED.into());
-            }
             if geometry.read_only {
                 return Err(Sense::WRITE_PROTECTED.into());
             }
@@ -75,7 +75,7 @@ impl LogicalUnit {
             return Err(Refusal::Conflict);
         }
         match () {
-            () if self.is_retired.load(Ordering::Acquire) => Err(Sense::LUN_NOT_SUPPORTED.into()),
+            () if self.is_retired() => Err(Sense::LUN_NOT_SUPPORTED.into()),
             () if self.is_coming => Err(Sense::BECOMING_READY.into()),
             () if writes && geometry.read_only => Err(Sense::WRITE_PROTECTED.into()),
             () if writes && self.swp.load(Ordering::Acquire) => Err(Sense::SOFTWARE_WRITE_PROTECTED.into()),

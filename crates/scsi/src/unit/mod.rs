@@ -269,8 +269,8 @@ impl LogicalUnit {
     }
 
     /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, commands that
-    /// have not begun to run are cleared, those that go in steps end, every nexus is told. Returns once no write that began
-    /// before is still on its way.
+    /// have not begun to run are cleared, those that go in steps end, every nexus is told. Returns once nothing that changes
+    /// the disk or its reservations and began before is still on its way.
     pub async fn reset(&self, attention: Sense) {
         self.copies.cancel(|_| true);
         let is_cache_off = {
@@ -293,14 +293,17 @@ impl LogicalUnit {
         } else {
             drop(self.exclusive.write().await);
         }
+        drop(self.kept.lock().await);
     }
 
     /// CLEAR TASK SET, for the commands of the nexuses other than `by`: those that have not begun to run are
-    /// answered with TASK ABORTED. Returns once no write that began before is still on its way.
+    /// answered with TASK ABORTED. Returns once nothing that changes the disk or its reservations and began before is still on
+    /// its way.
     pub async fn clear_task_set(&self, by: &Nexus) {
         self.copies.cancel(|whose| whose != by.id());
         self.shared().nexuses().filter(|nexus| !std::ptr::eq(&**nexus, by)).for_each(|nexus| nexus.clear());
         drop(self.exclusive.write().await);
+        drop(self.kept.lock().await);
     }
 
     /// Tells every nexus that the target's list of logical units is another one now.
@@ -344,11 +347,15 @@ impl LogicalUnit {
     }
 
     /// It is offered no more, and the volume may be, by another unit that knows nothing of what was promised here: no write
-    /// begins, copies end after their next step, tokens stand for nothing.
+    /// and no change of reservations begins, copies end after their next step, tokens stand for nothing.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
         self.copies.cancel(|_| true);
         self.revoke(0, u64::MAX);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
     }
 
     /// Whether a copy is under way that reads or writes here, for a host that may be logged in elsewhere only.

@@ -5,4 +5,5 @@ mod copies;
 mod durability;
 mod failures;
 mod paced;
+mod reservations;
 mod steps;
