@@ -35,6 +35,8 @@ const REQUESTS_MAX: u32 = 64;
 
 /// Keys that may come in one login.
 const KEYS_MAX: usize = 256;
+/// Bytes of them, and of the values of those that may come again: no gate counts what is remembered of who is not logged in.
+const REMEMBERED_MAX: usize = 16 << 10;
 /// Keys that are said and not haggled over (RFC 7143 §13): whoever says one again says nothing new.
 const DECLARATIONS: [&str; 5] =
     ["InitiatorName", "InitiatorAlias", "TargetName", "SessionType", "MaxRecvDataSegmentLength"];
@@ -97,8 +99,10 @@ pub struct Login {
     /// The stage we are in.
     stage: u8,
     declared: bool,
-    /// The keys that came: with what value, and in which request.
-    seen: BTreeMap<String, (String, u32)>,
+    /// The keys that came: in which request, and those that may come again with what value.
+    seen: BTreeMap<String, (u32, Option<String>)>,
+    /// Bytes of that.
+    remembered: usize,
     /// What is wrong with what was said, for the log.
     fault: Option<String>,
     params: Params,
@@ -161,6 +165,7 @@ impl Login {
             stage: SECURITY,
             declared: false,
             seen: BTreeMap::new(),
+            remembered: 0,
             fault: None,
             params: Params::default(),
             last: None,
@@ -295,6 +300,7 @@ impl Login {
             Some(target) => target.access(),
             None => targets.discovery(),
         };
+        let said = std::mem::take(&mut self.said);
         let needed = !access.auth.is_empty();
         let methods = self.methods.take();
         if let Some(methods) = &methods {
@@ -310,7 +316,6 @@ impl Login {
         if !needed {
             return Ok(true);
         }
-        let said = std::mem::take(&mut self.said);
         let exchange = self.exchange.as_mut().ok_or(Status::AuthenticationFailed)?;
         let before = std::mem::discriminant(exchange);
         if stage == SECURITY {
@@ -328,16 +333,23 @@ impl Login {
     /// began with the security stage: a declaration may be repeated as it was in a later request, and is passed over.
     fn came_before(&mut self, key: &str, value: &str) -> Result<bool, Status> {
         let count = self.seen.len();
+        let declared = DECLARATIONS.contains(&key).then_some(value);
+        let remembered =
+            self.remembered.saturating_add(key.len()).saturating_add(declared.map_or(0, str::len));
         let said = match self.seen.entry(key.to_owned()) {
             Entry::Vacant(_) if count >= KEYS_MAX => "is one key too many",
+            Entry::Vacant(_) if remembered > REMEMBERED_MAX => "is more than is remembered",
             Entry::Vacant(place) => {
-                place.insert((value.to_owned(), self.requests));
+                place.insert((self.requests, declared.map(str::to_owned)));
+                self.remembered = remembered;
                 return Ok(false);
             }
-            Entry::Occupied(before) if before.get().1 == self.requests => "comes twice in one request",
-            Entry::Occupied(_) if !DECLARATIONS.contains(&key) => "comes twice",
-            Entry::Occupied(before) if before.get().0 != value => "comes again with another value",
-            Entry::Occupied(_) => return Ok(true),
+            Entry::Occupied(before) if before.get().0 == self.requests => "comes twice in one request",
+            Entry::Occupied(before) => match (&before.get().1, declared) {
+                (Some(before), Some(value)) if before == value => return Ok(true),
+                (Some(_), _) => "comes again with another value",
+                (None, _) => "comes twice",
+            },
         };
         Err(self.at_fault(Status::InitiatorError, format!("{} {said}", key.escape_debug())))
     }
@@ -486,5 +498,57 @@ impl Login {
             window: self.window,
             receive_max: if self.declared { RECEIVE_MAX } else { 8192 },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets::Config;
+
+    /// Says this in a login for discovery, a request each; what came of the last.
+    fn say(login: &mut Login, requests: &[String]) -> Step {
+        let (targets, mut outbox) = (Targets::new(Config::default()), Outbox::default());
+        let mut header = Header::new(op::LOGIN | 0x40);
+        header.0[1] = OPERATIONAL << 2;
+        let mut last = Step::Continue;
+        for request in requests {
+            assert!(matches!(last, Step::Continue), "{}", login.fault());
+            last = login.handle(&header, request.as_bytes(), &targets, &mut outbox).unwrap();
+            outbox.drain();
+        }
+        last
+    }
+
+    fn who() -> String {
+        "InitiatorName=iqn.a\0SessionType=Discovery\0".to_owned()
+    }
+
+    /// Half a MiB for each connection, of hundreds that need not prove anything to anybody.
+    #[test]
+    fn a_login_that_says_much_is_not_remembered_by_what_it_said() {
+        let long = "x".repeat(8000);
+        let mut requests: Vec<String> = (0..50).map(|n| format!("X-{n}={long}\0")).collect();
+        requests[0] = who() + &format!("CHAP_C={long}\0");
+        requests[1] = format!("CHAP_N={long}\0");
+        let mut login = Login::default();
+        let last = say(&mut login, &requests);
+        assert!(matches!(last, Step::Continue), "{}", login.fault());
+        let values = login.seen.values().filter_map(|(_, value)| value.as_ref());
+        let seen: usize = login.seen.keys().chain(values).map(String::len).sum();
+        assert_eq!(login.remembered, seen);
+        assert!(seen < 512, "{seen}");
+        assert!(login.said.name.is_none() && login.said.challenge.is_none());
+    }
+
+    #[test]
+    fn declarations_without_end_are_refused_as_soon_as_they_are_more_than_is_remembered() {
+        let long = "x".repeat(8000);
+        let mut said = vec![who(), format!("InitiatorAlias={long}\0"), format!("TargetName={long}\0")];
+        assert!(matches!(say(&mut Login::default(), &said), Step::Continue));
+        said.push(format!("MaxRecvDataSegmentLength={long}\0"));
+        let mut login = Login::default();
+        assert!(matches!(say(&mut login, &said), Step::Refused(Status::InitiatorError)));
+        assert_eq!(login.fault(), "MaxRecvDataSegmentLength is more than is remembered");
     }
 }
