@@ -27,7 +27,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use block::VolumeError;
+use block::{BlockVolume as _, VolumeError};
 use ondisk::label::PoolState;
 use parking_lot::Mutex;
 use pool::{
@@ -118,6 +118,7 @@ pub struct Engine {
     task: Mutex<Option<JoinHandle<Box<Syncer>>>>,
     /// To whoever watches the devices, who ends when this is gone.
     asks: Asks,
+    watch: Mutex<Option<JoinHandle<()>>>,
     /// Scans and heals.
     helpers: Mutex<Vec<Helper>>,
     prewarm: Prewarm,
@@ -164,12 +165,19 @@ struct Shared {
 }
 
 impl Shared {
-    /// The volume that is open already. One that was closed because it cannot be read, with nothing left to be synced, may be
-    /// opened anew.
-    fn opened(&self, volumes: &BTreeMap<u64, Arc<LiveVolume>>, number: u64) -> Option<Arc<LiveVolume>> {
-        let volume = volumes.get(&number)?;
-        let may_open_anew = volume.is_over() && self.ending.lock().is_none();
-        (!may_open_anew).then(|| Arc::clone(volume))
+    /// The volume that is open already. One that was closed because it cannot be read serves nobody; with nothing left to be
+    /// synced it may be opened anew.
+    fn opened(
+        &self,
+        volumes: &BTreeMap<u64, Arc<LiveVolume>>,
+        number: u64,
+    ) -> Result<Option<Arc<LiveVolume>>, OpenError> {
+        let Some(volume) = volumes.get(&number) else { return Ok(None) };
+        match volume.is_closed() {
+            false => Ok(Some(Arc::clone(volume))),
+            true if volume.is_over() && self.ending.lock().is_none() => Ok(None),
+            true => Err(OpenError::Closed(volume.identity().name)),
+        }
     }
 
     /// How a volume is served: of one that is being made small clients have what is going to be left, and it may have been
@@ -207,6 +215,10 @@ pub enum OpenError {
     /// Its intent log holds writes that could not be replayed: without them it is not as its clients left it.
     #[error("{0}")]
     Unreplayed(String),
+    /// It could not be read any more, and what was written to it before has still to be synced; or the pool is being left. To
+    /// be tried again.
+    #[error("'{0}' was closed, and what was written to it before is being synced")]
+    Closed(String),
     /// Its structures cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -317,10 +329,11 @@ impl Engine {
                 shared,
                 task: Mutex::new(Some(task)),
                 asks,
+                watch: Mutex::default(),
                 helpers: Mutex::new(helpers),
                 prewarm: Prewarm::new(ground),
             });
-            tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports));
+            *engine.watch.lock() = Some(tokio::spawn(watch::run(Arc::downgrade(&engine), asked, reports)));
             match replay::replay(&engine, crashed).await {
                 Ok(replayed) => *engine.shared.replayed.lock() = replayed,
                 Err(error) => {
@@ -496,7 +509,7 @@ impl Engine {
                 if let Some(why) = self.shared.replayed.lock().failed.get(&number) {
                     return Err(OpenError::Unreplayed(why.clone()));
                 }
-                if let Some(volume) = self.shared.opened(&self.shared.volumes.lock(), number) {
+                if let Some(volume) = self.shared.opened(&self.shared.volumes.lock(), number)? {
                     return Ok(volume);
                 }
                 let (identity, service) = describe(&view, &dataset).await?;
@@ -506,7 +519,7 @@ impl Engine {
                 if !Arc::ptr_eq(&view, &self.view()) {
                     continue;
                 }
-                if let Some(volume) = self.shared.opened(&volumes, number) {
+                if let Some(volume) = self.shared.opened(&volumes, number)? {
                     return Ok(volume);
                 }
                 // Until the next commit tells: nothing of its own.
@@ -581,6 +594,11 @@ impl Engine {
                 }
             };
             self.asks.close();
+            let watch = self.watch.lock().take();
+            if let Some(watch) = watch {
+                // It may be about to open a device that is back.
+                let _over = timeout(HELPER_PATIENCE, watch).await;
+            }
             let view = self.view();
             self.shared.second.close(view.io()).await;
             view.io().leave_cache().await;

@@ -15,10 +15,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
 };
 
 use bytes::Bytes;
@@ -46,11 +43,11 @@ pub struct Second {
     l2: Arc<L2>,
     cache: Arc<BlockCache>,
     open: Open,
-    /// Devices in use, and those that cannot be used as they are: by guid, with the disk it was tried with.
-    known: Mutex<BTreeMap<u64, Arc<dyn Disk>>>,
+    /// Devices in use, and those that cannot be used as they are: by guid, with the disk it was tried with. `None` once the
+    /// pool is left.
+    known: Mutex<Option<BTreeMap<u64, Arc<dyn Disk>>>>,
     /// Devices that are being removed from the pool.
     leaving: Mutex<BTreeSet<u64>>,
-    closed: AtomicBool,
     suspension: Arc<Suspension>,
 }
 
@@ -69,9 +66,8 @@ impl Second {
             l2,
             cache: Arc::clone(io.cache()),
             open: if is_rewound { Open::Fresh } else { Open::Remember },
-            known: Mutex::default(),
+            known: Mutex::new(Some(BTreeMap::new())),
             leaving: Mutex::default(),
-            closed: AtomicBool::new(false),
             suspension,
         }
     }
@@ -79,10 +75,8 @@ impl Second {
     /// Uses the devices that the pool has now. The view is taken behind the lock, so that none is followed after a newer
     /// one.
     pub(crate) fn follow(&self, view: impl FnOnce() -> Arc<Pool>) {
-        if self.closed.load(Relaxed) {
-            return;
-        }
         let mut known = self.known.lock();
+        let Some(known) = known.as_mut() else { return };
         let view = view();
         let listed: BTreeSet<u64> = view.l2cache().iter().map(|vdev| vdev.guid).collect();
         if listed.is_empty() && known.is_empty() {
@@ -162,16 +156,18 @@ impl Second {
     /// until the pool is opened again, should it stay.
     pub(crate) async fn leave(&self, guid: u64) {
         self.leaving.lock().insert(guid);
-        self.known.lock().remove(&guid);
+        if let Some(known) = self.known.lock().as_mut() {
+            known.remove(&guid);
+        }
         self.l2.remove(guid).await;
     }
 
     /// Lets all devices go: others may open them when this returns.
     pub(crate) async fn close(&self, io: &PoolIo) {
-        self.closed.store(true, Relaxed);
+        // Who follows has opened what it wants by then, or opens nothing any more.
+        *self.known.lock() = None;
         io.set_below(None);
         self.l2.close().await;
-        self.known.lock().clear();
     }
 
     /// What is behind the door.
@@ -322,4 +318,60 @@ fn compression_level(compress: u8, stored: &[u8]) -> u8 {
     };
     // Which end it is at depends on the writer's byte order.
     if *first == 0 { *last } else { *first }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use disk::MemDisk;
+    use tokio::{runtime::Handle, task::block_in_place, time::sleep};
+
+    use super::*;
+    use crate::{
+        create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
+        sync::Work,
+    };
+
+    const DISK: u64 = 128 << 20;
+
+    /// It was opened after all others had been let go, and stayed open when the pool was another host's.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_device_that_is_followed_while_the_pool_is_left_is_let_go() {
+        let words = ["d0", "cache", "d1"].map(str::to_owned);
+        let facts =
+            DeviceFacts { bytes: DISK, block_device: false, logical_sector: 512, physical_sector: 512 };
+        let plan = Plan::new(&VdevSpec::parse(&words).unwrap(), &[facts; 2], Some(12), true).unwrap();
+        let disks = [(); 2].map(|()| Arc::new(MemDisk::new(DISK)) as Arc<dyn Disk>);
+        let options = CreateOptions {
+            name: "tank".to_owned(),
+            features: create::features("off").unwrap(),
+            pool_properties: BTreeMap::new(),
+            root_properties: BTreeMap::new(),
+            hostid: 7,
+            hostname: "host".to_owned(),
+            now: 1_700_000_000,
+            seed: 1,
+            cache: Arc::new(BlockCache::new(16 << 20)),
+            workers: 0,
+            history: None,
+        };
+        let mut syncer = create::create(&plan, &disks, options).await.unwrap();
+        let first = syncer.txg;
+        syncer.sync_txg(first, 1_700_000_000, Work::default()).await.unwrap();
+        let view = syncer.view.clone().unwrap();
+        let second = Arc::new(Second::new(view.io(), false, Config::default(), Arc::default()));
+        let mut closing = None;
+        second.follow(|| {
+            let (leaving, left) = (Arc::clone(&second), Arc::clone(&view));
+            closing = Some(tokio::spawn(async move { leaving.close(left.io()).await }));
+            // More than it takes.
+            block_in_place(|| Handle::current().block_on(sleep(Duration::from_millis(300))));
+            Arc::clone(&view)
+        });
+        closing.unwrap().await.unwrap();
+        assert!(second.devices().is_empty());
+        second.follow(|| view);
+        assert!(second.devices().is_empty());
+    }
 }

@@ -700,9 +700,11 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, N
     if let Some(engine) = held.engine().filter(|_| is_live) {
         return match engine.volume(dataset.name()).await {
             Ok(volume) => Ok((Arc::clone(&volume) as Arc<dyn BlockVolume>, Some(volume))),
-            Err(error @ (OpenError::Read(_) | OpenError::Lookup(LookupError::Read { .. }))) => {
-                Err(NotOpen::Unread(chain(&error)))
-            }
+            Err(
+                error @ (OpenError::Closed(_)
+                | OpenError::Read(_)
+                | OpenError::Lookup(LookupError::Read { .. })),
+            ) => Err(NotOpen::Unread(chain(&error))),
             Err(error) => Err(NotOpen::Strange(chain(&error))),
         };
     }

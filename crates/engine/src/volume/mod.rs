@@ -346,10 +346,14 @@ impl LiveVolume {
         self.closed.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     /// Whether it is closed, and nothing of it is left to be synced.
     pub(crate) fn is_over(&self) -> bool {
         let memory = self.memory.read();
-        self.closed.load(Ordering::Relaxed) && memory.len() == 0
+        self.is_closed() && memory.len() == 0
     }
 
     /// The committed content was replaced (rollback). Changes of transaction groups that are not committed stay.
@@ -380,7 +384,7 @@ impl LiveVolume {
 /// The clients' side.
 impl LiveVolume {
     fn check_open(&self) -> Result<(), VolumeError> {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             return Err(VolumeError::NotReady("the volume is closed".into()));
         }
         Ok(())

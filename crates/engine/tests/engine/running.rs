@@ -5,6 +5,7 @@ use std::time::Duration;
 use block::{BlockVolume, Durability, VolumeError};
 use engine::{
     dsl::{self, Properties, Stored},
+    engine::OpenError,
     txg::Cost,
 };
 
@@ -102,4 +103,22 @@ async fn an_idle_pool_goes_on_freeing_what_was_destroyed() {
     assert_eq!(freeing(&running).await, 0);
     running.export().await;
     world.verify("at the end").await;
+}
+
+/// Clients were offered the one that answers nothing any more, and nobody tried again.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_closed_is_not_handed_out_and_is_opened_anew_when_what_it_has_is_synced() {
+    let (_world, running) = World::create("d0", 12, 96 << 20, 4).await;
+    let name = format!("{POOL}/v");
+    let volume = running.volume(&name, 1 << 20, BLOCK, Properties::new()).await;
+    running.engine.sync().await.unwrap();
+    volume.write(0, data(vec![7; BLOCK as usize]), Durability::Cached).await.unwrap();
+    // As when it cannot be read after a command.
+    volume.close();
+    let refused = running.engine.volume(&name).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Closed(_)), "{refused}");
+    running.engine.sync().await.unwrap();
+    let anew = running.engine.volume(&name).await.unwrap();
+    assert_eq!(content(&*anew).await[..BLOCK as usize], [7; BLOCK as usize]);
+    anew.write(0, data(vec![8; BLOCK as usize]), Durability::Cached).await.unwrap();
 }
