@@ -11,13 +11,14 @@ use std::{
     pin::Pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::Instant,
 };
 
 use crate::habit::{Habit, Reading, Verdict};
@@ -313,7 +314,12 @@ impl<S: Socket> AsyncWrite for Link<S> {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, runtime::Runtime, sync::Mutex};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        runtime::{Handle, Runtime},
+        sync::Mutex,
+        time::sleep,
+    };
 
     use super::*;
 
@@ -381,7 +387,7 @@ mod tests {
                 for number in 0..2000_u64 {
                     // Now and then for longer than anybody looks.
                     if number % 100 == 99 {
-                        std::thread::sleep(Duration::from_millis(2));
+                        Handle::current().block_on(sleep(Duration::from_millis(2)));
                     }
                     (&theirs).write_all(&number.to_le_bytes()).unwrap();
                     (&theirs).read_exact(&mut answer).unwrap();
@@ -403,7 +409,7 @@ mod tests {
             let (ours, _) = listener.accept().unwrap();
             ours.set_nonblocking(true).unwrap();
             // It never gets round to anything else: what it looks for is always there.
-            let flood = std::thread::spawn(move || while (&theirs).write_all(&[7; 4096]).is_ok() {});
+            let flood = tokio::task::spawn_blocking(move || while (&theirs).write_all(&[7; 4096]).is_ok() {});
             let mut link = looking(TcpStream::from_std(ours).unwrap());
             let busy = tokio::spawn(async move {
                 let (mut bytes, mut looked) = (Vec::new(), 0_u32);
@@ -417,14 +423,14 @@ mod tests {
                 let mut late = Duration::ZERO;
                 for _ in 0..10 {
                     let since = Instant::now();
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    sleep(Duration::from_millis(1)).await;
                     late = late.max(since.elapsed());
                 }
                 late
             });
             assert!(timer.await.unwrap() < Duration::from_secs(2));
             assert!(busy.await.unwrap() > 0, "it did look");
-            flood.join().unwrap();
+            flood.await.unwrap();
         });
     }
 

@@ -73,7 +73,8 @@ impl<S: Socket + Wire> Wire for Link<S> {
     }
 
     fn look(&mut self, served: u64, room: usize) -> io::Result<Look<'_>> {
-        Link::look(self, served, room)
+        // Its own method, not this one.
+        Self::look(self, served, room)
     }
 }
 

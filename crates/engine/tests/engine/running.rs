@@ -119,6 +119,6 @@ async fn a_volume_that_was_closed_is_not_handed_out_and_is_opened_anew_when_what
     assert!(matches!(refused, OpenError::Closed(_)), "{refused}");
     running.engine.sync().await.unwrap();
     let anew = running.engine.volume(&name).await.unwrap();
-    assert_eq!(content(&*anew).await[..BLOCK as usize], [7; BLOCK as usize]);
+    assert_eq!(content(&*anew).await[..BLOCK as usize], vec![7; BLOCK as usize]);
     anew.write(0, data(vec![8; BLOCK as usize]), Durability::Cached).await.unwrap();
 }
