@@ -9,7 +9,7 @@ use std::{
     io::{self, IoSlice, Read as _, Write as _},
     net, os,
     pin::Pin,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
@@ -30,9 +30,15 @@ const LOOKS: u32 = 256;
 /// Bytes that a look takes: a request, and the data of a small write.
 const TAKEN: usize = 8 << 10;
 
-/// Some connection looks, or tries whether it should.
-static TAKEN_UP: AtomicBool = AtomicBool::new(false);
-/// Rounds of connections that do not, since then.
+/// The connection that looks, or tries whether it should; 0 if none does.
+static LOOKER: AtomicU64 = AtomicU64::new(0);
+/// When it was last heard of, in microseconds. It may rest in the middle of a trial, for ever.
+static HEARD: AtomicU64 = AtomicU64::new(0);
+/// So long after that another one may look, in microseconds.
+const SILENCE: u64 = 1_000_000;
+/// Numbers of connections that have looked.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Rounds of connections that do not look, while one does.
 static OTHERS: AtomicU64 = AtomicU64::new(0);
 
 /// What was found out last by any of them: how dear wake-ups are says more of the machine than of the client. Microseconds
@@ -92,8 +98,8 @@ pub struct Link<S: Socket> {
     habit: Habit,
     /// Looks in a row.
     row: u32,
-    /// It is the one that looks.
-    took_up: bool,
+    /// Of it among those that look; 0 before it wants to.
+    number: u64,
     /// Where looks put what comes; of no length before the first.
     buffer: Vec<u8>,
 }
@@ -109,7 +115,7 @@ enum State<S: Socket> {
 impl<S: Socket> From<S> for Link<S> {
     fn from(socket: S) -> Self {
         let state = State::Registered(socket);
-        Self { state, habit: Habit::default(), row: 0, took_up: false, buffer: Vec::new() }
+        Self { state, habit: Habit::default(), row: 0, number: 0, buffer: Vec::new() }
     }
 }
 
@@ -131,10 +137,11 @@ impl<S: Socket> Link<S> {
         if is_news && let Some(verdict) = self.habit.verdict() {
             publish(verdict);
         }
-        if !self.takes_up() || !looks {
-            if !self.took_up && TAKEN_UP.load(Relaxed) {
-                OTHERS.fetch_add(1, Relaxed);
-            }
+        let is_looker = self.takes_up(is_news);
+        if !is_looker && LOOKER.load(Relaxed) != 0 {
+            OTHERS.fetch_add(1, Relaxed);
+        }
+        if !is_looker || !looks {
             return Ok(Look::Asleep);
         }
         if self.row >= LOOKS {
@@ -183,23 +190,36 @@ impl<S: Socket> Link<S> {
         }
     }
 
-    /// Whether this is the connection that looks, or tries to.
-    fn takes_up(&mut self) -> bool {
+    /// Whether this is the connection that looks, or tries whether it should; it is heard of when there is `news` of it.
+    fn takes_up(&mut self, news: bool) -> bool {
         if !self.habit.is_awake() {
             self.give_up();
-        } else if !self.took_up {
-            let may = threads() > 1 && TAKEN_UP.compare_exchange(false, true, Relaxed, Relaxed).is_ok();
-            match may {
-                true => self.took_up = true,
-                false => self.habit.rest(),
-            }
+            return false;
         }
-        self.took_up
+        let looker = LOOKER.load(Relaxed);
+        if looker != 0 && looker == self.number {
+            if news {
+                HEARD.store(micros(), Relaxed);
+            }
+            return true;
+        }
+        let is_free = looker == 0 || micros().saturating_sub(HEARD.load(Relaxed)) > SILENCE;
+        if self.number == 0 {
+            self.number = NUMBERS.fetch_add(1, Relaxed).saturating_add(1);
+        }
+        let takes = is_free && threads() > 1;
+        if takes && LOOKER.compare_exchange(looker, self.number, Relaxed, Relaxed).is_ok() {
+            HEARD.store(micros(), Relaxed);
+            return true;
+        }
+        self.habit.rest();
+        false
     }
 
     fn give_up(&mut self) {
-        if std::mem::take(&mut self.took_up) {
-            TAKEN_UP.store(false, Relaxed);
+        if self.number != 0 {
+            // Another one may look by now.
+            let _other = LOOKER.compare_exchange(self.number, 0, Relaxed, Relaxed);
         }
     }
 
@@ -242,8 +262,15 @@ fn threads() -> usize {
     tokio::runtime::Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers())
 }
 
+fn clock(id: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(id)).unwrap_or_default()
+}
+
+fn micros() -> u64 {
+    u64::try_from(clock(ClockId::Monotonic).as_micros()).unwrap_or(u64::MAX)
+}
+
 fn reading(served: u64) -> Reading {
-    let clock = |id| Duration::try_from(clock_gettime(id)).unwrap_or_default();
     Reading {
         wall: clock(ClockId::Monotonic),
         cpu: clock(ClockId::ProcessCPUTime),
@@ -488,8 +515,28 @@ mod tests {
             }
             assert_eq!(links[0].look(1, 4096).unwrap(), Look::Came(b"a request"));
             assert_eq!(links[1].look(1, 4096).unwrap(), Look::Asleep);
+            assert_eq!(LOOKER.load(Relaxed), links[0].number);
             drop(links.remove(0));
             assert_eq!(links[1].look(1, 4096).unwrap(), Look::Came(b"a request"));
+        });
+    }
+
+    #[test]
+    fn a_connection_that_rests_in_the_middle_of_a_trial_keeps_nobody_from_looking() {
+        runtime(2).block_on(async {
+            let _alone = ALONE.lock().await;
+            let ((first, mut one), (second, mut two)) =
+                (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+            let (mut first, mut second) = (looking(first), looking(second));
+            one.write_all(b"a request").await.unwrap();
+            two.write_all(b"a request").await.unwrap();
+            assert_eq!(first.look(1, 4096).unwrap(), Look::Came(b"a request"));
+            HEARD.store(micros() - SILENCE - 1, Relaxed);
+            assert_eq!(second.look(1, 4096).unwrap(), Look::Came(b"a request"));
+            one.write_all(b"another").await.unwrap();
+            assert_eq!(first.look(2, 4096).unwrap(), Look::Asleep, "it has lost its turn");
+            drop(first);
+            assert_eq!(LOOKER.load(Relaxed), second.number, "and takes nobody's with it when it goes");
         });
     }
 }
