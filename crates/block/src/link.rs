@@ -120,13 +120,15 @@ impl<S: Socket> From<S> for Link<S> {
 }
 
 impl<S: Socket> Link<S> {
-    /// All that came is answered and sent, and nothing is under way: waits for a moment for what comes next, if that is
-    /// cheaper than to sleep. `served` is how many requests there were in all; at most `room` bytes are taken.
+    /// More is wanted. If `is_idle`, all that came is answered and sent and nothing under way: then it waits for a moment for
+    /// what comes next, if that is cheaper than to sleep. `served` is how many requests there were in all; at most `room`
+    /// bytes are taken.
     ///
     /// # Errors
     /// The socket's.
-    pub fn look(&mut self, served: u64, room: usize) -> io::Result<Look<'_>> {
-        if room == 0 {
+    pub fn look(&mut self, is_idle: bool, served: u64, room: usize) -> io::Result<Look<'_>> {
+        if !is_idle || room == 0 {
+            self.is_company();
             return Ok(Look::Asleep);
         }
         let mut is_news = false;
@@ -137,11 +139,11 @@ impl<S: Socket> Link<S> {
         if is_news && let Some(verdict) = self.habit.verdict() {
             publish(verdict);
         }
-        let is_looker = self.takes_up(is_news);
-        if !is_looker && LOOKER.load(Relaxed) != 0 {
-            OTHERS.fetch_add(1, Relaxed);
+        if !self.takes_up(is_news) {
+            self.is_company();
+            return Ok(Look::Asleep);
         }
-        if !is_looker || !looks {
+        if !looks {
             return Ok(Look::Asleep);
         }
         if self.row >= LOOKS {
@@ -162,6 +164,14 @@ impl<S: Socket> Link<S> {
                 Ok(Look::Asleep)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Another one that looks is not alone.
+    fn is_company(&self) {
+        let looker = LOOKER.load(Relaxed);
+        if looker != 0 && looker != self.number {
+            OTHERS.fetch_add(1, Relaxed);
         }
     }
 
@@ -282,7 +292,8 @@ fn reading(served: u64) -> Reading {
 
 fn publish(verdict: Verdict) {
     let until = u64::try_from(verdict.until.as_micros()).unwrap_or(u64::MAX) << 1;
-    FOUND.store(until | u64::from(verdict.looks), Relaxed);
+    // Whoever goes by what another one found has it from here, and may have it for long.
+    FOUND.fetch_max(until | u64::from(verdict.looks), Relaxed);
 }
 
 fn known() -> Option<Verdict> {
@@ -368,7 +379,7 @@ mod tests {
         static SERVED: AtomicU64 = AtomicU64::new(0);
         let served = SERVED.fetch_add(1, Relaxed);
         poll_fn(|cx| {
-            match link.look(served, 4096)? {
+            match link.look(true, served, 4096)? {
                 Look::Came(bytes) => {
                     into.extend_from_slice(bytes);
                     return Poll::Ready(Ok(true));
@@ -469,7 +480,7 @@ mod tests {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(b"a request").await.unwrap();
             let mut link = looking(ours);
-            assert_eq!(link.look(1, 4096).unwrap(), Look::Asleep);
+            assert_eq!(link.look(true, 1, 4096).unwrap(), Look::Asleep);
             let mut bytes = Vec::new();
             assert!(!next(&mut link, &mut bytes).await.unwrap());
             assert_eq!(bytes, b"a request");
@@ -513,11 +524,11 @@ mod tests {
                 links.push(looking(ours));
                 ends.push(theirs);
             }
-            assert_eq!(links[0].look(1, 4096).unwrap(), Look::Came(b"a request"));
-            assert_eq!(links[1].look(1, 4096).unwrap(), Look::Asleep);
+            assert_eq!(links[0].look(true, 1, 4096).unwrap(), Look::Came(b"a request"));
+            assert_eq!(links[1].look(true, 1, 4096).unwrap(), Look::Asleep);
             assert_eq!(LOOKER.load(Relaxed), links[0].number);
             drop(links.remove(0));
-            assert_eq!(links[1].look(1, 4096).unwrap(), Look::Came(b"a request"));
+            assert_eq!(links[1].look(true, 1, 4096).unwrap(), Look::Came(b"a request"));
         });
     }
 
@@ -530,11 +541,11 @@ mod tests {
             let (mut first, mut second) = (looking(first), looking(second));
             one.write_all(b"a request").await.unwrap();
             two.write_all(b"a request").await.unwrap();
-            assert_eq!(first.look(1, 4096).unwrap(), Look::Came(b"a request"));
+            assert_eq!(first.look(true, 1, 4096).unwrap(), Look::Came(b"a request"));
             HEARD.store(micros() - SILENCE - 1, Relaxed);
-            assert_eq!(second.look(1, 4096).unwrap(), Look::Came(b"a request"));
+            assert_eq!(second.look(true, 1, 4096).unwrap(), Look::Came(b"a request"));
             one.write_all(b"another").await.unwrap();
-            assert_eq!(first.look(2, 4096).unwrap(), Look::Asleep, "it has lost its turn");
+            assert_eq!(first.look(true, 2, 4096).unwrap(), Look::Asleep, "it has lost its turn");
             drop(first);
             assert_eq!(LOOKER.load(Relaxed), second.number, "and takes nobody's with it when it goes");
         });

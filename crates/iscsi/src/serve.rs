@@ -580,15 +580,14 @@ impl Driver {
     /// Receives what is there. 0 at the end.
     fn receive(&mut self, holds: bool, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut place = self.inbox.place();
-        if self.jobs.is_empty() && !holds && self.session.outbox().is_empty() {
-            match self.stream.look(self.session.commands(), place.room())? {
-                Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
-                Look::Yield => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Look::Asleep => {}
+        let is_idle = self.jobs.is_empty() && !holds && self.session.outbox().is_empty();
+        match self.stream.look(is_idle, self.session.commands(), place.room())? {
+            Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
+            Look::Yield => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
+            Look::Asleep => {}
         }
         read(self.stream.registered()?, place, cx)
     }

@@ -753,19 +753,17 @@ impl<S: Wire> Pump<'_, '_, S> {
 
     /// Receives what is there. 0 at the end.
     fn receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.session.is_idle() {
-            let served = self.session.counters().requests();
-            let mut place = self.session.receive();
-            match self.stream.look(served, place.room())? {
-                Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
-                Look::Yield => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Look::Asleep => {}
+        let (is_idle, served) = (self.session.is_idle(), self.session.counters().requests());
+        let mut place = self.session.receive();
+        match self.stream.look(is_idle, served, place.room())? {
+            Look::Came(bytes) => return Poll::Ready(Ok(place.put(bytes))),
+            Look::Yield => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
+            Look::Asleep => {}
         }
-        self.stream.poll_receive(self.session.receive(), cx)
+        self.stream.poll_receive(place, cx)
     }
 
     /// Answers the requests of a batch that can be answered at once and begins the others. Whether it

@@ -23,8 +23,8 @@ pub(crate) trait Wire: AsyncRead + AsyncWrite + Unpin + Send {
         }
     }
 
-    /// Nothing is under way: see [`Link::look`]. What is no socket is never looked at.
-    fn look(&mut self, _served: u64, _room: usize) -> io::Result<Look<'_>> {
+    /// See [`Link::look`]. What is no socket is never looked at.
+    fn look(&mut self, _is_idle: bool, _served: u64, _room: usize) -> io::Result<Look<'_>> {
         Ok(Look::Asleep)
     }
 
@@ -72,9 +72,9 @@ impl<S: Socket + Wire> Wire for Link<S> {
         self.registered()?.poll_row(row, ahead, cx)
     }
 
-    fn look(&mut self, served: u64, room: usize) -> io::Result<Look<'_>> {
+    fn look(&mut self, is_idle: bool, served: u64, room: usize) -> io::Result<Look<'_>> {
         // Its own method, not this one.
-        Self::look(self, served, room)
+        Self::look(self, is_idle, served, room)
     }
 }
 

@@ -103,7 +103,7 @@ impl LiveVolume {
         let most = (self.txgs.limits().dirty_max / PART / FREED_BLOCK_BYTES).clamp(FEW, PIECE_WEIGHT);
         loop {
             let current = self.current.load_full();
-            match dmu::portion(&self.patient(&current), blocks.clone(), most).await {
+            match dmu::portion(current.patient.data(), blocks.clone(), most).await {
                 Ok(portion) => return Ok(portion),
                 Err(_) if tries < RETRIES && self.current.load().generation != current.generation => {
                     tries += 1

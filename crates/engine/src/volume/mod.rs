@@ -134,6 +134,9 @@ pub struct LiveVolume {
 struct Current {
     service: Service,
     volume: Volume,
+    /// The same through what waits for devices that are away, for changes. Made once: every small write over a larger block
+    /// reads through it.
+    patient: Volume,
     /// Goes up when the content is replaced.
     generation: u64,
     earlier: Earlier,
@@ -201,7 +204,9 @@ impl LiveVolume {
         log: Arc<Log>,
     ) -> Arc<Self> {
         let block = data.block_bytes();
-        let volume = Volume::over(Arc::new(data), identity, service.geometry());
+        let data = Arc::new(data);
+        let volume = Volume::over(Arc::clone(&data), identity.clone(), service.geometry());
+        let patient = volume.successor(data, identity, service.geometry());
         log.set_supply(service.supply());
         let this = Arc::new(Self {
             dataset,
@@ -212,6 +217,7 @@ impl LiveVolume {
             current: ArcSwap::from_pointee(Current {
                 service,
                 volume,
+                patient,
                 generation: 0,
                 earlier: Earlier { until: 0, copies: service.copies },
             }),
@@ -241,7 +247,7 @@ impl LiveVolume {
         let _first = (self.source.set(source), self.patient.set(patient));
         let _updating = self.updating.lock();
         let old = self.current.load();
-        self.show(&old, (**old.volume.data()).clone(), old.generation);
+        self.show(&old, old.volume.data(), old.generation);
     }
 
     /// What it holds of the pool as of the last commit, in bytes.
@@ -314,7 +320,11 @@ impl LiveVolume {
     pub fn update(&self, identity: Identity, service: Service) {
         let _updating = self.updating.lock();
         let old = self.current.load_full();
-        let volume = old.volume.successor(Arc::clone(old.volume.data()), identity, service.geometry());
+        let renewed = |old: &Volume, identity| {
+            let data = Arc::clone(old.data());
+            old.successor(data, identity, service.geometry())
+        };
+        let (volume, patient) = (renewed(&old.volume, identity.clone()), renewed(&old.patient, identity));
         {
             // Under the lock: what is inserted afterwards was announced at the new price.
             let _memory = self.memory.write();
@@ -327,7 +337,8 @@ impl LiveVolume {
             } else {
                 Earlier { until: open, copies: old.service.copies }
             };
-            self.current.store(Arc::new(Current { service, volume, generation: old.generation, earlier }));
+            let generation = old.generation;
+            self.current.store(Arc::new(Current { service, volume, patient, generation, earlier }));
         }
         self.log.set_supply(service.supply());
         if service.size < old.service.size {
@@ -366,18 +377,21 @@ impl LiveVolume {
     fn read_from(&self, data: Object) {
         let _updating = self.updating.lock();
         let old = self.current.load();
-        self.show(&old, data, old.generation + 1);
+        self.show(&old, &data, old.generation + 1);
     }
 
     /// Puts `data` in the place of what `old` has, while `updating` is held.
-    fn show(&self, old: &Current, data: Object, generation: u64) {
-        let data = match self.source.get() {
-            Some(source) => data.over(Arc::clone(source)),
-            None => data,
+    fn show(&self, old: &Current, data: &Object, generation: u64) {
+        let (service, earlier) = (old.service, old.earlier);
+        let through = |source: &OnceLock<Arc<dyn BlockSource>>| {
+            let data = match source.get() {
+                Some(source) => data.over(Arc::clone(source)),
+                None => data.clone(),
+            };
+            old.volume.successor(Arc::new(data), old.volume.identity(), service.geometry())
         };
-        let (identity, service, earlier) = (old.volume.identity(), old.service, old.earlier);
-        let volume = old.volume.successor(Arc::new(data), identity, service.geometry());
-        self.current.store(Arc::new(Current { service, volume, generation, earlier }));
+        let (volume, patient) = (through(&self.source), through(&self.patient));
+        self.current.store(Arc::new(Current { service, volume, patient, generation, earlier }));
     }
 }
 

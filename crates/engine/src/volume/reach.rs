@@ -10,10 +10,7 @@
 use std::{
     fmt,
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use block::VolumeError;
@@ -103,7 +100,7 @@ impl LiveVolume {
         let mut tries = 0;
         'again: loop {
             let current = self.current.load_full();
-            let data = self.patient(&current);
+            let data = current.patient.data();
             for (above, blkid) in wanted {
                 match data.seek(&mut Cursor::default(), 0, *blkid).await {
                     Ok(_) => self.note(&current, *above),
@@ -126,15 +123,6 @@ impl LiveVolume {
         let _updating = self.updating.lock();
         if self.current.load().generation == current.generation {
             self.reach.note(above);
-        }
-    }
-
-    /// What is committed, through what waits for devices.
-    pub(super) fn patient(&self, current: &Current) -> Arc<Object> {
-        let data = current.volume.data();
-        match self.patient.get() {
-            Some(source) => Arc::new(data.over(Arc::clone(source))),
-            None => Arc::clone(data),
         }
     }
 

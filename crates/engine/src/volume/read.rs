@@ -7,10 +7,7 @@
 //! The committed state may be replaced while it is read from. What it pointed to may then be freed, and later be
 //! written over; the checksum tells, and the read begins again in the new state. Where there is no checksum the state alone tells.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{ops::Range, sync::atomic::Ordering};
 
 use block::{BlockVolume as _, Extent, Segment, Segments, VolumeError};
 use futures_util::future::join_all;
@@ -154,15 +151,8 @@ impl LiveVolume {
         let mut tries = 0;
         loop {
             let current = self.current.load_full();
-            let volume = &current.volume;
-            let patient = is_patient.then(|| self.patient(&current));
-            let outcome = match patient.filter(|data| !Arc::ptr_eq(data, volume.data())) {
-                Some(data) => {
-                    let patient = volume.successor(data, volume.identity(), volume.geometry());
-                    patient.read_judged(offset, len).await
-                }
-                None => volume.read_judged(offset, len).await,
-            };
+            let volume = if is_patient { &current.patient } else { &current.volume };
+            let outcome = volume.read_judged(offset, len).await;
             let may_be_stale = match &outcome {
                 Ok((_, is_verified)) => !is_verified,
                 Err(error) => matches!(error, VolumeError::Unreadable { .. }),
