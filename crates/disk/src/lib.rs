@@ -15,6 +15,7 @@ mod landing;
 mod landings;
 mod mem;
 mod model;
+mod regions;
 mod request;
 mod shelves;
 mod stream;
@@ -28,7 +29,7 @@ pub use landing::Landing;
 pub use landings::{Ahead, Landed, Landings, Place, Site};
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
-pub use shelves::{IDLE_MAX, age_idle, bytes_idle, set_idle_max};
+pub use shelves::{IDLE_MAX, age_idle, bytes_idle, set_idle_max, use_huge_pages};
 pub use stream::stream_copy;
 pub use uring::{Plug, plug, plugged};
 

@@ -5,7 +5,8 @@
 //! * Free lists are bounded together ([`set_idle_max`]). When they are full, buffers of a size that is in use now take the
 //!   place of those of sizes that are not; what does not fit is freed, and what nobody needs for a while if somebody sees
 //!   to that ([`age_idle`]).
-//! * Large buffers are from the kernel directly, the others from the allocator. Either way they are zero when they are new.
+//! * Beneath them is the allocator, or for large buffers the kernel directly; in a process that may have much memory the
+//!   [`regions`](crate::regions) ([`use_huge_pages`]), and the free lists are only what is warm of it. Whatever is new is zero.
 #![expect(unsafe_code, reason = "aligned allocations; std has no aligned Vec")]
 
 use std::{
@@ -17,6 +18,11 @@ use std::{
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+
+use crate::{
+    regions::{REGION, Regions, SLOT_MAX},
+    sys,
+};
 
 /// Alignment of all memory, in bytes: a page, and no device in use has larger sectors.
 pub(crate) const ALIGN: usize = 4096;
@@ -33,13 +39,22 @@ pub(crate) struct Piece {
     /// Dangling if it is of no bytes.
     start: NonNull<u8>,
     capacity: usize,
-    /// From the kernel directly, not from the allocator.
-    is_mapped: bool,
+    source: Source,
+}
+
+/// Where memory is from, and goes in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Allocator,
+    /// A mapping of its own.
+    Kernel,
+    Regions,
 }
 
 impl Piece {
     /// None.
-    pub(crate) const EMPTY: Self = Self { start: NonNull::dangling(), capacity: 0, is_mapped: false };
+    pub(crate) const EMPTY: Self =
+        Self { start: NonNull::dangling(), capacity: 0, source: Source::Allocator };
 
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -156,9 +171,13 @@ impl Shelves {
     fn lend(&self, len: usize) -> (Piece, Origin) {
         let Some(class) = class_of(len) else { return (obtain(capacity_for(len)), Origin::Zeroed) };
         let capacity = class_size(class);
-        let Some(piece) = self.wanted(class, 1).take() else { return (obtain(capacity), Origin::Zeroed) };
-        self.idle.fetch_sub(capacity, Relaxed);
-        (piece, Origin::Recycled)
+        if let Some(piece) = self.wanted(class, 1).take() {
+            self.idle.fetch_sub(capacity, Relaxed);
+            return (piece, Origin::Recycled);
+        }
+        let mut slot = None;
+        lend_slots(class, 1, |piece, origin| slot = Some((piece, origin)));
+        slot.unwrap_or_else(|| (obtain(capacity), Origin::Zeroed))
     }
 
     fn lend_row(&self, len: usize, count: usize) -> Row {
@@ -166,6 +185,10 @@ impl Shelves {
         let mut row = class.map_or_else(Row::new, |class| self.wanted(class, count).take_row(count));
         let capacity = capacity_for(len);
         self.idle.fetch_sub(capacity * row.len(), Relaxed);
+        if let Some(class) = class {
+            let missing = count - row.len();
+            lend_slots(class, missing, |piece, origin| row.push((piece, origin)));
+        }
         row.resize_with(count, || (obtain(capacity), Origin::Zeroed));
         row
     }
@@ -257,19 +280,31 @@ pub(crate) fn capacity_for(len: usize) -> usize {
 
 /// Memory waiting in the free lists to be used again, in bytes. At most [`IDLE_MAX`], or what was set.
 pub fn bytes_idle() -> usize {
-    SHELVES.idle.load(Relaxed)
+    SHELVES.idle.load(Relaxed) + REGIONS.idle()
+}
+
+/// Memory for blocks is in huge pages from now on, as far as the kernel has some. For processes that may have so much
+/// memory that some MiB of each size in use do not matter; `addresses` is how many bytes of address space may be reserved.
+/// False, and nothing changes, where the system has no such pages for those who ask, or others than of 2 MiB. Followed by
+/// [`set_idle_max`].
+pub fn use_huge_pages(addresses: usize) -> bool {
+    sys::has_huge_pages(REGION, ALIGN) && REGIONS.turn_on(addresses)
 }
 
 /// The free lists keep at most `bytes` between them from now on, and no more than [`IDLE_MAX`]; what they have beyond
 /// that is freed.
 pub fn set_idle_max(bytes: usize) {
-    SHELVES.set_limit(bytes.min(IDLE_MAX));
+    let bytes = bytes.min(IDLE_MAX);
+    let warm = if REGIONS.is_on() { bytes / WARM } else { bytes };
+    SHELVES.set_limit(warm);
+    REGIONS.set_limit(bytes - warm);
 }
 
 /// Frees of each free list what nobody has needed since this was called last. Whoever calls it every few seconds lets
 /// memory that comes and goes with transaction groups be used again, and gives back what was left by a burst.
 pub fn age_idle() {
     SHELVES.age();
+    REGIONS.age();
 }
 
 /// Largest class: the format's largest block is 16 MiB.
@@ -280,7 +315,14 @@ const CLASSES: usize = LINEAR + 4 * 8;
 const _: () = assert!(class_size(LINEAR - 1) == 64 << 10);
 const _: () = assert!(class_size(CLASSES - 1) == POOLED_MAX);
 
+/// Sizes that are slots of regions.
+const SLOTTED: usize = LINEAR + 4 * 2;
+const _: () = assert!(class_size(SLOTTED - 1) == SLOT_MAX);
+/// The part of what may be idle that the free lists have when there are regions.
+const WARM: usize = 16;
+
 static SHELVES: Shelves = Shelves::new(IDLE_USUAL);
+static REGIONS: Regions<SLOTTED> = Regions::new(IDLE_USUAL);
 /// Buffers whose memory is from the kernel directly.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -325,13 +367,23 @@ fn obtain(capacity: usize) -> Piece {
     if capacity >= MAPPED_MIN
         && let Some(start) = map(capacity)
     {
-        return Piece { start, capacity, is_mapped: true };
+        return Piece { start, capacity, source: Source::Kernel };
     }
     let layout = layout(capacity);
     // SAFETY: `layout` is not empty: `capacity` is at least ALIGN here.
     let start = unsafe { alloc_zeroed(layout) };
     let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-    Piece { start, capacity, is_mapped: false }
+    Piece { start, capacity, source: Source::Allocator }
+}
+
+/// Slots of regions, as far as there are such.
+fn lend_slots(class: usize, count: usize, mut put: impl FnMut(Piece, Origin)) {
+    if class < SLOTTED {
+        let capacity = class_size(class);
+        REGIONS.lend(class, capacity, count, |start, origin| {
+            put(Piece { start, capacity, source: Source::Regions }, origin);
+        });
+    }
 }
 
 /// The same from the kernel directly, if there are not too many of those.
@@ -351,19 +403,25 @@ fn map(capacity: usize) -> Option<NonNull<u8>> {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let Self { start, capacity, is_mapped } = *self;
-        if capacity == 0 {
-            return;
-        }
-        if is_mapped {
-            MAPPED.fetch_sub(1, Relaxed);
-            // SAFETY: `obtain` had a mapping of this length from the kernel, and its only owner gives it up here. That cannot
-            // fail.
-            let ended = unsafe { libc::munmap(start.as_ptr().cast(), capacity) };
-            debug_assert_eq!(ended, 0, "the mapping was ours");
-        } else {
-            // SAFETY: `obtain` allocated it with this very layout, and its owner gives it up here.
-            unsafe { dealloc(start.as_ptr(), layout(capacity)) }
+        let Self { start, capacity, source } = *self;
+        match source {
+            Source::Regions => {
+                if let Some(class) = class_of(capacity) {
+                    REGIONS.take_back(class, start);
+                }
+            }
+            Source::Kernel => {
+                MAPPED.fetch_sub(1, Relaxed);
+                // SAFETY: `obtain` had a mapping of this length from the kernel, and its only owner gives it up here. That
+                // cannot fail.
+                let ended = unsafe { libc::munmap(start.as_ptr().cast(), capacity) };
+                debug_assert_eq!(ended, 0, "the mapping was ours");
+            }
+            Source::Allocator if capacity > 0 => {
+                // SAFETY: `obtain` allocated it with this very layout, and its owner gives it up here.
+                unsafe { dealloc(start.as_ptr(), layout(capacity)) }
+            }
+            Source::Allocator => {}
         }
     }
 }
@@ -450,7 +508,7 @@ mod tests {
         const MANY: usize = MAPPED_MAX + 2000;
         let mut lent: Vec<Option<Piece>> = (0..MANY).map(|_| Some(obtain(MAPPED_MIN))).collect();
         assert!(MAPPED.load(Relaxed) <= MAPPED_MAX, "{}", MAPPED.load(Relaxed));
-        let exact = lent.iter().flatten().filter(|piece| piece.is_mapped).count();
+        let exact = lent.iter().flatten().filter(|piece| piece.source == Source::Kernel).count();
         assert!(exact > MAPPED_MAX / 2 && exact <= MAPPED_MAX, "{exact}");
         lent.iter_mut().step_by(2).for_each(|piece| drop(piece.take()));
         assert_eq!(obtain(MAPPED_MIN).capacity, MAPPED_MIN);

@@ -10,6 +10,16 @@ use std::{
     },
 };
 
+/// Whether the kernel gives huge pages of `bytes`, in which usual ones have `page`, to those who ask for them.
+pub(crate) fn has_huge_pages(bytes: usize, page: usize) -> bool {
+    const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
+    let read = |name: &str| fs::read_to_string(format!("{SETTINGS}/{name}")).unwrap_or_default();
+    // SAFETY: asks for a number.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let may_ask = ["[always]", "[madvise]"].iter().any(|setting| read("enabled").contains(setting));
+    may_ask && read("hpage_pmd_size").trim().parse() == Ok(bytes) && usize::try_from(page_bytes) == Ok(page)
+}
+
 /// What an open file or device is made of. Bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {

@@ -59,6 +59,8 @@ const RELEASE: Duration = Duration::from_millis(250);
 const AGE: Duration = Duration::from_secs(20);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
+/// Whoever may have so much memory has blocks in huge pages: what of those stands empty is little beside it.
+const HUGE_FROM: u64 = 4 << 30;
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
 const OOM_SCORE: i32 = -999;
 /// The journal's class for what is shed and taken back.
@@ -150,6 +152,11 @@ impl Governor {
         let verdict = plan.look(&sight, Duration::ZERO);
         let (gate, bell) = (Gate::new(terms.in_flight()), Arc::<Bell>::default());
         gate.attach(Arc::clone(&bell), (terms.in_flight() / 16).max(1 << 20));
+        if limit.bytes >= HUGE_FROM {
+            let addresses = usize::try_from(limit.bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+            let is_huge = disk::use_huge_pages(addresses);
+            tracing::debug!(target: LOG, is_huge, "memory for blocks in huge pages");
+        }
         disk::set_idle_max(usize::try_from(terms.idle()).unwrap_or(usize::MAX));
         let now = Instant::now();
         Ok(Arc::new(Self {
