@@ -2,13 +2,14 @@
 //!
 //! A cache of many gigabytes in pages of 4 KiB misses the processor's translation buffer with every page it copies from, and
 //! in a virtual machine each miss is a walk of two page tables: a third of what sending or receiving 128 KiB costs. So large
-//! caches ([`Regions::turn_on`]) have their blocks in huge pages. A huge page whose parts are given back is none any more,
-//! so memory that is free in a region that is not goes back only when it has to, or when nobody has asked for its size for
-//! long, from the emptiest regions; whole regions as soon as nobody needs them.
+//! caches ([`Regions::turn_on`]) have their blocks in huge pages. A huge page whose parts are given back is none any more, so
+//! whole regions go back as soon as nobody needs them, and parts only when they have to.
 //!
 //! * A region is *ready* as long as it has free slots with memory behind them, *hollow* when it has free slots without. The
 //!   ready one with the lowest address is lent from, so that others become empty.
 //! * A region that is empty is *spare*, for any size; without memory it is *bare*.
+//! * Where much more is free than is asked for, the emptiest regions are *leaving*: nothing is lent from them, and whoever
+//!   has something in them is asked to move it ([`Regions::is_leaving`]). What did not move in time stays, in usual pages.
 //! * The kernel is asked for a huge page when a region is begun, and told at once not to make any by itself afterwards:
 //!   it would put memory behind what was given back.
 //!
@@ -37,6 +38,8 @@ pub(crate) const SLOT_MAX: usize = 256 << 10;
 const WORDS: usize = REGION / ALIGN / 64;
 /// Regions whose addresses become usable together.
 const GROUP: usize = 64;
+/// Bytes of a size that are to be moved at once, at most: a tenth of a second's work.
+const MOVED_AT_ONCE: usize = 256 << 20;
 /// Regions of a class that are looked at for the emptiest when memory has to be given back at once.
 const LOOKED_AT: usize = 8;
 
@@ -110,6 +113,7 @@ struct Region {
     hollow: Slots,
     /// Those of the free ones that are known to be zero; all hollow ones are.
     zero: Slots,
+    is_leaving: bool,
 }
 
 impl Region {
@@ -188,10 +192,10 @@ impl Arena {
             .expect("it was begun")
     }
 
-    /// The number of the region at this address, and the bytes before it there.
-    fn place(&self, address: NonNull<u8>) -> (usize, usize) {
-        let offset = address.addr().get() - self.base.addr().get();
-        (offset / REGION, offset % REGION)
+    /// The number of the region at this address, and the bytes before it there; none if it is not one of these.
+    fn place(&self, address: *const u8) -> Option<(usize, usize)> {
+        let offset = address.addr().checked_sub(self.base.addr().get())?;
+        Some((offset / REGION, offset % REGION)).filter(|(number, _)| *number < self.regions())
     }
 
     /// Asks for a huge page behind a region of which nothing is in use, and has no memory; whether there is one.
@@ -229,8 +233,9 @@ impl Arena {
 struct Class {
     ready: BTreeSet<usize>,
     hollow: BTreeSet<usize>,
-    /// Somebody asked for one since [`Regions::age`].
-    is_wanted: bool,
+    leaving: BTreeSet<usize>,
+    /// Bytes asked for since [`Regions::age`].
+    asked: usize,
     /// Bytes lent.
     lent: usize,
 }
@@ -276,7 +281,8 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                 Mutex::new(Class {
                     ready: BTreeSet::new(),
                     hollow: BTreeSet::new(),
-                    is_wanted: false,
+                    leaving: BTreeSet::new(),
+                    asked: 0,
                     lent: 0,
                 })
             }; CLASSES],
@@ -315,7 +321,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     ) {
         let Some(arena) = self.arena.get().and_then(Option::as_ref).filter(|_| self.is_on()) else { return };
         let mut stock = self.classes[class].lock();
-        stock.is_wanted = true;
+        stock.asked = stock.asked.saturating_add(count * capacity);
         let mut missing = count;
         while missing > 0 {
             let is_ready = !stock.ready.is_empty();
@@ -356,7 +362,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     /// Takes a slot of this class back.
     pub(crate) fn take_back(&self, class: usize, start: NonNull<u8>) {
         let arena = self.arena.get().and_then(Option::as_ref).expect("it is where the slot is from");
-        let (number, offset) = arena.place(start);
+        let (number, offset) = arena.place(start.as_ptr()).expect("it is of this arena");
         let capacity = {
             let mut stock = self.classes[class].lock();
             let mut region = arena.region(number).lock();
@@ -366,7 +372,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             self.idle.fetch_add(capacity, Relaxed);
             note(&mut stock, number, &region);
             // The last one is kept: another one would be begun at once.
-            if region.is_unused() && stock.ready.len() > 1 {
+            if region.is_unused() && (region.is_leaving || stock.ready.len() > 1) {
                 self.leave(arena, &mut stock, number, &mut region);
             }
             capacity
@@ -382,10 +388,11 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         self.shrink(usize::MAX);
     }
 
-    /// Gives back what nobody has needed since this was called last: whole regions, and of sizes that nobody asked for the
-    /// emptiest ones, beyond an eighth of what is in use of that size.
-    pub(crate) fn age(&self) {
-        let Some(arena) = self.arena.get().and_then(Option::as_ref) else { return };
+    /// Gives back whole regions that nobody has needed since this was called last. Of sizes of which more is free than was
+    /// asked for since, beyond an eighth of what is in use, the emptiest regions are leaving from now on, and those that were
+    /// give back what is free in them. Whether any are leaving.
+    pub(crate) fn age(&self) -> bool {
+        let Some(arena) = self.arena.get().and_then(Option::as_ref) else { return false };
         let spare: Vec<usize> = {
             let mut spare = self.spare.lock();
             let count = spare.least.min(spare.regions.len());
@@ -394,11 +401,13 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             old
         };
         spare.into_iter().for_each(|number| self.strip(arena, number));
+        let mut are_leaving = false;
         for class in &self.classes {
             let mut stock = class.lock();
-            if std::mem::take(&mut stock.is_wanted) {
-                continue;
+            for number in std::mem::take(&mut stock.leaving) {
+                self.hollow_out(arena, &mut stock, number);
             }
+            let needed = std::mem::take(&mut stock.asked).max(stock.lent / 8);
             let mut ready: Vec<(usize, usize)> = stock
                 .ready
                 .iter()
@@ -406,12 +415,46 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                 .collect();
             ready.sort_unstable();
             let mut left: usize = ready.iter().map(|(bytes, _)| bytes).sum();
-            while left > stock.lent / 8
-                && let Some((_, number)) = ready.pop()
+            let mut moving = 0;
+            while left > needed
+                && let Some((bytes, number)) = ready.pop()
             {
-                left -= self.hollow_out(arena, &mut stock, number);
+                let mut region = arena.region(number).lock();
+                if region.is_unused() {
+                    self.leave(arena, &mut stock, number, &mut region);
+                    left -= bytes;
+                    continue;
+                }
+                let in_use = (region.slots - region.free.len()) * region.capacity;
+                // What is moved has to find a place.
+                if left < bytes + in_use + needed || moving + in_use > MOVED_AT_ONCE {
+                    break;
+                }
+                region.is_leaving = true;
+                note(&mut stock, number, &region);
+                (left, moving, are_leaving) = (left - bytes - in_use, moving + in_use, true);
             }
         }
+        are_leaving
+    }
+
+    /// Whether memory lies in a region that is leaving: a copy of it would not.
+    pub(crate) fn is_leaving(&self, memory: &[u8]) -> bool {
+        self.region_of(memory).is_some_and(|(region, _)| region.lock().is_leaving)
+    }
+
+    /// Whether memory is a slot, all of it.
+    pub(crate) fn is_slot(&self, memory: &[u8]) -> bool {
+        self.region_of(memory).is_some_and(|(region, offset)| {
+            let capacity = region.lock().capacity;
+            capacity == memory.len() && offset % capacity == 0
+        })
+    }
+
+    fn region_of(&self, memory: &[u8]) -> Option<(&Mutex<Region>, usize)> {
+        let arena = self.arena.get()?.as_ref()?;
+        let (number, offset) = arena.place(memory.as_ptr())?;
+        Some((arena.region(number), offset))
     }
 
     /// A region for slots of this capacity, all free.
@@ -447,7 +490,8 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         let region = arena.region(number);
         {
             let mut region = region.lock();
-            *region = Region { capacity, slots: REGION / capacity, free: slots, hollow, zero };
+            *region =
+                Region { capacity, slots: REGION / capacity, free: slots, hollow, zero, is_leaving: false };
             self.idle.fetch_add(region.ready_bytes(), Relaxed);
         }
         Some((number, region))
@@ -455,11 +499,10 @@ impl<const CLASSES: usize> Regions<CLASSES> {
 
     /// A region of which nothing is in use leaves its class: with all of its memory, or none.
     fn leave(&self, arena: &Arena, stock: &mut Class, number: usize, region: &mut Region) {
-        stock.ready.remove(&number);
-        stock.hollow.remove(&number);
         self.idle.fetch_sub(region.ready_bytes(), Relaxed);
-        let is_whole = region.hollow.is_empty();
-        region.free = Slots::default();
+        let is_whole = region.hollow.is_empty() && !region.is_leaving;
+        *region = Region::default();
+        note(stock, number, region);
         self.idle.fetch_add(REGION, Relaxed);
         if is_whole {
             self.spare.lock().regions.push(number);
@@ -478,6 +521,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     /// Gives back the memory of the free slots of a region; how many bytes.
     fn hollow_out(&self, arena: &Arena, stock: &mut Class, number: usize) -> usize {
         let mut region = arena.region(number).lock();
+        region.is_leaving = false;
         let (ready, bytes) = (region.ready(), region.ready_bytes());
         if region.is_unused() {
             // Not as a spare one: it is to have no memory.
@@ -516,8 +560,8 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             let class = &self.classes[self.hand.fetch_add(1, Relaxed) % CLASSES];
             let mut stock = class.lock();
             // The first time around, sizes that nobody wants.
-            let may = fruitless >= CLASSES || !stock.is_wanted;
-            let looked_at = stock.ready.iter().rev().take(if may { LOOKED_AT } else { 0 });
+            let may = if fruitless >= CLASSES || stock.asked == 0 { LOOKED_AT } else { 0 };
+            let looked_at = stock.leaving.iter().chain(stock.ready.iter().rev()).take(may);
             let emptiest =
                 looked_at.max_by_key(|number| arena.region(**number).lock().ready_bytes()).copied();
             match emptiest {
@@ -540,8 +584,9 @@ fn note(stock: &mut Class, number: usize, region: &Region) {
             set(stock).remove(&number)
         };
     };
-    list(|stock| &mut stock.ready, !region.ready().is_empty());
-    list(|stock| &mut stock.hollow, !region.hollow.is_empty());
+    list(|stock| &mut stock.ready, !region.ready().is_empty() && !region.is_leaving);
+    list(|stock| &mut stock.hollow, !region.hollow.is_empty() && !region.is_leaving);
+    list(|stock| &mut stock.leaving, region.is_leaving);
 }
 
 #[cfg(test)]
@@ -574,7 +619,8 @@ mod tests {
     fn counted(regions: &Regions<3>) -> usize {
         let arena = regions.arena.get().unwrap().as_ref().unwrap();
         let ready = |class: &Mutex<Class>| -> usize {
-            class.lock().ready.iter().map(|number| arena.region(*number).lock().ready_bytes()).sum()
+            let stock = class.lock();
+            stock.ready.union(&stock.leaving).map(|number| arena.region(*number).lock().ready_bytes()).sum()
         };
         regions.classes.iter().map(ready).sum::<usize>() + regions.spare.lock().regions.len() * REGION
     }
@@ -627,7 +673,23 @@ mod tests {
                         regions.take_back(class, start);
                     }
                 }
-                98 => regions.age(),
+                98 => {
+                    if regions.age() {
+                        // Whoever has something there moves it, if he wants to.
+                        for (class, start, stamp) in &mut lent {
+                            if regions.is_leaving(content(*start, *class)) && random.random_range(0..3) > 0 {
+                                let (other, _) = lend(&regions, *class, 1)[0];
+                                assert!(
+                                    !regions.is_leaving(content(other, *class)),
+                                    "seed {seed:#x}, step {step}"
+                                );
+                                content(other, *class).fill(*stamp);
+                                regions.take_back(*class, *start);
+                                *start = other;
+                            }
+                        }
+                    }
+                }
                 _ => {
                     regions.set_limit(0);
                     assert_eq!(regions.idle(), 0, "seed {seed:#x}, step {step}");
@@ -646,34 +708,33 @@ mod tests {
         assert!(begun > 40, "memory was given back and asked for again");
     }
 
-    /// Giving back a part of a huge page is its end.
+    /// Giving back a part of a huge page is its end. So what is left in half-empty ones is moved together.
     #[test]
     fn only_whole_regions_go_back_as_long_as_there_is_room_for_what_is_idle() {
+        const SLOTS: usize = REGION / SIZES[0];
         let regions = regions(8 << 20);
-        let lent = lend(&regions, 0, 4 * REGION / SIZES[0]);
-        let full = resident(&regions);
-        assert_eq!(full, 4 * REGION);
-        // One slot of each is in use.
-        for (number, (start, _)) in lent.iter().enumerate() {
-            if number % (REGION / SIZES[0]) != 7 {
-                regions.take_back(0, *start);
+        let mut lent = lend(&regions, 0, 4 * SLOTS);
+        assert_eq!(resident(&regions), 4 * REGION);
+        let give_back = |lent: &mut Vec<(NonNull<u8>, Origin)>, goes: &dyn Fn(usize) -> bool| {
+            let (gone, stay) = lent.drain(..).enumerate().partition::<Vec<_>, _>(|(number, _)| goes(*number));
+            gone.into_iter().for_each(|(_, (start, _))| regions.take_back(0, start));
+            lent.extend(stay.into_iter().map(|(_, slot)| slot));
+        };
+        give_back(&mut lent, &|number| number % SLOTS % 4 != 0);
+        assert!(!regions.age(), "it was asked for lately");
+        assert_eq!(resident(&regions), 4 * REGION);
+        assert!(regions.age());
+        let leaving = |(start, _): &(NonNull<u8>, Origin)| regions.is_leaving(content(*start, 0));
+        let stay = lent.iter().filter(|slot| !leaving(slot)).count();
+        assert_eq!((stay, lent.len()), (SLOTS / 2, SLOTS), "two of them have room for what is in the others");
+        for slot in &mut lent {
+            if leaving(slot) {
+                let moved = lend(&regions, 0, 1)[0];
+                regions.take_back(0, std::mem::replace(slot, moved).0);
             }
         }
-        lend(&regions, 0, 1);
-        regions.age();
-        assert_eq!(resident(&regions), full, "the size is in use");
-        let used_again = lend(&regions, 0, REGION / SIZES[0] - 2);
-        assert!(used_again.iter().all(|(start, _)| *start < lent[REGION / SIZES[0]].0), "the lowest first");
-        for (number, (start, _)) in lent.iter().enumerate().skip(REGION / SIZES[0]) {
-            if number % (REGION / SIZES[0]) == 7 {
-                regions.take_back(0, *start);
-            }
-        }
-        regions.age();
-        regions.age();
-        regions.age();
-        assert_eq!(resident(&regions), REGION, "nobody asked for more");
-        assert_eq!(lend(&regions, 2, 2).iter().filter(|(_, origin)| *origin == Origin::Zeroed).count(), 2);
+        assert_eq!(resident(&regions), 2 * REGION);
+        assert!(regions.is_slot(content(lent[0].0, 0)) && !regions.is_slot(&content(lent[0].0, 0)[1..]));
     }
 
     #[test]

@@ -301,10 +301,25 @@ pub fn set_idle_max(bytes: usize) {
 }
 
 /// Frees of each free list what nobody has needed since this was called last. Whoever calls it every few seconds lets
-/// memory that comes and goes with transaction groups be used again, and gives back what was left by a burst.
-pub fn age_idle() {
+/// memory that comes and goes with transaction groups be used again, and gives back what was left by a burst. True if
+/// memory is in use that is better moved, so that more can be given back the next time: see [`is_leaving`].
+pub fn age_idle() -> bool {
     SHELVES.age();
-    REGIONS.age();
+    REGIONS.age()
+}
+
+/// Whether memory lies where nearly all is free and is to be given back: who copies it to an [`IoBuf`](crate::IoBuf) and
+/// lets go of it helps with that.
+#[must_use]
+pub fn is_leaving(memory: &[u8]) -> bool {
+    REGIONS.is_leaving(memory)
+}
+
+/// Whether an [`IoBuf`](crate::IoBuf) has just this memory, in a huge page: it wastes nothing, and is better kept than
+/// copied.
+#[must_use]
+pub fn is_slot(memory: &[u8]) -> bool {
+    REGIONS.is_slot(memory)
 }
 
 /// Largest class: the format's largest block is 16 MiB.

@@ -109,6 +109,7 @@ impl BlockCache {
             // A compressor gave it memory of its own, of just that size.
             Memory::Writer => (bytes.clone(), bytes.len()),
             Memory::Own if bytes.len() >= EXACT_BELOW => (bytes.clone(), footprint(bytes.len())),
+            Memory::Own if disk::is_slot(bytes) => (bytes.clone(), bytes.len()),
             _ => (Bytes::copy_from_slice(bytes), bytes.len()),
         };
         let transfer = match memory {
@@ -140,7 +141,7 @@ impl BlockCache {
             is_eligible: fresh.is_eligible,
         };
         let hot = fresh.content.filter(|_| is_compressed);
-        let is_written = is_part && matches!(memory, Memory::Writer);
+        let is_written = is_part && matches!(memory, Memory::Writer) && !disk::is_slot(&entry.held);
         Some(Coming { entry, hot, objset: fresh.objset, kind, is_written })
     }
 

@@ -36,6 +36,7 @@ mod below;
 mod clock;
 mod coming;
 mod figures;
+mod gather;
 mod hot;
 mod key;
 mod notes;

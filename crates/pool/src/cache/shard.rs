@@ -227,6 +227,24 @@ impl Shard {
         gone
     }
 
+    /// What `pick` makes of some blocks, from the place `from` on, which is where to go on afterwards; and whether those were
+    /// the last. A block that changes its place meanwhile may be missed.
+    pub(super) fn some_that<T>(
+        &self,
+        from: &mut usize,
+        pick: impl Fn(&Entry) -> Option<T>,
+    ) -> (SmallVec<[T; AT_ONCE]>, bool) {
+        let mut picked = SmallVec::new();
+        let mut rest = self.entries.iter().skip(*from).take(LOOKED_AT_ONCE);
+        while picked.len() < AT_ONCE
+            && let Some(entry) = rest.next()
+        {
+            *from += 1;
+            picked.extend(pick(entry));
+        }
+        (picked, *from >= self.entries.len())
+    }
+
     pub(super) fn entries_mut(&mut self) -> &mut [Entry] {
         &mut self.entries
     }

@@ -284,8 +284,10 @@ impl Governor {
             (before, verdict, sight, release, is_aged)
         };
         self.apply(&verdict, &cache, &engines).await;
-        if is_aged {
-            disk::age_idle();
+        if is_aged && disk::age_idle() {
+            // Beside the looks: it may take a tenth of a second.
+            let cache = Arc::clone(&cache);
+            drop(tokio::spawn(async move { cache.gather().await }));
         }
         if release {
             // What is kept for use again, here and by the allocator.

@@ -601,3 +601,39 @@ fn what_is_warmed_written_or_read_ahead_is_missed_by_nobody() {
     assert_eq!(cache.advice().unwrap().whole.hit_ratio, 1.0);
     assert_eq!(cache.stats().demand_data_misses, 80_000, "which the counters say");
 }
+
+/// Blocks that lie where memory is to be given back are moved, in both forms they may have, and are the same to everybody.
+#[test]
+fn blocks_are_moved_out_of_memory_that_is_to_be_given_back() {
+    let cache = BlockCache::new(64 << 20);
+    let origin = origin(1);
+    for n in 0..3000 {
+        let content = (n % 10 == 0).then(|| bytes(n + 1, 16384));
+        cache.insert(block(&origin, n, bytes(n, 8192 + (n as usize % 3) * 512), content));
+    }
+    let forms = |n: u64| {
+        let mut shard = cache.shard(Key::nth(n, &origin).id).lock();
+        let entry = shard.get_mut(&Key::nth(n, &origin)).unwrap();
+        [Some(entry.held.clone()), entry.hot.clone()]
+    };
+    let before: Vec<[Option<Bytes>; 2]> = (0..3000).map(forms).collect();
+    assert!(before.iter().filter(|[_, hot]| hot.is_some()).count() > 100);
+    let size = cache.size();
+    let is_leaving = |memory: &[u8]| {
+        before.iter().flatten().flatten().any(|form| form.as_ptr() == memory.as_ptr() && form[0] % 2 == 0)
+    };
+    let (mut place, mut steps) = ((0, 0), 0);
+    while cache.gather_some(&is_leaving, &mut place) {
+        steps += 1;
+    }
+    assert!(steps > SHARDS, "{steps}");
+    for (n, before) in (0..3000).zip(&before) {
+        for (before, after) in before.iter().zip(forms(n)) {
+            assert!(*before == after, "{n} is another");
+            let place = |form: &Option<Bytes>| form.as_ref().map(|form| form.as_ptr().addr());
+            let moves = before.as_ref().is_some_and(|form| form[0] % 2 == 0);
+            assert_eq!(place(before) != place(&after), moves, "{n}");
+        }
+    }
+    assert_eq!(cache.size(), size);
+}
