@@ -260,6 +260,8 @@ struct Bare {
 #[derive(Debug)]
 pub(crate) struct Regions<const CLASSES: usize> {
     is_on: AtomicBool,
+    /// The last region that was begun has a huge page.
+    gets_huge: AtomicBool,
     arena: OnceLock<Option<Arena>>,
     classes: [Mutex<Class>; CLASSES],
     spare: Mutex<Spare>,
@@ -276,6 +278,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     pub(crate) const fn new(limit: usize) -> Self {
         Self {
             is_on: AtomicBool::new(false),
+            gets_huge: AtomicBool::new(true),
             arena: OnceLock::new(),
             classes: [const {
                 Mutex::new(Class {
@@ -324,20 +327,17 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         stock.asked = stock.asked.saturating_add(count * capacity);
         let mut missing = count;
         while missing > 0 {
-            let is_ready = !stock.ready.is_empty();
-            let set = if is_ready { &stock.ready } else { &stock.hollow };
-            // What has memory comes before what needs some.
-            let number =
-                if is_ready || self.spare.lock().regions.is_empty() { set.first().copied() } else { None };
-            let Some(number) = number else {
-                match self.adopt(arena, capacity) {
-                    Some((number, region)) => {
-                        note(&mut stock, number, &region.lock());
-                        continue;
-                    }
-                    None => break,
-                }
-            };
+            // What has memory comes before what needs some, and a huge page before many small ones.
+            let ready = stock.ready.first().copied();
+            let is_ready = ready.is_some();
+            if !is_ready
+                && (stock.hollow.is_empty() || self.may_be_huge() || !self.spare.lock().regions.is_empty())
+                && let Some((number, region)) = self.adopt(arena, capacity)
+            {
+                note(&mut stock, number, &region.lock());
+                continue;
+            }
+            let Some(number) = ready.or_else(|| stock.hollow.first().copied()) else { break };
             let mut region = arena.region(number).lock();
             let mut from = if is_ready { region.ready() } else { region.hollow };
             while missing > 0
@@ -457,6 +457,16 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         Some((arena.region(number), offset))
     }
 
+    /// Whether what is left of a huge page may be idle.
+    fn has_room(&self) -> bool {
+        self.idle() + REGION <= self.limit.load(Relaxed)
+    }
+
+    /// Whether a region that is begun now has a huge page, as far as one can know.
+    fn may_be_huge(&self) -> bool {
+        self.gets_huge.load(Relaxed) && self.has_room()
+    }
+
     /// A region for slots of this capacity, all free.
     fn adopt<'a>(&self, arena: &'a Arena, capacity: usize) -> Option<(usize, &'a Mutex<Region>)> {
         let slots = Slots::first(REGION / capacity);
@@ -481,10 +491,9 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                         Some(next)
                     })?
                 };
-                let is_huge = arena.fill(number);
-                let mut hollow = if is_huge { Slots::default() } else { slots };
-                hollow.remove(0);
-                (number, hollow, slots)
+                let is_huge = self.has_room() && arena.fill(number);
+                self.gets_huge.store(is_huge || !self.has_room(), Relaxed);
+                (number, if is_huge { Slots::default() } else { slots }, slots)
             }
         };
         let region = arena.region(number);

@@ -153,7 +153,7 @@ impl Governor {
         let (gate, bell) = (Gate::new(terms.in_flight()), Arc::<Bell>::default());
         gate.attach(Arc::clone(&bell), (terms.in_flight() / 16).max(1 << 20));
         if limit.bytes >= HUGE_FROM {
-            let addresses = usize::try_from(limit.bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+            let addresses = usize::try_from(limit.bytes.saturating_mul(4)).unwrap_or(usize::MAX);
             let is_huge = disk::use_huge_pages(addresses);
             tracing::debug!(target: LOG, is_huge, "memory for blocks in huge pages");
         }
