@@ -262,6 +262,8 @@ pub(crate) struct Regions<const CLASSES: usize> {
     is_on: AtomicBool,
     /// The last region that was begun has a huge page.
     gets_huge: AtomicBool,
+    /// Some are leaving.
+    are_leaving: AtomicBool,
     arena: OnceLock<Option<Arena>>,
     classes: [Mutex<Class>; CLASSES],
     spare: Mutex<Spare>,
@@ -279,6 +281,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         Self {
             is_on: AtomicBool::new(false),
             gets_huge: AtomicBool::new(true),
+            are_leaving: AtomicBool::new(false),
             arena: OnceLock::new(),
             classes: [const {
                 Mutex::new(Class {
@@ -435,25 +438,27 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                 (left, moving, are_leaving) = (left - bytes - in_use, moving + in_use, true);
             }
         }
+        self.are_leaving.store(are_leaving, Relaxed);
         are_leaving
     }
 
-    /// Whether memory lies in a region that is leaving: a copy of it would not.
-    pub(crate) fn is_leaving(&self, memory: &[u8]) -> bool {
-        self.region_of(memory).is_some_and(|(region, _)| region.lock().is_leaving)
+    /// Whether memory at this address lies in a region that is leaving: a copy of it would not.
+    pub(crate) fn is_leaving(&self, start: *const u8) -> bool {
+        self.are_leaving.load(Relaxed)
+            && self.region_of(start).is_some_and(|(region, _)| region.lock().is_leaving)
     }
 
     /// Whether memory is a slot, all of it.
     pub(crate) fn is_slot(&self, memory: &[u8]) -> bool {
-        self.region_of(memory).is_some_and(|(region, offset)| {
+        self.region_of(memory.as_ptr()).is_some_and(|(region, offset)| {
             let capacity = region.lock().capacity;
             capacity == memory.len() && offset % capacity == 0
         })
     }
 
-    fn region_of(&self, memory: &[u8]) -> Option<(&Mutex<Region>, usize)> {
+    fn region_of(&self, address: *const u8) -> Option<(&Mutex<Region>, usize)> {
         let arena = self.arena.get()?.as_ref()?;
-        let (number, offset) = arena.place(memory.as_ptr())?;
+        let (number, offset) = arena.place(address)?;
         Some((arena.region(number), offset))
     }
 
@@ -686,12 +691,9 @@ mod tests {
                     if regions.age() {
                         // Whoever has something there moves it, if he wants to.
                         for (class, start, stamp) in &mut lent {
-                            if regions.is_leaving(content(*start, *class)) && random.random_range(0..3) > 0 {
+                            if regions.is_leaving(start.as_ptr()) && random.random_range(0..3) > 0 {
                                 let (other, _) = lend(&regions, *class, 1)[0];
-                                assert!(
-                                    !regions.is_leaving(content(other, *class)),
-                                    "seed {seed:#x}, step {step}"
-                                );
+                                assert!(!regions.is_leaving(other.as_ptr()), "seed {seed:#x}, step {step}");
                                 content(other, *class).fill(*stamp);
                                 regions.take_back(*class, *start);
                                 *start = other;
@@ -733,7 +735,7 @@ mod tests {
         assert!(!regions.age(), "it was asked for lately");
         assert_eq!(resident(&regions), 4 * REGION);
         assert!(regions.age());
-        let leaving = |(start, _): &(NonNull<u8>, Origin)| regions.is_leaving(content(*start, 0));
+        let leaving = |(start, _): &(NonNull<u8>, Origin)| regions.is_leaving(start.as_ptr());
         let stay = lent.iter().filter(|slot| !leaving(slot)).count();
         assert_eq!((stay, lent.len()), (SLOTS / 2, SLOTS), "two of them have room for what is in the others");
         for slot in &mut lent {

@@ -63,6 +63,11 @@ impl Piece {
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
+
+    /// It is not to be used again: see [`is_leaving`].
+    fn is_leaving(&self) -> bool {
+        self.source == Source::Regions && REGIONS.is_leaving(self.start.as_ptr())
+    }
 }
 
 // SAFETY: whoever has it is the only owner of the memory.
@@ -137,6 +142,16 @@ impl Shelf {
         self.len.store(stock.idle.len(), Relaxed);
     }
 
+    /// What is not to be used again.
+    fn leaving(&self) -> Vec<Piece> {
+        let mut stock = self.stock.lock();
+        let (leaving, idle) = stock.idle.drain(..).partition::<Vec<Piece>, _>(Piece::is_leaving);
+        stock.idle = idle.into();
+        stock.least = stock.least.min(stock.idle.len());
+        self.len.store(stock.idle.len(), Relaxed);
+        leaving
+    }
+
     /// What nobody has needed since this was called last.
     fn spare(&self) -> Vec<Piece> {
         let mut stock = self.stock.lock();
@@ -203,6 +218,7 @@ impl Shelves {
     fn take_back(&self, piece: Piece) {
         let capacity = piece.capacity;
         if let Some(class) = class_of(capacity)
+            && !piece.is_leaving()
             && (self.has_room(capacity) || self.make_room(class))
         {
             self.idle.fetch_add(capacity, Relaxed);
@@ -248,10 +264,12 @@ impl Shelves {
     }
 
     fn age(&self) {
-        for shelf in &self.classes {
-            for piece in shelf.spare() {
-                self.idle.fetch_sub(piece.capacity, Relaxed);
-            }
+        self.drop_all(Shelf::spare);
+    }
+
+    fn drop_all(&self, which: impl Fn(&Shelf) -> Vec<Piece>) {
+        for piece in self.classes.iter().flat_map(which) {
+            self.idle.fetch_sub(piece.capacity, Relaxed);
         }
     }
 }
@@ -305,14 +323,18 @@ pub fn set_idle_max(bytes: usize) {
 /// memory is in use that is better moved, so that more can be given back the next time: see [`is_leaving`].
 pub fn age_idle() -> bool {
     SHELVES.age();
-    REGIONS.age()
+    let are_leaving = REGIONS.age();
+    if are_leaving {
+        SHELVES.drop_all(Shelf::leaving);
+    }
+    are_leaving
 }
 
 /// Whether memory lies where nearly all is free and is to be given back: who copies it to an [`IoBuf`](crate::IoBuf) and
 /// lets go of it helps with that.
 #[must_use]
 pub fn is_leaving(memory: &[u8]) -> bool {
-    REGIONS.is_leaving(memory)
+    REGIONS.is_leaving(memory.as_ptr())
 }
 
 /// Whether an [`IoBuf`](crate::IoBuf) has just this memory, in a huge page: it wastes nothing, and is better kept than
@@ -529,5 +551,32 @@ mod tests {
         assert_eq!(obtain(MAPPED_MIN).capacity, MAPPED_MIN);
         drop(lent);
         assert!(MAPPED.load(Relaxed) < MAPPED_MAX / 2, "what is freed makes room");
+    }
+
+    /// Buffers of the whole process: what was moved once was moved into what had just become free where it came from, and
+    /// nothing was ever given back. The size is one that no other test here uses.
+    #[test]
+    fn what_moves_out_of_a_region_does_not_come_back_to_it() {
+        const LEN: usize = 224 << 10;
+        if !use_huge_pages(1 << 30) {
+            eprintln!("not run: this system has no huge pages of 2 MiB for those who ask");
+            return;
+        }
+        set_idle_max(64 << 20);
+        let mut lent: Vec<Piece> = (0..8 * (REGION / LEN)).map(|_| lend(LEN).0).collect();
+        assert!(lent.iter().all(|piece| piece.source == Source::Regions));
+        let mut number = 0;
+        lent.retain(|_| {
+            number += 1;
+            number % 4 == 0
+        });
+        age_idle();
+        assert!(age_idle(), "three of four are free");
+        let leaving = |piece: &&mut Piece| piece.is_leaving();
+        assert!(lent.iter_mut().filter(leaving).count() > lent.len() / 2);
+        for piece in lent.iter_mut().filter(leaving) {
+            take_back(std::mem::replace(piece, lend(LEN).0));
+        }
+        assert_eq!(lent.iter_mut().filter(leaving).count(), 0);
     }
 }
