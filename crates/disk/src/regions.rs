@@ -114,6 +114,8 @@ struct Region {
     /// Those of the free ones that are known to be zero; all hollow ones are.
     zero: Slots,
     is_leaving: bool,
+    /// Which lists of its class it is in: the ready ones, the hollow ones, those that are leaving.
+    lists: [bool; 3],
 }
 
 impl Region {
@@ -337,7 +339,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                 && (stock.hollow.is_empty() || self.may_be_huge() || !self.spare.lock().regions.is_empty())
                 && let Some((number, region)) = self.adopt(arena, capacity)
             {
-                note(&mut stock, number, &region.lock());
+                note(&mut stock, number, &mut region.lock());
                 continue;
             }
             let Some(number) = ready.or_else(|| stock.hollow.first().copied()) else { break };
@@ -358,7 +360,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                     self.idle.fetch_sub(capacity, Relaxed);
                 }
             }
-            note(&mut stock, number, &region);
+            note(&mut stock, number, &mut region);
         }
     }
 
@@ -373,7 +375,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             region.free.insert(offset / capacity);
             stock.lent -= capacity;
             self.idle.fetch_add(capacity, Relaxed);
-            note(&mut stock, number, &region);
+            note(&mut stock, number, &mut region);
             // The last one is kept: another one would be begun at once.
             if region.is_unused() && (region.is_leaving || stock.ready.len() > 1) {
                 self.leave(arena, &mut stock, number, &mut region);
@@ -406,10 +408,13 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         spare.into_iter().for_each(|number| self.strip(arena, number));
         let mut are_leaving = false;
         for class in &self.classes {
-            let mut stock = class.lock();
-            for number in std::mem::take(&mut stock.leaving) {
+            // One at a time: others want memory of this size meanwhile.
+            while let mut stock = class.lock()
+                && let Some(number) = stock.leaving.first().copied()
+            {
                 self.hollow_out(arena, &mut stock, number);
             }
+            let mut stock = class.lock();
             let needed = std::mem::take(&mut stock.asked).max(stock.lent / 8);
             let mut ready: Vec<(usize, usize)> = stock
                 .ready
@@ -434,7 +439,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                     break;
                 }
                 region.is_leaving = true;
-                note(&mut stock, number, &region);
+                note(&mut stock, number, &mut region);
                 (left, moving, are_leaving) = (left - bytes - in_use, moving + in_use, true);
             }
         }
@@ -505,7 +510,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         {
             let mut region = region.lock();
             *region =
-                Region { capacity, slots: REGION / capacity, free: slots, hollow, zero, is_leaving: false };
+                Region { capacity, slots: REGION / capacity, free: slots, hollow, zero, ..Region::default() };
             self.idle.fetch_add(region.ready_bytes(), Relaxed);
         }
         Some((number, region))
@@ -515,7 +520,8 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     fn leave(&self, arena: &Arena, stock: &mut Class, number: usize, region: &mut Region) {
         self.idle.fetch_sub(region.ready_bytes(), Relaxed);
         let is_whole = region.hollow.is_empty() && !region.is_leaving;
-        *region = Region::default();
+        let lists = region.lists;
+        *region = Region { lists, ..Region::default() };
         note(stock, number, region);
         self.idle.fetch_add(REGION, Relaxed);
         if is_whole {
@@ -550,7 +556,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         region.hollow = region.free;
         region.zero = region.free;
         self.idle.fetch_sub(bytes, Relaxed);
-        note(stock, number, &region);
+        note(stock, number, &mut region);
         bytes
     }
 
@@ -590,17 +596,19 @@ impl<const CLASSES: usize> Regions<CLASSES> {
 }
 
 /// Where a region is listed follows from what it has.
-fn note(stock: &mut Class, number: usize, region: &Region) {
-    let mut list = |set: fn(&mut Class) -> &mut BTreeSet<usize>, is_in: bool| {
-        if is_in {
-            set(stock).insert(number)
-        } else {
-            set(stock).remove(&number)
-        };
-    };
-    list(|stock| &mut stock.ready, !region.ready().is_empty() && !region.is_leaving);
-    list(|stock| &mut stock.hollow, !region.hollow.is_empty() && !region.is_leaving);
-    list(|stock| &mut stock.leaving, region.is_leaving);
+fn note(stock: &mut Class, number: usize, region: &mut Region) {
+    let has_ready = !region.ready().is_empty() && !region.is_leaving;
+    let is_hollow = !region.hollow.is_empty() && !region.is_leaving;
+    let now = [has_ready, is_hollow, region.is_leaving];
+    let sets = [&mut stock.ready, &mut stock.hollow, &mut stock.leaving];
+    for ((set, is_in), was_in) in sets.into_iter().zip(now).zip(region.lists) {
+        match (was_in, is_in) {
+            (false, true) => drop(set.insert(number)),
+            (true, false) => drop(set.remove(&number)),
+            (false, false) | (true, true) => {}
+        }
+    }
+    region.lists = now;
 }
 
 #[cfg(test)]
