@@ -22,8 +22,13 @@ pub use link::{Link, Look, Socket};
 pub use mem::MemVolume;
 pub use quiet::Quiet;
 
+/// What operations return that are begun once a command, an import, a connection: boxed by the function that makes it, so that
+/// the machinery below is compiled once, with the crate it is in. The body of an `async fn` is compiled again in every module
+/// of every crate that awaits it (docs/decisions/0018-build-time.md).
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// What a [`BlockVolume`] operation returns.
-pub type VolumeFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, VolumeError>> + Send + 'a>>;
+pub type VolumeFuture<'a, T> = BoxFuture<'a, Result<T, VolumeError>>;
 
 /// A piece of what was read.
 #[derive(Clone, PartialEq, Eq)]

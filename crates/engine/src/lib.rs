@@ -47,8 +47,5 @@ pub mod volume;
 pub mod write;
 pub mod zil;
 
+pub use block::BoxFuture;
 pub use error::EngineError;
-
-/// What the operations of this crate return: boxed here, so that the machinery below is compiled once, in this
-/// crate, and not again in every crate that awaits it.
-pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

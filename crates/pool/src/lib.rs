@@ -46,6 +46,7 @@ mod pool;
 
 /// What is below, for whoever shows a pool's structures as they are.
 pub use ::{codec, ondisk};
+pub use block::BoxFuture;
 pub use error::{BlockError, BlockErrorKind, Evidence};
 pub use import::ImportError;
 pub use io::{Bookmark, Ear, PoolIo, WrittenBlock, Wrong};

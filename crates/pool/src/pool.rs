@@ -6,6 +6,7 @@ use ondisk::{label::PoolState, nvlist::NvList, scan::ScanPhys, uberblock::Uberbl
 use tokio::sync::OnceCell;
 
 use crate::{
+    BoxFuture,
     dmu::{ObjectSet, ReadError},
     dsl::Dsl,
     features::FeatureState,
@@ -79,25 +80,25 @@ impl Pool {
     ///
     /// # Errors
     /// The new state cannot be read.
-    pub async fn at(
+    pub fn at(
         previous: &Self,
         io: Arc<PoolIo>,
         uberblock: Uberblock,
         config: NvList,
-    ) -> Result<Arc<Self>, ImportError> {
-        Self::of(Some(previous), io, uberblock, config).await
+    ) -> BoxFuture<'_, Result<Arc<Self>, ImportError>> {
+        Box::pin(Self::of(Some(previous), io, uberblock, config))
     }
 
     /// The first state of a pool that was just created.
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn new(
+    pub fn new(
         io: Arc<PoolIo>,
         uberblock: Uberblock,
         config: NvList,
-    ) -> Result<Arc<Self>, ImportError> {
-        Self::of(None, io, uberblock, config).await
+    ) -> BoxFuture<'static, Result<Arc<Self>, ImportError>> {
+        Box::pin(Self::of(None, io, uberblock, config))
     }
 
     /// Whether it was opened although devices of the log may be missing (`zpool import -m`).
@@ -249,20 +250,22 @@ impl Pool {
     ///
     /// # Errors
     /// A space map cannot be read.
-    pub async fn space(&self) -> Result<&Space, ReadError> {
-        self.space.get_or_try_init(|| Space::read(self)).await
+    pub fn space(&self) -> BoxFuture<'_, Result<&Space, ReadError>> {
+        Box::pin(async move { self.space.get_or_try_init(|| Space::read(self)).await })
     }
 
     /// Its datasets.
     ///
     /// # Errors
     /// The root of the datasets cannot be read.
-    pub async fn dsl(&self) -> Result<&Dsl, ReadError> {
-        let open = || async {
-            let devices = crate::space::deflated_size(&self.tree());
-            Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), devices).await
-        };
-        self.dsl.get_or_try_init(open).await
+    pub fn dsl(&self) -> BoxFuture<'_, Result<&Dsl, ReadError>> {
+        Box::pin(async move {
+            let open = || async {
+                let devices = crate::space::deflated_size(&self.tree());
+                Dsl::open(self.name(), self.guid(), Arc::clone(self.mos()), devices).await
+            };
+            self.dsl.get_or_try_init(open).await
+        })
     }
 }
 

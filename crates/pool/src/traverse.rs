@@ -27,7 +27,7 @@ use ondisk::{
 };
 
 use crate::{
-    Pool,
+    BoxFuture, Pool,
     dmu::{ObjectSet, ReadError, Run},
     import::words,
     io::Bookmark,
@@ -100,46 +100,48 @@ pub struct Children {
 
 impl Scopes {
     /// The MOS, all datasets and snapshots in it, and what destroyed datasets left.
-    pub async fn read(pool: &Pool) -> Self {
-        let root = pool.uberblock().rootbp;
-        let mos_scope =
-            Scope { objset: 0, root, after: 0, is_snapshot: false, is_destroyed: false, resume: None };
-        let mut scopes = Self { all: vec![mos_scope], failures: Vec::new() };
-        let mut objects = pool.mos().objects();
-        loop {
-            let found = match objects.next().await {
-                Ok(Some(found)) => found,
-                Ok(None) => break,
-                Err(error) => {
-                    scopes.failures.push(error);
-                    // A forged tree of dnodes may repeat one bad block without end.
-                    if scopes.failures.len() >= FAILURES_MAX {
-                        break;
+    pub fn read(pool: &Pool) -> BoxFuture<'_, Self> {
+        Box::pin(async move {
+            let root = pool.uberblock().rootbp;
+            let mos_scope =
+                Scope { objset: 0, root, after: 0, is_snapshot: false, is_destroyed: false, resume: None };
+            let mut scopes = Self { all: vec![mos_scope], failures: Vec::new() };
+            let mut objects = pool.mos().objects();
+            loop {
+                let found = match objects.next().await {
+                    Ok(Some(found)) => found,
+                    Ok(None) => break,
+                    Err(error) => {
+                        scopes.failures.push(error);
+                        // A forged tree of dnodes may repeat one bad block without end.
+                        if scopes.failures.len() >= FAILURES_MAX {
+                            break;
+                        }
+                        continue;
                     }
+                };
+                tokio::task::coop::consume_budget().await;
+                if found.dnode.bonus_type != ObjectType::DSL_DATASET {
                     continue;
                 }
-            };
-            tokio::task::coop::consume_budget().await;
-            if found.dnode.bonus_type != ObjectType::DSL_DATASET {
-                continue;
+                let at = Bookmark { object: found.number, ..Bookmark::default() };
+                match DatasetPhys::decode(&found.dnode.bonus, found.order) {
+                    Ok(phys) => scopes.all.push(Scope {
+                        objset: found.number,
+                        root: phys.bp,
+                        after: phys.prev_snap_txg,
+                        is_snapshot: phys.is_snapshot(),
+                        is_destroyed: false,
+                        resume: None,
+                    }),
+                    Err(error) => scopes.failures.push(ReadError::malformed(at)(error)),
+                }
             }
-            let at = Bookmark { object: found.number, ..Bookmark::default() };
-            match DatasetPhys::decode(&found.dnode.bonus, found.order) {
-                Ok(phys) => scopes.all.push(Scope {
-                    objset: found.number,
-                    root: phys.bp,
-                    after: phys.prev_snap_txg,
-                    is_snapshot: phys.is_snapshot(),
-                    is_destroyed: false,
-                    resume: None,
-                }),
-                Err(error) => scopes.failures.push(ReadError::malformed(at)(error)),
+            if let Err(error) = scopes.add_destroyed(pool).await {
+                scopes.failures.push(error);
             }
-        }
-        if let Err(error) = scopes.add_destroyed(pool).await {
-            scopes.failures.push(error);
-        }
-        scopes
+            scopes
+        })
     }
 
     /// Datasets whose destruction goes on in the background.

@@ -24,6 +24,7 @@ use ondisk::{blkptr::BlkPtr, dnode::ObjectType, objset::ObjsetType};
 use smallvec::smallvec;
 
 use crate::{
+    BoxFuture,
     cache::{Row, Uses},
     dmu::{self, BlockSource, Cursor, Object, ObjectSet, ReadError, Run, Step},
     error::BlockErrorKind,
@@ -76,13 +77,15 @@ pub struct Shape {
 ///
 /// # Errors
 /// The two objects of a volume cannot be read or are not what they must be.
-pub async fn shape(set: &ObjectSet) -> Result<Shape, ReadError> {
-    let data = data_object(set).await?;
-    let properties = Zap::open_in(set, PROPERTIES).await?;
-    let at = Bookmark { objset: set.id(), object: PROPERTIES, level: 0, blkid: 0 };
-    let missing = ReadError::Inconsistent { at, what: "the volume has no size" };
-    let size = properties.get_u64("size").await?.ok_or(missing)?;
-    Ok(Shape { size, block: data.block_bytes() })
+pub fn shape(set: &ObjectSet) -> BoxFuture<'_, Result<Shape, ReadError>> {
+    Box::pin(async move {
+        let data = data_object(set).await?;
+        let properties = Zap::open_in(set, PROPERTIES).await?;
+        let at = Bookmark { objset: set.id(), object: PROPERTIES, level: 0, blkid: 0 };
+        let missing = ReadError::Inconsistent { at, what: "the volume has no size" };
+        let size = properties.get_u64("size").await?.ok_or(missing)?;
+        Ok(Shape { size, block: data.block_bytes() })
+    })
 }
 
 async fn data_object(set: &ObjectSet) -> Result<Object, ReadError> {
@@ -118,22 +121,24 @@ impl Volume {
     ///
     /// # Errors
     /// It is not a volume, is encrypted, or cannot be read.
-    pub async fn open(set: &ObjectSet, identity: Identity) -> Result<Self, OpenVolumeError> {
-        if set.kind() != ObjsetType::Volume {
-            return Err(OpenVolumeError::NotAVolume(identity.name));
-        }
-        if set.pointer().uses_crypt() {
-            return Err(OpenVolumeError::Encrypted(identity.name));
-        }
-        let opened = async { Ok((shape(set).await?, data_object(set).await?)) }.await;
-        let (shape, data) = match opened {
-            Ok(opened) => opened,
-            Err(source) => return Err(OpenVolumeError::Read { name: identity.name, source }),
-        };
-        // A legal block is at most 16 MiB, so it fits.
-        let block = u32::try_from(shape.block).unwrap_or(u32::MAX);
-        let geometry = Geometry { size: shape.size, block, read_only: true };
-        Ok(Self::over(Arc::new(data), identity, geometry))
+    pub fn open(set: &ObjectSet, identity: Identity) -> BoxFuture<'_, Result<Self, OpenVolumeError>> {
+        Box::pin(async move {
+            if set.kind() != ObjsetType::Volume {
+                return Err(OpenVolumeError::NotAVolume(identity.name));
+            }
+            if set.pointer().uses_crypt() {
+                return Err(OpenVolumeError::Encrypted(identity.name));
+            }
+            let opened = async { Ok((shape(set).await?, data_object(set).await?)) }.await;
+            let (shape, data) = match opened {
+                Ok(opened) => opened,
+                Err(source) => return Err(OpenVolumeError::Read { name: identity.name, source }),
+            };
+            // A legal block is at most 16 MiB, so it fits.
+            let block = u32::try_from(shape.block).unwrap_or(u32::MAX);
+            let geometry = Geometry { size: shape.size, block, read_only: true };
+            Ok(Self::over(Arc::new(data), identity, geometry))
+        })
     }
 
     /// The volume whose data is this object. What lies beyond the object's end is a hole.

@@ -16,7 +16,10 @@ use ondisk::{
     },
 };
 
-use crate::dmu::{Block, Object, ObjectSet, ReadError};
+use crate::{
+    BoxFuture,
+    dmu::{Block, Object, ObjectSet, ReadError},
+};
 
 /// An open ZAP.
 #[derive(Debug)]
@@ -45,34 +48,36 @@ impl Zap {
     ///
     /// # Errors
     /// Its first block cannot be read or is no ZAP.
-    pub async fn open(object: Object) -> Result<Self, ReadError> {
-        let at = object.bookmark(0, 0);
-        let Block { content, order } = object.read_block(0).await?;
-        let form = match content {
-            None => Form::Empty,
-            Some(block) => match BlockKind::of(&block, order).map_err(ReadError::malformed(at))? {
-                BlockKind::Micro => {
-                    Micro::decode(&block, order).map_err(ReadError::malformed(at))?;
-                    Form::Micro { block, order }
-                }
-                BlockKind::FatHeader => {
-                    let header = Header::decode(&block, order).map_err(ReadError::malformed(at))?;
-                    Form::Fat { header, block, order }
-                }
-                BlockKind::FatLeaf | BlockKind::Untagged => {
-                    return Err(ReadError::Inconsistent { at, what: "the object is not a ZAP" });
-                }
-            },
-        };
-        Ok(Self { object, form })
+    pub fn open(object: Object) -> BoxFuture<'static, Result<Self, ReadError>> {
+        Box::pin(async move {
+            let at = object.bookmark(0, 0);
+            let Block { content, order } = object.read_block(0).await?;
+            let form = match content {
+                None => Form::Empty,
+                Some(block) => match BlockKind::of(&block, order).map_err(ReadError::malformed(at))? {
+                    BlockKind::Micro => {
+                        Micro::decode(&block, order).map_err(ReadError::malformed(at))?;
+                        Form::Micro { block, order }
+                    }
+                    BlockKind::FatHeader => {
+                        let header = Header::decode(&block, order).map_err(ReadError::malformed(at))?;
+                        Form::Fat { header, block, order }
+                    }
+                    BlockKind::FatLeaf | BlockKind::Untagged => {
+                        return Err(ReadError::Inconsistent { at, what: "the object is not a ZAP" });
+                    }
+                },
+            };
+            Ok(Self { object, form })
+        })
     }
 
     /// Opens object `number` of `set` as a ZAP.
     ///
     /// # Errors
     /// There is no such object, or as [`open`](Self::open).
-    pub async fn open_in(set: &ObjectSet, number: u64) -> Result<Self, ReadError> {
-        Self::open(set.object(number).await?).await
+    pub fn open_in(set: &ObjectSet, number: u64) -> BoxFuture<'_, Result<Self, ReadError>> {
+        Box::pin(async move { Self::open(set.object(number).await?).await })
     }
 
     /// The object.
@@ -94,40 +99,45 @@ impl Zap {
     ///
     /// # Errors
     /// A block cannot be read or is malformed.
-    pub async fn get(&self, key: impl Into<Key<'_>>) -> Result<Option<Value>, ReadError> {
-        let key = key.into();
-        match &self.form {
-            Form::Empty => Ok(None),
-            Form::Micro { block, order } => {
-                let Key::Name(name) = key else { return Ok(None) };
-                let micro =
-                    Micro::decode(block, *order).map_err(ReadError::malformed(self.object.bookmark(0, 0)))?;
-                Ok(micro.lookup(name).map(Value::from_u64))
-            }
-            Form::Fat { header, .. } => match header.hash_rule().hash(key) {
-                Some(hash) => {
-                    let leaf = self.leaf_block(header, header.slot_of(hash)).await?;
-                    self.in_leaf(header, &leaf, |leaf| leaf.lookup(hash, key))
+    pub fn get<'a>(&'a self, key: impl Into<Key<'a>>) -> BoxFuture<'a, Result<Option<Value>, ReadError>> {
+        self.find(key.into())
+    }
+
+    fn find<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Value>, ReadError>> {
+        Box::pin(async move {
+            match &self.form {
+                Form::Empty => Ok(None),
+                Form::Micro { block, order } => {
+                    let Key::Name(name) = key else { return Ok(None) };
+                    let micro = Micro::decode(block, *order)
+                        .map_err(ReadError::malformed(self.object.bookmark(0, 0)))?;
+                    Ok(micro.lookup(name).map(Value::from_u64))
                 }
-                None => {
-                    let mut entries = self.entries();
-                    while let Some((found, value)) = entries.next().await? {
-                        if found.as_key() == key {
-                            return Ok(Some(value));
-                        }
+                Form::Fat { header, .. } => match header.hash_rule().hash(key) {
+                    Some(hash) => {
+                        let leaf = self.leaf_block(header, header.slot_of(hash)).await?;
+                        self.in_leaf(header, &leaf, |leaf| leaf.lookup(hash, key))
                     }
-                    Ok(None)
-                }
-            },
-        }
+                    None => {
+                        let mut entries = self.entries();
+                        while let Some((found, value)) = entries.next().await? {
+                            if found.as_key() == key {
+                                return Ok(Some(value));
+                            }
+                        }
+                        Ok(None)
+                    }
+                },
+            }
+        })
     }
 
     /// The value of `name` if it is one `u64`.
     ///
     /// # Errors
     /// As [`get`](Self::get).
-    pub async fn get_u64(&self, name: &str) -> Result<Option<u64>, ReadError> {
-        Ok(self.get(name).await?.and_then(|value| value.as_u64()))
+    pub fn get_u64<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<u64>, ReadError>> {
+        Box::pin(async move { Ok(self.get(name).await?.and_then(|value| value.as_u64())) })
     }
 
     /// All entries in hash order, the order in which OpenZFS lists them (inside a leaf of a fat ZAP by bucket).
@@ -140,31 +150,35 @@ impl Zap {
     ///
     /// # Errors
     /// As [`Entries::next`].
-    pub async fn to_vec(&self) -> Result<Vec<(OwnedKey, Value)>, ReadError> {
-        let mut entries = self.entries();
-        let mut all = Vec::new();
-        while let Some(entry) = entries.next().await? {
-            all.push(entry);
-        }
-        Ok(all)
+    pub fn to_vec(&self) -> BoxFuture<'_, Result<Vec<(OwnedKey, Value)>, ReadError>> {
+        Box::pin(async move {
+            let mut entries = self.entries();
+            let mut all = Vec::new();
+            while let Some(entry) = entries.next().await? {
+                all.push(entry);
+            }
+            Ok(all)
+        })
     }
 
     /// All entries whose name is text and whose value is one `u64`, by name; others are left out.
     ///
     /// # Errors
     /// As [`Entries::next`].
-    pub async fn numbers(&self) -> Result<Vec<(String, u64)>, ReadError> {
-        let mut entries = self.entries();
-        let mut all = Vec::new();
-        while let Some((key, value)) = entries.next().await? {
-            if let OwnedKey::Name(name) = key
-                && let (Ok(name), Some(value)) = (String::from_utf8(name), value.as_u64())
-            {
-                all.push((name, value));
+    pub fn numbers(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ReadError>> {
+        Box::pin(async move {
+            let mut entries = self.entries();
+            let mut all = Vec::new();
+            while let Some((key, value)) = entries.next().await? {
+                if let OwnedKey::Name(name) = key
+                    && let (Ok(name), Some(value)) = (String::from_utf8(name), value.as_u64())
+                {
+                    all.push((name, value));
+                }
             }
-        }
-        all.sort_unstable();
-        Ok(all)
+            all.sort_unstable();
+            Ok(all)
+        })
     }
 
     /// The block of the leaf that slot `index` of the pointer table names, and its block id.
@@ -226,6 +240,13 @@ impl Entries<'_> {
             if self.done {
                 return Ok(None);
             }
+            self.fetch().await?;
+        }
+    }
+
+    /// Reads what the next leaf holds.
+    fn fetch(&mut self) -> BoxFuture<'_, Result<(), ReadError>> {
+        Box::pin(async move {
             // Set first: an error ends the iteration.
             self.done = true;
             match &self.zap.form {
@@ -265,6 +286,7 @@ impl Entries<'_> {
                 }
                 Form::Fat { .. } => {}
             }
-        }
+            Ok(())
+        })
     }
 }

@@ -24,14 +24,11 @@ use ondisk::{
 use tokio::task::JoinHandle;
 
 use crate::{
-    Pool,
+    BoxFuture, Pool,
     dmu::ReadError,
     dsl::{Dataset, DatasetKind, HeadKind},
     error::{BlockError, BlockErrorKind},
-    io::{
-        Bookmark, PoolIo,
-        join::{BoxFuture, join_all},
-    },
+    io::{Bookmark, PoolIo, join::join_all},
     status::human,
     traverse::LEVEL_LOG,
     vdev::Vdev,
@@ -437,20 +434,22 @@ impl Waiting {
 ///
 /// # Errors
 /// A head cannot be read, or its header makes no sense.
-pub async fn heads(pool: &Pool) -> Result<Vec<Head>, ReadError> {
-    let (datasets, unreadable) = pool.datasets().await?;
-    for error in unreadable {
-        tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
-    }
-    let heads: Vec<Dataset> =
-        datasets.into_iter().filter(|dataset| dataset.kind() == DatasetKind::Head).collect();
-    let mut found = Vec::new();
-    let headers = heads.iter().map(|head| Box::pin(header_of(head)) as BoxFuture<'_, _>).collect();
-    for head in join_all(headers, HEADS_AT_ONCE).await {
-        let head: Option<Head> = head?;
-        found.extend(head);
-    }
-    Ok(found)
+pub fn heads(pool: &Pool) -> BoxFuture<'_, Result<Vec<Head>, ReadError>> {
+    Box::pin(async move {
+        let (datasets, unreadable) = pool.datasets().await?;
+        for error in unreadable {
+            tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
+        }
+        let heads: Vec<Dataset> =
+            datasets.into_iter().filter(|dataset| dataset.kind() == DatasetKind::Head).collect();
+        let mut found = Vec::new();
+        let headers = heads.iter().map(|head| Box::pin(header_of(head)) as BoxFuture<'_, _>).collect();
+        for head in join_all(headers, HEADS_AT_ONCE).await {
+            let head: Option<Head> = head?;
+            found.extend(head);
+        }
+        Ok(found)
+    })
 }
 
 /// Object sets read at a time.
@@ -480,35 +479,39 @@ async fn header_of(dataset: &Dataset) -> Result<Option<Head>, ReadError> {
 ///
 /// # Errors
 /// As [`heads`].
-pub async fn waiting(pool: &Pool) -> Result<Vec<Waiting>, ReadError> {
-    let mut all = Vec::new();
-    for head in heads(pool).await? {
-        let (records, bytes) = pending(pool.io(), &head, pool.uberblock().txg).await;
-        if records > 0 {
-            let Head { name, kind, encrypted, .. } = head;
-            all.push(Waiting { name, kind, encrypted, records, bytes });
+pub fn waiting(pool: &Pool) -> BoxFuture<'_, Result<Vec<Waiting>, ReadError>> {
+    Box::pin(async move {
+        let mut all = Vec::new();
+        for head in heads(pool).await? {
+            let (records, bytes) = pending(pool.io(), &head, pool.uberblock().txg).await;
+            if records > 0 {
+                let Head { name, kind, encrypted, .. } = head;
+                all.push(Waiting { name, kind, encrypted, records, bytes });
+            }
         }
-    }
-    Ok(all)
+        Ok(all)
+    })
 }
 
 /// Records of a log, and bytes they write, that are not in the pool as of transaction group `synced`.
-pub async fn pending(io: &Arc<PoolIo>, head: &Head, synced: u64) -> (u64, u64) {
-    let header = &head.header;
-    let mut reader = Reader::new(io, head.objset, header);
-    let (mut records, mut bytes) = (0, 0);
-    while let Some(Found { block: Ok(block), .. }) = reader.next().await {
-        for record in block.records() {
-            if !header.admits_record(record.sequence) {
-                return (records, bytes);
-            }
-            if is_pending(header, &record, synced) {
-                records += 1;
-                bytes += written(&record);
+pub fn pending<'a>(io: &'a Arc<PoolIo>, head: &'a Head, synced: u64) -> BoxFuture<'a, (u64, u64)> {
+    Box::pin(async move {
+        let header = &head.header;
+        let mut reader = Reader::new(io, head.objset, header);
+        let (mut records, mut bytes) = (0, 0);
+        while let Some(Found { block: Ok(block), .. }) = reader.next().await {
+            for record in block.records() {
+                if !header.admits_record(record.sequence) {
+                    return (records, bytes);
+                }
+                if is_pending(header, &record, synced) {
+                    records += 1;
+                    bytes += written(&record);
+                }
             }
         }
-    }
-    (records, bytes)
+        (records, bytes)
+    })
 }
 
 /// Whether a record is still to be replayed, `synced` being the last transaction group of the pool.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ondisk::{Order, blkptr::BlkPtr, dnode::Dnode};
 
 use super::{BlockSource, Cursor, ReadError, Step};
-use crate::io::Bookmark;
+use crate::{BoxFuture, io::Bookmark};
 
 /// Blocks asked for in one go by reads of a whole range: 64 of 128 KiB are 8 MiB in flight.
 const BATCH: usize = 64;
@@ -299,49 +299,53 @@ impl Object {
     ///
     /// # Errors
     /// A block cannot be read.
-    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, ReadError> {
-        let mut out = vec![0; len];
-        let end = offset.saturating_add(len as u64).min(self.bytes());
-        if offset >= end {
-            return Ok(out);
-        }
-        let blocks = offset / self.block_bytes..end.div_ceil(self.block_bytes);
-        let mut runs = self.runs(0, blocks);
-        let mut batch = Vec::new();
-        loop {
-            let run = runs.next().await?;
-            let done = run.is_none();
-            if let Some(Run::Block { blkid, pointer }) = run {
-                batch.push((pointer, self.bookmark(0, blkid)));
-            }
-            if batch.len() >= BATCH || (done && !batch.is_empty()) {
-                for (content, (_, at)) in self.source.read_many(&batch).await.into_iter().zip(&batch) {
-                    let content = self.whole(content?, at.blkid)?;
-                    let start = at.blkid * self.block_bytes;
-                    // The part of the block that was asked for, and its place in the buffer.
-                    let skip = offset.saturating_sub(start) as usize;
-                    let place = start.saturating_sub(offset) as usize;
-                    let count = (content.len() - skip).min(len - place);
-                    out[place..place + count].copy_from_slice(&content[skip..skip + count]);
-                }
-                batch.clear();
-            }
-            if done {
+    pub fn read(&self, offset: u64, len: usize) -> BoxFuture<'_, Result<Vec<u8>, ReadError>> {
+        Box::pin(async move {
+            let mut out = vec![0; len];
+            let end = offset.saturating_add(len as u64).min(self.bytes());
+            if offset >= end {
                 return Ok(out);
             }
-        }
+            let blocks = offset / self.block_bytes..end.div_ceil(self.block_bytes);
+            let mut runs = self.runs(0, blocks);
+            let mut batch = Vec::new();
+            loop {
+                let run = runs.next().await?;
+                let done = run.is_none();
+                if let Some(Run::Block { blkid, pointer }) = run {
+                    batch.push((pointer, self.bookmark(0, blkid)));
+                }
+                if batch.len() >= BATCH || (done && !batch.is_empty()) {
+                    for (content, (_, at)) in self.source.read_many(&batch).await.into_iter().zip(&batch) {
+                        let content = self.whole(content?, at.blkid)?;
+                        let start = at.blkid * self.block_bytes;
+                        // The part of the block that was asked for, and its place in the buffer.
+                        let skip = offset.saturating_sub(start) as usize;
+                        let place = start.saturating_sub(offset) as usize;
+                        let count = (content.len() - skip).min(len - place);
+                        out[place..place + count].copy_from_slice(&content[skip..skip + count]);
+                    }
+                    batch.clear();
+                }
+                if done {
+                    return Ok(out);
+                }
+            }
+        })
     }
 
     /// Reads the whole object, unless it is larger than `limit` bytes.
     ///
     /// # Errors
     /// It is larger, or a block cannot be read.
-    pub async fn read_all(&self, limit: u64) -> Result<Vec<u8>, ReadError> {
-        let too_large = ReadError::TooLarge { objset: self.objset, object: self.number, limit };
-        match usize::try_from(self.bytes()) {
-            Ok(bytes) if bytes as u64 <= limit => self.read(0, bytes).await,
-            _ => Err(too_large),
-        }
+    pub fn read_all(&self, limit: u64) -> BoxFuture<'_, Result<Vec<u8>, ReadError>> {
+        Box::pin(async move {
+            let too_large = ReadError::TooLarge { objset: self.objset, object: self.number, limit };
+            match usize::try_from(self.bytes()) {
+                Ok(bytes) if bytes as u64 <= limit => self.read(0, bytes).await,
+                _ => Err(too_large),
+            }
+        })
     }
 }
 

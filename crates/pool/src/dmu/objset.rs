@@ -11,7 +11,7 @@ use ondisk::{
 };
 
 use super::{BlockSource, DnodeAt, Object, ReadError, Run, Runs};
-use crate::io::Bookmark;
+use crate::{BoxFuture, io::Bookmark};
 
 /// Level that stands for the object set block itself.
 const LEVEL_OBJSET: i64 = -1;
@@ -43,23 +43,25 @@ impl ObjectSet {
     ///
     /// # Errors
     /// The block cannot be read, is a hole, or is no object set.
-    pub async fn open(
+    pub fn open(
         source: Arc<dyn BlockSource>,
         id: u64,
         pointer: BlkPtr,
-    ) -> Result<Arc<Self>, ReadError> {
-        let at = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
-        if pointer.is_hole() {
-            return Err(ReadError::Inconsistent { at, what: "the dataset has no object set" });
-        }
-        if pointer.object_type() != ObjectType::OBJSET || pointer.level() != 0 {
-            return Err(ReadError::Inconsistent { at, what: "not a block pointer to an object set" });
-        }
-        let content = source.read(&pointer, at).await?;
-        let phys = ObjsetPhys::decode(&content, pointer.order()).map_err(ReadError::malformed(at))?;
-        let meta = DnodeAt { number: 0, dnode: phys.meta_dnode.clone(), order: pointer.order() };
-        let meta = Object::new(Arc::clone(&source), id, meta)?;
-        Ok(Arc::new(Self { source, id, pointer, phys, meta }))
+    ) -> BoxFuture<'static, Result<Arc<Self>, ReadError>> {
+        Box::pin(async move {
+            let at = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
+            if pointer.is_hole() {
+                return Err(ReadError::Inconsistent { at, what: "the dataset has no object set" });
+            }
+            if pointer.object_type() != ObjectType::OBJSET || pointer.level() != 0 {
+                return Err(ReadError::Inconsistent { at, what: "not a block pointer to an object set" });
+            }
+            let content = source.read(&pointer, at).await?;
+            let phys = ObjsetPhys::decode(&content, pointer.order()).map_err(ReadError::malformed(at))?;
+            let meta = DnodeAt { number: 0, dnode: phys.meta_dnode.clone(), order: pointer.order() };
+            let meta = Object::new(Arc::clone(&source), id, meta)?;
+            Ok(Arc::new(Self { source, id, pointer, phys, meta }))
+        })
     }
 
     /// The same with its blocks from somewhere else.
@@ -112,37 +114,39 @@ impl ObjectSet {
     ///
     /// # Errors
     /// [`ReadError::NoObject`] if it is not allocated; its block cannot be read or holds nonsense.
-    pub async fn dnode(&self, number: u64) -> Result<DnodeAt, ReadError> {
-        let missing = ReadError::NoObject { objset: self.id, object: number };
-        let per_block = self.meta.block_bytes() / SLOT_BYTES as u64;
-        if number == 0 {
-            return Err(missing);
-        }
-        let block = self.meta.read_block(number / per_block).await?;
-        let Some(content) = &block.content else { return Err(missing) };
-        let wanted = (number % per_block) as usize;
-        let at = self.meta.bookmark(0, number / per_block);
-        let mut slots = Slots { content, order: block.order, slot: 0 };
-        // From the block's start, because a slot may be the inside of a large dnode, where anything can stand.
-        loop {
-            match slots.next() {
-                Some((slot, _)) if slot > wanted => return Err(missing),
-                Some((slot, dnode)) if slot == wanted => {
-                    let dnode = dnode.map_err(ReadError::malformed(at))?;
-                    return Ok(DnodeAt { number, dnode, order: block.order });
-                }
-                Some(_) => {}
-                None => return Err(missing),
+    pub fn dnode(&self, number: u64) -> BoxFuture<'_, Result<DnodeAt, ReadError>> {
+        Box::pin(async move {
+            let missing = ReadError::NoObject { objset: self.id, object: number };
+            let per_block = self.meta.block_bytes() / SLOT_BYTES as u64;
+            if number == 0 {
+                return Err(missing);
             }
-        }
+            let block = self.meta.read_block(number / per_block).await?;
+            let Some(content) = &block.content else { return Err(missing) };
+            let wanted = (number % per_block) as usize;
+            let at = self.meta.bookmark(0, number / per_block);
+            let mut slots = Slots { content, order: block.order, slot: 0 };
+            // From the block's start, because a slot may be the inside of a large dnode, where anything can stand.
+            loop {
+                match slots.next() {
+                    Some((slot, _)) if slot > wanted => return Err(missing),
+                    Some((slot, dnode)) if slot == wanted => {
+                        let dnode = dnode.map_err(ReadError::malformed(at))?;
+                        return Ok(DnodeAt { number, dnode, order: block.order });
+                    }
+                    Some(_) => {}
+                    None => return Err(missing),
+                }
+            }
+        })
     }
 
     /// Object `number`.
     ///
     /// # Errors
     /// As [`dnode`](Self::dnode), or its geometry is inconsistent.
-    pub async fn object(&self, number: u64) -> Result<Object, ReadError> {
-        Object::new(Arc::clone(&self.source), self.id, self.dnode(number).await?)
+    pub fn object(&self, number: u64) -> BoxFuture<'_, Result<Object, ReadError>> {
+        Box::pin(async move { Object::new(Arc::clone(&self.source), self.id, self.dnode(number).await?) })
     }
 
     /// One of the accounting objects, if the set has it.

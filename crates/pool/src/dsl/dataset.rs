@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 
 use super::{Dir, Dsl, LookupError, check_bonus, dir};
 use crate::{
+    BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
     io::Bookmark as At,
     props::{PropertySet, Types},
@@ -241,97 +242,109 @@ impl Dataset {
     ///
     /// # Errors
     /// It cannot be read, or this is a bookmark and has none.
-    pub async fn objset(&self) -> Result<Arc<ObjectSet>, ReadError> {
-        let State::Data { phys, found, .. } = &self.0.state else {
-            let at = At { objset: 0, object: self.0.dir.object(), level: 0, blkid: 0 };
-            return Err(ReadError::Inconsistent { at, what: "a bookmark has no content" });
-        };
-        let source = self.0.dsl.mos().source();
-        let set =
-            self.0.objset.get_or_try_init(|| ObjectSet::open(Arc::clone(source), found.number, phys.bp));
-        set.await.map(Arc::clone)
+    pub fn objset(&self) -> BoxFuture<'_, Result<Arc<ObjectSet>, ReadError>> {
+        Box::pin(async move {
+            let State::Data { phys, found, .. } = &self.0.state else {
+                let at = At { objset: 0, object: self.0.dir.object(), level: 0, blkid: 0 };
+                return Err(ReadError::Inconsistent { at, what: "a bookmark has no content" });
+            };
+            let source = self.0.dsl.mos().source();
+            let set =
+                self.0.objset.get_or_try_init(|| ObjectSet::open(Arc::clone(source), found.number, phys.bp));
+            set.await.map(Arc::clone)
+        })
     }
 
     /// Attributes that later features added to the dataset.
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn extra(&self) -> Result<BTreeMap<String, ZapValue>, ReadError> {
-        match &self.0.state {
-            State::Data { found, .. } => dir::read_extra(self.0.dsl.mos(), found).await,
-            State::Bookmark { .. } => Ok(BTreeMap::new()),
-        }
+    pub fn extra(&self) -> BoxFuture<'_, Result<BTreeMap<String, ZapValue>, ReadError>> {
+        Box::pin(async move {
+            match &self.0.state {
+                State::Data { found, .. } => dir::read_extra(self.0.dsl.mos(), found).await,
+                State::Bookmark { .. } => Ok(BTreeMap::new()),
+            }
+        })
     }
 
     /// Live datasets right below, by name; and those that cannot be read.
     ///
     /// # Errors
     /// The list of children cannot be read.
-    pub async fn children(&self) -> Result<(Vec<Self>, Vec<LookupError>), ReadError> {
-        let (mut children, mut failed) = (Vec::new(), Vec::new());
-        if self.kind() != DatasetKind::Head {
-            return Ok((children, failed));
-        }
-        let dsl = &self.0.dsl;
-        let Some(map) = self.0.dir.child_map(dsl).await? else { return Ok((children, failed)) };
-        for (name, object) in map.numbers().await? {
-            if name.starts_with(['$', '%']) {
-                continue;
+    pub fn children(&self) -> BoxFuture<'_, Result<(Vec<Self>, Vec<LookupError>), ReadError>> {
+        Box::pin(async move {
+            let (mut children, mut failed) = (Vec::new(), Vec::new());
+            if self.kind() != DatasetKind::Head {
+                return Ok((children, failed));
             }
-            let child = async { Self::head(dsl, dsl.dir_at(object, &self.0.dir, &name).await?).await };
-            match child.await {
-                Ok(child) => children.push(child),
-                Err(source) => {
-                    failed.push(LookupError::Read { name: format!("{}/{name}", self.0.name), source });
+            let dsl = &self.0.dsl;
+            let Some(map) = self.0.dir.child_map(dsl).await? else { return Ok((children, failed)) };
+            for (name, object) in map.numbers().await? {
+                if name.starts_with(['$', '%']) {
+                    continue;
+                }
+                let child = async { Self::head(dsl, dsl.dir_at(object, &self.0.dir, &name).await?).await };
+                match child.await {
+                    Ok(child) => children.push(child),
+                    Err(source) => {
+                        failed.push(LookupError::Read { name: format!("{}/{name}", self.0.name), source });
+                    }
                 }
             }
-        }
-        Ok((children, failed))
+            Ok((children, failed))
+        })
     }
 
     /// Its snapshots, oldest first.
     ///
     /// # Errors
     /// A snapshot or the list of them cannot be read.
-    pub async fn snapshots(&self) -> Result<Vec<Self>, ReadError> {
-        let found = self.each_snapshot().await?;
-        let mut snapshots = found.into_iter().map(|(_, found)| found).collect::<Result<Vec<_>, _>>()?;
-        snapshots.sort_by_key(Self::create_txg);
-        Ok(snapshots)
+    pub fn snapshots(&self) -> BoxFuture<'_, Result<Vec<Self>, ReadError>> {
+        Box::pin(async move {
+            let found = self.each_snapshot().await?;
+            let mut snapshots = found.into_iter().map(|(_, found)| found).collect::<Result<Vec<_>, _>>()?;
+            snapshots.sort_by_key(Self::create_txg);
+            Ok(snapshots)
+        })
     }
 
     /// The same as far as they can be read; and those that cannot.
     ///
     /// # Errors
     /// The list of them cannot be read.
-    pub async fn readable_snapshots(&self) -> Result<(Vec<Self>, Vec<LookupError>), ReadError> {
-        let (mut snapshots, mut failed) = (Vec::new(), Vec::new());
-        for (name, found) in self.each_snapshot().await? {
-            match found {
-                Ok(snapshot) => snapshots.push(snapshot),
-                Err(source) => {
-                    failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
+    pub fn readable_snapshots(&self) -> BoxFuture<'_, Result<(Vec<Self>, Vec<LookupError>), ReadError>> {
+        Box::pin(async move {
+            let (mut snapshots, mut failed) = (Vec::new(), Vec::new());
+            for (name, found) in self.each_snapshot().await? {
+                match found {
+                    Ok(snapshot) => snapshots.push(snapshot),
+                    Err(source) => {
+                        failed.push(LookupError::Read { name: format!("{}@{name}", self.0.name), source });
+                    }
                 }
             }
-        }
-        snapshots.sort_by_key(Self::create_txg);
-        Ok((snapshots, failed))
+            snapshots.sort_by_key(Self::create_txg);
+            Ok((snapshots, failed))
+        })
     }
 
     /// Those of its snapshots whose object numbers are among these.
     ///
     /// # Errors
     /// The list of them, or one of these, cannot be read.
-    pub async fn snapshots_among(&self, objects: &[u64]) -> Result<Vec<Self>, ReadError> {
-        let mut found = Vec::new();
-        if let Some(map) = self.snapshot_map().await? {
-            for (name, object) in map.numbers().await? {
-                if objects.contains(&object) {
-                    found.push(self.snapshot_at(&name, object).await?);
+    pub fn snapshots_among<'a>(&'a self, objects: &'a [u64]) -> BoxFuture<'a, Result<Vec<Self>, ReadError>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            if let Some(map) = self.snapshot_map().await? {
+                for (name, object) in map.numbers().await? {
+                    if objects.contains(&object) {
+                        found.push(self.snapshot_at(&name, object).await?);
+                    }
                 }
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
     }
 
     async fn each_snapshot(&self) -> Result<Vec<(String, Result<Self, ReadError>)>, ReadError> {
@@ -349,12 +362,14 @@ impl Dataset {
     ///
     /// # Errors
     /// What leads to it cannot be read.
-    pub async fn snapshot(&self, name: &str) -> Result<Option<Self>, ReadError> {
-        let Some(map) = self.snapshot_map().await? else { return Ok(None) };
-        match map.get_u64(name).await? {
-            Some(object) => self.snapshot_at(name, object).await.map(Some),
-            None => Ok(None),
-        }
+    pub fn snapshot<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Self>, ReadError>> {
+        Box::pin(async move {
+            let Some(map) = self.snapshot_map().await? else { return Ok(None) };
+            match map.get_u64(name).await? {
+                Some(object) => self.snapshot_at(name, object).await.map(Some),
+                None => Ok(None),
+            }
+        })
     }
 
     async fn snapshot_map(&self) -> Result<Option<Zap>, ReadError> {
@@ -377,28 +392,32 @@ impl Dataset {
     ///
     /// # Errors
     /// The list of them cannot be read.
-    pub async fn bookmarks(&self) -> Result<Vec<Self>, ReadError> {
-        let Some(map) = self.bookmark_map().await? else { return Ok(Vec::new()) };
-        let mut bookmarks = Vec::new();
-        let mut entries = map.entries();
-        while let Some((key, value)) = entries.next().await? {
-            if let OwnedKey::Name(name) = key
-                && let Ok(name) = String::from_utf8(name)
-            {
-                bookmarks.push(self.bookmark_at(&map, &name, &value)?);
+    pub fn bookmarks(&self) -> BoxFuture<'_, Result<Vec<Self>, ReadError>> {
+        Box::pin(async move {
+            let Some(map) = self.bookmark_map().await? else { return Ok(Vec::new()) };
+            let mut bookmarks = Vec::new();
+            let mut entries = map.entries();
+            while let Some((key, value)) = entries.next().await? {
+                if let OwnedKey::Name(name) = key
+                    && let Ok(name) = String::from_utf8(name)
+                {
+                    bookmarks.push(self.bookmark_at(&map, &name, &value)?);
+                }
             }
-        }
-        bookmarks.sort_by_key(Self::create_txg);
-        Ok(bookmarks)
+            bookmarks.sort_by_key(Self::create_txg);
+            Ok(bookmarks)
+        })
     }
 
     /// The bookmark of this name, if there is one.
     ///
     /// # Errors
     /// What leads to it cannot be read.
-    pub async fn bookmark(&self, name: &str) -> Result<Option<Self>, ReadError> {
-        let Some(map) = self.bookmark_map().await? else { return Ok(None) };
-        map.get(name).await?.map(|value| self.bookmark_at(&map, name, &value)).transpose()
+    pub fn bookmark<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Self>, ReadError>> {
+        Box::pin(async move {
+            let Some(map) = self.bookmark_map().await? else { return Ok(None) };
+            map.get(name).await?.map(|value| self.bookmark_at(&map, name, &value)).transpose()
+        })
     }
 
     async fn bookmark_map(&self) -> Result<Option<Zap>, ReadError> {
@@ -424,38 +443,42 @@ impl Dataset {
     ///
     /// # Errors
     /// The list of them cannot be read.
-    pub async fn holds(&self) -> Result<Vec<Hold>, ReadError> {
-        match self.phys().map(|phys| phys.user_refs) {
-            None | Some(0) => Ok(Vec::new()),
-            Some(object) => {
-                let holds = Zap::open_in(self.0.dsl.mos(), object).await?.numbers().await?;
-                Ok(holds.into_iter().map(|(tag, time)| Hold { tag, time }).collect())
+    pub fn holds(&self) -> BoxFuture<'_, Result<Vec<Hold>, ReadError>> {
+        Box::pin(async move {
+            match self.phys().map(|phys| phys.user_refs) {
+                None | Some(0) => Ok(Vec::new()),
+                Some(object) => {
+                    let holds = Zap::open_in(self.0.dsl.mos(), object).await?.numbers().await?;
+                    Ok(holds.into_iter().map(|(tag, time)| Hold { tag, time }).collect())
+                }
             }
-        }
+        })
     }
 
     /// The snapshot it was cloned from, if it is a clone.
     ///
     /// # Errors
     /// What leads to that snapshot cannot be read.
-    pub async fn origin(&self) -> Result<Option<String>, ReadError> {
-        let origin = self.0.dir.phys().origin;
-        if self.kind() != DatasetKind::Head || origin == 0 {
-            return Ok(None);
-        }
-        let (phys, _) = read_phys(self.0.dsl.mos(), origin).await?;
-        // Every ordinary dataset is formally a clone of the pool's empty first snapshot.
-        if phys.prev_snap == 0 && self.is_internal(phys.dir).await? {
-            return Ok(None);
-        }
-        let dir = self.0.dsl.dir(phys.dir).await?;
-        let head = Self::head(&self.0.dsl, Arc::clone(&dir)).await?;
-        let names = match head.snapshot_map().await? {
-            Some(map) => map.numbers().await?,
-            None => Vec::new(),
-        };
-        let name = names.into_iter().find(|(_, object)| *object == origin);
-        Ok(name.map(|(name, _)| format!("{}@{name}", dir.name())))
+    pub fn origin(&self) -> BoxFuture<'_, Result<Option<String>, ReadError>> {
+        Box::pin(async move {
+            let origin = self.0.dir.phys().origin;
+            if self.kind() != DatasetKind::Head || origin == 0 {
+                return Ok(None);
+            }
+            let (phys, _) = read_phys(self.0.dsl.mos(), origin).await?;
+            // Every ordinary dataset is formally a clone of the pool's empty first snapshot.
+            if phys.prev_snap == 0 && self.is_internal(phys.dir).await? {
+                return Ok(None);
+            }
+            let dir = self.0.dsl.dir(phys.dir).await?;
+            let head = Self::head(&self.0.dsl, Arc::clone(&dir)).await?;
+            let names = match head.snapshot_map().await? {
+                Some(map) => map.numbers().await?,
+                None => Vec::new(),
+            };
+            let name = names.into_iter().find(|(_, object)| *object == origin);
+            Ok(name.map(|(name, _)| format!("{}@{name}", dir.name())))
+        })
     }
 
     /// Whether a dir is one of the pool's own.
@@ -468,22 +491,24 @@ impl Dataset {
     ///
     /// # Errors
     /// The list, or what gives a clone its name, cannot be read.
-    pub async fn clones(&self) -> Result<Vec<String>, ReadError> {
-        let Some(list) = self.phys().map(|phys| phys.next_clones).filter(|list| *list != 0) else {
-            return Ok(Vec::new());
-        };
-        let dsl = &self.0.dsl;
-        let mut clones = Vec::new();
-        let map = Zap::open_in(dsl.mos(), list).await?;
-        let mut entries = map.entries();
-        while let Some((_, value)) = entries.next().await? {
-            if let Some(object) = value.as_u64() {
-                // The oldest snapshot of the clone, or the clone itself: the dir is the same.
-                let (phys, _) = read_phys(dsl.mos(), object).await?;
-                clones.push(dsl.dir(phys.dir).await?.name().to_owned());
+    pub fn clones(&self) -> BoxFuture<'_, Result<Vec<String>, ReadError>> {
+        Box::pin(async move {
+            let Some(list) = self.phys().map(|phys| phys.next_clones).filter(|list| *list != 0) else {
+                return Ok(Vec::new());
+            };
+            let dsl = &self.0.dsl;
+            let mut clones = Vec::new();
+            let map = Zap::open_in(dsl.mos(), list).await?;
+            let mut entries = map.entries();
+            while let Some((_, value)) = entries.next().await? {
+                if let Some(object) = value.as_u64() {
+                    // The oldest snapshot of the clone, or the clone itself: the dir is the same.
+                    let (phys, _) = read_phys(dsl.mos(), object).await?;
+                    clones.push(dsl.dir(phys.dir).await?.name().to_owned());
+                }
             }
-        }
-        Ok(clones)
+            Ok(clones)
+        })
     }
 
     /// Bytes the dir and what is below it may still use, its own reservations for this dataset not counted.
@@ -496,52 +521,56 @@ impl Dataset {
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub async fn properties(&self) -> Result<PropertySet, ReadError> {
-        PropertySet::read(self).await
+    pub fn properties(&self) -> BoxFuture<'_, Result<PropertySet, ReadError>> {
+        PropertySet::read(self)
     }
 
     /// Bytes written since the snapshot before it: what the dataset has now and had not then.
     ///
     /// # Errors
     /// The earlier snapshot or the list of freed blocks cannot be read.
-    pub async fn written(&self) -> Result<u64, ReadError> {
-        let Some(phys) = self.phys() else { return Ok(0) };
-        if phys.prev_snap == 0 {
-            return Ok(phys.referenced_bytes);
-        }
-        let mos = self.0.dsl.mos();
-        let (previous, _) = read_phys(mos, phys.prev_snap).await?;
-        let freed = deadlist_bytes(mos, phys.deadlist).await?;
-        Ok(phys.referenced_bytes.saturating_add(freed).saturating_sub(previous.referenced_bytes))
+    pub fn written(&self) -> BoxFuture<'_, Result<u64, ReadError>> {
+        Box::pin(async move {
+            let Some(phys) = self.phys() else { return Ok(0) };
+            if phys.prev_snap == 0 {
+                return Ok(phys.referenced_bytes);
+            }
+            let mos = self.0.dsl.mos();
+            let (previous, _) = read_phys(mos, phys.prev_snap).await?;
+            let freed = deadlist_bytes(mos, phys.deadlist).await?;
+            Ok(phys.referenced_bytes.saturating_add(freed).saturating_sub(previous.referenced_bytes))
+        })
     }
 
     /// Bytes written since `since`, an earlier snapshot of the same chain; `None` if it is not one.
     ///
     /// # Errors
     /// A snapshot between them or its list of freed blocks cannot be read.
-    pub async fn written_since(&self, since: &Self) -> Result<Option<u64>, ReadError> {
-        let (Some(phys), Some(then)) = (self.phys(), since.phys()) else { return Ok(None) };
-        let mos = self.0.dsl.mos();
-        let mut freed = 0u64;
-        let mut at = *phys;
-        let mut object = self.object();
-        // A live dataset is older than its own snapshots; from one of those on, each is older than the last.
-        let mut may_go_up = phys.next_snap == 0;
-        while object != since.object() {
-            // Going back in time, strictly: a chain that does not is forged.
-            if at.prev_snap == 0 || at.prev_snap_txg < then.creation_txg {
-                return Ok(None);
+    pub fn written_since<'a>(&'a self, since: &'a Self) -> BoxFuture<'a, Result<Option<u64>, ReadError>> {
+        Box::pin(async move {
+            let (Some(phys), Some(then)) = (self.phys(), since.phys()) else { return Ok(None) };
+            let mos = self.0.dsl.mos();
+            let mut freed = 0u64;
+            let mut at = *phys;
+            let mut object = self.object();
+            // A live dataset is older than its own snapshots; from one of those on, each is older than the last.
+            let mut may_go_up = phys.next_snap == 0;
+            while object != since.object() {
+                // Going back in time, strictly: a chain that does not is forged.
+                if at.prev_snap == 0 || at.prev_snap_txg < then.creation_txg {
+                    return Ok(None);
+                }
+                freed = freed.saturating_add(deadlist_bytes(mos, at.deadlist).await?);
+                let (previous, _) = read_phys(mos, at.prev_snap).await?;
+                if previous.creation_txg >= at.creation_txg && !may_go_up {
+                    return Ok(None);
+                }
+                may_go_up = false;
+                object = at.prev_snap;
+                at = previous;
             }
-            freed = freed.saturating_add(deadlist_bytes(mos, at.deadlist).await?);
-            let (previous, _) = read_phys(mos, at.prev_snap).await?;
-            if previous.creation_txg >= at.creation_txg && !may_go_up {
-                return Ok(None);
-            }
-            may_go_up = false;
-            object = at.prev_snap;
-            at = previous;
-        }
-        Ok(Some(phys.referenced_bytes.saturating_add(freed).saturating_sub(then.referenced_bytes)))
+            Ok(Some(phys.referenced_bytes.saturating_add(freed).saturating_sub(then.referenced_bytes)))
+        })
     }
 }
 

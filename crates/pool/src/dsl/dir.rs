@@ -7,6 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::{Dsl, check_bonus};
 use crate::{
+    BoxFuture,
     dmu::{DnodeAt, Object, ObjectSet, ReadError},
     io::Bookmark as At,
     zap::Zap,
@@ -82,16 +83,24 @@ impl Dir {
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn properties(&self, dsl: &Dsl) -> Result<&BTreeMap<String, ZapValue>, ReadError> {
-        self.properties.get_or_try_init(|| read_map(dsl.mos(), self.phys.props)).await
+    pub fn properties<'a>(
+        &'a self,
+        dsl: &'a Dsl,
+    ) -> BoxFuture<'a, Result<&'a BTreeMap<String, ZapValue>, ReadError>> {
+        Box::pin(
+            async move { self.properties.get_or_try_init(|| read_map(dsl.mos(), self.phys.props)).await },
+        )
     }
 
     /// Attributes of the dir that later features added.
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn extra(&self, dsl: &Dsl) -> Result<&BTreeMap<String, ZapValue>, ReadError> {
-        self.extra.get_or_try_init(|| read_extra(dsl.mos(), &self.dnode)).await
+    pub fn extra<'a>(
+        &'a self,
+        dsl: &'a Dsl,
+    ) -> BoxFuture<'a, Result<&'a BTreeMap<String, ZapValue>, ReadError>> {
+        Box::pin(async move { self.extra.get_or_try_init(|| read_extra(dsl.mos(), &self.dnode)).await })
     }
 
     /// The map of children: name → dir. None if it never had any.

@@ -25,6 +25,7 @@ use ondisk::{bpobj::BpobjPhys, dnode::ObjectType};
 use parking_lot::Mutex;
 
 use crate::{
+    BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
     io::Bookmark as At,
     zap::Zap,
@@ -77,30 +78,32 @@ impl Dsl {
     ///
     /// # Errors
     /// The object directory cannot be read or names no root dataset.
-    pub async fn open(
+    pub fn open(
         pool: &str,
         pool_guid: u64,
         mos: Arc<ObjectSet>,
         devices: u64,
-    ) -> Result<Self, ReadError> {
-        let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
-        let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
-        let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
-        let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
-        let sharing = Sharing::read(&mos, &directory).await?;
-        let deferred = deferred_bytes(&mos, &directory).await?;
-        let space = PoolSpace { devices, shared: sharing.saved(), deferred };
-        let dirs = Mutex::default();
-        Ok(Self(Arc::new(Inner {
-            pool: pool.to_owned(),
-            pool_guid,
-            mos,
-            directory,
-            root,
-            space,
-            sharing,
-            dirs,
-        })))
+    ) -> BoxFuture<'_, Result<Self, ReadError>> {
+        Box::pin(async move {
+            let directory = Zap::open_in(&mos, OBJECT_DIRECTORY).await?;
+            let at = At { objset: 0, object: OBJECT_DIRECTORY, level: 0, blkid: 0 };
+            let missing = ReadError::Inconsistent { at, what: "the object directory has no root dataset" };
+            let root = directory.get_u64("root_dataset").await?.ok_or(missing)?;
+            let sharing = Sharing::read(&mos, &directory).await?;
+            let deferred = deferred_bytes(&mos, &directory).await?;
+            let space = PoolSpace { devices, shared: sharing.saved(), deferred };
+            let dirs = Mutex::default();
+            Ok(Self(Arc::new(Inner {
+                pool: pool.to_owned(),
+                pool_guid,
+                mos,
+                directory,
+                root,
+                space,
+                sharing,
+                dirs,
+            })))
+        })
     }
 
     /// Name of the pool.
@@ -143,159 +146,176 @@ impl Dsl {
     ///
     /// # Errors
     /// Its structures cannot be read.
-    pub async fn root(&self) -> Result<Dataset, ReadError> {
-        let dir = self.dir(self.0.root).await?;
-        Dataset::head(self, dir).await
+    pub fn root(&self) -> BoxFuture<'_, Result<Dataset, ReadError>> {
+        Box::pin(async move {
+            let dir = self.dir(self.0.root).await?;
+            Dataset::head(self, dir).await
+        })
     }
 
     /// The dataset, snapshot or bookmark of this name.
     ///
     /// # Errors
     /// The name is no legal one, nothing has it, or what leads to it cannot be read.
-    pub async fn lookup(&self, name: &str) -> Result<Dataset, LookupError> {
-        let parsed =
-            name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
-        let unreadable = |source| LookupError::Read { name: name.to_owned(), source };
-        let missing = || LookupError::NotFound { name: name.to_owned() };
-        let mut components = parsed.dataset.split('/');
-        if components.next() != Some(self.pool()) {
-            return Err(missing());
-        }
-        let mut dir = self.dir(self.0.root).await.map_err(unreadable)?;
-        for component in components {
-            let children = dir.child_map(self).await.map_err(unreadable)?;
-            let found = match children {
-                Some(map) => map.get_u64(component).await.map_err(unreadable)?,
-                None => None,
-            };
-            dir = self.dir_at(found.ok_or_else(missing)?, &dir, component).await.map_err(unreadable)?;
-        }
-        let head = Dataset::head(self, dir).await.map_err(unreadable)?;
-        match parsed.part {
-            name::Part::Head => Ok(head),
-            name::Part::Snapshot(snapshot) => {
-                head.snapshot(snapshot).await.map_err(unreadable)?.ok_or_else(missing)
+    pub fn lookup<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Dataset, LookupError>> {
+        Box::pin(async move {
+            let parsed =
+                name::parse(name).map_err(|reason| LookupError::BadName { name: name.to_owned(), reason })?;
+            let unreadable = |source| LookupError::Read { name: name.to_owned(), source };
+            let missing = || LookupError::NotFound { name: name.to_owned() };
+            let mut components = parsed.dataset.split('/');
+            if components.next() != Some(self.pool()) {
+                return Err(missing());
             }
-            name::Part::Bookmark(bookmark) => {
-                head.bookmark(bookmark).await.map_err(unreadable)?.ok_or_else(missing)
+            let mut dir = self.dir(self.0.root).await.map_err(unreadable)?;
+            for component in components {
+                let children = dir.child_map(self).await.map_err(unreadable)?;
+                let found = match children {
+                    Some(map) => map.get_u64(component).await.map_err(unreadable)?,
+                    None => None,
+                };
+                dir = self.dir_at(found.ok_or_else(missing)?, &dir, component).await.map_err(unreadable)?;
             }
-        }
+            let head = Dataset::head(self, dir).await.map_err(unreadable)?;
+            match parsed.part {
+                name::Part::Head => Ok(head),
+                name::Part::Snapshot(snapshot) => {
+                    head.snapshot(snapshot).await.map_err(unreadable)?.ok_or_else(missing)
+                }
+                name::Part::Bookmark(bookmark) => {
+                    head.bookmark(bookmark).await.map_err(unreadable)?.ok_or_else(missing)
+                }
+            }
+        })
     }
 
     /// `from` and everything below it: each dataset, then its snapshots oldest first, then its bookmarks, then its
     /// children by name.
     ///
     /// Datasets whose structures cannot be read are left out and reported in the second list.
-    pub async fn tree(&self, from: Dataset) -> (Vec<Dataset>, Vec<LookupError>) {
-        let mut all = Vec::new();
-        let mut errors = Vec::new();
-        // A forged child map may lead back to an ancestor.
-        let mut seen = BTreeSet::new();
-        let mut todo = vec![from];
-        while let Some(dataset) = todo.pop() {
-            if dataset.kind() != DatasetKind::Head {
-                all.push(dataset);
-                continue;
-            }
-            if !seen.insert(dataset.dir().object()) {
-                let at = At { object: dataset.dir().object(), ..At::default() };
-                let source = ReadError::Inconsistent { at, what: "two child maps lead to this dataset" };
-                errors.push(LookupError::Read { name: dataset.name().to_owned(), source });
-                continue;
-            }
-            let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };
-            let children = dataset.children().await;
-            let snapshots = dataset.readable_snapshots().await.map(|(snapshots, failed)| {
-                errors.extend(failed);
-                snapshots
-            });
-            let bookmarks = dataset.bookmarks().await;
-            match children {
-                // Last first, because the list is a stack.
-                Ok((children, failed)) => {
-                    errors.extend(failed);
-                    todo.extend(children.into_iter().rev());
+    pub fn tree(&self, from: Dataset) -> BoxFuture<'_, (Vec<Dataset>, Vec<LookupError>)> {
+        Box::pin(async move {
+            let mut all = Vec::new();
+            let mut errors = Vec::new();
+            // A forged child map may lead back to an ancestor.
+            let mut seen = BTreeSet::new();
+            let mut todo = vec![from];
+            while let Some(dataset) = todo.pop() {
+                if dataset.kind() != DatasetKind::Head {
+                    all.push(dataset);
+                    continue;
                 }
-                Err(error) => errors.push(fail(error)),
-            }
-            let mut parts = Vec::new();
-            for part in [snapshots, bookmarks] {
-                match part {
-                    Ok(part) => parts.extend(part),
+                if !seen.insert(dataset.dir().object()) {
+                    let at = At { object: dataset.dir().object(), ..At::default() };
+                    let source = ReadError::Inconsistent { at, what: "two child maps lead to this dataset" };
+                    errors.push(LookupError::Read { name: dataset.name().to_owned(), source });
+                    continue;
+                }
+                let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };
+                let children = dataset.children().await;
+                let snapshots = dataset.readable_snapshots().await.map(|(snapshots, failed)| {
+                    errors.extend(failed);
+                    snapshots
+                });
+                let bookmarks = dataset.bookmarks().await;
+                match children {
+                    // Last first, because the list is a stack.
+                    Ok((children, failed)) => {
+                        errors.extend(failed);
+                        todo.extend(children.into_iter().rev());
+                    }
                     Err(error) => errors.push(fail(error)),
                 }
+                let mut parts = Vec::new();
+                for part in [snapshots, bookmarks] {
+                    match part {
+                        Ok(part) => parts.extend(part),
+                        Err(error) => errors.push(fail(error)),
+                    }
+                }
+                all.push(dataset);
+                all.extend(parts);
             }
-            all.push(dataset);
-            all.extend(parts);
-        }
-        (all, errors)
+            (all, errors)
+        })
     }
 
     /// Name of the dataset whose object number in the MOS is `object`; `None` if it is not a live dataset.
     ///
     /// # Errors
     /// What leads to its name cannot be read.
-    pub async fn head_name(&self, object: u64) -> Result<Option<String>, ReadError> {
-        let (phys, _) = dataset::read_phys(self.mos(), object).await?;
-        let dir = self.dir(phys.dir).await?;
-        Ok((dir.phys().head_dataset == object).then(|| dir.name().to_owned()))
+    pub fn head_name(&self, object: u64) -> BoxFuture<'_, Result<Option<String>, ReadError>> {
+        Box::pin(async move {
+            let (phys, _) = dataset::read_phys(self.mos(), object).await?;
+            let dir = self.dir(phys.dir).await?;
+            Ok((dir.phys().head_dataset == object).then(|| dir.name().to_owned()))
+        })
     }
 
     /// Space of one of the pool's own dirs (`$FREE`: waiting to be freed); 0 if there is none of this name.
     ///
     /// # Errors
     /// It cannot be read.
-    pub async fn internal_used(&self, name: &str) -> Result<u64, ReadError> {
-        let root = self.dir(self.0.root).await?;
-        let Some(map) = root.child_map(self).await? else { return Ok(0) };
-        match map.get_u64(name).await? {
-            Some(object) => Ok(dir::read_phys(self.mos(), object).await?.phys.used_bytes),
-            None => Ok(0),
-        }
+    pub fn internal_used<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64, ReadError>> {
+        Box::pin(async move {
+            let root = self.dir(self.0.root).await?;
+            let Some(map) = root.child_map(self).await? else { return Ok(0) };
+            match map.get_u64(name).await? {
+                Some(object) => Ok(dir::read_phys(self.mos(), object).await?.phys.used_bytes),
+                None => Ok(0),
+            }
+        })
     }
 
     /// The dir with this object number, its name found by going up to the root.
     ///
     /// # Errors
     /// It or an ancestor cannot be read, or is in no child map.
-    pub async fn dir(&self, object: u64) -> Result<Arc<Dir>, ReadError> {
-        // From the dir up to the first known ancestor, then down again with names.
-        let mut chain = Vec::new();
-        let mut at = object;
-        let mut known = loop {
-            if let Some(dir) = self.0.dirs.lock().get(&at) {
-                break Some(Arc::clone(dir));
-            }
-            let phys = dir::read_phys(&self.0.mos, at).await?;
-            let parent = phys.phys.parent;
-            chain.push((at, phys));
-            if at == self.0.root {
-                break None;
-            }
-            let broken =
-                |what| ReadError::Inconsistent { at: At { objset: 0, object: at, level: 0, blkid: 0 }, what };
-            if parent == 0 {
-                return Err(broken("the dataset's parents do not lead to the root"));
-            }
-            if chain.len() > DEPTH_MAX {
-                return Err(broken("the dataset's parents form a loop"));
-            }
-            at = parent;
-        };
-        while let Some((object, phys)) = chain.pop() {
-            let name = match &known {
-                None => self.pool().to_owned(),
-                Some(parent) => match parent.child_name(self, object).await? {
-                    Some(name) => format!("{}/{name}", parent.name()),
-                    None => {
-                        let at = At { objset: 0, object, level: 0, blkid: 0 };
-                        return Err(ReadError::Inconsistent { at, what: "the dataset is in no child map" });
-                    }
-                },
+    pub fn dir(&self, object: u64) -> BoxFuture<'_, Result<Arc<Dir>, ReadError>> {
+        Box::pin(async move {
+            // From the dir up to the first known ancestor, then down again with names.
+            let mut chain = Vec::new();
+            let mut at = object;
+            let mut known = loop {
+                if let Some(dir) = self.0.dirs.lock().get(&at) {
+                    break Some(Arc::clone(dir));
+                }
+                let phys = dir::read_phys(&self.0.mos, at).await?;
+                let parent = phys.phys.parent;
+                chain.push((at, phys));
+                if at == self.0.root {
+                    break None;
+                }
+                let broken = |what| ReadError::Inconsistent {
+                    at: At { objset: 0, object: at, level: 0, blkid: 0 },
+                    what,
+                };
+                if parent == 0 {
+                    return Err(broken("the dataset's parents do not lead to the root"));
+                }
+                if chain.len() > DEPTH_MAX {
+                    return Err(broken("the dataset's parents form a loop"));
+                }
+                at = parent;
             };
-            known = Some(self.remember(Dir::new(object, name, known, phys)));
-        }
-        known.ok_or(ReadError::NoObject { objset: 0, object })
+            while let Some((object, phys)) = chain.pop() {
+                let name = match &known {
+                    None => self.pool().to_owned(),
+                    Some(parent) => match parent.child_name(self, object).await? {
+                        Some(name) => format!("{}/{name}", parent.name()),
+                        None => {
+                            let at = At { objset: 0, object, level: 0, blkid: 0 };
+                            return Err(ReadError::Inconsistent {
+                                at,
+                                what: "the dataset is in no child map",
+                            });
+                        }
+                    },
+                };
+                known = Some(self.remember(Dir::new(object, name, known, phys)));
+            }
+            known.ok_or(ReadError::NoObject { objset: 0, object })
+        })
     }
 
     /// The dir `object`, found under `name` in the child map of `parent`.

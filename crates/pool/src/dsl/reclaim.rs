@@ -12,6 +12,7 @@ use ondisk::bpobj::BpobjPhys;
 
 use super::Dataset;
 use crate::{
+    BoxFuture,
     dmu::{ObjectSet, ReadError},
     io::Bookmark as At,
     zap::Zap,
@@ -22,28 +23,30 @@ impl Dataset {
     ///
     /// # Errors
     /// A snapshot or deadlist cannot be read.
-    pub async fn reclaimed(&self, doomed: &[Self]) -> Result<u64, ReadError> {
-        let head = self.live();
-        let mut chain = head.snapshots().await?;
-        chain.sort_by_key(Self::create_txg);
-        chain.push(head.clone());
-        let is_doomed = |dataset: &Self| doomed.iter().any(|doomed| doomed.object() == dataset.object());
-        let mos = self.dsl().mos();
-        let mut total = 0_u64;
-        // Birth from which on blocks belong to the run that is open.
-        let mut since = None;
-        for dataset in &chain {
-            let Some(phys) = dataset.phys() else { continue };
-            if let Some(since) = since {
-                total = total.saturating_add(killed_since(mos, phys.deadlist, since).await?);
+    pub fn reclaimed<'a>(&'a self, doomed: &'a [Self]) -> BoxFuture<'a, Result<u64, ReadError>> {
+        Box::pin(async move {
+            let head = self.live();
+            let mut chain = head.snapshots().await?;
+            chain.sort_by_key(Self::create_txg);
+            chain.push(head.clone());
+            let is_doomed = |dataset: &Self| doomed.iter().any(|doomed| doomed.object() == dataset.object());
+            let mos = self.dsl().mos();
+            let mut total = 0_u64;
+            // Birth from which on blocks belong to the run that is open.
+            let mut since = None;
+            for dataset in &chain {
+                let Some(phys) = dataset.phys() else { continue };
+                if let Some(since) = since {
+                    total = total.saturating_add(killed_since(mos, phys.deadlist, since).await?);
+                }
+                since = match (is_doomed(dataset), since) {
+                    (true, None) => Some(phys.prev_snap_txg),
+                    (true, since) => since,
+                    (false, _) => None,
+                };
             }
-            since = match (is_doomed(dataset), since) {
-                (true, None) => Some(phys.prev_snap_txg),
-                (true, since) => since,
-                (false, _) => None,
-            };
-        }
-        Ok(total)
+            Ok(total)
+        })
     }
 }
 

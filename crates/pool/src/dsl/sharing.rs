@@ -8,6 +8,7 @@ use ondisk::{
 };
 
 use crate::{
+    BoxFuture,
     dmu::{ObjectSet, ReadError},
     zap::Zap,
 };
@@ -57,26 +58,28 @@ impl Sharing {
     ///
     /// # Errors
     /// A table's header or the statistics cannot be read.
-    pub async fn read(mos: &ObjectSet, directory: &Zap) -> Result<Self, ReadError> {
-        let mut sharing = Self::default();
-        let mut entries = directory.entries();
-        while let Some((key, value)) = entries.next().await? {
-            let OwnedKey::Name(name) = key else { continue };
-            let (Ok(name), Some(object)) = (std::str::from_utf8(&name), value.as_u64()) else { continue };
-            if name == "DDT-statistics" {
-                sharing.add_histograms(mos, object).await?;
-            } else if name.starts_with("DDT-") {
-                sharing.add_table(mos, name, object).await?;
-            } else if name.starts_with(DIRECTORY_PREFIX) {
-                let found = mos.dnode(object).await?;
-                let at = crate::Bookmark { object, ..crate::Bookmark::default() };
-                let table =
-                    VdevTable::decode(&found.dnode.bonus, found.order).map_err(ReadError::malformed(at))?;
-                sharing.clone_used = sharing.clone_used.saturating_add(table.used_bytes);
-                sharing.clone_saved = sharing.clone_saved.saturating_add(table.saved_bytes);
+    pub fn read<'a>(mos: &'a ObjectSet, directory: &'a Zap) -> BoxFuture<'a, Result<Self, ReadError>> {
+        Box::pin(async move {
+            let mut sharing = Self::default();
+            let mut entries = directory.entries();
+            while let Some((key, value)) = entries.next().await? {
+                let OwnedKey::Name(name) = key else { continue };
+                let (Ok(name), Some(object)) = (std::str::from_utf8(&name), value.as_u64()) else { continue };
+                if name == "DDT-statistics" {
+                    sharing.add_histograms(mos, object).await?;
+                } else if name.starts_with("DDT-") {
+                    sharing.add_table(mos, name, object).await?;
+                } else if name.starts_with(DIRECTORY_PREFIX) {
+                    let found = mos.dnode(object).await?;
+                    let at = crate::Bookmark { object, ..crate::Bookmark::default() };
+                    let table = VdevTable::decode(&found.dnode.bonus, found.order)
+                        .map_err(ReadError::malformed(at))?;
+                    sharing.clone_used = sharing.clone_used.saturating_add(table.used_bytes);
+                    sharing.clone_saved = sharing.clone_saved.saturating_add(table.saved_bytes);
+                }
             }
-        }
-        Ok(sharing)
+            Ok(sharing)
+        })
     }
 
     async fn add_histograms(&mut self, mos: &ObjectSet, object: u64) -> Result<(), ReadError> {

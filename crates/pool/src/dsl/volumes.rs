@@ -6,7 +6,7 @@ use block::Identity;
 
 use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError};
 use crate::{
-    Pool,
+    BoxFuture, Pool,
     cache::{Caching, Keep},
     dmu::{BlockSource, ReadError},
     props::PropertySet,
@@ -30,30 +30,37 @@ impl Dataset {
     ///
     /// # Errors
     /// It is none, is encrypted, or cannot be read.
-    pub async fn open_volume(&self) -> Result<Arc<Volume>, OpenVolumeError> {
-        let name = self.name().to_owned();
-        if self.head_kind() == HeadKind::Filesystem || self.kind() == DatasetKind::Bookmark {
-            return Err(OpenVolumeError::NotAVolume(name));
-        }
-        let pool_guid = self.dsl().pool_guid();
-        let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };
-        let unreadable = |source| OpenVolumeError::Read { name: name.clone(), source };
-        let set = self.objset().await.map_err(unreadable)?;
-        self.tell_caches(&**set.source()).await.map_err(unreadable)?;
-        Ok(Arc::new(Volume::open(&set, identity).await?))
+    pub fn open_volume(&self) -> BoxFuture<'_, Result<Arc<Volume>, OpenVolumeError>> {
+        Box::pin(async move {
+            let name = self.name().to_owned();
+            if self.head_kind() == HeadKind::Filesystem || self.kind() == DatasetKind::Bookmark {
+                return Err(OpenVolumeError::NotAVolume(name));
+            }
+            let pool_guid = self.dsl().pool_guid();
+            let identity = Identity { name: name.clone(), guid: self.guid(), pool_guid };
+            let unreadable = |source| OpenVolumeError::Read { name: name.clone(), source };
+            let set = self.objset().await.map_err(unreadable)?;
+            self.tell_caches(&**set.source()).await.map_err(unreadable)?;
+            Ok(Arc::new(Volume::open(&set, identity).await?))
+        })
     }
 
     /// Tells what caches may keep of it and what may be read ahead, as its properties say now.
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn tell_caches(&self, source: &dyn BlockSource) -> Result<PropertySet, ReadError> {
-        let properties = self.properties().await?;
-        let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
-        let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
-        source.set_caching(self.object(), caching);
-        source.set_prefetch(self.object(), keep("prefetch"));
-        Ok(properties)
+    pub fn tell_caches<'a>(
+        &'a self,
+        source: &'a dyn BlockSource,
+    ) -> BoxFuture<'a, Result<PropertySet, ReadError>> {
+        Box::pin(async move {
+            let properties = self.properties().await?;
+            let keep = |name: &str| Keep::from_number(properties.number(name).unwrap_or(2));
+            let caching = Caching { primary: keep("primarycache"), secondary: keep("secondarycache") };
+            source.set_caching(self.object(), caching);
+            source.set_prefetch(self.object(), keep("prefetch"));
+            Ok(properties)
+        })
     }
 }
 
@@ -62,8 +69,8 @@ impl Dsl {
     ///
     /// # Errors
     /// There is none, or it cannot be opened.
-    pub async fn open_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeLookupError> {
-        Ok(self.lookup(name).await?.open_volume().await?)
+    pub fn open_volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Volume>, VolumeLookupError>> {
+        Box::pin(async move { Ok(self.lookup(name).await?.open_volume().await?) })
     }
 
     /// Every volume and volume snapshot, in the order of [`tree`](Self::tree), encrypted ones too; and what could
@@ -71,12 +78,14 @@ impl Dsl {
     ///
     /// # Errors
     /// The root dataset cannot be read.
-    pub async fn volumes(&self) -> Result<(Vec<Dataset>, Vec<LookupError>), ReadError> {
-        let (mut all, errors) = self.tree(self.root().await?).await;
-        all.retain(|dataset| {
-            dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark
-        });
-        Ok((all, errors))
+    pub fn volumes(&self) -> BoxFuture<'_, Result<(Vec<Dataset>, Vec<LookupError>), ReadError>> {
+        Box::pin(async move {
+            let (mut all, errors) = self.tree(self.root().await?).await;
+            all.retain(|dataset| {
+                dataset.head_kind() == HeadKind::Volume && dataset.kind() != DatasetKind::Bookmark
+            });
+            Ok((all, errors))
+        })
     }
 }
 
@@ -85,17 +94,22 @@ impl Pool {
     ///
     /// # Errors
     /// The root dataset cannot be read.
-    pub async fn datasets(&self) -> Result<(Vec<Dataset>, Vec<LookupError>), ReadError> {
-        let dsl = self.dsl().await?;
-        Ok(dsl.tree(dsl.root().await?).await)
+    pub fn datasets(&self) -> BoxFuture<'_, Result<(Vec<Dataset>, Vec<LookupError>), ReadError>> {
+        Box::pin(async move {
+            let dsl = self.dsl().await?;
+            Ok(dsl.tree(dsl.root().await?).await)
+        })
     }
 
     /// Opens the volume or volume snapshot of this name.
     ///
     /// # Errors
     /// There is none, or it cannot be opened.
-    pub async fn open_volume(&self, name: &str) -> Result<Arc<Volume>, VolumeLookupError> {
-        let dsl = self.dsl().await.map_err(|source| LookupError::Read { name: name.to_owned(), source })?;
-        dsl.open_volume(name).await
+    pub fn open_volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<Volume>, VolumeLookupError>> {
+        Box::pin(async move {
+            let dsl =
+                self.dsl().await.map_err(|source| LookupError::Read { name: name.to_owned(), source })?;
+            dsl.open_volume(name).await
+        })
     }
 }

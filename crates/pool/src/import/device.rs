@@ -19,10 +19,7 @@ use ondisk::{
     uberblock::{Rank, Uberblock},
 };
 
-use crate::{
-    io::join::{BoxFuture, join_all},
-    vdev::deadline,
-};
+use crate::{BoxFuture, io::join::join_all, vdev::deadline};
 
 /// A disk that is well and busy answers before, and one that has not by now may never do.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -47,65 +44,69 @@ impl Device {
     ///
     /// # Errors
     /// The device cannot be read anywhere a label could be, or does not answer for half a minute.
-    pub async fn read(disk: Arc<dyn Disk>) -> std::io::Result<Option<Self>> {
-        let info = disk.info();
-        let Some(geometry) = Geometry::new(info.size) else { return Ok(None) };
-        let mut device = Self {
-            disk: Arc::clone(&disk),
-            path: info.path,
-            configs: Vec::new(),
-            uberblocks: BTreeMap::new(),
-            allocatable: geometry.asize(),
-        };
-        let mut reads: Vec<BoxFuture<'_, (u64, Option<std::io::Result<IoBuf>>)>> = Vec::with_capacity(LABELS);
-        for start in geometry.labels() {
-            let read = disk.read(start, IoBuf::with_len(LABEL_BYTES as usize));
-            reads.push(Box::pin(async move { (start, deadline::within(read, ANSWER).await) }));
-        }
-        let mut labels = Vec::new();
-        let mut failure = None;
-        for (number, (start, answer)) in join_all(reads, LABELS).await.into_iter().enumerate() {
-            match answer {
-                Some(Ok(label)) => labels.push((number, start, label)),
-                Some(Err(error)) => failure = Some(error),
-                None => failure = Some(deadline::late("read of a label", ANSWER)),
+    pub fn read(disk: Arc<dyn Disk>) -> BoxFuture<'static, std::io::Result<Option<Self>>> {
+        Box::pin(async move {
+            let info = disk.info();
+            let Some(geometry) = Geometry::new(info.size) else { return Ok(None) };
+            let mut device = Self {
+                disk: Arc::clone(&disk),
+                path: info.path,
+                configs: Vec::new(),
+                uberblocks: BTreeMap::new(),
+                allocatable: geometry.asize(),
+            };
+            let mut reads: Vec<BoxFuture<'_, (u64, Option<std::io::Result<IoBuf>>)>> =
+                Vec::with_capacity(LABELS);
+            for start in geometry.labels() {
+                let read = disk.read(start, IoBuf::with_len(LABEL_BYTES as usize));
+                reads.push(Box::pin(async move { (start, deadline::within(read, ANSWER).await) }));
             }
-        }
-        if let (true, Some(error)) = (labels.is_empty(), failure) {
-            return Err(error);
-        }
-        for (number, start, label) in &labels {
-            let region = &label[CONFIG_OFFSET as usize..(CONFIG_OFFSET + CONFIG_BYTES) as usize];
-            if is_sealed(region, start + CONFIG_OFFSET)
-                && let Ok(config) = NvList::decode(region)
-            {
-                device.configs.push((*number, config));
+            let mut labels = Vec::new();
+            let mut failure = None;
+            for (number, (start, answer)) in join_all(reads, LABELS).await.into_iter().enumerate() {
+                match answer {
+                    Some(Ok(label)) => labels.push((number, start, label)),
+                    Some(Err(error)) => failure = Some(error),
+                    None => failure = Some(deadline::late("read of a label", ANSWER)),
+                }
             }
-        }
-        let Some(owner) = majority(&device.configs) else { return Ok(None) };
-        let (own, stale): (Vec<_>, Vec<_>) =
-            device.configs.into_iter().partition(|(_, config)| identity(config) == owner);
-        device.configs = own;
-        let said_by = |list: &[(usize, NvList)], number: usize| list.iter().any(|(n, _)| *n == number);
-        let ashift = device.configs.iter().find_map(|(_, config)| config.nvlist("vdev_tree")?.u64("ashift"));
-        let rings = match ashift {
-            Some(ashift) => vec![Ring::for_ashift(ashift)],
-            None => Ring::ALL.to_vec(),
-        };
-        let mut doubtful = Vec::new();
-        for (number, start, label) in &labels {
-            let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label));
-            match (said_by(&device.configs, *number), said_by(&stale, *number)) {
-                (true, _) => device.uberblocks.extend(found.map(|ub| (ub.rank(), ub))),
-                (_, true) => {}
-                // Its configuration is torn: whose ring it is, only its content can tell.
-                _ => doubtful.extend(found),
+            if let (true, Some(error)) = (labels.is_empty(), failure) {
+                return Err(error);
             }
-        }
-        let known: BTreeSet<u64> = device.uberblocks.values().map(|ub| ub.guid_sum).collect();
-        doubtful.retain(|ub| known.is_empty() || known.contains(&ub.guid_sum));
-        device.uberblocks.extend(doubtful.into_iter().map(|ub| (ub.rank(), ub)));
-        Ok(Some(device))
+            for (number, start, label) in &labels {
+                let region = &label[CONFIG_OFFSET as usize..(CONFIG_OFFSET + CONFIG_BYTES) as usize];
+                if is_sealed(region, start + CONFIG_OFFSET)
+                    && let Ok(config) = NvList::decode(region)
+                {
+                    device.configs.push((*number, config));
+                }
+            }
+            let Some(owner) = majority(&device.configs) else { return Ok(None) };
+            let (own, stale): (Vec<_>, Vec<_>) =
+                device.configs.into_iter().partition(|(_, config)| identity(config) == owner);
+            device.configs = own;
+            let said_by = |list: &[(usize, NvList)], number: usize| list.iter().any(|(n, _)| *n == number);
+            let ashift =
+                device.configs.iter().find_map(|(_, config)| config.nvlist("vdev_tree")?.u64("ashift"));
+            let rings = match ashift {
+                Some(ashift) => vec![Ring::for_ashift(ashift)],
+                None => Ring::ALL.to_vec(),
+            };
+            let mut doubtful = Vec::new();
+            for (number, start, label) in &labels {
+                let found = rings.iter().flat_map(|ring| uberblocks(*ring, *start, label));
+                match (said_by(&device.configs, *number), said_by(&stale, *number)) {
+                    (true, _) => device.uberblocks.extend(found.map(|ub| (ub.rank(), ub))),
+                    (_, true) => {}
+                    // Its configuration is torn: whose ring it is, only its content can tell.
+                    _ => doubtful.extend(found),
+                }
+            }
+            let known: BTreeSet<u64> = device.uberblocks.values().map(|ub| ub.guid_sum).collect();
+            doubtful.retain(|ub| known.is_empty() || known.contains(&ub.guid_sum));
+            device.uberblocks.extend(doubtful.into_iter().map(|ub| (ub.rank(), ub)));
+            Ok(Some(device))
+        })
     }
 
     /// The newest configuration that was written in or before `txg`; if all are younger, the oldest.

@@ -7,7 +7,7 @@ use ondisk::label::PoolState;
 
 use super::{Candidate, ImportError, OpenOptions, Rewind, open, open::tentative_tree};
 use crate::{
-    Pool,
+    BoxFuture, Pool,
     cache::BlockCache,
     status::{Advice, IMPORTABLE, MESSAGE_URL, PoolStatus, Problem, VdevStatus},
     vdev::{Aux, Class, State},
@@ -32,25 +32,27 @@ pub struct Report {
 }
 
 /// Examines a candidate: opens it for a look, whoever had it last, and closes it again.
-pub async fn examine(candidate: &Candidate, hostid: u64, hostname: &str) -> Report {
-    let options = OpenOptions {
-        force: true,
-        destroyed: true,
-        missing_log: true,
-        rewind: Rewind::Latest,
-        hostid,
-        hostname: hostname.to_owned(),
-        cache: Arc::new(BlockCache::new(CACHE)),
-    };
-    let (mut status, error) = match open(candidate, &options).await {
-        Ok(pool) => (of_open(&pool), None),
-        Err(error) => (of_failed(candidate, &error), Some(error)),
-    };
-    // Whose it is matters more than how it is.
-    if candidate.state == PoolState::Active && !candidate.is_of(hostid, hostname) {
-        status.problem = Some(Problem::HostMismatch);
-    }
-    Report { status, state: candidate.state, comment: candidate.comment.clone(), error }
+pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> BoxFuture<'a, Report> {
+    Box::pin(async move {
+        let options = OpenOptions {
+            force: true,
+            destroyed: true,
+            missing_log: true,
+            rewind: Rewind::Latest,
+            hostid,
+            hostname: hostname.to_owned(),
+            cache: Arc::new(BlockCache::new(CACHE)),
+        };
+        let (mut status, error) = match open(candidate, &options).await {
+            Ok(pool) => (of_open(&pool), None),
+            Err(error) => (of_failed(candidate, &error), Some(error)),
+        };
+        // Whose it is matters more than how it is.
+        if candidate.state == PoolState::Active && !candidate.is_of(hostid, hostname) {
+            status.problem = Some(Problem::HostMismatch);
+        }
+        Report { status, state: candidate.state, comment: candidate.comment.clone(), error }
+    })
 }
 
 fn of_open(pool: &Pool) -> PoolStatus {

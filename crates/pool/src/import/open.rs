@@ -11,6 +11,7 @@ use ondisk::{
 
 use super::{Candidate, Device, ImportError, UnsupportedFeature, learn, scan::newest};
 use crate::{
+    BoxFuture,
     cache::BlockCache,
     dmu::{ObjectSet, ReadError},
     features,
@@ -81,44 +82,51 @@ impl Default for OpenOptions {
 ///
 /// # Errors
 /// See [`ImportError`].
-pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Pool>, ImportError> {
-    if candidate.state == PoolState::Destroyed && !options.destroyed {
-        return Err(ImportError::Destroyed);
-    }
-    let chosen: Vec<&Uberblock> = match options.rewind {
-        Rewind::Latest => candidate.uberblocks.iter().take(1).collect(),
-        Rewind::To(txg) => candidate.uberblocks.iter().filter(|ub| ub.txg <= txg).take(1).collect(),
-        Rewind::Recover => candidate.uberblocks.iter().collect(),
-    };
-    if let (Rewind::To(txg), true) = (options.rewind, chosen.is_empty()) {
-        return Err(ImportError::NoUberblock(txg, candidate.uberblocks.last().map_or(0, |ub| ub.txg)));
-    }
-    // Who reads with force risks nothing; who writes does not take a pool from a host that is alive.
-    let writing = candidate.devices.iter().any(|device| !device.disk.info().read_only);
-    if !options.force || writing {
-        check_hosts(candidate, options).await?;
-    }
-    let mut first_failure = None;
-    let mut tried = None;
-    for uberblock in chosen {
-        // Heartbeats repeat a txg with the same root: trying it again finds the same damage.
-        if tried == Some(uberblock.rootbp) {
-            continue;
+pub fn open<'a>(
+    candidate: &'a Candidate,
+    options: &'a OpenOptions,
+) -> BoxFuture<'a, Result<Arc<Pool>, ImportError>> {
+    Box::pin(async move {
+        if candidate.state == PoolState::Destroyed && !options.destroyed {
+            return Err(ImportError::Destroyed);
         }
-        tried = Some(uberblock.rootbp);
-        match open_at(candidate, uberblock, options).await {
-            Ok(pool) => return Ok(pool),
-            // Only damage can be healed by going back; devices do not return that way.
-            Err(
-                error @ (ImportError::Metadata { .. } | ImportError::Config(_) | ImportError::GuidSum { .. }),
-            ) => {
-                tracing::warn!(txg = uberblock.txg, %error, "uberblock not usable");
-                first_failure.get_or_insert(error);
+        let chosen: Vec<&Uberblock> = match options.rewind {
+            Rewind::Latest => candidate.uberblocks.iter().take(1).collect(),
+            Rewind::To(txg) => candidate.uberblocks.iter().filter(|ub| ub.txg <= txg).take(1).collect(),
+            Rewind::Recover => candidate.uberblocks.iter().collect(),
+        };
+        if let (Rewind::To(txg), true) = (options.rewind, chosen.is_empty()) {
+            return Err(ImportError::NoUberblock(txg, candidate.uberblocks.last().map_or(0, |ub| ub.txg)));
+        }
+        // Who reads with force risks nothing; who writes does not take a pool from a host that is alive.
+        let writing = candidate.devices.iter().any(|device| !device.disk.info().read_only);
+        if !options.force || writing {
+            check_hosts(candidate, options).await?;
+        }
+        let mut first_failure = None;
+        let mut tried = None;
+        for uberblock in chosen {
+            // Heartbeats repeat a txg with the same root: trying it again finds the same damage.
+            if tried == Some(uberblock.rootbp) {
+                continue;
             }
-            Err(error) => return Err(first_failure.unwrap_or(error)),
+            tried = Some(uberblock.rootbp);
+            match open_at(candidate, uberblock, options).await {
+                Ok(pool) => return Ok(pool),
+                // Only damage can be healed by going back; devices do not return that way.
+                Err(
+                    error @ (ImportError::Metadata { .. }
+                    | ImportError::Config(_)
+                    | ImportError::GuidSum { .. }),
+                ) => {
+                    tracing::warn!(txg = uberblock.txg, %error, "uberblock not usable");
+                    first_failure.get_or_insert(error);
+                }
+                Err(error) => return Err(first_failure.unwrap_or(error)),
+            }
         }
-    }
-    Err(first_failure.unwrap_or(ImportError::NoSuchPool))
+        Err(first_failure.unwrap_or(ImportError::NoSuchPool))
+    })
 }
 
 /// Whether another host has the pool, as far as can be told.

@@ -18,7 +18,7 @@ use ondisk::{
 };
 
 use super::{ImportError, device::Device};
-use crate::io::join::{BoxFuture, join_all};
+use crate::{BoxFuture, io::join::join_all};
 
 /// Devices that are open and read at the same time: two file descriptors and 1 MiB each, however many
 /// files a directory has.
@@ -183,34 +183,36 @@ impl Candidate {
     ///
     /// # Errors
     /// No device can be opened, or none that has the pool's newest state: why the first of them cannot.
-    pub async fn reopen(&self, opener: &Opener) -> io::Result<Self> {
-        let (mut devices, mut refused) = (Vec::new(), Vec::new());
-        for device in &self.devices {
-            match self.reopen_one(device, opener).await {
-                Ok(again) => devices.push(again),
-                Err(error) => refused.push(Refused {
-                    guid: device.guids().map_or(0, |(guid, _)| guid),
-                    path: device.path.clone(),
-                    error: Arc::new(error),
-                }),
+    pub fn reopen<'a>(&'a self, opener: &'a Opener) -> BoxFuture<'a, io::Result<Self>> {
+        Box::pin(async move {
+            let (mut devices, mut refused) = (Vec::new(), Vec::new());
+            for device in &self.devices {
+                match self.reopen_one(device, opener).await {
+                    Ok(again) => devices.push(again),
+                    Err(error) => refused.push(Refused {
+                        guid: device.guids().map_or(0, |(guid, _)| guid),
+                        path: device.path.clone(),
+                        error: Arc::new(error),
+                    }),
+                }
             }
-        }
-        let newest = |candidate: &Self| candidate.uberblocks.first().map(Uberblock::rank);
-        let again = candidate(self.guid, devices, &self.auxiliaries);
-        // What the others have may be older than what was acknowledged.
-        let again = again.filter(|again| refused.is_empty() || newest(again) >= newest(self));
-        let Some(mut again) = again else {
-            return Err(match refused.first() {
-                Some(first) => io::Error::new(first.error.kind(), Arc::clone(&first.error)),
-                None => io::Error::new(
-                    io::ErrorKind::NotFound,
-                    format!("pool '{}' has no valid uberblock", self.name),
-                ),
-            });
-        };
-        again.refused = refused;
-        again.again = Again(Some(Arc::clone(opener)));
-        Ok(again)
+            let newest = |candidate: &Self| candidate.uberblocks.first().map(Uberblock::rank);
+            let again = candidate(self.guid, devices, &self.auxiliaries);
+            // What the others have may be older than what was acknowledged.
+            let again = again.filter(|again| refused.is_empty() || newest(again) >= newest(self));
+            let Some(mut again) = again else {
+                return Err(match refused.first() {
+                    Some(first) => io::Error::new(first.error.kind(), Arc::clone(&first.error)),
+                    None => io::Error::new(
+                        io::ErrorKind::NotFound,
+                        format!("pool '{}' has no valid uberblock", self.name),
+                    ),
+                });
+            };
+            again.refused = refused;
+            again.again = Again(Some(Arc::clone(opener)));
+            Ok(again)
+        })
     }
 
     async fn reopen_one(&self, device: &Device, opener: &Opener) -> io::Result<Device> {
@@ -232,34 +234,37 @@ pub fn writable() -> Opener {
 /// Looks at all sources.
 ///
 /// Never fails as a whole: what cannot be read is reported beside what can.
-pub async fn scan(sources: &Sources) -> Found {
-    let mut found = Found::default();
-    let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
-    let mut seen = BTreeSet::new();
-    for path in &sources.paths {
-        for (path, named) in expand(path, &mut found.problems) {
-            if seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
-                places.push(Place::Path { path, named });
+pub fn scan(sources: &Sources) -> BoxFuture<'_, Found> {
+    Box::pin(async move {
+        let mut found = Found::default();
+        let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
+        let mut seen = BTreeSet::new();
+        for path in &sources.paths {
+            for (path, named) in expand(path, &mut found.problems) {
+                if seen.insert(std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+                    places.push(Place::Path { path, named });
+                }
             }
         }
-    }
-    let reads = places.into_iter().map(|place| Box::pin(look(place, &sources.opener)) as BoxFuture<'_, _>);
-    let mut devices = Vec::new();
-    for (outcome, path, named) in join_all(reads.collect(), CONCURRENT).await {
-        match (outcome, path) {
-            (Ok(Some(device)), _) => devices.push(device),
-            (Ok(None), Some(path)) if named => found.strangers.push(path),
-            (Err(error), Some(path)) if named => found.problems.push((path, error)),
-            (Err(error), Some(path)) if is_refusal(&error) => {
-                found.notes.push(format!("{} could not be searched: {error}", path.display()));
+        let reads =
+            places.into_iter().map(|place| Box::pin(look(place, &sources.opener)) as BoxFuture<'_, _>);
+        let mut devices = Vec::new();
+        for (outcome, path, named) in join_all(reads.collect(), CONCURRENT).await {
+            match (outcome, path) {
+                (Ok(Some(device)), _) => devices.push(device),
+                (Ok(None), Some(path)) if named => found.strangers.push(path),
+                (Err(error), Some(path)) if named => found.problems.push((path, error)),
+                (Err(error), Some(path)) if is_refusal(&error) => {
+                    found.notes.push(format!("{} could not be searched: {error}", path.display()));
+                }
+                (Err(error), path) => tracing::debug!(?path, %error, "not scanned"),
+                _ => {}
             }
-            (Err(error), path) => tracing::debug!(?path, %error, "not scanned"),
-            _ => {}
         }
-    }
-    found.pools = group(devices, &mut found.notes);
-    found.notes.iter().for_each(|note| tracing::warn!("{note}"));
-    found
+        found.pools = group(devices, &mut found.notes);
+        found.notes.iter().for_each(|note| tracing::warn!("{note}"));
+        found
+    })
 }
 
 /// Where a device may be.

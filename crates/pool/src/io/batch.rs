@@ -16,10 +16,11 @@ use super::{
     Bookmark, Reader,
     device::Range,
     flights::{Answer, Lead, Turn as Flight},
-    join::{BoxFuture, join_all},
+    join::join_all,
     trail::Trail,
 };
 use crate::{
+    BoxFuture,
     cache::{self, Access, BlockCache, Memory},
     error::BlockError,
     vdev::{Kind, Vdev},

@@ -8,15 +8,14 @@ use bytes::Bytes;
 use disk::IoBuf;
 use smallvec::SmallVec;
 
-use super::{
-    Check, IN_FLIGHT_UNIT, Reader,
-    join::{BoxFuture, join_all},
-    trail::Trail,
-};
-use crate::vdev::{
-    Aux, Kind, LABEL_START, SCRATCH, Vdev,
-    deadline::{Patience, Unread},
-    indirect::Piece,
+use super::{Check, IN_FLIGHT_UNIT, Reader, join::join_all, trail::Trail};
+use crate::{
+    BoxFuture,
+    vdev::{
+        Aux, Kind, LABEL_START, SCRATCH, Vdev,
+        deadline::{Patience, Unread},
+        indirect::Piece,
+    },
 };
 
 /// Removed devices that lead to removed devices: one more than any pool has top-level devices would

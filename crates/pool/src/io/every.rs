@@ -28,11 +28,12 @@ use super::{
     Bookmark, Reader,
     device::Range,
     gang,
-    join::{BoxFuture, join_all},
+    join::join_all,
     repair::{How, Repair},
     trail::Trail,
 };
 use crate::{
+    BoxFuture,
     error::{BlockErrorKind, Evidence},
     vdev::{Geometry, Kind, Vdev, indirect::Piece, raidz::Layout},
 };

@@ -12,13 +12,8 @@ use ondisk::{
     gang::GangHeader,
 };
 
-use super::{
-    Check, Reader,
-    join::{BoxFuture, join_all},
-    read::form,
-    trail::Trail,
-};
-use crate::error::BlockError;
+use super::{Check, Reader, join::join_all, read::form, trail::Trail};
+use crate::{BoxFuture, error::BlockError};
 
 /// Size of the classic header, and the unit every header is a multiple of.
 const HEADER_BYTES: u64 = 512;

@@ -4,14 +4,9 @@
 //! caller, so they cannot be spawned; they are few (a stripe has at most 255 columns), so polling all
 //! that are unfinished at each wake-up costs less than a queue of wake-ups would.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    task::Poll,
-};
+use std::{future::poll_fn, task::Poll};
 
-/// A boxed future, the shape of everything joined here.
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::BoxFuture;
 
 /// Runs `futures`, at most `limit` of them at a time, and returns their results in order.
 pub(crate) async fn join_all<T>(futures: Vec<BoxFuture<'_, T>>, limit: usize) -> Vec<T> {

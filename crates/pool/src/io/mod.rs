@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
+    BoxFuture,
     cache::{
         Access, Below, BlockCache, Caching, Class, Found, Keep, Key, Memory, Origin, Row, Uses, Warmth,
         Wishes, mix,
@@ -380,11 +381,13 @@ impl PoolIo {
 
     /// Gives up all that the cache has of this pool, in steps between which others get their turn: the pool is being
     /// closed, and whoever drops the last of it would do so in one go.
-    pub async fn leave_cache(&self) {
-        let mut place = (0, usize::MAX);
-        while self.shared.cache.forget_some(&self.shared.origin, &mut place) {
-            tokio::task::yield_now().await;
-        }
+    pub fn leave_cache(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let mut place = (0, usize::MAX);
+            while self.shared.cache.forget_some(&self.shared.origin, &mut place) {
+                tokio::task::yield_now().await;
+            }
+        })
     }
 
     /// As [`read_cached`](Self::read_cached), for a scan that comes by once: not a use of the block.
@@ -473,8 +476,8 @@ impl PoolIo {
     ///
     /// # Errors
     /// A header cannot be read, or does not add up to the block.
-    pub async fn gang_extents(&self, bp: &BlkPtr) -> Result<Vec<Dva>, BlockError> {
-        self.reader.load_full().gang_extents(bp).await
+    pub fn gang_extents<'a>(&'a self, bp: &'a BlkPtr) -> BoxFuture<'a, Result<Vec<Dva>, BlockError>> {
+        Box::pin(async move { self.reader.load_full().gang_extents(bp).await })
     }
 
     /// Reads all copies of `blocks` and verifies each. `want` says whose bytes are to be returned.

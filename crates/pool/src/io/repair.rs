@@ -4,8 +4,11 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{Reader, join::BoxFuture};
-use crate::vdev::{Kind, Vdev};
+use super::Reader;
+use crate::{
+    BoxFuture,
+    vdev::{Kind, Vdev},
+};
 use ondisk::blkptr::{BlkPtr, Dva};
 
 /// Right bytes of one place of a block, and who should have them and does not.

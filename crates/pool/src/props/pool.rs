@@ -10,7 +10,7 @@ use super::{
     Kind, Property, Source, Value,
     table::{self, Default as TableDefault, Definition},
 };
-use crate::{Bookmark, Pool, dmu::ReadError, zap::Zap};
+use crate::{Bookmark, BoxFuture, Pool, dmu::ReadError, zap::Zap};
 
 /// All properties of a pool, in the order of `zpool get all`: native ones, features, users'.
 #[derive(Clone, Debug)]
@@ -23,31 +23,36 @@ impl PoolProperties {
     ///
     /// # Errors
     /// A structure that one of them is computed from cannot be read.
-    pub async fn read(pool: &Pool) -> Result<Self, ReadError> {
-        let set = stored(pool).await?;
-        let computed = computed(pool).await?;
-        let mut list: Vec<Property> = table::POOL.iter().map(|row| native(row, &set, &computed)).collect();
-        list.extend(features(pool));
-        for (name, value) in &set {
-            if name.contains(':')
-                && let Some(text) = value.as_text()
-            {
-                list.push(property(name.clone(), None, Value::Text(text.to_owned()), Source::Local));
+    pub fn read(pool: &Pool) -> BoxFuture<'_, Result<Self, ReadError>> {
+        Box::pin(async move {
+            let set = stored(pool).await?;
+            let computed = computed(pool).await?;
+            let mut list: Vec<Property> =
+                table::POOL.iter().map(|row| native(row, &set, &computed)).collect();
+            list.extend(features(pool));
+            for (name, value) in &set {
+                if name.contains(':')
+                    && let Some(text) = value.as_text()
+                {
+                    list.push(property(name.clone(), None, Value::Text(text.to_owned()), Source::Local));
+                }
             }
-        }
-        Ok(Self { list })
+            Ok(Self { list })
+        })
     }
 
     /// Only the properties that users invented: cheaper than all of them.
     ///
     /// # Errors
     /// They cannot be read.
-    pub async fn users(pool: &Pool) -> Result<BTreeMap<String, String>, ReadError> {
-        let text = |(name, value): (String, ZapValue)| {
-            let text = value.as_text().filter(|_| name.contains(':'))?.to_owned();
-            Some((name, text))
-        };
-        Ok(stored(pool).await?.into_iter().filter_map(text).collect())
+    pub fn users(pool: &Pool) -> BoxFuture<'_, Result<BTreeMap<String, String>, ReadError>> {
+        Box::pin(async move {
+            let text = |(name, value): (String, ZapValue)| {
+                let text = value.as_text().filter(|_| name.contains(':'))?.to_owned();
+                Some((name, text))
+            };
+            Ok(stored(pool).await?.into_iter().filter_map(text).collect())
+        })
     }
 
     /// All of them, in order.
@@ -69,8 +74,8 @@ impl Pool {
     ///
     /// # Errors
     /// A structure that one of them is computed from cannot be read.
-    pub async fn properties(&self) -> Result<PoolProperties, ReadError> {
-        PoolProperties::read(self).await
+    pub fn properties(&self) -> BoxFuture<'_, Result<PoolProperties, ReadError>> {
+        PoolProperties::read(self)
     }
 }
 

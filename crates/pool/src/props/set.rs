@@ -9,7 +9,7 @@ use super::{
     table::{self, Default as TableDefault},
     value::print,
 };
-use crate::{dmu::ReadError, dsl::Dataset};
+use crate::{BoxFuture, dmu::ReadError, dsl::Dataset};
 
 /// One property of one dataset.
 #[derive(Clone, Debug)]
@@ -56,66 +56,80 @@ impl PropertySet {
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub async fn read(dataset: &Dataset) -> Result<Self, ReadError> {
-        let stored = stored::load(dataset).await?;
-        let limit = |name| stored.effective.get(name).and_then(|s| s.value.as_u64()).unwrap_or(0);
-        let computed = computed::compute(dataset, limit("refquota"), limit("refreservation")).await?;
-        let mut list: Vec<Property> = table::DATASET
-            .iter()
-            .filter(|row| row.applies_to(dataset.types(), dataset.head_kind().types()))
-            .filter_map(|row| native(dataset, row, &stored, &computed))
-            .collect();
-        for (name, entry) in &stored.effective {
-            // Entries that are neither ours nor a user's belong to newer software: kept on disk, not shown.
-            if table::dataset(name).is_none()
-                && name.contains(':')
-                && let Some(value) = entry.shaped(Kind::Text)
-            {
-                let received = stored.received.get(name).and_then(|value| value.as_text());
-                list.push(Property {
-                    name: Cow::Owned(name.clone()),
-                    definition: None,
-                    value,
-                    source: entry.source.clone(),
-                    received: received.map(|text| Value::Text(text.to_owned())),
-                });
+    pub fn read(dataset: &Dataset) -> BoxFuture<'_, Result<Self, ReadError>> {
+        Box::pin(async move {
+            let stored = stored::load(dataset).await?;
+            let limit = |name| stored.effective.get(name).and_then(|s| s.value.as_u64()).unwrap_or(0);
+            let computed = computed::compute(dataset, limit("refquota"), limit("refreservation")).await?;
+            let mut list: Vec<Property> = table::DATASET
+                .iter()
+                .filter(|row| row.applies_to(dataset.types(), dataset.head_kind().types()))
+                .filter_map(|row| native(dataset, row, &stored, &computed))
+                .collect();
+            for (name, entry) in &stored.effective {
+                // Entries that are neither ours nor a user's belong to newer software: kept on disk, not shown.
+                if table::dataset(name).is_none()
+                    && name.contains(':')
+                    && let Some(value) = entry.shaped(Kind::Text)
+                {
+                    let received = stored.received.get(name).and_then(|value| value.as_text());
+                    list.push(Property {
+                        name: Cow::Owned(name.clone()),
+                        definition: None,
+                        value,
+                        source: entry.source.clone(),
+                        received: received.map(|text| Value::Text(text.to_owned())),
+                    });
+                }
             }
-        }
-        Ok(Self { dataset: dataset.clone(), list })
+            Ok(Self { dataset: dataset.clone(), list })
+        })
     }
 
     /// Only the properties that users invented, with their sources: cheaper than all of them.
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub async fn users(dataset: &Dataset) -> Result<Vec<(String, String, Source)>, ReadError> {
-        let stored = stored::load(dataset).await?;
-        let text = |(name, entry): (String, stored::Stored)| match entry.shaped(Kind::Text) {
-            Some(Value::Text(text)) if name.contains(':') => Some((name, text, entry.source)),
-            _ => None,
-        };
-        Ok(stored.effective.into_iter().filter_map(text).collect())
+    pub fn users(dataset: &Dataset) -> BoxFuture<'_, Result<Vec<(String, String, Source)>, ReadError>> {
+        Box::pin(async move {
+            let stored = stored::load(dataset).await?;
+            let text = |(name, entry): (String, stored::Stored)| match entry.shaped(Kind::Text) {
+                Some(Value::Text(text)) if name.contains(':') => Some((name, text, entry.source)),
+                _ => None,
+            };
+            Ok(stored.effective.into_iter().filter_map(text).collect())
+        })
     }
 
     /// The number that a property is set to, for a snapshot that of its volume or file system; none if it is set nowhere.
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub async fn number_of_head(dataset: &Dataset, name: &str) -> Result<Option<u64>, ReadError> {
-        let stored = stored::load_head(dataset).await?;
-        Ok(stored.effective.get(name).and_then(|entry| entry.value.as_u64()))
+    pub fn number_of_head<'a>(
+        dataset: &'a Dataset,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<u64>, ReadError>> {
+        Box::pin(async move {
+            let stored = stored::load_head(dataset).await?;
+            Ok(stored.effective.get(name).and_then(|entry| entry.value.as_u64()))
+        })
     }
 
     /// What a stream brought for a property of this very dataset, in effect or not.
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub async fn received(dataset: &Dataset, name: &str) -> Result<Option<Value>, ReadError> {
-        let stored = stored::load(dataset).await?;
-        Ok(stored.received.get(name).and_then(|value| match value.as_u64() {
-            Some(number) => Some(Value::Number(number)),
-            None => value.as_text().map(|text| Value::Text(text.to_owned())),
-        }))
+    pub fn received<'a>(
+        dataset: &'a Dataset,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, ReadError>> {
+        Box::pin(async move {
+            let stored = stored::load(dataset).await?;
+            Ok(stored.received.get(name).and_then(|value| match value.as_u64() {
+                Some(number) => Some(Value::Number(number)),
+                None => value.as_text().map(|text| Value::Text(text.to_owned())),
+            }))
+        })
     }
 
     /// The dataset.

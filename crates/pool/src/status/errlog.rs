@@ -6,7 +6,7 @@
 
 use ondisk::scan::{BlockBookmark, HeadBookmark};
 
-use crate::{Bookmark, Pool, dmu::ReadError, zap::Zap};
+use crate::{Bookmark, BoxFuture, Pool, dmu::ReadError, zap::Zap};
 
 /// Entries read at most: a log of millions is a list nobody reads.
 const ENTRIES_MAX: usize = 100_000;
@@ -24,35 +24,37 @@ pub struct LoggedError {
 ///
 /// # Errors
 /// The log cannot be read.
-pub async fn error_log(pool: &Pool) -> Result<Vec<LoggedError>, ReadError> {
-    let by_head = pool.is_active("com.delphix:head_errlog");
-    let mut found = Vec::new();
-    for entry in ["errlog_last", "errlog_scrub"] {
-        let Some(object) = pool.directory().get_u64(entry).await?.filter(|&object| object != 0) else {
-            continue;
-        };
-        let log = Zap::open_in(pool.mos(), object).await?;
-        if by_head {
-            for (head, object) in log.numbers().await? {
-                let Ok(objset) = u64::from_str_radix(&head, 16) else { continue };
-                collect(&Zap::open_in(pool.mos(), object).await?, &mut found, |key| {
-                    let HeadBookmark { object, level, block_id, birth } = key.parse().ok()?;
-                    let at = Bookmark { objset, object, level, blkid: block_id };
-                    Some(LoggedError { at, birth: Some(birth) })
+pub fn error_log(pool: &Pool) -> BoxFuture<'_, Result<Vec<LoggedError>, ReadError>> {
+    Box::pin(async move {
+        let by_head = pool.is_active("com.delphix:head_errlog");
+        let mut found = Vec::new();
+        for entry in ["errlog_last", "errlog_scrub"] {
+            let Some(object) = pool.directory().get_u64(entry).await?.filter(|&object| object != 0) else {
+                continue;
+            };
+            let log = Zap::open_in(pool.mos(), object).await?;
+            if by_head {
+                for (head, object) in log.numbers().await? {
+                    let Ok(objset) = u64::from_str_radix(&head, 16) else { continue };
+                    collect(&Zap::open_in(pool.mos(), object).await?, &mut found, |key| {
+                        let HeadBookmark { object, level, block_id, birth } = key.parse().ok()?;
+                        let at = Bookmark { objset, object, level, blkid: block_id };
+                        Some(LoggedError { at, birth: Some(birth) })
+                    })
+                    .await?;
+                }
+            } else {
+                collect(&log, &mut found, |key| {
+                    let BlockBookmark { objset, object, level, block_id } = key.parse().ok()?;
+                    Some(LoggedError { at: Bookmark { objset, object, level, blkid: block_id }, birth: None })
                 })
                 .await?;
             }
-        } else {
-            collect(&log, &mut found, |key| {
-                let BlockBookmark { objset, object, level, block_id } = key.parse().ok()?;
-                Some(LoggedError { at: Bookmark { objset, object, level, blkid: block_id }, birth: None })
-            })
-            .await?;
         }
-    }
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    })
 }
 
 async fn collect(

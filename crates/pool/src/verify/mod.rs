@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::{
-    Pool,
+    BoxFuture, Pool,
     error::Evidence,
     io::{Bookmark, Examined, decompress},
     traverse::{LEVEL_OBJSET, Scope, Scopes, Visit, expand, pending_frees},
@@ -62,8 +62,8 @@ const BATCHES: usize = 8;
 const PROBLEMS_MAX: usize = 10_000;
 
 /// Where a block is, in words, as far as that can be read. `block_bytes` tells the offset in its object.
-pub async fn locate(pool: &Arc<Pool>, at: Bookmark, block_bytes: u64) -> Location {
-    names::Names::new(pool).locate(at, block_bytes).await
+pub fn locate(pool: &Arc<Pool>, at: Bookmark, block_bytes: u64) -> BoxFuture<'_, Location> {
+    Box::pin(async move { names::Names::new(pool).locate(at, block_bytes).await })
 }
 
 /// How far a verification is, for whoever watches.
@@ -111,37 +111,39 @@ struct Finding {
 /// Reads and verifies everything in the pool.
 ///
 /// Damage is no error here: it is in the report. Uses as many threads as the runtime has.
-pub async fn verify(pool: &Arc<Pool>, progress: &Arc<Progress>) -> Report {
-    let started = tokio::time::Instant::now();
-    let scopes = Scopes::read(pool).await;
-    let (roots, unchanged) = (scopes.roots(), scopes.unchanged());
-    let Scopes { all, failures } = scopes;
-    let claims = Claims::read(pool).await;
-    if let Ok(space) = pool.space().await {
-        progress.total.store(space.tops.iter().map(|top| top.allocated).sum(), Relaxed);
-    }
-    let job = Arc::new(Job {
-        pool: Arc::clone(pool),
-        scopes: all,
-        claims,
-        walked: Mutex::default(),
-        progress: Arc::clone(progress),
-    });
-    let mut total = Outcome::default();
-    // A dnode block of the MOS that cannot be read turns up again in the walk; structures in it do not.
-    for failure in failures {
-        if !matches!(failure, crate::dmu::ReadError::Block(_)) {
-            total.findings.push(Finding::malformed(None, failure.to_string()));
+pub fn verify<'a>(pool: &'a Arc<Pool>, progress: &'a Arc<Progress>) -> BoxFuture<'a, Report> {
+    Box::pin(async move {
+        let started = tokio::time::Instant::now();
+        let scopes = Scopes::read(pool).await;
+        let (roots, unchanged) = (scopes.roots(), scopes.unchanged());
+        let Scopes { all, failures } = scopes;
+        let claims = Claims::read(pool).await;
+        if let Ok(space) = pool.space().await {
+            progress.total.store(space.tops.iter().map(|top| top.allocated).sum(), Relaxed);
         }
-    }
-    job.count_frees(&mut total).await;
-    for scope in unchanged {
-        job.log_of_unchanged(scope, &mut total).await;
-    }
-    let visits = std::mem::take(&mut total.visits);
-    let mut findings_total = drive(&job, roots.into_iter().chain(visits).collect(), &mut total).await;
-    findings_total += total.findings.len() as u64;
-    report::conclude(&job, total, findings_total, started.elapsed()).await
+        let job = Arc::new(Job {
+            pool: Arc::clone(pool),
+            scopes: all,
+            claims,
+            walked: Mutex::default(),
+            progress: Arc::clone(progress),
+        });
+        let mut total = Outcome::default();
+        // A dnode block of the MOS that cannot be read turns up again in the walk; structures in it do not.
+        for failure in failures {
+            if !matches!(failure, crate::dmu::ReadError::Block(_)) {
+                total.findings.push(Finding::malformed(None, failure.to_string()));
+            }
+        }
+        job.count_frees(&mut total).await;
+        for scope in unchanged {
+            job.log_of_unchanged(scope, &mut total).await;
+        }
+        let visits = std::mem::take(&mut total.visits);
+        let mut findings_total = drive(&job, roots.into_iter().chain(visits).collect(), &mut total).await;
+        findings_total += total.findings.len() as u64;
+        report::conclude(&job, total, findings_total, started.elapsed()).await
+    })
 }
 
 /// Runs batches until nothing is left; returns how many findings were counted but not kept.

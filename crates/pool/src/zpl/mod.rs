@@ -29,6 +29,7 @@ pub use node::{DirectoryEntry, Node, Stat};
 pub use path::Follow;
 
 use crate::{
+    BoxFuture,
     dmu::{ObjectSet, ReadError},
     zap::Zap,
 };
@@ -95,18 +96,20 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is something else, of a version nobody knows, or its master node or attribute tables cannot be read.
-    pub async fn open(set: Arc<ObjectSet>) -> Result<Self, FileError> {
-        if set.kind() != ObjsetType::FileSystem {
-            return Err(FileError::NotFileSystem);
-        }
-        let master = Zap::open_in(&set, MASTER_NODE).await?;
-        let version = required(&master, "VERSION", "the master node has no version").await?;
-        if version == 0 || version > VERSION_MAX {
-            return Err(FileError::Version(version));
-        }
-        let root = required(&master, "ROOT", "the master node has no root directory").await?;
-        let tables = if version >= VERSION_SA { Some(read_tables(&set, &master).await?) } else { None };
-        Ok(Self(Arc::new(Inner { set, root, tables })))
+    pub fn open(set: Arc<ObjectSet>) -> BoxFuture<'static, Result<Self, FileError>> {
+        Box::pin(async move {
+            if set.kind() != ObjsetType::FileSystem {
+                return Err(FileError::NotFileSystem);
+            }
+            let master = Zap::open_in(&set, MASTER_NODE).await?;
+            let version = required(&master, "VERSION", "the master node has no version").await?;
+            if version == 0 || version > VERSION_MAX {
+                return Err(FileError::Version(version));
+            }
+            let root = required(&master, "ROOT", "the master node has no root directory").await?;
+            let tables = if version >= VERSION_SA { Some(read_tables(&set, &master).await?) } else { None };
+            Ok(Self(Arc::new(Inner { set, root, tables })))
+        })
     }
 
     /// The object set it lives in.
@@ -119,16 +122,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`node`](Self::node).
-    pub async fn root(&self) -> Result<Node, FileError> {
-        self.node(self.0.root).await
+    pub fn root(&self) -> BoxFuture<'_, Result<Node, FileError>> {
+        self.node(self.0.root)
     }
 
     /// Object `number`, which must be a file of some kind.
     ///
     /// # Errors
     /// There is no such object, or its attributes cannot be read.
-    pub async fn node(&self, number: u64) -> Result<Node, FileError> {
-        Ok(Node::read_attributes(self.clone(), number).await?)
+    pub fn node(&self, number: u64) -> BoxFuture<'_, Result<Node, FileError>> {
+        Box::pin(async move { Ok(Node::read_attributes(self.clone(), number).await?) })
     }
 }
 

@@ -9,6 +9,7 @@ use ondisk::{
 
 use super::{FileError, FileSystem, xattr};
 use crate::{
+    BoxFuture,
     dmu::{Object, ReadError, Runs},
     zap::Zap,
 };
@@ -153,27 +154,31 @@ impl Node {
     ///
     /// # Errors
     /// It is no directory, or a block of it cannot be read.
-    pub async fn entries(&self) -> Result<Vec<DirectoryEntry>, FileError> {
-        let mut found = Vec::new();
-        let zap = self.directory().await?;
-        let mut entries = zap.entries();
-        while let Some((key, value)) = entries.next().await? {
-            if let (Some(name), Some(word)) = (key.name(), value.as_u64()) {
-                let DirEntry { object, kind } = DirEntry::from_u64(word);
-                found.push(DirectoryEntry { name: name.to_vec(), object, kind });
+    pub fn entries(&self) -> BoxFuture<'_, Result<Vec<DirectoryEntry>, FileError>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            let zap = self.directory().await?;
+            let mut entries = zap.entries();
+            while let Some((key, value)) = entries.next().await? {
+                if let (Some(name), Some(word)) = (key.name(), value.as_u64()) {
+                    let DirEntry { object, kind } = DirEntry::from_u64(word);
+                    found.push(DirectoryEntry { name: name.to_vec(), object, kind });
+                }
             }
-        }
-        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+            found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            Ok(found)
+        })
     }
 
     /// The object called `name` in this directory.
     ///
     /// # Errors
     /// It is no directory, or a block of it cannot be read.
-    pub async fn child(&self, name: &[u8]) -> Result<Option<DirEntry>, FileError> {
-        let value = self.directory().await?.get(name).await?;
-        Ok(value.and_then(|value| value.as_u64()).map(DirEntry::from_u64))
+    pub fn child<'a>(&'a self, name: &'a [u8]) -> BoxFuture<'a, Result<Option<DirEntry>, FileError>> {
+        Box::pin(async move {
+            let value = self.directory().await?.get(name).await?;
+            Ok(value.and_then(|value| value.as_u64()).map(DirEntry::from_u64))
+        })
     }
 
     async fn directory(&self) -> Result<Zap, FileError> {
@@ -187,28 +192,32 @@ impl Node {
     ///
     /// # Errors
     /// The target is kept as content and cannot be read, or is absurdly long.
-    pub async fn target(&self) -> Result<Option<Vec<u8>>, FileError> {
-        if self.kind() != FileKind::Symlink {
-            return Ok(None);
-        }
-        if let Some(target) = &self.target {
-            return Ok(Some(target.clone()));
-        }
-        if self.stat.size > TARGET_MAX {
-            let (objset, object) = (self.object.objset(), self.number());
-            return Err(ReadError::TooLarge { objset, object, limit: TARGET_MAX }.into());
-        }
-        Ok(Some(self.read(0, TARGET_MAX as usize).await?))
+    pub fn target(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, FileError>> {
+        Box::pin(async move {
+            if self.kind() != FileKind::Symlink {
+                return Ok(None);
+            }
+            if let Some(target) = &self.target {
+                return Ok(Some(target.clone()));
+            }
+            if self.stat.size > TARGET_MAX {
+                let (objset, object) = (self.object.objset(), self.number());
+                return Err(ReadError::TooLarge { objset, object, limit: TARGET_MAX }.into());
+            }
+            Ok(Some(self.read(0, TARGET_MAX as usize).await?))
+        })
     }
 
     /// Up to `len` bytes of a file's content at `offset`: fewer only at its end.
     ///
     /// # Errors
     /// A block cannot be read.
-    pub async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, FileError> {
-        let left = self.stat.size.saturating_sub(offset);
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(len);
-        Ok(self.object.read(offset, len).await?)
+    pub fn read(&self, offset: u64, len: usize) -> BoxFuture<'_, Result<Vec<u8>, FileError>> {
+        Box::pin(async move {
+            let left = self.stat.size.saturating_sub(offset);
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(len);
+            Ok(self.object.read(offset, len).await?)
+        })
     }
 
     /// The blocks and holes up to the end of the content, for copies that keep the holes.
@@ -221,8 +230,8 @@ impl Node {
     ///
     /// # Errors
     /// One of the places cannot be read.
-    pub async fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, FileError> {
-        xattr::read(self).await
+    pub fn xattrs(&self) -> BoxFuture<'_, Result<Vec<(Vec<u8>, Vec<u8>)>, FileError>> {
+        Box::pin(xattr::read(self))
     }
 }
 
