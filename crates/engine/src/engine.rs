@@ -465,28 +465,30 @@ impl Engine {
     ///
     /// # Errors
     /// The command's own; then nothing was changed.
-    pub async fn run<T, F>(&self, is_snapshot: bool, op: F) -> Result<T, OpError>
+    pub fn run<T, F>(&self, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        self.shared.run(is_snapshot, op).await
+        self.shared.run(is_snapshot, op)
     }
 
     /// Waits until everything done so far is durable, and a new uberblock says so (`zpool sync`).
     ///
     /// # Errors
     /// The pool is suspended.
-    pub async fn sync(&self) -> Result<(), VolumeError> {
-        let refuse = |why| Err(VolumeError::NotReady(format!("the pool is suspended: {why}")));
-        if let Some(why) = self.shared.suspension.why() {
-            return refuse(why);
-        }
-        tokio::select! {
-            biased;
-            result = self.shared.txgs.sync_open() => result,
-            why = self.shared.suspension.suspended() => refuse(why),
-        }
+    pub fn sync(&self) -> BoxFuture<'_, Result<(), VolumeError>> {
+        Box::pin(async move {
+            let refuse = |why| Err(VolumeError::NotReady(format!("the pool is suspended: {why}")));
+            if let Some(why) = self.shared.suspension.why() {
+                return refuse(why);
+            }
+            tokio::select! {
+                biased;
+                result = self.shared.txgs.sync_open() => result,
+                why = self.shared.suspension.suspended() => refuse(why),
+            }
+        })
     }
 
     /// Opens a volume for writing; the same one for everybody.

@@ -15,6 +15,7 @@ use ondisk::{label::PoolState, nvlist::NvList};
 use pool::import::Device;
 
 use super::{plan::DeviceFacts, spec::SpecError};
+use crate::BoxFuture;
 
 /// Directories in which devices are looked for by their last name, as OpenZFS does.
 const SEARCHED: [&str; 5] =
@@ -102,27 +103,29 @@ pub fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError>
 /// # Errors
 /// It cannot be opened, is in use, or holds something and `force` is not given. A file that was created is
 /// removed again.
-pub async fn prepare(path: &Path, size: Option<u64>, force: bool) -> Result<Prepared, SpecError> {
-    let created = match size {
-        Some(size) => make_file(path, size).map_err(|error| cannot_open(path, &error))?,
-        None => None,
-    };
-    let outcome = match take(path, force).await {
-        Ok(disk) => grow(path, &disk, size).map(|before| (disk, before)),
-        Err(error) => Err(error),
-    };
-    match outcome {
-        Ok((disk, before)) => {
-            let before = created.map_or(before, Before::Absent);
-            Ok(Prepared { facts: facts(path, &*disk), disk, before })
-        }
-        Err(error) => {
-            if let Some(path) = created {
-                let _best_effort = fs::remove_file(path);
+pub fn prepare(path: &Path, size: Option<u64>, force: bool) -> BoxFuture<'_, Result<Prepared, SpecError>> {
+    Box::pin(async move {
+        let created = match size {
+            Some(size) => make_file(path, size).map_err(|error| cannot_open(path, &error))?,
+            None => None,
+        };
+        let outcome = match take(path, force).await {
+            Ok(disk) => grow(path, &disk, size).map(|before| (disk, before)),
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok((disk, before)) => {
+                let before = created.map_or(before, Before::Absent);
+                Ok(Prepared { facts: facts(path, &*disk), disk, before })
             }
-            Err(error)
+            Err(error) => {
+                if let Some(path) = created {
+                    let _best_effort = fs::remove_file(path);
+                }
+                Err(error)
+            }
         }
-    }
+    })
 }
 
 /// Opens and locks a device that may be overwritten.

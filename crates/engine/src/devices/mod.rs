@@ -197,7 +197,7 @@ impl Engine {
     /// # Errors
     /// Data would be unavailable (`no valid replicas`).
     pub fn fault(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        Box::pin(self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) })))
+        self.run(false, move |cx| Box::pin(async move { state::fault(cx, guid) }))
     }
 
     /// Takes a leaf into use again, faulted and removed ones included; what it missed is brought up to date by a
@@ -229,7 +229,7 @@ impl Engine {
     /// # Errors
     /// Too small, or `guid` is part of a RAIDZ device.
     pub fn attach(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        Box::pin(self.run(false, move |cx| join::attach(cx, guid, new)))
+        self.run(false, move |cx| join::attach(cx, guid, new))
     }
 
     /// Lets `new` take the place of leaf `guid`, which leaves the pool when a resilver has filled the new one; returns
@@ -238,7 +238,7 @@ impl Engine {
     /// # Errors
     /// Too small, or the leaf is being replaced already.
     pub fn replace(&self, guid: u64, new: NewLeaf) -> BoxFuture<'_, Result<u64, OpError>> {
-        Box::pin(self.run(false, move |cx| join::replace(cx, guid, new)))
+        self.run(false, move |cx| join::replace(cx, guid, new))
     }
 
     /// Takes a side of a mirror, a replacement or a spare in use out of the tree for good; its labels are cleared.
@@ -246,7 +246,7 @@ impl Engine {
     /// # Errors
     /// `only applicable to mirror and replacing vdevs`, `no valid replicas`.
     pub fn detach(&self, guid: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        Box::pin(self.run(false, move |cx| leave::detach(cx, guid)))
+        self.run(false, move |cx| leave::detach(cx, guid))
     }
 
     /// Lets the hot spare `spare` stand in for leaf `guid`.
@@ -254,6 +254,6 @@ impl Engine {
     /// # Errors
     /// It is in use, or too small.
     pub fn activate_spare(&self, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {
-        Box::pin(self.run(false, move |cx| join::activate_spare(cx, guid, spare)))
+        self.run(false, move |cx| join::activate_spare(cx, guid, spare))
     }
 }

@@ -13,7 +13,7 @@
 use ondisk::dsl::{DIR_USED_BREAKDOWN, DatasetPhys, DirPhys};
 
 use super::{dataset, dir};
-use crate::{EngineError, dmu::MutSet, space::Space};
+use crate::{BoxFuture, EngineError, dmu::MutSet, space::Space};
 
 /// More directories above each other than names have room for: a loop.
 const DEPTH_MAX: usize = 256;
@@ -91,48 +91,64 @@ fn at_most(bytes: u64) -> i64 {
 }
 
 /// Adds `space` to one part of what `directory` uses, and to everything above.
-pub async fn dir_add(mos: &mut MutSet, directory: u64, kind: Kind, space: Space) -> Result<(), EngineError> {
-    dir_change(mos, directory, Delta::default().with(kind, space)).await
+pub fn dir_add(
+    mos: &mut MutSet,
+    directory: u64,
+    kind: Kind,
+    space: Space,
+) -> BoxFuture<'_, Result<(), EngineError>> {
+    dir_change(mos, directory, Delta::default().with(kind, space))
 }
 
 /// Applies a change to `directory`, and what follows from it to everything above.
-pub async fn dir_change(mos: &mut MutSet, directory: u64, change: Delta) -> Result<(), EngineError> {
-    let (mut at, mut change) = (directory, change);
-    for _ in 0..DEPTH_MAX {
-        if at == 0 || change.is_zero() {
-            return Ok(());
-        }
-        let (parent, reserved) = dir::update(mos, at, |phys| {
-            let before = unused_reservation(phys);
-            phys.used_bytes = phys.used_bytes.saturating_add_signed(change.total());
-            phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(change.compressed);
-            phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(change.uncompressed);
-            // Directories of very old pools have no breakdown, and get none.
-            if phys.flags & DIR_USED_BREAKDOWN != 0 {
-                for (part, change) in phys.used_breakdown.iter_mut().zip(change.used) {
-                    *part = part.saturating_add_signed(change);
-                }
+pub fn dir_change(mos: &mut MutSet, directory: u64, change: Delta) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let (mut at, mut change) = (directory, change);
+        for _ in 0..DEPTH_MAX {
+            if at == 0 || change.is_zero() {
+                return Ok(());
             }
-            (phys.parent, unused_reservation(phys) - before)
-        })
-        .await?;
-        let above =
-            Delta { compressed: change.compressed, uncompressed: change.uncompressed, ..Delta::default() };
-        change = above.bytes(Kind::Child, change.total()).bytes(Kind::ChildReserved, reserved);
-        at = parent;
-    }
-    Err(dir::inconsistent(directory, "the directories above it form a loop"))
+            let (parent, reserved) = dir::update(mos, at, |phys| {
+                let before = unused_reservation(phys);
+                phys.used_bytes = phys.used_bytes.saturating_add_signed(change.total());
+                phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(change.compressed);
+                phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(change.uncompressed);
+                // Directories of very old pools have no breakdown, and get none.
+                if phys.flags & DIR_USED_BREAKDOWN != 0 {
+                    for (part, change) in phys.used_breakdown.iter_mut().zip(change.used) {
+                        *part = part.saturating_add_signed(change);
+                    }
+                }
+                (phys.parent, unused_reservation(phys) - before)
+            })
+            .await?;
+            let above = Delta {
+                compressed: change.compressed,
+                uncompressed: change.uncompressed,
+                ..Delta::default()
+            };
+            change = above.bytes(Kind::Child, change.total()).bytes(Kind::ChildReserved, reserved);
+            at = parent;
+        }
+        Err(dir::inconsistent(directory, "the directories above it form a loop"))
+    })
 }
 
 /// Sets the reservation of a directory and sets it aside in the directory above.
-pub async fn set_reservation(mos: &mut MutSet, directory: u64, bytes: u64) -> Result<(), EngineError> {
-    let (parent, change) = dir::update(mos, directory, |phys| {
-        let before = unused_reservation(phys);
-        phys.reserved = bytes;
-        (phys.parent, unused_reservation(phys) - before)
+pub fn set_reservation(
+    mos: &mut MutSet,
+    directory: u64,
+    bytes: u64,
+) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let (parent, change) = dir::update(mos, directory, |phys| {
+            let before = unused_reservation(phys);
+            phys.reserved = bytes;
+            (phys.parent, unused_reservation(phys) - before)
+        })
+        .await?;
+        dir_change(mos, parent, Delta::default().bytes(Kind::ChildReserved, change)).await
     })
-    .await?;
-    dir_change(mos, parent, Delta::default().bytes(Kind::ChildReserved, change)).await
 }
 
 /// What `refreservation` sets aside beyond what the dataset has of its own.

@@ -9,7 +9,7 @@ use codec::{
 
 use super::{attributes, dir};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::features,
     policy::{Compression, SetPolicy},
     sync::Syncer,
@@ -40,36 +40,38 @@ pub(super) async fn inherited(cx: &mut Syncer, dir: u64, name: &str) -> Result<O
 
 /// The effective write policy of a dataset: its properties and those it inherits. What the pool has no feature for
 /// counts as `on`.
-pub async fn policy(cx: &mut Syncer, dir: u64) -> Result<SetPolicy, EngineError> {
-    let lz4 = cx.out.traits().lz4;
-    let metadata_compression = SetPolicy::mos(&cx.out.traits()).metadata_compression;
-    let compression = inherited(cx, dir, "compression").await?.unwrap_or(ON);
-    let compression = match compression_of(compression) {
-        Some(chosen) if is_possible(cx, attributes::of_compression(chosen.algorithm.id())).await? => {
-            let needs_lz4 = chosen.algorithm == compress::Algorithm::Lz4 && !lz4;
-            if needs_lz4 { metadata_compression } else { chosen }
-        }
-        _ => metadata_compression,
-    };
-    let checksum = inherited(cx, dir, "checksum").await?.unwrap_or(ON);
-    let checksum = match u8::try_from(checksum).ok().and_then(checksum::Algorithm::from_id) {
-        Some(chosen)
-            if !chosen.is_embedded() && is_possible(cx, attributes::of_checksum(chosen.id())).await? =>
-        {
-            chosen
-        }
-        _ => checksum::Algorithm::Fletcher4,
-    };
-    let copies = inherited(cx, dir, "copies").await?.unwrap_or(1).clamp(1, 3) as u8;
-    let redundancy = inherited(cx, dir, "redundant_metadata").await?.unwrap_or(0);
-    let metadata_copies = if redundancy == NO_REDUNDANCY { copies } else { (copies + 1).min(3) };
-    Ok(SetPolicy {
-        checksum,
-        compression,
-        copies,
-        metadata_checksum: metadata_checksum(checksum),
-        metadata_compression,
-        metadata_copies,
+pub fn policy(cx: &mut Syncer, dir: u64) -> BoxFuture<'_, Result<SetPolicy, EngineError>> {
+    Box::pin(async move {
+        let lz4 = cx.out.traits().lz4;
+        let metadata_compression = SetPolicy::mos(&cx.out.traits()).metadata_compression;
+        let compression = inherited(cx, dir, "compression").await?.unwrap_or(ON);
+        let compression = match compression_of(compression) {
+            Some(chosen) if is_possible(cx, attributes::of_compression(chosen.algorithm.id())).await? => {
+                let needs_lz4 = chosen.algorithm == compress::Algorithm::Lz4 && !lz4;
+                if needs_lz4 { metadata_compression } else { chosen }
+            }
+            _ => metadata_compression,
+        };
+        let checksum = inherited(cx, dir, "checksum").await?.unwrap_or(ON);
+        let checksum = match u8::try_from(checksum).ok().and_then(checksum::Algorithm::from_id) {
+            Some(chosen)
+                if !chosen.is_embedded() && is_possible(cx, attributes::of_checksum(chosen.id())).await? =>
+            {
+                chosen
+            }
+            _ => checksum::Algorithm::Fletcher4,
+        };
+        let copies = inherited(cx, dir, "copies").await?.unwrap_or(1).clamp(1, 3) as u8;
+        let redundancy = inherited(cx, dir, "redundant_metadata").await?.unwrap_or(0);
+        let metadata_copies = if redundancy == NO_REDUNDANCY { copies } else { (copies + 1).min(3) };
+        Ok(SetPolicy {
+            checksum,
+            compression,
+            copies,
+            metadata_checksum: metadata_checksum(checksum),
+            metadata_compression,
+            metadata_copies,
+        })
     })
 }
 

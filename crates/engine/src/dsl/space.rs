@@ -16,15 +16,15 @@ use pool::{
 
 use super::{OpError, dataset, dir};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     mos::bpobj,
     sync::Syncer,
     txg::{Claim, Room, Supply},
 };
 
 /// Bytes that `dir` and everything below it may still take, free of parity.
-pub async fn available_below(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
-    Draft::default().available_until(cx, dir, 0).await
+pub fn available_below(cx: &mut Syncer, dir: u64) -> BoxFuture<'_, Result<u64, EngineError>> {
+    Box::pin(async move { Draft::default().available_until(cx, dir, 0).await })
 }
 
 /// The same, not looking at limits of the directory `common` and above: for what moves below that one.
@@ -186,19 +186,21 @@ async fn promisable(cx: &mut Syncer) -> Result<u64, EngineError> {
 
 /// Bytes that the live dataset of `dir` may still write: what its directory may take, what is set aside for it,
 /// and what its own quota leaves.
-pub async fn available(cx: &mut Syncer, dir: u64) -> Result<u64, EngineError> {
-    let given = available_below(cx, dir).await?;
-    let phys = dir::load(&mut cx.mos, dir).await?;
-    if phys.head_dataset == 0 {
-        return Ok(given);
-    }
-    let head = dataset::load(&mut cx.mos, phys.head_dataset).await?;
-    let refreservation = dir::own_number(&mut cx.mos, phys.props, "refreservation").await?.unwrap_or(0);
-    let refquota = dir::own_number(&mut cx.mos, phys.props, "refquota").await?.unwrap_or(0);
-    let given = given.saturating_add(refreservation.saturating_sub(head.unique_bytes));
-    Ok(match refquota {
-        0 => given,
-        quota => given.min(quota.saturating_sub(head.referenced_bytes)),
+pub fn available(cx: &mut Syncer, dir: u64) -> BoxFuture<'_, Result<u64, EngineError>> {
+    Box::pin(async move {
+        let given = available_below(cx, dir).await?;
+        let phys = dir::load(&mut cx.mos, dir).await?;
+        if phys.head_dataset == 0 {
+            return Ok(given);
+        }
+        let head = dataset::load(&mut cx.mos, phys.head_dataset).await?;
+        let refreservation = dir::own_number(&mut cx.mos, phys.props, "refreservation").await?.unwrap_or(0);
+        let refquota = dir::own_number(&mut cx.mos, phys.props, "refquota").await?.unwrap_or(0);
+        let given = given.saturating_add(refreservation.saturating_sub(head.unique_bytes));
+        Ok(match refquota {
+            0 => given,
+            quota => given.min(quota.saturating_sub(head.referenced_bytes)),
+        })
     })
 }
 

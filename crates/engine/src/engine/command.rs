@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{OpFuture, Shared};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dsl::OpError,
     sync::{Syncer, Task, TaskFuture},
 };
@@ -26,44 +26,51 @@ impl Shared {
     }
 
     /// See [`Engine::run`](super::Engine::run).
-    pub(super) async fn run<T, F>(self: &Arc<Self>, is_snapshot: bool, op: F) -> Result<T, OpError>
+    pub(super) fn run<T, F>(self: &Arc<Self>, is_snapshot: bool, op: F) -> BoxFuture<'_, Result<T, OpError>>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
     {
-        if let Some(error) = self.suspended() {
-            return Err(EngineError::Suspended(error.to_string()).into());
-        }
-        if self.ending.lock().is_some() {
-            return Err(is_closing());
-        }
-        let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
-        let number = self.numbers.fetch_add(1, Relaxed);
-        let has_begun = Arc::new(AtomicBool::new(false));
-        self.queue(Command { number, is_snapshot, op, answer, has_begun: Arc::clone(&has_begun) });
-        let why = tokio::select! {
-            biased;
-            result = answered => {
-                return result
-                    .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
+        self.carry_out(is_snapshot, Box::new(move || Box::new(op.clone())))
+    }
+
+    fn carry_out<T: Send + 'static>(
+        self: &Arc<Self>,
+        is_snapshot: bool,
+        op: Turns<T>,
+    ) -> BoxFuture<'_, Result<T, OpError>> {
+        Box::pin(async move {
+            if let Some(error) = self.suspended() {
+                return Err(EngineError::Suspended(error.to_string()).into());
             }
-            why = self.suspension.suspended() => why,
-        };
-        let mut queue = self.tasks.lock();
-        let waiting = queue.iter().position(|(task, _)| *task == number).filter(|_| !has_begun.load(Relaxed));
-        let text = match waiting.map(|position| drop(queue.remove(position))) {
-            Some(()) => format!("{why}; the command was not carried out"),
-            None => format!("{why}; the command is carried out when the pool is cleared"),
-        };
-        Err(EngineError::Suspended(text).into())
+            if self.ending.lock().is_some() {
+                return Err(is_closing());
+            }
+            let (answer, answered) = oneshot::channel::<Result<T, OpError>>();
+            let number = self.numbers.fetch_add(1, Relaxed);
+            let has_begun = Arc::new(AtomicBool::new(false));
+            self.queue(Command { number, is_snapshot, op, answer, has_begun: Arc::clone(&has_begun) });
+            let why = tokio::select! {
+                biased;
+                result = answered => {
+                    return result
+                        .unwrap_or_else(|_| Err(EngineError::Suspended("the pool was closed".into()).into()));
+                }
+                why = self.suspension.suspended() => why,
+            };
+            let mut queue = self.tasks.lock();
+            let waiting =
+                queue.iter().position(|(task, _)| *task == number).filter(|_| !has_begun.load(Relaxed));
+            let text = match waiting.map(|position| drop(queue.remove(position))) {
+                Some(()) => format!("{why}; the command was not carried out"),
+                None => format!("{why}; the command is carried out when the pool is cleared"),
+            };
+            Err(EngineError::Suspended(text).into())
+        })
     }
 
     /// Puts a command behind those that wait.
-    fn queue<T, F>(self: &Arc<Self>, command: Command<T, F>)
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
-    {
+    fn queue<T: Send + 'static>(self: &Arc<Self>, command: Command<T>) {
         let number = command.number;
         let task = command.task(Arc::downgrade(self));
         self.tasks.lock().push_back((number, task));
@@ -71,28 +78,31 @@ impl Shared {
     }
 }
 
+/// What a command does in a transaction group.
+type Op<T> = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Send>;
+
+/// A command's work for each of its turns. Boxed, so that what waits for them is compiled once for a type of answer, and not
+/// for each command.
+type Turns<T> = Box<dyn Fn() -> Op<T> + Send>;
+
 /// A command that waits for its turn, for the first time or again.
-struct Command<T, F> {
+struct Command<T> {
     number: u64,
     is_snapshot: bool,
-    op: F,
+    op: Turns<T>,
     answer: oneshot::Sender<Result<T, OpError>>,
     /// It has had its turn, and may have done a part of its work.
     has_begun: Arc<AtomicBool>,
 }
 
-impl<T, F> Command<T, F>
-where
-    T: Send + 'static,
-    F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, T> + Clone + Send + 'static,
-{
+impl<T: Send + 'static> Command<T> {
     /// What is to be done in the next transaction group. If that is not all, the command waits for the one after it
     /// (two snapshots of one dataset need two, a volume that is made small may need hundreds), whether or not somebody
     /// still waits for its end.
     fn task(self, shared: Weak<Shared>) -> Task {
         let slot = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&slot);
-        let (is_snapshot, op) = (self.is_snapshot, self.op.clone());
+        let (is_snapshot, op) = (self.is_snapshot, (self.op)());
         let run = boxed(move |cx| {
             Box::pin(async move {
                 let before = cx.state();

@@ -9,7 +9,7 @@ use pool::dmu::ReadError;
 
 use super::{DIRECTORY, at, features, inconsistent, zap};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{MutSet, NewObject},
     space::Space,
 };
@@ -23,70 +23,86 @@ const BLOCK: u32 = 128 << 10;
 
 /// Puts a dataset on the list (creating it, directory entry `bptree_obj` and feature `async_destroy` included).
 /// `space` is what it is going to free.
-pub async fn push(mos: &mut MutSet, entry: &BptreeEntry, space: Space) -> Result<(), EngineError> {
-    let object = match zap::get_u64(mos, DIRECTORY, ENTRY).await? {
-        Some(object) => object,
-        None => {
-            features::add(mos, FEATURE, 1).await?;
-            let bonus = BptreePhys::default().encode(Order::Little);
-            let new = NewObject::of(ObjectType::U64_METADATA).blocks(BLOCK);
-            let object = mos.allocate(new.bonus(ObjectType::U64_METADATA, &bonus)).await?;
-            zap::set_u64(mos, DIRECTORY, ENTRY, object).await?;
-            object
-        }
-    };
-    let mut list = header(mos, object).await?;
-    write(mos, object, list.end, entry).await?;
-    list.end = list.end.saturating_add(1);
-    change(&mut list, space);
-    mos.set_bonus(object, &list.encode(Order::Little)).await
+pub fn push<'a>(
+    mos: &'a mut MutSet,
+    entry: &'a BptreeEntry,
+    space: Space,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let object = match zap::get_u64(mos, DIRECTORY, ENTRY).await? {
+            Some(object) => object,
+            None => {
+                features::add(mos, FEATURE, 1).await?;
+                let bonus = BptreePhys::default().encode(Order::Little);
+                let new = NewObject::of(ObjectType::U64_METADATA).blocks(BLOCK);
+                let object = mos.allocate(new.bonus(ObjectType::U64_METADATA, &bonus)).await?;
+                zap::set_u64(mos, DIRECTORY, ENTRY, object).await?;
+                object
+            }
+        };
+        let mut list = header(mos, object).await?;
+        write(mos, object, list.end, entry).await?;
+        list.end = list.end.saturating_add(1);
+        change(&mut list, space);
+        mos.set_bonus(object, &list.encode(Order::Little)).await
+    })
 }
 
 /// The entry to work on, if there is one.
-pub async fn first(mos: &mut MutSet) -> Result<Option<BptreeEntry>, EngineError> {
-    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(None) };
-    let list = header(mos, object).await?;
-    if list.begin == list.end {
-        return Ok(None);
-    }
-    let bytes = mos.read(object, offset(list.begin), BptreeEntry::BYTES).await?;
-    let entry = BptreeEntry::decode(&bytes, Order::Little);
-    Ok(Some(entry.map_err(ReadError::malformed(at(mos, object, 0)))?))
+pub fn first(mos: &mut MutSet) -> BoxFuture<'_, Result<Option<BptreeEntry>, EngineError>> {
+    Box::pin(async move {
+        let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(None) };
+        let list = header(mos, object).await?;
+        if list.begin == list.end {
+            return Ok(None);
+        }
+        let bytes = mos.read(object, offset(list.begin), BptreeEntry::BYTES).await?;
+        let entry = BptreeEntry::decode(&bytes, Order::Little);
+        Ok(Some(entry.map_err(ReadError::malformed(at(mos, object, 0)))?))
+    })
 }
 
 /// What all entries together are still going to free.
-pub async fn space(mos: &mut MutSet) -> Result<Space, EngineError> {
-    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(Space::ZERO) };
-    let list = header(mos, object).await?;
-    Ok(Space {
-        used: list.bytes as i64,
-        compressed: list.compressed_bytes as i64,
-        uncompressed: list.uncompressed_bytes as i64,
+pub fn space(mos: &mut MutSet) -> BoxFuture<'_, Result<Space, EngineError>> {
+    Box::pin(async move {
+        let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(Space::ZERO) };
+        let list = header(mos, object).await?;
+        Ok(Space {
+            used: list.bytes as i64,
+            compressed: list.compressed_bytes as i64,
+            uncompressed: list.uncompressed_bytes as i64,
+        })
     })
 }
 
 /// Notes progress: `freed` came back; `next` is the entry with its new resume point, or none if it is finished
 /// (the list itself goes away when it is empty).
-pub async fn progress(mos: &mut MutSet, freed: Space, next: Option<&BptreeEntry>) -> Result<(), EngineError> {
-    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else {
-        return Err(inconsistent(mos, DIRECTORY, 0, "there is no list of destroyed datasets"));
-    };
-    let mut list = header(mos, object).await?;
-    if list.begin == list.end && next.is_some() {
-        return Err(inconsistent(mos, object, 0, "the list of destroyed datasets is empty"));
-    }
-    change(&mut list, -freed);
-    match next {
-        Some(entry) => write(mos, object, list.begin, entry).await?,
-        None => list.begin = list.begin.saturating_add(1).min(list.end),
-    }
-    if list.begin < list.end {
-        return mos.set_bonus(object, &list.encode(Order::Little)).await;
-    }
-    zap::remove(mos, DIRECTORY, ENTRY.into()).await?;
-    mos.free(object).await?;
-    features::add(mos, FEATURE, -1).await?;
-    Ok(())
+pub fn progress<'a>(
+    mos: &'a mut MutSet,
+    freed: Space,
+    next: Option<&'a BptreeEntry>,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else {
+            return Err(inconsistent(mos, DIRECTORY, 0, "there is no list of destroyed datasets"));
+        };
+        let mut list = header(mos, object).await?;
+        if list.begin == list.end && next.is_some() {
+            return Err(inconsistent(mos, object, 0, "the list of destroyed datasets is empty"));
+        }
+        change(&mut list, -freed);
+        match next {
+            Some(entry) => write(mos, object, list.begin, entry).await?,
+            None => list.begin = list.begin.saturating_add(1).min(list.end),
+        }
+        if list.begin < list.end {
+            return mos.set_bonus(object, &list.encode(Order::Little)).await;
+        }
+        zap::remove(mos, DIRECTORY, ENTRY.into()).await?;
+        mos.free(object).await?;
+        features::add(mos, FEATURE, -1).await?;
+        Ok(())
+    })
 }
 
 async fn header(mos: &mut MutSet, object: u64) -> Result<BptreePhys, EngineError> {

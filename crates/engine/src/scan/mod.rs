@@ -86,7 +86,7 @@ impl Engine {
     /// # Errors
     /// In OpenZFS's words: `currently scrubbing; use 'zpool scrub -s' to cancel scrub`, `there is no active scrub`, …
     pub fn scan(&self, command: ScanCommand) -> BoxFuture<'_, Result<(), OpError>> {
-        Box::pin(async move { self.run(false, move |cx| Box::pin(record::command(cx, command))).await })
+        self.run(false, move |cx| Box::pin(record::command(cx, command)))
     }
 
     /// The scan that runs, or the last one; from memory.

@@ -36,7 +36,9 @@ use ondisk::{
 use pool::vdev::{Class, Kind, Tree, Vdev, Work};
 
 use super::ours::Ours;
-use crate::{EngineError, devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension};
+use crate::{
+    BoxFuture, EngineError, devices::diagnose::Reports, error::in_full, events::IoError, suspend::Suspension,
+};
 
 /// Top-level devices that get the uberblock when no configuration changed: as many as OpenZFS writes. The loss
 /// of all three at once would cost the last transaction groups, and with them the pool.
@@ -136,23 +138,25 @@ pub async fn commit(
 ///
 /// # Errors
 /// A leaf fails, the configuration does not fit a label, or the pool may be another host's by `suspension`.
-pub async fn initialize(
-    tree: &Tree,
-    config: &NvList,
+pub fn initialize<'a>(
+    tree: &'a Tree,
+    config: &'a NvList,
     top: usize,
-    suspension: &Arc<Suspension>,
-) -> Result<(), EngineError> {
-    let leaves = our_leaves(tree, suspension);
-    let mut writes = Vec::new();
-    for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
-        let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
-        writes.push(write_whole(Arc::clone(&leaf.disk), config));
-    }
-    let all = tree.tops.get(top).map_or(0, |top| top.leaves().len());
-    if writes.len() < all {
-        return Err(EngineError::Device(format!("{} of {all} new devices are there", writes.len())));
-    }
-    join_all(writes).await.into_iter().collect()
+    suspension: &'a Arc<Suspension>,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let leaves = our_leaves(tree, suspension);
+        let mut writes = Vec::new();
+        for leaf in leaves.iter().filter(|leaf| leaf.top == top) {
+            let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
+            writes.push(write_whole(Arc::clone(&leaf.disk), config));
+        }
+        let all = tree.tops.get(top).map_or(0, |top| top.leaves().len());
+        if writes.len() < all {
+            return Err(EngineError::Device(format!("{} of {all} new devices are there", writes.len())));
+        }
+        join_all(writes).await.into_iter().collect()
+    })
 }
 
 /// Writes all four labels of one leaf as [`initialize`] does: it is to come into a device that is there.
@@ -160,18 +164,20 @@ pub async fn initialize(
 /// # Errors
 /// It is not in the tree or cannot be written to, the configuration does not fit a label, or the pool may be another
 /// host's by `suspension`.
-pub async fn initialize_leaf(
-    tree: &Tree,
-    config: &NvList,
+pub fn initialize_leaf<'a>(
+    tree: &'a Tree,
+    config: &'a NvList,
     guid: u64,
-    suspension: &Arc<Suspension>,
-) -> Result<(), EngineError> {
-    let leaves = our_leaves(tree, suspension);
-    let Some(leaf) = leaves.iter().find(|leaf| leaf.vdev.guid == guid) else {
-        return Err(EngineError::Device("the new device cannot be written to".to_owned()));
-    };
-    let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
-    write_whole(Arc::clone(&leaf.disk), config).await
+    suspension: &'a Arc<Suspension>,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let leaves = our_leaves(tree, suspension);
+        let Some(leaf) = leaves.iter().find(|leaf| leaf.vdev.guid == guid) else {
+            return Err(EngineError::Device("the new device cannot be written to".to_owned()));
+        };
+        let config = leaf_config(config, tree, leaf.vdev, leaf.top, 0)?;
+        write_whole(Arc::clone(&leaf.disk), config).await
+    })
 }
 
 /// Empties the last two labels of leaf `guid`, whose device has grown: where they are now there may be anything, a label
@@ -179,50 +185,56 @@ pub async fn initialize_leaf(
 ///
 /// # Errors
 /// The device fails, or the pool may be another host's by `suspension`.
-pub async fn initialize_ends(
-    tree: &Tree,
+pub fn initialize_ends<'a>(
+    tree: &'a Tree,
     guid: u64,
-    suspension: &Arc<Suspension>,
-) -> Result<(), EngineError> {
-    let leaves = our_leaves(tree, suspension);
-    let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-    for leaf in leaves.iter().filter(|leaf| leaf.vdev.guid == guid) {
-        for start in leaf.labels.into_iter().skip(LABELS / 2) {
-            leaf.disk.write(start, zeroes.clone()).await.map_err(device_error)?;
-            let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
-            leaf.disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
+    suspension: &'a Arc<Suspension>,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let leaves = our_leaves(tree, suspension);
+        let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
+        for leaf in leaves.iter().filter(|leaf| leaf.vdev.guid == guid) {
+            for start in leaf.labels.into_iter().skip(LABELS / 2) {
+                leaf.disk.write(start, zeroes.clone()).await.map_err(device_error)?;
+                let boot = sealed(vec![0; BOOT_ENV_BYTES as usize], start + Region::BootEnv.offset());
+                leaf.disk.write(start + Region::BootEnv.offset(), boot).await.map_err(device_error)?;
+            }
+            leaf.disk.flush().await.map_err(device_error)?;
         }
-        leaf.disk.flush().await.map_err(device_error)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Writes the short labels of a spare or cache device at rest.
 ///
 /// # Errors
 /// The device fails.
-pub async fn initialize_auxiliary(
+pub fn initialize_auxiliary(
     disk: &Arc<dyn Disk>,
     guid: u64,
     state: PoolState,
-) -> Result<(), EngineError> {
-    let mut config = NvList::new();
-    config.set("version", ondisk::uberblock::VERSION_FEATURES);
-    config.set("state", state.id());
-    config.set("guid", guid);
-    write_whole(Arc::clone(disk), config).await
+) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let mut config = NvList::new();
+        config.set("version", ondisk::uberblock::VERSION_FEATURES);
+        config.set("state", state.id());
+        config.set("guid", guid);
+        write_whole(Arc::clone(disk), config).await
+    })
 }
 
 /// `zpool labelclear`: the four label areas become zeroes.
 ///
 /// # Errors
 /// The device fails, or is too small to have labels.
-pub async fn clear(disk: &Arc<dyn Disk>) -> Result<(), EngineError> {
-    let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
-    for start in geometry(disk)?.labels() {
-        disk.write(start, zeroes.clone()).await.map_err(device_error)?;
-    }
-    disk.flush().await.map_err(device_error)
+pub fn clear(disk: &Arc<dyn Disk>) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let zeroes = Bytes::from(vec![0; LABEL_BYTES as usize]);
+        for start in geometry(disk)?.labels() {
+            disk.write(start, zeroes.clone()).await.map_err(device_error)?;
+        }
+        disk.flush().await.map_err(device_error)
+    })
 }
 
 /// Writes a heartbeat: `uberblock`, which repeats the last commit, to the reserved last slot of label `label` of

@@ -23,7 +23,7 @@ use pool::dmu::ReadError;
 
 use super::{DIRECTORY, at, bpobj, features, inconsistent, zap};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{MutSet, NewObject},
     policy::Traits,
     space::{Deflate, Space},
@@ -34,200 +34,251 @@ const FEATURE: &str = "com.delphix:empty_bpobj";
 
 /// A new list with these bucket keys, each bucket empty (the shared empty bpobj where the pool has the feature,
 /// counted there; created when it is missing).
-pub async fn create(mos: &mut MutSet, traits: &Traits, keys: &[u64]) -> Result<u64, EngineError> {
-    let none = DeadlistPhys { used: 0, compressed_bytes: 0, uncompressed_bytes: 0, pad: [0; 37] };
-    let bonus = none.encode(Order::Little);
-    let new = NewObject::of(ObjectType::DEADLIST).bonus(ObjectType::DEADLIST_HEADER, &bonus);
-    let object = mos.allocate(new).await?;
-    zap::init(mos, object, 0).await?;
-    let mut entries = Vec::with_capacity(keys.len());
-    for (key, bucket) in keys.iter().zip(empty(mos, traits, keys.len()).await?) {
-        entries.push((name(*key), Value::from_u64(bucket)));
-    }
-    zap::set_many(mos, object, entries).await?;
-    Ok(object)
+pub fn create<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
+    keys: &'a [u64],
+) -> BoxFuture<'a, Result<u64, EngineError>> {
+    Box::pin(async move {
+        let none = DeadlistPhys { used: 0, compressed_bytes: 0, uncompressed_bytes: 0, pad: [0; 37] };
+        let bonus = none.encode(Order::Little);
+        let new = NewObject::of(ObjectType::DEADLIST).bonus(ObjectType::DEADLIST_HEADER, &bonus);
+        let object = mos.allocate(new).await?;
+        zap::init(mos, object, 0).await?;
+        let mut entries = Vec::with_capacity(keys.len());
+        for (key, bucket) in keys.iter().zip(empty(mos, traits, keys.len()).await?) {
+            entries.push((name(*key), Value::from_u64(bucket)));
+        }
+        zap::set_many(mos, object, entries).await?;
+        Ok(object)
+    })
 }
 
 /// Its totals.
-pub async fn header(mos: &mut MutSet, object: u64) -> Result<DeadlistPhys, EngineError> {
-    if mos.dnode(object).await?.object_type == ObjectType::BPOBJ {
-        let text = format!("the deadlist {object} is of a pool version before 26: upgrade it with OpenZFS");
-        return Err(EngineError::Unsupported(text));
-    }
-    let bonus = mos.bonus(object).await?;
-    Ok(DeadlistPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?)
+pub fn header(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<DeadlistPhys, EngineError>> {
+    Box::pin(async move {
+        if mos.dnode(object).await?.object_type == ObjectType::BPOBJ {
+            let text =
+                format!("the deadlist {object} is of a pool version before 26: upgrade it with OpenZFS");
+            return Err(EngineError::Unsupported(text));
+        }
+        let bonus = mos.bonus(object).await?;
+        Ok(DeadlistPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?)
+    })
 }
 
 /// Its buckets in ascending order of keys: (mintxg, bpobj).
-pub async fn buckets(mos: &mut MutSet, object: u64) -> Result<Vec<(u64, u64)>, EngineError> {
-    let mut buckets = Vec::new();
-    for (key, value) in zap::entries(mos, object).await? {
-        let key = key.name().and_then(|name| std::str::from_utf8(name).ok());
-        let key = key.and_then(|name| u64::from_str_radix(name, 16).ok());
-        let Some(bucket) = key.zip(value.as_u64()) else {
-            return Err(inconsistent(mos, object, 0, "a bucket of a deadlist has no txg or no list"));
-        };
-        buckets.push(bucket);
-    }
-    buckets.sort_unstable();
-    Ok(buckets)
+pub fn buckets(mos: &mut MutSet, object: u64) -> BoxFuture<'_, Result<Vec<(u64, u64)>, EngineError>> {
+    Box::pin(async move {
+        let mut buckets = Vec::new();
+        for (key, value) in zap::entries(mos, object).await? {
+            let key = key.name().and_then(|name| std::str::from_utf8(name).ok());
+            let key = key.and_then(|name| u64::from_str_radix(name, 16).ok());
+            let Some(bucket) = key.zip(value.as_u64()) else {
+                return Err(inconsistent(mos, object, 0, "a bucket of a deadlist has no txg or no list"));
+            };
+            buckets.push(bucket);
+        }
+        buckets.sort_unstable();
+        Ok(buckets)
+    })
 }
 
 /// Inserts blocks, each into the bucket of its birth.
-pub async fn insert(
-    mos: &mut MutSet,
-    traits: &Traits,
+pub fn insert<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
     object: u64,
-    deflate: &Deflate,
-    pointers: &[BlkPtr],
-) -> Result<(), EngineError> {
-    let buckets = buckets(mos, object).await?;
-    let mut sorted: BTreeMap<u64, Vec<BlkPtr>> = BTreeMap::new();
-    let mut space = Space::ZERO;
-    for bp in pointers.iter().filter(|bp| !bp.is_hole()) {
-        // The bucket with the largest key below the birth.
-        let place = buckets.partition_point(|(key, _)| *key < bp.space_birth()).checked_sub(1);
-        let Some((key, _)) = place.and_then(|place| buckets.get(place)) else {
-            return Err(inconsistent(mos, object, 0, "a deadlist has no bucket for a block this old"));
-        };
-        sorted.entry(*key).or_default().push(*bp);
-        space += deflate.space(bp);
-    }
-    let shared = shared(mos).await?;
-    for (key, bucket) in buckets {
-        let Some(pointers) = sorted.remove(&key) else { continue };
-        let list = if Some(bucket) == shared {
-            let own = bpobj::create(mos, traits, bpobj::BLOCK).await?;
-            zap::set(mos, object, name(key).as_key(), Value::from_u64(own)).await?;
-            release(mos, 1).await?;
-            own
-        } else {
-            bucket
-        };
-        bpobj::append(mos, list, deflate, &pointers).await?;
-    }
-    change(mos, object, space).await
+    deflate: &'a Deflate,
+    pointers: &'a [BlkPtr],
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let buckets = buckets(mos, object).await?;
+        let mut sorted: BTreeMap<u64, Vec<BlkPtr>> = BTreeMap::new();
+        let mut space = Space::ZERO;
+        for bp in pointers.iter().filter(|bp| !bp.is_hole()) {
+            // The bucket with the largest key below the birth.
+            let place = buckets.partition_point(|(key, _)| *key < bp.space_birth()).checked_sub(1);
+            let Some((key, _)) = place.and_then(|place| buckets.get(place)) else {
+                return Err(inconsistent(mos, object, 0, "a deadlist has no bucket for a block this old"));
+            };
+            sorted.entry(*key).or_default().push(*bp);
+            space += deflate.space(bp);
+        }
+        let shared = shared(mos).await?;
+        for (key, bucket) in buckets {
+            let Some(pointers) = sorted.remove(&key) else { continue };
+            let list = if Some(bucket) == shared {
+                let own = bpobj::create(mos, traits, bpobj::BLOCK).await?;
+                zap::set(mos, object, name(key).as_key(), Value::from_u64(own)).await?;
+                release(mos, 1).await?;
+                own
+            } else {
+                bucket
+            };
+            bpobj::append(mos, list, deflate, &pointers).await?;
+        }
+        change(mos, object, space).await
+    })
 }
 
 /// Adds an empty bucket. Nothing if the key is there.
-pub async fn add_key(mos: &mut MutSet, traits: &Traits, object: u64, mintxg: u64) -> Result<(), EngineError> {
-    if zap::get(mos, object, name(mintxg).as_key()).await?.is_none() {
-        for bucket in empty(mos, traits, 1).await? {
-            zap::set(mos, object, name(mintxg).as_key(), Value::from_u64(bucket)).await?;
+pub fn add_key<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
+    object: u64,
+    mintxg: u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        if zap::get(mos, object, name(mintxg).as_key()).await?.is_none() {
+            for bucket in empty(mos, traits, 1).await? {
+                zap::set(mos, object, name(mintxg).as_key(), Value::from_u64(bucket)).await?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Removes a key; its bucket joins that of the next smaller key. Nothing if the key is not there.
-pub async fn remove_key(
-    mos: &mut MutSet,
-    _traits: &Traits,
+pub fn remove_key<'a>(
+    mos: &'a mut MutSet,
+    _traits: &'a Traits,
     object: u64,
     mintxg: u64,
-) -> Result<(), EngineError> {
-    let buckets = buckets(mos, object).await?;
-    let Ok(place) = buckets.binary_search_by_key(&mintxg, |(key, _)| *key) else { return Ok(()) };
-    let below = place.checked_sub(1).and_then(|below| buckets.get(below));
-    let (Some((_, bucket)), Some((key, into))) = (buckets.get(place), below) else {
-        return Err(inconsistent(mos, object, 0, "the first bucket of a deadlist has none to join"));
-    };
-    zap::remove(mos, object, name(mintxg).as_key()).await?;
-    join(mos, object, *key, *into, *bucket).await
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let buckets = buckets(mos, object).await?;
+        let Ok(place) = buckets.binary_search_by_key(&mintxg, |(key, _)| *key) else { return Ok(()) };
+        let below = place.checked_sub(1).and_then(|below| buckets.get(below));
+        let (Some((_, bucket)), Some((key, into))) = (buckets.get(place), below) else {
+            return Err(inconsistent(mos, object, 0, "the first bucket of a deadlist has none to join"));
+        };
+        zap::remove(mos, object, name(mintxg).as_key()).await?;
+        join(mos, object, *key, *into, *bucket).await
+    })
 }
 
 /// Takes every bucket with key ≥ `mintxg` out of the list, moves its blocks into the bpobj `target` and leaves
 /// it empty. Returns what moved. Totals are kept.
-pub async fn move_to_bpobj(
-    mos: &mut MutSet,
-    traits: &Traits,
+pub fn move_to_bpobj<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
     object: u64,
     mintxg: u64,
     target: u64,
-) -> Result<Space, EngineError> {
-    let mut moved = Space::ZERO;
-    let shared = shared(mos).await?;
-    for (key, bucket) in buckets(mos, object).await? {
-        if key < mintxg || Some(bucket) == shared {
-            continue;
+) -> BoxFuture<'a, Result<Space, EngineError>> {
+    Box::pin(async move {
+        let mut moved = Space::ZERO;
+        let shared = shared(mos).await?;
+        for (key, bucket) in buckets(mos, object).await? {
+            if key < mintxg || Some(bucket) == shared {
+                continue;
+            }
+            moved += bpobj::space(mos, bucket).await?;
+            for fresh in empty(mos, traits, 1).await? {
+                zap::set(mos, object, name(key).as_key(), Value::from_u64(fresh)).await?;
+            }
+            bpobj::append_list(mos, target, bucket).await?;
         }
-        moved += bpobj::space(mos, bucket).await?;
-        for fresh in empty(mos, traits, 1).await? {
-            zap::set(mos, object, name(key).as_key(), Value::from_u64(fresh)).await?;
-        }
-        bpobj::append_list(mos, target, bucket).await?;
-    }
-    change(mos, object, -moved).await?;
-    Ok(moved)
+        change(mos, object, -moved).await?;
+        Ok(moved)
+    })
 }
 
 /// Moves all of `other` into `object`, bucket by bucket, and frees `other`.
-pub async fn merge(mos: &mut MutSet, _traits: &Traits, object: u64, other: u64) -> Result<(), EngineError> {
-    let space = totals(&header(mos, other).await?);
-    let mut into = buckets(mos, object).await?;
-    for (key, bucket) in buckets(mos, other).await? {
-        // A key that `object` does not have joins the next smaller one, as if it had been removed.
-        let place = into.partition_point(|(other, _)| *other <= key).checked_sub(1);
-        let Some((key, list)) = place.and_then(|place| into.get_mut(place)) else {
-            return Err(inconsistent(mos, object, 0, "a deadlist has no bucket for another's oldest blocks"));
-        };
-        join(mos, object, *key, *list, bucket).await?;
-        // The bucket may have taken the place of an empty one.
-        if let Some(now) = zap::get(mos, object, name(*key).as_key()).await?.and_then(|value| value.as_u64())
-        {
-            *list = now;
+pub fn merge<'a>(
+    mos: &'a mut MutSet,
+    _traits: &'a Traits,
+    object: u64,
+    other: u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let space = totals(&header(mos, other).await?);
+        let mut into = buckets(mos, object).await?;
+        for (key, bucket) in buckets(mos, other).await? {
+            // A key that `object` does not have joins the next smaller one, as if it had been removed.
+            let place = into.partition_point(|(other, _)| *other <= key).checked_sub(1);
+            let Some((key, list)) = place.and_then(|place| into.get_mut(place)) else {
+                return Err(inconsistent(
+                    mos,
+                    object,
+                    0,
+                    "a deadlist has no bucket for another's oldest blocks",
+                ));
+            };
+            join(mos, object, *key, *list, bucket).await?;
+            // The bucket may have taken the place of an empty one.
+            if let Some(now) =
+                zap::get(mos, object, name(*key).as_key()).await?.and_then(|value| value.as_u64())
+            {
+                *list = now;
+            }
         }
-    }
-    mos.free(other).await?;
-    change(mos, object, space).await
+        mos.free(other).await?;
+        change(mos, object, space).await
+    })
 }
 
 /// What of the list lies in buckets whose keys are in `mintxg..maxtxg` (`u64::MAX` for no end): by whole buckets.
-pub async fn space_range(
-    mos: &mut MutSet,
+pub fn space_range<'a>(
+    mos: &'a mut MutSet,
     object: u64,
-    _deflate: &Deflate,
+    _deflate: &'a Deflate,
     mintxg: u64,
     maxtxg: u64,
-) -> Result<Space, EngineError> {
-    let mut space = Space::ZERO;
-    for (key, bucket) in buckets(mos, object).await? {
-        if key >= mintxg && (key < maxtxg || maxtxg == u64::MAX) {
-            space += bpobj::space(mos, bucket).await?;
+) -> BoxFuture<'a, Result<Space, EngineError>> {
+    Box::pin(async move {
+        let mut space = Space::ZERO;
+        for (key, bucket) in buckets(mos, object).await? {
+            if key >= mintxg && (key < maxtxg || maxtxg == u64::MAX) {
+                space += bpobj::space(mos, bucket).await?;
+            }
         }
-    }
-    Ok(space)
+        Ok(space)
+    })
 }
 
 /// Empties the list, keeping keys: the blocks live again (rollback).
-pub async fn clear(mos: &mut MutSet, traits: &Traits, object: u64) -> Result<(), EngineError> {
-    let space = totals(&header(mos, object).await?);
-    let shared = shared(mos).await?;
-    for (key, bucket) in buckets(mos, object).await? {
-        if Some(bucket) == shared {
-            continue;
+pub fn clear<'a>(
+    mos: &'a mut MutSet,
+    traits: &'a Traits,
+    object: u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let space = totals(&header(mos, object).await?);
+        let shared = shared(mos).await?;
+        for (key, bucket) in buckets(mos, object).await? {
+            if Some(bucket) == shared {
+                continue;
+            }
+            for fresh in empty(mos, traits, 1).await? {
+                zap::set(mos, object, name(key).as_key(), Value::from_u64(fresh)).await?;
+            }
+            bpobj::destroy(mos, bucket).await?;
         }
-        for fresh in empty(mos, traits, 1).await? {
-            zap::set(mos, object, name(key).as_key(), Value::from_u64(fresh)).await?;
-        }
-        bpobj::destroy(mos, bucket).await?;
-    }
-    change(mos, object, -space).await
+        change(mos, object, -space).await
+    })
 }
 
 /// Frees the list's objects, not the blocks it names; references to the shared empty bpobj are dropped.
-pub async fn destroy(mos: &mut MutSet, _traits: &Traits, object: u64) -> Result<(), EngineError> {
-    let shared = shared(mos).await?;
-    let mut dropped = 0;
-    for (_, bucket) in buckets(mos, object).await? {
-        if Some(bucket) == shared {
-            dropped += 1;
-        } else {
-            bpobj::destroy(mos, bucket).await?;
+pub fn destroy<'a>(
+    mos: &'a mut MutSet,
+    _traits: &'a Traits,
+    object: u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let shared = shared(mos).await?;
+        let mut dropped = 0;
+        for (_, bucket) in buckets(mos, object).await? {
+            if Some(bucket) == shared {
+                dropped += 1;
+            } else {
+                bpobj::destroy(mos, bucket).await?;
+            }
         }
-    }
-    mos.free(object).await?;
-    release(mos, dropped).await
+        mos.free(object).await?;
+        release(mos, dropped).await
+    })
 }
 
 /// Puts `bucket`, which is in no list any more, into bucket `key` of `object`, which is `into` now.

@@ -12,7 +12,7 @@ use ondisk::{dnode::ObjectType, features::Feature, zap::Value};
 
 pub use self::writing::refusal;
 use super::{DIRECTORY, inconsistent, zap};
-use crate::{EngineError, dmu::MutSet, policy::Traits};
+use crate::{BoxFuture, EngineError, dmu::MutSet, policy::Traits};
 
 /// Features that are active from the moment they are enabled: they change what is written everywhere.
 const ACTIVE_AT_ONCE: [&str; 5] = [
@@ -30,57 +30,63 @@ const DESCRIPTIONS: &str = "feature_descriptions";
 const TXGS: &str = "feature_enabled_txg";
 
 /// Creates the objects that list features, where they are missing, with their directory entries.
-pub async fn create(mos: &mut MutSet) -> Result<(), EngineError> {
-    for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
-        list(mos, name).await?;
-    }
-    Ok(())
+pub fn create(mos: &mut MutSet) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
+            list(mos, name).await?;
+        }
+        Ok(())
+    })
 }
 
 /// Whether a feature is enabled, and its count.
-pub async fn count(mos: &mut MutSet, guid: &str) -> Result<Option<u64>, EngineError> {
-    Ok(find(mos, guid).await?.map(|(_, count)| count))
+pub fn count<'a>(mos: &'a mut MutSet, guid: &'a str) -> BoxFuture<'a, Result<Option<u64>, EngineError>> {
+    Box::pin(async move { Ok(find(mos, guid).await?.map(|(_, count)| count)) })
 }
 
 /// Adds to the count of an enabled feature. Returns the new count. (Whether the label must list it is
 /// [`in_label`]'s business: the caller compares before and after.)
-pub async fn add(mos: &mut MutSet, guid: &str, change: i64) -> Result<u64, EngineError> {
-    let Some((object, count)) = find(mos, guid).await? else {
-        return Err(EngineError::Unsupported(format!("feature {guid} is not enabled in this pool")));
-    };
-    let Some(count) = count.checked_add_signed(change) else {
-        return Err(inconsistent(mos, object, 0, "a feature is used more often than it is counted"));
-    };
-    if change != 0 {
-        zap::set_u64(mos, object, guid, count).await?;
-    }
-    Ok(count)
+pub fn add<'a>(mos: &'a mut MutSet, guid: &'a str, change: i64) -> BoxFuture<'a, Result<u64, EngineError>> {
+    Box::pin(async move {
+        let Some((object, count)) = find(mos, guid).await? else {
+            return Err(EngineError::Unsupported(format!("feature {guid} is not enabled in this pool")));
+        };
+        let Some(count) = count.checked_add_signed(change) else {
+            return Err(inconsistent(mos, object, 0, "a feature is used more often than it is counted"));
+        };
+        if change != 0 {
+            zap::set_u64(mos, object, guid, count).await?;
+        }
+        Ok(count)
+    })
 }
 
 /// Enables a feature in txg `txg`, and those it depends on: entries, description, enabled_txg. Nothing for one
 /// that is enabled.
-pub async fn enable(mos: &mut MutSet, guid: &str, txg: u64) -> Result<(), EngineError> {
-    // Dependencies have no circles (ondisk tests that), so this ends.
-    let mut waiting = vec![guid];
-    while let Some(&guid) = waiting.last() {
-        let Some(feature) = Feature::by_guid(guid) else {
-            return Err(EngineError::Unsupported(format!("feature {guid} is not known to this version")));
-        };
-        let mut ready = true;
-        for needed in feature.depends {
-            if count(mos, needed).await?.is_none() {
-                waiting.push(needed);
-                ready = false;
+pub fn enable<'a>(mos: &'a mut MutSet, guid: &'a str, txg: u64) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        // Dependencies have no circles (ondisk tests that), so this ends.
+        let mut waiting = vec![guid];
+        while let Some(&guid) = waiting.last() {
+            let Some(feature) = Feature::by_guid(guid) else {
+                return Err(EngineError::Unsupported(format!("feature {guid} is not known to this version")));
+            };
+            let mut ready = true;
+            for needed in feature.depends {
+                if count(mos, needed).await?.is_none() {
+                    waiting.push(needed);
+                    ready = false;
+                }
+            }
+            if ready {
+                waiting.pop();
+                if count(mos, guid).await?.is_none() {
+                    enable_one(mos, feature, txg).await?;
+                }
             }
         }
-        if ready {
-            waiting.pop();
-            if count(mos, guid).await?.is_none() {
-                enable_one(mos, feature, txg).await?;
-            }
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 async fn enable_one(mos: &mut MutSet, feature: &Feature, txg: u64) -> Result<(), EngineError> {
@@ -100,43 +106,49 @@ async fn enable_one(mos: &mut MutSet, feature: &Feature, txg: u64) -> Result<(),
 }
 
 /// Guids that labels must list: active features without which the MOS cannot be read.
-pub async fn in_label(mos: &mut MutSet) -> Result<Vec<&'static str>, EngineError> {
-    let active = active(mos).await?;
-    let known = active.iter().filter_map(|guid| Feature::by_guid(guid));
-    Ok(known.filter(|feature| feature.in_label).map(|feature| feature.guid).collect())
+pub fn in_label(mos: &mut MutSet) -> BoxFuture<'_, Result<Vec<&'static str>, EngineError>> {
+    Box::pin(async move {
+        let active = active(mos).await?;
+        let known = active.iter().filter_map(|guid| Feature::by_guid(guid));
+        Ok(known.filter(|feature| feature.in_label).map(|feature| feature.guid).collect())
+    })
 }
 
 /// What the enabled features allow.
-pub async fn traits(mos: &mut MutSet) -> Result<Traits, EngineError> {
-    let all = counts(mos).await?;
-    let count = |guid: &str| all.iter().find(|(other, _)| other == guid).map(|(_, count)| *count);
-    let enabled = |guid| count(guid).is_some();
-    let active = |guid| count(guid).is_some_and(|count| count > 0);
-    Ok(Traits {
-        lz4: enabled("org.illumos:lz4_compress"),
-        embedded_data: enabled("com.delphix:embedded_data"),
-        hole_birth: enabled("com.delphix:hole_birth"),
-        spacemap_v2: enabled("com.delphix:spacemap_v2"),
-        spacemap_histogram: enabled("com.delphix:spacemap_histogram"),
-        // Once active it is so for ever; until then the pool gets by without logs.
-        log_spacemap: active("com.delphix:log_spacemap"),
-        empty_bpobj: enabled("com.delphix:empty_bpobj"),
-        extensible_dataset: enabled("com.delphix:extensible_dataset"),
-        async_destroy: enabled("com.delphix:async_destroy"),
-        livelist: active("com.delphix:livelist"),
+pub fn traits(mos: &mut MutSet) -> BoxFuture<'_, Result<Traits, EngineError>> {
+    Box::pin(async move {
+        let all = counts(mos).await?;
+        let count = |guid: &str| all.iter().find(|(other, _)| other == guid).map(|(_, count)| *count);
+        let enabled = |guid| count(guid).is_some();
+        let active = |guid| count(guid).is_some_and(|count| count > 0);
+        Ok(Traits {
+            lz4: enabled("org.illumos:lz4_compress"),
+            embedded_data: enabled("com.delphix:embedded_data"),
+            hole_birth: enabled("com.delphix:hole_birth"),
+            spacemap_v2: enabled("com.delphix:spacemap_v2"),
+            spacemap_histogram: enabled("com.delphix:spacemap_histogram"),
+            // Once active it is so for ever; until then the pool gets by without logs.
+            log_spacemap: active("com.delphix:log_spacemap"),
+            empty_bpobj: enabled("com.delphix:empty_bpobj"),
+            extensible_dataset: enabled("com.delphix:extensible_dataset"),
+            async_destroy: enabled("com.delphix:async_destroy"),
+            livelist: active("com.delphix:livelist"),
+        })
     })
 }
 
 /// Guids of active features that this writer cannot keep up: the pool may only be opened read-only. Pools with
 /// dedup tables older than any feature have the table's directory entry here. [`refusal`] says why.
-pub async fn unwritable(mos: &mut MutSet) -> Result<Vec<String>, EngineError> {
-    let mut refused = active(mos).await?;
-    refused.retain(|guid| refusal(guid).is_some());
-    let tables = zap::entries(mos, DIRECTORY).await?.into_iter();
-    let names = tables.filter_map(|(key, _)| String::from_utf8(key.name()?.to_vec()).ok());
-    refused.extend(names.filter(|name| writing::is_dedup_table(name)));
-    refused.sort_unstable();
-    Ok(refused)
+pub fn unwritable(mos: &mut MutSet) -> BoxFuture<'_, Result<Vec<String>, EngineError>> {
+    Box::pin(async move {
+        let mut refused = active(mos).await?;
+        refused.retain(|guid| refusal(guid).is_some());
+        let tables = zap::entries(mos, DIRECTORY).await?.into_iter();
+        let names = tables.filter_map(|(key, _)| String::from_utf8(key.name()?.to_vec()).ok());
+        refused.extend(names.filter(|name| writing::is_dedup_table(name)));
+        refused.sort_unstable();
+        Ok(refused)
+    })
 }
 
 /// The object with this directory entry, created if need be.

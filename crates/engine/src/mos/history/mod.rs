@@ -13,7 +13,7 @@ use pool::dmu::ReadError;
 
 use super::{DIRECTORY, at, zap};
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{MutSet, NewObject},
 };
 
@@ -27,39 +27,43 @@ const LENGTH: u64 = 8;
 const ENTRY: &str = "history";
 
 /// Creates the object and its directory entry. `pool_bytes` is the deflated capacity.
-pub async fn create(mos: &mut MutSet, pool_bytes: u64) -> Result<(), EngineError> {
-    let phys_max_off = (pool_bytes / 1000).clamp(RING_MIN, RING_MAX);
-    let bonus = HistoryPhys { phys_max_off, ..HistoryPhys::default() }.encode(Order::Little);
-    let new = NewObject::of(ObjectType::HISTORY).blocks(RING_MIN as u32);
-    let object = mos.allocate(new.bonus(ObjectType::HISTORY_OFFSETS, &bonus)).await?;
-    zap::set_u64(mos, DIRECTORY, ENTRY, object).await
+pub fn create(mos: &mut MutSet, pool_bytes: u64) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let phys_max_off = (pool_bytes / 1000).clamp(RING_MIN, RING_MAX);
+        let bonus = HistoryPhys { phys_max_off, ..HistoryPhys::default() }.encode(Order::Little);
+        let new = NewObject::of(ObjectType::HISTORY).blocks(RING_MIN as u32);
+        let object = mos.allocate(new.bonus(ObjectType::HISTORY_OFFSETS, &bonus)).await?;
+        zap::set_u64(mos, DIRECTORY, ENTRY, object).await
+    })
 }
 
 /// Appends a record, overwriting the oldest where the ring is full. Nothing if the pool has no history object.
-pub async fn append(mos: &mut MutSet, record: &NvList) -> Result<(), EngineError> {
-    let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(()) };
-    let record = encode_record(record, Order::Little).map_err(EngineError::encode("a history record"))?;
-    let bonus = mos.bonus(object).await?;
-    let mut ring =
-        HistoryPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?;
-    let length = record.len() as u64;
-    let room = ring.phys_max_off.saturating_sub(ring.create_len);
-    if length >= room || length > RECORD_BYTES_MAX {
-        tracing::warn!(length, room, "a history record is too long and was dropped");
-        return Ok(());
-    }
-    while ring.eof.saturating_sub(ring.bof).saturating_add(length) >= room {
-        forget_oldest(mos, object, &mut ring).await?;
-    }
-    write(mos, object, &ring, &record).await?;
-    let first = ring.eof == 0;
-    ring.eof = ring.eof.saturating_add(length);
-    if first {
-        // How the pool was made: never overwritten.
-        ring.create_len = ring.eof;
-        ring.bof = ring.eof;
-    }
-    mos.set_bonus(object, &ring.encode(Order::Little)).await
+pub fn append<'a>(mos: &'a mut MutSet, record: &'a NvList) -> BoxFuture<'a, Result<(), EngineError>> {
+    Box::pin(async move {
+        let Some(object) = zap::get_u64(mos, DIRECTORY, ENTRY).await? else { return Ok(()) };
+        let record = encode_record(record, Order::Little).map_err(EngineError::encode("a history record"))?;
+        let bonus = mos.bonus(object).await?;
+        let mut ring =
+            HistoryPhys::decode(&bonus, Order::Little).map_err(ReadError::malformed(at(mos, object, 0)))?;
+        let length = record.len() as u64;
+        let room = ring.phys_max_off.saturating_sub(ring.create_len);
+        if length >= room || length > RECORD_BYTES_MAX {
+            tracing::warn!(length, room, "a history record is too long and was dropped");
+            return Ok(());
+        }
+        while ring.eof.saturating_sub(ring.bof).saturating_add(length) >= room {
+            forget_oldest(mos, object, &mut ring).await?;
+        }
+        write(mos, object, &ring, &record).await?;
+        let first = ring.eof == 0;
+        ring.eof = ring.eof.saturating_add(length);
+        if first {
+            // How the pool was made: never overwritten.
+            ring.create_len = ring.eof;
+            ring.bof = ring.eof;
+        }
+        mos.set_bonus(object, &ring.encode(Order::Little)).await
+    })
 }
 
 /// Moves the beginning of the ring past its oldest record.

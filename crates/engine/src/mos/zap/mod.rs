@@ -29,7 +29,7 @@ use self::{
 };
 use super::inconsistent;
 use crate::{
-    EngineError,
+    BoxFuture, EngineError,
     dmu::{MutSet, NewObject},
 };
 
@@ -37,166 +37,207 @@ use crate::{
 const NAME_BYTES_MAX: usize = 255;
 
 /// A new, empty ZAP. `normflags` as in `ondisk::zap` (snapshot names: `NORM_UPPER`).
-pub async fn create(set: &mut MutSet, object_type: ObjectType, normflags: u64) -> Result<u64, EngineError> {
-    let object = set.allocate(NewObject::of(object_type)).await?;
-    init(set, object, normflags).await?;
-    Ok(object)
+pub fn create(
+    set: &mut MutSet,
+    object_type: ObjectType,
+    normflags: u64,
+) -> BoxFuture<'_, Result<u64, EngineError>> {
+    Box::pin(async move {
+        let object = set.allocate(NewObject::of(object_type)).await?;
+        init(set, object, normflags).await?;
+        Ok(object)
+    })
 }
 
 /// Makes an object without blocks an empty ZAP (zapified DSL objects, fixed numbers).
-pub async fn init(set: &mut MutSet, object: u64, normflags: u64) -> Result<(), EngineError> {
-    let mut bytes = set.dnode(object).await?.data_block_bytes();
-    if bytes > BLOCK_BYTES_MAX as u64 {
-        bytes = 512;
-        set.set_block_bytes(object, 512).await?;
-    }
-    let rule = HashRule::plain(salt(set, object), normflags);
-    let micro = Micro::new(rule, bytes as usize);
-    set.put_block(object, 0, micro.into_block()).await
+pub fn init(set: &mut MutSet, object: u64, normflags: u64) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        let mut bytes = set.dnode(object).await?.data_block_bytes();
+        if bytes > BLOCK_BYTES_MAX as u64 {
+            bytes = 512;
+            set.set_block_bytes(object, 512).await?;
+        }
+        let rule = HashRule::plain(salt(set, object), normflags);
+        let micro = Micro::new(rule, bytes as usize);
+        set.put_block(object, 0, micro.into_block()).await
+    })
 }
 
 /// The value of a key.
-pub async fn get(set: &mut MutSet, object: u64, key: Key<'_>) -> Result<Option<Value>, EngineError> {
-    match form(set, object).await? {
-        Form::Empty => Ok(None),
-        Form::Micro(micro) => Ok(match key {
-            Key::Name(name) => micro.get(name).map(Value::from_u64),
-            Key::Words(_) => None,
-        }),
-        Form::Fat(block) => Fat::open(set, object, &block)?.get(key).await,
-    }
+pub fn get<'a>(
+    set: &'a mut MutSet,
+    object: u64,
+    key: Key<'a>,
+) -> BoxFuture<'a, Result<Option<Value>, EngineError>> {
+    Box::pin(async move {
+        match form(set, object).await? {
+            Form::Empty => Ok(None),
+            Form::Micro(micro) => Ok(match key {
+                Key::Name(name) => micro.get(name).map(Value::from_u64),
+                Key::Words(_) => None,
+            }),
+            Form::Fat(block) => Fat::open(set, object, &block)?.get(key).await,
+        }
+    })
 }
 
 /// The value of a name that is one `u64`.
-pub async fn get_u64(set: &mut MutSet, object: u64, name: &str) -> Result<Option<u64>, EngineError> {
-    Ok(get(set, object, name.into()).await?.and_then(|value| value.as_u64()))
+pub fn get_u64<'a>(
+    set: &'a mut MutSet,
+    object: u64,
+    name: &'a str,
+) -> BoxFuture<'a, Result<Option<u64>, EngineError>> {
+    Box::pin(async move { Ok(get(set, object, name.into()).await?.and_then(|value| value.as_u64())) })
 }
 
 /// Sets a key, new or not. Setting what is there already leaves the object clean.
-pub async fn set(set: &mut MutSet, object: u64, key: Key<'_>, value: Value) -> Result<(), EngineError> {
+pub fn set<'a>(
+    set: &'a mut MutSet,
+    object: u64,
+    key: Key<'_>,
+    value: Value,
+) -> BoxFuture<'a, Result<(), EngineError>> {
     let key = match key {
         Key::Name(name) => OwnedKey::Name(name.to_vec()),
         Key::Words(words) => OwnedKey::Words(words.to_vec()),
     };
-    set_many(set, object, vec![(key, value)]).await
+    set_many(set, object, vec![(key, value)])
 }
 
 /// Sets many keys, new or not: each leaf of a fat ZAP is read and written once.
-pub async fn set_many(
+pub fn set_many(
     set: &mut MutSet,
     object: u64,
     entries: Vec<(OwnedKey, Value)>,
-) -> Result<(), EngineError> {
-    if let Some(reason) = entries.iter().find_map(|(key, _)| unfit(key)) {
-        return Err(cannot(object, reason));
-    }
-    let mut rest = entries.into_iter();
-    let mut left = Vec::new();
-    let mut fat = match form(set, object).await? {
-        Form::Fat(block) => Fat::open(set, object, &block)?,
-        Form::Empty => {
-            init(set, object, 0).await?;
-            return Box::pin(set_many(set, object, rest.collect())).await;
+) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move {
+        if let Some(reason) = entries.iter().find_map(|(key, _)| unfit(key)) {
+            return Err(cannot(object, reason));
         }
-        Form::Micro(mut micro) => {
-            let size = micro.bytes();
-            for (key, value) in rest.by_ref() {
-                let outcome = match (&key, value.as_u64()) {
-                    (OwnedKey::Name(name), Some(number)) => micro.set(name, number),
-                    _ => Outcome::Unfit,
-                };
-                match outcome {
-                    Outcome::Done => {}
-                    Outcome::Unhashable => return Err(cannot(object, "the name cannot be folded")),
-                    Outcome::Unfit => {
-                        left.push((key, value));
-                        break;
+        let mut rest = entries.into_iter();
+        let mut left = Vec::new();
+        let mut fat = match form(set, object).await? {
+            Form::Fat(block) => Fat::open(set, object, &block)?,
+            Form::Empty => {
+                init(set, object, 0).await?;
+                return set_many(set, object, rest.collect()).await;
+            }
+            Form::Micro(mut micro) => {
+                let size = micro.bytes();
+                for (key, value) in rest.by_ref() {
+                    let outcome = match (&key, value.as_u64()) {
+                        (OwnedKey::Name(name), Some(number)) => micro.set(name, number),
+                        _ => Outcome::Unfit,
+                    };
+                    match outcome {
+                        Outcome::Done => {}
+                        Outcome::Unhashable => return Err(cannot(object, "the name cannot be folded")),
+                        Outcome::Unfit => {
+                            left.push((key, value));
+                            break;
+                        }
                     }
                 }
-            }
-            if left.is_empty() {
-                if micro.bytes() != size {
-                    // At most 128 KiB.
-                    set.set_block_bytes(object, micro.bytes() as u32).await?;
+                if left.is_empty() {
+                    if micro.bytes() != size {
+                        // At most 128 KiB.
+                        set.set_block_bytes(object, micro.bytes() as u32).await?;
+                    }
+                    if micro.is_changed() {
+                        set.put_block(object, 0, micro.into_block()).await?;
+                    }
+                    return Ok(());
                 }
-                if micro.is_changed() {
-                    set.put_block(object, 0, micro.into_block()).await?;
-                }
-                return Ok(());
+                upgrade(set, object, &micro).await?
             }
-            upgrade(set, object, &micro).await?
+        };
+        left.extend(rest);
+        // Neighbours by hash share a leaf.
+        let rule = fat.rule();
+        left.sort_by_cached_key(|(key, _)| rule.hash(key.as_key()));
+        for (key, value) in left {
+            fat.set(key, value).await?;
         }
-    };
-    left.extend(rest);
-    // Neighbours by hash share a leaf.
-    let rule = fat.rule();
-    left.sort_by_cached_key(|(key, _)| rule.hash(key.as_key()));
-    for (key, value) in left {
-        fat.set(key, value).await?;
-    }
-    fat.finish().await
+        fat.finish().await
+    })
 }
 
 /// Sets a name to one `u64`.
-pub async fn set_u64(set: &mut MutSet, object: u64, name: &str, value: u64) -> Result<(), EngineError> {
-    self::set(set, object, name.into(), Value::from_u64(value)).await
+pub fn set_u64<'a>(
+    set: &'a mut MutSet,
+    object: u64,
+    name: &str,
+    value: u64,
+) -> BoxFuture<'a, Result<(), EngineError>> {
+    self::set(set, object, name.into(), Value::from_u64(value))
 }
 
 /// Removes a key; false if it was not there.
-pub async fn remove(set: &mut MutSet, object: u64, key: Key<'_>) -> Result<bool, EngineError> {
-    match form(set, object).await? {
-        Form::Empty => Ok(false),
-        Form::Micro(mut micro) => match key {
-            Key::Name(name) if micro.remove(name) => {
-                set.put_block(object, 0, micro.into_block()).await?;
-                Ok(true)
+pub fn remove<'a>(
+    set: &'a mut MutSet,
+    object: u64,
+    key: Key<'a>,
+) -> BoxFuture<'a, Result<bool, EngineError>> {
+    Box::pin(async move {
+        match form(set, object).await? {
+            Form::Empty => Ok(false),
+            Form::Micro(mut micro) => match key {
+                Key::Name(name) if micro.remove(name) => {
+                    set.put_block(object, 0, micro.into_block()).await?;
+                    Ok(true)
+                }
+                Key::Name(_) | Key::Words(_) => Ok(false),
+            },
+            Form::Fat(block) => {
+                let mut fat = Fat::open(set, object, &block)?;
+                let removed = fat.remove(key).await?;
+                fat.finish().await?;
+                Ok(removed)
             }
-            Key::Name(_) | Key::Words(_) => Ok(false),
-        },
-        Form::Fat(block) => {
-            let mut fat = Fat::open(set, object, &block)?;
-            let removed = fat.remove(key).await?;
-            fat.finish().await?;
-            Ok(removed)
         }
-    }
+    })
 }
 
 /// All entries.
-pub async fn entries(set: &mut MutSet, object: u64) -> Result<Vec<(OwnedKey, Value)>, EngineError> {
-    match form(set, object).await? {
-        Form::Empty => Ok(Vec::new()),
-        Form::Micro(micro) => {
-            let owned =
-                |(name, value, _): (&[u8], u64, u32)| (OwnedKey::Name(name.to_vec()), Value::from_u64(value));
-            Ok(micro.entries().map(owned).collect())
+pub fn entries(set: &mut MutSet, object: u64) -> BoxFuture<'_, Result<Vec<(OwnedKey, Value)>, EngineError>> {
+    Box::pin(async move {
+        match form(set, object).await? {
+            Form::Empty => Ok(Vec::new()),
+            Form::Micro(micro) => {
+                let owned = |(name, value, _): (&[u8], u64, u32)| {
+                    (OwnedKey::Name(name.to_vec()), Value::from_u64(value))
+                };
+                Ok(micro.entries().map(owned).collect())
+            }
+            Form::Fat(block) => Fat::open(set, object, &block)?.entries().await,
         }
-        Form::Fat(block) => Fat::open(set, object, &block)?.entries().await,
-    }
+    })
 }
 
 /// All entries whose name is text and whose value is one `u64`, by name; others are left out.
-pub async fn numbers(set: &mut MutSet, object: u64) -> Result<Vec<(String, u64)>, EngineError> {
-    let mut numbers: Vec<_> = entries(set, object)
-        .await?
-        .into_iter()
-        .filter_map(|(key, value)| match key {
-            OwnedKey::Name(name) => Some((String::from_utf8(name).ok()?, value.as_u64()?)),
-            OwnedKey::Words(_) => None,
-        })
-        .collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+pub fn numbers(set: &mut MutSet, object: u64) -> BoxFuture<'_, Result<Vec<(String, u64)>, EngineError>> {
+    Box::pin(async move {
+        let mut numbers: Vec<_> = entries(set, object)
+            .await?
+            .into_iter()
+            .filter_map(|(key, value)| match key {
+                OwnedKey::Name(name) => Some((String::from_utf8(name).ok()?, value.as_u64()?)),
+                OwnedKey::Words(_) => None,
+            })
+            .collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    })
 }
 
 /// `zap_add_int`: key = lower-case hex of `value`, value itself.
-pub async fn set_int(set: &mut MutSet, object: u64, value: u64) -> Result<(), EngineError> {
-    set_u64(set, object, &format!("{value:x}"), value).await
+pub fn set_int(set: &mut MutSet, object: u64, value: u64) -> BoxFuture<'_, Result<(), EngineError>> {
+    Box::pin(async move { set_u64(set, object, &format!("{value:x}"), value).await })
 }
 
 /// Removes what [`set_int`] set; false if it was not there.
-pub async fn remove_int(set: &mut MutSet, object: u64, value: u64) -> Result<bool, EngineError> {
-    remove(set, object, format!("{value:x}").as_str().into()).await
+pub fn remove_int(set: &mut MutSet, object: u64, value: u64) -> BoxFuture<'_, Result<bool, EngineError>> {
+    Box::pin(async move { remove(set, object, format!("{value:x}").as_str().into()).await })
 }
 
 /// What an object is now.
