@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use block::{Crowd, Link, Look};
+use block::{BoxFuture, Crowd, Link, Look};
 use bytes::BytesMut;
 use disk::Place;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
@@ -85,12 +85,14 @@ fn must_go(keep: &Keep, local: SocketAddr) -> bool {
 
 impl Server {
     /// Listens on every address; port 0 takes a free one.
-    pub async fn bind(targets: Arc<Targets>, addresses: &[SocketAddr]) -> io::Result<Self> {
-        let mut listeners = Vec::new();
-        for address in addresses {
-            listeners.push(TcpListener::bind(address).await?);
-        }
-        Ok(Self { targets, listeners, open: watch::Sender::new(()) })
+    pub fn bind(targets: Arc<Targets>, addresses: &[SocketAddr]) -> BoxFuture<'_, io::Result<Self>> {
+        Box::pin(async move {
+            let mut listeners = Vec::new();
+            for address in addresses {
+                listeners.push(TcpListener::bind(address).await?);
+            }
+            Ok(Self { targets, listeners, open: watch::Sender::new(()) })
+        })
     }
 
     /// Where it listens, in the order of the addresses given to [`Server::bind`].
@@ -121,60 +123,62 @@ impl Server {
 
     /// The same, until it is to keep nothing: before that it may have stopped to listen, and go on with those connections
     /// that it is to keep. A sender that is gone means nothing, too.
-    pub async fn run_while(self, mut stopped: watch::Receiver<Keep>) {
-        let Self { targets, listeners, open } = self;
-        // All servers of these targets share them.
-        let Doors { crowd, quiet, refusals, .. } = &targets.doors;
-        let mut connections = JoinSet::new();
-        {
-            let mut others = stopped.clone();
-            let mut shutdown = pin!(async { drop(others.wait_for(Option::is_some).await) });
-            let mut accepts: FuturesUnordered<_> =
-                listeners.iter().map(|listener| accept(listener, crowd)).collect();
-            loop {
-                tokio::select! {
-                    () = &mut shutdown => break,
-                    Some((listener, accepted)) = accepts.next() => {
-                        accepts.push(accept(listener, crowd));
-                        let (stream, peer) = match accepted {
-                            Ok(accepted) => accepted,
-                            Err(error) => {
-                                // Out of descriptors, most likely: others will close theirs.
-                                quiet.say(|left_out| tracing::warn!(%error, left_out, "iscsi: cannot accept"));
-                                sleep(Duration::from_millis(100)).await;
-                                continue;
-                            }
-                        };
-                        let place = match crowd.enter(peer.ip().into()) {
-                            Ok(place) => place,
-                            Err(full) => {
-                                refusals.say(|left_out| {
-                                    tracing::warn!(%peer, why = %full, left_out, "iscsi: connection refused");
-                                });
-                                continue;
-                            }
-                        };
-                        let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
-                        connections.spawn(async move {
-                            let ended = connection(stream, peer, Arc::clone(&targets), stopped, &place).await;
-                            report(&targets.doors, peer, ended);
-                        });
+    pub fn run_while(self, mut stopped: watch::Receiver<Keep>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let Self { targets, listeners, open } = self;
+            // All servers of these targets share them.
+            let Doors { crowd, quiet, refusals, .. } = &targets.doors;
+            let mut connections = JoinSet::new();
+            {
+                let mut others = stopped.clone();
+                let mut shutdown = pin!(async { drop(others.wait_for(Option::is_some).await) });
+                let mut accepts: FuturesUnordered<_> =
+                    listeners.iter().map(|listener| accept(listener, crowd)).collect();
+                loop {
+                    tokio::select! {
+                        () = &mut shutdown => break,
+                        Some((listener, accepted)) = accepts.next() => {
+                            accepts.push(accept(listener, crowd));
+                            let (stream, peer) = match accepted {
+                                Ok(accepted) => accepted,
+                                Err(error) => {
+                                    // Out of descriptors, most likely: others will close theirs.
+                                    quiet.say(|left_out| tracing::warn!(%error, left_out, "iscsi: cannot accept"));
+                                    sleep(Duration::from_millis(100)).await;
+                                    continue;
+                                }
+                            };
+                            let place = match crowd.enter(peer.ip().into()) {
+                                Ok(place) => place,
+                                Err(full) => {
+                                    refusals.say(|left_out| {
+                                        tracing::warn!(%peer, why = %full, left_out, "iscsi: connection refused");
+                                    });
+                                    continue;
+                                }
+                            };
+                            let (targets, stopped) = (Arc::clone(&targets), stopped.clone());
+                            connections.spawn(async move {
+                                let ended = connection(stream, peer, Arc::clone(&targets), stopped, &place).await;
+                                report(&targets.doors, peer, ended);
+                            });
+                        }
+                        Some(_) = connections.join_next() => {}
                     }
-                    Some(_) = connections.join_next() => {}
                 }
             }
-        }
-        drop((listeners, open));
-        let limit = targets.config().logout_wait.saturating_add(STOP_GRACE);
-        let mut all = pin!(async { while connections.join_next().await.is_some() {} });
-        tokio::select! {
-            () = &mut all => return,
-            // An error means that the sender is gone.
-            _nothing = stopped.wait_for(|keep| keep.as_ref().is_some_and(Vec::is_empty)) => {}
-        }
-        if timeout(limit, all).await.is_err() {
-            tracing::warn!("iscsi: connections still busy at the end of a stop");
-        }
+            drop((listeners, open));
+            let limit = targets.config().logout_wait.saturating_add(STOP_GRACE);
+            let mut all = pin!(async { while connections.join_next().await.is_some() {} });
+            tokio::select! {
+                () = &mut all => return,
+                // An error means that the sender is gone.
+                _nothing = stopped.wait_for(|keep| keep.as_ref().is_some_and(Vec::is_empty)) => {}
+            }
+            if timeout(limit, all).await.is_err() {
+                tracing::warn!("iscsi: connections still busy at the end of a stop");
+            }
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Durability, Segment, VolumeError};
+use block::{BlockVolume, BoxFuture, Durability, Segment, VolumeError};
 use engine::{
     create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
     devices::Opener,
@@ -111,7 +111,7 @@ pub fn simulate(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.map_err(|error| LabError::Open(error.to_string()))?;
     let place = Place::Simulated { layout: layout.clone(), hardware };
-    let card = runtime.block_on(Box::pin(rehearse(drill, &place, seed, progress)));
+    let card = runtime.block_on(rehearse(drill, &place, seed, progress));
     runtime.shutdown_background();
     card
 }
@@ -120,37 +120,39 @@ pub fn simulate(
 ///
 /// # Errors
 /// The pool cannot be created or opened, or bears no failure.
-pub async fn rehearse(
-    drill: &Drill,
-    place: &Place,
+pub fn rehearse<'a>(
+    drill: &'a Drill,
+    place: &'a Place,
     seed: u64,
-    progress: &Arc<Progress>,
-) -> Result<ReportCard, LabError> {
-    let scripts = std::iter::once(drill.script).chain(drill.what_if.map(|(_, script)| script));
-    let estimate: Duration = scripts.flatten().map(Act::estimate).sum();
-    progress.total.store(estimate.as_millis() as u64, Relaxed);
-    BEGAN.set(Some(Instant::now()));
-    let mut stage = Box::pin(Stage::set(drill, place, seed, progress)).await?;
-    Box::pin(stage.play(drill.script)).await?;
-    let mut card = Box::pin(stage.judge(drill, place)).await;
-    // A real pool's copies are spoilt by now.
-    if let (Some((what, script)), Place::Simulated { .. }) = (drill.what_if, place) {
-        let mut worse = Box::pin(Stage::set(drill, place, seed, progress)).await?;
-        let sentence = match Box::pin(worse.play(script)).await {
-            Ok(()) if worse.lost == 0 => "nothing would be lost".to_owned(),
-            Ok(()) => format!(
-                "{} acknowledged blocks would be lost: no redundancy helps against disks that all lie; the pool \
+    progress: &'a Arc<Progress>,
+) -> BoxFuture<'a, Result<ReportCard, LabError>> {
+    Box::pin(async move {
+        let scripts = std::iter::once(drill.script).chain(drill.what_if.map(|(_, script)| script));
+        let estimate: Duration = scripts.flatten().map(Act::estimate).sum();
+        progress.total.store(estimate.as_millis() as u64, Relaxed);
+        BEGAN.set(Some(Instant::now()));
+        let mut stage = Box::pin(Stage::set(drill, place, seed, progress)).await?;
+        Box::pin(stage.play(drill.script)).await?;
+        let mut card = Box::pin(stage.judge(drill, place)).await;
+        // A real pool's copies are spoilt by now.
+        if let (Some((what, script)), Place::Simulated { .. }) = (drill.what_if, place) {
+            let mut worse = Box::pin(Stage::set(drill, place, seed, progress)).await?;
+            let sentence = match Box::pin(worse.play(script)).await {
+                Ok(()) if worse.lost == 0 => "nothing would be lost".to_owned(),
+                Ok(()) => format!(
+                    "{} acknowledged blocks would be lost: no redundancy helps against disks that all lie; the pool \
                  says so by what it can no longer read",
-                worse.lost
-            ),
-            Err(error) => format!("all would be lost, and it would be noticed at once: {error}"),
-        };
-        let value = format!("{} lost", worse.lost);
-        card.lines.push(Line { what: what.to_owned(), value, grade: Grade::Note, sentence });
-        // It may be beyond all use.
-        drop(worse.leave().await);
-    }
-    Ok(card)
+                    worse.lost
+                ),
+                Err(error) => format!("all would be lost, and it would be noticed at once: {error}"),
+            };
+            let value = format!("{} lost", worse.lost);
+            card.lines.push(Line { what: what.to_owned(), value, grade: Grade::Note, sentence });
+            // It may be beyond all use.
+            drop(worse.leave().await);
+        }
+        Ok(card)
+    })
 }
 
 struct Stage {

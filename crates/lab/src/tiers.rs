@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, Durability, Segment};
+use block::{BlockVolume, BoxFuture, Durability, Segment};
 use bytes::Bytes;
 use disk::{Disk, MemDisk, ModelDisk, Profile};
 use engine::{
@@ -224,68 +224,70 @@ impl Rig {
     ///
     /// # Errors
     /// The pool cannot be made.
-    pub async fn build(preset: Preset, seed: u64) -> Result<Self, LabError> {
-        let (count, width) = preset.disks;
-        // Room for twice the data.
-        let share = 2 * preset.data * width as u64 / count as u64;
-        let size = (share + (64 << 20)).max(preset.disk_bytes).next_multiple_of(1 << 20);
-        let disk = |n| Arc::new(MemDisk::new(size).named(format!("/lab/d{n}")));
-        // Labels and a header come on top of what a cache device holds.
-        let ssd = |n| Arc::new(MemDisk::new(preset.ssd_bytes + (5 << 20)).named(format!("/lab/s{n}")));
-        let rig = Self {
-            preset,
-            disks: (0..count).map(disk).collect(),
-            ssds: (0..preset.ssds).map(ssd).collect(),
-            has_cache: AtomicBool::new(false),
-            seed,
-        };
-        let words: Vec<String> = (0..count)
-            .flat_map(|n| {
-                let top = (width > 1 && n.is_multiple_of(width)).then(|| preset.shape.to_owned());
-                top.into_iter().chain([format!("/lab/d{n}")])
-            })
-            .collect();
-        let spec = VdevSpec::parse(&words).map_err(|error| open_error(&error))?;
-        let plan = Plan::new(&spec, &vec![facts(size); count], Some(preset.ashift), true)
-            .map_err(|error| open_error(&error))?;
-        let how = CreateOptions {
-            name: POOL.to_owned(),
-            features: create::features("").map_err(|error| open_error(&error))?,
-            pool_properties: Properties::new(),
-            root_properties: Properties::new(),
-            hostid: 7,
-            hostname: "lab".to_owned(),
-            now: 1_700_000_000,
-            seed,
-            cache: Arc::new(BlockCache::new(16 << 20)),
-            workers: 0,
-            history: None,
-        };
-        let disks: Vec<Arc<dyn Disk>> = rig.disks.iter().map(|disk| Arc::clone(disk) as _).collect();
-        let syncer = create::create(&plan, &disks, how).await.map_err(|error| open_error(&error))?;
-        let engine = Engine::start(syncer, options()).await.map_err(|error| open_error(&error))?;
-        let mut properties = Properties::new();
-        properties.insert("compression".to_owned(), Stored::Number(2));
-        let volume = NewVolume {
-            name: VOLUME.to_owned(),
-            size: preset.data,
-            block: preset.block,
-            properties,
-            parents: false,
-        };
-        let made =
-            engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &volume).await }));
-        made.await.map_err(|error| open_error(&error))?;
-        let volume = engine.volume(VOLUME).await.map_err(|error| open_error(&error))?;
-        let block = u64::from(preset.block);
-        for number in 0..preset.data / block {
-            let data = [Segment::Data(content(number, preset.block))].into_iter().collect();
-            let written = volume.write(number * block, data, Durability::Cached).await;
-            written.map_err(|error| open_error(&error))?;
-        }
-        drop(volume);
-        engine.end(Ending::Close).await.map_err(|error| open_error(&error))?;
-        Ok(rig)
+    pub fn build(preset: Preset, seed: u64) -> BoxFuture<'static, Result<Self, LabError>> {
+        Box::pin(async move {
+            let (count, width) = preset.disks;
+            // Room for twice the data.
+            let share = 2 * preset.data * width as u64 / count as u64;
+            let size = (share + (64 << 20)).max(preset.disk_bytes).next_multiple_of(1 << 20);
+            let disk = |n| Arc::new(MemDisk::new(size).named(format!("/lab/d{n}")));
+            // Labels and a header come on top of what a cache device holds.
+            let ssd = |n| Arc::new(MemDisk::new(preset.ssd_bytes + (5 << 20)).named(format!("/lab/s{n}")));
+            let rig = Self {
+                preset,
+                disks: (0..count).map(disk).collect(),
+                ssds: (0..preset.ssds).map(ssd).collect(),
+                has_cache: AtomicBool::new(false),
+                seed,
+            };
+            let words: Vec<String> = (0..count)
+                .flat_map(|n| {
+                    let top = (width > 1 && n.is_multiple_of(width)).then(|| preset.shape.to_owned());
+                    top.into_iter().chain([format!("/lab/d{n}")])
+                })
+                .collect();
+            let spec = VdevSpec::parse(&words).map_err(|error| open_error(&error))?;
+            let plan = Plan::new(&spec, &vec![facts(size); count], Some(preset.ashift), true)
+                .map_err(|error| open_error(&error))?;
+            let how = CreateOptions {
+                name: POOL.to_owned(),
+                features: create::features("").map_err(|error| open_error(&error))?,
+                pool_properties: Properties::new(),
+                root_properties: Properties::new(),
+                hostid: 7,
+                hostname: "lab".to_owned(),
+                now: 1_700_000_000,
+                seed,
+                cache: Arc::new(BlockCache::new(16 << 20)),
+                workers: 0,
+                history: None,
+            };
+            let disks: Vec<Arc<dyn Disk>> = rig.disks.iter().map(|disk| Arc::clone(disk) as _).collect();
+            let syncer = create::create(&plan, &disks, how).await.map_err(|error| open_error(&error))?;
+            let engine = Engine::start(syncer, options()).await.map_err(|error| open_error(&error))?;
+            let mut properties = Properties::new();
+            properties.insert("compression".to_owned(), Stored::Number(2));
+            let volume = NewVolume {
+                name: VOLUME.to_owned(),
+                size: preset.data,
+                block: preset.block,
+                properties,
+                parents: false,
+            };
+            let made =
+                engine.run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &volume).await }));
+            made.await.map_err(|error| open_error(&error))?;
+            let volume = engine.volume(VOLUME).await.map_err(|error| open_error(&error))?;
+            let block = u64::from(preset.block);
+            for number in 0..preset.data / block {
+                let data = [Segment::Data(content(number, preset.block))].into_iter().collect();
+                let written = volume.write(number * block, data, Durability::Cached).await;
+                written.map_err(|error| open_error(&error))?;
+            }
+            drop(volume);
+            engine.end(Ending::Close).await.map_err(|error| open_error(&error))?;
+            Ok(rig)
+        })
     }
 
     /// Empties the cache devices, as if they were new: their labels stay.
@@ -315,52 +317,56 @@ impl Rig {
     ///
     /// # Errors
     /// The pool cannot be opened.
-    pub async fn start(&self, factor: u32) -> Result<Running, LabError> {
-        let Preset { disk, ssd, memory, .. } = self.preset;
-        let disks = self.models(&self.disks, disk, factor);
-        let ssds =
-            if self.has_cache.load(Relaxed) { self.models(&self.ssds, ssd, factor) } else { Vec::new() };
-        let devices: Vec<_> =
-            disks.iter().chain(&ssds).map(|device| Arc::clone(device) as Arc<dyn Disk>).collect();
-        let found = import::scan(&Sources::disks(devices)).await;
-        let candidate = found.find(POOL).map_err(|error| open_error(&error))?;
-        let cache = Arc::new(BlockCache::new(memory));
-        let how = import::OpenOptions { force: true, hostid: 7, cache, ..import::OpenOptions::default() };
-        let pool = import::open(candidate, &how).await.map_err(|error| open_error(&error))?;
-        let how = open::OpenOptions {
-            rename: None,
-            hostid: 7,
-            hostname: "lab".to_owned(),
-            now: 1_700_000_000,
-            seed: self.seed ^ 0xabcd,
-            workers: 0,
-        };
-        let syncer = open::open(pool, how).await.map_err(|error| open_error(&error))?;
-        let engine = Engine::start_caching(syncer, options(), tier()).await;
-        let engine = engine.map_err(|error| open_error(&error))?;
-        let volume = engine.volume(VOLUME).await.map_err(|error| open_error(&error))?;
-        Ok(Running { engine, volume, preset: self.preset, disks, factor, seed: self.seed })
+    pub fn start(&self, factor: u32) -> BoxFuture<'_, Result<Running, LabError>> {
+        Box::pin(async move {
+            let Preset { disk, ssd, memory, .. } = self.preset;
+            let disks = self.models(&self.disks, disk, factor);
+            let ssds =
+                if self.has_cache.load(Relaxed) { self.models(&self.ssds, ssd, factor) } else { Vec::new() };
+            let devices: Vec<_> =
+                disks.iter().chain(&ssds).map(|device| Arc::clone(device) as Arc<dyn Disk>).collect();
+            let found = import::scan(&Sources::disks(devices)).await;
+            let candidate = found.find(POOL).map_err(|error| open_error(&error))?;
+            let cache = Arc::new(BlockCache::new(memory));
+            let how = import::OpenOptions { force: true, hostid: 7, cache, ..import::OpenOptions::default() };
+            let pool = import::open(candidate, &how).await.map_err(|error| open_error(&error))?;
+            let how = open::OpenOptions {
+                rename: None,
+                hostid: 7,
+                hostname: "lab".to_owned(),
+                now: 1_700_000_000,
+                seed: self.seed ^ 0xabcd,
+                workers: 0,
+            };
+            let syncer = open::open(pool, how).await.map_err(|error| open_error(&error))?;
+            let engine = Engine::start_caching(syncer, options(), tier()).await;
+            let engine = engine.map_err(|error| open_error(&error))?;
+            let volume = engine.volume(VOLUME).await.map_err(|error| open_error(&error))?;
+            Ok(Running { engine, volume, preset: self.preset, disks, factor, seed: self.seed })
+        })
     }
 
     /// `zpool add cache`: all of them.
     ///
     /// # Errors
     /// They cannot be added.
-    pub async fn add_cache(&self, running: &Running) -> Result<(), LabError> {
-        let words = (0..self.preset.ssds).map(|n| format!("/lab/s{n}"));
-        let words: Vec<String> = std::iter::once("cache".to_owned()).chain(words).collect();
-        let spec = VdevSpec::parse(&words).map_err(|error| open_error(&error))?;
-        let facts: Vec<_> = self.ssds.iter().map(|ssd| facts(ssd.info().size)).collect();
-        let plan = Plan::new(&spec, &facts, None, true).map_err(|error| open_error(&error))?;
-        let new = self.models(&self.ssds, self.preset.ssd, running.factor);
-        let new: Vec<Arc<dyn Disk>> = new.into_iter().map(|ssd| ssd as Arc<dyn Disk>).collect();
-        let added = running.engine.run(false, move |cx| {
-            let (plan, new) = (plan.clone(), new.clone());
-            Box::pin(async move { create::add(cx, &plan, &new).await })
-        });
-        added.await.map_err(|error| open_error(&error))?;
-        self.has_cache.store(true, Relaxed);
-        Ok(())
+    pub fn add_cache<'a>(&'a self, running: &'a Running) -> BoxFuture<'a, Result<(), LabError>> {
+        Box::pin(async move {
+            let words = (0..self.preset.ssds).map(|n| format!("/lab/s{n}"));
+            let words: Vec<String> = std::iter::once("cache".to_owned()).chain(words).collect();
+            let spec = VdevSpec::parse(&words).map_err(|error| open_error(&error))?;
+            let facts: Vec<_> = self.ssds.iter().map(|ssd| facts(ssd.info().size)).collect();
+            let plan = Plan::new(&spec, &facts, None, true).map_err(|error| open_error(&error))?;
+            let new = self.models(&self.ssds, self.preset.ssd, running.factor);
+            let new: Vec<Arc<dyn Disk>> = new.into_iter().map(|ssd| ssd as Arc<dyn Disk>).collect();
+            let added = running.engine.run(false, move |cx| {
+                let (plan, new) = (plan.clone(), new.clone());
+                Box::pin(async move { create::add(cx, &plan, &new).await })
+            });
+            added.await.map_err(|error| open_error(&error))?;
+            self.has_cache.store(true, Relaxed);
+            Ok(())
+        })
     }
 }
 
@@ -379,46 +385,48 @@ impl Running {
     ///
     /// # Errors
     /// A read failed or gave wrong bytes.
-    pub async fn read_at_random(&self, requests: u64) -> Result<Run, LabError> {
-        let before = self.counted();
-        let begin = Instant::now();
-        let left = Arc::new(AtomicU64::new(requests));
-        let mut clients = JoinSet::new();
-        for client in 0..self.preset.clients {
-            let mut random = StdRng::seed_from_u64(self.seed ^ before.0 << 8 ^ client as u64);
-            let (volume, left) = (Arc::clone(&self.volume), Arc::clone(&left));
-            let Preset { block, data, think, .. } = self.preset;
-            let think = think * self.factor;
-            clients.spawn(async move {
-                let mut waited = Vec::new();
-                while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
-                    sleep(think).await;
-                    let number = random.random_range(0..data / u64::from(block));
-                    let begin = Instant::now();
-                    read(&volume, number, block).await?;
-                    let took = begin.elapsed();
-                    if took > Duration::ZERO {
-                        waited.push(took);
+    pub fn read_at_random(&self, requests: u64) -> BoxFuture<'_, Result<Run, LabError>> {
+        Box::pin(async move {
+            let before = self.counted();
+            let begin = Instant::now();
+            let left = Arc::new(AtomicU64::new(requests));
+            let mut clients = JoinSet::new();
+            for client in 0..self.preset.clients {
+                let mut random = StdRng::seed_from_u64(self.seed ^ before.0 << 8 ^ client as u64);
+                let (volume, left) = (Arc::clone(&self.volume), Arc::clone(&left));
+                let Preset { block, data, think, .. } = self.preset;
+                let think = think * self.factor;
+                clients.spawn(async move {
+                    let mut waited = Vec::new();
+                    while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                        sleep(think).await;
+                        let number = random.random_range(0..data / u64::from(block));
+                        let begin = Instant::now();
+                        read(&volume, number, block).await?;
+                        let took = begin.elapsed();
+                        if took > Duration::ZERO {
+                            waited.push(took);
+                        }
                     }
-                }
-                Ok::<_, LabError>(waited)
-            });
-        }
-        let mut waited = Vec::new();
-        while let Some(client) = clients.join_next().await {
-            waited.extend(client.map_err(|error| open_error(&error))??);
-        }
-        waited.sort_unstable();
-        let median = waited.get(waited.len() / 2).copied().unwrap_or_default();
-        let took = begin.elapsed().as_secs_f64() / f64::from(self.factor);
-        let after = self.counted();
-        let from_devices = (after.1 - before.1).min(requests) as f64 / requests as f64;
-        let missed = (after.0 - before.0).min(requests) as f64 / requests as f64;
-        Ok(Run {
-            ops: requests as f64 / took,
-            latency_ms: median.as_secs_f64() * 1e3 / f64::from(self.factor),
-            memory: 1.0 - missed,
-            device: from_devices.min(missed),
+                    Ok::<_, LabError>(waited)
+                });
+            }
+            let mut waited = Vec::new();
+            while let Some(client) = clients.join_next().await {
+                waited.extend(client.map_err(|error| open_error(&error))??);
+            }
+            waited.sort_unstable();
+            let median = waited.get(waited.len() / 2).copied().unwrap_or_default();
+            let took = begin.elapsed().as_secs_f64() / f64::from(self.factor);
+            let after = self.counted();
+            let from_devices = (after.1 - before.1).min(requests) as f64 / requests as f64;
+            let missed = (after.0 - before.0).min(requests) as f64 / requests as f64;
+            Ok(Run {
+                ops: requests as f64 / took,
+                latency_ms: median.as_secs_f64() * 1e3 / f64::from(self.factor),
+                memory: 1.0 - missed,
+                device: from_devices.min(missed),
+            })
         })
     }
 
@@ -426,30 +434,34 @@ impl Running {
     ///
     /// # Errors
     /// A read failed.
-    pub async fn read_in_order(&self, len: usize) -> Result<f64, LabError> {
-        let begin = Instant::now();
-        for offset in (0..self.preset.data / len as u64).map(|n| n * len as u64) {
-            if self.volume.read_cached(offset, len).is_none() {
-                self.volume.read(offset, len).await.map_err(|error| open_error(&error))?;
+    pub fn read_in_order(&self, len: usize) -> BoxFuture<'_, Result<f64, LabError>> {
+        Box::pin(async move {
+            let begin = Instant::now();
+            for offset in (0..self.preset.data / len as u64).map(|n| n * len as u64) {
+                if self.volume.read_cached(offset, len).is_none() {
+                    self.volume.read(offset, len).await.map_err(|error| open_error(&error))?;
+                }
             }
-        }
-        let took = begin.elapsed().as_secs_f64() / f64::from(self.factor);
-        Ok((self.preset.data / len as u64 * len as u64) as f64 / took)
+            let took = begin.elapsed().as_secs_f64() / f64::from(self.factor);
+            Ok((self.preset.data / len as u64 * len as u64) as f64 / took)
+        })
     }
 
     /// A guest boots: it reads `reads` blocks here and there, the same each time, and works in between.
     ///
     /// # Errors
     /// A read failed or gave wrong bytes.
-    pub async fn boot(&self, reads: u64) -> Result<Duration, LabError> {
-        let Preset { block, data, think, .. } = self.preset;
-        let mut random = StdRng::seed_from_u64(self.seed ^ 0xb007);
-        let begin = Instant::now();
-        for _ in 0..reads {
-            sleep(think * self.factor).await;
-            read(&self.volume, random.random_range(0..data / u64::from(block)), block).await?;
-        }
-        Ok(begin.elapsed() / self.factor)
+    pub fn boot(&self, reads: u64) -> BoxFuture<'_, Result<Duration, LabError>> {
+        Box::pin(async move {
+            let Preset { block, data, think, .. } = self.preset;
+            let mut random = StdRng::seed_from_u64(self.seed ^ 0xb007);
+            let begin = Instant::now();
+            for _ in 0..reads {
+                sleep(think * self.factor).await;
+                read(&self.volume, random.random_range(0..data / u64::from(block)), block).await?;
+            }
+            Ok(begin.elapsed() / self.factor)
+        })
     }
 
     /// What the disks were asked for so far: reads, and of those and writes how many moved an arm.
@@ -469,8 +481,8 @@ impl Running {
     ///
     /// # Errors
     /// The pool cannot be closed.
-    pub async fn stop(self) -> Result<(), LabError> {
-        self.engine.end(Ending::Close).await.map_err(|error| open_error(&error))
+    pub fn stop(self) -> BoxFuture<'static, Result<(), LabError>> {
+        Box::pin(async move { self.engine.end(Ending::Close).await.map_err(|error| open_error(&error)) })
     }
 }
 

@@ -30,8 +30,8 @@ use std::{
 };
 
 use block::{
-    BlockVolume, Crowd, Extent, Link, Look, Peer, Place, Places, Quiet, Segments, VolumeError, VolumeFuture,
-    host_of,
+    BlockVolume, BoxFuture, Crowd, Extent, Link, Look, Peer, Place, Places, Quiet, Segments, VolumeError,
+    VolumeFuture, host_of,
 };
 use futures_util::stream::{FuturesUnordered, Stream};
 use memory::{Client, Gate};
@@ -180,31 +180,37 @@ impl Server {
 
     /// Accepts until `stop` is true (or its sender is gone), then waits for the connections of this
     /// listener to finish what is in flight. Dropping the future ends them at once.
-    pub async fn serve(&self, listener: Listener, mut stop: watch::Receiver<bool>) -> io::Result<()> {
-        let mut tasks = JoinSet::new();
-        let stopping = stop.clone();
-        let mut stopped = pin!(stopped(&mut stop));
-        loop {
-            tokio::select! {
-                () = &mut stopped => break,
-                Some(ended) = tasks.join_next() => self.ended(ended),
-                accepted = accept(&listener, &self.shared.crowd) => match accepted {
-                    Ok((socket, from)) => self.admit(&mut tasks, socket, from, &stopping),
-                    Err(error) => {
-                        // Out of descriptors, or the peer was faster: neither ends the service.
-                        self.shared.quiet.say(|left_out| {
-                            warn!(%error, left_out, "nbd: cannot accept a connection");
-                        });
-                        sleep(Duration::from_millis(50)).await;
-                    }
-                },
+    pub fn serve(
+        &self,
+        listener: Listener,
+        mut stop: watch::Receiver<bool>,
+    ) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let mut tasks = JoinSet::new();
+            let stopping = stop.clone();
+            let mut stopped = pin!(stopped(&mut stop));
+            loop {
+                tokio::select! {
+                    () = &mut stopped => break,
+                    Some(ended) = tasks.join_next() => self.ended(ended),
+                    accepted = accept(&listener, &self.shared.crowd) => match accepted {
+                        Ok((socket, from)) => self.admit(&mut tasks, socket, from, &stopping),
+                        Err(error) => {
+                            // Out of descriptors, or the peer was faster: neither ends the service.
+                            self.shared.quiet.say(|left_out| {
+                                warn!(%error, left_out, "nbd: cannot accept a connection");
+                            });
+                            sleep(Duration::from_millis(50)).await;
+                        }
+                    },
+                }
             }
-        }
-        drop(listener);
-        while let Some(ended) = tasks.join_next().await {
-            self.ended(ended);
-        }
-        Ok(())
+            drop(listener);
+            while let Some(ended) = tasks.join_next().await {
+                self.ended(ended);
+            }
+            Ok(())
+        })
     }
 
     /// Connections as of now.
