@@ -106,7 +106,7 @@ impl Act {
                 });
             }
         }
-        Box::pin(ops::run(&self.host, request)).await
+        ops::run(&self.host, request).await
     }
 
     /// Closes the pools that were opened, and says what went wrong.

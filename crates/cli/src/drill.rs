@@ -206,7 +206,7 @@ async fn rehearse(drill: &'static Drill, ground: &Ground, args: &Run) -> anyhow:
         Ground::Copy { files, pool, scratch } => {
             let copy = Copy::make(files, scratch).await?;
             let place = Place::Files { files: copy.files.clone(), pool: pool.clone() };
-            let work = Box::pin(lab::rehearse(drill, &place, seed, &progress));
+            let work = lab::rehearse(drill, &place, seed, &progress);
             show(drill.name, &progress, work).await.with_context(|| format!("drill {}", drill.name))
         }
     }

@@ -54,7 +54,7 @@ pub(crate) async fn run(
         },
         alerts: args.alerts,
     };
-    Box::pin(daemon::serve(config, inherited, |event| tell(&event, args.json))).await?;
+    daemon::serve(config, inherited, Box::new(move |event| tell(&event, args.json))).await?;
     Ok(ExitCode::SUCCESS)
 }
 

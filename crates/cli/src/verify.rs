@@ -28,7 +28,7 @@ pub(crate) async fn run(args: Verify, context: &Context) -> anyhow::Result<ExitC
     let pool = context.open_pool(&args.search.search, &args.pool, foreign(args.force), &args.rewind).await?;
     let progress = Arc::new(Progress::default());
     let amount = || Amount { done: progress.done.load(Relaxed), total: progress.total.load(Relaxed) };
-    let report = watch(&format!("verify {}", pool.name()), amount, Box::pin(verify(&pool, &progress))).await;
+    let report = watch(&format!("verify {}", pool.name()), amount, verify(&pool, &progress)).await;
     // What is verified is the last transaction group; what a crash left beside it is not.
     let notes = server::logs::unreplayed(&pool).await;
     print(&if args.json { in_json(&pool, &report, &notes) } else { in_words(&pool, &report, &notes) })?;

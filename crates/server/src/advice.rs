@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::BoxFuture;
 use pool::cache::{self, BlockCache};
 
 use crate::{
@@ -12,42 +13,45 @@ use crate::{
 };
 
 /// What is known now.
-pub async fn report(arc: &BlockCache, held: &[Arc<Held>]) -> AdviceList {
-    let devices = held.iter().filter_map(|held| held.engine()).flat_map(|engine| engine.second().devices());
-    let second = devices.map(|device| device.size).sum();
-    let Some(found) = arc.advice() else {
-        let refused =
-            "the ARC is not sampled: that takes 64 MiB, and memory that nothing else lacks".to_owned();
-        return AdviceList { refused: Some(refused), second, ..AdviceList::default() };
-    };
-    let (took, of) = found.took_ns;
-    let mut list = AdviceList {
-        refused: None,
-        memory: found.whole.memory.iter().map(|point| point.size).nth(1).unwrap_or(0),
-        second,
-        one_in: found.one_in,
-        cost_bytes: found.memory,
-        cost_cpu: if of == 0 { 0.0 } else { took as f64 / of as f64 },
-        whole: (found.whole.accesses > 0.0).then(|| outlook(&found.whole)),
-        ghosts: found.ghosts,
-        pools: Vec::new(),
-        datasets: Vec::new(),
-    };
-    for (guid, expected) in &found.pools {
-        if let Some(held) = held.iter().find(|held| held.view().guid() == *guid) {
-            list.pools.push(Named { name: held.view().name().to_owned(), outlook: outlook(expected) });
+pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, AdviceList> {
+    Box::pin(async move {
+        let devices =
+            held.iter().filter_map(|held| held.engine()).flat_map(|engine| engine.second().devices());
+        let second = devices.map(|device| device.size).sum();
+        let Some(found) = arc.advice() else {
+            let refused =
+                "the ARC is not sampled: that takes 64 MiB, and memory that nothing else lacks".to_owned();
+            return AdviceList { refused: Some(refused), second, ..AdviceList::default() };
+        };
+        let (took, of) = found.took_ns;
+        let mut list = AdviceList {
+            refused: None,
+            memory: found.whole.memory.iter().map(|point| point.size).nth(1).unwrap_or(0),
+            second,
+            one_in: found.one_in,
+            cost_bytes: found.memory,
+            cost_cpu: if of == 0 { 0.0 } else { took as f64 / of as f64 },
+            whole: (found.whole.accesses > 0.0).then(|| outlook(&found.whole)),
+            ghosts: found.ghosts,
+            pools: Vec::new(),
+            datasets: Vec::new(),
+        };
+        for (guid, expected) in &found.pools {
+            if let Some(held) = held.iter().find(|held| held.view().guid() == *guid) {
+                list.pools.push(Named { name: held.view().name().to_owned(), outlook: outlook(expected) });
+            }
         }
-    }
-    for (guid, objset, expected) in &found.datasets {
-        let Some(held) = held.iter().find(|held| held.view().guid() == *guid) else { continue };
-        // One that was destroyed meanwhile has no name.
-        if let Some(name) = view::dataset_name(&held.view(), *objset).await {
-            list.datasets.push(Named { name, outlook: outlook(expected) });
+        for (guid, objset, expected) in &found.datasets {
+            let Some(held) = held.iter().find(|held| held.view().guid() == *guid) else { continue };
+            // One that was destroyed meanwhile has no name.
+            if let Some(name) = view::dataset_name(&held.view(), *objset).await {
+                list.datasets.push(Named { name, outlook: outlook(expected) });
+            }
         }
-    }
-    list.pools.sort_by(|a, b| a.name.cmp(&b.name));
-    list.datasets.sort_by(|a, b| a.name.cmp(&b.name));
-    list
+        list.pools.sort_by(|a, b| a.name.cmp(&b.name));
+        list.datasets.sort_by(|a, b| a.name.cmp(&b.name));
+        list
+    })
 }
 
 fn outlook(found: &cache::Outlook) -> Outlook {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::BoxFuture;
 use pool::Pool;
 
 use crate::{
@@ -42,21 +43,26 @@ impl Pools {
     ///
     /// # Errors
     /// The place to begin does not exist, is of another kind than asked for, or cannot be read.
-    pub async fn datasets(&self, query: &DatasetQuery) -> Result<api::Datasets, ViewError> {
-        let Some(name) = &query.name else {
-            let mut all = api::Datasets::default();
-            for pool in &self.0 {
-                let mut answer = view::datasets(pool, query).await?;
-                all.datasets.append(&mut answer.datasets);
-                all.problems.append(&mut answer.problems);
+    pub fn datasets<'a>(
+        &'a self,
+        query: &'a DatasetQuery,
+    ) -> BoxFuture<'a, Result<api::Datasets, ViewError>> {
+        Box::pin(async move {
+            let Some(name) = &query.name else {
+                let mut all = api::Datasets::default();
+                for pool in &self.0 {
+                    let mut answer = view::datasets(pool, query).await?;
+                    all.datasets.append(&mut answer.datasets);
+                    all.problems.append(&mut answer.problems);
+                }
+                view::sort(&mut all.datasets);
+                return Ok(all);
+            };
+            let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
+            match self.0.iter().find(|known| known.name() == pool) {
+                Some(pool) => view::datasets(pool, query).await,
+                None => Err(ViewError::NoDataset(name.clone())),
             }
-            view::sort(&mut all.datasets);
-            return Ok(all);
-        };
-        let pool = name.split(['/', '@', '#']).next().unwrap_or_default();
-        match self.0.iter().find(|known| known.name() == pool) {
-            Some(pool) => view::datasets(pool, query).await,
-            None => Err(ViewError::NoDataset(name.clone())),
-        }
+        })
     }
 }

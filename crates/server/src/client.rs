@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use engine::BoxFuture;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request, Response,
@@ -75,6 +76,9 @@ impl ClientError {
     }
 }
 
+/// An answer that is waited for.
+type Asked<'a, T> = BoxFuture<'a, Result<T, ClientError>>;
+
 /// A daemon's control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -86,51 +90,55 @@ impl Client {
     ///
     /// # Errors
     /// Something is there and this user may not talk to it.
-    pub async fn find(path: &Path) -> Result<Option<Self>, ClientError> {
-        match UnixStream::connect(path).await {
-            Ok(_) => Ok(Some(Self { path: path.to_owned() })),
-            // No socket, or one that a dead daemon left behind.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                Ok(None)
+    pub fn find(path: &Path) -> Asked<'_, Option<Self>> {
+        Box::pin(async move {
+            match UnixStream::connect(path).await {
+                Ok(_) => Ok(Some(Self { path: path.to_owned() })),
+                // No socket, or one that a dead daemon left behind.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound
+                            | io::ErrorKind::ConnectionRefused
+                            | io::ErrorKind::NotADirectory
+                    ) =>
+                {
+                    Ok(None)
+                }
+                Err(source) => Err(ClientError::NoDaemon { path: path.to_owned(), source }),
             }
-            Err(source) => Err(ClientError::NoDaemon { path: path.to_owned(), source }),
-        }
+        })
     }
 
     /// Who it is.
     ///
     /// # Errors
     /// See [`ClientError`]; so for all questions.
-    pub async fn version(&self) -> Result<api::Version, ClientError> {
-        self.get("/v1/version".to_owned()).await
+    pub fn version(&self) -> Asked<'_, api::Version> {
+        self.get("/v1/version".to_owned())
     }
 
     /// All its pools.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn pools(&self) -> Result<Vec<api::Pool>, ClientError> {
-        self.get("/v1/pools".to_owned()).await
+    pub fn pools(&self) -> Asked<'_, Vec<api::Pool>> {
+        self.get("/v1/pools".to_owned())
     }
 
     /// One of its pools.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn pool(&self, name: &str) -> Result<api::Pool, ClientError> {
-        self.get(format!("/v1/pools/{}", escape(name, ""))).await
+    pub fn pool(&self, name: &str) -> Asked<'_, api::Pool> {
+        self.get(format!("/v1/pools/{}", escape(name, "")))
     }
 
     /// Datasets of its pools.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn datasets(&self, query: &DatasetQuery) -> Result<api::Datasets, ClientError> {
+    pub fn datasets(&self, query: &DatasetQuery) -> Asked<'_, api::Datasets> {
         let mut parts = Vec::new();
         let depth = query.depth.map(|depth| depth.to_string());
         for (key, value) in [
@@ -141,65 +149,65 @@ impl Client {
         ] {
             parts.extend(value.as_ref().map(|value| format!("{key}={}", escape(value, "/@,"))));
         }
-        self.get(format!("/v1/datasets?{}", parts.join("&"))).await
+        self.get(format!("/v1/datasets?{}", parts.join("&")))
     }
 
     /// What it serves.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn served(&self) -> Result<api::ServedList, ClientError> {
-        self.get("/v1/served".to_owned()).await
+    pub fn served(&self) -> Asked<'_, api::ServedList> {
+        self.get("/v1/served".to_owned())
     }
 
     /// Who is offered what.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn share(&self) -> Result<ShareList, ClientError> {
-        self.get("/v1/share".to_owned()).await
+    pub fn share(&self) -> Asked<'_, ShareList> {
+        self.get("/v1/share".to_owned())
     }
 
     /// Who is connected.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn initiators(&self) -> Result<InitiatorList, ClientError> {
-        self.get("/v1/initiators".to_owned()).await
+    pub fn initiators(&self) -> Asked<'_, InitiatorList> {
+        self.get("/v1/initiators".to_owned())
     }
 
     /// What its intent logs were asked for, and what that took.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn log(&self) -> Result<api::log::LogList, ClientError> {
-        self.get("/v1/log".to_owned()).await
+    pub fn log(&self) -> Asked<'_, api::log::LogList> {
+        self.get("/v1/log".to_owned())
     }
 
     /// What its ARC counted and holds.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn arc(&self) -> Result<api::arc::Arc, ClientError> {
-        self.get("/v1/arc".to_owned()).await
+    pub fn arc(&self) -> Asked<'_, api::arc::Arc> {
+        self.get("/v1/arc".to_owned())
     }
 
     /// What more memory or a cache device would be worth.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn advice(&self) -> Result<api::advice::AdviceList, ClientError> {
-        self.get("/v1/advice".to_owned()).await
+    pub fn advice(&self) -> Asked<'_, api::advice::AdviceList> {
+        self.get("/v1/advice".to_owned())
     }
 
     /// What the devices of its pools have done, or of one of them.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn iostat(&self, pool: Option<&str>) -> Result<api::iostat::IostatList, ClientError> {
+    pub fn iostat(&self, pool: Option<&str>) -> Asked<'_, api::iostat::IostatList> {
         match pool {
-            Some(name) => self.get(format!("/v1/iostat/{}", escape(name, ""))).await,
-            None => self.get("/v1/iostat".to_owned()).await,
+            Some(name) => self.get(format!("/v1/iostat/{}", escape(name, ""))),
+            None => self.get("/v1/iostat".to_owned()),
         }
     }
 
@@ -207,32 +215,32 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn prewarm_state(&self) -> Result<PrewarmList, ClientError> {
-        self.get("/v1/prewarm".to_owned()).await
+    pub fn prewarm_state(&self) -> Asked<'_, PrewarmList> {
+        self.get("/v1/prewarm".to_owned())
     }
 
     /// Begins it, or ends it; how far it is.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn prewarm(&self, wish: &PrewarmWish) -> Result<PrewarmList, ClientError> {
-        self.post("/v1/prewarm", wish).await
+    pub fn prewarm(&self, wish: &PrewarmWish) -> Asked<'_, PrewarmList> {
+        self.post("/v1/prewarm", wish)
     }
 
     /// Who holds how much memory.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn memory(&self) -> Result<api::memory::Memory, ClientError> {
-        self.get("/v1/memory".to_owned()).await
+    pub fn memory(&self) -> Asked<'_, api::memory::Memory> {
+        self.get("/v1/memory".to_owned())
     }
 
     /// What happened since event number `since`, to all pools or one.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn events(&self, since: u64, pool: Option<&str>) -> Result<EventList, ClientError> {
-        self.get(events_path(since, pool, false)).await
+    pub fn events(&self, since: u64, pool: Option<&str>) -> Asked<'_, EventList> {
+        self.get(events_path(since, pool, false))
     }
 
     /// The same, and what happens from now on: `each` gets every event, and says whether it wants more. Ends with the
@@ -275,134 +283,131 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn clear_events(&self) -> Result<u64, ClientError> {
-        let cleared: EventsCleared = self.post("/v1/events/clear", &()).await?;
-        Ok(cleared.cleared)
+    pub fn clear_events(&self) -> Asked<'_, u64> {
+        Box::pin(async move {
+            let cleared: EventsCleared = self.post("/v1/events/clear", &()).await?;
+            Ok(cleared.cleared)
+        })
     }
 
     /// Open alerts and how the sinks are.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn alerts(&self) -> Result<AlertStatus, ClientError> {
-        self.get("/v1/alerts".to_owned()).await
+    pub fn alerts(&self) -> Asked<'_, AlertStatus> {
+        self.get("/v1/alerts".to_owned())
     }
 
     /// Alerts that are over.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn alert_history(&self) -> Result<AlertHistory, ClientError> {
-        self.get("/v1/alerts/history".to_owned()).await
+    pub fn alert_history(&self) -> Asked<'_, AlertHistory> {
+        self.get("/v1/alerts/history".to_owned())
     }
 
     /// Who is told of alerts, secrets hidden.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn alert_config(&self) -> Result<Config, ClientError> {
-        self.get("/v1/alerts/config".to_owned()).await
+    pub fn alert_config(&self) -> Asked<'_, Config> {
+        self.get("/v1/alerts/config".to_owned())
     }
 
     /// Somebody more is told.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn add_sink(&self, sink: &SinkConfig) -> Result<Config, ClientError> {
-        self.post("/v1/alerts/sinks", sink).await
+    pub fn add_sink(&self, sink: &SinkConfig) -> Asked<'_, Config> {
+        self.post("/v1/alerts/sinks", sink)
     }
 
     /// Somebody is told no longer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn remove_sink(&self, name: &str) -> Result<Config, ClientError> {
-        self.send(Method::DELETE, format!("/v1/alerts/sinks/{}", escape(name, "")), Bytes::new()).await
+    pub fn remove_sink(&self, name: &str) -> Asked<'_, Config> {
+        self.send(Method::DELETE, format!("/v1/alerts/sinks/{}", escape(name, "")), Bytes::new())
     }
 
     /// Says where a disk sits, or no longer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn label_disk(&self, disk: &str, place: Option<&str>) -> Result<Config, ClientError> {
-        self.post("/v1/alerts/labels", &serde_json::json!({ "disk": disk, "place": place })).await
+    pub fn label_disk(&self, disk: &str, place: Option<&str>) -> Asked<'_, Config> {
+        self.post("/v1/alerts/labels", &serde_json::json!({ "disk": disk, "place": place }))
     }
 
     /// Sends a test through one sink or all.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn test_alerts(&self, sink: Option<&str>) -> Result<Vec<Tested>, ClientError> {
-        self.post("/v1/alerts/test", &serde_json::json!({ "sink": sink })).await
+    pub fn test_alerts(&self, sink: Option<&str>) -> Asked<'_, Vec<Tested>> {
+        self.post("/v1/alerts/test", &serde_json::json!({ "sink": sink }))
     }
 
     /// Lets it do something.
     ///
     /// # Errors
     /// See [`ClientError`]; what is refused is [`ClientError::Refused`].
-    pub async fn operate(&self, request: &ops::Request) -> Result<ops::Answer, ClientError> {
-        self.post("/v1/ops", request).await
+    pub fn operate(&self, request: &ops::Request) -> Asked<'_, ops::Answer> {
+        self.post("/v1/ops", request)
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+    fn post<T: DeserializeOwned + Send>(&self, path: &str, body: &impl Serialize) -> Asked<'_, T> {
         let body = serde_json::to_vec(body)
-            .map_err(|error| ClientError::Protocol { path: self.path.clone(), reason: error.to_string() })?;
-        self.send(Method::POST, path.to_owned(), Bytes::from(body)).await
+            .map_err(|error| ClientError::Protocol { path: self.path.clone(), reason: error.to_string() });
+        let path = path.to_owned();
+        Box::pin(async move { self.send(Method::POST, path, Bytes::from(body?)).await })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, ClientError> {
-        self.send(Method::GET, path, Bytes::new()).await
+    fn get<T: DeserializeOwned + Send>(&self, path: String) -> Asked<'_, T> {
+        self.send(Method::GET, path, Bytes::new())
     }
 
-    async fn send<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: String,
-        body: Bytes,
-    ) -> Result<T, ClientError> {
-        let response = self.request(method, path, body).await?;
-        let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
-        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
-        serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()))
+    fn send<T: DeserializeOwned + Send>(&self, method: Method, path: String, body: Bytes) -> Asked<'_, T> {
+        Box::pin(async move {
+            let response = self.request(method, path, body).await?;
+            let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
+            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+            let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
+            serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()))
+        })
     }
 
     /// Asks; the answer is one of success.
-    async fn request(
-        &self,
-        method: Method,
-        path: String,
-        body: Bytes,
-    ) -> Result<Response<Incoming>, ClientError> {
-        let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
-        let stream = UnixStream::connect(&self.path)
-            .await
-            .map_err(|source| ClientError::NoDaemon { path: self.path.clone(), source })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| protocol(error.to_string()))?;
-        // Ends with the sender.
-        tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "millpond")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| protocol(error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
-        match serde_json::from_slice::<api::Failure>(&body) {
-            Ok(api::Failure { error, code }) => {
-                Err(ClientError::Refused { status: status.as_u16(), error, code })
+    fn request(&self, method: Method, path: String, body: Bytes) -> Asked<'_, Response<Incoming>> {
+        Box::pin(async move {
+            let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
+            let stream = UnixStream::connect(&self.path)
+                .await
+                .map_err(|source| ClientError::NoDaemon { path: self.path.clone(), source })?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                .await
+                .map_err(|error| protocol(error.to_string()))?;
+            // Ends with the sender.
+            tokio::spawn(connection);
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header(header::HOST, "millpond")
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Full::new(body))
+                .map_err(|error| protocol(error.to_string()))?;
+            let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok(response);
             }
-            Err(_) => Err(protocol(format!("HTTP {status}"))),
-        }
+            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+            let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
+            match serde_json::from_slice::<api::Failure>(&body) {
+                Ok(api::Failure { error, code }) => {
+                    Err(ClientError::Refused { status: status.as_u16(), error, code })
+                }
+                Err(_) => Err(protocol(format!("HTTP {status}"))),
+            }
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
+use engine::BoxFuture;
 use tokio::{net::UnixListener, sync::watch};
 
 mod alerts;
@@ -59,9 +60,11 @@ impl ControlSocket {
     ///
     /// # Errors
     /// See [`SocketError`].
-    pub async fn bind(path: &Path) -> Result<Self, SocketError> {
-        let (listener, file) = unix_socket::listen(path, "--socket", Some(0o600)).await?;
-        Ok(Self { file, listener: Some(listener) })
+    pub fn bind(path: &Path) -> BoxFuture<'_, Result<Self, SocketError>> {
+        Box::pin(async move {
+            let (listener, file) = unix_socket::listen(path, "--socket", Some(0o600)).await?;
+            Ok(Self { file, listener: Some(listener) })
+        })
     }
 
     /// Where it is.
@@ -207,7 +210,7 @@ async fn operate(
         Ok(Json(request)) => request,
         Err(error) => return failure(StatusCode::BAD_REQUEST, &error.body_text()),
     };
-    match Box::pin(ops::run(&shared.host, request)).await {
+    match ops::run(&shared.host, request).await {
         Ok(answer) => Json(answer).into_response(),
         Err(refused) => {
             let status = match refused {

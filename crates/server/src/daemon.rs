@@ -16,6 +16,7 @@ use std::{
 };
 
 use ::memory::{limit::LimitError, machine::Machine};
+use engine::BoxFuture;
 use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -167,166 +168,175 @@ pub enum Event {
 ///
 /// # Errors
 /// See [`ServeError`]. Not for what happens to single connections.
-pub async fn serve(
+pub fn serve(
     config: Config,
     inherited: Vec<Inherited>,
-    mut tell: impl FnMut(Event),
-) -> Result<(), ServeError> {
-    let mut stop_signal = StopSignal::new()?;
-    let governor = Governor::new(&config.memory, Machine::default())?;
-    let mut nbd_places = doors::places(&config.nbd).await?;
-    let mut iscsi_addresses = Vec::new();
-    for address in &config.iscsi {
-        iscsi_addresses.push(doors::resolve(address, ISCSI_DEFAULT).await?);
-    }
-    if nbd_places.is_empty() && inherited.is_empty() && iscsi_addresses.is_empty() {
-        nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;
-        iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT, ISCSI_DEFAULT).await?);
-    }
-    let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
-    let mut socket = ControlSocket::bind(&config.socket).await?;
-    let state = config.places.state().for_a_daemon()?;
-    if let Some(note) = governor.last_to_be_killed() {
-        // In a container it is so at every start, and the daemon works as well.
-        tracing::info!("{note}");
-    }
-    let doubtful = governor.beyond_limit().into_iter().chain(config.alerts.as_deref().and_then(no_alerts));
-    doubtful.for_each(|warning| tell(Event::Warning(warning)));
-    let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
-    let local = nbd_places.iter().any(|at| matches!(at, At::Unix(_)))
-        || inherited.iter().any(|socket| matches!(socket, Inherited::Unix(_)));
-    let wished = Connections { iscsi: iscsi_limits.connections_max, nbd: nbd_limits.connections, local };
-    let admitted = descriptors::make_room(wished);
-    (iscsi_limits.connections_max, nbd_limits.connections) = (admitted.iscsi, admitted.nbd);
-    let registry = Arc::new(nbd::Registry::new());
-    let targets = iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi_limits });
-    let needs_tls = config.nbd_tls.as_ref().is_some_and(|tls| tls.is_required);
-    let doors = Doors::open(&nbd_places, inherited, needs_tls).await?;
-    let mut iscsi_servers = Vec::new();
-    for address in iscsi_addresses {
-        let server = iscsi::Server::bind(Arc::clone(&targets), &[address]).await;
-        iscsi_servers.push(server.map_err(|source| ServeError::Listen {
-            address,
-            protocol: "iSCSI",
-            source,
-        })?);
-    }
-    let portals = Portals::new(Arc::clone(&targets), iscsi_servers)?;
-    let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd_limits };
-    let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
-    let serving = Arc::new(Serving::new(
-        registry,
-        nbd_server.clone(),
-        Arc::clone(&targets),
-        doors.places().to_vec(),
-        Arc::clone(&portals),
-    ));
-    let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
-    let settings = Settings {
-        cache_bytes: governor.cache_bytes(),
-        memory: Some(governor.limit()),
-        ..config.settings.clone()
-    };
-    let host = Host::new(config.places.clone(), mode, settings);
-    let journal = Arc::new(Journal::default());
-    let dir = config.places.state().dir().to_owned();
-    let disks = Disks::remembered(&dir);
-    let watching = Watching {
-        observer: Observer::new(Arc::clone(&journal)),
-        disks: Arc::clone(&disks),
-        changes: Arc::default(),
-        warmth: Warmth::new(dir.clone()),
-    };
-    let host = Arc::new(host.with_serving(Arc::clone(&serving)).with_watching(watching));
-    let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));
-    let opened = tokio::select! {
-        opened = open_pools(&config, &host, &mut tell) => opened,
-        () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
-    };
-    let missing = match opened {
-        Ok(missing) => missing,
-        Err(error) => {
-            // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
-            let _told_already = host.close().await;
-            return Err(error);
+    mut tell: Box<dyn FnMut(Event) + Send>,
+) -> BoxFuture<'static, Result<(), ServeError>> {
+    Box::pin(async move {
+        let mut stop_signal = StopSignal::new()?;
+        let governor = Governor::new(&config.memory, Machine::default())?;
+        let mut nbd_places = doors::places(&config.nbd).await?;
+        let mut iscsi_addresses = Vec::new();
+        for address in &config.iscsi {
+            iscsi_addresses.push(doors::resolve(address, ISCSI_DEFAULT).await?);
         }
-    };
-    let late = Arc::new(Late::new(Arc::downgrade(&host), missing));
-    let awaited = Arc::clone(&late);
-    targets.set_awaited(move |target| awaited.is_awaited(target));
-    let begun = async {
-        serving.begin(host.all(), |warning| tell(Event::Warning(warning))).await;
-        serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
-        governor::settle(&governor, &host, &journal).await;
-    };
-    tokio::select! {
-        () = begun => {}
-        () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
-    }
-    let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
-    alerts.start();
-    alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
-    let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
-    let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
-    let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
-    let (stop, stopping) = watch::channel(false);
-    let opening = tokio::spawn(late.run(stopping.clone()));
-    let mut tasks = tokio::task::JoinSet::new();
-    let (listeners, socket_files) = doors.into_parts();
-    for listener in listeners {
-        let (server, stopping) = (nbd_server.clone(), stopping.clone());
-        tasks.spawn(async move {
-            if let Err(error) = server.serve(listener, stopping).await {
-                tracing::error!(%error, "nbd: no longer listening");
+        if nbd_places.is_empty() && inherited.is_empty() && iscsi_addresses.is_empty() {
+            nbd_places = doors::places(&[NBD_DEFAULT.to_owned()]).await?;
+            iscsi_addresses.push(doors::resolve(ISCSI_DEFAULT, ISCSI_DEFAULT).await?);
+        }
+        let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
+        let mut socket = ControlSocket::bind(&config.socket).await?;
+        let state = config.places.state().for_a_daemon()?;
+        if let Some(note) = governor.last_to_be_killed() {
+            // In a container it is so at every start, and the daemon works as well.
+            tracing::info!("{note}");
+        }
+        let doubtful =
+            governor.beyond_limit().into_iter().chain(config.alerts.as_deref().and_then(no_alerts));
+        doubtful.for_each(|warning| tell(Event::Warning(warning)));
+        let (mut iscsi_limits, mut nbd_limits) = (iscsi::Config::default(), nbd::ServeLimits::default());
+        let local = nbd_places.iter().any(|at| matches!(at, At::Unix(_)))
+            || inherited.iter().any(|socket| matches!(socket, Inherited::Unix(_)));
+        let wished = Connections { iscsi: iscsi_limits.connections_max, nbd: nbd_limits.connections, local };
+        let admitted = descriptors::make_room(wished);
+        (iscsi_limits.connections_max, nbd_limits.connections) = (admitted.iscsi, admitted.nbd);
+        let registry = Arc::new(nbd::Registry::new());
+        let targets =
+            iscsi::Targets::new(iscsi::Config { gate: Arc::clone(governor.gate()), ..iscsi_limits });
+        let needs_tls = config.nbd_tls.as_ref().is_some_and(|tls| tls.is_required);
+        let doors = Doors::open(&nbd_places, inherited, needs_tls).await?;
+        let mut iscsi_servers = Vec::new();
+        for address in iscsi_addresses {
+            let server = iscsi::Server::bind(Arc::clone(&targets), &[address]).await;
+            iscsi_servers.push(server.map_err(|source| ServeError::Listen {
+                address,
+                protocol: "iSCSI",
+                source,
+            })?);
+        }
+        let portals = Portals::new(Arc::clone(&targets), iscsi_servers)?;
+        let limits = nbd::ServeLimits { gate: Arc::clone(governor.gate()), ..nbd_limits };
+        let nbd_server = nbd::Server::with_tls(Arc::clone(&registry) as Arc<dyn nbd::Exports>, limits, tls);
+        let serving = Arc::new(Serving::new(
+            registry,
+            nbd_server.clone(),
+            Arc::clone(&targets),
+            doors.places().to_vec(),
+            Arc::clone(&portals),
+        ));
+        let mode = if config.read_only { Mode::ReadOnly } else { Mode::Daemon };
+        let settings = Settings {
+            cache_bytes: governor.cache_bytes(),
+            memory: Some(governor.limit()),
+            ..config.settings.clone()
+        };
+        let host = Host::new(config.places.clone(), mode, settings);
+        let journal = Arc::new(Journal::default());
+        let dir = config.places.state().dir().to_owned();
+        let disks = Disks::remembered(&dir);
+        let watching = Watching {
+            observer: Observer::new(Arc::clone(&journal)),
+            disks: Arc::clone(&disks),
+            changes: Arc::default(),
+            warmth: Warmth::new(dir.clone()),
+        };
+        let host = Arc::new(host.with_serving(Arc::clone(&serving)).with_watching(watching));
+        let alerts = Alerts::open(Files::new(dir, config.alerts.clone()));
+        let opened = tokio::select! {
+            opened = open_pools(&config, &host, &mut tell) => opened,
+            () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
+        };
+        let missing = match opened {
+            Ok(missing) => missing,
+            Err(error) => {
+                // What was opened before the one that failed is left as it should be; the first failure is the one to tell.
+                let _told_already = host.close().await;
+                return Err(error);
+            }
+        };
+        let late = Arc::new(Late::new(Arc::downgrade(&host), missing));
+        let awaited = Arc::clone(&late);
+        targets.set_awaited(move |target| awaited.is_awaited(target));
+        let begun = async {
+            serving.begin(host.all(), |warning| tell(Event::Warning(warning))).await;
+            serving.list().served.into_iter().for_each(|served| tell(Event::Served(served)));
+            governor::settle(&governor, &host, &journal).await;
+        };
+        tokio::select! {
+            () = begun => {}
+            () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
+        }
+        let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
+        alerts.start();
+        alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
+        let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));
+        let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
+        let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
+        let (stop, stopping) = watch::channel(false);
+        let opening = tokio::spawn(late.run(stopping.clone()));
+        let mut tasks = tokio::task::JoinSet::new();
+        let (listeners, socket_files) = doors.into_parts();
+        for listener in listeners {
+            let (server, stopping) = (nbd_server.clone(), stopping.clone());
+            tasks.spawn(async move {
+                if let Err(error) = server.serve(listener, stopping).await {
+                    tracing::error!(%error, "nbd: no longer listening");
+                }
+            });
+        }
+        portals.start().await;
+        tasks.spawn({
+            let (portals, mut stopping) = (Arc::clone(&portals), stopping.clone());
+            async move {
+                tokio::select! {
+                    () = portals.retry() => {}
+                    // An error means that the sender is gone, which is a stop, too.
+                    _stopped = stopping.wait_for(|stop| *stop) => {}
+                }
+                portals.stop().await;
             }
         });
-    }
-    portals.start().await;
-    tasks.spawn({
-        let (portals, mut stopping) = (Arc::clone(&portals), stopping.clone());
-        async move {
-            tokio::select! {
-                () = portals.retry() => {}
-                // An error means that the sender is gone, which is a stop, too.
-                _stopped = stopping.wait_for(|stop| *stop) => {}
+        let shared = Arc::new(Shared {
+            host: Arc::clone(&host),
+            serving,
+            journal,
+            alerts: Arc::clone(&alerts),
+            governor,
+        });
+        let control = async {
+            if let Err(error) = socket.serve(shared, stopping).await {
+                tracing::error!(%error, "control socket: no longer listening");
+                // Without it the daemon still serves; that is what it is for.
+                std::future::pending::<()>().await;
             }
-            portals.stop().await;
+        };
+        tell(Event::Ready { socket: config.socket.clone() });
+        tokio::select! {
+            () = stop_signal.wait() => {}
+            () = control => {}
         }
-    });
-    let shared =
-        Arc::new(Shared { host: Arc::clone(&host), serving, journal, alerts: Arc::clone(&alerts), governor });
-    let control = async {
-        if let Err(error) = socket.serve(shared, stopping).await {
-            tracing::error!(%error, "control socket: no longer listening");
-            // Without it the daemon still serves; that is what it is for.
-            std::future::pending::<()>().await;
+        stop.send_replace(true);
+        // A second signal means now.
+        tokio::select! {
+            () = async { while tasks.join_next().await.is_some() {} } => {}
+            () = stop_signal.wait() => {}
         }
-    };
-    tell(Event::Ready { socket: config.socket.clone() });
-    tokio::select! {
-        () = stop_signal.wait() => {}
-        () = control => {}
-    }
-    stop.send_replace(true);
-    // A second signal means now.
-    tokio::select! {
-        () = async { while tasks.join_next().await.is_some() {} } => {}
-        () = stop_signal.wait() => {}
-    }
-    drop(tasks);
-    hotplug.abort();
-    looking.abort();
-    offering.abort();
-    governing.abort();
-    // Before the pools: that they are closed now is no news to anybody.
-    alerts.stop().await;
-    // An operation that has begun is finished first.
-    let turns = host.last_turns().await;
-    opening.abort();
-    let closed = host.close().await;
-    drop(turns);
-    drop((socket, socket_files, state));
-    closed.map_err(ServeError::Close)
+        drop(tasks);
+        hotplug.abort();
+        looking.abort();
+        offering.abort();
+        governing.abort();
+        // Before the pools: that they are closed now is no news to anybody.
+        alerts.stop().await;
+        // An operation that has begun is finished first.
+        let turns = host.last_turns().await;
+        opening.abort();
+        let closed = host.close().await;
+        drop(turns);
+        drop((socket, socket_files, state));
+        closed.map_err(ServeError::Close)
+    })
 }
 
 /// SIGTERM, SIGINT, and SIGHUP of a terminal that is closed: none is a reason to leave pools as a crash would.

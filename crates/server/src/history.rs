@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use engine::BoxFuture;
 use pool::{
     Pool,
     dmu::Object,
@@ -25,26 +26,28 @@ const PIECE: u64 = 1 << 20;
 ///
 /// # Errors
 /// It cannot be read, as a sentence.
-pub async fn read(pool: &Pool) -> Result<(Vec<HistoryEntry>, Vec<String>), String> {
-    let failed = |error: &dyn std::error::Error| {
-        format!("cannot show history for pool '{}': {}", pool.name(), chain(error))
-    };
-    let number = pool.directory().get_u64("history").await.map_err(|error| failed(&error))?;
-    let Some(number) = number else { return Ok((Vec::new(), Vec::new())) };
-    let object = pool.mos().object(number).await.map_err(|error| failed(&error))?;
-    let phys =
-        HistoryPhys::decode(&object.dnode().bonus, object.bonus_order()).map_err(|error| failed(&error))?;
-    let (mut entries, mut notes) = (Vec::new(), Vec::new());
-    // The first record is kept for ever; the ring holds the rest.
-    for (from, to) in [(0, phys.create_len), (phys.bof.max(phys.create_len), phys.eof)] {
-        let mut newest = Newest::new(BYTES_MAX);
-        if let Err(why) = follow(&object, &phys, from..to, &mut newest).await {
-            notes.push(format!("the history of pool '{}' cannot be read to its end: {why}", pool.name()));
+pub fn read(pool: &Pool) -> BoxFuture<'_, Result<(Vec<HistoryEntry>, Vec<String>), String>> {
+    Box::pin(async move {
+        let failed = |error: &dyn std::error::Error| {
+            format!("cannot show history for pool '{}': {}", pool.name(), chain(error))
+        };
+        let number = pool.directory().get_u64("history").await.map_err(|error| failed(&error))?;
+        let Some(number) = number else { return Ok((Vec::new(), Vec::new())) };
+        let object = pool.mos().object(number).await.map_err(|error| failed(&error))?;
+        let phys = HistoryPhys::decode(&object.dnode().bonus, object.bonus_order())
+            .map_err(|error| failed(&error))?;
+        let (mut entries, mut notes) = (Vec::new(), Vec::new());
+        // The first record is kept for ever; the ring holds the rest.
+        for (from, to) in [(0, phys.create_len), (phys.bof.max(phys.create_len), phys.eof)] {
+            let mut newest = Newest::new(BYTES_MAX);
+            if let Err(why) = follow(&object, &phys, from..to, &mut newest).await {
+                notes.push(format!("the history of pool '{}' cannot be read to its end: {why}", pool.name()));
+            }
+            notes.extend(newest.notes(pool.name()));
+            entries.extend(newest.kept.into_iter().map(|(_, entry)| entry));
         }
-        notes.extend(newest.notes(pool.name()));
-        entries.extend(newest.kept.into_iter().map(|(_, entry)| entry));
-    }
-    Ok((entries, notes))
+        Ok((entries, notes))
+    })
 }
 
 /// Reads the records of a logical range.

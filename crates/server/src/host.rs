@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::second::Config as TierConfig;
+use engine::{BoxFuture, second::Config as TierConfig};
 use pool::{
     ImportError, Pool,
     cache::{BlockCache, Replacement},
@@ -178,44 +178,50 @@ impl Places {
     }
 
     /// What `zpool import` searches, imported or not: what was named, or `ZPOOL_IMPORT_PATH`, or block devices.
-    pub async fn scan(&self) -> Known {
-        let mut known = Known::default();
-        let paths = match (self.named.is_empty(), self.import_path.is_empty()) {
-            (false, _) => &self.named,
-            (true, false) => &self.import_path,
-            (true, true) => {
-                let mut found = import::scan(&Sources::paths(block_devices())).await;
-                // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
-                let denied =
-                    found.problems.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
-                found.problems.clear();
-                found.strangers.clear();
-                if denied && found.pools.is_empty() && !crate::state::is_root() {
-                    known.problems.push(
+    pub fn scan(&self) -> BoxFuture<'_, Known> {
+        Box::pin(async move {
+            let mut known = Known::default();
+            let paths = match (self.named.is_empty(), self.import_path.is_empty()) {
+                (false, _) => &self.named,
+                (true, false) => &self.import_path,
+                (true, true) => {
+                    let mut found = import::scan(&Sources::paths(block_devices())).await;
+                    // Nobody asked for these: what is no pool or cannot be read is of interest only as a whole.
+                    let denied = found
+                        .problems
+                        .iter()
+                        .any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied);
+                    found.problems.clear();
+                    found.strangers.clear();
+                    if denied && found.pools.is_empty() && !crate::state::is_root() {
+                        known.problems.push(
                         "block devices were not searched: this user may not read them (run as root, or name a \
                          directory or image with -d)"
                             .to_owned(),
                     );
+                    }
+                    known.add(found);
+                    return known;
                 }
-                known.add(found);
-                return known;
-            }
-        };
-        known.add(import::scan(&Sources::paths(paths)).await);
-        known
+            };
+            known.add(import::scan(&Sources::paths(paths)).await);
+            known
+        })
     }
 
     /// The imported pools that are still on the devices they were imported from.
     ///
     /// # Errors
     /// The cache file cannot be read.
-    pub async fn imported(&self) -> Result<Vec<(Remembered, Candidate)>, StateError> {
-        let mut all = Vec::new();
-        for remembered in self.state.pools()? {
-            let candidate = self.where_it_was(&remembered).await;
-            all.extend(candidate.map(|candidate| (remembered, candidate)));
-        }
-        Ok(all)
+    pub fn imported(&self) -> BoxFuture<'_, Result<Vec<(Remembered, Candidate)>, StateError>> {
+        Box::pin(async move {
+            let mut all = Vec::new();
+            for remembered in self.state.pools()? {
+                let candidate = self.where_it_was(&remembered).await;
+                all.extend(candidate.map(|candidate| (remembered, candidate)));
+            }
+            Ok(all)
+        })
     }
 
     /// An imported pool, if something of it is still on the devices it was imported from.
@@ -230,69 +236,84 @@ impl Places {
     ///
     /// # Errors
     /// The cache file cannot be read.
-    pub async fn all(&self) -> Result<Known, StateError> {
-        if !self.named.is_empty() || self.state.pools()?.is_empty() {
-            let mut known = self.scan().await;
-            known.pools.retain(|(candidate, _)| candidate.state != PoolState::Destroyed);
-            return Ok(known);
-        }
-        let mut known = Known::default();
-        for (remembered, candidate) in self.imported().await? {
-            known.pools.push((candidate, Some(remembered)));
-        }
-        Ok(known)
+    pub fn all(&self) -> BoxFuture<'_, Result<Known, StateError>> {
+        Box::pin(async move {
+            if !self.named.is_empty() || self.state.pools()?.is_empty() {
+                let mut known = self.scan().await;
+                known.pools.retain(|(candidate, _)| candidate.state != PoolState::Destroyed);
+                return Ok(known);
+            }
+            let mut known = Known::default();
+            for (remembered, candidate) in self.imported().await? {
+                known.pools.push((candidate, Some(remembered)));
+            }
+            Ok(known)
+        })
     }
 
     /// Finds the pool of this name or guid.
     ///
     /// # Errors
     /// There is none, or there are several.
-    pub async fn find(&self, name: &str) -> Result<(Candidate, Option<Remembered>), HostError> {
-        let mut hints = Vec::new();
-        if !self.named.is_empty() {
-            let mut known = self.scan().await;
-            if let Some(found) = known.select(name)? {
-                return Ok(found);
+    pub fn find<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<(Candidate, Option<Remembered>), HostError>> {
+        Box::pin(async move {
+            let mut hints = Vec::new();
+            if !self.named.is_empty() {
+                let mut known = self.scan().await;
+                if let Some(found) = known.select(name)? {
+                    return Ok(found);
+                }
+                hints.append(&mut known.problems);
             }
-            hints.append(&mut known.problems);
-        }
-        // The list of imported pools may be damaged; that must not keep a pool from being found by searching.
-        let imported = match self.state.pools() {
-            Ok(pools) => pools,
-            Err(error) => {
-                hints.push(chain(&error));
-                Vec::new()
+            // The list of imported pools may be damaged; that must not keep a pool from being found by searching.
+            let imported = match self.state.pools() {
+                Ok(pools) => pools,
+                Err(error) => {
+                    hints.push(chain(&error));
+                    Vec::new()
+                }
+            };
+            let guid = name.parse::<u64>().ok();
+            for remembered in imported {
+                if remembered.name != name && Some(remembered.guid) != guid {
+                    continue;
+                }
+                match self.where_it_was(&remembered).await {
+                    Some(candidate) => return Ok((candidate, Some(remembered))),
+                    None => hints.push(format!(
+                        "'{name}' was imported from {}, where it is no more",
+                        remembered.places()
+                    )),
+                }
             }
-        };
-        let guid = name.parse::<u64>().ok();
-        for remembered in imported {
-            if remembered.name != name && Some(remembered.guid) != guid {
-                continue;
+            if self.named.is_empty() {
+                let mut known = self.scan().await;
+                if let Some(found) = known.select(name)? {
+                    return Ok(found);
+                }
+                hints.append(&mut known.problems);
             }
-            match self.where_it_was(&remembered).await {
-                Some(candidate) => return Ok((candidate, Some(remembered))),
-                None => hints
-                    .push(format!("'{name}' was imported from {}, where it is no more", remembered.places())),
-            }
-        }
-        if self.named.is_empty() {
-            let mut known = self.scan().await;
-            if let Some(found) = known.select(name)? {
-                return Ok(found);
-            }
-            hints.append(&mut known.problems);
-        }
-        let hint = hints.iter().map(|hint| format!("\n{hint}")).collect();
-        Err(HostError::NoSuchPool { name: name.to_owned(), hint })
+            let hint = hints.iter().map(|hint| format!("\n{hint}")).collect();
+            Err(HostError::NoSuchPool { name: name.to_owned(), hint })
+        })
     }
 
     /// Opens the pool of this name or guid, read-only.
     ///
     /// # Errors
     /// See [`HostError`].
-    pub async fn open(&self, name: &str, settings: &Settings) -> Result<Opened, HostError> {
-        let (candidate, remembered) = self.find(name).await?;
-        open(&candidate, remembered.as_ref(), settings).await
+    pub fn open<'a>(
+        &'a self,
+        name: &'a str,
+        settings: &'a Settings,
+    ) -> BoxFuture<'a, Result<Opened, HostError>> {
+        Box::pin(async move {
+            let (candidate, remembered) = self.find(name).await?;
+            open(&candidate, remembered.as_ref(), settings).await
+        })
     }
 }
 
@@ -300,50 +321,52 @@ impl Places {
 ///
 /// # Errors
 /// See [`HostError`].
-pub async fn open(
-    candidate: &Candidate,
-    remembered: Option<&Remembered>,
-    settings: &Settings,
-) -> Result<Opened, HostError> {
-    // Imported here when this host had no id: it may have had another name, too.
-    let had_no_id = remembered.is_some() && candidate.hostid == 0;
-    let forced = had_no_id || remembered.is_some_and(|pool| pool.forced);
-    let (ours, hostname) = (hostid::hostid(), hostid::hostname());
-    let foreign = candidate.state == PoolState::Active && !candidate.is_of(ours, &hostname);
-    let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
-        (Rewind::Latest, Some(txg)) => Rewind::To(txg),
-        (asked, _) => asked,
-    };
-    let options = OpenOptions {
-        force: forced || settings.foreign != Foreign::Refuse,
-        destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
-        missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
-        rewind,
-        hostid: ours,
-        hostname,
-        cache: settings.cache(),
-    };
-    let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
-    let pool = import::open(candidate, &options).await.map_err(failed)?;
-    let mut notes = Vec::new();
-    if foreign && !forced && settings.foreign == Foreign::Warn {
-        notes.push(format!(
+pub fn open<'a>(
+    candidate: &'a Candidate,
+    remembered: Option<&'a Remembered>,
+    settings: &'a Settings,
+) -> BoxFuture<'a, Result<Opened, HostError>> {
+    Box::pin(async move {
+        // Imported here when this host had no id: it may have had another name, too.
+        let had_no_id = remembered.is_some() && candidate.hostid == 0;
+        let forced = had_no_id || remembered.is_some_and(|pool| pool.forced);
+        let (ours, hostname) = (hostid::hostid(), hostid::hostname());
+        let foreign = candidate.state == PoolState::Active && !candidate.is_of(ours, &hostname);
+        let rewind = match (settings.rewind, remembered.and_then(|pool| pool.txg)) {
+            (Rewind::Latest, Some(txg)) => Rewind::To(txg),
+            (asked, _) => asked,
+        };
+        let options = OpenOptions {
+            force: forced || settings.foreign != Foreign::Refuse,
+            destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
+            missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
+            rewind,
+            hostid: ours,
+            hostname,
+            cache: settings.cache(),
+        };
+        let failed = |source| HostError::Import { name: candidate.name.clone(), source: Box::new(source) };
+        let pool = import::open(candidate, &options).await.map_err(failed)?;
+        let mut notes = Vec::new();
+        if foreign && !forced && settings.foreign == Foreign::Warn {
+            notes.push(format!(
             "pool '{}' was last used by host '{}' (hostid={:x}) and not exported: if it is in use there, what is read \
              here changes meanwhile",
             candidate.name,
             candidate.hostname.as_deref().unwrap_or("<unknown>"),
             candidate.hostid
         ));
-    }
-    let (open, newest) = (pool.uberblock(), pool.newest_uberblock());
-    if open.txg < newest.txg {
-        let seconds = newest.timestamp.saturating_sub(open.timestamp);
-        notes.push(format!(
-            "pool '{}' is open as of txg {}; the newest is {}, which is {seconds} s later",
-            candidate.name, open.txg, newest.txg
-        ));
-    }
-    Ok(Opened { pool, notes })
+        }
+        let (open, newest) = (pool.uberblock(), pool.newest_uberblock());
+        if open.txg < newest.txg {
+            let seconds = newest.timestamp.saturating_sub(open.timestamp);
+            notes.push(format!(
+                "pool '{}' is open as of txg {}; the newest is {}, which is {seconds} s later",
+                candidate.name, open.txg, newest.txg
+            ));
+        }
+        Ok(Opened { pool, notes })
+    })
 }
 
 /// Whether a pool is exported: nobody has it, and whoever wants it says so. One that was imported here was exported, or

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::BoxFuture;
 use pool::{
     Pool,
     vdev::{Tallied, Vdev},
@@ -20,17 +21,19 @@ use crate::{
 };
 
 /// All pools that are open here, or the one of this name or guid.
-pub async fn list(held: &[std::sync::Arc<Held>], name: Option<&str>) -> IostatList {
-    let mut pools = Vec::new();
-    for held in held {
-        let view = held.view();
-        let is_meant = |name: &str| view.name() == name || name.parse() == Ok(view.guid());
-        if name.is_none_or(is_meant) {
-            pools.push(of(&view, view::held(held).await));
+pub fn list<'a>(held: &'a [std::sync::Arc<Held>], name: Option<&'a str>) -> BoxFuture<'a, IostatList> {
+    Box::pin(async move {
+        let mut pools = Vec::new();
+        for held in held {
+            let view = held.view();
+            let is_meant = |name: &str| view.name() == name || name.parse() == Ok(view.guid());
+            if name.is_none_or(is_meant) {
+                pools.push(of(&view, view::held(held).await));
+            }
         }
-    }
-    pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
-    IostatList { pools }
+        pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
+        IostatList { pools }
+    })
 }
 
 /// What the devices of a pool have done since it was opened.

@@ -7,6 +7,7 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use disk::{Disk, FileDisk, OpenOptions};
+use engine::BoxFuture;
 use pool::import::Device;
 
 use crate::{host::chain, ops::Failure};
@@ -21,41 +22,46 @@ const EXPORTED: u64 = 1;
 ///
 /// # Errors
 /// It has none, is in use, or is part of a pool that could be imported and `force` is not given.
-pub async fn clear(path: &Path, force: bool) -> Result<(), Failure> {
-    let name = path.display();
-    let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    let disk = FileDisk::open(path, options).map_err(|error| match error.kind() {
-        std::io::ErrorKind::ResourceBusy => {
-            Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))
-        }
-        _ => Failure::new(format!("failed to open {name}: {}", chain(&error))),
-    })?;
-    let disk: Arc<dyn Disk> = Arc::new(disk);
-    let failed =
-        |error: std::io::Error| Failure::new(format!("failed to clear label for {name}: {}", chain(&error)));
-    let device = Device::read(Arc::clone(&disk)).await.map_err(failed)?;
-    let Some(device) = device else {
-        return Err(Failure::new(format!("failed to read label from {name}")));
-    };
-    if let Some(config) = device.config_at(u64::MAX)
-        && !force
-    {
-        let pool = config.str("name").unwrap_or("<unknown>");
-        let what = match config.u64("state") {
-            Some(ACTIVE) => "potentially active",
-            Some(EXPORTED) => "exported",
-            // Destroyed, or what is left of a spare or cache device: nothing is lost.
-            _ => "",
+pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
+    Box::pin(async move {
+        let name = path.display();
+        let options = OpenOptions { lock: true, ..OpenOptions::default() };
+        let disk = FileDisk::open(path, options).map_err(|error| match error.kind() {
+            std::io::ErrorKind::ResourceBusy => {
+                Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))
+            }
+            _ => Failure::new(format!("failed to open {name}: {}", chain(&error))),
+        })?;
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let failed = |error: std::io::Error| {
+            Failure::new(format!("failed to clear label for {name}: {}", chain(&error)))
         };
-        if !what.is_empty() {
-            return Err(Failure::new(format!(
-                "use '-f' to override the following error:\n{name} is a member of {what} pool \"{pool}\""
-            )));
+        let device = Device::read(Arc::clone(&disk)).await.map_err(failed)?;
+        let Some(device) = device else {
+            return Err(Failure::new(format!("failed to read label from {name}")));
+        };
+        if let Some(config) = device.config_at(u64::MAX)
+            && !force
+        {
+            let pool = config.str("name").unwrap_or("<unknown>");
+            let what = match config.u64("state") {
+                Some(ACTIVE) => "potentially active",
+                Some(EXPORTED) => "exported",
+                // Destroyed, or what is left of a spare or cache device: nothing is lost.
+                _ => "",
+            };
+            if !what.is_empty() {
+                return Err(Failure::new(format!(
+                    "use '-f' to override the following error:\n{name} is a member of {what} pool \"{pool}\""
+                )));
+            }
         }
-    }
-    let size = disk.info().size / LABEL * LABEL;
-    for at in [0, LABEL, size.saturating_sub(2 * LABEL), size.saturating_sub(LABEL)] {
-        disk.write(at, Bytes::from(vec![0; usize::try_from(LABEL).unwrap_or(0)])).await.map_err(failed)?;
-    }
-    disk.flush().await.map_err(failed)
+        let size = disk.info().size / LABEL * LABEL;
+        for at in [0, LABEL, size.saturating_sub(2 * LABEL), size.saturating_sub(LABEL)] {
+            disk.write(at, Bytes::from(vec![0; usize::try_from(LABEL).unwrap_or(0)]))
+                .await
+                .map_err(failed)?;
+        }
+        disk.flush().await.map_err(failed)
+    })
 }

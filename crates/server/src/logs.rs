@@ -7,6 +7,7 @@
 use std::{fmt::Write as _, sync::Arc, sync::LazyLock};
 
 use engine::{
+    BoxFuture,
     engine::Engine,
     volume::{LiveVolume, SyncMode},
     zil::stats::{Report, Spread},
@@ -69,13 +70,15 @@ pub fn replayed_line(found: &Replayed) -> Option<String> {
 }
 
 /// What intent logs hold that a pool does not show, because it is only read: a sentence for each dataset.
-pub async fn unreplayed(pool: &Pool) -> Vec<String> {
-    match zil::waiting(pool).await {
-        Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg)).collect(),
-        Err(error) => {
-            vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
+pub fn unreplayed(pool: &Pool) -> BoxFuture<'_, Vec<String>> {
+    Box::pin(async move {
+        match zil::waiting(pool).await {
+            Ok(waiting) => waiting.iter().map(|log| log.sentence(pool.uberblock().txg)).collect(),
+            Err(error) => {
+                vec![format!("whether intent logs hold what the pool does not cannot be told: {error}")]
+            }
         }
-    }
+    })
 }
 
 fn pool_log(engine: &Engine) -> PoolLog {

@@ -24,7 +24,7 @@ use std::{
 };
 
 use block::{BlockVolume, Identity};
-use engine::{engine::OpenError, volume::LiveVolume};
+use engine::{BoxFuture, engine::OpenError, volume::LiveVolume};
 use iscsi::{Form, LogicalUnit, Offer, Target};
 use parking_lot::Mutex;
 use pool::{
@@ -310,17 +310,19 @@ impl Serving {
     }
 
     /// Offers what `held` has now. What could not be found out is a sentence each, and is tried again later.
-    pub async fn follow(&self, held: &Held) -> Vec<String> {
-        let turn = {
-            let mut following = self.following.lock();
-            following.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(following.entry(held.guid()).or_default())
-        };
-        let _turn = turn.lock().await;
-        let (problems, unread) = self.put_right(held).await;
-        self.again.note(held, self.is_settled(held, &problems), &problems);
-        self.coming.note(held, unread);
-        problems
+    pub fn follow<'a>(&'a self, held: &'a Held) -> BoxFuture<'a, Vec<String>> {
+        Box::pin(async move {
+            let turn = {
+                let mut following = self.following.lock();
+                following.retain(|_, turn| Arc::strong_count(turn) > 1);
+                Arc::clone(following.entry(held.guid()).or_default())
+            };
+            let _turn = turn.lock().await;
+            let (problems, unread) = self.put_right(held).await;
+            self.again.note(held, self.is_settled(held, &problems), &problems);
+            self.coming.note(held, unread);
+            problems
+        })
     }
 
     /// What could not be done, a sentence each, and what could not be read.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use engine::{
-    create,
+    BoxFuture, create,
     devices::{SweepKind, SweepState, SweepStatus},
     engine::Engine,
     events::{Event, ScanKind},
@@ -149,24 +149,28 @@ fn property(property: &props::Property) -> api::Property {
 
 /// A pool that is open here, with what only its owner knows: whether it is written to, and still can be; how far a scan
 /// is. From memory: what has to be read is as of the last time that it could be.
-pub async fn held(held: &Held) -> api::Pool {
-    let view = held.view();
-    let suspended = held.suspended();
-    let known = held.memory().recall(&view, suspended.is_some()).await;
-    let Some(engine) = held.engine() else {
-        let notes = tokio::time::timeout(PATIENCE, logs::unreplayed(&view)).await.unwrap_or_default();
-        return api::Pool { replayed: unreplayed(notes), ..shown(&view, &known, true, None) };
-    };
-    let live = Live::of(engine, suspended);
-    api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
+pub fn held(held: &Held) -> BoxFuture<'_, api::Pool> {
+    Box::pin(async move {
+        let view = held.view();
+        let suspended = held.suspended();
+        let known = held.memory().recall(&view, suspended.is_some()).await;
+        let Some(engine) = held.engine() else {
+            let notes = tokio::time::timeout(PATIENCE, logs::unreplayed(&view)).await.unwrap_or_default();
+            return api::Pool { replayed: unreplayed(notes), ..shown(&view, &known, true, None) };
+        };
+        let live = Live::of(engine, suspended);
+        api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
+    })
 }
 
 /// A pool with its devices, problems and properties. What cannot be read is reported beside what can. `read_only`
 /// is what its property of that name says.
-pub async fn pool(pool: &Pool, read_only: bool) -> api::Pool {
-    // Nobody replays logs of a pool that is only looked at.
-    let notes = logs::unreplayed(pool).await;
-    api::Pool { replayed: unreplayed(notes), ..shown(pool, &read(pool).await, read_only, None) }
+pub fn pool(pool: &Pool, read_only: bool) -> BoxFuture<'_, api::Pool> {
+    Box::pin(async move {
+        // Nobody replays logs of a pool that is only looked at.
+        let notes = logs::unreplayed(pool).await;
+        api::Pool { replayed: unreplayed(notes), ..shown(pool, &read(pool).await, read_only, None) }
+    })
 }
 
 fn unreplayed(notes: Vec<String>) -> Option<api::log::Replayed> {
@@ -499,60 +503,65 @@ fn kind(dataset: &Dataset) -> Option<Kind> {
 ///
 /// # Errors
 /// The place to begin does not exist, is of another kind than asked for, or cannot be read.
-pub async fn datasets(pool: &Pool, query: &DatasetQuery) -> Result<api::Datasets, ViewError> {
-    let types: Vec<Kind> = match &query.types {
-        None => Kind::ALL.to_vec(),
-        Some(types) => types
-            .split(',')
-            .map(|word| Kind::from_word(word).ok_or_else(|| ViewError::BadType(word.to_owned())))
-            .collect::<Result<_, _>>()?,
-    };
-    let wanted: Option<Vec<&str>> = query.properties.as_ref().map(|properties| {
-        let full = |name| props::table::dataset(name).map_or(name, |row| row.name);
-        properties.split(',').filter(|name| !name.is_empty()).map(full).collect()
-    });
-    let name = query.name.as_deref().unwrap_or(pool.name());
-    let dsl = pool.dsl().await.map_err(|error| ViewError::read(name, &error))?;
-    let start = dsl.lookup(name).await.map_err(|error| lookup_error(name, &error))?;
-    let mut answer = api::Datasets::default();
-    let mut found = Vec::new();
-    let mut todo = vec![(start, 0u64)];
-    while let Some((dataset, depth)) = todo.pop() {
-        if query.depth.is_none_or(|bound| depth < bound) && dataset.kind() == DatasetKind::Head {
-            below(&dataset, &types, depth + 1, &mut todo, &mut answer.problems).await;
-        }
-        match kind(&dataset) {
-            Some(kind) if types.contains(&kind) => found.push((dataset, kind)),
-            _ => {}
-        }
-    }
-    for (dataset, kind) in found {
-        let properties = match &wanted {
-            Some(wanted) if wanted.is_empty() => Vec::new(),
-            _ => match dataset.properties().await {
-                Ok(set) => {
-                    let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
-                    let mut properties: Vec<_> =
-                        set.list().iter().filter(|p| asked(&p.name)).map(property).collect();
-                    for name in wanted.iter().flatten().filter(|name| name.starts_with(WRITTEN_SINCE)) {
-                        match written_since(dsl, &dataset, name).await {
-                            Ok(written) => properties.extend(written),
-                            Err(error) => answer.problems.push(error.to_string()),
-                        }
-                    }
-                    properties
-                }
-                Err(error) => {
-                    answer.problems.push(ViewError::read(dataset.name(), &error).to_string());
-                    continue;
-                }
-            },
+pub fn datasets<'a>(
+    pool: &'a Pool,
+    query: &'a DatasetQuery,
+) -> BoxFuture<'a, Result<api::Datasets, ViewError>> {
+    Box::pin(async move {
+        let types: Vec<Kind> = match &query.types {
+            None => Kind::ALL.to_vec(),
+            Some(types) => types
+                .split(',')
+                .map(|word| Kind::from_word(word).ok_or_else(|| ViewError::BadType(word.to_owned())))
+                .collect::<Result<_, _>>()?,
         };
-        let (name, createtxg) = (dataset.name().to_owned(), dataset.create_txg());
-        answer.datasets.push(api::Dataset { name, kind, createtxg, properties });
-    }
-    sort(&mut answer.datasets);
-    Ok(answer)
+        let wanted: Option<Vec<&str>> = query.properties.as_ref().map(|properties| {
+            let full = |name| props::table::dataset(name).map_or(name, |row| row.name);
+            properties.split(',').filter(|name| !name.is_empty()).map(full).collect()
+        });
+        let name = query.name.as_deref().unwrap_or(pool.name());
+        let dsl = pool.dsl().await.map_err(|error| ViewError::read(name, &error))?;
+        let start = dsl.lookup(name).await.map_err(|error| lookup_error(name, &error))?;
+        let mut answer = api::Datasets::default();
+        let mut found = Vec::new();
+        let mut todo = vec![(start, 0u64)];
+        while let Some((dataset, depth)) = todo.pop() {
+            if query.depth.is_none_or(|bound| depth < bound) && dataset.kind() == DatasetKind::Head {
+                below(&dataset, &types, depth + 1, &mut todo, &mut answer.problems).await;
+            }
+            match kind(&dataset) {
+                Some(kind) if types.contains(&kind) => found.push((dataset, kind)),
+                _ => {}
+            }
+        }
+        for (dataset, kind) in found {
+            let properties = match &wanted {
+                Some(wanted) if wanted.is_empty() => Vec::new(),
+                _ => match dataset.properties().await {
+                    Ok(set) => {
+                        let asked = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.contains(&name));
+                        let mut properties: Vec<_> =
+                            set.list().iter().filter(|p| asked(&p.name)).map(property).collect();
+                        for name in wanted.iter().flatten().filter(|name| name.starts_with(WRITTEN_SINCE)) {
+                            match written_since(dsl, &dataset, name).await {
+                                Ok(written) => properties.extend(written),
+                                Err(error) => answer.problems.push(error.to_string()),
+                            }
+                        }
+                        properties
+                    }
+                    Err(error) => {
+                        answer.problems.push(ViewError::read(dataset.name(), &error).to_string());
+                        continue;
+                    }
+                },
+            };
+            let (name, createtxg) = (dataset.name().to_owned(), dataset.create_txg());
+            answer.datasets.push(api::Dataset { name, kind, createtxg, properties });
+        }
+        sort(&mut answer.datasets);
+        Ok(answer)
+    })
 }
 
 /// What stands before the snapshot in a property that is made up as one asks.

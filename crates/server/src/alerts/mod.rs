@@ -182,15 +182,17 @@ impl Alerts {
     }
 
     /// Ends: what waits is sent after the next start.
-    pub async fn stop(&self) {
-        self.forget_destroyed();
-        let tasks = std::mem::take(&mut *self.tasks.lock());
-        let running = std::mem::take(&mut *self.running.lock());
-        for task in tasks.into_iter().chain(running.into_values().map(|running| running.task)) {
-            task.abort();
-            let _aborted = task.await;
-        }
-        self.write().await;
+    pub fn stop(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.forget_destroyed();
+            let tasks = std::mem::take(&mut *self.tasks.lock());
+            let running = std::mem::take(&mut *self.running.lock());
+            for task in tasks.into_iter().chain(running.into_values().map(|running| running.task)) {
+                task.abort();
+                let _aborted = task.await;
+            }
+            self.write().await;
+        })
     }
 
     async fn write(&self) {
@@ -492,9 +494,11 @@ impl Alerts {
     ///
     /// # Errors
     /// There is no such sink.
-    pub async fn test(&self, name: Option<&str>) -> Result<Vec<Tested>, ConfigError> {
-        let config = self.config.lock().0.clone();
-        test(&config, name, &self.host(), (self.clock)(), &self.maker).await
+    pub fn test<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<Vec<Tested>, ConfigError>> {
+        Box::pin(async move {
+            let config = self.config.lock().0.clone();
+            test(&config, name, &self.host(), (self.clock)(), &self.maker).await
+        })
     }
 
     /// What is open, and how the sinks are.
@@ -559,46 +563,49 @@ fn status(config: &Config, ledger: &Ledger, now: u64, broken: &BTreeMap<String, 
     AlertStatus { open: ledger.book.open(), sinks: sinks.collect(), problem: None }
 }
 
-async fn test(
-    config: &Config,
-    name: Option<&str>,
-    host: &str,
+fn test<'a>(
+    config: &'a Config,
+    name: Option<&'a str>,
+    host: &'a str,
     now: u64,
-    maker: &Maker,
-) -> Result<Vec<Tested>, ConfigError> {
-    let chosen: Vec<&SinkConfig> =
-        config.sinks.iter().filter(|sink| name.is_none_or(|name| sink.name == name)).collect();
-    if let (Some(name), true) = (name, chosen.is_empty()) {
-        return Err(ConfigError::NoSink(name.to_owned()));
-    }
-    let mut tested = Vec::new();
-    for sink in chosen {
-        let finding = Finding {
-            kind: Kind::Test,
-            severity: Severity::Info,
-            level: 0,
-            pool: String::new(),
-            pool_guid: String::new(),
-            device: None,
-            sink: Some(sink.name.clone()),
-            title: String::new(),
-            meaning: String::new(),
-            action: Vec::new(),
-        };
-        let finding = words::test(finding, &sink.name);
-        let worst = finding.severity;
-        let alert = Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, worst, finding };
-        let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
-        let words::Text { subject, body } = words::message(host, &notices, 0);
-        let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };
-        let outcome = match made(maker, sink, host) {
-            Ok(sink) => sink.send(&message).await.map_err(|error| error.text),
-            Err(error) => Err(error),
-        };
-        let (delivered, answer) = outcome.map_or_else(|error| (false, error), |answer| (true, answer));
-        tested.push(Tested { sink: sink.name.clone(), delivered, answer });
-    }
-    Ok(tested)
+    maker: &'a Maker,
+) -> BoxFuture<'a, Result<Vec<Tested>, ConfigError>> {
+    Box::pin(async move {
+        let chosen: Vec<&SinkConfig> =
+            config.sinks.iter().filter(|sink| name.is_none_or(|name| sink.name == name)).collect();
+        if let (Some(name), true) = (name, chosen.is_empty()) {
+            return Err(ConfigError::NoSink(name.to_owned()));
+        }
+        let mut tested = Vec::new();
+        for sink in chosen {
+            let finding = Finding {
+                kind: Kind::Test,
+                severity: Severity::Info,
+                level: 0,
+                pool: String::new(),
+                pool_guid: String::new(),
+                device: None,
+                sink: Some(sink.name.clone()),
+                title: String::new(),
+                meaning: String::new(),
+                action: Vec::new(),
+            };
+            let finding = words::test(finding, &sink.name);
+            let worst = finding.severity;
+            let alert =
+                Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, worst, finding };
+            let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
+            let words::Text { subject, body } = words::message(host, &notices, 0);
+            let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };
+            let outcome = match made(maker, sink, host) {
+                Ok(sink) => sink.send(&message).await.map_err(|error| error.text),
+                Err(error) => Err(error),
+            };
+            let (delivered, answer) = outcome.map_or_else(|error| (false, error), |answer| (true, answer));
+            tested.push(Tested { sink: sink.name.clone(), delivered, answer });
+        }
+        Ok(tested)
+    })
 }
 
 /// The same for a command without a daemon: what the last one left behind.

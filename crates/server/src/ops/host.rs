@@ -21,7 +21,7 @@ use std::{
 };
 
 use engine::{
-    EngineError,
+    BoxFuture, EngineError,
     dsl::OpError,
     engine::{Ending, Engine, OpFuture, Options},
     open::OpenOptions,
@@ -538,125 +538,130 @@ impl Host {
     ///
     /// # Errors
     /// It cannot even be read, or somebody else has it: the whole sentence.
-    pub async fn open(
-        &self,
-        candidate: &Candidate,
-        remembered: Option<&Remembered>,
-        settings: &Settings,
+    pub fn open<'a>(
+        &'a self,
+        candidate: &'a Candidate,
+        remembered: Option<&'a Remembered>,
+        settings: &'a Settings,
         rename: Option<String>,
-    ) -> Result<(Held, Vec<String>), String> {
-        let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
-        let must_not = match (self.mode, remembered) {
-            (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
-            (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
-            (_, Some(pool)) if pool.txg.is_some() => {
-                Some("it was imported as of an earlier transaction group")
+    ) -> BoxFuture<'a, Result<(Held, Vec<String>), String>> {
+        Box::pin(async move {
+            let settings = &Settings { cache: Some(self.cache()), ..settings.clone() };
+            let must_not = match (self.mode, remembered) {
+                (Mode::ReadOnly, _) => Some("it was opened with --readonly"),
+                (_, Some(pool)) if pool.read_only => Some("it was imported with readonly=on"),
+                (_, Some(pool)) if pool.txg.is_some() => {
+                    Some("it was imported as of an earlier transaction group")
+                }
+                _ if settings.read_only => Some("it was opened with readonly=on"),
+                _ if matches!(settings.rewind, Rewind::To(_)) => {
+                    Some("it was opened as of an earlier transaction group")
+                }
+                _ => None,
+            };
+            let read = async |why: String| {
+                let opened =
+                    host::open(candidate, remembered, settings).await.map_err(|error| chain(&error))?;
+                let mut notes = opened.notes;
+                notes.extend(logs::unreplayed(&opened.pool).await);
+                Ok((Held::reading(opened.pool, why), notes))
+            };
+            if let Some(why) = must_not {
+                return read(why.to_owned()).await;
             }
-            _ if settings.read_only => Some("it was opened with readonly=on"),
-            _ if matches!(settings.rewind, Rewind::To(_)) => {
-                Some("it was opened as of an earlier transaction group")
-            }
-            _ => None,
-        };
-        let read = async |why: String| {
-            let opened = host::open(candidate, remembered, settings).await.map_err(|error| chain(&error))?;
-            let mut notes = opened.notes;
-            notes.extend(logs::unreplayed(&opened.pool).await);
-            Ok((Held::reading(opened.pool, why), notes))
-        };
-        if let Some(why) = must_not {
-            return read(why.to_owned()).await;
-        }
-        let in_use = |error: &dyn std::fmt::Display| {
-            format!(
-                "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
+            let in_use = |error: &dyn std::fmt::Display| {
+                format!(
+                    "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
                  --socket",
-                candidate.name
-            )
-        };
-        let unwritable = async |error: &std::io::Error| {
-            let why = format!("its devices cannot be opened for writing: {}", chain(error));
-            let (held, mut notes) = read(why.clone()).await?;
-            notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
-            Ok((held, notes))
-        };
-        let locked = match lock(candidate).await {
-            Ok(locked) => locked,
-            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
-            Err(error) => return unwritable(&error).await,
-        };
-        // Whoever had the devices until now may have exported it.
-        if !settings.exported && host::is_given_away(&locked, remembered) {
-            return Err(host::given_away(&locked));
-        }
-        let opened = match (host::open(&locked, remembered, settings).await, &locked.refused[..]) {
-            (Ok(opened), _) => opened,
-            (Err(error), []) => return Err(chain(&error)),
-            // It cannot do without them.
-            (Err(_), [first, ..]) => {
-                let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
-                let error = Arc::clone(&refused.error);
-                let is_in_use = refused.is_in_use();
-                drop(locked);
-                return if is_in_use { Err(in_use(&error)) } else { unwritable(&error).await };
-            }
-        };
-        let mut notes = opened.notes;
-        let tree = opened.pool.tree();
-        let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
-        for Refused { path, error, .. } in locked.refused.iter().filter(is_of_pool) {
-            // Whoever has it may write to it.
-            if error.kind() == std::io::ErrorKind::ResourceBusy {
-                return Err(in_use(error));
-            }
-            notes.push(format!(
-                "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
-                candidate.name,
-                chain(&**error)
-            ));
-        }
-        drop(tree);
-        if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
-            return Ok((
-                Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
-                notes,
-            ));
-        }
-        let options = OpenOptions {
-            rename,
-            hostid: hostid::hostid(),
-            hostname: hostid::hostname(),
-            now: hostid::now(),
-            seed: seed(),
-            workers: workers(),
-        };
-        let started = async {
-            let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
-            Engine::start_caching(syncer, self.options(), self.tier()).await
-        };
-        match Box::pin(started).await {
-            Ok(engine) => {
-                notes.extend(engine.replayed().notes());
-                engine.resume_sweeps().await;
-                let held = Held::writing(engine);
-                let kept = self.remember(&held, settings, remembered);
-                notes.extend(kept.err().map(|error| chain(&error)));
-                Ok((held, notes))
-            }
-            Err(error @ EngineError::Unsupported(_)) => {
-                let why = error.to_string();
-                let why =
-                    why.strip_prefix("the pool can only be opened read-only: ").unwrap_or(&why).to_owned();
+                    candidate.name
+                )
+            };
+            let unwritable = async |error: &std::io::Error| {
+                let why = format!("its devices cannot be opened for writing: {}", chain(error));
+                let (held, mut notes) = read(why.clone()).await?;
                 notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
-                // Opened anew: what was locked for writing is given back.
-                drop(opened.pool);
-                drop(locked);
-                let (held, more) = read(why).await?;
-                notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
                 Ok((held, notes))
+            };
+            let locked = match lock(candidate).await {
+                Ok(locked) => locked,
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return Err(in_use(&error)),
+                Err(error) => return unwritable(&error).await,
+            };
+            // Whoever had the devices until now may have exported it.
+            if !settings.exported && host::is_given_away(&locked, remembered) {
+                return Err(host::given_away(&locked));
             }
-            Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
-        }
+            let opened = match (host::open(&locked, remembered, settings).await, &locked.refused[..]) {
+                (Ok(opened), _) => opened,
+                (Err(error), []) => return Err(chain(&error)),
+                // It cannot do without them.
+                (Err(_), [first, ..]) => {
+                    let refused = locked.refused.iter().find(|refused| refused.is_in_use()).unwrap_or(first);
+                    let error = Arc::clone(&refused.error);
+                    let is_in_use = refused.is_in_use();
+                    drop(locked);
+                    return if is_in_use { Err(in_use(&error)) } else { unwritable(&error).await };
+                }
+            };
+            let mut notes = opened.notes;
+            let tree = opened.pool.tree();
+            let is_of_pool = |refused: &&Refused| tree.leaves().iter().any(|leaf| leaf.guid == refused.guid);
+            for Refused { path, error, .. } in locked.refused.iter().filter(is_of_pool) {
+                // Whoever has it may write to it.
+                if error.kind() == std::io::ErrorKind::ResourceBusy {
+                    return Err(in_use(error));
+                }
+                notes.push(format!(
+                    "pool '{}' goes on without {path}, which cannot be opened for writing: {}",
+                    candidate.name,
+                    chain(&**error)
+                ));
+            }
+            drop(tree);
+            if opened.pool.uberblock().txg < opened.pool.newest_uberblock().txg {
+                return Ok((
+                    Held::reading(opened.pool, "it was opened as of an earlier transaction group"),
+                    notes,
+                ));
+            }
+            let options = OpenOptions {
+                rename,
+                hostid: hostid::hostid(),
+                hostname: hostid::hostname(),
+                now: hostid::now(),
+                seed: seed(),
+                workers: workers(),
+            };
+            let started = async {
+                let syncer = engine::open::open(Arc::clone(&opened.pool), options).await?;
+                Engine::start_caching(syncer, self.options(), self.tier()).await
+            };
+            match Box::pin(started).await {
+                Ok(engine) => {
+                    notes.extend(engine.replayed().notes());
+                    engine.resume_sweeps().await;
+                    let held = Held::writing(engine);
+                    let kept = self.remember(&held, settings, remembered);
+                    notes.extend(kept.err().map(|error| chain(&error)));
+                    Ok((held, notes))
+                }
+                Err(error @ EngineError::Unsupported(_)) => {
+                    let why = error.to_string();
+                    let why = why
+                        .strip_prefix("the pool can only be opened read-only: ")
+                        .unwrap_or(&why)
+                        .to_owned();
+                    notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
+                    // Opened anew: what was locked for writing is given back.
+                    drop(opened.pool);
+                    drop(locked);
+                    let (held, more) = read(why).await?;
+                    notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+                    Ok((held, notes))
+                }
+                Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
+            }
+        })
     }
 
     /// Opens a pool that was found as a daemon opens all of its own, and keeps it. Unless somebody asked for it, one that
@@ -771,14 +776,16 @@ impl Host {
     ///
     /// # Errors
     /// A sentence for each pool that could not be written.
-    pub async fn close(&self) -> Result<(), Vec<String>> {
-        let mut failures = Vec::new();
-        for held in self.all() {
-            if let Err(error) = self.end(&held, Ending::Close).await {
-                failures.push(format!("cannot close '{}': {}", held.name(), chain(&error)));
+    pub fn close(&self) -> BoxFuture<'_, Result<(), Vec<String>>> {
+        Box::pin(async move {
+            let mut failures = Vec::new();
+            for held in self.all() {
+                if let Err(error) = self.end(&held, Ending::Close).await {
+                    failures.push(format!("cannot close '{}': {}", held.name(), chain(&error)));
+                }
             }
-        }
-        if failures.is_empty() { Ok(()) } else { Err(failures) }
+            if failures.is_empty() { Ok(()) } else { Err(failures) }
+        })
     }
 }
 

@@ -15,6 +15,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use engine::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 mod create;
@@ -716,27 +717,31 @@ const LOOK: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// It is refused, or a pool failed; what [`Failure`] says. Then nothing has changed, unless the text says what.
-pub async fn run(host: &Arc<Host>, request: Request) -> Result<Answer, Failure> {
-    let (pool, is_remedy) = (request.operation.pool().to_owned(), request.operation.is_remedy());
-    let mut done = tokio::spawn({
-        let host = Arc::clone(host);
-        async move { Box::pin(perform(&host, request)).await }
-    });
-    loop {
-        tokio::select! {
-            biased;
-            ended = &mut done => {
-                return ended.unwrap_or_else(|error| {
-                    Err(Failure::new(format!("the operation ended abnormally: {error}")))
-                });
+pub fn run(host: &Arc<Host>, request: Request) -> BoxFuture<'_, Result<Answer, Failure>> {
+    Box::pin(async move {
+        let (pool, is_remedy) = (request.operation.pool().to_owned(), request.operation.is_remedy());
+        let mut done = tokio::spawn({
+            let host = Arc::clone(host);
+            async move { Box::pin(perform(&host, request)).await }
+        });
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut done => {
+                    return ended.unwrap_or_else(|error| {
+                        Err(Failure::new(format!("the operation ended abnormally: {error}")))
+                    });
+                }
+                () = tokio::time::sleep(LOOK) => {}
             }
-            () = tokio::time::sleep(LOOK) => {}
+            if let Some(why) = host.find(&pool).and_then(|held| held.suspended()).filter(|_| !is_remedy) {
+                let refusal = host::suspended(&pool, &why);
+                return Err(Failure::new(format!(
+                    "{refusal}\nwhat was begun is finished when the pool goes on"
+                )));
+            }
         }
-        if let Some(why) = host.find(&pool).and_then(|held| held.suspended()).filter(|_| !is_remedy) {
-            let refusal = host::suspended(&pool, &why);
-            return Err(Failure::new(format!("{refusal}\nwhat was begun is finished when the pool goes on")));
-        }
-    }
+    })
 }
 
 async fn perform(host: &Host, request: Request) -> Result<Answer, Failure> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use block::Identity;
+use engine::BoxFuture;
 use iscsi::Access;
 use pool::{
     Pool,
@@ -246,67 +247,72 @@ fn access(rule: &Rule, credentials: &[Credential]) -> api::Access {
 }
 
 /// What a pool keeps about offering, without what only a daemon knows. What could not be read is among the problems.
-pub async fn report(pool: &Pool) -> api::PoolShares {
-    let mut report = api::PoolShares { pool: pool.name().to_owned(), ..api::PoolShares::default() };
-    let shares = match PoolShares::read(pool).await {
-        Ok(shares) => shares,
-        Err(error) => {
-            report.problems.push(format!(
-                "cannot read the properties of '{}': {}",
-                pool.name(),
-                chain(&error)
-            ));
-            return report;
-        }
-    };
-    let discovery = shares.discovery();
-    report.problems = shares.problems;
-    for (iqn, target) in &shares.targets {
-        report.targets.push(api::Target {
-            name: iqn.clone(),
-            default: target.config.default,
-            groups: target.config.groups.clone(),
-            access: access(&target.config.access, &target.credentials),
-            luns: Vec::new(),
-            sessions: None,
-        });
-    }
-    let portal = |portal: &PortalConfig| api::Portal {
-        address: portal.address.to_string(),
-        group: portal.group,
-        listening: None,
-        problem: None,
-    };
-    report.portals = shares.portals.iter().map(portal).collect();
-    report.discovery = discovery.map(|(rule, credentials)| access(&rule, &credentials));
-    let listed = match pool.dsl().await {
-        Ok(dsl) => dsl.volumes().await,
-        Err(error) => Err(error),
-    };
-    let (datasets, problems) = match listed {
-        Ok(listed) => listed,
-        Err(error) => {
-            report.problems.push(format!("cannot list the datasets of '{}': {}", pool.name(), chain(&error)));
-            return report;
-        }
-    };
-    report.problems.extend(problems.iter().map(|problem| chain(problem)));
-    for dataset in &datasets {
-        match volume(pool, dataset).await {
-            Ok(volume) => report.volumes.push(volume),
+pub fn report(pool: &Pool) -> BoxFuture<'_, api::PoolShares> {
+    Box::pin(async move {
+        let mut report = api::PoolShares { pool: pool.name().to_owned(), ..api::PoolShares::default() };
+        let shares = match PoolShares::read(pool).await {
+            Ok(shares) => shares,
             Err(error) => {
                 report.problems.push(format!(
                     "cannot read the properties of '{}': {}",
-                    dataset.name(),
+                    pool.name(),
                     chain(&error)
                 ));
+                return report;
+            }
+        };
+        let discovery = shares.discovery();
+        report.problems = shares.problems;
+        for (iqn, target) in &shares.targets {
+            report.targets.push(api::Target {
+                name: iqn.clone(),
+                default: target.config.default,
+                groups: target.config.groups.clone(),
+                access: access(&target.config.access, &target.credentials),
+                luns: Vec::new(),
+                sessions: None,
+            });
+        }
+        let portal = |portal: &PortalConfig| api::Portal {
+            address: portal.address.to_string(),
+            group: portal.group,
+            listening: None,
+            problem: None,
+        };
+        report.portals = shares.portals.iter().map(portal).collect();
+        report.discovery = discovery.map(|(rule, credentials)| access(&rule, &credentials));
+        let listed = match pool.dsl().await {
+            Ok(dsl) => dsl.volumes().await,
+            Err(error) => Err(error),
+        };
+        let (datasets, problems) = match listed {
+            Ok(listed) => listed,
+            Err(error) => {
+                report.problems.push(format!(
+                    "cannot list the datasets of '{}': {}",
+                    pool.name(),
+                    chain(&error)
+                ));
+                return report;
+            }
+        };
+        report.problems.extend(problems.iter().map(|problem| chain(problem)));
+        for dataset in &datasets {
+            match volume(pool, dataset).await {
+                Ok(volume) => report.volumes.push(volume),
+                Err(error) => {
+                    report.problems.push(format!(
+                        "cannot read the properties of '{}': {}",
+                        dataset.name(),
+                        chain(&error)
+                    ));
+                }
             }
         }
-    }
-    report.volumes.retain(|volume| !volume.name.contains('@') || volume.target.is_some());
-    for volume in &report.volumes {
-        let (Some(name), Some(lun)) = (&volume.target, volume.lun) else { continue };
-        match report.targets.iter_mut().find(|target| target.name == *name) {
+        report.volumes.retain(|volume| !volume.name.contains('@') || volume.target.is_some());
+        for volume in &report.volumes {
+            let (Some(name), Some(lun)) = (&volume.target, volume.lun) else { continue };
+            match report.targets.iter_mut().find(|target| target.name == *name) {
             Some(target) => target.luns.push(api::Lun { lun, volume: volume.name.clone(), naa: volume.naa.clone() }),
             None => report.problems.push(format!(
                 "{} is to be LUN {lun} of {name}, and the pool has no such target: 'millpond share target create {name}', or \
@@ -314,9 +320,10 @@ pub async fn report(pool: &Pool) -> api::PoolShares {
                 volume.name, volume.name
             )),
         }
-    }
-    report.targets.iter_mut().for_each(|target| target.luns.sort_by_key(|lun| lun.lun));
-    report
+        }
+        report.targets.iter_mut().for_each(|target| target.luns.sort_by_key(|lun| lun.lun));
+        report
+    })
 }
 
 async fn volume(pool: &Pool, dataset: &Dataset) -> Result<api::Volume, ReadError> {
