@@ -240,23 +240,25 @@ impl FaultDisk {
     ///
     /// # Errors
     /// Those of the inner disk.
-    pub async fn power_cut(&self, seed: u64) -> io::Result<Cut> {
-        let sector = u64::from(self.inner().info().logical_sector);
-        let (landed, cut) = {
-            let mut state = self.state.lock();
-            state.present = false;
-            state.epoch += 1;
-            match &mut state.cache {
-                Some(cache) => cache.power_cut(sector, &mut Chance::new(seed)),
-                None => Default::default(),
+    pub fn power_cut(&self, seed: u64) -> DiskFuture<'_, Cut> {
+        Box::pin(async move {
+            let sector = u64::from(self.inner().info().logical_sector);
+            let (landed, cut) = {
+                let mut state = self.state.lock();
+                state.present = false;
+                state.epoch += 1;
+                match &mut state.cache {
+                    Some(cache) => cache.power_cut(sector, &mut Chance::new(seed)),
+                    None => Default::default(),
+                }
+            };
+            // A flush under way stops before its next change, because the epoch is over.
+            let _destaging = self.destaging.lock().await;
+            for change in landed {
+                self.carry_out(change).await?;
             }
-        };
-        // A flush under way stops before its next change, because the epoch is over.
-        let _destaging = self.destaging.lock().await;
-        for change in landed {
-            self.carry_out(change).await?;
-        }
-        Ok(cut)
+            Ok(cut)
+        })
     }
 
     /// Flips `bits` different bits of what the media holds in `range`, silently, as time does. Cached
@@ -264,24 +266,26 @@ impl FaultDisk {
     ///
     /// # Errors
     /// Those of the inner disk; `InvalidInput` for a range outside it or with fewer bits.
-    pub async fn rot(&self, range: Range<u64>, bits: u32) -> io::Result<()> {
-        let len = range.end.saturating_sub(range.start);
-        let info = self.inner().info();
-        checked_range(&info.path, range.start, len, info.size)?;
-        if len.saturating_mul(8) < u64::from(bits) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "fewer bits there than are to flip"));
-        }
-        let chosen = self.state.lock().chance.distinct(u64::from(bits), len * 8);
-        for bit in chosen {
-            let (offset, mask) = (range.start + bit / 8, 1 << (bit % 8));
-            let mut byte = self.inner().read(offset, IoBuf::with_len(1)).await?;
-            byte[0] ^= mask;
-            self.inner().write(offset, byte.freeze()).await?;
-            if let Some(cache) = &mut self.state.lock().cache {
-                cache.damage(offset, |byte| byte ^ mask);
+    pub fn rot(&self, range: Range<u64>, bits: u32) -> DiskFuture<'_, ()> {
+        Box::pin(async move {
+            let len = range.end.saturating_sub(range.start);
+            let info = self.inner().info();
+            checked_range(&info.path, range.start, len, info.size)?;
+            if len.saturating_mul(8) < u64::from(bits) {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "fewer bits there than are to flip"));
             }
-        }
-        Ok(())
+            let chosen = self.state.lock().chance.distinct(u64::from(bits), len * 8);
+            for bit in chosen {
+                let (offset, mask) = (range.start + bit / 8, 1 << (bit % 8));
+                let mut byte = self.inner().read(offset, IoBuf::with_len(1)).await?;
+                byte[0] ^= mask;
+                self.inner().write(offset, byte.freeze()).await?;
+                if let Some(cache) = &mut self.state.lock().cache {
+                    cache.damage(offset, |byte| byte ^ mask);
+                }
+            }
+            Ok(())
+        })
     }
 
     fn inner(&self) -> Arc<dyn Disk> {

@@ -11,7 +11,7 @@ use ondisk::{
 use pool::dmu::{DnodeAt, Object, ReadError, Run};
 
 use super::{MutSet, commit::to_little, object::Known};
-use crate::{EngineError, write::summed::Summed};
+use crate::{BoxFuture, EngineError, write::summed::Summed};
 
 /// Blocks read in one go.
 const BATCH: usize = 64;
@@ -50,12 +50,17 @@ impl MutSet {
         match self.known(number, blkid) {
             Known::Content(content) => Ok(Some(content)),
             Known::Hole => Ok(None),
-            Known::OnDisk => {
-                let object = self.object_now(number).await?;
-                let block = object.read_block(blkid).await?;
-                block.content.map(|found| native(found, block.order, object.dnode().object_type)).transpose()
-            }
+            Known::OnDisk => self.stored_block(number, blkid).await,
         }
+    }
+
+    /// The same as of the last sync. Boxed, because so much of this crate asks for blocks.
+    fn stored_block(&mut self, number: u64, blkid: u64) -> BoxFuture<'_, Result<Option<Bytes>, EngineError>> {
+        Box::pin(async move {
+            let object = self.object_now(number).await?;
+            let block = object.read_block(blkid).await?;
+            block.content.map(|found| native(found, block.order, object.dnode().object_type)).transpose()
+        })
     }
 
     /// Replaces a data block.

@@ -11,7 +11,7 @@ use ondisk::{
 use pool::dmu::{Cursor, ReadError, Step};
 
 use super::{MutSet, object::Staged};
-use crate::EngineError;
+use crate::{BoxFuture, EngineError};
 
 /// Highest object number.
 const NUMBER_MAX: u64 = 1 << 48;
@@ -68,24 +68,31 @@ impl MutSet {
         if let Some(found) = self.clean.get(&number) {
             return Ok(Some(found.clone()));
         }
-        let per_block = self.slots_per_block();
-        let (block, wanted) = (number / per_block, (number % per_block) as usize);
-        if number == 0 || number > NUMBER_MAX {
-            return Ok(None);
-        }
-        let Some(content) = self.dnode_block(block).await? else { return Ok(None) };
-        let mut slot = 0;
-        while let Some(rest) = content.get(slot * SLOT_BYTES..).filter(|rest| !rest.is_empty()) {
-            if slot == wanted {
-                let at = self.meta()?.bookmark(0, block);
-                return Ok(Dnode::decode(rest, Order::Little).map_err(ReadError::malformed(at))?);
+        self.decoded(number).await
+    }
+
+    /// The same from its block of dnodes. Boxed, because so much of this crate asks for dnodes.
+    fn decoded(&mut self, number: u64) -> BoxFuture<'_, Result<Option<Dnode>, EngineError>> {
+        Box::pin(async move {
+            let per_block = self.slots_per_block();
+            let (block, wanted) = (number / per_block, (number % per_block) as usize);
+            if number == 0 || number > NUMBER_MAX {
+                return Ok(None);
             }
-            if slot > wanted {
-                break;
+            let Some(content) = self.dnode_block(block).await? else { return Ok(None) };
+            let mut slot = 0;
+            while let Some(rest) = content.get(slot * SLOT_BYTES..).filter(|rest| !rest.is_empty()) {
+                if slot == wanted {
+                    let at = self.meta()?.bookmark(0, block);
+                    return Ok(Dnode::decode(rest, Order::Little).map_err(ReadError::malformed(at))?);
+                }
+                if slot > wanted {
+                    break;
+                }
+                slot += Dnode::slots_at(rest);
             }
-            slot += Dnode::slots_at(rest);
-        }
-        Ok(None)
+            Ok(None)
+        })
     }
 
     /// Its dnode as it is now (its pointers are those of the last sync).

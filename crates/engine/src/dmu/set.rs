@@ -24,7 +24,7 @@ use super::{
     sink::Sink,
     tree::write_object,
 };
-use crate::{EngineError, policy::SetPolicy, space::Deflate, write::BlockWriter};
+use crate::{BoxFuture, EngineError, policy::SetPolicy, space::Deflate, write::BlockWriter};
 
 /// An object set that can be changed.
 ///
@@ -55,31 +55,37 @@ pub struct MutSet {
 
 impl MutSet {
     /// The set `root` points to. `id` is its dataset's object in the MOS, 0 for the MOS.
-    pub async fn open(source: Arc<dyn BlockSource>, id: u64, root: BlkPtr) -> Result<Self, EngineError> {
-        let at = Bookmark { objset: id, object: 0, level: -1, blkid: 0 };
-        let wrong = |what| EngineError::Read(ReadError::Inconsistent { at, what });
-        if root.is_hole() {
-            return Err(wrong("the dataset has no object set"));
-        }
-        if root.object_type() != ObjectType::OBJSET || root.level() != 0 {
-            return Err(wrong("not a block pointer to an object set"));
-        }
-        if root.uses_crypt() {
-            return Err(EngineError::Unsupported("encrypted datasets can only be read".into()));
-        }
-        let content = source.read(&root, at).await?;
-        let mut phys = ObjsetPhys::decode(&content, root.order()).map_err(ReadError::malformed(at))?;
-        if root.order() == Order::Big {
-            // It will be written in little endian, and this part is kept as bytes.
-            to_little(&mut phys.zil_header);
-        }
-        let bytes = phys.meta_dnode.data_block_bytes();
-        if !bytes.is_power_of_two() || phys.meta_dnode.blkptrs.is_empty() {
-            return Err(wrong("the blocks of dnodes have an impossible size"));
-        }
-        let set = Self::over(source, id, root, phys);
-        set.meta()?;
-        Ok(set)
+    pub fn open(
+        source: Arc<dyn BlockSource>,
+        id: u64,
+        root: BlkPtr,
+    ) -> BoxFuture<'static, Result<Self, EngineError>> {
+        Box::pin(async move {
+            let at = Bookmark { objset: id, object: 0, level: -1, blkid: 0 };
+            let wrong = |what| EngineError::Read(ReadError::Inconsistent { at, what });
+            if root.is_hole() {
+                return Err(wrong("the dataset has no object set"));
+            }
+            if root.object_type() != ObjectType::OBJSET || root.level() != 0 {
+                return Err(wrong("not a block pointer to an object set"));
+            }
+            if root.uses_crypt() {
+                return Err(EngineError::Unsupported("encrypted datasets can only be read".into()));
+            }
+            let content = source.read(&root, at).await?;
+            let mut phys = ObjsetPhys::decode(&content, root.order()).map_err(ReadError::malformed(at))?;
+            if root.order() == Order::Big {
+                // It will be written in little endian, and this part is kept as bytes.
+                to_little(&mut phys.zil_header);
+            }
+            let bytes = phys.meta_dnode.data_block_bytes();
+            if !bytes.is_power_of_two() || phys.meta_dnode.blkptrs.is_empty() {
+                return Err(wrong("the blocks of dnodes have an impossible size"));
+            }
+            let set = Self::over(source, id, root, phys);
+            set.meta()?;
+            Ok(set)
+        })
     }
 
     /// A new, empty set.
@@ -198,14 +204,14 @@ impl MutSet {
 
     /// Writes everything that changed, bottom up, and returns the new root. Blocks of this set that were born in
     /// this transaction group are written again in their places (MOS, later passes).
-    pub async fn sync(
-        &mut self,
-        out: &mut BlockWriter,
-        policy: &SetPolicy,
-        deflate: &Deflate,
-        account: &mut dyn Account,
-    ) -> Result<BlkPtr, EngineError> {
-        self.sync_to(out, policy, deflate, account).await
+    pub fn sync<'a>(
+        &'a mut self,
+        out: &'a mut BlockWriter,
+        policy: &'a SetPolicy,
+        deflate: &'a Deflate,
+        account: &'a mut dyn Account,
+    ) -> BoxFuture<'a, Result<BlkPtr, EngineError>> {
+        Box::pin(self.sync_to(out, policy, deflate, account))
     }
 
     /// [`sync`](Self::sync) to anything that stores blocks.

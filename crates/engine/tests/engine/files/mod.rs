@@ -4,7 +4,7 @@
 use std::{path::Path, process::Command};
 
 use engine::{
-    open,
+    BoxFuture, open,
     sync::{Syncer, Work},
 };
 use ondisk::label::PoolState;
@@ -13,33 +13,39 @@ use pool::import::{self, Sources};
 pub(crate) const NOW: u64 = 1_700_000_000;
 
 /// Syncs the transaction group the syncer is at, and goes to the next.
-pub(crate) async fn sync(cx: &mut Syncer) {
-    let (txg, now) = (cx.txg, cx.now);
-    cx.sync_txg(txg, now, Work::default()).await.unwrap();
-    cx.txg += 1;
+pub(crate) fn sync(cx: &mut Syncer) -> BoxFuture<'_, ()> {
+    Box::pin(async move {
+        let (txg, now) = (cx.txg, cx.now);
+        cx.sync_txg(txg, now, Work::default()).await.unwrap();
+        cx.txg += 1;
+    })
 }
 
-pub(crate) async fn export(mut cx: Syncer) {
-    open::close(&mut cx, PoolState::Exported);
-    sync(&mut cx).await;
+pub(crate) fn export(mut cx: Syncer) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        open::close(&mut cx, PoolState::Exported);
+        sync(&mut cx).await;
+    })
 }
 
 /// Opens the pool in `dir` for writing, as the host that had it last or whoever.
-pub(crate) async fn reopen(dir: &Path, seed: u64) -> Result<Syncer, String> {
-    let found = import::scan(&Sources::paths([dir])).await;
-    let candidate = found.pools.first().ok_or("no pool")?;
-    let writable = candidate.reopen(&import::writable()).await.map_err(|error| error.to_string())?;
-    let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
-    let pool = import::open(&writable, &options).await.map_err(|error| error.to_string())?;
-    let options = open::OpenOptions {
-        rename: None,
-        hostid: 0x1234_5678,
-        hostname: "testhost".to_owned(),
-        now: NOW + 100,
-        seed,
-        workers: 0,
-    };
-    open::open(pool, options).await.map_err(|error| error.to_string())
+pub(crate) fn reopen(dir: &Path, seed: u64) -> BoxFuture<'_, Result<Syncer, String>> {
+    Box::pin(async move {
+        let found = import::scan(&Sources::paths([dir])).await;
+        let candidate = found.pools.first().ok_or("no pool")?;
+        let writable = candidate.reopen(&import::writable()).await.map_err(|error| error.to_string())?;
+        let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+        let pool = import::open(&writable, &options).await.map_err(|error| error.to_string())?;
+        let options = open::OpenOptions {
+            rename: None,
+            hostid: 0x1234_5678,
+            hostname: "testhost".to_owned(),
+            now: NOW + 100,
+            seed,
+            workers: 0,
+        };
+        open::open(pool, options).await.map_err(|error| error.to_string())
+    })
 }
 
 /// What the reference checker and zdb say of the images in `dir`.

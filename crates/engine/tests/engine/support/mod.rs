@@ -9,6 +9,7 @@ use block::{BlockVolume, Segment};
 use bytes::Bytes;
 use disk::{Disk, FaultDisk, MemDisk};
 use engine::{
+    BoxFuture,
     create::{CreateOptions, DeviceFacts, Plan, VdevSpec},
     dsl::{NewVolume, Properties},
     engine::{Ending, Engine, Options},
@@ -54,46 +55,52 @@ fn words(layout: &str) -> Vec<String> {
 
 impl World {
     /// Disks for `layout` (`mirror d0 d1 log d2`), and a pool on them.
-    pub async fn create(layout: &str, ashift: u32, size: u64, seed: u64) -> (Self, Running) {
-        Self::create_with(layout, ashift, size, seed, Properties::new()).await
+    pub fn create(layout: &str, ashift: u32, size: u64, seed: u64) -> BoxFuture<'_, (Self, Running)> {
+        Self::create_with(layout, ashift, size, seed, Properties::new())
     }
 
-    pub async fn create_with(
+    pub fn create_with(
         layout: &str,
         ashift: u32,
         size: u64,
         seed: u64,
         root_properties: Properties,
-    ) -> (Self, Running) {
-        let spec = VdevSpec::parse(&words(layout)).unwrap();
-        let count = spec.paths().len();
-        let media: Vec<_> =
-            (0..count).map(|n| Arc::new(MemDisk::new(size).named(format!("/disks/d{n}")))).collect();
-        let world = Self { media, seed, cuts: 0 };
-        let disks = world.power_on();
-        let facts =
-            vec![
-                DeviceFacts { bytes: size, block_device: false, logical_sector: 512, physical_sector: 512 };
+    ) -> BoxFuture<'_, (Self, Running)> {
+        Box::pin(async move {
+            let spec = VdevSpec::parse(&words(layout)).unwrap();
+            let count = spec.paths().len();
+            let media: Vec<_> =
+                (0..count).map(|n| Arc::new(MemDisk::new(size).named(format!("/disks/d{n}")))).collect();
+            let world = Self { media, seed, cuts: 0 };
+            let disks = world.power_on();
+            let facts = vec![
+                DeviceFacts {
+                    bytes: size,
+                    block_device: false,
+                    logical_sector: 512,
+                    physical_sector: 512
+                };
                 count
             ];
-        let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
-        let options = CreateOptions {
-            name: POOL.to_owned(),
-            features: engine::create::features("off").unwrap(),
-            pool_properties: Properties::new(),
-            root_properties,
-            hostid: 7,
-            hostname: "simulation".to_owned(),
-            now: 1_700_000_000,
-            seed,
-            cache: Arc::new(BlockCache::new(16 << 20)),
-            workers: 0,
-            history: None,
-        };
-        let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-        let syncer = engine::create::create(&plan, &as_disks, options).await.unwrap();
-        let engine = Engine::start(syncer, quiet()).await.unwrap();
-        (world, Running { engine, disks })
+            let plan = Plan::new(&spec, &facts, Some(ashift), true).unwrap();
+            let options = CreateOptions {
+                name: POOL.to_owned(),
+                features: engine::create::features("off").unwrap(),
+                pool_properties: Properties::new(),
+                root_properties,
+                hostid: 7,
+                hostname: "simulation".to_owned(),
+                now: 1_700_000_000,
+                seed,
+                cache: Arc::new(BlockCache::new(16 << 20)),
+                workers: 0,
+                history: None,
+            };
+            let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+            let syncer = engine::create::create(&plan, &as_disks, options).await.unwrap();
+            let engine = Engine::start(syncer, quiet()).await.unwrap();
+            (world, Running { engine, disks })
+        })
     }
 
     /// A world that was there before.
@@ -110,15 +117,19 @@ impl World {
     }
 
     /// Opens the pool for writing.
-    pub async fn open(&self) -> Running {
-        self.try_open(quiet()).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
+    pub fn open(&self) -> BoxFuture<'_, Running> {
+        Box::pin(async move {
+            self.try_open(quiet()).await.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
+        })
     }
 
-    pub async fn try_open(&self, options: Options) -> Result<Running, String> {
-        let disks = self.power_on();
-        let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-        let engine = self.start(as_disks, options).await?;
-        Ok(Running { engine, disks })
+    pub fn try_open(&self, options: Options) -> BoxFuture<'_, Result<Running, String>> {
+        Box::pin(async move {
+            let disks = self.power_on();
+            let as_disks: Vec<Arc<dyn Disk>> = disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+            let engine = self.start(as_disks, options).await?;
+            Ok(Running { engine, disks })
+        })
     }
 
     /// Another world with the same content on its media.
@@ -141,34 +152,43 @@ impl World {
     }
 
     /// The pool as a reader finds it on the media now.
-    pub async fn look(&self) -> Result<Arc<Pool>, String> {
-        let disks = self.media.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
-        import_from(disks).await
+    pub fn look(&self) -> BoxFuture<'_, Result<Arc<Pool>, String>> {
+        Box::pin(async move {
+            let disks = self.media.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect();
+            import_from(disks).await
+        })
     }
 
     /// The same, through disks that can be pulled.
-    pub async fn look_through(&self) -> Result<(Arc<Pool>, Vec<Arc<FaultDisk>>), String> {
-        let disks = self.power_on();
-        let pool = import_from(disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect()).await?;
-        Ok((pool, disks))
+    pub fn look_through(&self) -> BoxFuture<'_, Result<(Arc<Pool>, Vec<Arc<FaultDisk>>), String>> {
+        Box::pin(async move {
+            let disks = self.power_on();
+            let pool = import_from(disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect()).await?;
+            Ok((pool, disks))
+        })
     }
 
     /// Cuts the power of a running pool: un-flushed writes are kept, lost or torn.
-    pub async fn cut(&mut self, running: Running) {
-        self.cuts += 1;
-        for (n, disk) in running.disks.iter().enumerate() {
-            disk.power_cut(self.seed ^ self.cuts << 20 ^ n as u64).await.unwrap();
-        }
-        drop(running);
-        // What was under way notices that its disks are gone.
-        tokio::task::yield_now().await;
+    pub fn cut(&mut self, running: Running) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.cuts += 1;
+            for (n, disk) in running.disks.iter().enumerate() {
+                disk.power_cut(self.seed ^ self.cuts << 20 ^ n as u64).await.unwrap();
+            }
+            drop(running);
+            // What was under way notices that its disks are gone.
+            tokio::task::yield_now().await;
+        })
     }
 
     /// Our own full check of what is on the media: every block, every space map.
-    pub async fn verify(&self, what: &str) {
-        let pool = self.look().await.unwrap_or_else(|error| panic!("seed {}: {what}: {error}", self.seed));
-        let report = pool::verify::verify(&pool, &Arc::new(pool::verify::Progress::default())).await;
-        assert!(report.is_clean(), "seed {}: {what}: {report:#?}", self.seed);
+    pub fn verify<'a>(&'a self, what: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let pool =
+                self.look().await.unwrap_or_else(|error| panic!("seed {}: {what}: {error}", self.seed));
+            let report = pool::verify::verify(&pool, &Arc::new(pool::verify::Progress::default())).await;
+            assert!(report.is_clean(), "seed {}: {what}: {report:#?}", self.seed);
+        })
     }
 
     /// Writes the media as image files.
@@ -192,90 +212,108 @@ impl World {
 }
 
 /// Imports the pool on these disks for writing.
-pub async fn start_on(disks: Vec<Arc<dyn Disk>>, seed: u64, options: Options) -> Result<Arc<Engine>, String> {
-    start_caching(disks, seed, options, 16 << 20).await
+pub fn start_on(
+    disks: Vec<Arc<dyn Disk>>,
+    seed: u64,
+    options: Options,
+) -> BoxFuture<'static, Result<Arc<Engine>, String>> {
+    start_caching(disks, seed, options, 16 << 20)
 }
 
 /// The same with a cache of so many bytes.
-pub async fn start_caching(
+pub fn start_caching(
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
     options: Options,
     cache: usize,
-) -> Result<Arc<Engine>, String> {
-    start_named(POOL, disks, seed, options, cache).await
+) -> BoxFuture<'static, Result<Arc<Engine>, String>> {
+    start_named(POOL, disks, seed, options, cache)
 }
 
 /// The same of a pool with another name.
-pub async fn start_named(
+pub fn start_named(
     name: &str,
     disks: Vec<Arc<dyn Disk>>,
     seed: u64,
     options: Options,
     cache: usize,
-) -> Result<Arc<Engine>, String> {
-    let pool = import_caching(name, disks, cache).await?;
-    let how = open::OpenOptions {
-        rename: None,
-        hostid: 7,
-        hostname: "simulation".to_owned(),
-        now: 1_700_000_000,
-        seed: seed ^ 0xabcd,
-        workers: 0,
-    };
-    let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
-    Engine::start(syncer, options).await.map_err(|e| e.to_string())
+) -> BoxFuture<'_, Result<Arc<Engine>, String>> {
+    Box::pin(async move {
+        let pool = import_caching(name, disks, cache).await?;
+        let how = open::OpenOptions {
+            rename: None,
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed: seed ^ 0xabcd,
+            workers: 0,
+        };
+        let syncer = open::open(pool, how).await.map_err(|e| e.to_string())?;
+        Engine::start(syncer, options).await.map_err(|e| e.to_string())
+    })
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
     import_caching(POOL, disks, 16 << 20).await
 }
 
-async fn import_caching(name: &str, disks: Vec<Arc<dyn Disk>>, cache: usize) -> Result<Arc<Pool>, String> {
-    let found = import::scan(&Sources::disks(disks)).await;
-    let candidate = found.find(name).map_err(|e| e.to_string())?;
-    let options = import::OpenOptions {
-        force: true,
-        hostid: 7,
-        cache: Arc::new(BlockCache::new(cache)),
-        ..import::OpenOptions::default()
-    };
-    import::open(candidate, &options).await.map_err(|e| e.to_string())
+fn import_caching(
+    name: &str,
+    disks: Vec<Arc<dyn Disk>>,
+    cache: usize,
+) -> BoxFuture<'_, Result<Arc<Pool>, String>> {
+    Box::pin(async move {
+        let found = import::scan(&Sources::disks(disks)).await;
+        let candidate = found.find(name).map_err(|e| e.to_string())?;
+        let options = import::OpenOptions {
+            force: true,
+            hostid: 7,
+            cache: Arc::new(BlockCache::new(cache)),
+            ..import::OpenOptions::default()
+        };
+        import::open(candidate, &options).await.map_err(|e| e.to_string())
+    })
 }
 
 impl Running {
     /// A thin volume.
-    pub async fn volume(
-        &self,
-        name: &str,
+    pub fn volume<'a>(
+        &'a self,
+        name: &'a str,
         size: u64,
         block: u32,
         properties: Properties,
-    ) -> Arc<engine::volume::LiveVolume> {
-        let new = NewVolume { name: name.to_owned(), size, block, properties, parents: false };
-        self.engine
-            .run(false, move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
-            .await
-            .unwrap();
-        self.engine.volume(name).await.unwrap()
+    ) -> BoxFuture<'a, Arc<engine::volume::LiveVolume>> {
+        Box::pin(async move {
+            let new = NewVolume { name: name.to_owned(), size, block, properties, parents: false };
+            self.engine
+                .run(false, move |cx| Box::pin(async move { engine::dsl::create_volume(cx, &new).await }))
+                .await
+                .unwrap();
+            self.engine.volume(name).await.unwrap()
+        })
     }
 
     /// Leaves the pool exported.
-    pub async fn export(self) {
-        self.engine.end(Ending::Export).await.unwrap();
+    pub fn export(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.engine.end(Ending::Export).await.unwrap();
+        })
     }
 }
 
 /// All of a volume as bytes.
-pub async fn content(volume: &dyn BlockVolume) -> Vec<u8> {
-    let size = volume.geometry().size;
-    let mut all = Vec::with_capacity(size as usize);
-    let step = 1 << 20;
-    for offset in (0..size).step_by(step) {
-        let len = step.min((size - offset) as usize);
-        all.extend(joined(volume.read(offset, len).await.unwrap()));
-    }
-    all
+pub fn content(volume: &dyn BlockVolume) -> BoxFuture<'_, Vec<u8>> {
+    Box::pin(async move {
+        let size = volume.geometry().size;
+        let mut all = Vec::with_capacity(size as usize);
+        let step = 1 << 20;
+        for offset in (0..size).step_by(step) {
+            let len = step.min((size - offset) as usize);
+            all.extend(joined(volume.read(offset, len).await.unwrap()));
+        }
+        all
+    })
 }
 
 /// What was read, as bytes.
