@@ -132,11 +132,14 @@ impl Region {
     }
 }
 
+/// Regions that were begun together.
+type Group = Box<[Mutex<Region>]>;
+
 /// Address space for regions, by number.
 #[derive(Debug)]
 struct Arena {
     base: NonNull<u8>,
-    groups: Box<[OnceLock<Box<[Mutex<Region>]>>]>,
+    groups: Box<[OnceLock<Group>]>,
 }
 
 // SAFETY: `base` is only calculated with; who may touch which part of it is up to `Regions`.
@@ -739,7 +742,7 @@ mod tests {
             gone.into_iter().for_each(|(_, (start, _))| regions.take_back(0, start));
             lent.extend(stay.into_iter().map(|(_, slot)| slot));
         };
-        give_back(&mut lent, &|number| number % SLOTS % 4 != 0);
+        give_back(&mut lent, &|number| !(number % SLOTS).is_multiple_of(4));
         assert!(!regions.age(), "it was asked for lately");
         assert_eq!(resident(&regions), 4 * REGION);
         assert!(regions.age());

@@ -565,10 +565,10 @@ mod tests {
         set_idle_max(64 << 20);
         let mut lent: Vec<Piece> = (0..8 * (REGION / LEN)).map(|_| lend(LEN).0).collect();
         assert!(lent.iter().all(|piece| piece.source == Source::Regions));
-        let mut number = 0;
+        let mut number = 0usize;
         lent.retain(|_| {
             number += 1;
-            number % 4 == 0
+            number.is_multiple_of(4)
         });
         age_idle();
         assert!(age_idle(), "three of four are free");

@@ -22,11 +22,14 @@ const BYTES_MAX: usize = 64 << 20;
 /// Bytes read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// All records of a pool's history that are left, oldest first, and what is not among them and why, a sentence each.
+/// Records, and what is not among them and why, a sentence each.
+pub type Records = (Vec<HistoryEntry>, Vec<String>);
+
+/// All records of a pool's history that are left, oldest first.
 ///
 /// # Errors
 /// It cannot be read, as a sentence.
-pub fn read(pool: &Pool) -> BoxFuture<'_, Result<(Vec<HistoryEntry>, Vec<String>), String>> {
+pub fn read(pool: &Pool) -> BoxFuture<'_, Result<Records, String>> {
     Box::pin(async move {
         let failed = |error: &dyn std::error::Error| {
             format!("cannot show history for pool '{}': {}", pool.name(), chain(error))

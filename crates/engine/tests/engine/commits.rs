@@ -3,11 +3,7 @@
 //!
 //! The disks write down what is done to them, and each prefix of that is played on a copy of the media: with all
 //! writes of the prefix, and with an arbitrary choice of those that were not flushed.
-#![expect(
-    clippy::unwrap_used,
-    clippy::large_futures,
-    reason = "a test that cannot make its world fails, and does one thing at a time"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot make its world fails")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

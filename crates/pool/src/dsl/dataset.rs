@@ -10,7 +10,7 @@ use ondisk::{
 };
 use tokio::sync::OnceCell;
 
-use super::{Dir, Dsl, LookupError, check_bonus, dir};
+use super::{Dir, Dsl, LookupError, Reached, check_bonus, dir};
 use crate::{
     BoxFuture,
     dmu::{DnodeAt, ObjectSet, ReadError},
@@ -272,7 +272,7 @@ impl Dataset {
     ///
     /// # Errors
     /// The list of children cannot be read.
-    pub fn children(&self) -> BoxFuture<'_, Result<(Vec<Self>, Vec<LookupError>), ReadError>> {
+    pub fn children(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
             let (mut children, mut failed) = (Vec::new(), Vec::new());
             if self.kind() != DatasetKind::Head {
@@ -313,7 +313,7 @@ impl Dataset {
     ///
     /// # Errors
     /// The list of them cannot be read.
-    pub fn readable_snapshots(&self) -> BoxFuture<'_, Result<(Vec<Self>, Vec<LookupError>), ReadError>> {
+    pub fn readable_snapshots(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
             let (mut snapshots, mut failed) = (Vec::new(), Vec::new());
             for (name, found) in self.each_snapshot().await? {

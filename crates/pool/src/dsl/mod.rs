@@ -46,6 +46,9 @@ pub use sharing::Sharing;
 pub use space::PoolSpace;
 pub use volumes::VolumeLookupError;
 
+/// Datasets that could be read, and those that could not.
+pub type Reached = (Vec<Dataset>, Vec<LookupError>);
+
 /// The object directory of the MOS.
 const OBJECT_DIRECTORY: u64 = 1;
 /// Deeper than any legal name (255 bytes, a slash each): a chain of parents this long is a loop.
@@ -193,7 +196,7 @@ impl Dsl {
     /// children by name.
     ///
     /// Datasets whose structures cannot be read are left out and reported in the second list.
-    pub fn tree(&self, from: Dataset) -> BoxFuture<'_, (Vec<Dataset>, Vec<LookupError>)> {
+    pub fn tree(&self, from: Dataset) -> BoxFuture<'_, Reached> {
         Box::pin(async move {
             let mut all = Vec::new();
             let mut errors = Vec::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::Identity;
 
-use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError};
+use super::{Dataset, DatasetKind, Dsl, HeadKind, LookupError, Reached};
 use crate::{
     BoxFuture, Pool,
     cache::{Caching, Keep},
@@ -78,7 +78,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The root dataset cannot be read.
-    pub fn volumes(&self) -> BoxFuture<'_, Result<(Vec<Dataset>, Vec<LookupError>), ReadError>> {
+    pub fn volumes(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
             let (mut all, errors) = self.tree(self.root().await?).await;
             all.retain(|dataset| {
@@ -94,7 +94,7 @@ impl Pool {
     ///
     /// # Errors
     /// The root dataset cannot be read.
-    pub fn datasets(&self) -> BoxFuture<'_, Result<(Vec<Dataset>, Vec<LookupError>), ReadError>> {
+    pub fn datasets(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
         Box::pin(async move {
             let dsl = self.dsl().await?;
             Ok(dsl.tree(dsl.root().await?).await)

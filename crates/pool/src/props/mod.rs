@@ -16,6 +16,6 @@ pub mod table;
 pub mod value;
 
 pub use pool::PoolProperties;
-pub use set::{Property, PropertySet};
+pub use set::{Property, PropertySet, UserProperty};
 pub use table::{Access, Definition, Kind, Types};
 pub use value::{Source, Style, Value};

@@ -44,6 +44,9 @@ impl Property {
     }
 }
 
+/// A property that users invented: its name, its value, and where that is from.
+pub type UserProperty = (String, String, Source);
+
 /// The properties of one dataset, in the order of `zfs get all`: native ones in table order, then users' by name.
 #[derive(Clone, Debug)]
 pub struct PropertySet {
@@ -90,7 +93,7 @@ impl PropertySet {
     ///
     /// # Errors
     /// A structure of the dataset or an ancestor cannot be read.
-    pub fn users(dataset: &Dataset) -> BoxFuture<'_, Result<Vec<(String, String, Source)>, ReadError>> {
+    pub fn users(dataset: &Dataset) -> BoxFuture<'_, Result<Vec<UserProperty>, ReadError>> {
         Box::pin(async move {
             let stored = stored::load(dataset).await?;
             let text = |(name, entry): (String, stored::Stored)| match entry.shaped(Kind::Text) {

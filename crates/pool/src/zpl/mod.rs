@@ -25,7 +25,7 @@ use ondisk::{
     sa::{Layouts, Registry},
 };
 
-pub use node::{DirectoryEntry, Node, Stat};
+pub use node::{DirectoryEntry, Node, Stat, Xattr};
 pub use path::Follow;
 
 use crate::{

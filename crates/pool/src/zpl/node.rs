@@ -53,6 +53,9 @@ pub struct DirectoryEntry {
     pub kind: FileKind,
 }
 
+/// An extended attribute: its name and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+
 /// A file, directory, link, pipe, socket or device.
 #[derive(Debug)]
 pub struct Node {
@@ -230,7 +233,7 @@ impl Node {
     ///
     /// # Errors
     /// One of the places cannot be read.
-    pub fn xattrs(&self) -> BoxFuture<'_, Result<Vec<(Vec<u8>, Vec<u8>)>, FileError>> {
+    pub fn xattrs(&self) -> BoxFuture<'_, Result<Vec<Xattr>, FileError>> {
         Box::pin(xattr::read(self))
     }
 }

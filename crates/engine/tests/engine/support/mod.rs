@@ -27,6 +27,9 @@ pub const POOL: &str = "tank";
 /// Bytes of a disk unless told otherwise.
 pub const DISK: u64 = 128 << 20;
 
+/// Disks that can be pulled.
+type Pulled = Vec<Arc<FaultDisk>>;
+
 /// The machine: what survives a power cut.
 pub struct World {
     pub media: Vec<Arc<MemDisk>>,
@@ -160,7 +163,7 @@ impl World {
     }
 
     /// The same, through disks that can be pulled.
-    pub fn look_through(&self) -> BoxFuture<'_, Result<(Arc<Pool>, Vec<Arc<FaultDisk>>), String>> {
+    pub fn look_through(&self) -> BoxFuture<'_, Result<(Arc<Pool>, Pulled), String>> {
         Box::pin(async move {
             let disks = self.power_on();
             let pool = import_from(disks.iter().map(|d| Arc::clone(d) as Arc<dyn Disk>).collect()).await?;
