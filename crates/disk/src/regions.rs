@@ -219,6 +219,15 @@ impl Arena {
         is_there & 1 != 0
     }
 
+    /// Makes usual pages of the huge one behind a region, of which this part is not in use. Else the kernel would keep all of
+    /// it, and charge it to us, until it is itself short of memory.
+    fn split(&self, number: usize, part: Range<usize>) {
+        let start = self.start(number).as_ptr();
+        // SAFETY: the part is inside of what `begin` made usable; this says how soon it is used, and changes no content. For
+        // a part of a huge page the kernel has to split it first.
+        unsafe { libc::madvise(start.add(part.start).cast(), part.len(), libc::MADV_COLD) };
+    }
+
     /// Gives the memory behind a part of a region back, which is zero from then on.
     fn empty(&self, number: usize, part: Range<usize>) {
         let start = self.start(number).as_ptr();
@@ -553,8 +562,13 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             self.leave(arena, stock, number, &mut region);
             return bytes;
         }
-        for run in ready.runs() {
-            arena.empty(number, run.start * region.capacity..run.end * region.capacity);
+        let parts =
+            ready.runs().into_iter().map(|run| run.start * region.capacity..run.end * region.capacity);
+        for (nth, part) in parts.enumerate() {
+            if nth == 0 && region.hollow.is_empty() {
+                arena.split(number, part.clone());
+            }
+            arena.empty(number, part);
         }
         region.hollow = region.free;
         region.zero = region.free;
