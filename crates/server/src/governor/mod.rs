@@ -59,8 +59,9 @@ const RELEASE: Duration = Duration::from_millis(250);
 const AGE: Duration = Duration::from_secs(20);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
-/// Whoever may have so much memory has blocks in huge pages: what of those stands empty is little beside it.
-const HUGE_FROM: u64 = 4 << 30;
+/// Whoever may have so much memory has blocks in huge pages: with less, what may be idle is too little for what comes and goes
+/// with transaction groups, and pages would be split and made again all the time (`docs/decisions/0021`).
+const HUGE_FROM: u64 = 16 << 30;
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
 const OOM_SCORE: i32 = -999;
 /// The journal's class for what is shed and taken back.
