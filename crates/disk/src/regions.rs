@@ -513,8 +513,11 @@ impl<const CLASSES: usize> Regions<CLASSES> {
                         Some(next)
                     })?
                 };
-                let is_huge = self.has_room() && arena.fill(number);
-                self.gets_huge.store(is_huge || !self.has_room(), Relaxed);
+                let is_tried = self.has_room();
+                let is_huge = is_tried && arena.fill(number);
+                if is_tried {
+                    self.gets_huge.store(is_huge, Relaxed);
+                }
                 (number, if is_huge { Slots::default() } else { slots }, slots)
             }
         };
@@ -771,6 +774,25 @@ mod tests {
         }
         assert_eq!(resident(&regions), 2 * REGION);
         assert!(regions.is_slot(content(lent[0].0, 0)) && !regions.is_slot(&content(lent[0].0, 0)[1..]));
+    }
+
+    /// The kernel kept all of a huge page of which a part was given back, and charged it to the cgroup.
+    #[test]
+    fn a_huge_page_is_split_before_a_part_of_it_goes_back() {
+        let split = || -> Option<u64> {
+            let counters = std::fs::read_to_string("/proc/vmstat").ok()?;
+            counters.lines().find_map(|line| line.strip_prefix("thp_split_page ")?.parse().ok())
+        };
+        let regions = regions(64 << 20);
+        let lent = lend(&regions, 2, 8 * REGION / SIZES[2]);
+        // Nothing was written there yet: what is resident came with huge pages.
+        let (Some(before), true) = (split(), resident(&regions) == 8 * REGION) else {
+            eprintln!("not run: no huge page, or no counter of those that are split");
+            return;
+        };
+        lent.iter().step_by(2).for_each(|(start, _)| regions.take_back(2, *start));
+        regions.set_limit(0);
+        assert!(split().is_some_and(|after| after >= before + 8), "of eight, half is free");
     }
 
     #[test]
