@@ -330,6 +330,13 @@ pub fn age_idle() -> bool {
     are_leaving
 }
 
+/// Makes a huge page of memory that is all in use, if some of it is in usual pages: about a millisecond's work, longer where the
+/// kernel has to make room. False if nothing was left to be done. For whoever has time, and may wait
+/// ([`use_huge_pages`]).
+pub fn collapse_one() -> bool {
+    REGIONS.collapse()
+}
+
 /// Whether memory lies where nearly all is free and is to be given back: who copies it to an [`IoBuf`](crate::IoBuf) and
 /// lets go of it helps with that.
 #[must_use]

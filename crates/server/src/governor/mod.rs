@@ -27,10 +27,14 @@ use engine::engine::Engine;
 use parking_lot::Mutex;
 use pool::cache::BlockCache;
 use serde_json::{Map, json};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
 
 mod alarm;
 mod episode;
+mod pages;
 mod report;
 
 use self::{
@@ -55,8 +59,9 @@ const LEAST: Duration = Duration::from_millis(4);
 const OUTSIDE: Duration = Duration::from_millis(90);
 /// Between two requests to the allocator to give back what it keeps.
 const RELEASE: Duration = Duration::from_millis(250);
-/// I/O buffers that nobody needed for so long are freed: some transaction groups, and the pause between two bursts.
-const AGE: Duration = Duration::from_secs(20);
+/// I/O buffers that nobody needed for so long are freed: longer than a transaction group of an idle pool lasts, whose blocks
+/// have the memory of those before them.
+const AGE: Duration = Duration::from_secs(8);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
 /// Whoever may have so much memory has blocks in huge pages: with less, what may be idle is too little for what comes and goes
@@ -106,6 +111,8 @@ pub struct Governor {
     allocator: Option<Arc<dyn Allocator>>,
     /// What was resident before anything was opened.
     base: u64,
+    /// Blocks lie in huge pages, where the kernel has some.
+    has_huge_pages: bool,
     /// For lines that clients can cause.
     quiet: Quiet,
     state: Mutex<State>,
@@ -153,10 +160,11 @@ impl Governor {
         let verdict = plan.look(&sight, Duration::ZERO);
         let (gate, bell) = (Gate::new(terms.in_flight()), Arc::<Bell>::default());
         gate.attach(Arc::clone(&bell), (terms.in_flight() / 16).max(1 << 20));
+        let mut has_huge_pages = false;
         if limit.bytes >= HUGE_FROM {
             let addresses = usize::try_from(limit.bytes.saturating_mul(4)).unwrap_or(usize::MAX);
-            let is_huge = disk::use_huge_pages(addresses);
-            tracing::debug!(target: LOG, is_huge, "memory for blocks in huge pages");
+            has_huge_pages = disk::use_huge_pages(addresses);
+            tracing::debug!(target: LOG, has_huge_pages, "memory for blocks in huge pages");
         }
         disk::set_idle_max(usize::try_from(terms.idle()).unwrap_or(usize::MAX));
         let now = Instant::now();
@@ -171,6 +179,7 @@ impl Governor {
             allocator: settings.allocator.clone(),
             base: resident,
             quiet: Quiet::default(),
+            has_huge_pages,
             state: Mutex::new(State {
                 plan,
                 sight,
@@ -238,6 +247,11 @@ impl Governor {
         let mut alarm = Alarm::new(&self.machine.pressure_file(&self.cgroup));
         let mut machine = Alarm::new(&self.machine.machine_pressure_file());
         let mut next = Instant::now();
+        // It ends with this.
+        let mut beside = JoinSet::new();
+        if self.has_huge_pages {
+            beside.spawn(pages::collapse());
+        }
         loop {
             tokio::select! {
                 () = sleep_until(next) => {}
