@@ -55,6 +55,7 @@ pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitC
         say!("cannot advise: {why}");
         return Ok(ExitCode::from(FAILED));
     }
+    failures.extend(list.problems.iter().cloned());
     let all = || list.pools.iter().chain(&list.datasets);
     for name in &args.names {
         if !all().any(|named| named.name == *name) {
@@ -64,7 +65,7 @@ pub(crate) async fn run(args: Advise, context: &Context) -> anyhow::Result<ExitC
     let chosen: Vec<&Named> =
         all().filter(|named| args.names.is_empty() || args.names.contains(&named.name)).collect();
     print(&match args.json {
-        true => object(&list, &chosen),
+        true => object(&list, &chosen, &failures),
         false => text(&list, &chosen, &args),
     })?;
     Ok(finish(&failures))
@@ -223,7 +224,7 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-fn object(list: &AdviceList, chosen: &[&Named]) -> String {
+fn object(list: &AdviceList, chosen: &[&Named], failures: &[String]) -> String {
     let mut entries = Map::new();
     let mut whole = json!({
         "memory_bytes": list.memory,
@@ -241,7 +242,7 @@ fn object(list: &AdviceList, chosen: &[&Named]) -> String {
     let named: Map<String, Value> =
         chosen.iter().map(|named| (named.name.clone(), json!(named.outlook))).collect();
     entries.insert("datasets".to_owned(), Value::Object(named));
-    json::envelope("millpond advise", "advice", entries)
+    json::partial("millpond advise", "advice", entries, failures)
 }
 
 #[cfg(test)]

@@ -3,14 +3,17 @@
 //! A daemon is asked if its socket answers and no `-d` names another place. A pool it does not have is looked for
 //! here all the same, so that one daemon does not hide the other pools of a host.
 
+use std::sync::Arc;
+
 use server::{
     answers::Pools,
-    api::{self, DatasetQuery, memory::Memory, share::PoolShares},
+    api::{self, DatasetQuery, memory::Memory, share::ShareList},
     client::Client,
-    host::{self, Foreign, HostError, Places, Settings, chain},
+    host::{self, Foreign, HostError, Opened, Places, Settings, chain},
     hostid,
+    ops::Held,
     pool::import::examine,
-    shares, view,
+    view,
 };
 
 use crate::context::Context;
@@ -130,7 +133,7 @@ impl Ask {
                 match self.places.open(pool, &Settings::default()).await {
                     Ok(opened) => {
                         opened.notes.iter().for_each(|note| say!("warning: {note}"));
-                        here = Pools::new(here.all().iter().cloned().chain([opened.pool]).collect());
+                        here = Pools::new(here.all().iter().cloned().chain([looked_at(opened)]).collect());
                     }
                     Err(HostError::NoSuchPool { hint, .. }) => {
                         answer.failures.push(format!("cannot open '{name}': dataset does not exist{hint}"));
@@ -156,16 +159,12 @@ impl Ask {
     }
 
     /// What all pools keep about offering.
-    pub(crate) async fn shares(&self) -> anyhow::Result<Answer<Vec<PoolShares>>> {
-        let mut answer = Answer::<Vec<PoolShares>>::default();
-        match &self.daemon {
-            Some(daemon) => answer.found = daemon.share().await?.pools,
-            None => {
-                for pool in self.open_all(&mut answer.failures).await?.all() {
-                    answer.found.push(shares::report(pool).await);
-                }
-            }
-        }
+    pub(crate) async fn shares(&self) -> anyhow::Result<Answer<ShareList>> {
+        let mut answer = Answer::<ShareList>::default();
+        answer.found = match &self.daemon {
+            Some(daemon) => daemon.share().await?,
+            None => self.open_all(&mut answer.failures).await?.shares().await,
+        };
         Ok(answer)
     }
 
@@ -177,13 +176,18 @@ impl Ask {
             match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
                 Ok(opened) => {
                     opened.notes.iter().for_each(|note| say!("warning: {note}"));
-                    pools.push(opened.pool);
+                    pools.push(looked_at(opened));
                 }
                 Err(error) => failures.push(chain(&error)),
             }
         }
         Ok(Pools::new(pools))
     }
+}
+
+/// A pool that was opened to answer.
+fn looked_at(opened: Opened) -> Arc<Held> {
+    Arc::new(Held::reading(opened.pool, "it was opened to be looked at"))
 }
 
 /// Opens a pool, looks, and lets it go.

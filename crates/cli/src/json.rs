@@ -14,6 +14,12 @@ pub(crate) fn envelope(command: &str, key: &str, entries: Map<String, Value>) ->
     sections(command, vec![(key, Value::Object(entries))])
 }
 
+/// The same of a list that may lack something: then `problems` says what, a sentence each.
+pub(crate) fn partial(command: &str, key: &str, entries: Map<String, Value>, problems: &[String]) -> String {
+    let problems = (!problems.is_empty()).then(|| ("problems", json!(problems)));
+    sections(command, [(key, Value::Object(entries))].into_iter().chain(problems).collect())
+}
+
 /// The same of several things.
 pub(crate) fn sections(command: &str, sections: Vec<(&str, Value)>) -> String {
     let mut object = Map::new();

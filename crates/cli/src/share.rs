@@ -2,6 +2,7 @@
 //! pool is opened here.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     io::{BufRead as _, IsTerminal as _, Read as _},
     net::{IpAddr, SocketAddr},
@@ -11,7 +12,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::share::{Access, PoolShares, Target, Volume},
+    api::share::{Access, PoolShares, SilentPool, Target, Volume},
     ops::{Credential, Failure, Operation, Secret, ShareChange},
     pool::props::value::bytes,
 };
@@ -36,12 +37,14 @@ const LINE_MAX: u64 = 4096;
 
 pub(crate) async fn run(args: Share, context: &Context) -> anyhow::Result<ExitCode> {
     let answer = Ask::new(context).await?.shares().await?;
-    let pools = Pools { chosen: args.pool, all: answer.found };
+    let pools = Pools { chosen: args.pool, all: answer.found.pools, silent: answer.found.silent };
     let (pool, change) = match args.command {
         ShareCommand::List(args) => return list(&pools, &args, &answer.failures),
         ShareCommand::Portal(SharePortal::List { scripted, json }) => {
-            print(&portals(&pools, scripted, json))?;
-            return Ok(finish(&answer.failures));
+            let mut failures = answer.failures;
+            failures.extend(pools.left_out());
+            print(&portals(&pools, scripted, json, &failures))?;
+            return Ok(finish(&failures));
         }
         command => match understand(&pools, command) {
             Ok(understood) => understood,
@@ -66,6 +69,8 @@ pub(crate) async fn run(args: Share, context: &Context) -> anyhow::Result<ExitCo
 struct Pools {
     chosen: Option<String>,
     all: Vec<PoolShares>,
+    /// What these have is not known.
+    silent: Vec<SilentPool>,
 }
 
 impl Pools {
@@ -74,8 +79,10 @@ impl Pools {
         if let Some(pool) = &self.chosen {
             return Ok(pool.clone());
         }
-        match self.all.as_slice() {
-            [pool] => Ok(pool.pool.clone()),
+        let answering = self.all.iter().map(|pool| &pool.pool);
+        let names: Vec<&String> = answering.chain(self.silent.iter().map(|pool| &pool.pool)).collect();
+        match names.as_slice() {
+            [pool] => Ok((*pool).clone()),
             [] => Err(Failure::new("no pools available")),
             _ => Err(Failure {
                 code: 2,
@@ -102,6 +109,10 @@ impl Pools {
                     "several pools have a target {target}: say which is meant with --pool"
                 ))
             }),
+            [] if !self.silent.is_empty() => Err(Failure::new(format!(
+                "cannot open target '{target}': no such target in the pools that answer\nif {} has it, say so with --pool",
+                self.silent.iter().map(|pool| format!("'{}'", pool.pool)).collect::<Vec<_>>().join(" or ")
+            ))),
             [] => Err(Failure {
                 not_found: true,
                 ..Failure::new(format!(
@@ -109,6 +120,15 @@ impl Pools {
                 ))
             }),
         }
+    }
+
+    fn is_meant(&self, pool: &str) -> bool {
+        self.chosen.as_ref().is_none_or(|chosen| chosen == pool)
+    }
+
+    /// What a list goes without.
+    fn left_out(&self) -> impl Iterator<Item = String> {
+        self.silent.iter().filter(|pool| self.is_meant(&pool.pool)).map(|pool| pool.problem.clone())
     }
 
     fn of(&self, what: &ShareWhat) -> Result<String, Failure> {
@@ -261,20 +281,33 @@ fn ask(whose: &str, what: &str) -> std::io::Result<String> {
 // ---- lists ----
 
 fn list(pools: &Pools, args: &ShareList, failures: &[String]) -> anyhow::Result<ExitCode> {
-    let is_meant = |pool: &str| pools.chosen.as_ref().is_none_or(|chosen| chosen == pool);
-    let mut chosen: Vec<PoolShares> = pools.all.iter().filter(|pool| is_meant(&pool.pool)).cloned().collect();
+    let mut chosen: Vec<PoolShares> =
+        pools.all.iter().filter(|pool| pools.is_meant(&pool.pool)).cloned().collect();
     let mut failures = failures.to_vec();
-    if !args.names.is_empty() {
+    if args.names.is_empty() {
+        failures.extend(pools.left_out());
+    } else {
         for name in &args.names {
             let known = chosen.iter().any(|pool| {
                 pool.pool == *name
                     || pool.targets.iter().any(|target| target.name == *name)
                     || pool.volumes.iter().any(|volume| volume.name == *name)
             });
-            if !known {
-                failures.push(format!("cannot open '{name}': no such pool, target or volume"));
+            let silent = pools.silent.iter().filter(|pool| pools.is_meant(&pool.pool));
+            match silent.clone().find(|silent| silent.pool == server::ops::pool_of(name)) {
+                _ if known => {}
+                Some(silent) => failures.push(silent.problem.clone()),
+                None if silent.clone().next().is_some() => {
+                    failures.push(format!(
+                        "cannot open '{name}': no such pool, target or volume in the pools that answer"
+                    ));
+                    failures.extend(pools.left_out());
+                }
+                None => failures.push(format!("cannot open '{name}': no such pool, target or volume")),
             }
         }
+        let mut said = BTreeSet::new();
+        failures.retain(|failure| said.insert(failure.clone()));
         let named = |name: &str| args.names.iter().any(|named| named == name);
         for pool in chosen.iter_mut().filter(|pool| !named(&pool.pool)) {
             pool.volumes.retain(|volume| named(&volume.name) || volume.target.as_deref().is_some_and(named));
@@ -294,7 +327,7 @@ fn list(pools: &Pools, args: &ShareList, failures: &[String]) -> anyhow::Result<
     if args.json {
         let entries: Map<String, Value> =
             chosen.iter().map(|pool| (pool.pool.clone(), json!(pool))).collect();
-        print(&json::envelope("millpond share list", "pools", entries))?;
+        print(&json::partial("millpond share list", "pools", entries, &failures))?;
         return Ok(finish(&failures));
     }
     let mut text = table(&chosen, args.scripted);
@@ -440,13 +473,12 @@ fn details(pool: &PoolShares, out: &mut String) {
     }
 }
 
-fn portals(pools: &Pools, scripted: bool, as_json: bool) -> String {
-    let is_meant = |pool: &str| pools.chosen.as_ref().is_none_or(|chosen| chosen == pool);
-    let meant = pools.all.iter().filter(|pool| is_meant(&pool.pool));
+fn portals(pools: &Pools, scripted: bool, as_json: bool, failures: &[String]) -> String {
+    let meant = pools.all.iter().filter(|pool| pools.is_meant(&pool.pool));
     if as_json {
         let entries: Map<String, Value> =
             meant.map(|pool| (pool.pool.clone(), json!(pool.portals))).collect();
-        return json::envelope("millpond share portal list", "pools", entries);
+        return json::partial("millpond share portal list", "pools", entries, failures);
     }
     let columns = ["PORTAL", "GROUP", "POOL", "STATE"].map(Column::left);
     let mut rows = Vec::new();
@@ -461,7 +493,7 @@ fn portals(pools: &Pools, scripted: bool, as_json: bool) -> String {
             rows.push(vec![portal.address.clone(), portal.group.to_string(), pool.pool.clone(), state]);
         }
     }
-    if rows.is_empty() && !scripted {
+    if rows.is_empty() && !scripted && failures.is_empty() {
         return "no portals: the daemon listens where 'serve --iscsi' says, at 127.0.0.1:3260 if it says nothing\n".to_owned();
     }
     render(&columns, &rows, scripted)

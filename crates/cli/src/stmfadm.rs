@@ -4,7 +4,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use server::{
-    api::share::{PoolShares, Volume},
+    api::share::{PoolShares, ShareList, Volume},
     ops::{Failure, LuChange, Operation},
     pool::props::parse,
 };
@@ -23,6 +23,8 @@ const BASE: &str = "/dev/zvol/rdsk";
 struct Call {
     program: &'static str,
     pools: Vec<PoolShares>,
+    /// There are pools that did not answer.
+    is_partial: bool,
     act: Act,
 }
 
@@ -127,7 +129,10 @@ impl Call {
     async fn new(program: &'static str, context: &Context) -> anyhow::Result<Self> {
         let answer = Ask::new(context).await?.shares().await?;
         answer.failures.iter().for_each(|failure| say!("{failure}"));
-        Ok(Self { program, pools: answer.found, act: Act::new(context).await? })
+        let ShareList { pools, silent } = answer.found;
+        // Said, and no failure: whoever asks for a unit of another pool asks for all (Proxmox does).
+        silent.iter().for_each(|silent| say!("{}", silent.problem));
+        Ok(Self { program, pools, is_partial: !silent.is_empty(), act: Act::new(context).await? })
     }
 
     async fn finish(mut self, done: Result<String, Failure>) -> anyhow::Result<ExitCode> {
@@ -158,7 +163,10 @@ impl Call {
 
     fn find(&self, guid: &str) -> Result<Lu<'_>, Failure> {
         let found = self.all().find(|lu| lu.guid.eq_ignore_ascii_case(guid));
-        found.ok_or_else(|| Failure { not_found: true, ..Failure::because(guid, "logical unit not found") })
+        found.ok_or_else(|| match self.is_partial {
+            true => Failure::because(guid, "logical unit not found in the pools that answer"),
+            false => Failure { not_found: true, ..Failure::because(guid, "logical unit not found") },
+        })
     }
 
     async fn change(&mut self, volume: String, change: LuChange) -> Result<Vec<String>, Failure> {

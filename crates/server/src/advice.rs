@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use engine::BoxFuture;
+use futures_util::future::join_all;
 use pool::cache::{self, BlockCache};
 
 use crate::{
     api::advice::{AdviceList, Named, Outlook, Point},
     ops::Held,
+    silence::{self, Asked},
     view,
 };
 
@@ -35,17 +37,29 @@ pub fn report<'a>(arc: &'a BlockCache, held: &'a [Arc<Held>]) -> BoxFuture<'a, A
             ghosts: found.ghosts,
             pools: Vec::new(),
             datasets: Vec::new(),
+            problems: Vec::new(),
         };
         for (guid, expected) in &found.pools {
             if let Some(held) = held.iter().find(|held| held.view().guid() == *guid) {
                 list.pools.push(Named { name: held.view().name().to_owned(), outlook: outlook(expected) });
             }
         }
-        for (guid, objset, expected) in &found.datasets {
-            let Some(held) = held.iter().find(|held| held.view().guid() == *guid) else { continue };
-            // One that was destroyed meanwhile has no name.
-            if let Some(name) = view::dataset_name(&held.view(), *objset).await {
-                list.datasets.push(Named { name, outlook: outlook(expected) });
+        let names = found.datasets.iter().map(async |(guid, objset, expected)| {
+            let held = held.iter().find(|held| held.guid() == *guid)?;
+            let view = held.view();
+            let name = view::dataset_name(&view, *objset);
+            match silence::hear(held, Asked::AmongOthers, name).await {
+                // One that was destroyed meanwhile has no name.
+                Ok(name) => Some(Ok(Named { name: name?, outlook: outlook(expected) })),
+                Err(silent) => Some(Err(format!("cannot name the datasets of '{}': {silent}", held.name()))),
+            }
+        });
+        // At once: a pool that does not answer keeps the names of the others from nobody.
+        for named in join_all(names).await.into_iter().flatten() {
+            match named {
+                Ok(named) => list.datasets.push(named),
+                Err(problem) if list.problems.contains(&problem) => {}
+                Err(problem) => list.problems.push(problem),
             }
         }
         list.pools.sort_by(|a, b| a.name.cmp(&b.name));

@@ -12,6 +12,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use engine::BoxFuture;
+use futures_util::future::join_all;
 use tokio::{net::UnixListener, sync::watch};
 
 mod alerts;
@@ -132,10 +133,9 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
-    let mut all = Vec::new();
-    for held in shared.host.all() {
-        all.push(view::held(&held).await);
-    }
+    let held = shared.host.all();
+    // At once: each waits a moment for devices that do not answer.
+    let mut all = join_all(held.iter().map(|held| view::held(held))).await;
     all.sort_by(|a, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
     Json(all)
 }
@@ -148,12 +148,13 @@ async fn pool(State(shared): State<Arc<Shared>>, Named(name): Named) -> Response
 }
 
 async fn datasets(State(shared): State<Arc<Shared>>, AskedFor(query): AskedFor<DatasetQuery>) -> Response {
-    match shared.host.views().datasets(&query).await {
+    match shared.host.pools().datasets(&query).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => {
             let status = match error {
                 ViewError::NoDataset(_) => StatusCode::NOT_FOUND,
                 ViewError::Read { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+                ViewError::Silent { .. } => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::BAD_REQUEST,
             };
             failure(status, &error.to_string())

@@ -16,7 +16,6 @@ use crate::{
     hostid,
     ops::Host,
     serving::Serving,
-    shares,
 };
 
 /// When the clock of answers began.
@@ -123,10 +122,9 @@ fn reservation(kind: u8) -> &'static str {
 
 /// What the open pools keep about offering, and what has come of it.
 pub(crate) async fn shares(host: &Host, serving: &Serving) -> ShareList {
-    let mut list = ShareList::default();
+    let mut list = host.pools().shares().await;
     let portals = serving.portals().list();
-    for held in host.all() {
-        let mut pool = shares::report(&held.view()).await;
+    for pool in &mut list.pools {
         for target in &mut pool.targets {
             target.sessions = Some(serving.sessions_of(&pool.pool, &target.name) as u64);
         }
@@ -136,8 +134,6 @@ pub(crate) async fn shares(host: &Host, serving: &Serving) -> ShareList {
             portal.listening = Some(found.is_some_and(|open| open.problem.is_none()));
             portal.problem = found.and_then(|open| open.problem.clone());
         }
-        list.pools.push(pool);
     }
-    list.pools.sort_by(|a, b| a.pool.cmp(&b.pool));
     list
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use engine::BoxFuture;
+use futures_util::future::join_all;
 use pool::{
     Pool,
     vdev::{Tallied, Vdev},
@@ -23,14 +24,12 @@ use crate::{
 /// All pools that are open here, or the one of this name or guid.
 pub fn list<'a>(held: &'a [std::sync::Arc<Held>], name: Option<&'a str>) -> BoxFuture<'a, IostatList> {
     Box::pin(async move {
-        let mut pools = Vec::new();
-        for held in held {
-            let view = held.view();
-            let is_meant = |name: &str| view.name() == name || name.parse() == Ok(view.guid());
-            if name.is_none_or(is_meant) {
-                pools.push(of(&view, view::held(held).await));
-            }
-        }
+        let is_meant = |held: &&std::sync::Arc<Held>| {
+            name.is_none_or(|name| held.name() == name || name.parse() == Ok(held.guid()))
+        };
+        // At once: each waits a moment for devices that do not answer.
+        let pools = held.iter().filter(is_meant).map(async |held| of(&held.view(), view::held(held).await));
+        let mut pools = join_all(pools).await;
         pools.sort_by(|a: &PoolIo, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
         IostatList { pools }
     })

@@ -8,6 +8,7 @@
 //!   shares: what the pools keep about who is offered what; initiators: who came
 //!   governor: how much memory all of it may have, and what gives way
 //!   events, alerts: what happened, and who is told; disks, hotplug: devices that come and go; late: pools that do
+//!   silence: which pools do not answer, so that lists go without them
 //!   state:  which pools were imported, and on which devices
 //! ```
 //!
@@ -47,6 +48,7 @@ pub mod ops;
 mod scans;
 pub mod serving;
 pub mod shares;
+mod silence;
 pub mod state;
 pub mod unix_socket;
 pub mod view;

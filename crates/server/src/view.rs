@@ -68,6 +68,14 @@ pub enum ViewError {
         /// What failed.
         reason: String,
     },
+    /// Its pool does not answer.
+    #[error("cannot open '{name}': {why}")]
+    Silent {
+        /// Dataset or pool.
+        name: String,
+        /// Why, and what helps.
+        why: String,
+    },
 }
 
 impl ViewError {

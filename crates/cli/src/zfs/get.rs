@@ -55,7 +55,8 @@ pub(crate) async fn run(args: ZfsGet, context: &Context) -> anyhow::Result<ExitC
             object.insert("properties".to_owned(), Value::Object(properties));
             (dataset.name.clone(), Value::Object(object))
         });
-        print(&json::envelope("zfs get", "datasets", json::numbers(entries.collect(), args.numbers)))?;
+        let entries = json::numbers(entries.collect(), args.numbers);
+        print(&json::partial("zfs get", "datasets", entries, &answer.failures))?;
         return Ok(finish(&answer.failures));
     }
     let mut rows = Vec::new();

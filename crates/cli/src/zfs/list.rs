@@ -94,7 +94,8 @@ pub(crate) async fn run(args: ZfsList, context: &Context) -> anyhow::Result<Exit
             object.insert("properties".to_owned(), Value::Object(properties));
             (dataset.name.clone(), Value::Object(object))
         });
-        print(&json::envelope("zfs list", "datasets", json::numbers(entries.collect(), args.numbers)))?;
+        let entries = json::numbers(entries.collect(), args.numbers);
+        print(&json::partial("zfs list", "datasets", entries, &answer.failures))?;
         return Ok(finish(&answer.failures));
     }
     let rows: Vec<Vec<String>> = answer

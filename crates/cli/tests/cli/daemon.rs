@@ -10,6 +10,7 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -347,7 +348,7 @@ fn a_client_that_asks_nothing_does_not_keep_it_from_ending() {
 fn somebody_else_on_the_socket_is_said() {
     let lab = lab();
     let listener = UnixListener::bind(lab.socket()).unwrap();
-    let impostor = std::thread::spawn(move || {
+    let impostor = thread::spawn(move || {
         // The first connection only looks whether somebody is there.
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();
@@ -386,4 +387,90 @@ fn scripts_demo_creates_a_pool_and_the_second_time_imports_it() {
     assert!(run().contains("zpool create"), "the first time it is created");
     let second = run();
     assert!(!second.contains("zpool create") && second.contains("zpool status"), "{second}");
+}
+
+/// A daemon that gives these answers, by the beginning of what is asked, as long as somebody asks.
+fn pretend(lab: &Lab, answers: &'static [(&'static str, &'static str, &'static str)]) {
+    let listener = UnixListener::bind(lab.socket()).unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (mut asked, mut buffer) = (Vec::new(), [0; 4096]);
+            while !asked.windows(4).any(|four| four == b"\r\n\r\n") {
+                match stream.read(&mut buffer) {
+                    Ok(count) if count > 0 => asked.extend_from_slice(&buffer[..count]),
+                    // Whoever only looks whether somebody is there asks nothing.
+                    _ => break,
+                }
+            }
+            let asked = String::from_utf8(asked).unwrap();
+            let is_meant = |answer: &&(&str, &str, &str)| asked.starts_with(&format!("GET {} ", answer.0));
+            if let Some((_, status, body)) = answers.iter().find(is_meant) {
+                let length = body.len();
+                write!(
+                    stream,
+                    "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+                )
+                .unwrap();
+            }
+        }
+    });
+}
+
+/// A list that lacks a pool says so and fails; what it has is there.
+#[test]
+fn a_list_without_a_pool_that_does_not_answer_says_so() {
+    let lab = Lab::empty();
+    pretend(
+        &lab,
+        &[
+            ("/v1/pools", "200 OK", "[]"),
+            (
+                "/v1/datasets?types=filesystem,volume&properties=name",
+                "200 OK",
+                r#"{"datasets": [{"name": "lake", "kind": "filesystem", "createtxg": 1, "properties": []}],
+                    "problems": ["cannot list 'tank': its devices do not answer: a"]}"#,
+            ),
+            (
+                "/v1/datasets?name=tank/v&depth=0&types=filesystem,volume&properties=name",
+                "503 Service Unavailable",
+                r#"{"error": "cannot open 'tank/v': its devices do not answer: a"}"#,
+            ),
+            (
+                "/v1/share",
+                "200 OK",
+                r#"{"pools": [{"pool": "lake", "targets": [], "portals": [], "volumes": []}],
+                    "silent": [{"pool": "tank", "problem": "cannot list 'tank': its devices do not answer: a"}]}"#,
+            ),
+        ],
+    );
+    let problem = "cannot list 'tank': its devices do not answer: a\n";
+    let problems = serde_json::json!([problem.trim_end()]);
+    let part = |line: &str| {
+        let outcome = lab.run(line);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(1), problem), "{line}");
+        outcome.stdout
+    };
+    let json = |line: &str| serde_json::from_str::<serde_json::Value>(&part(line)).unwrap();
+    assert_eq!(part("zfs list -H -o name"), "lake\n");
+    assert_eq!(json("zfs list -j -o name")["problems"], problems);
+    assert!(json("zfs list -j -o name")["datasets"]["lake"].is_object());
+    assert_eq!(part("share list -H"), "");
+    assert_eq!(json("share list --json")["problems"], problems);
+    assert!(json("share list --json")["pools"]["lake"].is_object());
+    assert_eq!(part("share list tank/v"), "");
+    assert_eq!(part("share portal list"), "PORTAL  GROUP  POOL  STATE\n");
+    // Nothing is said of it to who does not ask about it.
+    lab.run("share --pool lake list").ok();
+    lab.run("share list lake").ok();
+    let other = lab.run("share list lake/v").fails(1);
+    assert!(
+        other.starts_with("cannot open 'lake/v': no such pool, target or volume in the pools that answer\n")
+    );
+    let named = lab.run("zfs list -o name tank/v").fails(1);
+    assert_eq!(named, "cannot open 'tank/v': its devices do not answer: a\n");
+    // What is meant cannot be guessed.
+    let which = lab.run("share portal add 192.0.2.1").fails(2);
+    assert!(which.starts_with("there are several pools"), "{which}");
+    let target = lab.run("share access allow iqn.2026-11.com.example:t").fails(1);
+    assert!(target.contains("if 'tank' has it, say so with --pool"), "{target}");
 }

@@ -165,6 +165,21 @@ impl Tally {
         Ok(done)
     }
 
+    /// Reads that somebody wants or may want soon and that are not done yet; and reads of all kinds that were done: who
+    /// answers, if slowly, is told by the second from who does not.
+    #[must_use]
+    pub fn reads(&self) -> (u64, u64) {
+        let sum = |works: &[Work], of: fn(&Queue) -> u64| -> u64 {
+            works.iter().map(|work| of(&self.queues[*work as usize])).sum()
+        };
+        let under_way = |queue: &Queue| u64::from(queue.pending.load(Relaxed) + queue.active.load(Relaxed));
+        let done = |queue: &Queue| queue.operations.load(Relaxed);
+        (
+            sum(&[Work::SyncRead, Work::AsyncRead], under_way),
+            sum(&[Work::SyncRead, Work::AsyncRead, Work::Scrub], done),
+        )
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn get(&self) -> Tallied {

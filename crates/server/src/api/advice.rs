@@ -28,6 +28,9 @@ pub struct AdviceList {
     pub pools: Vec<Named>,
     /// Busy datasets, by name.
     pub datasets: Vec<Named>,
+    /// What is not known, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// A pool or a dataset.

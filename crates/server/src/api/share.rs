@@ -9,6 +9,18 @@ use serde::{Deserialize, Serialize};
 pub struct ShareList {
     /// Pools, by name.
     pub pools: Vec<PoolShares>,
+    /// Pools that did not answer, by name: what they have is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<SilentPool>,
+}
+
+/// A pool that did not answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SilentPool {
+    /// Its name.
+    pub pool: String,
+    /// Why, and what helps.
+    pub problem: String,
 }
 
 /// What one pool keeps about it.

@@ -422,10 +422,10 @@ impl Host {
         taken
     }
 
-    /// The pools that are open, each as of its last commit.
+    /// The pools that are open, to be asked.
     #[must_use]
-    pub fn views(&self) -> Pools {
-        Pools::new(self.held.lock().values().map(|held| held.view()).collect())
+    pub fn pools(&self) -> Pools {
+        Pools::new(self.all())
     }
 
     /// The pools that are open.
