@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use server::{
-    api::{self, Dataset, Device, Pool, Property, ScanStats, SourceKind},
+    api::{self, Dataset, Device, ErrorScrubStats, Pool, Property, ScanStats, SourceKind},
     pool::status::human,
     view,
 };
@@ -163,14 +163,33 @@ pub(crate) fn device(
     Value::Object(object)
 }
 
-/// How far a scan is, under OpenZFS's names; with `-p` in bytes and seconds since 1970.
-pub(crate) fn scan(scan: &ScanStats, exact: bool) -> Value {
-    let number = |number: u64| if exact { number.to_string() } else { human(number) };
-    let time = |seconds: u64| match (seconds, exact) {
+/// A time of a scan; with `-p` in seconds since 1970.
+fn time(seconds: u64, exact: bool) -> String {
+    match (seconds, exact) {
         (0, _) => "-".to_owned(),
         (seconds, true) => seconds.to_string(),
         (seconds, false) => view::date(seconds),
-    };
+    }
+}
+
+/// How far a scrub of the error log is: numbers are blocks.
+pub(crate) fn error_scrub(scrub: &ErrorScrubStats, exact: bool) -> Value {
+    json!({
+        "function": "ERRORSCRUB",
+        "state": scrub.state,
+        "start_time": time(scrub.start_time, exact),
+        "end_time": time(scrub.end_time, exact),
+        "scrub_pause": time(scrub.paused, exact),
+        "to_examine": scrub.to_examine.to_string(),
+        "examined": scrub.examined.to_string(),
+        "errors": scrub.errors.to_string(),
+    })
+}
+
+/// How far a scan is, under OpenZFS's names; with `-p` in bytes and seconds since 1970.
+pub(crate) fn scan(scan: &ScanStats, exact: bool) -> Value {
+    let number = |number: u64| if exact { number.to_string() } else { human(number) };
+    let time = |seconds: u64| time(seconds, exact);
     let mut object = json!({
         "function": scan.function,
         "state": scan.state,

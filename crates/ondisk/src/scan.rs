@@ -106,6 +106,8 @@ pub enum ScanFunc {
     Scrub,
     /// Brings a device up to date.
     Resilver,
+    /// Reads what the error log names; in [`ErrorScrubPhys`] only.
+    ErrorScrub,
     /// A number from the future.
     Other(u64),
 }
@@ -122,8 +124,35 @@ pub enum ScanState {
     Finished,
     /// Stopped by the administrator.
     Cancelled,
+    /// Running, of a scrub of the error log.
+    ErrorScrubbing,
     /// A number from the future.
     Other(u64),
+}
+
+impl ScanFunc {
+    const fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::Scrub,
+            2 => Self::Resilver,
+            3 => Self::ErrorScrub,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl ScanState {
+    const fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::Scanning,
+            2 => Self::Finished,
+            3 => Self::Cancelled,
+            4 => Self::ErrorScrubbing,
+            other => Self::Other(other),
+        }
+    }
 }
 
 /// The `scan` entry of the MOS directory: 24 words, kept whole.
@@ -159,24 +188,13 @@ impl ScanPhys {
     /// What it does or did.
     #[must_use]
     pub const fn func(&self) -> ScanFunc {
-        match self.words[0] {
-            0 => ScanFunc::None,
-            1 => ScanFunc::Scrub,
-            2 => ScanFunc::Resilver,
-            other => ScanFunc::Other(other),
-        }
+        ScanFunc::from_word(self.words[0])
     }
 
     /// How far it is.
     #[must_use]
     pub const fn state(&self) -> ScanState {
-        match self.words[1] {
-            0 => ScanState::None,
-            1 => ScanState::Scanning,
-            2 => ScanState::Finished,
-            3 => ScanState::Cancelled,
-            other => ScanState::Other(other),
-        }
+        ScanState::from_word(self.words[1])
     }
 
     /// Object of the datasets still to scan.
@@ -222,6 +240,82 @@ impl ScanPhys {
     }
 }
 
+/// The `error_scrub` entry of the MOS directory: nine words about the last scrub of what the error log names. It is counted in
+/// blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorScrubPhys {
+    words: [u64; 9],
+}
+
+impl ErrorScrubPhys {
+    /// Words of the entry.
+    pub const WORDS: usize = 9;
+
+    /// From the entry's words.
+    ///
+    /// # Errors
+    /// Another number of words.
+    pub fn from_words(words: &[u64]) -> Result<Self> {
+        match words.try_into() {
+            Ok(words) => Ok(Self { words }),
+            Err(_) => {
+                let reason = Reason::OutOfRange { field: "number of words", value: words.len() as u64 };
+                Err(Error::new("error scrub state", 0, reason))
+            }
+        }
+    }
+
+    /// One that is over: finished, or stopped by the administrator. `times` are those of [`times`](Self::times), `blocks` how
+    /// many there were to examine and how many were.
+    #[must_use]
+    pub const fn ended(is_finished: bool, times: (u64, u64), blocks: (u64, u64), errors: u64) -> Self {
+        let state = if is_finished { 2 } else { 3 };
+        Self { words: [3, state, 0, times.0, times.1, blocks.0, blocks.1, errors, 0] }
+    }
+
+    /// The entry's words.
+    #[must_use]
+    pub const fn words(&self) -> &[u64; Self::WORDS] {
+        &self.words
+    }
+
+    /// What it is: nothing but an error scrub makes sense.
+    #[must_use]
+    pub const fn func(&self) -> ScanFunc {
+        ScanFunc::from_word(self.words[0])
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub const fn state(&self) -> ScanState {
+        ScanState::from_word(self.words[1])
+    }
+
+    /// Start and end, seconds since 1970; the end is 0 while it runs.
+    #[must_use]
+    pub const fn times(&self) -> (u64, u64) {
+        (self.words[3], self.words[4])
+    }
+
+    /// Blocks: to examine, examined.
+    #[must_use]
+    pub const fn blocks(&self) -> (u64, u64) {
+        (self.words[5], self.words[6])
+    }
+
+    /// Blocks that could not be read.
+    #[must_use]
+    pub const fn errors(&self) -> u64 {
+        self.words[7]
+    }
+
+    /// Whether it is halted.
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.words[8] != 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,5 +347,17 @@ mod tests {
         assert_eq!(scan.bookmark().object, 20);
         assert_eq!(scan.flags(), 23);
         assert!(ScanPhys::from_words(&words[1..]).is_err());
+    }
+
+    #[test]
+    fn the_error_scrub_entry_has_nine_words() {
+        let scrub = ErrorScrubPhys::from_words(&[3, 4, 5, 6, 7, 8, 9, 10, 1]).unwrap();
+        assert_eq!((scrub.func(), scrub.state()), (ScanFunc::ErrorScrub, ScanState::ErrorScrubbing));
+        assert_eq!((scrub.times(), scrub.blocks(), scrub.errors()), ((6, 7), (8, 9), 10));
+        assert!(scrub.is_paused());
+        let over = ErrorScrubPhys::ended(true, (6, 7), (8, 9), 10);
+        assert_eq!(over.words(), &[3, 2, 0, 6, 7, 8, 9, 10, 0]);
+        assert_eq!(ErrorScrubPhys::ended(false, (6, 7), (8, 9), 10).state(), ScanState::Cancelled);
+        assert!(ErrorScrubPhys::from_words(&over.words()[1..]).is_err());
     }
 }

@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use ondisk::{label::PoolState, nvlist::NvList, scan::ScanPhys, uberblock::Uberblock};
+use ondisk::{
+    label::PoolState,
+    nvlist::NvList,
+    scan::{ErrorScrubPhys, ScanPhys},
+    uberblock::Uberblock,
+};
 use tokio::sync::OnceCell;
 
 use crate::{
@@ -38,6 +43,7 @@ pub(crate) struct PoolParts {
     pub(crate) directory: Zap,
     pub(crate) features: Vec<FeatureState>,
     pub(crate) scan: Option<ScanPhys>,
+    pub(crate) error_scrub: Option<ErrorScrubPhys>,
     pub(crate) removal: Option<Removal>,
     pub(crate) spares: Vec<Vdev>,
     pub(crate) l2cache: Vec<Vdev>,
@@ -119,6 +125,7 @@ impl Pool {
         let known = previous.map_or(&[][..], Self::features);
         let features = import::features(&mos, &directory, known).await.map_err(damaged)?;
         let scan = import::last_scan(&directory).await.map_err(damaged)?;
+        let error_scrub = import::last_error_scrub(&directory).await.map_err(damaged)?;
         let (old_spares, old_caches) =
             previous.map_or((&[][..], &[][..]), |pool| (pool.spares(), pool.l2cache()));
         let mut disks = io.auxiliaries();
@@ -143,6 +150,7 @@ impl Pool {
             directory,
             features,
             scan,
+            error_scrub,
             removal: previous.and_then(|pool| pool.parts.removal),
             spares,
             l2cache,
@@ -226,6 +234,12 @@ impl Pool {
     #[must_use]
     pub fn scan(&self) -> Option<&ScanPhys> {
         self.parts.scan.as_ref()
+    }
+
+    /// The last scrub of the error log, if there ever was one.
+    #[must_use]
+    pub fn error_scrub(&self) -> Option<&ErrorScrubPhys> {
+        self.parts.error_scrub.as_ref()
     }
 
     /// The last removal of a top-level device, if there ever was one.

@@ -250,6 +250,34 @@ impl ScanStats {
     }
 }
 
+/// The scrub of the error log that runs (`zpool scrub -e`), or the last one. It is counted in blocks; times are seconds since
+/// 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorScrubStats {
+    /// `SCANNING`, `FINISHED` or `CANCELED`.
+    pub state: String,
+    /// Begun.
+    pub start_time: u64,
+    /// Ended; 0 while it runs.
+    pub end_time: u64,
+    /// Halted since then; 0 if it is not.
+    pub paused: u64,
+    /// What the error log names.
+    pub to_examine: u64,
+    /// Looked at so far.
+    pub examined: u64,
+    /// Could not be repaired.
+    pub errors: u64,
+}
+
+impl ErrorScrubStats {
+    /// Whether it is not over, paused or not.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.state == "SCANNING"
+    }
+}
+
 /// Bytes of a volume that are lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostBytes {
@@ -277,12 +305,15 @@ pub struct Pool {
     /// What is wrong, if anything is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// The `scan:` line; lines after the first begin with a tab.
+    /// The `scan:` line, about what began last; lines after the first begin with a tab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan: Option<String>,
-    /// The same as numbers.
+    /// As numbers: the scrub or resilver of all that there is, whichever line is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scan_stats: Option<ScanStats>,
+    /// As numbers: the scrub of the error log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_scrub: Option<ErrorScrubStats>,
     /// Why nothing can be written, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<String>,

@@ -2,17 +2,18 @@
 //!
 //! The running one is told from memory ([`engine::scan::Progress`]); of a pool that nobody writes to, what its last
 //! commit says. The lines are OpenZFS's, with one addition: the time to go is an estimate, so its range stands behind it.
+//! Scrubs of the error log are counted in blocks, so they have numbers and lines of their own.
 //!
 //! Facts: docs/format/vdevs.md §7.1, §9.1.
 
 use engine::{events::ScanKind, scan::Progress};
 use pool::{
-    ondisk::scan::{ScanFunc, ScanPhys, ScanState},
+    ondisk::scan::{ErrorScrubPhys, ScanFunc, ScanPhys, ScanState},
     status::human,
     time::{duration, utc},
 };
 
-use crate::api::ScanStats;
+use crate::api::{ErrorScrubStats, ScanStats};
 
 /// The flag of a scan that is halted.
 const PAUSED: u64 = 2;
@@ -79,13 +80,88 @@ pub(crate) fn of_commit(scan: &ScanPhys) -> Option<ScanStats> {
     })
 }
 
+/// What the engine says of the scrub of the error log that it runs, if it is one.
+pub(crate) fn error_scrub_of_engine(progress: &Progress) -> Option<ErrorScrubStats> {
+    let logged = progress.logged?;
+    Some(ErrorScrubStats {
+        state: "SCANNING".to_owned(),
+        start_time: progress.started,
+        end_time: 0,
+        paused: progress.paused.unwrap_or(0),
+        to_examine: logged.total,
+        examined: logged.examined.min(logged.total),
+        errors: progress.errors,
+    })
+}
+
+/// What a commit says of the last scrub of the error log.
+pub(crate) fn error_scrub_of_commit(scrub: &ErrorScrubPhys) -> Option<ErrorScrubStats> {
+    let state = match scrub.state() {
+        _ if scrub.func() != ScanFunc::ErrorScrub => return None,
+        ScanState::ErrorScrubbing => "SCANNING",
+        ScanState::Finished => "FINISHED",
+        ScanState::Cancelled => "CANCELED",
+        _ => return None,
+    };
+    let ((start_time, end_time), (to_examine, examined)) = (scrub.times(), scrub.blocks());
+    let is_running = state == "SCANNING";
+    Some(ErrorScrubStats {
+        state: state.to_owned(),
+        start_time,
+        end_time: if is_running { 0 } else { end_time },
+        // When it was halted is not written down.
+        paused: if is_running && scrub.is_paused() { start_time } else { 0 },
+        to_examine,
+        examined,
+        errors: scrub.errors(),
+    })
+}
+
+/// The `scan:` line of a pool: of what began last.
+pub(crate) fn last(
+    scan: Option<&ScanStats>,
+    error_scrub: Option<&ErrorScrubStats>,
+    offset: fn(i64) -> i64,
+) -> Option<String> {
+    match (scan, error_scrub) {
+        (Some(scan), Some(scrub)) if scan.start_time > scrub.start_time => Some(text(scan, offset)),
+        (_, Some(scrub)) => Some(error_scrub_text(scrub, offset)),
+        (Some(scan), None) => Some(text(scan, offset)),
+        (None, None) => None,
+    }
+}
+
+/// In local time.
+fn date(seconds: u64, offset: fn(i64) -> i64) -> String {
+    let ahead = offset(i64::try_from(seconds).unwrap_or(0));
+    utc(seconds.saturating_add_signed(ahead))
+}
+
+fn error_scrub_text(scrub: &ErrorScrubStats, offset: fn(i64) -> i64) -> String {
+    let date = |seconds| date(seconds, offset);
+    let ErrorScrubStats { start_time, end_time, to_examine, examined, errors, .. } = *scrub;
+    let began = match (scrub.state.as_str(), scrub.paused) {
+        ("FINISHED", _) => {
+            let took = duration(end_time.saturating_sub(start_time));
+            return format!(
+                "scrubbed {examined} error block(s) in {took} with {errors} errors on {}",
+                date(end_time)
+            );
+        }
+        ("CANCELED", _) => return format!("error scrub canceled on {}", date(end_time)),
+        (_, 0) => format!("error scrub in progress since {}", date(start_time)),
+        (_, since) => {
+            format!("error scrub paused since {}\n\terror scrub started on {}", date(since), date(start_time))
+        }
+    };
+    let done = if to_examine == 0 { 0.0 } else { 100.0 * examined as f64 / to_examine as f64 };
+    format!("{began}\n\t{examined} / {to_examine} error block(s) scrubbed, {done:.2}% done")
+}
+
 /// The `scan:` line without its label; lines after the first begin with a tab. `offset` is how many seconds local time is
 /// ahead of UTC.
 pub(crate) fn text(scan: &ScanStats, offset: fn(i64) -> i64) -> String {
-    let date = |seconds: u64| {
-        let ahead = offset(i64::try_from(seconds).unwrap_or(0));
-        utc(seconds.saturating_add_signed(ahead))
-    };
+    let date = |seconds| date(seconds, offset);
     let (word, done) = match scan.function.as_str() {
         "RESILVER" => ("resilver", "resilvered"),
         _ => ("scrub", "repaired"),
@@ -152,6 +228,8 @@ fn to_go(scan: &ScanStats) -> String {
 mod tests {
     use std::time::Duration;
 
+    use engine::scan::Logged;
+
     use super::*;
 
     fn running() -> Progress {
@@ -169,6 +247,7 @@ mod tests {
             rate: 235_929_600.0,
             remaining: Some(Duration::from_secs(7)..Duration::from_secs(12)),
             targets: vec![1],
+            logged: None,
         }
     }
 
@@ -198,6 +277,42 @@ mod tests {
             "scrub paused since Sat Nov 21 02:06:40 2026\n\tscrub started on Sat Nov 21 02:05:43 2026\n\
              \t1.20G / 3G scanned, 900M / 3G issued\n\t450M repaired, 29.30% done"
         );
+    }
+
+    /// What the last scrub of everything had found stood there.
+    #[test]
+    fn a_scrub_of_the_error_log_is_told_until_something_else_begins() {
+        let over = ErrorScrubPhys::ended(true, (1_795_226_743, 1_795_226_748), (3, 3), 1);
+        let over = error_scrub_of_commit(&over).unwrap();
+        let line = "scrubbed 3 error block(s) in 00:00:05 with 1 errors on Sat Nov 21 02:05:48 2026";
+        assert_eq!(last(None, Some(&over), |_| 0).unwrap(), line);
+        let full = ScanStats { start_time: over.start_time - 9, ..of_engine(&running(), 0) };
+        assert_eq!(last(Some(&full), Some(&over), |_| 0).unwrap(), line);
+        let full = ScanStats { start_time: over.start_time + 9, ..full };
+        assert!(last(Some(&full), Some(&over), |_| 0).unwrap().starts_with("resilver in progress"));
+        let stopped = ErrorScrubPhys::ended(false, (1_795_226_743, 1_795_226_748), (3, 1), 0);
+        let stopped = error_scrub_of_commit(&stopped).unwrap();
+        assert_eq!(
+            last(None, Some(&stopped), |_| 0).unwrap(),
+            "error scrub canceled on Sat Nov 21 02:05:48 2026"
+        );
+    }
+
+    #[test]
+    fn a_running_scrub_of_the_error_log_counts_blocks() {
+        let logged = Some(Logged { total: 8, examined: 2 });
+        let progress = Progress { kind: ScanKind::Scrub, logged, ..running() };
+        let now = error_scrub_of_engine(&progress).unwrap();
+        let text = |scrub: &ErrorScrubStats| error_scrub_text(scrub, |_| 0);
+        assert_eq!(
+            text(&now),
+            "error scrub in progress since Sat Nov 21 02:05:43 2026\n\t2 / 8 error block(s) scrubbed, 25.00% done"
+        );
+        let paused = ErrorScrubStats { paused: 1_795_226_800, ..now };
+        assert!(text(&paused).starts_with(
+            "error scrub paused since Sat Nov 21 02:06:40 2026\n\terror scrub started on Sat Nov 21 02:05:43 2026\n"
+        ));
+        assert_eq!(error_scrub_of_engine(&running()), None);
     }
 
     #[test]

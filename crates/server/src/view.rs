@@ -234,14 +234,16 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
         shown.root.state = shown.state.clone();
     }
     // What is over is in the commit that ended it, and how it ended.
-    shown.scan_stats = match live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none()) {
+    let running = live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none());
+    shown.scan_stats = match running.filter(|scan| scan.logged.is_none()) {
         Some(progress) => Some(scans::of_engine(progress, hostid::now())),
         None => pool.scan().and_then(scans::of_commit),
     };
-    shown.scan = shown.scan_stats.as_ref().map(|scan| scans::text(scan, local_offset));
-    let function = shown.scan_stats.as_ref().map_or("", |scan| scan.function.as_str());
+    let error_scrub = running.and_then(scans::error_scrub_of_engine);
+    shown.error_scrub = error_scrub.or_else(|| pool.error_scrub().and_then(scans::error_scrub_of_commit));
+    shown.scan = scans::last(shown.scan_stats.as_ref(), shown.error_scrub.as_ref(), local_offset);
     if let Some(live) = live {
-        decorate(&mut shown.root, live, function);
+        decorate(&mut shown.root, live);
         shown.cache.iter_mut().for_each(|device| tell_of_ring(device, &live.rings));
     }
     let in_use: BTreeSet<u64> = pool.tree().leaves().iter().map(|leaf| leaf.guid).collect();
@@ -272,7 +274,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
 }
 
 /// Says which leaves a running scan writes to, and how far their free space is initialized or trimmed.
-fn decorate(device: &mut api::Device, live: &Live, function: &str) {
+fn decorate(device: &mut api::Device, live: &Live) {
     let guid = device.guid.parse::<u64>().unwrap_or(0);
     for sweep in live.sweeps.iter().filter(|sweep| sweep.guid == guid) {
         let state = match sweep.state {
@@ -290,13 +292,14 @@ fn decorate(device: &mut api::Device, live: &Live, function: &str) {
     }
     if live.repairing.contains(&guid) && device.present {
         device.repairing = true;
-        let word = if function == "RESILVER" { "(resilvering)" } else { "(repairing)" };
+        let is_resilver = live.scan.as_ref().is_some_and(|scan| scan.kind == ScanKind::Resilver);
+        let word = if is_resilver { "(resilvering)" } else { "(repairing)" };
         device.note = Some(match device.note.take().filter(|note| note != AWAITING) {
             Some(note) => format!("{note}  {word}"),
             None => word.to_owned(),
         });
     }
-    device.children.iter_mut().for_each(|child| decorate(child, live, function));
+    device.children.iter_mut().for_each(|child| decorate(child, live));
 }
 
 /// How full a cache device is, and what was found on it when it was opened.
@@ -447,6 +450,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         problem,
         scan: found.scan.clone(),
         scan_stats: None,
+        error_scrub: None,
         suspended: None,
         removal: found.removal.clone(),
         expansion: found.expansion.clone(),

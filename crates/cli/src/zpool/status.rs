@@ -299,6 +299,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     if let Some(scan) = &pool.scan_stats {
         object.insert("scan_stats".to_owned(), json::scan(scan, args.exact));
     }
+    if let Some(scrub) = &pool.error_scrub {
+        object.insert("error_scrub".to_owned(), json::error_scrub(scrub, args.exact));
+    }
     if let Some(why) = &pool.suspended {
         object.insert("suspended".to_owned(), json!(why));
     }

@@ -40,15 +40,19 @@ pub(crate) enum Until<'a> {
     Idle,
 }
 
-/// Bytes left of something that is under way; `None` if it is not.
+/// Bytes left of something that is under way, of a scrub of the error log blocks; `None` if it is not.
 fn left(pool: &Pool, activity: Activity) -> Option<u64> {
     let scan = pool.scan_stats.as_ref().filter(|scan| scan.is_under_way() && scan.paused == 0);
     let of_scan = |function: &str| {
         let scan = scan.filter(|scan| scan.function == function)?;
         Some(scan.to_examine.saturating_sub(scan.issued.max(scan.skipped)))
     };
+    let of_log = || {
+        let scrub = pool.error_scrub.as_ref().filter(|scrub| scrub.is_under_way() && scrub.paused == 0)?;
+        Some(scrub.to_examine.saturating_sub(scrub.examined))
+    };
     match activity {
-        Activity::Scrub => of_scan("SCRUB"),
+        Activity::Scrub => of_scan("SCRUB").or_else(of_log),
         Activity::Resilver => of_scan("RESILVER"),
         Activity::Replace => is_replacing(&pool.root).then(|| of_scan("RESILVER").unwrap_or(0)),
         Activity::Free => {
@@ -132,6 +136,7 @@ pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
                     &rest,
                 );
             }
+            None if now.error_scrub.as_ref().is_some_and(|scrub| scrub.is_under_way()) => {}
             None if is_replacing(&now.root) => {
                 stuck += LOOK;
                 if stuck >= STUCK {

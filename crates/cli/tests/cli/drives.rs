@@ -12,6 +12,7 @@
 use std::{
     fs,
     net::TcpListener,
+    os::unix::fs::FileExt as _,
     path::PathBuf,
     sync::{
         Mutex,
@@ -490,6 +491,52 @@ fn a_scrub_says_what_it_found_and_only_one_that_runs_is_stopped() {
         text.contains("  scan: scrub repaired 0B in 00:00:") && text.contains(" with 0 errors on "),
         "{text}"
     );
+    scene.judge();
+}
+
+/// The line of the scrub before it stood there, as if nothing had been looked at since.
+#[test]
+fn a_scrub_of_the_error_log_is_told_by_status() {
+    let mut scene = Scene::new("HERE/a");
+    let (file, lost) = (scene.file("a"), [3usize, 700, 1500]);
+    let mut bytes = fs::read(&file).unwrap();
+    for slot in lost {
+        let wanted = content(slot, 1);
+        let at =
+            (0..bytes.len() - SLOT).step_by(4096).find(|at| bytes[*at..*at + SLOT] == wanted[..]).unwrap();
+        bytes[at..at + 512].fill(0xee);
+        let device = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        device.write_all_at(&[0xee; 512], at as u64).unwrap();
+    }
+    scene.zpool("scrub -w tank").ok();
+    assert_eq!((scene.status().scan("state"), scene.status().scan("errors")), ("FINISHED", "3"));
+    scene.zpool("scrub -e -w tank").ok();
+    let told = |scene: &Scene, wanted: &str| {
+        let text = scene.zpool("status tank").ok();
+        let line = text.lines().find_map(|line| line.strip_prefix("  scan: ")).unwrap_or_default();
+        assert!(line.starts_with(wanted), "{text}");
+        let scrub = &scene.status().0["error_scrub"];
+        let numbers = ["function", "state", "to_examine", "examined"].map(|key| scrub[key].as_str().unwrap());
+        assert_eq!(numbers, ["ERRORSCRUB", "FINISHED", "3", "3"]);
+        // The other one is not forgotten.
+        assert_eq!((scene.status().scan("function"), scene.status().scan("state")), ("SCRUB", "FINISHED"));
+        scrub["errors"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(told(&scene, "scrubbed 3 error block(s) in 00:00:0"), "3");
+    // It is the pool that remembers.
+    scene.stop();
+    assert_eq!(told(&scene, "scrubbed 3 error block(s) in 00:00:0"), "3");
+    scene.serve();
+    assert_eq!(told(&scene, "scrubbed 3 error block(s) in 00:00:0"), "3");
+    // Written anew they are whole, and the next one finds that.
+    let mut wire = scene.nbd();
+    lost.iter().for_each(|slot| scene.write(&mut wire, *slot, 2));
+    wire.flush().unwrap();
+    drop(wire);
+    scene.zpool("sync tank").ok();
+    scene.zpool("scrub -e -w tank").ok();
+    assert_eq!(told(&scene, "scrubbed 3 error block(s) in 00:00:0"), "0");
+    assert!(scene.zpool("status tank").ok().ends_with("errors: No known data errors\n"));
     scene.judge();
 }
 

@@ -78,6 +78,17 @@ pub struct Progress {
     pub remaining: Option<Range<Duration>>,
     /// Leaves (guids) that are brought up to date.
     pub targets: Vec<u64>,
+    /// Of a scrub of the error log: how far it is in what is named there.
+    pub logged: Option<Logged>,
+}
+
+/// Entries of the error log: what a scrub of it is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Logged {
+    /// What it is to look at.
+    pub total: u64,
+    /// What it has looked at.
+    pub examined: u64,
 }
 
 impl Engine {
@@ -89,7 +100,8 @@ impl Engine {
         self.run(false, move |cx| Box::pin(record::command(cx, command)))
     }
 
-    /// The scan that runs, or the last one; from memory.
+    /// The scan that runs, or the last one; from memory. Of scrubs of the error log only the one that runs: those that are
+    /// over are in the pool ([`Pool::error_scrub`]).
     #[must_use]
     pub fn scan_progress(&self) -> Option<Progress> {
         self.scans().progress()

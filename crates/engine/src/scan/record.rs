@@ -4,6 +4,8 @@
 //!   directory of the MOS:  scan                     24 words, as OpenZFS has them; its bookmark stays zero, so that
 //!                                                   OpenZFS begins again
 //!                          io.millpond:scan_cursor  how far we are, tied to the scan by the time it began
+//!                          error_scrub              9 words, as OpenZFS has them, of the last scrub of the error log that
+//!                                                   ended: one of ours that is interrupted is not continued
 //! ```
 //!
 //! Facts: docs/format/vdevs.md §6, §7, mos.md §10.
@@ -12,7 +14,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ondisk::{
     dnode::ObjectType,
-    scan::{ScanFunc, ScanPhys, ScanState},
+    scan::{ErrorScrubPhys, ScanFunc, ScanPhys, ScanState},
     zap::Value,
 };
 use pool::{
@@ -22,7 +24,7 @@ use pool::{
 use tokio::time::Instant;
 
 use super::{
-    ScanCommand, errors,
+    Logged, ScanCommand, errors,
     state::{Counts, FLAG_PAUSED, Position, Refusal, Run, Scans, Target, Words, word},
     waiting::Waiting,
 };
@@ -36,6 +38,8 @@ use crate::{
 
 /// Our own entry beside `scan`.
 const CURSOR: &str = "io.millpond:scan_cursor";
+/// The last scrub of the error log.
+const ERROR_SCRUB: &str = "error_scrub";
 /// Up to where the last scrub went that had an end: a number, in the directory as well.
 const SCRUBBED: &str = "last_scrubbed_txg";
 /// Its form.
@@ -52,12 +56,13 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     cx.out.alloc.horizon().watch(Arc::clone(&waiting) as Arc<dyn crate::alloc::Releases>);
     let _opened_once = scans.waiting.set(waiting);
     let Some(view) = cx.view.clone() else { return Ok(()) };
-    let Some(phys) = view.scan().copied() else { return Ok(()) };
+    let left_over = view.error_scrub().filter(|scrub| scrub.state() == ScanState::ErrorScrubbing).copied();
+    let Some(phys) = view.scan().copied() else { return scrub_log_again(cx, &scans, left_over).await };
     let mut words: Words = *phys.words();
     let is_ours = matches!(phys.func(), ScanFunc::Scrub | ScanFunc::Resilver);
     if phys.state() != ScanState::Scanning || !is_ours {
         scans.state.lock().words = Some(words);
-        return Ok(());
+        return scrub_log_again(cx, &scans, left_over).await;
     }
     let cursor = cursor(&view, &phys).await;
     let tree = view.tree();
@@ -71,7 +76,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     let mut run = Run {
         id: 0,
         kind,
-        logged_only: false,
+        logged: None,
         min: words[word::MIN],
         max: words[word::MAX],
         started: words[word::START],
@@ -109,6 +114,21 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     (state.words, state.run, state.dirty) = (Some(words), Some(run), true);
     state.foreign_queue = cursor.is_none();
     scans.wake(&mut state);
+    Ok(())
+}
+
+/// A scrub of the error log that another program left goes on, from the start.
+async fn scrub_log_again(
+    cx: &mut Syncer,
+    scans: &Scans,
+    left_over: Option<ErrorScrubPhys>,
+) -> Result<(), EngineError> {
+    let Some(scrub) = left_over else { return Ok(()) };
+    begin(cx, scans, Extent::Logged, &devices::lacking(&cx.io.tree())).await?;
+    if let Some(run) = &mut scans.state.lock().run {
+        run.started = scrub.times().0;
+        run.paused = scrub.is_paused().then_some(run.started);
+    }
     Ok(())
 }
 
@@ -246,7 +266,7 @@ async fn begin(
     let mut run = Run {
         id: 0,
         kind,
-        logged_only,
+        logged: logged_only.then(Logged::default),
         min,
         max,
         started: cx.now,
@@ -280,13 +300,13 @@ async fn begin(
 async fn finish(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     let run = scans.state.lock().run.clone();
     let Some(run) = run else { return Ok(()) };
-    if !run.logged_only && (run.whole || run.counts.errors == 0) {
+    if run.logged.is_none() && (run.whole || run.counts.errors == 0) {
         settle_targets(cx, scans, &run);
     }
     if run.is_full_scrub() {
         scans.found.scrub_ended();
     }
-    if run.kind == ScanKind::Scrub && !run.logged_only {
+    if run.kind == ScanKind::Scrub && run.logged.is_none() {
         zap::set_u64(&mut cx.mos, DIRECTORY, SCRUBBED, run.max).await?;
     }
     end(cx, scans, ScanStep::Finished).await?;
@@ -329,7 +349,15 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
     let (queue, run) = {
         let mut state = scans.state.lock();
         let Some(run) = state.run.take() else { return Ok(()) };
-        let is_written = !run.logged_only;
+        if let Some(Logged { total, examined }) = run.logged {
+            let is_finished = step == ScanStep::Finished;
+            // What is named twice, or is no longer there, was not read by itself.
+            let examined = if is_finished { total } else { examined.min(total) };
+            let times = (run.started, cx.now.max(run.started));
+            let over = ErrorScrubPhys::ended(is_finished, times, (total, examined), run.counts.errors);
+            state.error_scrub = Some(over);
+        }
+        let is_written = run.logged.is_none();
         let queue = state.words.as_mut().filter(|_| is_written).map_or(0, |words| {
             words[word::STATE] = if step == ScanStep::Finished { 2 } else { 3 };
             words[word::END] = cx.now.max(run.started);
@@ -372,9 +400,13 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
             words[word::QUEUE] = queue;
         }
     }
+    let error_scrub = scans.state.lock().error_scrub.take();
+    if let Some(over) = error_scrub {
+        zap::set(&mut cx.mos, DIRECTORY, ERROR_SCRUB.into(), Value::from_u64s(over.words())).await?;
+    }
     let (words, cursor) = {
         let mut state = scans.state.lock();
-        if !std::mem::take(&mut state.dirty) || state.run.as_ref().is_some_and(|run| run.logged_only) {
+        if !std::mem::take(&mut state.dirty) || state.run.as_ref().is_some_and(|run| run.logged.is_some()) {
             return Ok(());
         }
         let state = &mut *state;
@@ -406,7 +438,12 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
 pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(), OpError> {
     let scans = Arc::clone(&cx.scans);
     let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
-    let running = scans.state.lock().run.as_ref().map(|run| (run.kind, run.paused.is_some()));
+    let (running, is_of_log) = {
+        let state = scans.state.lock();
+        let run = state.run.as_ref();
+        let is_of_log = run.is_some_and(|run| run.logged.is_some());
+        (run.map(|run| (run.kind, run.paused.is_some())), is_of_log)
+    };
     match (command, running) {
         (ScanCommand::Scrub | ScanCommand::ScrubErrors | ScanCommand::ScrubNew, None) => {
             let lacking = devices::lacking(&cx.io.tree());
@@ -420,6 +457,7 @@ pub(crate) async fn command(cx: &mut Syncer, command: ScanCommand) -> Result<(),
             begin(cx, &scans, extent, &lacking).await?;
         }
         (ScanCommand::Scrub, Some((ScanKind::Scrub, true))) => pause(cx, &scans, false),
+        (ScanCommand::ScrubErrors, Some((ScanKind::Scrub, true))) if is_of_log => pause(cx, &scans, false),
         (ScanCommand::Scrub, Some((ScanKind::Scrub, false))) => {
             return refused("currently scrubbing; use 'zpool scrub -s' to cancel scrub");
         }

@@ -179,7 +179,7 @@ impl Pass {
                 return Ended::Later;
             }
             let Some(pin) = self.ground.horizon.pin_view(view.uberblock().txg) else { return Ended::Later };
-            let walked = match self.run.logged_only {
+            let walked = match self.run.logged.is_some() {
                 true => walk::logged(self, &view, &pin).await,
                 false => walk::walk(self, &view, &pin, position).await,
             };
@@ -338,6 +338,9 @@ impl Pass {
         self.update(|run| {
             run.counts.issued += bytes;
             run.meter.add(bytes);
+            if let Some(logged) = &mut run.logged {
+                logged.examined += batch.blocks.len() as u64;
+            }
         });
         true
     }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ondisk::scan::{ScanPhys, ScanState};
+use ondisk::scan::{ErrorScrubPhys, ScanPhys, ScanState};
 use parking_lot::Mutex;
 use pool::{
     Bookmark,
@@ -18,7 +18,7 @@ use pool::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Progress,
+    Logged, Progress,
     errors::Found,
     estimate::Meter,
     pace::Pace,
@@ -113,8 +113,8 @@ pub(super) struct Run {
     /// Another one for each scan.
     pub(super) id: u64,
     pub(super) kind: ScanKind,
-    /// Only blocks of the error log; nothing of it is written down but what became of them.
-    pub(super) logged_only: bool,
+    /// Only blocks of the error log, and how far it is there; nothing of it is written down but what became of it and of them.
+    pub(super) logged: Option<Logged>,
     /// Births: greater than this …
     pub(super) min: u64,
     /// … and at most this.
@@ -162,6 +162,8 @@ pub(super) struct State {
     pub(super) words: Option<Words>,
     /// To be written.
     pub(super) dirty: bool,
+    /// The last scrub of the error log, to be written.
+    pub(super) error_scrub: Option<ErrorScrubPhys>,
     /// Its queue of datasets is another program's.
     pub(super) foreign_queue: bool,
     pub(super) run: Option<Run>,
@@ -318,6 +320,7 @@ impl Scans {
                 rate: run.meter.rate().unwrap_or(0.0),
                 remaining: run.meter.remaining(left, run.known.is_some()).filter(|_| is_moving),
                 targets: run.targets.keys().copied().collect(),
+                logged: run.logged,
             });
         }
         let words = state.words?;
@@ -338,6 +341,7 @@ impl Scans {
             rate: 0.0,
             remaining: None,
             targets: Vec::new(),
+            logged: None,
         })
     }
 }

@@ -24,6 +24,7 @@ use pool::{
 };
 
 use super::{
+    Logged,
     run::{Ended, Pass},
     state::Position,
 };
@@ -100,6 +101,11 @@ pub(super) async fn walk(
 /// Only what the error log names, if it is still there.
 pub(super) async fn logged(pass: &Arc<Pass>, view: &Arc<Pool>, pin: &Pin) -> Result<(), Ended> {
     let Ok(log) = pool::status::error_log(view).await else { return Err(Ended::Later) };
+    pass.update(|run| {
+        run.logged = Some(Logged { total: log.len() as u64, examined: 0 });
+        // Whatever an earlier attempt had found is found again.
+        run.total = run.counts.scanned;
+    });
     let mut is_any_unfound = false;
     for entry in log {
         let found = crate::heal::find(view, entry.at).await;

@@ -766,9 +766,56 @@ async fn a_scrub_of_the_error_log_looks_once_at_each_of_more_blocks_than_its_mem
         counts.push(reads.load(Relaxed) - before);
         engine.sync().await.unwrap();
         assert_eq!(pool::status::error_log(&engine.view()).await.unwrap().len(), LOST, "with {memory} bytes");
+        let told = *engine.view().error_scrub().unwrap();
+        assert_eq!(told.state(), ondisk::scan::ScanState::Finished);
+        assert_eq!((told.blocks(), told.errors()), ((LOST as u64, LOST as u64), LOST as u64));
     }
     assert!(counts[1] <= counts[0], "{counts:?}");
     close(engine).await;
+}
+
+/// It would stand there as one that runs, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_of_the_error_log_that_another_program_left_goes_on_here() {
+    use ondisk::scan::ScanState;
+    // It runs, or is paused and gets this command.
+    for command in [None, Some(ScanCommand::ScrubErrors), Some(ScanCommand::Stop)] {
+        let (is_paused, is_stopped) = (command.is_some(), command == Some(ScanCommand::Stop));
+        let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+        drop(volume);
+        scrub(&running.engine).await;
+        running
+            .engine
+            .run(false, move |cx| {
+                Box::pin(async move {
+                    use engine::mos::{DIRECTORY, zap};
+                    let words = [3, 4, 77, 1_600_000_000, 0, 9, 3, 1, u64::from(is_paused)];
+                    let value = ondisk::zap::Value::from_u64s(&words);
+                    zap::set(&mut cx.mos, DIRECTORY, "error_scrub".into(), value).await?;
+                    Ok(())
+                })
+            })
+            .await
+            .unwrap();
+        running.export().await;
+        let engine = world.open().await.engine;
+        if let Some(command) = command {
+            let progress = engine.scan_progress().unwrap();
+            assert!(progress.logged.is_some() && progress.paused.is_some(), "{progress:?}");
+            assert_eq!(engine.view().error_scrub().unwrap().state(), ScanState::ErrorScrubbing);
+            engine.scan(command).await.unwrap();
+        }
+        over(&engine).await;
+        engine.sync().await.unwrap();
+        let told = *engine.view().error_scrub().unwrap();
+        let state = if is_stopped { ScanState::Cancelled } else { ScanState::Finished };
+        assert_eq!((told.state(), told.errors(), told.is_paused()), (state, 0, false));
+        assert_eq!((told.times().0, told.blocks()), (1_600_000_000, (0, 0)));
+        // What was found out about everything stands beside it.
+        assert_eq!(engine.view().scan().unwrap().state(), ScanState::Finished);
+        close(engine).await;
+        judge(&world);
+    }
 }
 
 /// OpenZFS remembers which datasets it has still to visit, and where it is in one: we begin again.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ondisk::{
     nvlist::NvList,
-    scan::ScanPhys,
+    scan::{ErrorScrubPhys, ScanPhys},
     spacemap::{self, MapEntry},
     uberblock::Uberblock,
 };
@@ -35,6 +35,7 @@ const BATCH: usize = 64;
 pub(super) struct Learnt {
     pub(super) features: Vec<FeatureState>,
     pub(super) scan: Option<ScanPhys>,
+    pub(super) error_scrub: Option<ErrorScrubPhys>,
     pub(super) removal: Option<Removal>,
     pub(super) spares: Vec<NvList>,
     pub(super) l2cache: Vec<NvList>,
@@ -168,13 +169,14 @@ pub(super) async fn from_mos(
         load_dtls(mos, top).await;
         load_class(mos, top).await;
     }
-    let scan = scan(directory).await?;
+    let (scan, error_scrub) = (scan(directory).await?, error_scrub(directory).await?);
     let removal = match directory.get("com.delphix:removing").await? {
         Some(value) => Removal::from_words(&value.integers().collect::<Vec<_>>()),
         None => None,
     };
     Ok(Learnt {
         scan,
+        error_scrub,
         removal,
         spares: device_list(mos, directory, "spares").await?,
         l2cache: device_list(mos, directory, "l2cache").await?,
@@ -186,6 +188,12 @@ pub(super) async fn from_mos(
 pub(crate) async fn scan(directory: &Zap) -> Result<Option<ScanPhys>, ReadError> {
     let value = directory.get("scan").await?;
     Ok(value.and_then(|value| ScanPhys::from_words(&value.integers().collect::<Vec<_>>()).ok()))
+}
+
+/// The last scrub of the error log.
+pub(crate) async fn error_scrub(directory: &Zap) -> Result<Option<ErrorScrubPhys>, ReadError> {
+    let value = directory.get("error_scrub").await?;
+    Ok(value.and_then(|value| ErrorScrubPhys::from_words(&value.integers().collect::<Vec<_>>()).ok()))
 }
 
 /// The features of the pool. Descriptions of those in `known` are not read again: they never change.

@@ -22,7 +22,7 @@ mod scan;
 
 pub use device::Device;
 pub use examine::{Report, examine};
-pub(crate) use learn::{device_list, features, scan as last_scan, words};
+pub(crate) use learn::{device_list, error_scrub as last_error_scrub, features, scan as last_scan, words};
 pub use open::{OpenOptions, Rewind, open};
 pub use scan::{Candidate, Found, Opener, Refused, Sources, scan, writable};
 

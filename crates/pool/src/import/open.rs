@@ -338,6 +338,7 @@ async fn open_at(
         directory,
         features: learnt.features,
         scan: learnt.scan,
+        error_scrub: learnt.error_scrub,
         removal: learnt.removal,
         spares,
         l2cache,

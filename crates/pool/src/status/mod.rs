@@ -11,7 +11,7 @@ mod progress;
 pub use errlog::{LoggedError, error_log};
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
 
-use ondisk::scan::{ScanFunc, ScanPhys, ScanState};
+use ondisk::scan::{ErrorScrubPhys, ScanFunc, ScanPhys, ScanState};
 
 use crate::{
     Pool,
@@ -162,7 +162,7 @@ impl PoolStatus {
     #[must_use]
     pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
         let mut status = Self::of_tree(pool.name(), pool.guid(), &pool.tree(), space);
-        status.scan = pool.scan().and_then(scan_line);
+        status.scan = last_scan_line(pool);
         status.removal = progress::removal_line(pool);
         status.expansion = progress::expansion_line(&pool.tree());
         status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
@@ -232,6 +232,30 @@ impl PoolStatus {
     pub fn tops(&self, class: Class) -> impl Iterator<Item = &VdevStatus> {
         self.root.children.iter().filter(move |top| top.class == class)
     }
+}
+
+/// The `scan:` line of a pool: of what began last.
+fn last_scan_line(pool: &Pool) -> Option<String> {
+    let scan = pool.scan().and_then(|scan| Some((scan.times().0, scan_line(scan)?)));
+    let error_scrub = pool.error_scrub().and_then(|scrub| Some((scrub.times().0, error_scrub_line(scrub)?)));
+    scan.into_iter().chain(error_scrub).max_by_key(|(start, _)| *start).map(|(_, line)| line)
+}
+
+/// The same of a scrub of the error log.
+#[must_use]
+pub fn error_scrub_line(scrub: &ErrorScrubPhys) -> Option<String> {
+    let ((start, end), (_, examined), errors) = (scrub.times(), scrub.blocks(), scrub.errors());
+    Some(match scrub.state() {
+        _ if scrub.func() != ScanFunc::ErrorScrub => return None,
+        ScanState::Finished => {
+            let took = duration(end.saturating_sub(start));
+            format!("scrubbed {examined} error block(s) in {took} with {errors} errors on {}", utc(end))
+        }
+        ScanState::Cancelled => format!("error scrub canceled on {}", utc(end)),
+        ScanState::ErrorScrubbing if scrub.is_paused() => format!("error scrub paused since {}", utc(start)),
+        ScanState::ErrorScrubbing => format!("error scrub in progress since {}", utc(start)),
+        _ => return None,
+    })
 }
 
 /// The `scan:` line; several lines for one that runs.
