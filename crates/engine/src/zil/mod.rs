@@ -20,6 +20,7 @@ pub mod claim;
 pub mod log;
 pub(crate) mod records;
 pub mod replay;
+mod shelf;
 pub mod space;
 pub mod stats;
 

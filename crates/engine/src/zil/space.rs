@@ -16,7 +16,7 @@
 //! it went in one transaction group, half when little was taken for a while.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     pin::pin,
     sync::{
         Arc, OnceLock,
@@ -29,16 +29,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use crate::{alloc::Footprint, txg::Txgs};
-
-/// Stored bytes of the longest block of a log.
-pub(crate) const BLOCK_MAX: u64 = 128 << 10;
-/// Bytes on a shelf at first, and at least, where the pool has room.
-const TARGET_MIN: u64 = 4 << 20;
-/// Bytes on a shelf at most.
-const TARGET_MAX: u64 = 256 << 20;
-/// Commits of little demand after which a shelf is made smaller.
-const PATIENCE: u32 = 16;
+use super::shelf::Shelf;
+pub(crate) use super::shelf::{BLOCK_MAX, Run};
+use crate::txg::Txgs;
 
 /// Where a place may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,23 +40,6 @@ pub enum Supply {
     Log,
     /// Among the data, log device or not (`logbias=throughput`, data that records point to).
     Pool,
-}
-
-/// Free space next to each other, set aside.
-#[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) vdev: u32,
-    pub(crate) offset: u64,
-    /// Bytes.
-    pub(crate) len: u64,
-    pub(crate) footprint: Arc<Footprint>,
-}
-
-impl Run {
-    /// Whether a block of `psize` stored bytes fits in.
-    pub(crate) fn holds(&self, psize: u64) -> bool {
-        self.footprint.asize(psize) <= self.len
-    }
 }
 
 /// What a shelf wants.
@@ -82,138 +58,6 @@ pub(crate) struct Order {
     pub(crate) first: usize,
     /// Devices to leave alone.
     pub(crate) barred: BTreeSet<u32>,
-}
-
-/// The runs of one supply.
-#[derive(Debug)]
-struct Shelf {
-    /// By device; blocks are taken from each in turn.
-    devices: Vec<(u32, VecDeque<Run>)>,
-    next: usize,
-    target: u64,
-    held: u64,
-    /// Bytes in runs that hold any log block.
-    good: u64,
-    /// If there is less of that, more is asked for: half of what there was after the last restocking.
-    mark: u64,
-    need: u64,
-    /// Blocks of so many stored bytes or more cannot be had until the next commit.
-    refused: Option<u64>,
-    /// Bytes taken since the last commit.
-    taken: u64,
-    /// Somebody had to wait since the last restocking.
-    ran_dry: bool,
-    quiet_commits: u32,
-    restocked: usize,
-}
-
-impl Default for Shelf {
-    fn default() -> Self {
-        Self {
-            devices: Vec::new(),
-            next: 0,
-            target: TARGET_MIN,
-            held: 0,
-            good: 0,
-            mark: 0,
-            need: 0,
-            refused: None,
-            taken: 0,
-            ran_dry: false,
-            quiet_commits: 0,
-            restocked: 0,
-        }
-    }
-}
-
-impl Shelf {
-    fn put(&mut self, run: Run) {
-        self.held += run.len;
-        self.good += if run.holds(BLOCK_MAX) { run.len } else { 0 };
-        match self.devices.iter_mut().find(|(vdev, _)| *vdev == run.vdev) {
-            Some((_, runs)) => runs.push_back(run),
-            None => self.devices.push((run.vdev, VecDeque::from([run]))),
-        }
-    }
-
-    /// Cuts a place off the next device that has one. Short runs are looked at first, if they come first.
-    fn cut(&mut self, psize: u64) -> Option<Dva> {
-        for step in 0..self.devices.len() {
-            let position = (self.next + step) % self.devices.len();
-            let (vdev, runs) = &mut self.devices[position];
-            let Some(at) = runs.iter().position(|run| run.holds(psize)) else { continue };
-            let run = &mut runs[at];
-            let asize = run.footprint.asize(psize);
-            let dva = Dva { vdev: *vdev, offset: run.offset, asize, gang: false };
-            let was_good = if run.holds(BLOCK_MAX) { run.len } else { 0 };
-            run.offset += asize;
-            run.len -= asize;
-            self.good -= was_good;
-            self.good += if run.holds(BLOCK_MAX) { run.len } else { 0 };
-            if run.len == 0 {
-                runs.remove(at);
-            }
-            self.held -= asize;
-            self.taken += asize;
-            self.next = position + 1;
-            return Some(dva);
-        }
-        None
-    }
-
-    /// Runs that are more than is wanted: the shortest and last first.
-    fn surplus(&mut self, out: &mut Vec<Run>) {
-        let limit = self.target + self.target / 2;
-        while self.held > limit {
-            let shortest = self.devices.iter_mut().enumerate().flat_map(|(position, (_, runs))| {
-                runs.iter().enumerate().map(move |(at, run)| (run.len, position, at))
-            });
-            let Some((len, position, at)) =
-                shortest.min_by_key(|(len, position, at)| (*len, *position, usize::MAX - at))
-            else {
-                return;
-            };
-            let Some(run) = self.devices[position].1.remove(at) else { return };
-            self.held -= len;
-            self.good -= if run.holds(BLOCK_MAX) { len } else { 0 };
-            out.push(run);
-        }
-    }
-
-    fn clear(&mut self, out: &mut Vec<Run>) {
-        out.extend(self.devices.drain(..).flat_map(|(_, runs)| runs));
-        (self.held, self.good) = (0, 0);
-    }
-
-    fn forget(&mut self, vdev: u32, out: &mut Vec<Run>) {
-        let Some(position) = self.devices.iter().position(|(device, _)| *device == vdev) else { return };
-        let (_, runs) = self.devices.remove(position);
-        for run in runs {
-            self.held -= run.len;
-            self.good -= if run.holds(BLOCK_MAX) { run.len } else { 0 };
-            out.push(run);
-        }
-    }
-
-    /// A transaction group is over. True if more should be set aside.
-    fn committed(&mut self) -> bool {
-        if self.taken > self.target / 2 {
-            self.target = (self.target * 2).min(TARGET_MAX);
-        }
-        self.quiet_commits = if self.taken < self.target / 8 { self.quiet_commits + 1 } else { 0 };
-        if self.quiet_commits >= PATIENCE {
-            self.quiet_commits = 0;
-            self.target = (self.target / 2).max(TARGET_MIN);
-        }
-        let wanted = self.taken > 0 || self.refused.is_some();
-        self.taken = 0;
-        self.refused = None;
-        wanted
-    }
-
-    fn refuses(&self, psize: u64) -> bool {
-        self.refused.is_some_and(|refused| psize >= refused)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -449,9 +293,7 @@ impl LogSpace {
         let mut surplus = Vec::new();
         let order = |supply: Supply| {
             let shelf = state.shelf(supply);
-            if std::mem::take(&mut shelf.ran_dry) && shelf.restocked > 0 {
-                shelf.target = (shelf.target * 2).min(TARGET_MAX);
-            }
+            shelf.heed_drought();
             shelf.surplus(&mut surplus);
             let (target, good, held, need) =
                 (shelf.target, shelf.good, shelf.held, std::mem::take(&mut shelf.need));
