@@ -30,7 +30,8 @@ pub use landings::{Ahead, Landed, Landings, Place, Site};
 pub use mem::MemDisk;
 pub use model::{ModelCounts, ModelDisk, Profile};
 pub use shelves::{
-    IDLE_MAX, age_idle, bytes_idle, collapse_one, is_leaving, is_slot, set_idle_max, use_huge_pages,
+    IDLE_MAX, age_idle, bytes_idle, collapse_one, has_slots, is_leaving, is_slot, set_idle_max,
+    use_huge_pages,
 };
 pub use stream::stream_copy;
 pub use uring::{Plug, plug, plugged};

@@ -344,6 +344,14 @@ pub fn is_leaving(memory: &[u8]) -> bool {
     REGIONS.is_leaving(memory.as_ptr())
 }
 
+/// Whether an [`IoBuf`](crate::IoBuf) of `len` bytes would have just that much memory, a slot in a huge page.
+#[must_use]
+pub fn has_slots(len: usize) -> bool {
+    REGIONS.is_on()
+        && len > 0
+        && class_of(len).is_some_and(|class| class < SLOTTED && class_size(class) == len)
+}
+
 /// Whether an [`IoBuf`](crate::IoBuf) has just this memory, in a huge page: it wastes nothing, and is better kept than
 /// copied.
 #[must_use]

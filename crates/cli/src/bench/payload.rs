@@ -5,9 +5,12 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes};
+use server::disk::Landing;
 
 const POOL_BYTES: usize = 8 << 20;
+/// So many bytes have a word of their own.
+const PAGE: usize = 4096;
 
 /// Words of the rows: short phrases that come again and again, as in any table.
 const PHRASES: [&str; 32] = [
@@ -97,22 +100,24 @@ impl Pool {
         Self(Arc::new(line.iter().copied().cycle().take(POOL_BYTES).collect()))
     }
 
-    /// A block of `len` bytes that differs from that of every other `tag`.
+    /// A block of `len` bytes that differs from that of every other `tag`, in memory like that where the targets receive.
     pub(super) fn block(&self, len: usize, tag: u64) -> Bytes {
         let mut state = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut at = next(&mut state) as usize % self.0.len();
-        let mut block = Vec::with_capacity(len);
-        while block.len() < len {
-            let end = self.0.len().min(at + len - block.len());
-            block.extend_from_slice(&self.0[at..end]);
-            at = 0;
-        }
-        for (place, number) in block.chunks_mut(4096).zip(0..) {
-            if let Some(word) = place.first_chunk_mut::<8>() {
-                *word = tag.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number).to_le_bytes();
+        let mut block = Landing::new(len);
+        for number in 0..len.div_ceil(PAGE) as u64 {
+            let word = tag.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number).to_le_bytes();
+            let mut left = block.remaining_mut().min(PAGE);
+            block.put_slice(word.get(..left).unwrap_or(&word));
+            left = left.saturating_sub(word.len());
+            at = (at + word.len()) % self.0.len();
+            while left > 0 {
+                let piece = self.0.get(at..self.0.len().min(at + left)).unwrap_or_default();
+                block.put_slice(piece);
+                (at, left) = ((at + piece.len()) % self.0.len(), left - piece.len());
             }
         }
-        block.into()
+        block.freeze()
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum as _;
 use server::{
+    budget::{limit::limit, machine::Machine, plan::Terms},
     disk::{Disk, FileDisk, OpenOptions},
     engine::{
         create::{self, CreateOptions, DeviceFacts, Plan, VdevSpec},
@@ -16,6 +17,7 @@ use server::{
         engine::{Ending, Engine, Options},
         txg::Limits,
     },
+    governor::pages,
     hostid,
     pool::{
         cache::BlockCache,
@@ -134,6 +136,10 @@ impl Files {
         }
         let facts: Vec<DeviceFacts> = disks.iter().map(|disk| facts(disk.as_ref())).collect();
         let plan = Plan::new(&spec, &facts, Some(args.ashift), false)?;
+        // As a daemon on this machine has it.
+        let machine = Machine::default();
+        let memory = limit(None, &machine)?.bytes;
+        pages::furnish(&Terms::new(memory, Some(args.arc_max.0), machine.total()));
         let cache = usize::try_from(args.arc_max.0).unwrap_or(usize::MAX);
         let now = (Options::default().now)();
         let options = CreateOptions {
@@ -151,7 +157,7 @@ impl Files {
             history: None,
         };
         let syncer = Box::pin(create::create(&plan, &disks, options)).await?;
-        let limits = Limits::for_memory(memory_bytes());
+        let limits = Limits::for_memory(memory);
         let engine = Box::pin(Engine::start(syncer, Options { limits, ..Options::default() })).await?;
         let block = u32::try_from(args.vbs.0).context("--vbs is too large")?;
         let new = NewVolume { name: VOLUME.to_owned(), size: args.vol.0, block, properties, parents: false };
@@ -171,12 +177,4 @@ fn facts(disk: &dyn Disk) -> DeviceFacts {
         logical_sector: info.logical_sector,
         physical_sector: info.physical_sector,
     }
-}
-
-/// Memory of this machine, in bytes; 4 GiB where the system does not say.
-fn memory_bytes() -> u64 {
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(4 << 30, |kib| kib << 10)
 }

@@ -34,8 +34,8 @@ pub(crate) fn decompress(bp: &BlkPtr, raw: Bytes) -> Result<Bytes, BlockErrorKin
         }
         return Err(malformed(format!("{} stored bytes for {lsize} uncompressed", raw.len())));
     }
-    if lsize < EXACT_BELOW {
-        // It may be kept for long.
+    if lsize < EXACT_BELOW && !disk::has_slots(lsize) {
+        // It may be kept for long, and is to waste nothing.
         let mut content = vec![0; lsize];
         compress::decompress(algorithm, &raw, &mut content).map_err(|error| malformed(error.to_string()))?;
         return Ok(content.into());

@@ -34,7 +34,7 @@ use tokio::{
 
 mod alarm;
 mod episode;
-mod pages;
+pub mod pages;
 mod report;
 
 use self::{
@@ -64,9 +64,6 @@ const RELEASE: Duration = Duration::from_millis(250);
 const AGE: Duration = Duration::from_secs(8);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
-/// Whoever may have so much memory has blocks in huge pages: with less, what may be idle is too little for what comes and goes
-/// with transaction groups, and pages would be split and made again all the time (`docs/decisions/0021`).
-const HUGE_FROM: u64 = 16 << 30;
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
 const OOM_SCORE: i32 = -999;
 /// The journal's class for what is shed and taken back.
@@ -160,13 +157,8 @@ impl Governor {
         let verdict = plan.look(&sight, Duration::ZERO);
         let (gate, bell) = (Gate::new(terms.in_flight()), Arc::<Bell>::default());
         gate.attach(Arc::clone(&bell), (terms.in_flight() / 16).max(1 << 20));
-        let mut has_huge_pages = false;
-        if limit.bytes >= HUGE_FROM {
-            let addresses = usize::try_from(limit.bytes.saturating_mul(4)).unwrap_or(usize::MAX);
-            has_huge_pages = disk::use_huge_pages(addresses);
-            tracing::debug!(target: LOG, has_huge_pages, "memory for blocks in huge pages");
-        }
-        disk::set_idle_max(usize::try_from(terms.idle()).unwrap_or(usize::MAX));
+        let has_huge_pages = pages::furnish(&terms);
+        tracing::debug!(target: LOG, has_huge_pages, "memory for blocks in huge pages");
         let now = Instant::now();
         Ok(Arc::new(Self {
             limit,
@@ -311,7 +303,7 @@ impl Governor {
                 allocator.release();
             }
         } else if before.is_short && !verdict.is_short {
-            disk::set_idle_max(usize::try_from(self.terms.idle()).unwrap_or(usize::MAX));
+            pages::allow_idle(&self.terms);
             if let Some(allocator) = &self.allocator {
                 allocator.relax();
             }
