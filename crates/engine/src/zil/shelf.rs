@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(shelf.cut(4 << 10).unwrap().offset, 120 << 10, "the shortest that fits");
         assert_eq!(shelf.cut(4 << 10).unwrap().offset, 124 << 10);
         let mut surplus = Vec::new();
-        shelf.target = 128 << 10;
+        shelf.target = 164 << 10;
         shelf.surplus(&mut surplus);
         assert_eq!(surplus.len(), 7, "what is short goes first");
         assert_eq!(shelf.held, 244 << 10);
