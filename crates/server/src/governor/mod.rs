@@ -59,9 +59,9 @@ const LEAST: Duration = Duration::from_millis(4);
 const OUTSIDE: Duration = Duration::from_millis(90);
 /// Between two requests to the allocator to give back what it keeps.
 const RELEASE: Duration = Duration::from_millis(250);
-/// I/O buffers that nobody needed for so long are freed: longer than a transaction group of an idle pool lasts, whose blocks
-/// have the memory of those before them.
-const AGE: Duration = Duration::from_secs(8);
+/// I/O buffers that nobody needed for so long are freed: some transaction groups, and the pause between two bursts (8 s made
+/// writes that come back after a quarter of a minute dearer by an eighth).
+const AGE: Duration = Duration::from_secs(20);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
