@@ -24,7 +24,7 @@ pub(super) struct Arena<R> {
     groups: Box<[OnceLock<Group<R>>]>,
 }
 
-/// What the kernel did about a huge page.
+/// What the kernel did about a huge page for a region that is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Huge {
     /// There is one.
@@ -121,8 +121,8 @@ impl<R: Default> Arena<R> {
     }
 
     /// Makes a huge page of the usual ones behind a region. Whoever has something in it may use it meanwhile, and waits for a
-    /// moment if he does; none of its memory may be given back meanwhile.
-    pub(super) fn collapse(&self, number: usize) -> Huge {
+    /// moment if he does; none of its memory may be given back meanwhile. Whether it is one then.
+    pub(super) fn collapse(&self, number: usize) -> bool {
         let start = self.start(number).as_ptr();
         // SAFETY: the region is usable memory of ours, and none of this changes what is in it.
         let done = unsafe {
@@ -131,7 +131,7 @@ impl<R: Default> Arena<R> {
             libc::madvise(start.cast(), REGION, libc::MADV_NOHUGEPAGE);
             done
         };
-        if done == 0 { Huge::Is } else { Huge::Not }
+        done == 0
     }
 
     /// Whether the kernel can make huge pages of usual ones (Linux 6.1).

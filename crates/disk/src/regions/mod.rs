@@ -351,6 +351,12 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             return false;
         }
         let huge = arena.fill(number);
+        self.heed(huge);
+        matches!(huge, Huge::Is | Huge::IsSlow)
+    }
+
+    /// Decides by the last huge page that was asked for whether the next regions ask.
+    fn heed(&self, huge: Huge) {
         if huge == Huge::Is {
             self.untried_next.store(UNTRIED.0, Relaxed);
         } else {
@@ -358,7 +364,6 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             self.untried.store(next, Relaxed);
             self.untried_next.store((2 * next).min(UNTRIED.1), Relaxed);
         }
-        matches!(huge, Huge::Is | Huge::IsSlow)
     }
 
     /// Makes a huge page of a region that has all of its memory in usual ones; a millisecond's work. False if none was left
@@ -384,8 +389,8 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             };
             set_busy(&mut class, true, false);
             drop(class);
-            let huge = arena.collapse(number);
-            set_busy(&mut stock.lock(), false, huge == Huge::Is);
+            let is_huge = arena.collapse(number);
+            set_busy(&mut stock.lock(), false, is_huge);
             return true;
         }
         *place = (0, 0);

@@ -237,13 +237,18 @@ fn what_is_in_use_while_pages_are_made_huge_and_given_back_stays_as_it_is() {
 #[test]
 fn after_a_dear_huge_page_regions_begin_in_usual_ones() {
     let regions = regions(64 << 20);
+    let left = |huge| {
+        regions.heed(huge);
+        regions.untried.load(Relaxed)
+    };
+    assert_eq!([Huge::IsSlow, Huge::Not].map(left), [UNTRIED.0, 2 * UNTRIED.0], "longer each time");
+    assert_eq!([Huge::IsSlow; 10].map(left)[9], UNTRIED.1);
     regions.untried.store(3, Relaxed);
     let lent = lend(&regions, 2, 2 * REGION / SIZES[2]);
     assert_eq!((lent.len(), resident(&regions)), (2 * REGION / SIZES[2], 0));
-    regions.untried.store(0, Relaxed);
-    assert!(!lend(&regions, 2, 1).is_empty());
-    let (untried, resident) = (regions.untried.load(Relaxed), resident(&regions));
-    assert!(untried == UNTRIED.0 || resident == REGION, "{untried} after a refusal; {resident} resident");
+    assert_eq!(regions.untried.load(Relaxed), 1);
+    regions.heed(Huge::Is);
+    assert_eq!(regions.untried_next.load(Relaxed), UNTRIED.0, "one that was at hand ends it");
 }
 
 /// The kernel kept all of a huge page of which a part was given back, and charged it to the cgroup.
