@@ -10,7 +10,7 @@ use engine::{events::ScanKind, scan::Progress};
 use pool::{
     ondisk::scan::{ErrorScrubPhys, ScanFunc, ScanPhys, ScanState},
     status::human,
-    time::{duration, utc},
+    time::{UtcOffset, ctime, duration},
 };
 
 use crate::api::{ErrorScrubStats, ScanStats};
@@ -121,7 +121,7 @@ pub(crate) fn error_scrub_of_commit(scrub: &ErrorScrubPhys) -> Option<ErrorScrub
 pub(crate) fn last(
     scan: Option<&ScanStats>,
     error_scrub: Option<&ErrorScrubStats>,
-    offset: fn(i64) -> i64,
+    offset: UtcOffset,
 ) -> Option<String> {
     match (scan, error_scrub) {
         (Some(scan), Some(scrub)) if scan.start_time > scrub.start_time => Some(text(scan, offset)),
@@ -131,14 +131,8 @@ pub(crate) fn last(
     }
 }
 
-/// In local time.
-fn date(seconds: u64, offset: fn(i64) -> i64) -> String {
-    let ahead = offset(i64::try_from(seconds).unwrap_or(0));
-    utc(seconds.saturating_add_signed(ahead))
-}
-
-fn error_scrub_text(scrub: &ErrorScrubStats, offset: fn(i64) -> i64) -> String {
-    let date = |seconds| date(seconds, offset);
+fn error_scrub_text(scrub: &ErrorScrubStats, offset: UtcOffset) -> String {
+    let date = |seconds| ctime(seconds, offset);
     let ErrorScrubStats { start_time, end_time, to_examine, examined, errors, .. } = *scrub;
     let began = match (scrub.state.as_str(), scrub.paused) {
         ("FINISHED", _) => {
@@ -160,8 +154,8 @@ fn error_scrub_text(scrub: &ErrorScrubStats, offset: fn(i64) -> i64) -> String {
 
 /// The `scan:` line without its label; lines after the first begin with a tab. `offset` is how many seconds local time is
 /// ahead of UTC.
-pub(crate) fn text(scan: &ScanStats, offset: fn(i64) -> i64) -> String {
-    let date = |seconds| date(seconds, offset);
+pub(crate) fn text(scan: &ScanStats, offset: UtcOffset) -> String {
+    let date = |seconds| ctime(seconds, offset);
     let (word, done) = match scan.function.as_str() {
         "RESILVER" => ("resilver", "resilvered"),
         _ => ("scrub", "repaired"),
@@ -323,7 +317,11 @@ mod tests {
         let over = of_commit(&ScanPhys::from_words(&words).unwrap()).unwrap();
         let berlin = text(&over, |_| 3600);
         assert_eq!(berlin, "resilvered 450M in 00:00:05 with 0 errors on Sat Nov 21 03:05:48 2026");
-        words[1] = 3;
+        words[0] = 1;
+        let scrubbed = of_commit(&ScanPhys::from_words(&words).unwrap()).unwrap();
+        let line = "scrub repaired 450M in 00:00:05 with 0 errors on Sat Nov 21 02:05:48 2026";
+        assert_eq!(text(&scrubbed, |_| 0), line);
+        (words[0], words[1]) = (2, 3);
         let stopped = of_commit(&ScanPhys::from_words(&words).unwrap()).unwrap();
         assert_eq!(text(&stopped, |_| 0), "resilver canceled on Sat Nov 21 02:05:48 2026");
     }

@@ -104,7 +104,7 @@ pub fn date(seconds: u64) -> String {
 /// The same to the second, as of scans: `Sun Nov 22 02:05:09 2026`.
 #[must_use]
 pub fn moment(seconds: u64) -> String {
-    props::value::date(seconds, local_offset, true)
+    pool::time::ctime(seconds, local_offset)
 }
 
 /// A time that sorts, in local time: `2026-11-22.02:05:09`.
@@ -241,6 +241,8 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     };
     let error_scrub = running.and_then(scans::error_scrub_of_engine);
     shown.error_scrub = error_scrub.or_else(|| pool.error_scrub().and_then(scans::error_scrub_of_commit));
+    shown.removal = status::removal_line(pool, local_offset);
+    shown.expansion = status::expansion_line(&pool.tree(), local_offset);
     shown.scan = scans::last(shown.scan_stats.as_ref(), shown.error_scrub.as_ref(), local_offset);
     if let Some(live) = live {
         decorate(&mut shown.root, live);
@@ -448,12 +450,12 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         txg: 0,
         properties: Vec::new(),
         problem,
-        scan: found.scan.clone(),
+        scan: None,
         scan_stats: None,
         error_scrub: None,
         suspended: None,
-        removal: found.removal.clone(),
-        expansion: found.expansion.clone(),
+        removal: None,
+        expansion: None,
         root: device(&found.root, None),
         cache: found.l2cache.iter().map(|vdev| device(vdev, Some("l2cache"))).collect(),
         spares: found.spares.iter().map(|vdev| device(vdev, Some("spare"))).collect(),

@@ -136,7 +136,9 @@ fn it_ends_at_sigint_and_says_everything_as_json() {
 #[test]
 fn a_terminal_that_is_closed_ends_it_cleanly_and_not_under_nohup() {
     let lab = lab();
-    let mut daemon = lab.serve(SERVE);
+    // Whoever runs these tests may have them under nohup.
+    let terminal = ["env", "--default-signal=HUP"].map(OsStr::new);
+    let mut daemon = lab.serve_through(&terminal, SERVE);
     daemon.signal("HUP");
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(!lab.socket().exists(), "the socket goes with the daemon");

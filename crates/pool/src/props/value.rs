@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use super::table::Kind;
+use crate::time::{Moment, UtcOffset};
 
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ pub enum Style {
     /// For people: `1.21T`, `3.01x`, dates in local time.
     Human {
         /// Seconds that local time is ahead of UTC at the given time (seconds since 1970).
-        utc_offset: fn(i64) -> i64,
+        utc_offset: UtcOffset,
     },
 }
 
@@ -130,36 +131,15 @@ fn abbreviate(number: u64, unit: &str) -> String {
         .unwrap_or_else(|| format!("{scaled:.0}{letter}"))
 }
 
-/// `Sat Nov 21 22:11 2026`, with seconds if asked for.
+/// `Sat Nov 21  2:11 2026`, with seconds if asked for: as dates among properties are.
 #[must_use]
-pub fn date(seconds: u64, utc_offset: fn(i64) -> i64, with_seconds: bool) -> String {
-    let Ok(utc) = i64::try_from(seconds) else { return seconds.to_string() };
-    let local = utc.saturating_add(utc_offset(utc));
-    let (days, of_day) = (local.div_euclid(86_400), local.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    // 1970-01-01 was a Thursday.
-    let weekday = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"][days.rem_euclid(7) as usize];
-    let month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-        [(month - 1) as usize];
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+pub fn date(seconds: u64, utc_offset: UtcOffset, with_seconds: bool) -> String {
+    let Some(Moment { weekday, month, day, year, hour, minute, second }) = Moment::local(seconds, utc_offset)
+    else {
+        return seconds.to_string();
+    };
     let second = if with_seconds { format!(":{second:02}") } else { String::new() };
     format!("{weekday} {month} {day:>2} {hour:>2}:{minute:02}{second} {year}")
-}
-
-/// Year, month (1…12) and day of a day counted from 1970-01-01, in the Gregorian calendar.
-///
-/// Years are counted from March, so that the leap day is the last of its year, and in eras of 400 years,
-/// which are all 146 097 days long.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let from_march_0000 = days.saturating_add(719_468);
-    let era = from_march_0000.div_euclid(146_097);
-    let day_of_era = from_march_0000.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

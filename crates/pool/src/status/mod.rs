@@ -10,13 +10,15 @@ mod progress;
 
 pub use errlog::{LoggedError, error_log};
 pub use problem::{Advice, IMPORTABLE, MESSAGE_URL, Problem};
+pub use progress::{expansion_line, removal_line};
 
-use ondisk::scan::{ErrorScrubPhys, ScanFunc, ScanPhys, ScanState};
+pub use crate::props::value::bytes as human;
+
+use ondisk::scan::{ScanFunc, ScanState};
 
 use crate::{
     Pool,
     space::{Space, TopSpace},
-    time::{duration, utc},
     vdev::{Aux, Class, Errors, Kind, State, Tree, Vdev},
 };
 
@@ -70,12 +72,6 @@ pub struct PoolStatus {
     pub aux: Aux,
     /// What is wrong, if anything is; the worst of several.
     pub problem: Option<Problem>,
-    /// The `scan:` line, without its label: `scrub repaired 0B in …`; `None` if there never was a scan.
-    pub scan: Option<String>,
-    /// The `remove:` line, without its label; lines after the first begin with a tab.
-    pub removal: Option<String>,
-    /// The `expand:` line, likewise.
-    pub expansion: Option<String>,
     /// Root: its children are the top-level devices, of all classes.
     pub root: VdevStatus,
     /// Hot spares.
@@ -162,9 +158,6 @@ impl PoolStatus {
     #[must_use]
     pub fn of(pool: &Pool, space: Option<&Space>, error_count: u64) -> Self {
         let mut status = Self::of_tree(pool.name(), pool.guid(), &pool.tree(), space);
-        status.scan = last_scan_line(pool);
-        status.removal = progress::removal_line(pool);
-        status.expansion = progress::expansion_line(&pool.tree());
         status.spares = pool.spares().iter().map(|spare| VdevStatus::of(spare, None)).collect();
         status.l2cache = pool.l2cache().iter().map(|cache| VdevStatus::of(cache, None)).collect();
         status.error_count = error_count;
@@ -210,9 +203,6 @@ impl PoolStatus {
             state,
             aux,
             problem: None,
-            scan: None,
-            removal: None,
-            expansion: None,
             root,
             spares: Vec::new(),
             l2cache: Vec::new(),
@@ -231,129 +221,5 @@ impl PoolStatus {
     /// Top-level devices of one class.
     pub fn tops(&self, class: Class) -> impl Iterator<Item = &VdevStatus> {
         self.root.children.iter().filter(move |top| top.class == class)
-    }
-}
-
-/// The `scan:` line of a pool: of what began last.
-fn last_scan_line(pool: &Pool) -> Option<String> {
-    let scan = pool.scan().and_then(|scan| Some((scan.times().0, scan_line(scan)?)));
-    let error_scrub = pool.error_scrub().and_then(|scrub| Some((scrub.times().0, error_scrub_line(scrub)?)));
-    scan.into_iter().chain(error_scrub).max_by_key(|(start, _)| *start).map(|(_, line)| line)
-}
-
-/// The same of a scrub of the error log.
-#[must_use]
-pub fn error_scrub_line(scrub: &ErrorScrubPhys) -> Option<String> {
-    let ((start, end), (_, examined), errors) = (scrub.times(), scrub.blocks(), scrub.errors());
-    Some(match scrub.state() {
-        _ if scrub.func() != ScanFunc::ErrorScrub => return None,
-        ScanState::Finished => {
-            let took = duration(end.saturating_sub(start));
-            format!("scrubbed {examined} error block(s) in {took} with {errors} errors on {}", utc(end))
-        }
-        ScanState::Cancelled => format!("error scrub canceled on {}", utc(end)),
-        ScanState::ErrorScrubbing if scrub.is_paused() => format!("error scrub paused since {}", utc(start)),
-        ScanState::ErrorScrubbing => format!("error scrub in progress since {}", utc(start)),
-        _ => return None,
-    })
-}
-
-/// The `scan:` line; several lines for one that runs.
-#[must_use]
-pub fn scan_line(scan: &ScanPhys) -> Option<String> {
-    let (start, end) = scan.times();
-    let took = duration(end.saturating_sub(start));
-    let [_, _, _, processed] = scan.bytes();
-    let (processed, errors) = (human(processed), scan.errors());
-    let running = match scan.func() {
-        ScanFunc::Scrub => "scrub",
-        ScanFunc::Resilver => "resilver",
-        _ => return None,
-    };
-    Some(match (scan.state(), scan.func()) {
-        (ScanState::Finished, ScanFunc::Scrub) => {
-            format!("scrub repaired {processed} in {took} with {errors} errors on {}", utc(end))
-        }
-        (ScanState::Finished, _) => {
-            format!("resilvered {processed} in {took} with {errors} errors on {}", utc(end))
-        }
-        (ScanState::Cancelled, _) => format!("{running} canceled on {}", utc(end)),
-        (ScanState::Scanning, _) if scan.flags() & 2 != 0 => format!("{running} paused since {}", utc(start)),
-        (ScanState::Scanning, _) => format!("{running} in progress since {}", utc(start)),
-        _ => return None,
-    })
-}
-
-/// Bytes as OpenZFS shortens them: at most five characters, `1.18M`.
-#[must_use]
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
-    let mut unit = 0;
-    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) > 0 {
-        unit += 1;
-    }
-    let whole = bytes >> (10 * unit);
-    if unit == 0 || whole << (10 * unit) == bytes {
-        return format!("{whole}{}", UNITS[unit]);
-    }
-    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    for digits in (0..=2).rev() {
-        let text = format!("{value:.digits$}{}", UNITS[unit]);
-        if text.len() <= 5 {
-            return text;
-        }
-    }
-    format!("{whole}{}", UNITS[unit])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, text) in [
-            (0, "0B"),
-            (1023, "1023B"),
-            (1024, "1K"),
-            (1_237_000, "1.18M"),
-            (13_107_200, "12.5M"),
-            (117_440_512, "112M"),
-            (u64::MAX, "16.0E"),
-        ] {
-            assert_eq!(human(bytes), text);
-        }
-    }
-
-    #[test]
-    fn a_finished_scrub_reads_as_openzfs_prints_it() {
-        let words = [
-            1,
-            2,
-            0,
-            0,
-            3000,
-            2929,
-            3000,
-            1_795_226_743,
-            1_795_226_748,
-            37_065_216,
-            36_455_424,
-            36_864,
-            0,
-            0,
-            1,
-            2,
-            0,
-            8,
-            0,
-            u64::MAX,
-            0,
-            0,
-            0,
-            0,
-        ];
-        let line = scan_line(&ScanPhys::from_words(&words).unwrap()).unwrap();
-        assert_eq!(line, "scrub repaired 0B in 00:00:05 with 0 errors on Sat Nov 21 02:05:48 2026");
     }
 }

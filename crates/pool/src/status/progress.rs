@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::human;
 use crate::{
     Pool,
-    time::{duration, utc},
+    time::{UtcOffset, ctime, duration},
     vdev::{Kind, Tree},
 };
 
@@ -18,8 +18,9 @@ const CANCELLED: u64 = 3;
 /// Memory OpenZFS says it keeps per run of a removed device.
 const RUN_BYTES: u64 = 24;
 
-/// What follows `remove: `.
-pub(super) fn removal_line(pool: &Pool) -> Option<String> {
+/// What follows `remove: `, with times in local time.
+#[must_use]
+pub fn removal_line(pool: &Pool, offset: UtcOffset) -> Option<String> {
     let removal = pool.removal()?;
     let vdev = removal.vdev;
     let name = || pool.tree().top(vdev).map_or_else(|| format!("vdev {vdev}"), ToString::to_string);
@@ -28,7 +29,7 @@ pub(super) fn removal_line(pool: &Pool) -> Option<String> {
         RUNNING => format!(
             "Evacuation of {} in progress since {}\n\t{}",
             name(),
-            utc(removal.start),
+            ctime(removal.start, offset),
             copied(removal.copied, "copied out of", removal.to_copy, removal.start)
         ),
         FINISHED => format!(
@@ -36,9 +37,9 @@ pub(super) fn removal_line(pool: &Pool) -> Option<String> {
             human(removal.copied),
             minutes / 60,
             minutes % 60,
-            utc(removal.end)
+            ctime(removal.end, offset)
         ),
-        CANCELLED => format!("Removal of {} canceled on {}", name(), utc(removal.end)),
+        CANCELLED => format!("Removal of {} canceled on {}", name(), ctime(removal.end, offset)),
         _ => return None,
     };
     let tree = pool.tree();
@@ -55,8 +56,9 @@ pub(super) fn removal_line(pool: &Pool) -> Option<String> {
     Some(line)
 }
 
-/// What follows `expand: `: of the running expansion, or of the one that ended last.
-pub(super) fn expansion_line(tree: &Tree) -> Option<String> {
+/// What follows `expand: `: of the running expansion, or of the one that ended last. Times are local.
+#[must_use]
+pub fn expansion_line(tree: &Tree, offset: UtcOffset) -> Option<String> {
     let known = tree.tops.iter().filter_map(|top| Some((top, top.top.as_ref()?.expansion.get()?)));
     let (top, expansion) = known
         .filter(|(_, expansion)| matches!(expansion.state, RUNNING | FINISHED))
@@ -66,7 +68,7 @@ pub(super) fn expansion_line(tree: &Tree) -> Option<String> {
             "expanded {top} copied {} in {}, on {}",
             human(expansion.copied),
             duration(expansion.end.saturating_sub(expansion.start)),
-            utc(expansion.end)
+            ctime(expansion.end, offset)
         ));
     }
     let asize = top.top.as_ref().map_or(0, |top| top.asize);
@@ -76,7 +78,7 @@ pub(super) fn expansion_line(tree: &Tree) -> Option<String> {
     };
     Some(format!(
         "expansion of {top} in progress since {}\n\t{}",
-        utc(expansion.start),
+        ctime(expansion.start, offset),
         copied(expansion.copied.max(moved), "/", asize, expansion.start)
     ))
 }
