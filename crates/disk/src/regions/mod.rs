@@ -322,7 +322,7 @@ impl<const CLASSES: usize> Regions<CLASSES> {
     pub(crate) fn is_slot(&self, memory: &[u8]) -> bool {
         self.region_of(memory.as_ptr()).is_some_and(|(region, offset)| {
             let capacity = region.lock().capacity;
-            capacity == memory.len() && offset % capacity == 0
+            capacity == memory.len() && offset.checked_rem(capacity) == Some(0)
         })
     }
 

@@ -287,7 +287,9 @@ async fn begin(
     }
     let mut state = scans.state.lock();
     run.id = state.generation + 1;
-    (state.run, state.dirty) = (Some(run), !logged_only);
+    state.run = Some(run);
+    // One that ended in this transaction group may not be written down yet.
+    state.dirty |= !logged_only;
     if !logged_only {
         state.words = Some(words);
     }
@@ -367,20 +369,30 @@ async fn end(cx: &mut Syncer, scans: &Scans, step: ScanStep) -> Result<(), Engin
             words[word::FLAGS] = 0;
             std::mem::take(&mut words[word::QUEUE])
         });
-        (state.dirty, state.foreign_queue, state.finished) = (is_written, false, None);
+        state.dirty |= is_written;
+        (state.foreign_queue, state.finished) = (false, None);
         scans.wake(&mut state);
         (queue, run)
     };
     if let Some(waiting) = scans.waiting.get() {
         waiting.clear();
     }
-    if queue != 0 && cx.mos.exists(queue).await? {
-        cx.mos.free(queue).await?;
-    }
+    free_queue(cx, queue).await?;
     if step != ScanStep::Finished && run.is_full_scrub() {
         scans.found.scrub_cancelled();
     }
     cx.events.tell(event(&run, step));
+    Ok(())
+}
+
+/// Frees the queue of a scan. The number alone says little: what left it may be damaged, or have been written by others.
+async fn free_queue(cx: &mut Syncer, queue: u64) -> Result<(), EngineError> {
+    if queue != 0
+        && cx.mos.exists(queue).await?
+        && cx.mos.dnode(queue).await?.object_type == ObjectType::SCAN_QUEUE
+    {
+        cx.mos.free(queue).await?;
+    }
     Ok(())
 }
 
@@ -392,9 +404,7 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     };
     if let Some(queue) = foreign {
         // Another program's list of datasets, of a walk that we do not continue: an empty one in its place.
-        if queue != 0 && cx.mos.exists(queue).await? {
-            cx.mos.free(queue).await?;
-        }
+        free_queue(cx, queue).await?;
         let queue = zap::create(&mut cx.mos, ObjectType::SCAN_QUEUE, 0).await?;
         if let Some(words) = &mut scans.state.lock().words {
             words[word::QUEUE] = queue;
@@ -406,12 +416,12 @@ async fn write(cx: &mut Syncer, scans: &Scans) -> Result<(), EngineError> {
     }
     let (words, cursor) = {
         let mut state = scans.state.lock();
-        if !std::mem::take(&mut state.dirty) || state.run.as_ref().is_some_and(|run| run.logged.is_some()) {
+        if !std::mem::take(&mut state.dirty) {
             return Ok(());
         }
         let state = &mut *state;
         let Some(words) = &mut state.words else { return Ok(()) };
-        let cursor = state.run.as_ref().map(|run| {
+        let cursor = state.run.as_ref().filter(|run| run.logged.is_none()).map(|run| {
             words[word::EXAMINED] = run.settled.issued;
             words[word::PROCESSED] = run.settled.processed;
             words[word::ERRORS] = run.settled.errors;

@@ -127,11 +127,18 @@ impl Direct {
         targets.judge(top, &lacking, txg)
     }
 
-    /// Makes durable what was written to these top-level devices.
+    /// How many blocks leaves lack so far. To be asked before blocks are written that a [`flush`](Self::flush) is for.
+    #[must_use]
+    pub fn lacks(&self) -> u64 {
+        self.known.lacks()
+    }
+
+    /// Makes durable what was written to these top-level devices since [`lacks`](Self::lacks) was `lacks`.
     ///
     /// # Errors
-    /// Too few leaves of one of them say so.
-    pub async fn flush(&self, tops: &[u32], txg: u64) -> Result<(), EngineError> {
+    /// Too few leaves of one of them say so. One that lacks a block is none of those, although it takes writes again: that
+    /// block may be on nothing but the others.
+    pub async fn flush(&self, tops: &[u32], txg: u64, lacks: u64) -> Result<(), EngineError> {
         let targets = self.tree.load_full();
         let mut leaves: SmallVec<[usize; 4]> = SmallVec::new();
         for top in tops.iter().filter_map(|id| targets.top(*id)) {
@@ -139,13 +146,15 @@ impl Direct {
         }
         leaves.sort_unstable();
         leaves.dedup();
+        let has = |leaf: usize, done: bool| done && !targets.leaves[leaf].0.lacks_since(lacks);
         let lacking: Lacking = if let [leaf] = leaves[..] {
             let done = targets.leaves[leaf].flush().await;
-            leaves.into_iter().filter(|_| !done).collect()
+            leaves.into_iter().filter(|_| !has(leaf, done)).collect()
         } else {
             let answers =
                 disk::plugged(join_all(leaves.iter().map(|leaf| targets.leaves[*leaf].flush()))).await;
-            leaves.into_iter().zip(answers).filter(|(_, done)| !done).map(|(leaf, _)| leaf).collect()
+            let answers = leaves.into_iter().zip(answers);
+            answers.filter(|(leaf, done)| !has(*leaf, *done)).map(|(leaf, _)| leaf).collect()
         };
         for id in tops {
             let Some(top) = targets.top(*id) else {

@@ -249,18 +249,24 @@ impl Leaves {
     /// Whether nothing happened to it since before this transaction group was opened: what others wrote to it ahead is there,
     /// once it is flushed, and what they could not write they noted.
     pub(crate) fn is_sure(&self, index: usize) -> bool {
-        let leaf = &self.leaves[index];
-        // A group opens when the one before the last is committed, or was skipped because nothing was in it; that it was
-        // begun itself, or the one before it, says nothing of what was written ahead until then.
-        let before = leaf.epochs.iter().rev().find(|(txg, _)| *txg + 2 <= self.txg).map(|(_, epoch)| *epoch);
-        before == Some(leaf.target.epoch())
+        self.epoch_before(index) == Some(self.leaves[index].target.epoch())
     }
 
-    /// Something was written to it by others: the next flush is for it too.
+    /// Its epoch before this transaction group was opened, if that is on record.
+    fn epoch_before(&self, index: usize) -> Option<u64> {
+        // A group opens when the one before the last is committed, or was skipped because nothing was in it; that it was
+        // begun itself, or the one before it, says nothing of what was written ahead until then.
+        let mut epochs = self.leaves[index].epochs.iter().rev();
+        epochs.find(|(txg, _)| *txg + 2 <= self.txg).map(|(_, epoch)| *epoch)
+    }
+
+    /// Something was written to it by others since this transaction group was opened: the next flush is for it too, and finds
+    /// out if something happened to the leaf since then, also if that was after [`is_sure`](Self::is_sure).
     pub(crate) fn flush_too(&mut self, index: usize) {
+        let before = self.epoch_before(index);
         let leaf = &mut self.leaves[index];
         leaf.dirty = true;
-        leaf.since = leaf.since.or_else(|| Some(leaf.target.epoch()));
+        leaf.since = before.or(leaf.since).or_else(|| Some(leaf.target.epoch()));
     }
 
     /// Leaves that lack a part of this transaction group.

@@ -36,6 +36,8 @@ pub(crate) struct Target {
     pub(super) pulse: Arc<Pulse>,
     pub(super) urgency: Arc<Urgency>,
     shared: Arc<Doubts>,
+    /// Blocks that a leaf lacks, of those that somebody else than the syncing task wrote: numbered over all leaves.
+    lacks: Arc<AtomicU64>,
     reports: Arc<Reports>,
     suspension: Arc<Suspension>,
 }
@@ -47,6 +49,8 @@ struct Doubts {
     suspect: AtomicU64,
     /// Transaction groups that somebody else than the syncing task noted as missed.
     noted: Mutex<TxgSet>,
+    /// The number of the last block it lacks, of those that somebody else wrote; 0: none.
+    lacked: AtomicU64,
 }
 
 impl Target {
@@ -132,6 +136,12 @@ impl Target {
             *noted = noted.union(&TxgSet::from_ranges(vec![(txg, txg.saturating_add(1))]));
         }
         self.missed.add(txg);
+        self.shared.lacked.fetch_max(1 + self.lacks.fetch_add(1, Relaxed), Relaxed);
+    }
+
+    /// Whether it lacks a block written after [`Targets::lacks`] was that, by somebody else than the syncing task.
+    pub(crate) fn lacks_since(&self, before: u64) -> bool {
+        self.shared.lacked.load(Relaxed) > before
     }
 
     /// It has all of `txg` after all, unless others know better.
@@ -169,6 +179,7 @@ type Known = (Arc<Doubts>, Arc<Urgency>);
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     known: Mutex<BTreeMap<u64, Known>>,
+    lacks: Arc<AtomicU64>,
     reports: Arc<Reports>,
     suspension: Arc<Suspension>,
 }
@@ -176,7 +187,7 @@ pub(crate) struct Targets {
 impl Targets {
     /// Those that tell `reports`, and take nothing when `suspension` says so.
     pub(crate) fn new(reports: Arc<Reports>, suspension: Arc<Suspension>) -> Arc<Self> {
-        Arc::new(Self { known: Mutex::default(), reports, suspension })
+        Arc::new(Self { reports, suspension, ..Self::default() })
     }
 
     /// A leaf; none if `vdev` is none.
@@ -196,9 +207,15 @@ impl Targets {
             pulse: Arc::clone(&leaf.pulse),
             urgency,
             shared,
+            lacks: Arc::clone(&self.lacks),
             reports: Arc::clone(&self.reports),
             suspension: Arc::clone(&self.suspension),
         })
+    }
+
+    /// Blocks that a leaf lacks so far, of those that somebody else than the syncing task wrote.
+    pub(crate) fn lacks(&self) -> u64 {
+        self.lacks.load(Relaxed)
     }
 
     /// Leaf `guid` was looked at, and answers: it is written to again.

@@ -198,6 +198,8 @@ struct Formed {
     blocks: Vec<Sealed>,
     /// Top-level devices that hold what was written ahead.
     tops: SmallVec<[u32; 3]>,
+    /// Blocks that leaves lacked before any of it was written.
+    lacks: u64,
     /// The groups its blocks were taken in, held.
     held: SmallVec<[Tx; 2]>,
 }
@@ -460,7 +462,7 @@ impl Log {
         let (held, policy) = self.hold_to_write_ahead(means, &*source, has_log_device);
         source.gather(&wants, held.as_ref().map(Tx::txg), &mut batch);
         let mut pending = batch.into_pending();
-        let mut formed = Formed::default();
+        let mut formed = Formed { lacks: means.direct.lacks(), ..Formed::default() };
         if pending.is_empty() {
             return Ok(formed);
         }
@@ -566,7 +568,9 @@ impl Log {
             (state.supply, state.policy)
         };
         let on_log_device = supply == Supply::Log && has_log_device;
-        if policy.is_none() || on_log_device || source.block() < AHEAD_MIN {
+        // Only a checksum tells after a power cut whether the block got there: the record that points to it may have.
+        let can_tell = policy.is_some_and(|policy| policy.checksum.is_verified());
+        if !can_tell || on_log_device || source.block() < AHEAD_MIN {
             return (None, None);
         }
         let held = means.txgs.try_assign(Cost::default());
@@ -620,14 +624,14 @@ impl Log {
     /// Writes blocks and makes them durable; false if that failed.
     async fn write(&self, formed: &Formed) -> bool {
         let Some(means) = &self.means else { return false };
-        let Formed { blocks, tops, .. } = formed;
+        let Formed { blocks, tops, lacks, .. } = formed;
         for block in blocks {
             self.stats.block(block.dva.vdev, block.data.len() as u64);
         }
         let outcome = match &blocks[..] {
             [] => return true,
             [one] if tops.is_empty() => means.direct.write(one.dva, one.data.clone(), one.birth, true).await,
-            _ => self.write_many(means, blocks, tops).await,
+            _ => self.write_many(means, blocks, tops, *lacks).await,
         };
         if let Err(error) = &outcome {
             tracing::warn!(dataset = self.dataset, %error, "the intent log cannot be written; transaction groups take its place");
@@ -638,7 +642,13 @@ impl Log {
         outcome.is_ok()
     }
 
-    async fn write_many(&self, means: &Means, blocks: &[Sealed], also: &[u32]) -> Result<(), EngineError> {
+    async fn write_many(
+        &self,
+        means: &Means,
+        blocks: &[Sealed],
+        also: &[u32],
+        lacks: u64,
+    ) -> Result<(), EngineError> {
         let write = |block: &Sealed| {
             let (direct, dva, data, birth) = (&means.direct, block.dva, block.data.clone(), block.birth);
             async move { direct.write(dva, data, birth, false).await }
@@ -653,7 +663,7 @@ impl Log {
         tops.sort_unstable();
         tops.dedup();
         let txg = blocks.iter().map(|block| block.birth).max().unwrap_or(0);
-        means.direct.flush(&tops, txg).await
+        means.direct.flush(&tops, txg, lacks).await
     }
 }
 

@@ -5,6 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability};
+use codec::checksum;
 use disk::{Disk as _, Effect, Fault, On};
 use engine::{
     dsl::{self, Properties, Stored},
@@ -289,6 +290,22 @@ async fn more_than_the_log_takes_at_once_harms_neither_it_nor_those_who_want_lit
     let report = one.log_report();
     assert_eq!((after, report.bursts, report.device_failed), (before, 2, 0), "{report:?}");
     assert!(groups(&running) > before, "the flush had its group");
+}
+
+/// After a power cut the log block may be there and the data that it points to not, and nothing would tell.
+#[tokio::test(start_paused = true)]
+async fn blocks_without_checksums_are_not_written_ahead_of_the_record_that_points_to_them() {
+    const LARGE: u64 = 64 << 10;
+    for (checksum, indirect) in [(checksum::Algorithm::Fletcher4, 8 * LARGE), (checksum::Algorithm::Off, 0)] {
+        let (_world, running) = World::create("d0", 12, 96 << 20, 11).await;
+        let properties = Properties::from([("checksum".to_owned(), Stored::Number(checksum.id().into()))]);
+        let one = running.volume(&format!("{POOL}/large"), 4 << 20, LARGE as u32, properties).await;
+        one.write(0, data(vec![1; 512]), FUA).await.unwrap();
+        one.write(LARGE, data((0..8 * LARGE).map(|n| (n % 251) as u8).collect()), FUA).await.unwrap();
+        assert_eq!(one.log_report().indirect, indirect, "{checksum:?}");
+        drop(one);
+        running.export().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

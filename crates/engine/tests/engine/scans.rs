@@ -818,6 +818,56 @@ async fn a_scrub_of_the_error_log_that_another_program_left_goes_on_here() {
     }
 }
 
+/// It stood there as one that runs, with a queue that was somebody else's object by the time it was freed.
+#[tokio::test(start_paused = true)]
+async fn a_scrub_that_was_stopped_is_over_although_one_of_the_error_log_begins_in_the_same_group() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    drop(volume);
+    running.export().await;
+    let (engine, _) = slowly(&world, 3).await;
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    until(&engine, 0.2).await;
+    let (stopped, begun) =
+        tokio::join!(engine.scan(ScanCommand::Stop), engine.scan(ScanCommand::ScrubErrors));
+    (stopped.unwrap(), begun.unwrap());
+    over(&engine).await;
+    close(engine).await;
+    let view = world.look().await.unwrap();
+    let scan = view.scan().unwrap();
+    assert_eq!((scan.state(), scan.words()[2]), (ondisk::scan::ScanState::Cancelled, 0));
+    judge(&world);
+}
+
+/// Its number is not all that is asked for.
+#[tokio::test(start_paused = true)]
+async fn what_a_damaged_scan_entry_takes_for_its_queue_is_not_freed() {
+    let (world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    drop(volume);
+    running
+        .engine
+        .run(false, |cx| {
+            Box::pin(async move {
+                use engine::mos::{DIRECTORY, zap};
+                let history =
+                    zap::get_u64(&mut cx.mos, DIRECTORY, "history").await?.expect("each pool has one");
+                let mut words = [0u64; 24];
+                words[..8].copy_from_slice(&[1, 1, history, 0, cx.txg, 0, cx.txg, 1_600_000_000]);
+                zap::set(&mut cx.mos, DIRECTORY, "scan".into(), ondisk::zap::Value::from_u64s(&words))
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    running.export().await;
+    let engine = world.open().await.engine;
+    over(&engine).await;
+    close(engine).await;
+    let engine = world.open().await.engine;
+    close(engine).await;
+    judge(&world);
+}
+
 /// OpenZFS remembers which datasets it has still to visit, and where it is in one: we begin again.
 #[tokio::test(start_paused = true)]
 async fn a_scrub_that_another_program_left_goes_on_here_from_the_start() {

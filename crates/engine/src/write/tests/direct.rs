@@ -1,8 +1,10 @@
 //! Blocks that do not wait for their transaction group: log blocks, and volume blocks written ahead.
 
 use std::{
+    future::{Future, poll_fn},
     io::ErrorKind,
     sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
     time::Duration,
 };
 
@@ -22,7 +24,7 @@ use crate::{
     EngineError,
     alloc::{Allocator, NewTop},
     policy::BlockPolicy,
-    write::{BlockWriter, Job, direct::Direct},
+    write::{BlockWriter, Job, SUM_CHUNK, direct::Direct},
 };
 
 /// The pointer to `data` at these places, born in [`TXG`].
@@ -70,7 +72,7 @@ async fn reads_back_under_every_erasure(shape: Shape, leaves: usize, tolerated: 
             blocks.push((pointer(&[dva], &data), data));
         }
     }
-    direct.flush(&[0], TXG).await.unwrap();
+    direct.flush(&[0], TXG, direct.lacks()).await.unwrap();
     for erased in erasures(leaves, tolerated) {
         let io = bench.io(&erased, 0);
         for (bp, data) in &blocks {
@@ -109,7 +111,7 @@ async fn one_aligned_block_is_one_write_of_the_same_memory() {
     assert!(!direct.may_shorten(&place(1)), "on RAIDZ its size says where its bytes are");
     assert!(!direct.may_shorten(&place(7)));
     assert!(direct.write(place(7), noise(4096, 1), TXG, true).await.is_err());
-    assert!(direct.flush(&[7], TXG).await.is_err());
+    assert!(direct.flush(&[7], TXG, 0).await.is_err());
 }
 
 fn refuse(on: On) -> Fault {
@@ -145,7 +147,7 @@ async fn a_side_that_fails_is_left_alone_until_it_was_looked_at() {
     bench.faults[1].heal();
     let before = bench.tallies[1].through.load(Relaxed);
     direct.write(place().0, data.clone(), TXG, true).await.unwrap();
-    direct.flush(&[0], TXG).await.unwrap();
+    direct.flush(&[0], TXG, direct.lacks()).await.unwrap();
     assert_eq!(bench.tallies[1].through.load(Relaxed), before, "it is left alone");
     assert_eq!(bench.tallies[1].flushes.load(Relaxed), 0);
 
@@ -181,7 +183,7 @@ async fn raidz_takes_as_many_failures_as_it_has_parity() {
                 let dva = writer.alloc.set_aside(0, data.len() as u64);
                 let written = direct.write(dva, data.clone(), TXG, false).await;
                 let outcome = match written {
-                    Ok(()) => direct.flush(&[0], TXG).await,
+                    Ok(()) => direct.flush(&[0], TXG, direct.lacks()).await,
                     Err(error) => Err(error),
                 };
                 assert_eq!(
@@ -196,6 +198,33 @@ async fn raidz_takes_as_many_failures_as_it_has_parity() {
                 }
             }
         }
+    }
+}
+
+/// Each of the two blocks is on one side, and only one side says that it is durable there.
+#[tokio::test]
+async fn a_side_that_lacks_a_block_does_not_vouch_for_it_when_it_takes_writes_again() {
+    for other_fails in [false, true] {
+        let bench = Bench::new(&[mirror(2)], 12);
+        let mut writer = bench.writer();
+        let (direct, targets) = (writer.direct(), writer.targets());
+        let before = direct.lacks();
+        let mut write = async |leaf: Option<usize>, n| {
+            let dva = writer.alloc.set_aside(0, 8192);
+            leaf.into_iter().for_each(|leaf| bench.faults[leaf].inject(refuse(On::Write)));
+            direct.write(dva, noise(8192, n), TXG, false).await.unwrap();
+            leaf.into_iter().for_each(|leaf| bench.faults[leaf].heal());
+        };
+        write(Some(0), 1).await;
+        // It was looked at, and answers.
+        targets.trust(100);
+        write(other_fails.then_some(1), 2).await;
+        let durable = direct.flush(&[0], TXG, before).await;
+        assert_eq!(durable.is_err(), other_fails, "{durable:?}");
+        assert!(
+            direct.flush(&[0], TXG, direct.lacks()).await.is_ok(),
+            "it is asked about what comes later, too"
+        );
     }
 }
 
@@ -270,7 +299,7 @@ async fn what_was_written_ahead_of_a_flush_that_failed_is_written_anew_after_idl
         direct.write(dva, data.clone(), TXG, false).await.unwrap();
         if fails {
             bench.faults[0].inject(refuse(On::Flush).times(1));
-            direct.flush(&[0], TXG).await.unwrap_err();
+            direct.flush(&[0], TXG, direct.lacks()).await.unwrap_err();
             // It is looked at, and answers again.
             let targets = writer.targets();
             targets.suspects().into_iter().for_each(|guid| targets.trust(guid));
@@ -282,6 +311,39 @@ async fn what_was_written_ahead_of_a_flush_that_failed_is_written_anew_after_idl
         writer.write(vec![job]).await.unwrap();
         writer.finish().await.unwrap();
         assert_eq!(bench.device_bytes() > before, fails);
+    }
+}
+
+/// Whether its leaf was away is asked when the block's batch begins, which then takes as long as its sums.
+#[tokio::test]
+async fn what_was_written_ahead_is_given_again_if_its_leaf_was_away_while_the_batch_was_summed() {
+    for comes_first in [false, true] {
+        let bench = Bench::new(&[Shape::Leaf], 12);
+        let mut writer = bench.writer_over(bench.io(&[], 0), 2);
+        let direct: Arc<Direct> = writer.direct();
+        let targets = writer.targets();
+        (0..3).for_each(|_| writer.begin(TXG - 3));
+        let data = noise(16_384, 3);
+        let dva = writer.alloc.set_aside(0, 16_384);
+        direct.write(dva, data.clone(), TXG, false).await.unwrap();
+        writer.begin(TXG);
+        let ahead = Job { written: Some(Box::new(pointer(&[dva], &data))), ..job(data.clone(), off()) };
+        let mut jobs: Vec<Job> = (0..4).map(|n| job(noise(SUM_CHUNK, n), off())).collect();
+        jobs.insert(if comes_first { 0 } else { 4 }, ahead);
+        let mut batch = Box::pin(writer.write(jobs));
+        // Sums are made elsewhere.
+        let begun = poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx))).await;
+        // What it had not stored is gone, and it answers again.
+        direct.write(dva, noise(16_384, 4), TXG, false).await.unwrap();
+        bench.faults[0].inject(refuse(On::Flush).times(1));
+        direct.flush(&[0], TXG, direct.lacks()).await.unwrap_err();
+        targets.suspects().into_iter().for_each(|guid| targets.trust(guid));
+        match begun {
+            Poll::Ready(ended) => drop((batch, ended.unwrap())),
+            Poll::Pending => drop(batch.await.unwrap()),
+        }
+        writer.finish().await.unwrap();
+        assert!(read(&bench.io(&[], 0), &pointer(&[dva], &data)).await == data, "{comes_first}");
     }
 }
 
