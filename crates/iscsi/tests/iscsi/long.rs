@@ -212,7 +212,7 @@ async fn a_copy_that_was_answered_before_it_is_done_ends_before_its_host_comes_b
         assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
         // EXTENDED COPY (LID4), IMMED, of 32 MiB to eight blocks further on: from the end, a MiB at a time.
         let mut list = vec![0; 48];
-        (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, 2, 0xff, 9);
+        (list[0], list[3], list[15], list[16], list[23]) = (1, 0x20, 1, 0xff, 9);
         (list[43], list[45]) = (32, 28);
         let mut target = [0; 32];
         (target[0], target[4], target[5], target[7]) = (0xe4, 1, 3, 16);

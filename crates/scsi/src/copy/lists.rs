@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   LID1  list id 1 │ flags 1 │ targets 2 │ 4 │ segments 4 │ inline 4                   │ targets … │ segments … │ inline …
-//!   LID4  format 1 │ flags 1 │ header 2 │ … │ list id 4 at 20 │ targets, segments, inline at 42 │ …
+//!   LID4  format 1 │ flags 1 │ header 2 │ … │ G_SENSE IMMED at 15 │ … │ list id 4 at 20 │ targets, segments, inline at 42 │ …
 //!   target   E4h │ type 1 │ port 2 │ code set, type, 0, length │ name ≤ 20 │ … │ block size 3
 //!   segment  02h │ DC CAT │ length 2 │ source 2 │ destination 2 │ 2 │ blocks 2 │ source LBA 8 │ destination LBA 8
 //! ```
@@ -75,7 +75,7 @@ pub(crate) fn parse(long: bool, list: &[u8]) -> Result<Option<CopyList>, Sense> 
         let id = u32::from_be_bytes([head[20], head[21], head[22], head[23]]);
         let two = |a: u8, b: u8| usize::from(u16::from_be_bytes([a, b]));
         let lens = (two(head[42], head[43]), two(head[44], head[45]), two(head[46], head[47]));
-        (id, head[15] & 2 != 0, lens.0, lens.1, lens.2, rest)
+        (id, head[15] & 1 != 0, lens.0, lens.1, lens.2, rest)
     } else {
         let (head, rest) = list.split_first_chunk::<16>().ok_or(short)?;
         let four = |a, b, c, d| u32::from_be_bytes([a, b, c, d]) as usize;
@@ -197,11 +197,15 @@ mod tests {
     fn the_long_form_says_the_same() {
         let short = short_list(&[disk(0x61)], &[blocks(3)]);
         let mut long = vec![0; 48];
-        (long[0], long[3], long[15], long[16], long[23]) = (1, 0x20, 2, 0xff, 9);
+        (long[0], long[3], long[16], long[23]) = (1, 0x20, 0xff, 9);
         (long[43], long[45]) = (32, 28);
         long.extend(&short[16..]);
-        let list = parse(true, &long).unwrap().unwrap();
-        assert_eq!((list.id, list.immediate, list.segments.len()), (Some(9), true, 1));
+        // G_SENSE, which was taken for IMMED, asks for sense data with GOOD, of which there is none here.
+        for (flags, immediate) in [(0, false), (1, true), (2, false), (3, true)] {
+            long[15] = flags;
+            let list = parse(true, &long).unwrap().unwrap();
+            assert_eq!((list.id, list.immediate, list.segments.len()), (Some(9), immediate, 1), "{flags}");
+        }
         long[46] = 1;
         assert_eq!(parse(true, &long), Err(Sense::INLINE_DATA));
     }
