@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use block::{Asked, Durability, Geometry, Segment, Segments};
+use block::{Asked, Durability, Geometry, Segment, Segments, VolumeError};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
@@ -25,6 +25,8 @@ use crate::{
 const STEP: u64 = 1 << 20;
 /// How far GET LBA STATUS looks, in bytes: indirect blocks of that much are read at most.
 const STATUS_WINDOW: u64 = 4 << 30;
+/// The bytes of a command that is not about any.
+const NOWHERE: (u64, u64) = (0, 0);
 /// Descriptors one GET LBA STATUS answers at most.
 const STATUS_EXTENTS: u32 = 64;
 
@@ -104,7 +106,8 @@ impl LogicalUnit {
             let geometry = self.geometry();
             self.admit(nexus, &job.command, &geometry)?;
             let (offset, len) = self.range(run, &geometry)?;
-            return self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e));
+            let read = self.volume.read(offset, len as usize).await;
+            return read.map_err(|e| self.failed(&e, (offset, u64::from(len))));
         }
         // Those that read and write take the lock for writing, the PR commands take it themselves where they must.
         let _shared;
@@ -132,23 +135,25 @@ impl LogicalUnit {
             Command::CompareAndWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;
                 let new = pieces::split_off(&mut data, len as usize);
-                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e))?;
+                let bytes = (offset, u64::from(len));
+                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e, bytes))?;
                 if let Some(at) = pieces::first_difference(&data, &old) {
                     return Err(Sense::MISCOMPARE.with_information(at).into());
                 }
                 self.touched(offset, u64::from(len));
                 let written = self.volume.write(offset, new, Durability::Cached).await;
-                written.map_err(|e| self.failed(&e))?;
+                written.map_err(|e| self.failed(&e, bytes))?;
                 // Hosts of a cluster compare and write all the time, and nobody else could write meanwhile.
                 drop(alone.take());
                 if let Durability::Stable(asked) = self.durability(stable) {
                     let stable = self.volume.stabilize(offset, u64::from(len), asked).await;
-                    stable.map_err(|e| self.failed(&e))?;
+                    stable.map_err(|e| self.failed(&e, bytes))?;
                 }
             }
             Command::OrWrite { run, stable } => {
                 let (offset, len) = self.range(run, &geometry)?;
-                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e))?;
+                let bytes = (offset, u64::from(len));
+                let old = self.volume.read(offset, len as usize).await.map_err(|e| self.failed(&e, bytes))?;
                 let mut both = pieces::flatten(&old);
                 for (byte, more) in both.iter_mut().zip(pieces::flatten(&data)) {
                     *byte |= more;
@@ -156,7 +161,7 @@ impl LogicalUnit {
                 self.write(run, pieces::one(both), self.durability(stable), &geometry).await?;
             }
             Command::SynchronizeCache { .. } => {
-                self.volume.flush().await.map_err(|e| self.failed(&e))?;
+                self.volume.flush().await.map_err(|e| self.failed(&e, NOWHERE))?;
             }
             Command::GetLbaStatus { lba, allocation } => {
                 return self.lba_status(lba, allocation, &geometry).await;
@@ -180,8 +185,9 @@ impl LogicalUnit {
         Ok(Segments::new())
     }
 
-    fn failed(&self, error: &block::VolumeError) -> Refusal {
-        Sense::from_volume(error, self.block_size).into()
+    /// A refusal by the volume of what was asked of these bytes: (first byte, bytes).
+    fn failed(&self, error: &VolumeError, (offset, len): (u64, u64)) -> Refusal {
+        Sense::from_volume(error, self.block_size, offset..offset.saturating_add(len)).into()
     }
 
     pub(crate) fn durability(&self, stable: bool) -> Durability {
@@ -205,8 +211,10 @@ impl LogicalUnit {
         let blocks = have.checked_div(self.block_size).unwrap_or(0).min(run.blocks);
         pieces::truncate(&mut data, blocks.saturating_mul(self.block_size) as usize);
         if blocks > 0 {
-            self.touched(offset, u64::from(blocks).saturating_mul(u64::from(self.block_size)));
-            self.volume.write(offset, data, durability).await.map_err(|e| self.failed(&e))?;
+            let len = u64::from(blocks).saturating_mul(u64::from(self.block_size));
+            self.touched(offset, len);
+            let written = self.volume.write(offset, data, durability).await;
+            written.map_err(|e| self.failed(&e, (offset, len)))?;
         }
         Ok(Run { blocks, ..run })
     }
@@ -234,7 +242,7 @@ impl LogicalUnit {
             let len = STEP.min(total.saturating_sub(done));
             let size = usize::try_from(len).unwrap_or(0);
             let offset = self.byte(run.lba).saturating_add(done);
-            let read = self.volume.read(offset, size).await.map_err(|e| self.failed(&e))?;
+            let read = self.volume.read(offset, size).await.map_err(|e| self.failed(&e, (offset, len)))?;
             let differs = match check {
                 ByteCheck::Medium => None,
                 ByteCheck::OneBlock => {
@@ -293,7 +301,8 @@ impl LogicalUnit {
             let _shared = self.exclusive.read().await;
             self.go_on(errand)?;
             self.touched(offset, now);
-            self.volume.write(offset, data, self.durability(false)).await.map_err(|e| self.failed(&e))?;
+            let written = self.volume.write(offset, data, self.durability(false)).await;
+            written.map_err(|e| self.failed(&e, (offset, now)))?;
             done = done.saturating_add(now);
         }
         Ok(())
@@ -327,11 +336,12 @@ impl LogicalUnit {
                 self.go_on(errand)?;
                 let durability = self.durability(false);
                 // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
-                let zeroed = now.into_iter().map(|(offset, len)| {
+                let zeroed = now.into_iter().map(|(offset, len)| async move {
                     self.touched(offset, len);
-                    self.volume.write_zeroes(offset, len, false, durability)
+                    let zeroed = self.volume.write_zeroes(offset, len, false, durability).await;
+                    zeroed.map_err(|e| self.failed(&e, (offset, len)))
                 });
-                try_join_all(zeroed).await.map_err(|e| self.failed(&e))?;
+                try_join_all(zeroed).await?;
             }
             if ranges.peek().is_some() {
                 errand::pause().await;
@@ -385,7 +395,7 @@ impl LogicalUnit {
         let window = blocks.saturating_mul(size).min(STATUS_WINDOW);
         let room = allocation.saturating_sub(8).checked_div(16).unwrap_or(0).clamp(1, STATUS_EXTENTS);
         let extents = self.volume.extents(self.byte(lba), window, room as usize).await;
-        let extents = extents.map_err(|e| self.failed(&e))?;
+        let extents = extents.map_err(|e| self.failed(&e, (self.byte(lba), window)))?;
         // Bytes become blocks: one that is partly data is data.
         let mut out = vec![0; 8];
         let mut at = 0_u64; // bytes from `lba`
@@ -399,7 +409,8 @@ impl LogicalUnit {
             && let Some(before) = lba.checked_sub(ratio.saturating_add(1))
         {
             let before = self.volume.read(self.byte(before), PHYSICAL_BLOCK as usize).await;
-            if pieces::is_zero(&pieces::flatten(&before.map_err(|e| self.failed(&e))?)) {
+            let before = before.map_err(|e| self.failed(&e, (self.byte(lba), window)))?;
+            if pieces::is_zero(&pieces::flatten(&before)) {
                 told = border;
             }
         }
@@ -444,7 +455,7 @@ impl LogicalUnit {
                 return Ok(());
             }
         }
-        self.cache_is_off(others).await.map_err(|e| self.failed(&e))
+        self.cache_is_off(others).await.map_err(|e| self.failed(&e, NOWHERE))
     }
 }
 

@@ -3,6 +3,8 @@
 //! A [`Sense`] is the meaning; [`SenseBytes`] is its form on the wire, fixed or descriptor format as
 //! the control mode page's `D_SENSE` bit says. Every number a client acts on is named once, here.
 
+use std::ops::Range;
+
 use block::VolumeError;
 
 /// SCSI status byte.
@@ -186,15 +188,18 @@ impl Sense {
         self
     }
 
-    /// What a volume's error means to an initiator; `block_size` turns its byte offset into an LBA.
-    pub fn from_volume(error: &VolumeError, block_size: u32) -> Self {
+    /// What a volume's error means to an initiator that asked for these `bytes` of it; `block_size` turns them into LBAs.
+    pub fn from_volume(error: &VolumeError, block_size: u32, bytes: Range<u64>) -> Self {
         match error {
             VolumeError::OutOfRange { .. } => Self::LBA_OUT_OF_RANGE,
             VolumeError::ReadOnly => Self::WRITE_PROTECTED,
             VolumeError::NoSpace => Self::SPACE_EXHAUSTED,
             VolumeError::Unreadable { offset, .. } => {
-                let lba = offset.checked_div(u64::from(block_size)).unwrap_or(0);
-                Self::UNRECOVERED_READ.with_information(lba)
+                // A volume names where its block begins, or the first that it cannot find: that may be before what was asked
+                // for. Hosts take the block that INFORMATION names for bad, and those before it for good.
+                let first = bytes.start.max(*offset);
+                let lba = first.checked_div(u64::from(block_size));
+                Self { information: lba.filter(|_| first < bytes.end), ..Self::UNRECOVERED_READ }
             }
             VolumeError::NotReady(_) => Self::BECOMING_READY,
             VolumeError::Unsupported(_) => Self::MANUAL_INTERVENTION,

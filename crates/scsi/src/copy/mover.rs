@@ -204,6 +204,7 @@ impl Drop for InCopy<'_> {
     }
 }
 
+/// INFORMATION would be taken for a block of the unit that was asked: it names none.
 fn failed(unit: &LogicalUnit, error: &block::VolumeError) -> Refusal {
-    Sense::from_volume(error, unit.block_size).into()
+    Sense::from_volume(error, unit.block_size, 0..0).into()
 }

@@ -76,7 +76,8 @@ impl LogicalUnit {
             if bytes != kept.bytes || !kept.is_certain {
                 // Said before it begins: whoever waits here may be gone before it ends.
                 kept.is_certain = false;
-                keeper.store(bytes.clone()).await.map_err(|e| Sense::from_volume(&e, self.block_size))?;
+                let stored = keeper.store(bytes.clone()).await;
+                stored.map_err(|e| Sense::from_volume(&e, self.block_size, 0..0))?;
                 *kept = Kept { bytes, is_certain: true };
             }
         }

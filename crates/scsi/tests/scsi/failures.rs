@@ -24,11 +24,16 @@ impl BlockVolume for Failing {
 }
 
 fn read_after_attention(error: VolumeError) -> Response {
+    read(error, 0x10, 1)
+}
+
+/// What becomes of a read of so many blocks.
+fn read(error: VolumeError, lba: u8, blocks: u8) -> Response {
     let unit = LogicalUnit::new(Arc::new(Failing(error)), "iqn.test");
     let nexus = unit.attach("iqn.host,i,0x1");
     assert!(matches!(unit.begin(&nexus, &[0; 16], 0), Begin::Done(r) if r.status == Status::CheckCondition));
     let mut cdb = [0; 16];
-    (cdb[0], cdb[5], cdb[8]) = (0x28, 0x10, 1);
+    (cdb[0], cdb[5], cdb[8]) = (0x28, lba, blocks);
     let Begin::Job(job) = unit.begin(&nexus, &cdb, 0) else { panic!("nothing of it is cached") };
     let mut run = pin!(unit.run(&nexus, job, Segments::new()));
     match run.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -45,6 +50,19 @@ fn an_unreadable_block_is_a_medium_error_that_names_it() {
     assert_eq!((sense[2], sense[12], sense[13]), (3, 0x11, 0));
     assert_eq!((sense[0], &sense[3..7]), (0xf0, &[0, 0, 0, 0x10][..]), "the LBA is in INFORMATION");
     assert!(response.data.is_empty(), "no bytes that might be taken for the real ones");
+}
+
+/// Blocks of volumes are larger than those of disks, and what leads to many of them may be unreadable as a whole: hosts were
+/// told of blocks that they had not asked for.
+#[test]
+fn a_medium_error_names_the_first_bad_block_of_those_that_were_asked_for_or_none() {
+    for (offset, named) in [(0, Some(0x13)), (0x2000, Some(0x13)), (0x2800, Some(0x14)), (0x2a00, None)] {
+        let response = read(VolumeError::Unreadable { offset, detail: "disk gone".into() }, 0x13, 2);
+        let sense = response.sense.as_slice();
+        assert_eq!((sense[2], sense[12], sense[13]), (3, 0x11, 0), "{offset:#x}");
+        let information = (sense[0] == 0xf0).then_some(sense[6]);
+        assert_eq!((information, &sense[3..6]), (named, &[0; 3][..]), "{offset:#x}");
+    }
 }
 
 #[test]
