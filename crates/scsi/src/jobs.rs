@@ -285,7 +285,7 @@ impl LogicalUnit {
             // A hole either way: it reads as zeroes (LBPRZ), and a thin volume keeps no space for nothing.
             // UNMAP goes before the pattern, as other targets do and the conformance suite expects; hosts
             // that set it send zeroes.
-            return self.punch(errand, [(self.byte(run.lba), len)]).await;
+            return self.punch(errand, [(self.byte(run.lba), len)], Edges::Zeroed).await;
         }
         let pattern = repeated(&block, len);
         let mut done = 0_u64;
@@ -309,12 +309,15 @@ impl LogicalUnit {
     }
 
     /// Makes holes of these ranges: (first byte, bytes). However little a hole costs, whoever needs the unit alone waits for
-    /// those who share it, and everybody else for that one: so it goes in steps.
+    /// those who share it, and everybody else for that one: so it goes in steps. What is short of room is told when all that
+    /// needs none is done.
     async fn punch(
         &self,
         errand: &Errand,
         ranges: impl IntoIterator<Item = (u64, u64)>,
+        edges: Edges,
     ) -> Result<(), Refusal> {
+        let mut fits = true;
         let mut ranges = ranges.into_iter().filter(|(_, len)| *len > 0).peekable();
         while ranges.peek().is_some() {
             let mut now: SmallVec<[(u64, u64); 4]> = SmallVec::new();
@@ -338,20 +341,48 @@ impl LogicalUnit {
                 // All at once: where each has to be durable they share what makes them so, instead of waiting for one another.
                 let zeroed = now.into_iter().map(|(offset, len)| async move {
                     self.touched(offset, len);
-                    let zeroed = self.volume.write_zeroes(offset, len, false, durability).await;
+                    let zeroed = self.hole((offset, len), edges, durability).await;
                     zeroed.map_err(|e| self.failed(&e, (offset, len)))
                 });
-                try_join_all(zeroed).await?;
+                fits &= try_join_all(zeroed).await?.into_iter().all(|fits| fits);
             }
             if ranges.peek().is_some() {
                 errand::pause().await;
             }
         }
-        Ok(())
+        if fits { Ok(()) } else { Err(Sense::SPACE_EXHAUSTED.into()) }
+    }
+
+    /// Makes a hole of (first byte, bytes); false if there is no room for what of it has to be stored. To free needs no room, but
+    /// the volume blocks at its ends of which it covers a part are stored anew, and in a full pool they must not be in the
+    /// way of what would make room.
+    async fn hole(
+        &self,
+        (offset, len): (u64, u64),
+        edges: Edges,
+        durability: Durability,
+    ) -> Result<bool, VolumeError> {
+        match self.volume.write_zeroes(offset, len, false, durability).await {
+            Err(VolumeError::NoSpace) => {}
+            zeroed => return zeroed.map(|()| true),
+        }
+        self.volume.unmap(offset, len, durability).await?;
+        if edges == Edges::Kept {
+            return Ok(true);
+        }
+        let mut fits = true;
+        for (offset, len) in self.partly_covered(offset, len) {
+            match self.volume.write_zeroes(offset, len, false, durability).await {
+                Err(VolumeError::NoSpace) => fits = false,
+                zeroed => zeroed?,
+            }
+        }
+        Ok(fits)
     }
 
     /// UNMAP: every descriptor is checked before the first block is freed (SBC-3 §5.31). What is unmapped
-    /// reads as zeroes (LBPRZ), the partial volume blocks at either end too, so this zeroes and frees.
+    /// reads as zeroes (LBPRZ), the partial volume blocks at either end too, so this zeroes and frees. Where there is no room
+    /// for those ends they stay as they are, mapped: to unmap all that is named is nobody's duty.
     async fn unmap(&self, errand: &Errand, list: &[u8]) -> Result<(), Refusal> {
         if list.is_empty() {
             return Ok(());
@@ -380,7 +411,7 @@ impl LogicalUnit {
         }
         let bytes = |run: Run| u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
         let ranges: Vec<(u64, u64)> = runs.map(|run| (self.byte(run.lba), bytes(run))).collect();
-        self.punch(errand, ranges).await
+        self.punch(errand, ranges, Edges::Kept).await
     }
 
     /// GET LBA STATUS: runs of mapped and deallocated blocks from `lba` on (SBC-3 §5.6).
@@ -457,6 +488,15 @@ impl LogicalUnit {
         }
         self.cache_is_off(others).await.map_err(|e| self.failed(&e, NOWHERE))
     }
+}
+
+/// What becomes of the volume blocks that a hole covers in part, if there is no room to store them anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edges {
+    /// They stay as they are: who unmaps wants room, and no zeroes.
+    Kept,
+    /// They have to become zeroes, or the command fails.
+    Zeroed,
 }
 
 /// One block over and over: what the steps of `total` bytes are made of.

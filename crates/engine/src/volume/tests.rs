@@ -544,6 +544,9 @@ async fn refusals() {
     );
     let full = small.write(0, segments(&vec![1; 3 * BLOCK as usize]), Cached).await;
     assert_eq!(full, Err(VolumeError::NoSpace));
+    let zeroed = small.write_zeroes(BLOCK / 2, 2 * BLOCK, false, Cached).await;
+    assert_eq!(zeroed, Err(VolumeError::NoSpace), "the blocks at its ends are stored anew");
+    small.unmap(BLOCK / 2, 2 * BLOCK, Cached).await.unwrap();
     small.unmap(0, SIZE, Cached).await.unwrap();
     assert_eq!(flat(&small.read(0, 10).await.unwrap()), [0; 10]);
 }

@@ -70,6 +70,15 @@ impl LogicalUnit {
         end.saturating_sub(beyond).saturating_sub(offset)
     }
 
+    /// The parts of a range that lie in volume blocks of which it covers no more: (first byte, bytes), two at most.
+    pub(crate) fn partly_covered(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (end, stored) = (offset.saturating_add(len), u64::from(self.stored));
+        let head = offset.checked_next_multiple_of(stored).unwrap_or(end).min(end);
+        let tail = end.saturating_sub(end.checked_rem(stored).unwrap_or(0)).max(head);
+        let parts = [(offset, head.saturating_sub(offset)), (tail, end.saturating_sub(tail))];
+        parts.into_iter().filter(|(_, len)| *len > 0)
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         let in_blocks = |bytes: u64| bytes.checked_div(u64::from(self.block_size)).unwrap_or(0);
         let short = |bytes: u64| u32::try_from(in_blocks(bytes)).unwrap_or(u32::MAX);

@@ -2,8 +2,14 @@
 
 use std::{pin::pin, sync::Arc, task::Poll};
 
-use block::{BlockVolume, Extent, Geometry, Identity, Segments, VolumeError, VolumeFuture};
-use scsi::{Begin, LogicalUnit, Response, Status};
+use block::{
+    BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeError,
+    VolumeFuture,
+};
+use bytes::Bytes;
+use scsi::{Begin, LogicalUnit, Nexus, Response, Status};
+
+use crate::{paced::now, steps::unmap};
 
 /// Fails everything in one way.
 struct Failing(VolumeError);
@@ -91,4 +97,89 @@ fn ranges_beyond_the_end_are_refused_before_the_volume_is_asked() {
         let Begin::Done(response) = unit.begin(&nexus, &cdb, 0) else { panic!("{lba} {blocks}") };
         assert_eq!(response.sense.as_slice()[12], 0x21, "{lba} {blocks}");
     }
+}
+
+/// A thin volume in a full pool: nothing is stored any more, not even a part of a block that is there.
+struct Full(MemVolume);
+
+const BLOCK: u64 = 8192;
+
+impl BlockVolume for Full {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        self.0.read(offset, len)
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.0.extents(offset, len, max)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64, allocate: bool, to: Durability) -> VolumeFuture<'_, ()> {
+        match offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) {
+            true => self.0.write_zeroes(offset, len, allocate, to),
+            false => Box::pin(async { Err(VolumeError::NoSpace) }),
+        }
+    }
+    fn unmap(&self, offset: u64, len: u64, to: Durability) -> VolumeFuture<'_, ()> {
+        self.0.unmap(offset, len, to)
+    }
+}
+
+/// A disk of 256 MiB with four volume blocks of data at its beginning, and one 100 MiB further on.
+fn full_disk() -> (LogicalUnit, Arc<Nexus>) {
+    let volume = MemVolume::new("tank/thin", 256 << 20, BLOCK as u32);
+    for (at, blocks) in [(0, 4), (100 << 20, 1)] {
+        let data = [Segment::Data(Bytes::from(vec![7; blocks * BLOCK as usize]))].into_iter().collect();
+        now(volume.write(at, data, Durability::Cached)).unwrap();
+    }
+    let unit = LogicalUnit::new(Arc::new(Full(volume)), "iqn.test");
+    let nexus = unit.attach("iqn.host,i,0x1");
+    drop(unit.begin(&nexus, &[0; 16], 0));
+    (unit, nexus)
+}
+
+/// How a command ends: nothing, or its sense.
+fn send(unit: &LogicalUnit, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Option<(u8, u8, u8)> {
+    let mut cdb = [0; 16];
+    cdb[..bytes.len()].copy_from_slice(bytes);
+    let Begin::Job(job) = unit.begin(nexus, &cdb, data.len() as u32) else { panic!("{bytes:02x?}") };
+    let data = [Segment::Data(Bytes::copy_from_slice(data))].into_iter().collect();
+    let response = now(unit.run(nexus, job, data));
+    let sense = response.sense.as_slice();
+    (response.status != Status::Good).then(|| (sense[2], sense[12], sense[13]))
+}
+
+/// Which of these volume blocks hold nothing.
+fn holes<const N: usize>(unit: &LogicalUnit, blocks: [u64; N]) -> [bool; N] {
+    blocks.map(|block| now(unit.volume().extents(block * BLOCK, BLOCK, 1)).unwrap()[0].hole)
+}
+
+/// It had to store half a block first, for which there was no room: hosts could not make any.
+#[test]
+fn unmapping_in_a_full_pool_frees_the_whole_blocks_wherever_it_begins_and_ends() {
+    let (unit, nexus) = full_disk();
+    // From the middle of the first block to the middle of the fourth, and within the last.
+    let (cdb, list) = unmap(&[(8, 48), (100 * 2048 + 3, 2)]);
+    assert_eq!(send(&unit, &nexus, &cdb, &list), None);
+    assert_eq!(holes(&unit, [0, 1, 2, 3, 100 << 7]), [false, true, true, false, false]);
+    let (cdb, list) = unmap(&[(8, 120 * 2048)]);
+    assert_eq!(send(&unit, &nexus, &cdb, &list), None);
+    assert_eq!(holes(&unit, [0, 3, 100 << 7]), [false, true, true]);
+}
+
+/// Whoever writes zeroes has to know that they are there; what they need no room for is done all the same.
+#[test]
+fn zeroes_without_room_for_their_ends_are_refused_when_all_between_is_freed() {
+    let (unit, nexus) = full_disk();
+    let same = |lba: u8, mib: u32| {
+        let [a, b, c, d] = (mib * 2048).to_be_bytes();
+        [0x93, 8, 0, 0, 0, 0, 0, 0, 0, lba, a, b, c, d, 0, 0]
+    };
+    assert_eq!(send(&unit, &nexus, &same(8, 150), &[0; 512]), Some((7, 0x27, 7)));
+    assert_eq!(holes(&unit, [0, 1, 3, 100 << 7]), [false, true, true, true]);
+    assert_eq!(send(&unit, &nexus, &same(0, 150), &[0; 512]), None);
+    assert_eq!(holes(&unit, [0]), [true]);
 }

@@ -136,7 +136,7 @@ fn others_have_the_disk_between_the_steps_of_a_write_same() {
 }
 
 /// UNMAP(10) of these: (first block, blocks).
-fn unmap(ranges: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
+pub(crate) fn unmap(ranges: &[(u64, u32)]) -> ([u8; 10], Vec<u8>) {
     let len = ranges.len() * 16;
     let mut list = vec![0, len as u8 + 6, 0, len as u8, 0, 0, 0, 0];
     for (lba, blocks) in ranges {
