@@ -15,7 +15,7 @@
 //!   ([`Session::poll_turn`]); what waits for that too long is answered ([`Session::give_up`]). What comes unasked cannot
 //!   wait there: it is bounded by the window, which gets narrower the more sessions there are, and received only when there
 //!   is room in the gate's hall. More than was agreed on is not received. A command whose data is there never waits for
-//!   room: others may be waiting for its.
+//!   room, because others may be waiting for its; but for those that bring a block and hold many (WRITE SAME, copies).
 //! * What waits for the initiator is written down for those who watch the gate: who neither sends what was asked for nor
 //!   takes its answers is in the way of others, and ended in the end ([`Session::client`]).
 //! * Aborted commands get no answer; what aborted them is answered when the last of them has ended that changes something.

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 
 use crate::pdu::Header;
 
+/// Data-Out of which a command may wait for room with it: a block, or the list of a copy.
+const LITTLE: u32 = 8 << 10;
+
 /// Where a command stands.
 #[derive(Debug)]
 pub(crate) enum Phase {
@@ -137,12 +140,13 @@ impl Task {
         }
     }
 
-    /// Whether it waits for room, and nothing of it was done or asked for.
+    /// Whether it waits for room, and nothing of it was done, nor data asked for that takes some.
     pub(crate) fn waits_for_room(&self) -> bool {
+        // With its data there it would hold up others, unless that is next to nothing beside what it will hold.
+        let brings_little = |job: &Job| self.needs == 0 || (job.is_long() && self.needs <= LITTLE);
         match self.phase {
             Phase::Waiting => true,
-            // With its data there it would hold up others.
-            Phase::Queued => self.needs == 0 && self.job.is_some_and(|job| job.holds > 0),
+            Phase::Queued => self.job.is_some_and(|job| job.holds > 0 && brings_little(&job)),
             _ => false,
         }
     }

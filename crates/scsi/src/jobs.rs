@@ -228,10 +228,11 @@ impl LogicalUnit {
     ) -> Result<(), Refusal> {
         self.check_range(run.lba, u64::from(run.blocks), &self.geometry())?;
         let total = u64::from(run.blocks).saturating_mul(u64::from(self.block_size));
-        let pattern = match check {
-            ByteCheck::OneBlock if total > 0 => repeated(&self.one_block(data)?, total),
-            _ => Bytes::new(),
+        let block = match check {
+            ByteCheck::OneBlock if total > 0 => self.one_block(data)?,
+            _ => Vec::new(),
         };
+        let mut pattern = Bytes::new();
         let mut expected = data.clone();
         let mut done = 0_u64;
         while done < total {
@@ -246,6 +247,9 @@ impl LogicalUnit {
             let differs = match check {
                 ByteCheck::Medium => None,
                 ByteCheck::OneBlock => {
+                    if pattern.is_empty() {
+                        pattern = repeated(&block, total);
+                    }
                     pieces::first_difference(&[Segment::Data(pattern.slice(..size))], &read)
                 }
                 ByteCheck::Blocks => {
@@ -287,19 +291,22 @@ impl LogicalUnit {
             // that set it send zeroes.
             return self.punch(errand, [(self.byte(run.lba), len)], Edges::Zeroed).await;
         }
-        let pattern = repeated(&block, len);
+        let mut pattern = Bytes::new();
         let mut done = 0_u64;
         while done < len {
             if done > 0 {
                 errand::pause().await;
             }
             let now = STEP.min(len.saturating_sub(done));
-            let piece = pattern.slice(..usize::try_from(now).unwrap_or(0));
             let offset = self.byte(run.lba).saturating_add(done);
-            let mut data = Segments::new();
-            data.push(Segment::Data(piece));
             let _shared = self.exclusive.read().await;
             self.go_on(errand)?;
+            // Not before: others may have the unit for long.
+            if pattern.is_empty() {
+                pattern = repeated(&block, len);
+            }
+            let mut data = Segments::new();
+            data.push(Segment::Data(pattern.slice(..usize::try_from(now).unwrap_or(0))));
             self.touched(offset, now);
             let written = self.volume.write(offset, data, self.durability(false)).await;
             written.map_err(|e| self.failed(&e, (offset, now)))?;

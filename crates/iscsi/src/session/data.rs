@@ -22,8 +22,14 @@ impl Session {
             }
         } else if task.complete() {
             task.phase = Phase::Queued;
+            task.job = task.job.map(|job| job.with_data(&task.data));
             self.awaited = self.awaited.saturating_sub(u64::from(std::mem::take(&mut task.awaited)));
             self.queued.push_back(itt);
+            if task.granted > 0 && task.waits_for_room() {
+                // What it brought is counted no more: whoever waits for room must not hold any.
+                self.asked = self.asked.saturating_sub(u64::from(std::mem::take(&mut task.granted)));
+                self.grant();
+            }
         } else if task.granted > 0 {
             self.ask_for_data(itt); // there is room for all of it
         } else {

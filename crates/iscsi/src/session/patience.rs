@@ -2,8 +2,8 @@
 //!
 //! A host that hears nothing for half a minute aborts, then resets, and in the end gives the disk up, which makes what was
 //! short shorter still. TASK SET FULL says what is the matter: hosts send fewer at a time, and send this one again (SAM-5
-//! §5.3.1). It may be said of what nothing was done of: reads that have not begun, writes whose data was not asked for. All
-//! else has its room and goes on.
+//! §5.3.1). It may be said of what nothing was done of: reads that have not begun, nor what goes in steps and brings no more than
+//! a block; writes whose data was not asked for. All else has its room and goes on.
 
 use std::collections::VecDeque;
 

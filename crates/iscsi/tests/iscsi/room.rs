@@ -8,7 +8,7 @@ use iscsi::{
 };
 use memory::{Gate, Member};
 
-use crate::initiator::{Initiator, NAME, login_pdu, rw10, send_data, targets_behind, volume};
+use crate::initiator::{Initiator, NAME, login_pdu, now, rw10, send_data, targets_behind, volume};
 
 /// What other connections hold leaves room for a write or a read of 16 KiB, not for both.
 fn nearly_full() -> (Arc<Gate>, Member) {
@@ -98,6 +98,77 @@ fn what_waits_too_long_for_room_is_to_be_sent_again_and_what_has_room_goes_on() 
         [[[9; 512], [7; 512]].concat(), vec![0; 512]],
         "of the other one not a byte was written"
     );
+}
+
+/// WRITE SAME(16) of the whole disk.
+fn write_same(flags: u8) -> [u8; 16] {
+    [0x93, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]
+}
+
+/// Their data was there, so they were run at once: 128 of a session, with a MiB or two each that nobody had counted.
+#[test]
+fn what_is_written_or_compared_all_over_waits_for_room_and_holes_need_none() {
+    let gate = Gate::new(8 << 20);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "");
+    turn(&mut i);
+    for _ in 0..16 {
+        let h = i.header(&write_same(0), 0x20, 512);
+        let bytes = i.bytes(h, &[7; 512]);
+        i.inbox.extend(&bytes);
+    }
+    i.session.handle_bytes(&mut i.inbox).unwrap();
+    let works: Vec<_> = std::iter::from_fn(|| i.session.poll_work()).collect();
+    assert_eq!((works.len(), gate.used(), gate.waiting()), (8, 8 << 20, 1), "a MiB each");
+    for work in works {
+        let (ticket, came) = now(work.run());
+        i.session.complete(ticket, came);
+    }
+    assert!(turn(&mut i));
+    i.pump().unwrap();
+    let statuses: Vec<u8> = i.replies().iter().map(|reply| reply.header.0[3]).collect();
+    assert_eq!(statuses, [0; 16]);
+    turn(&mut i);
+    assert_eq!((gate.used(), gate.waiting()), (0, 0));
+
+    let mut others = Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 8 << 20));
+    for (flags, block) in [(0, [0; 512]), (8, [7; 512])] {
+        let reply = i.command(&write_same(flags), 0x20, 512, &block);
+        assert_eq!(reply[0].header.0[3], 0, "{flags}: it becomes a hole");
+    }
+    let verify = [0x2f, 6, 0, 0, 0, 0, 0, 8, 0, 0];
+    for cdb in [&write_same(0)[..], &verify] {
+        assert_eq!(i.command(cdb, 0x20, 512, &[7; 512]), [], "{cdb:02x?}");
+    }
+    assert_eq!(gate.waiting(), 1);
+    // A host that hears nothing sends it again.
+    let due = i.session.room_due().unwrap();
+    i.session.give_up(due + std::time::Duration::from_secs(1));
+    let statuses: Vec<u8> = i.replies().iter().map(|reply| reply.header.0[3]).collect();
+    assert_eq!(statuses, [0x28, 0x08], "TASK SET FULL, and BUSY for the last one");
+    drop(others);
+    assert_eq!(i.read(0, 1), [0; 512], "nothing of them was done");
+}
+
+/// Its few bytes would have been in the way of what it waited for.
+#[test]
+fn a_pattern_that_waits_for_room_holds_none() {
+    let gate = Gate::new(1 << 20);
+    let mut i = Initiator::of(targets_behind(Arc::clone(&gate), &volume()), "ImmediateData=No");
+    turn(&mut i);
+    let h = i.header(&write_same(0), 0x20, 512);
+    i.push(h, &[]).unwrap();
+    let r2t = i.replies()[0].header;
+    assert_eq!(r2t.opcode(), op::R2T);
+    let mut others = Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 1 << 19));
+    send_data(&mut i, h.itt(), r2t.word20(), 0, 512, &[7; 512], 512);
+    assert_eq!(i.replies(), [], "it wants all there is");
+    assert!(!turn(&mut i));
+    drop(others);
+    assert!(turn(&mut i));
+    i.pump().unwrap();
+    assert_eq!(i.replies()[0].header.0[3], 0);
 }
 
 /// Looks at the gate as often, a second apart; who was expelled.

@@ -1,6 +1,6 @@
 //! What becomes of a command: an answer, a job, a read that may go on with others, or a refusal.
 
-use block::Segments;
+use block::{Segment, Segments};
 
 use crate::{
     cdb::Command,
@@ -51,6 +51,14 @@ impl Job {
     /// It may move terabytes: run it with [`LogicalUnit::run_until`](super::LogicalUnit::run_until), so that an abort need not wait for its end.
     pub fn is_long(&self) -> bool {
         self.command.is_long()
+    }
+
+    /// The same job, now that its Data-Out is there: zeroes that are written all over become a hole, which needs no memory.
+    #[must_use]
+    pub fn with_data(self, data: &[Segment]) -> Self {
+        let is_same = matches!(self.command, Command::WriteSame { .. });
+        let holds = if is_same && pieces::is_zero(&pieces::flatten(data)) { 0 } else { self.holds };
+        Self { holds, ..self }
     }
 
     /// It changes nothing: whoever aborts it need not wait for its end.

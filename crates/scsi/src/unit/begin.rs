@@ -127,14 +127,17 @@ impl LogicalUnit {
                 self.check_range(run.lba, u64::from(run.blocks), &geometry)?;
                 job(0, STEPS_HOLD.min(run.blocks.saturating_mul(self.block_size)))
             }
-            Command::WriteSame { run, no_data, .. } => {
+            Command::WriteSame { run, no_data, unmap } => {
                 let blocks = self.same_blocks(run, &geometry)?;
                 self.check_range(run.lba, blocks, &geometry)?;
                 let data = if no_data { 0 } else { self.block_size };
                 if data != offered && !no_data {
                     return Err(Sense::INVALID_FIELD_IN_CDB.into());
                 }
-                job(data, STEPS_HOLD)
+                // What becomes a hole needs no memory.
+                let bytes =
+                    if unmap || no_data { 0 } else { blocks.saturating_mul(u64::from(self.block_size)) };
+                job(data, u32::try_from(bytes).unwrap_or(u32::MAX).min(STEPS_HOLD))
             }
             Command::CompareAndWrite { run, .. } => {
                 let (_, len) = self.range(run, &geometry)?;

@@ -67,6 +67,22 @@ fn a_verify_reads_in_large_steps_whatever_it_compares_with_and_holds_two_of_them
     assert_eq!(run.poll().unwrap().status, Status::Good, "of no blocks it needs none");
 }
 
+/// What a transport reckons with. 128 of them of a session held two MiB each that were not counted.
+#[test]
+fn what_is_written_all_over_holds_room_for_two_steps_unless_it_becomes_a_hole() {
+    let disk = Disk::new();
+    let host = disk.host();
+    let data = |bytes: &'static [u8]| [block::Segment::Data(bytes.into())];
+    let pattern = host.job(&write_same(), &PATTERN);
+    assert_eq!((pattern.holds as usize, pattern.with_data(&data(&PATTERN)).holds), (2 * STEP, pattern.holds));
+    assert_eq!(pattern.with_data(&data(&ZEROES)).holds, 0);
+    let mut hole = write_same();
+    hole[1] = 8;
+    assert_eq!(host.job(&hole, &PATTERN).holds, 0);
+    let one = [0x93, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    assert_eq!(host.job(&one, &PATTERN).holds, 512);
+}
+
 /// An abort, a reset and the next login waited until a whole disk was read.
 #[test]
 fn a_command_that_takes_long_ends_after_the_step_in_which_it_is_called_back() {
