@@ -563,9 +563,10 @@ impl Driver {
                 continue; // jobs were held back, too
             }
             // What was left because the outbox was full comes before anything new.
-            if self.inbox.is_held_up() {
+            let is_behind = self.session.is_behind();
+            if self.inbox.is_held_up() && !is_behind {
                 ready!(self.inbox.poll_turn(cx));
-            } else if self.inbox.is_starved() {
+            } else if self.inbox.is_starved() && !is_behind {
                 match self.receive(holds, cx)? {
                     Poll::Ready(0) => return Poll::Ready(Err(Ended::Closed)),
                     Poll::Ready(_) => self.inbox.received(),

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! A command whose answer is in memory never leaves `handle_bytes`: its reply, with the cached pieces
-//! themselves, is in the outbox when the call returns. Nothing here knows a socket, a task or a clock.
+//! themselves, is in the outbox when the call returns. A long read does that only if there is room for it, and is begun later
+//! otherwise. Nothing here knows a socket, a task or a clock.
 //!
 //! * At most `WINDOW` commands are under way; `MaxCmdSN` says so and never goes back.
 //! * Whoever does not read its answers is not served: at `OUTBOX_HIGH` bytes, or a quarter of its share of what all may
-//!   hold, parsing stops.
+//!   hold, parsing stops, and what came before its turn waits ([`Session::is_behind`]).
 //! * Data-Out is asked for, and a read is begun, when there is room in the gate that all connections share
 //!   ([`Session::poll_turn`]); what waits for that too long is answered ([`Session::give_up`]). What comes unasked cannot
 //!   wait there: it is bounded by the window, which gets narrower the more sessions there are, and received only when there
@@ -70,6 +71,8 @@ const IMMEDIATE_MAX: usize = 32;
 const OUTBOX_HIGH: usize = 4 << 20;
 /// The same where many share little.
 const OUTBOX_LOW: usize = 256 << 10;
+/// Reads that hold up to this many bytes are answered from memory whether there is room or not: `OUTBOX_HIGH` bounds them.
+const AT_ONCE_MAX: u32 = 64 << 10;
 /// Bytes that Data-Out of one session may hold, and its reads; one command is always let through.
 const HELD_MAX: u64 = 32 << 20;
 /// Text of one request over all its PDUs.
@@ -372,6 +375,7 @@ impl Session {
 
     /// Takes every whole PDU out of `inbox`, until the outbox is full.
     pub fn handle_bytes(&mut self, inbox: &mut Inbox) -> Result<(), Fatal> {
+        self.catch_up()?;
         while self.wants_input()
             && let Some((header, data)) = inbox.next(&self.framing, |header| self.fate(header))?
         {
@@ -380,6 +384,12 @@ impl Session {
         self.look_up();
         self.is_held_up = inbox.is_held_up();
         Ok(())
+    }
+
+    /// Whether there are requests whose turn has come, and which were left because the outbox was full: once it is not,
+    /// [`Self::handle_bytes`] goes on with them, though nothing more has come.
+    pub fn is_behind(&self) -> bool {
+        self.early.contains_key(&self.exp_cmd_sn)
     }
 
     /// Asks the initiator to log out within `seconds` (RFC 7143 §11.9, event 1).
@@ -467,9 +477,9 @@ impl Session {
         Ok(())
     }
 
-    /// Those that came early, as far as their turn has come.
+    /// Those that came early, as far as their turn has come and the outbox is not full.
     fn catch_up(&mut self) -> Result<(), Fatal> {
-        while !self.early.is_empty() {
+        while !self.early.is_empty() && self.wants_input() {
             let Some(early) = self.early.remove(&self.exp_cmd_sn) else { break };
             self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
             let Some((header, data)) = early else { continue };
@@ -578,10 +588,16 @@ impl Session {
             }
             Some((unit, nexus)) => match unit.open(nexus, &cdb, if ask.write { ask.expected } else { 0 }) {
                 Opened::Begun(begun) => begun,
-                Opened::Lookup(lookup) if !more && immediate == 0 => {
+                Opened::Lookup(lookup) if lookup.is_short() && !more && immediate == 0 => {
                     return self.gather(SmallRead { ask, opcode: cdb[0], lookup });
                 }
-                Opened::Lookup(lookup) => unit.look_up_one(lookup),
+                Opened::Lookup(lookup) => {
+                    let unit = Arc::clone(unit);
+                    match self.may_be_answered(lookup.job().holds) {
+                        true => unit.look_up_one(lookup),
+                        false => Begin::Job(lookup.job()),
+                    }
+                }
             },
             None => Begin::Done(scsi::absent_lun(&cdb, &[])),
         };

@@ -12,7 +12,7 @@ use memory::Member;
 use scsi::{Cancel, Job, LogicalUnit, Nexus, Response, Rest, Sense, Status};
 use smallvec::SmallVec;
 
-use super::{HELD_MAX, Session, WINDOW, manage::Act};
+use super::{AT_ONCE_MAX, HELD_MAX, Session, WINDOW, manage::Act};
 use crate::task::{Phase, Task};
 
 /// A logical unit, and this session's nexus with it.
@@ -192,6 +192,13 @@ impl Session {
         let held = self.held();
         let fits = self.holds == 0 || self.holds.saturating_add(u64::from(bytes)) <= HELD_MAX;
         (fits || self.going.has_turn()) && self.going.ask(held, u64::from(bytes))
+    }
+
+    /// Whether a read that will hold `bytes` may be answered from memory: else a host that takes no answers had as many of them
+    /// lie there as its commands ask for. It overtakes none that waits.
+    pub(super) fn may_be_answered(&mut self, bytes: u32) -> bool {
+        let held = self.held();
+        bytes <= AT_ONCE_MAX || (!self.going.is_waiting() && self.going.ask(held, u64::from(bytes)))
     }
 
     #[cold]

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use iscsi::{
+    Config, Targets,
     login::Login,
     pdu::{Header, NO_TAG, Outbox, op},
 };
 use memory::{Gate, Member};
 
 use crate::initiator::{Initiator, NAME, login_pdu, now, rw10, send_data, targets_behind, volume};
+use crate::support::AtHand;
 
 /// What other connections hold leaves room for a write or a read of 16 KiB, not for both.
 fn nearly_full() -> (Arc<Gate>, Member) {
@@ -98,6 +100,63 @@ fn what_waits_too_long_for_room_is_to_be_sent_again_and_what_has_room_goes_on() 
         [[[9; 512], [7; 512]].concat(), vec![0; 512]],
         "of the other one not a byte was written"
     );
+}
+
+/// A host of a disk that is in memory.
+fn host_of_cached(gate: &Arc<Gate>) -> Initiator {
+    let targets = Targets::new(Config { gate: Arc::clone(gate), ..Config::default() });
+    targets.add(NAME, AtHand::volume()).unwrap();
+    let mut i = Initiator::of(targets, "");
+    turn(&mut i);
+    i
+}
+
+/// They were answered at once, whatever others held: up to 32 MiB each.
+#[test]
+fn long_reads_that_are_in_memory_wait_for_room_and_short_ones_do_not() {
+    let gate = Gate::new(1 << 20);
+    let mut i = host_of_cached(&gate);
+    let mut others = Member::new(Arc::clone(&gate));
+    assert!(others.ask(0, 1 << 20));
+    for _ in 0..2 {
+        let h = i.header(&rw10(0x28, 0, 256), 0x40, 128 << 10);
+        i.push(h, &[]).unwrap();
+        assert_eq!((i.replies(), gate.waiting()), (vec![], 1));
+    }
+    assert_eq!(i.read(0, 128).len(), 64 << 10);
+    assert!(!turn(&mut i));
+    drop(others);
+    assert!(turn(&mut i));
+    i.pump().unwrap();
+    let replies = i.replies();
+    assert_eq!(replies.iter().map(|reply| reply.data.len()).sum::<usize>(), 256 << 10);
+    turn(&mut i);
+    assert_eq!((gate.used(), gate.waiting()), (0, 0));
+}
+
+/// All were answered when the one before them came, however much waited for the host already.
+#[test]
+fn commands_that_came_early_are_served_as_far_as_their_host_takes_its_answers() {
+    const READS: u32 = 24;
+    let mut i = host_of_cached(&Gate::new(512 << 20));
+    let missing = i.header(&[0], 0, 0);
+    for _ in 0..READS {
+        let h = i.header(&rw10(0x28, 0, 2048), 0x40, 1 << 20);
+        i.push(h, &[]).unwrap();
+    }
+    assert_eq!((i.replies(), i.session.is_behind()), (vec![], false));
+    i.push(missing, &[]).unwrap();
+    let mut served = Vec::new();
+    while served.len() <= READS as usize {
+        let len = i.session.outbox().len();
+        assert!((1..6 << 20).contains(&len), "{len} bytes at a time");
+        let replies = i.replies();
+        let with_status = |header: &Header| header.opcode() == op::RESPONSE || header.0[1] & 1 != 0;
+        served.extend(replies.iter().map(|reply| reply.header).filter(with_status).map(|h| h.itt()));
+        i.pump().unwrap();
+    }
+    assert!(served.iter().copied().eq(missing.itt()..=missing.itt() + READS), "in their order: {served:?}");
+    assert!(!i.session.is_behind());
 }
 
 /// WRITE SAME(16) of the whole disk.

@@ -15,7 +15,8 @@ use tokio::{
 };
 
 use crate::support::{
-    NAME, begin_session, log_in, log_in_over, quick, receive, send, serve, serve_volume, test_unit_ready,
+    AtHand, NAME, begin_session, log_in, log_in_over, quick, receive, send, serve, serve_volume,
+    test_unit_ready,
 };
 
 #[tokio::test]
@@ -435,4 +436,33 @@ async fn an_answer_waits_for_no_write_that_has_not_arrived() {
             }
         }
     }
+}
+
+/// They were left where they were until the host sent something more.
+#[tokio::test]
+async fn commands_that_came_early_are_served_when_their_host_has_taken_answers_though_nothing_more_comes() {
+    const READS: u32 = 24;
+    let served = serve_volume(quick(), AtHand::volume()).await;
+    let mut stream = log_in(served.address, 1).await;
+    assert_eq!(test_unit_ready(&mut stream, 1).await, Some(2));
+    for cmd_sn in (3..3 + READS).chain([2]) {
+        let mut h = Header::new(op::COMMAND);
+        h.0[1] = 0x81;
+        h.set(16, cmd_sn).set(24, cmd_sn);
+        if cmd_sn > 2 {
+            // READ(10) of 1 MiB
+            h.0[1] |= 0x40;
+            h.set(20, 1 << 20);
+            (h.0[32], h.0[39]) = (0x28, 8);
+        }
+        send(&mut stream, h, &[]).await;
+    }
+    let mut ended = Vec::new();
+    while ended.len() <= READS as usize {
+        let (h, _) = receive(&mut stream).await.expect("an answer");
+        if h.opcode() == op::RESPONSE || h.0[1] & 1 != 0 {
+            ended.push(h.itt());
+        }
+    }
+    assert!(ended.iter().copied().eq(2..3 + READS), "{ended:?}");
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use block::{BlockVolume, MemVolume};
+use block::{BlockVolume, Extent, Geometry, Identity, MemVolume, Segments, VolumeFuture};
 use iscsi::{
     Config, Server, Targets,
     pdu::{Header, Outbox, op},
@@ -19,7 +19,37 @@ use tokio::{
     time::timeout,
 };
 
+use crate::initiator::now;
+
 pub(crate) const NAME: &str = "iqn.2026-11.io.millpond:tank:vm";
+
+/// A volume that is in memory, and says so.
+pub(crate) struct AtHand(MemVolume);
+
+impl AtHand {
+    /// Of a MiB.
+    pub(crate) fn volume() -> Arc<dyn BlockVolume> {
+        Arc::new(Self(MemVolume::new("tank/vm", 1 << 20, 8192)))
+    }
+}
+
+impl BlockVolume for AtHand {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+    fn read_cached(&self, offset: u64, len: usize) -> Option<Segments> {
+        now(self.0.read(offset, len)).ok()
+    }
+    fn read(&self, offset: u64, len: usize) -> VolumeFuture<'_, Segments> {
+        self.0.read(offset, len)
+    }
+    fn extents(&self, offset: u64, len: u64, max: usize) -> VolumeFuture<'_, Vec<Extent>> {
+        self.0.extents(offset, len, max)
+    }
+}
 
 pub(crate) struct Served {
     pub(crate) targets: Arc<Targets>,

@@ -76,12 +76,15 @@ pub enum Begin {
     Job(Job),
 }
 
+/// Reads of up to this many bytes are looked up together: of longer ones each has blocks enough to look for at once.
+const SHORT_MAX: u32 = 16 << 10;
+
 /// What became of a CDB that may wait for those that came with it.
 #[derive(Debug)]
 pub enum Opened {
     /// It does not wait.
     Begun(Begin),
-    /// It reads little, which may be in memory: to be looked up with others of its kind.
+    /// It reads what may be in memory.
     Lookup(Lookup),
 }
 
@@ -91,6 +94,18 @@ pub struct Lookup {
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) job: Job,
+}
+
+impl Lookup {
+    /// Whether it pays to look it up with others of its kind.
+    pub fn is_short(&self) -> bool {
+        self.len <= SHORT_MAX
+    }
+
+    /// The same read without a look at what is in memory.
+    pub fn job(&self) -> Job {
+        self.job
+    }
 }
 
 /// Why a command was not done.

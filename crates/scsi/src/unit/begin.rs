@@ -25,8 +25,6 @@ const PARAMETERS_MAX: u32 = 4096;
 const RESERVATION_LIST_MAX: u32 = 16 << 10;
 /// What a command that goes in steps holds in memory, whatever its length: two steps of it.
 const STEPS_HOLD: u32 = 2 << 20;
-/// Reads of up to this many bytes are looked up together: of longer ones each has blocks enough to look for at once.
-const LOOKUP_MAX: u32 = 16 << 10;
 
 impl LogicalUnit {
     /// Starts a command. `offered` is how many bytes of Data-Out the initiator has for it.
@@ -37,7 +35,8 @@ impl LogicalUnit {
         }
     }
 
-    /// Starts a command, or checks a read that may go on with others by [`look_up`](Self::look_up).
+    /// Starts a command, or checks a read, which goes on by [`look_up`](Self::look_up) with others if it is short, by
+    /// [`look_up_one`](Self::look_up_one), or as a job.
     pub fn open(&self, nexus: &Nexus, cdb: &[u8; 16], offered: u32) -> Opened {
         let parsed = Command::parse(cdb);
         // These three answer whatever is pending (SPC-4 §5.14); all others report it instead of running.
@@ -93,11 +92,9 @@ impl LogicalUnit {
                 let (offset, len) = self.range(run, &geometry)?;
                 let holds = u32::try_from(span(offset, u64::from(len), self.stored)).unwrap_or(u32::MAX);
                 let job = Job { command, data_out: 0, holds, generation: nexus.generation() };
-                let lookup = Lookup { offset, len, job };
                 Ok(match len {
                     0 => Opened::Begun(Begin::Done(Response::good(Segments::new()))),
-                    1..=LOOKUP_MAX => Opened::Lookup(lookup),
-                    _ => Opened::Begun(self.look_up_one(lookup)),
+                    _ => Opened::Lookup(Lookup { offset, len, job }),
                 })
             }
             Command::Write { run, .. } => {
