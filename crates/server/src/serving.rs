@@ -401,7 +401,8 @@ impl Serving {
     }
 
     /// What has another name now keeps its place in a target that was set up; what is gone goes. A list that is not
-    /// complete says nothing about volumes that are open: those that are destroyed are closed.
+    /// complete says of none that it is gone: of volumes that were open, those that are destroyed are closed, and of snapshots
+    /// and what could not be read yet nobody knows more than the list does.
     fn follow_names(&self, held: &Held, has: &BTreeSet<&str>, is_complete: bool) {
         let gone: Vec<(String, Option<Arc<LiveVolume>>)> = {
             let entries = self.entries.lock();
@@ -414,10 +415,11 @@ impl Serving {
         };
         for (name, live) in gone {
             let open = held.engine().map(|engine| engine.open_volumes()).unwrap_or_default();
-            let live = live.filter(|live| open.iter().any(|open| Arc::ptr_eq(open, live)));
-            match live.map(|live| live.identity().name) {
+            let is_open = |live: &Arc<LiveVolume>| open.iter().any(|open| Arc::ptr_eq(open, live));
+            let is_closed = live.as_ref().is_some_and(|live| !is_open(live));
+            match live.filter(is_open).map(|live| live.identity().name) {
                 Some(new) if new != name && has.contains(new.as_str()) => self.rename(held, &name, &new),
-                Some(_) if !is_complete => {}
+                _ if !is_complete && !is_closed => {}
                 _ => self.withdraw(held, &name),
             }
         }

@@ -222,6 +222,40 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     assert!(Arc::ptr_eq(&unit(), &now));
 }
 
+/// Where the list of volumes could not be read to its end, hosts found their targets without the disks that were becoming
+/// ready there, and without snapshots.
+#[tokio::test]
+async fn a_list_that_is_not_complete_takes_away_what_was_destroyed_and_nothing_else() {
+    let world = World::with_volumes().await;
+    let nothing = BTreeSet::new();
+    let held = world.host.find("tank").unwrap();
+    world.engine.run(false, |cx| dsl::destroy_head(cx, "tank/b")).await.unwrap();
+    while world.engine.open_volumes().len() > 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.serving.follow_names(&held, &nothing, false);
+    let names: Vec<String> = world.serving.entries.lock().keys().cloned().collect();
+    assert_eq!(names, ["tank/a"]);
+    drop(held);
+    // Of a pool that is only read, nothing is open as a volume is that is written to.
+    let held = world.reopened().await;
+    let serving = serving();
+    let unit = || target(&serving, TARGET).unwrap().unit(0);
+    for is_coming in [true, false] {
+        if is_coming {
+            world.break_reads_after(world.reads(&held, true).await);
+        }
+        serving.follow(&held).await;
+        world.disk.heal();
+        let before = unit().expect("a disk");
+        assert_eq!(before.is_coming(), is_coming);
+        serving.follow_names(&held, &nothing, false);
+        assert!(unit().is_some_and(|now| Arc::ptr_eq(&now, &before)), "{is_coming}");
+    }
+    serving.follow_names(&held, &nothing, true);
+    assert!(unit().is_none() && serving.entries.lock().is_empty());
+}
+
 /// Nobody knew of its targets when its properties could not be read, and their hosts were told so.
 #[tokio::test]
 async fn a_pool_that_cannot_be_read_at_first_has_targets_that_may_come() {
