@@ -16,7 +16,7 @@ use crate::{
     copy, inquiry, log, lun, mode,
     nexus::Nexus,
     opcodes,
-    sense::Sense,
+    sense::{Sense, Status},
 };
 
 /// Parameter lists (mode pages, reservations) are shorter than this.
@@ -274,6 +274,10 @@ impl LogicalUnit {
                         if command == Command::Reserve6 {
                             return Err(Refusal::Conflict);
                         }
+                    }
+                    // One that changes persistent reservations has looked here already, and waits until that is stable.
+                    None if command == Command::Reserve6 && self.kept.try_lock().is_err() => {
+                        return Ok(Opened::Begun(Begin::Done(Response::status(Status::Busy))));
                     }
                     _ => shared.reserve6 = (command == Command::Reserve6).then(|| id.clone()),
                 }

@@ -120,3 +120,23 @@ fn a_reservation_that_is_stored_when_its_disk_is_taken_away_is_found_by_the_next
     let new = lab.disk(start());
     assert_eq!(new.keys(&lab.attach(&new, "iqn.node1")), [1]);
 }
+
+/// It had looked whether there is one before it was stored, and then there were reservations of both kinds.
+#[test]
+fn nobody_gets_reserve_6_while_a_first_registration_is_being_stored() {
+    let (lab, keeper) = (Lab::new(), Slow::new());
+    let disk = lab.disk(MemVolume::new("tank/csv", 8 << 20, 8192).with_keeper(Arc::clone(&keeper) as _));
+    let [one, two] = ["iqn.node1", "iqn.node2"].map(|name| lab.attach(&disk, name));
+    let reserve = |nexus: &Arc<Nexus>| {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x16;
+        let Begin::Done(response) = disk.unit.begin(nexus, &cdb, 0) else { panic!() };
+        response.status
+    };
+    let mut first = disk.registering(&one, 1);
+    assert_eq!(reserve(&two), Status::Busy);
+    keeper.permits.add_permits(1);
+    assert_eq!(first.poll().unwrap().status, Status::Good);
+    assert_eq!([reserve(&two), reserve(&one)], [Status::ReservationConflict, Status::Good]);
+    disk.good(&two, &[0], &[]);
+}
