@@ -38,6 +38,8 @@ pub(crate) struct Stretch<'a> {
     pub(crate) len: u64,
     /// Whether what is read still is what was promised (a token's moment).
     pub(crate) valid: &'a (dyn Fn() -> Result<(), Sense> + Sync),
+    /// Whether who orders it may still name both units: nobody ends its commands when it may not.
+    pub(crate) reaches: &'a (dyn Fn() -> bool + Sync),
     pub(crate) operation: &'a Operation,
 }
 
@@ -184,7 +186,10 @@ impl Stretch<'_> {
     /// Whether anything more is to be done. Asked with the lock of the destination held before anything is written: whoever
     /// has ended the copy and had that lock after it finds no write of it on its way.
     fn go_on(&self) -> Result<(), Refusal> {
-        if self.errand.is_over() { Err(Sense::COPY_ABORTED.into()) } else { Ok(()) }
+        if self.errand.is_over() {
+            return Err(Sense::COPY_ABORTED.into());
+        }
+        if (self.reaches)() { Ok(()) } else { Err(Sense::COPY_UNREACHABLE.into()) }
     }
 }
 

@@ -30,6 +30,14 @@ impl Party {
             Self::Other(unit) => unit,
         }
     }
+
+    /// Whether the host of the nexus may name it now: access lists change, and disks go.
+    fn is_reached(&self, nexus: &Nexus) -> bool {
+        match self {
+            Self::Own => true,
+            Self::Other(unit) => nexus.neighbour(&unit.naa()).is_some_and(|now| Arc::ptr_eq(&now, unit)),
+        }
+    }
 }
 
 /// One segment in bytes: offsets in source and destination, and how much.
@@ -88,12 +96,14 @@ impl LogicalUnit {
         let _busy: Vec<InCopy<'_>> = units.map(InCopy::new).collect();
         for (from, to, bytes) in &plan {
             let (source, destination) = (from.unit(self), to.unit(self));
+            let reaches = || [from, to].into_iter().all(|party| party.is_reached(&errand.nexus));
             let stretch = Stretch {
                 errand,
                 from: Some((source, bytes.from)),
                 to: (destination, bytes.to),
                 len: bytes.len,
                 valid: &|| Ok(()),
+                reaches: &reaches,
                 operation,
             };
             // Ends inside blocks need no more care than others: a volume takes any offset.

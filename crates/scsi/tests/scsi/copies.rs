@@ -13,7 +13,7 @@ use scsi::{
     Service, Status,
 };
 
-use crate::paced::now;
+use crate::paced::{Asked, now};
 
 /// Every unit that was let in, for whoever asks.
 #[derive(Default)]
@@ -537,6 +537,29 @@ fn a_disk_knows_that_it_is_copied_to_whoever_ordered_that() {
     b.volume.let_through(1);
     assert_eq!(run.poll().unwrap().0.status, Status::Good);
     assert!(!a.unit.is_in_copy() && !b.unit.is_in_copy());
+}
+
+/// Whether its host may name them was asked when it began, and it wrote for as long as it had something to write.
+#[test]
+fn a_copy_takes_no_further_step_when_its_host_may_not_reach_a_disk_of_it_any_more() {
+    let lab = Lab::new();
+    let (a, b) = (lab.shared_disk("tank/a"), crate::paced::Disk::sized(&lab.service, "tank/b", 8 << 20));
+    lab.neighbours.0.lock().unwrap().push(Arc::clone(&b.unit));
+    let nexus = lab.attach(&a, "iqn.esx");
+    a.fill(0, 3 * 2048, 4);
+    let (cdb, list) = xcopy(1, &[by_naa(&a.unit), by_naa(&b.unit)], &[(0, 1, 3 * 2048, 0, 0)]);
+    let mut padded = [0; 16];
+    padded[..cdb.len()].copy_from_slice(&cdb);
+    let Begin::Job(job) = a.unit.begin(&nexus, &padded, list.len() as u32) else { panic!() };
+    let data = [Segment::Data(Bytes::from(list))].into_iter().collect();
+    let mut run = crate::paced::Running(Box::pin(a.unit.run_until(&nexus, job, data, Cancel::default())));
+    assert!(run.poll().is_none(), "its first write waits");
+    lab.neighbours.0.lock().unwrap().retain(|unit| !Arc::ptr_eq(unit, &b.unit));
+    b.volume.let_through(10);
+    let (response, _) = run.poll().unwrap();
+    let sense = response.sense.as_slice();
+    assert_eq!((response.status, sense[2], &sense[12..14]), (Status::CheckCondition, 0xa, &[0x0d, 2][..]));
+    assert_eq!(b.volume.asked(), [Asked::Write(0, 1 << 20, Durability::Cached)]);
 }
 
 /// It was refused because copies ran, when the token was there already.
