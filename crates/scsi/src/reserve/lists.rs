@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::sense::Sense;
 
 /// An initiator port that a list names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
     /// One port: name and ISID, in the spelling sessions have.
     Port(Arc<str>),

@@ -17,7 +17,10 @@ mod lists;
 mod out;
 mod table;
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 pub(crate) use self::{
     out::Kept,
@@ -289,54 +292,73 @@ impl Reservations {
             // A nexus does not hear of what it did itself.
             outcome.attentions.retain(|(id, _)| id != from);
         } else {
-            let mut wanted: Vec<NexusId> = ports
+            let key = list.service_key;
+            let mut own: Vec<NexusId> = ports
                 .iter()
                 .map(|port| NexusId { initiator: Arc::clone(&from.initiator), port: *port })
                 .collect();
-            if !wanted.contains(from) {
-                wanted.push(from.clone());
+            if !own.contains(from) {
+                own.push(from.clone());
             }
-            for other in Self::named(&list.others, ports, request.attached)? {
-                // One that has a key already: the command fails and nobody is registered.
-                if self.key_of(&other).is_some() {
-                    return Err(Sense::parameter(24).into());
-                }
-                if !wanted.contains(&other) {
-                    wanted.push(other);
-                }
+            let others = self.named(&list.others, ports, request.attached, &own)?;
+            for id in own {
+                self.put(id, key)?;
             }
-            for id in wanted {
-                self.put(id, list.service_key)?;
+            if self.registrants.len().saturating_add(others.len()) > REGISTRANTS_MAX {
+                return Err(Sense::NO_REGISTRATION_RESOURCES.into());
             }
+            self.registrants.extend(others.into_iter().map(|id| Registrant { id, key }));
         }
         self.persistent = list.aptpl;
         self.changed();
         Ok(outcome)
     }
 
-    /// The nexuses that a list of TransportIDs means. A name without ISID means every port of that name that is
-    /// logged in.
-    fn named(others: &[Transport], ports: &[u16], attached: &[NexusId]) -> Result<Vec<NexusId>, Sense> {
-        let mut out = Vec::new();
+    /// The nexuses that a list of TransportIDs means besides the sender's `own`, each once, none of which is registered. A name
+    /// without ISID means every port of that name that is logged in. A list of a few hundred such names may mean a million
+    /// times a nexus: it is given up when it means more than may be registered.
+    fn named(
+        &self,
+        others: &[Transport],
+        ports: &[u16],
+        attached: &[NexusId],
+        own: &[NexusId],
+    ) -> Result<Vec<NexusId>, Sense> {
+        let registered: BTreeSet<&NexusId> = self.registrants.iter().map(|r| &r.id).collect();
+        let mut logged_in: BTreeMap<&str, BTreeSet<&Arc<str>>> = BTreeMap::new();
+        for id in attached {
+            logged_in.entry(id.initiator_name()).or_default().insert(&id.initiator);
+        }
+        let (mut out, mut meant, mut seen) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for other in others {
-            let before = out.len();
-            match other {
-                Transport::Port(name) => {
-                    out.extend(ports.iter().map(|port| NexusId { initiator: Arc::clone(name), port: *port }));
-                }
-                Transport::Device(name) => {
-                    let known = attached.iter().filter(|id| id.initiator_name() == name);
-                    for id in known {
-                        out.extend(
-                            ports
-                                .iter()
-                                .map(|port| NexusId { initiator: Arc::clone(&id.initiator), port: *port }),
-                        );
-                    }
-                }
+            if !seen.insert(other) {
+                continue;
             }
-            if out.len() == before {
+            let initiators: Vec<&Arc<str>> = match other {
+                Transport::Port(port) => vec![port],
+                Transport::Device(name) => {
+                    logged_in.get(name.as_str()).into_iter().flatten().copied().collect()
+                }
+            };
+            if initiators.is_empty() {
                 return Err(Sense::parameter(28));
+            }
+            let at_ports = |initiator: &Arc<str>| {
+                let initiator = Arc::clone(initiator);
+                ports.iter().map(move |port| NexusId { initiator: Arc::clone(&initiator), port: *port })
+            };
+            for id in initiators.into_iter().flat_map(at_ports) {
+                // One that has a key already: the command fails and nobody is registered.
+                if registered.contains(&id) {
+                    return Err(Sense::parameter(24));
+                }
+                if own.contains(&id) || !meant.insert(id.clone()) {
+                    continue;
+                }
+                out.push(id);
+                if registered.len().saturating_add(out.len()) > REGISTRANTS_MAX {
+                    return Err(Sense::NO_REGISTRATION_RESOURCES);
+                }
             }
         }
         Ok(out)

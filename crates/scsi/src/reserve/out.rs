@@ -56,17 +56,20 @@ impl LogicalUnit {
         self.admit(nexus, &job.command, &self.geometry())?;
         let ports = self.service.ports();
         let (next, outcome) = {
-            let shared = self.shared();
-            // Whoever holds it: the two kinds of reservations do not go together (SPC-2 §5.5.1).
-            if shared.reserve6.is_some() {
-                return Err(Refusal::Conflict);
-            }
-            let attached: Vec<NexusId> = shared.nexuses().map(|nexus| nexus.id().clone()).collect();
+            let (mut next, attached) = {
+                let shared = self.shared();
+                // Whoever holds it: the two kinds of reservations do not go together (SPC-2 §5.5.1).
+                if shared.reserve6.is_some() {
+                    return Err(Refusal::Conflict);
+                }
+                let attached: Vec<NexusId> = shared.nexuses().map(|nexus| nexus.id().clone()).collect();
+                (shared.reservations.clone(), attached)
+            };
+            // Without the lock that every command may need: nobody else makes reservations before this is done.
             let can_keep = self.keeper.is_some();
             let from = nexus.id();
             let request =
                 Request { from, action, scope, kind, list, ports: &ports, attached: &attached, can_keep };
-            let mut next = shared.reservations.clone();
             let outcome = next.act(&request)?;
             (next, outcome)
         };

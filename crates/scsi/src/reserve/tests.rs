@@ -228,6 +228,39 @@ fn spec_i_pt_registers_all_that_it_names_or_none() {
     }
 }
 
+/// Some seconds of work, while the disk answered nobody.
+#[test]
+fn a_list_that_means_many_nexuses_many_times_is_taken_or_refused_at_once() {
+    let sessions = |count: u32| -> Vec<NexusId> {
+        (0..count).map(|n| NexusId { initiator: format!("bob,i,0x{n:012x}").into(), port: 1 }).collect()
+    };
+    let mut named = list(0, 9, 0x08);
+    let ids = lists::transport_id("bob").repeat(600);
+    named.extend((ids.len() as u32).to_be_bytes());
+    named.extend(&ids);
+    let register = |attached: &[NexusId]| {
+        let (mut r, from) = (Reservations::default(), id("alice"));
+        let request = Request {
+            from: &from,
+            action: 0,
+            scope: 0,
+            kind: 0,
+            list: &named,
+            ports: &[1],
+            attached,
+            can_keep: true,
+        };
+        let began = std::time::Instant::now();
+        let done = r.act(&request);
+        assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+        done.map(|_| r)
+    };
+    let r = register(&sessions(1000)).unwrap();
+    assert_eq!((r.registrants.len(), r.key_of(&sessions(1000)[999])), (1001, Some(9)));
+    let refused = register(&sessions(2000));
+    assert!(matches!(refused, Err(Refusal::Sense(s)) if s == Sense::NO_REGISTRATION_RESOURCES));
+}
+
 #[test]
 fn a_moved_reservation_belongs_to_the_other_nexus() {
     let mut r = reserved(3);
