@@ -55,6 +55,10 @@ impl Ask {
             for (candidate, remembered) in &known.pools {
                 answer.found.push(look(candidate, remembered.as_ref()).await);
             }
+            for pool in &known.absent {
+                answer.found.push(view::not_open(&pool.name, pool.guid, None, &host::absent(pool)));
+            }
+            answer.found.sort_by(|a, b| a.name.cmp(&b.name));
             return Ok(answer);
         }
         for name in names {
@@ -171,6 +175,7 @@ impl Ask {
     async fn open_all(&self, failures: &mut Vec<String>) -> anyhow::Result<Pools> {
         let known = self.places.all().await?;
         failures.extend(known.problems);
+        failures.extend(known.absent.iter().map(host::absent));
         let mut pools = Vec::new();
         for (candidate, remembered) in &known.pools {
             match host::open(candidate, remembered.as_ref(), &Settings::default()).await {
@@ -203,6 +208,9 @@ async fn look(
             let writable = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
             view::pool(&opened.pool, !writable).await
         }
-        Err(_) => view::unopened(&examine(candidate, hostid::hostid(), &hostid::hostname()).await),
+        Err(error) => {
+            let report = examine(candidate, hostid::hostid(), &hostid::hostname()).await;
+            view::not_open(&candidate.name, candidate.guid, Some(&report), &chain(&error))
+        }
     }
 }

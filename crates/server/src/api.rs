@@ -298,7 +298,7 @@ pub struct Pool {
     pub guid: String,
     /// State of the whole; `SUSPENDED` while nothing can be written.
     pub state: String,
-    /// The transaction group that is open.
+    /// The transaction group that is open; 0 if the pool could not be opened.
     pub txg: u64,
     /// Properties, in the order of `zpool get all`.
     pub properties: Vec<Property>,
@@ -351,6 +351,12 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Whether it is open, and not only known to be missing.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.txg > 0
+    }
+
     /// The property of this name.
     #[must_use]
     pub fn property(&self, name: &str) -> Option<&Property> {

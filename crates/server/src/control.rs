@@ -28,7 +28,9 @@ use crate::{
     arc,
     events::Journal,
     governor::Governor,
-    initiators, iostat, logs,
+    initiators, iostat,
+    late::Late,
+    logs,
     ops::{self, Host, Request},
     serving::Serving,
     unix_socket::{self, SocketError, SocketFile},
@@ -39,6 +41,8 @@ use crate::{
 pub(crate) struct Shared {
     /// The open pools.
     pub(crate) host: Arc<Host>,
+    /// Those that should be open and are not.
+    pub(crate) late: Arc<Late>,
     /// What is served, with live connection counts.
     pub(crate) serving: Arc<Serving>,
     /// What happened.
@@ -133,9 +137,13 @@ async fn version() -> Json<api::Version> {
 }
 
 async fn pools(State(shared): State<Arc<Shared>>) -> Json<Vec<api::Pool>> {
-    let held = shared.host.all();
+    // First those that are not open: one that is opened at this moment is in both lists, and not in neither.
+    let (mut missing, held) = (shared.late.list(), shared.host.all());
+    missing.retain(|pool| pool.is_imported && held.iter().all(|held| held.guid() != pool.guid));
     // At once: each waits a moment for devices that do not answer.
-    let mut all = join_all(held.iter().map(|held| view::held(held))).await;
+    let open = join_all(held.iter().map(|held| view::held(held)));
+    let (mut all, missing) = tokio::join!(open, shared.late.shown(&missing));
+    all.extend(missing);
     all.sort_by(|a, b| (&a.name, &a.guid).cmp(&(&b.name, &b.guid)));
     Json(all)
 }

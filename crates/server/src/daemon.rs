@@ -274,7 +274,7 @@ pub fn serve(
         let looking = tokio::spawn(lookout::run(Arc::downgrade(&serving), Arc::clone(&journal)));
         let offering = tokio::spawn(Arc::clone(&serving).try_again(Arc::downgrade(&host)));
         let (stop, stopping) = watch::channel(false);
-        let opening = tokio::spawn(late.run(stopping.clone()));
+        let opening = tokio::spawn(Arc::clone(&late).run(stopping.clone()));
         let mut tasks = tokio::task::JoinSet::new();
         let (listeners, socket_files) = doors.into_parts();
         for listener in listeners {
@@ -299,6 +299,7 @@ pub fn serve(
         });
         let shared = Arc::new(Shared {
             host: Arc::clone(&host),
+            late,
             serving,
             journal,
             alerts: Arc::clone(&alerts),
@@ -436,7 +437,7 @@ async fn open_pools(
             if chosen.iter().any(|(found, _)| found.guid == pool.guid) {
                 continue;
             }
-            let why = format!("cannot open '{}': none of its devices is there", pool.name);
+            let why = host::absent(pool);
             tell(Event::Warning(why.clone()));
             missing.push(Missing { name: pool.name.clone(), guid: pool.guid, is_imported: true, why });
         }
@@ -475,7 +476,7 @@ async fn everything(
     config: &Config,
     tell: &mut impl FnMut(Event),
 ) -> Result<Vec<(Candidate, Option<Remembered>)>, ServeError> {
-    let Known { mut pools, problems } = config.places.all().await.map_err(HostError::State)?;
+    let Known { mut pools, problems, .. } = config.places.all().await.map_err(HostError::State)?;
     let mut said = problems;
     let is_told_where = !config.places.named().is_empty();
     if !is_told_where {

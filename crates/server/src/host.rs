@@ -215,13 +215,19 @@ impl Places {
     /// The cache file cannot be read.
     pub fn imported(&self) -> BoxFuture<'_, Result<Vec<(Remembered, Candidate)>, StateError>> {
         Box::pin(async move {
-            let mut all = Vec::new();
-            for remembered in self.state.pools()? {
-                let candidate = self.where_it_was(&remembered).await;
-                all.extend(candidate.map(|candidate| (remembered, candidate)));
-            }
-            Ok(all)
+            let all = self.remembered().await?.into_iter();
+            Ok(all.filter_map(|(remembered, candidate)| Some((remembered, candidate?))).collect())
         })
+    }
+
+    /// All imported pools, with what is still on the devices they were imported from.
+    async fn remembered(&self) -> Result<Vec<(Remembered, Option<Candidate>)>, StateError> {
+        let mut all = Vec::new();
+        for remembered in self.state.pools()? {
+            let candidate = self.where_it_was(&remembered).await;
+            all.push((remembered, candidate));
+        }
+        Ok(all)
     }
 
     /// An imported pool, if something of it is still on the devices it was imported from.
@@ -244,8 +250,11 @@ impl Places {
                 return Ok(known);
             }
             let mut known = Known::default();
-            for (remembered, candidate) in self.imported().await? {
-                known.pools.push((candidate, Some(remembered)));
+            for (remembered, candidate) in self.remembered().await? {
+                match candidate {
+                    Some(candidate) => known.pools.push((candidate, Some(remembered))),
+                    None => known.absent.push(remembered),
+                }
             }
             Ok(known)
         })
@@ -369,6 +378,16 @@ pub fn open<'a>(
     })
 }
 
+/// What is said of an imported pool of which nothing is there.
+#[must_use]
+pub fn absent(pool: &Remembered) -> String {
+    format!(
+        "cannot open '{}': none of its devices is there\nit was imported from {}",
+        pool.name,
+        pool.places()
+    )
+}
+
 /// Whether a pool is exported: nobody has it, and whoever wants it says so. One that was imported here was exported, or
 /// destroyed, by another host since, unless nothing was written to it.
 pub(crate) fn is_given_away(candidate: &Candidate, remembered: Option<&Remembered>) -> bool {
@@ -418,6 +437,8 @@ pub(crate) fn lacks_log(pool: &Pool) -> bool {
 pub struct Known {
     /// Pools, those from the cache file with what is remembered.
     pub pools: Vec<(Candidate, Option<Remembered>)>,
+    /// Pools from the cache file of which nothing is there.
+    pub absent: Vec<Remembered>,
     /// A sentence for each place that was named and is of no use.
     pub problems: Vec<String>,
 }

@@ -13,17 +13,22 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
-use pool::import::Candidate;
+use pool::import::{Candidate, examine};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
+    api,
     host::{self, Places},
+    hostid,
+    memory::PATIENCE,
     ops::Host,
     state::Remembered,
+    view,
 };
 
 /// How often they are looked for where they were.
@@ -67,6 +72,18 @@ impl Late {
             pools.retain(|pool| is_wanted(pool) && host.find(&pool.guid.to_string()).is_none());
         }
         pools.clone()
+    }
+
+    /// Those of a [`list`](Self::list) as pools: who asks for all pools is to see that they are not there.
+    pub(crate) async fn shown(&self, missing: &[Missing]) -> Vec<api::Pool> {
+        let Some(host) = self.host.upgrade().filter(|_| !missing.is_empty()) else { return Vec::new() };
+        let known = host.places().state().pools().unwrap_or_default();
+        let mut looks = Vec::with_capacity(missing.len());
+        for pool in missing {
+            let remembered = known.iter().find(|known| known.guid == pool.guid);
+            looks.push(shown(host.places(), pool, remembered));
+        }
+        join_all(looks).await
     }
 
     /// Whether a target may come: with a pool that is away, or of one that is open and not offered in full yet.
@@ -152,6 +169,16 @@ impl Late {
             late.why = why;
         }
     }
+}
+
+/// A pool that is missing, with its devices as they are now, if they answer in a moment.
+async fn shown(places: &Places, pool: &Missing, remembered: Option<&Remembered>) -> api::Pool {
+    let look = async {
+        let candidate = places.where_it_was(remembered?).await?;
+        Some(examine(&candidate, hostid::hostid(), &hostid::hostname()).await)
+    };
+    let report = timeout(PATIENCE, look).await.ok().flatten();
+    view::not_open(&pool.name, pool.guid, report.as_ref(), &pool.why)
 }
 
 /// A pool on the devices it was imported from; `everywhere`, with those of its devices that are elsewhere now.

@@ -18,7 +18,7 @@ use pool::{
     import::Report,
     props::{self, Style},
     status::{self, LoggedError, PoolStatus, Problem, VdevStatus},
-    vdev::Class,
+    vdev::{Aux, Class, State, Tree},
 };
 
 use crate::{
@@ -418,7 +418,43 @@ pub(crate) async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
 /// A pool that cannot be opened: what its labels tell.
 #[must_use]
 pub fn unopened(report: &Report) -> api::Pool {
-    let mut pool = of_status(&report.status);
+    let mut pool = labelled(&report.status);
+    pool.problems.extend(report.error.as_ref().map(|error| format!("cannot open '{}': {error}", pool.name)));
+    pool
+}
+
+/// A pool that should be open and is not: what its labels tell, if anything of it is there, and `why`, the whole sentence.
+#[must_use]
+pub fn not_open(name: &str, guid: u64, report: Option<&Report>, why: &str) -> api::Pool {
+    if let Some(report) = report.filter(|report| report.error.is_some()) {
+        return unopened(report);
+    }
+    // What is there of it may well be whole; nobody can use it all the same.
+    let mut status = match report {
+        Some(report) => report.status.clone(),
+        None => PoolStatus::of_tree(name, guid, &Tree::empty(guid), None),
+    };
+    (status.state, status.aux) = (State::CantOpen, Aux::None);
+    (status.root.state, status.root.aux, status.root.note) = (State::CantOpen, Aux::None, None);
+    let reason = why.strip_prefix(&format!("cannot open '{name}': ")).unwrap_or(why).replace('\n', "\n\t");
+    let mut pool = labelled(&status);
+    pool.problem = Some(api::Problem {
+        status: format!("The pool cannot be opened:\n\t{reason}"),
+        action: Some(format!(
+            "Remove what is in the way. If the pool is imported here and not wanted\n\tany more, forget it using 'zpool \
+             export {name}'."
+        )),
+        see: None,
+        message_id: None,
+        harmless: false,
+    });
+    pool.problems.push(why.to_owned());
+    pool
+}
+
+/// With the properties that labels have.
+fn labelled(status: &PoolStatus) -> api::Pool {
+    let mut pool = of_status(status);
     let text = |name: &str, value: String| api::Property {
         name: name.to_owned(),
         value: value.clone(),
@@ -428,7 +464,6 @@ pub fn unopened(report: &Report) -> api::Pool {
         received: None,
     };
     pool.properties = vec![text("health", pool.state.clone()), text("guid", pool.guid.clone())];
-    pool.problems.extend(report.error.as_ref().map(|error| format!("cannot open '{}': {error}", pool.name)));
     pool
 }
 

@@ -100,7 +100,8 @@ pub(crate) async fn destroy(args: ZpoolDestroy, context: &Context) -> anyhow::Re
 pub(super) async fn imported(act: &Act, context: &Context) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     if let Some(daemon) = act.daemon() {
-        names.extend(daemon.pools().await?.into_iter().map(|pool| pool.name));
+        let open = daemon.pools().await?.into_iter().filter(server::api::Pool::is_open);
+        names.extend(open.map(|pool| pool.name));
     }
     names.extend(context.state().pools()?.into_iter().map(|pool| pool.name));
     names.sort();

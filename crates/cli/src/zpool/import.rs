@@ -97,7 +97,10 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
 /// is shown with what is in its way. Without a daemon every command opens what is remembered.
 async fn here(act: &Act, places: &Places) -> anyhow::Result<Vec<u64>> {
     match act.daemon() {
-        Some(daemon) => Ok(daemon.pools().await?.iter().filter_map(|pool| pool.guid.parse().ok()).collect()),
+        Some(daemon) => {
+            let open = daemon.pools().await?.into_iter().filter(server::api::Pool::is_open);
+            Ok(open.filter_map(|pool| pool.guid.parse().ok()).collect())
+        }
         None => Ok(places.imported().await?.iter().map(|(remembered, _)| remembered.guid).collect()),
     }
 }

@@ -62,7 +62,7 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     let mut failures = answer.failures;
     let healthy = |pool: &Pool| pool.problem.as_ref().is_none_or(|problem| problem.harmless);
     let shown: Vec<&Pool> = answer.found.iter().filter(|pool| !args.unhealthy || !healthy(pool)).collect();
-    for pool in &shown {
+    for pool in &answer.found {
         failures.extend(pool.problems.iter().cloned());
     }
     if !names.is_empty() && answer.found.is_empty() {
@@ -82,7 +82,10 @@ async fn once(ask: &Ask, names: &[String], args: &ZpoolStatus, about: About) -> 
     print(&texts.join("\n"))?;
     match (names, &answer.found[..]) {
         ([], []) => say!("no pools available"),
-        ([], _) if args.unhealthy && shown.is_empty() => print("all pools are healthy\n")?,
+        // Of what could not be looked at nobody knows that.
+        ([], _) if args.unhealthy && shown.is_empty() && failures.is_empty() => {
+            print("all pools are healthy\n")?;
+        }
         ([], _) => {}
         (_, found) if args.unhealthy => {
             for pool in found.iter().filter(|pool| healthy(pool)) {

@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fs, path::PathBuf, thread, time::Duration};
 
 use crate::support::{
-    Daemon, Lab, served_as, sha256, wait_until,
+    Daemon, Lab, ask, served_as, sha256, wait_until,
     wire::{Iscsi, Nbd, Trouble, Wire},
 };
 
@@ -75,8 +75,47 @@ fn login(lab: &Lab, volume: &str) -> String {
 }
 
 fn is_open(lab: &Lab, pool: &str) -> bool {
-    lab.run(&format!("zpool list -H -o health {pool}")).stdout == "ONLINE\n"
-        && lab.run("zpool list -H -o name").stdout.lines().any(|line| line == pool)
+    let listed = lab.run("zpool list -H -o name,health").stdout;
+    listed.lines().any(|line| line == format!("{pool}\tONLINE"))
+}
+
+/// What is listed where a pool cannot be opened.
+#[track_caller]
+fn listed_with_a_failure(lab: &Lab) -> String {
+    let listed = lab.run("zpool list -H -o name,health");
+    assert_eq!(listed.code, Some(1), "{listed:?}");
+    assert!(listed.stderr.contains("cannot open '"), "{listed:?}");
+    listed.stdout
+}
+
+/// With a daemon it was nowhere to be seen, without one only if a device was left; and all pools were healthy.
+#[test]
+fn an_imported_pool_that_cannot_be_opened_is_seen_with_a_daemon_and_without() {
+    let lab = Lab::scratch();
+    pool(&lab, "good", "HERE/g");
+    let paths = pool(&lab, "rz", "raidz1 HERE/r0 HERE/r1 HERE/r2");
+    let is_seen = || {
+        assert_eq!(listed_with_a_failure(&lab), "good\tONLINE\nrz\tUNAVAIL\n");
+        for line in ["zpool status", "zpool status -x"] {
+            let shown = lab.run(line);
+            assert_eq!(shown.code, Some(1), "{line}: {shown:?}");
+            assert!(shown.stdout.contains("  pool: rz\n state: UNAVAIL\nstatus: "), "{line}: {shown:?}");
+            assert!(!shown.stdout.contains("healthy"), "{line}: {shown:?}");
+            assert!(shown.stderr.contains("cannot open 'rz': "), "{line}: {shown:?}");
+        }
+    };
+    // Too few devices are left, then none.
+    for gone in [&paths[..2], &paths[2..]] {
+        gone.iter().for_each(|path| drop(pull(&lab, path)));
+        is_seen();
+        let daemon = lab.serve(SERVE);
+        is_seen();
+        let pools = ask(&lab, "/v1/pools");
+        assert_eq!(pools[1]["name"], "rz", "{pools:#}");
+        assert_eq!(pools[1]["txg"], 0, "{pools:#}");
+        assert!(pools[1]["problems"][0].is_string(), "{pools:#}");
+        stop(daemon);
+    }
 }
 
 fn stop(mut daemon: Daemon) -> String {
@@ -146,7 +185,7 @@ fn a_daemon_whose_only_pool_is_late_waits_for_it_and_not_for_one_that_is_exporte
     lab.run("zpool export lake").ok();
     let away = pull(&lab, &tank[0]);
     let daemon = lab.serve(SERVE);
-    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n");
     fs::copy(&away, &tank[0]).unwrap();
     wait_until(|| is_open(&lab, "tank"));
     assert_eq!(login(&lab, "tank/v"), "in");
@@ -186,7 +225,7 @@ fn a_pool_that_is_exported_is_opened_only_by_who_names_it_or_its_place() {
     lab.run(&format!("zpool create --size 128M tank {}", other.display())).ok();
     fs::remove_file(&other).unwrap();
     let daemon = lab.serve_by(&mut serve(""));
-    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n");
     stop(daemon);
     assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
     stop(lab.serve_by(&mut serve("lake")));
@@ -270,7 +309,7 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     other.run(&format!("zpool import -f -d {here} tank")).ok();
     let theirs = other.serve(SERVE);
     let daemon = lab.serve(SERVE);
-    assert_eq!(lab.run("zpool list -H -o name").ok(), "", "it is in use");
+    assert_eq!(listed_with_a_failure(&lab), "tank\tUNAVAIL\n", "it is in use");
     let known = || fs::read_to_string(lab.path("state/pools.json")).unwrap();
     assert!(known().contains("tank"), "{}", known());
     other.run("zpool export tank").ok();
