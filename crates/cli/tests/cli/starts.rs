@@ -256,6 +256,47 @@ fn a_pool_whose_drives_are_late_is_not_forgotten_for_a_new_one_of_its_name() {
     stop(daemon);
 }
 
+/// Nothing took it from the cache file, although an alert said that an export would.
+#[test]
+fn a_pool_that_cannot_be_opened_can_be_forgotten_and_its_name_be_had_again() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "rz", "raidz1 HERE/r0 HERE/r1 HERE/r2");
+    paths[..2].iter().for_each(|path| drop(pull(&lab, path)));
+    let left = sha256(&paths[2]);
+    let create = format!("zpool create --size 128M rz {}", lab.path("other").display());
+    let is_refused = || {
+        let said = lab.run(&create).fails(1);
+        assert!(said.contains("pool already exists: it is imported here"), "{said}");
+        assert!(said.contains("'zpool export rz'"), "{said}");
+        let said = lab.run("zpool destroy rz").fails(1);
+        assert!(said.contains("cannot open 'rz'") && said.contains("'zpool export rz'"), "{said}");
+    };
+    is_refused();
+    let daemon = lab.serve(SERVE);
+    is_refused();
+    let exported = lab.run("zpool export rz");
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    assert!(exported.stderr.contains("its devices were not touched"), "{exported:?}");
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "");
+    assert_eq!(sha256(&paths[2]), left);
+    lab.run(&create).ok();
+    stop(daemon);
+}
+
+/// What cannot be opened is only forgotten: of a pool that is served through another socket that would be half an export.
+#[test]
+fn a_pool_that_somebody_else_has_open_is_not_forgotten() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    let held = fs::File::options().read(true).write(true).open(&paths[0]).unwrap();
+    held.try_lock().unwrap();
+    let refused = lab.run("zpool export tank").fails(1);
+    assert!(refused.contains("pool is in use"), "{refused}");
+    drop(held);
+    assert_eq!(remembered(&lab, "tank")["name"], "tank");
+    lab.run("zpool export tank").ok();
+}
+
 /// A destroyed pool kept its name from being used, was listed as if it was in use, and was waited for.
 #[test]
 fn a_destroyed_pool_is_a_candidate_for_nothing_but_an_import_that_asks_for_it() {

@@ -175,6 +175,9 @@ pub(crate) enum PoolError {
     Suspended(String, String),
     /// It is there and cannot be opened. The whole sentence.
     Failed(String),
+    /// The same of one that is imported here, and that nobody else has open: all that is left of that is that it is
+    /// remembered.
+    Unopenable { guid: u64, why: String },
 }
 
 impl PoolError {
@@ -189,7 +192,7 @@ impl PoolError {
             Self::Suspended(pool, why) => {
                 Failure::because(&format!("cannot open '{name}'"), suspended(&pool, &why))
             }
-            Self::Failed(sentence) => Failure::new(sentence),
+            Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => Failure::new(sentence),
         }
     }
 
@@ -202,7 +205,7 @@ impl PoolError {
             },
             Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
             Self::Suspended(pool, why) => Failure::because(what, suspended(&pool, &why)),
-            Self::Failed(sentence) => Failure::new(sentence),
+            Self::Failed(sentence) | Self::Unopenable { why: sentence, .. } => Failure::new(sentence),
         }
     }
 }
@@ -336,6 +339,9 @@ pub(crate) struct Watching {
 /// busy machine within tenths of a second.
 const LOCK_PATIENCE: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
+/// What is said of a pool that somebody else has open.
+const IN_USE: &str = "pool is in use";
 
 /// How often a pool that is being closed is asked whether it was suspended meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -504,7 +510,10 @@ impl Host {
         }
         let settings = Settings { foreign: Foreign::Refuse, ..self.settings.clone() };
         let opened = self.open(&candidate, remembered.as_ref(), &settings, None).await;
-        let (held, _notes) = opened.map_err(PoolError::Failed)?;
+        let (held, _notes) = opened.map_err(|why| match &remembered {
+            Some(_) if !why.contains(IN_USE) => PoolError::Unopenable { guid: candidate.guid, why },
+            _ => PoolError::Failed(why),
+        })?;
         Ok(self.keep(held))
     }
 
@@ -571,7 +580,7 @@ impl Host {
             }
             let in_use = |error: &dyn std::fmt::Display| {
                 format!(
-                    "cannot open '{}': pool is in use: {error}\nif a daemon serves it, say where its control socket is with \
+                    "cannot open '{}': {IN_USE}: {error}\nif a daemon serves it, say where its control socket is with \
                  --socket",
                     candidate.name
                 )

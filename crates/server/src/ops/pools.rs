@@ -237,8 +237,17 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let root = root_properties(&new.root_properties).map_err(|why| Failure::because(&what, why))?;
     let known = host.places().imported().await.map_err(|error| Failure::because(&what, chain(&error)))?;
     let taken = known.iter().any(|(pool, _)| pool.name == new.pool) || host.find(&new.pool).is_some();
-    if taken {
+    if taken && host.readable(&new.pool).await.is_ok() {
         return Err(Failure::because(&what, "pool already exists"));
+    }
+    if taken {
+        return Err(Failure::because(
+            &what,
+            format_args!(
+                "pool already exists: it is imported here, and not open\nto forget it: 'zpool export {}'",
+                new.pool
+            ),
+        ));
     }
     let late = host.places().state().pools().map_err(|error| Failure::because(&what, chain(&error)))?;
     if let Some(late) = late.iter().find(|pool| pool.name == new.pool) {
@@ -428,7 +437,14 @@ pub(crate) async fn remove(
 
 /// `zpool destroy`
 pub(crate) async fn destroy(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answer, Failure> {
-    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let held = cx.host.writable(name).await.map_err(|error| {
+        let is_only_remembered = matches!(error, PoolError::Unopenable { .. });
+        let mut failure = error.of_pool(name);
+        if is_only_remembered {
+            failure.message.push_str(&format!("\nto forget it: 'zpool export {name}'"));
+        }
+        failure
+    })?;
     leave(cx, &held, force, &format!("cannot destroy '{name}'"), Ending::Destroy).await
 }
 
@@ -444,6 +460,16 @@ pub(crate) async fn export(cx: &Cx<'_>, name: &str, force: bool) -> Result<Answe
                 Ok(false) => Err(PoolError::Missing(hint).of_pool(name)),
                 Err(error) => Err(Failure::because(&what, chain(&error))),
             };
+        }
+        // Likewise: too little of it is left, or another host has it. What its devices say stays as it is.
+        Err(PoolError::Unopenable { guid, why }) => {
+            let forgotten = cx.host.places().state().forget(&guid.to_string());
+            forgotten.map_err(|error| Failure::because(&what, chain(&error)))?;
+            let why = why.lines().next().unwrap_or_default();
+            let warning = format!(
+                "{why}\nit is forgotten, and its devices were not touched; to have it back: 'zpool import {name}'"
+            );
+            return Ok(Answer { warnings: vec![warning], ..Answer::default() });
         }
         Err(error) => return Err(error.of_pool(name)),
     };
