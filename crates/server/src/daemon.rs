@@ -187,7 +187,19 @@ pub fn serve(
         }
         let tls = config.nbd_tls.as_ref().map(NbdTls::load).transpose()?;
         let mut socket = ControlSocket::bind(&config.socket).await?;
-        let state = config.places.state().for_a_daemon()?;
+        let state = match config.places.state().for_a_daemon() {
+            Ok(claim) => Some(claim),
+            Err(in_use @ StateError::InUse { .. }) => return Err(in_use.into()),
+            // What is served needs no file; but what is not kept is missed at the next start.
+            Err(error) => {
+                tell(Event::Warning(format!(
+                    "nothing can be kept in the state directory: {}; what is imported or set up from now on is forgotten \
+                     when the daemon ends",
+                    host::chain(&error)
+                )));
+                None
+            }
+        };
         if let Some(note) = governor.last_to_be_killed() {
             // In a container it is so at every start, and the daemon works as well.
             tracing::info!("{note}");

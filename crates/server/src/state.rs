@@ -132,17 +132,16 @@ pub struct State {
 }
 
 impl State {
-    /// Claims the directory for a daemon. None where nothing can be written: what cannot be kept then says so by itself.
+    /// Claims the directory for a daemon.
     ///
     /// # Errors
-    /// [`StateError::InUse`].
-    pub fn for_a_daemon(&self) -> Result<Option<Claim>, StateError> {
+    /// [`StateError::InUse`], or nothing can be written there.
+    pub fn for_a_daemon(&self) -> Result<Claim, StateError> {
         let path = self.dir.join(DAEMON);
-        let open = || {
-            fs::create_dir_all(&self.dir)?;
-            fs::File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path)
-        };
-        let Ok(mut file) = open() else { return Ok(None) };
+        fs::create_dir_all(&self.dir).map_err(failed("create", &self.dir))?;
+        let file =
+            fs::File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+        let mut file = file.map_err(failed("write", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
@@ -150,11 +149,11 @@ impl State {
                 let process = process.filter(|pid| !pid.is_empty() && pid.len() < 20);
                 return Err(StateError::InUse { dir: self.dir.clone(), process });
             }
-            Err(fs::TryLockError::Error(_)) => return Ok(None),
+            Err(fs::TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
         }
         // Only for people: what counts is the lock.
         let _unsaid = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Some(Claim { _file: file }))
+        Ok(Claim { _file: file })
     }
 
     /// The cache file in `dir`, which need not exist yet.

@@ -297,6 +297,26 @@ fn a_pool_that_somebody_else_has_open_is_not_forgotten() {
     lab.run("zpool export tank").ok();
 }
 
+/// An import ended with success, and the next command knew no such pool; a daemon said nothing until it had forgotten.
+#[test]
+fn where_nothing_can_be_remembered_an_import_fails_with_a_remedy_and_a_daemon_says_so() {
+    let lab = Lab::scratch();
+    pool(&lab, "tank", "HERE/a");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export tank").ok();
+    // Nobody makes a directory there, not even root.
+    let said = lab.run(&format!("--state /proc/none zpool import -d {here} tank")).fails(1);
+    assert!(said.contains("'tank' is imported, and cannot be remembered"), "{said}");
+    assert!(said.contains(&format!("'zpool import -d {here} tank'")), "{said}");
+    lab.run(&format!("zpool import -d {here} tank")).ok();
+    let mut daemon = lab.serve(&format!("--state /proc/none {SERVE}"));
+    daemon.signal("TERM");
+    daemon.wait();
+    let said = daemon.stderr();
+    assert_eq!(said.matches("nothing can be kept in the state directory").count(), 1, "{said}");
+    assert!(said.contains("/proc/none"), "{said}");
+}
+
 /// A destroyed pool kept its name from being used, was listed as if it was in use, and was waited for.
 #[test]
 fn a_destroyed_pool_is_a_candidate_for_nothing_but_an_import_that_asks_for_it() {

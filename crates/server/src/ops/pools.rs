@@ -299,7 +299,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             "'{}' is created, and cannot be remembered for the next command: {}\nto have it then: 'zpool import{} {}'",
             new.pool,
             chain(&error),
-            places(&plan),
+            search_options(plan.paths().into_iter().map(Path::new)),
             new.pool
         )));
     }
@@ -310,9 +310,9 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
 }
 
 /// Where its devices are found, as options of `zpool import`.
-fn places(plan: &Plan) -> String {
-    let dirs = plan.paths().into_iter().filter_map(|path| Path::new(path).parent());
-    dirs.collect::<BTreeSet<_>>().into_iter().map(|dir| format!(" -d {}", dir.display())).collect()
+fn search_options<'a>(devices: impl Iterator<Item = &'a Path>) -> String {
+    let dirs: BTreeSet<&Path> = devices.filter_map(Path::parent).collect();
+    dirs.into_iter().map(|dir| format!(" -d {}", dir.display())).collect()
 }
 
 /// Properties of a root dataset that has no pool yet to be asked about features: what it will be created with
@@ -637,7 +637,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         ));
         warnings.extend(state.forget(&other.guid.to_string()).err().map(|error| chain(&error)));
     }
-    warnings.extend(host.remember(&held, &settings, None).err().map(|error| chain(&error)));
+    let remembered = host.remember(&held, &settings, None);
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(held.name()).await;
     let held = host.keep(held);
@@ -650,12 +650,23 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         warnings.extend(noted.err().map(|why| format!("its history does not tell of the import: {why}")));
     }
     warnings.extend(cx.served(&held).await);
-    if let Some(failure) = unset {
-        return Err(failure);
-    }
     // Opening it had the same to say of what it could not write.
     let mut said = BTreeSet::new();
     warnings.retain(|warning| said.insert(warning.clone()));
+    if let Err(error) = remembered {
+        let (why, devices) = (chain(&error), crate::host::devices(&held.view()));
+        warnings.retain(|warning| *warning != why);
+        warnings.push(format!(
+            "'{0}' is imported, and cannot be remembered for the next command: {why}\nto have it then: 'zpool import{1} {0}'",
+            held.name(),
+            search_options(devices.iter().map(|path| path.as_path())),
+        ));
+        warnings.extend(unset.map(|failure| failure.message));
+        return Err(Failure::new(warnings.join("\n")));
+    }
+    if let Some(failure) = unset {
+        return Err(failure);
+    }
     Ok(Answer { warnings, ..Answer::default() })
 }
 
@@ -732,9 +743,10 @@ mod tests {
         let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
         let import = PoolImport { pool: "psingle".to_owned(), ..PoolImport::default() };
         let request = Request { operation: Operation::PoolImport(import), command: None, user: 0 };
-        let answer = run(&host, request).await.unwrap();
-        let said: Vec<_> = answer.warnings.iter().filter(|text| text.contains("pools.json")).collect();
-        assert_eq!(said.len(), 1, "{:?}", answer.warnings);
+        let failure = run(&host, request).await.unwrap_err();
+        assert_eq!(failure.message.matches("pools.json").count(), 1, "{failure}");
+        let remedy = format!("'zpool import -d {} psingle'", dir.path().display());
+        assert!(failure.code == 1 && failure.message.contains(&remedy), "{failure}");
         let held = host.find("psingle").expect("it is open, and can be exported");
         host.end(&held, Ending::Export).await.unwrap();
     }
