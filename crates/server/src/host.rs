@@ -378,6 +378,11 @@ pub fn open<'a>(
     })
 }
 
+/// Whether a pool is suspended because the file system that holds its files is full, by the system's words.
+pub(crate) fn lacks_room(why: &str) -> bool {
+    why.contains("No space left on device")
+}
+
 /// What is said of an imported pool of which nothing is there.
 #[must_use]
 pub fn absent(pool: &Remembered) -> String {

@@ -23,7 +23,7 @@ use pool::{
 
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
-    host::chain,
+    host::{chain, lacks_room},
     hostid, logs,
     memory::{Known, PATIENCE},
     ops::Held,
@@ -232,6 +232,12 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     if suspended.is_some() {
         shown.state = "SUSPENDED".to_owned();
         shown.root.state = shown.state.clone();
+    }
+    if suspended.as_deref().is_some_and(lacks_room)
+        && let Some(problem) = &mut shown.problem
+    {
+        let action = "Make room in the file system that holds the pool's files, then run\n\t'zpool clear'.";
+        problem.action = Some(action.to_owned());
     }
     // What is over is in the commit that ended it, and how it ended.
     let running = live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none());

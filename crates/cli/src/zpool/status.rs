@@ -109,6 +109,9 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
             line(&mut out, format_args!("   see: {see}"));
         }
     }
+    if let Some(why) = &pool.suspended {
+        line(&mut out, format_args!("   why: {}", why.replace('\n', "\n\t")));
+    }
     if let Some(scan) = &pool.scan {
         line(&mut out, format_args!("  scan: {scan}"));
     }

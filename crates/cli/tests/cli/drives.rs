@@ -556,6 +556,7 @@ fn three_drives_away_suspend_the_pool_and_clear_lets_it_go_on() {
             ) && text.contains("ZFS-8000-HC"),
             "{text}"
         );
+        assert!(text.contains("\n   why: "), "what -j says is in the text, too: {text}");
         assert_eq!(scene.zpool("list -H -o health tank").ok(), "SUSPENDED\n");
         for line in [
             "zpool export tank",

@@ -14,6 +14,7 @@ use super::words::{self, Place};
 use crate::{
     api::alerts::{AlertDevice, Finding, Kind, Severity},
     disks::Identity,
+    host,
 };
 
 /// Percentages of the pool allocated at which space is low.
@@ -174,7 +175,10 @@ pub(crate) fn findings(
             found.push(words::device(finding, part, why));
         }
         let errors = vdev.errors.read + vdev.errors.write + vdev.errors.checksum;
-        if errors > 0 && state.is_none() {
+        // Writes for which there was no room tell nothing of the device; that the pool waits for it does.
+        let only_lacks_room =
+            vdev.errors.write == errors && facts.suspended.as_deref().is_some_and(host::lacks_room);
+        if errors > 0 && state.is_none() && !only_lacks_room {
             found.push(words::errors(about(Kind::Errors, Severity::Warning, 1 + errors.ilog10()), part));
         }
         if vdev.sits_out {
@@ -432,5 +436,19 @@ pub(crate) mod tests {
         assert_eq!(kinds(&found), [(Kind::Device, 3), (Kind::Pool, 2), (Kind::Suspended, 1)]);
         assert!(found[2].action.iter().any(|line| line == "  zpool clear tank"));
         assert!(found[2].title.contains("sd3: write refused"));
+    }
+
+    /// Beside it an alert told of a disk that goes bad, and to look at its cable.
+    #[test]
+    fn a_pool_whose_files_find_no_room_is_suspended_and_its_devices_are_well() {
+        let mut facts = raidz2(State::Healthy, Aux::None);
+        facts.suspended = Some("sd1: write failed: No space left on device (os error 28)".into());
+        facts.root.children[0].children[0].errors.write = 3;
+        let found = look(&facts, &Memory::default());
+        assert_eq!(kinds(&found), [(Kind::Suspended, 1)]);
+        assert!(found[0].meaning.starts_with("The file system"), "{}", found[0].meaning);
+        assert!(found[0].action[0].starts_with("Make room"), "{:?}", found[0].action);
+        facts.root.children[0].children[0].errors.read = 1;
+        assert_eq!(kinds(&look(&facts, &Memory::default())), [(Kind::Errors, 1), (Kind::Suspended, 1)]);
     }
 }

@@ -13,6 +13,7 @@ use pool::{
 use super::survey::{Facts, Part};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
+    host,
     late::Missing,
     view,
 };
@@ -334,12 +335,15 @@ pub(crate) fn missing(missing: &Missing) -> Finding {
 pub(crate) fn suspended(mut finding: Finding, why: &str) -> Finding {
     let pool = finding.pool.clone();
     finding.title = format!("pool '{pool}' is SUSPENDED: {}", why.lines().next().unwrap_or_default());
-    finding.meaning =
-        "Too many devices failed to write anything more. Clients' writes wait (failmode=wait) or fail \
-        (failmode=continue); what can be read is read. What was acknowledged as durable is not lost."
-            .to_owned();
-    // Of files in a file system, by the system's words.
-    let first = match why.contains("No space left on device") {
+    let cause = match host::lacks_room(why) {
+        true => "The file system that holds the pool's files is full.",
+        false => "Too many devices failed to write anything more.",
+    };
+    finding.meaning = format!(
+        "{cause} Clients' writes wait (failmode=wait) or fail (failmode=continue); what can be read is read. What was \
+         acknowledged as durable is not lost."
+    );
+    let first = match host::lacks_room(why) {
         true => "Make room in the file system that holds the pool's files, then let it go on:",
         false => "Bring the devices back (cables, power, shelf), then let it go on:",
     };

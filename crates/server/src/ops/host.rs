@@ -289,9 +289,11 @@ impl Cx<'_> {
 
 /// What is said of a pool that cannot be written to, and what helps.
 pub(crate) fn suspended(pool: &str, why: &str) -> String {
-    format!(
-        "pool I/O is currently suspended: {why}\nmake sure its devices are connected, then run 'zpool clear {pool}'"
-    )
+    let remedy = match host::lacks_room(why) {
+        true => "make room in the file system that holds its files",
+        false => "make sure its devices are connected",
+    };
+    format!("pool I/O is currently suspended: {why}\n{remedy}, then run 'zpool clear {pool}'")
 }
 
 /// A refusal of the engine, in words.
@@ -867,6 +869,15 @@ fn memory_bytes() -> u64 {
 mod tests {
     use super::*;
     use crate::state::State;
+
+    #[test]
+    fn who_has_no_room_is_not_sent_to_the_cables() {
+        let said = suspended("tank", "/srv/a: write failed: No space left on device (os error 28)");
+        assert!(said.contains("make room in the file system") && !said.contains("connected"), "{said}");
+        let said = suspended("tank", "mirror-0 lacks /dev/sda (REMOVED)");
+        assert!(said.contains("make sure its devices are connected"), "{said}");
+        assert!(said.ends_with(", then run 'zpool clear tank'"), "{said}");
+    }
 
     /// Two operations on one pool ran at once if one of them called it by its guid.
     #[tokio::test]
