@@ -119,6 +119,29 @@ fn devices_that_belong_to_somebody() {
     refused_with(&lab, "zpool create lake HERE/b", 1, "HERE/b contains a filesystem of type 'ext2'");
 }
 
+/// They were said to be in use by another process: it was the very one that said so.
+#[test]
+fn a_device_of_an_open_pool_is_refused_with_the_name_of_that_pool() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M tank mirror {here}/a {here}/b")).ok();
+    lab.run(&format!("zpool create --size 128M lake {here}/c")).ok();
+    let attach = "zpool attach tank HERE/a HERE/b";
+    let says = "invalid vdev specification\nthe following errors must be manually repaired:\n\
+                HERE/b is part of active pool 'tank'";
+    refused(&lab, attach, 1, says);
+    let daemon = lab.serve("serve --nbd 127.0.0.1:0");
+    refused(&lab, attach, 1, says);
+    for (line, part) in [
+        ("zpool replace -f tank HERE/a HERE/c", "HERE/c is part of active pool 'lake'"),
+        ("zpool add -f lake HERE/a", "HERE/a is part of active pool 'tank'"),
+        ("zpool create -f pond HERE/c", "HERE/c is part of active pool 'lake'"),
+    ] {
+        refused_with(&lab, line, 1, part);
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn datasets_that_cannot_be_created_or_destroyed() {
     let lab = Lab::scratch();

@@ -3,7 +3,10 @@
 //! Everything about all of them is found out before the first is touched; files that were made are removed again,
 //! and those that grew are as they were, if the pool does not come about. What a device must be is `engine::create::device`'s to know.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
@@ -11,9 +14,9 @@ use engine::{
     create::{Plan, SpecError, VdevSpec, device},
     write::labels,
 };
-use pool::status::human;
+use pool::{Pool, status::human};
 
-use super::Failure;
+use super::{Failure, host::Host};
 
 /// What is to be done with the devices.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,43 @@ pub(crate) fn refused(what: &str, error: &SpecError) -> Failure {
         SpecError::Refused(why) => Failure::because(what, why),
         other => Failure::new(other.to_string()),
     }
+}
+
+/// A device that may be overwritten, opened and locked. One that a pool of this host has is refused with the name of that
+/// pool: "another process" would be the very one that says so.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) async fn prepare(
+    host: &Host,
+    path: &str,
+    file_size: Option<u64>,
+    force: bool,
+) -> Result<device::Prepared, SpecError> {
+    let prepared = device::prepare(Path::new(path), file_size, force).await;
+    prepared.map_err(|error| match owner(host, Path::new(path)) {
+        Some(pool) if matches!(error, SpecError::Repair(_)) => {
+            SpecError::Repair(vec![format!("{path} is part of active pool '{pool}'")])
+        }
+        _ => error,
+    })
+}
+
+/// The open pool that has this device.
+fn owner(host: &Host, path: &Path) -> Option<String> {
+    let path = real(path);
+    host.all().iter().find(|held| has(&held.view(), &path)).map(|held| held.name().to_owned())
+}
+
+fn has(pool: &Pool, path: &Path) -> bool {
+    let tree = pool.tree();
+    let beside = pool.spares().iter().chain(pool.l2cache());
+    let mut disks = tree.leaves().into_iter().chain(beside).filter_map(|vdev| vdev.leaf.as_ref()?.disk());
+    disks.any(|disk| real(Path::new(&disk.info().path)) == path)
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// The whole path of a device that a word means, if there is one.
@@ -111,10 +151,10 @@ impl Drop for Taken {
 ///
 /// # Errors
 /// What is wrong with which device; files that were made are gone again.
-pub(crate) async fn take(plan: &Plan, what: &str, wish: Wish) -> Result<Taken, Failure> {
+pub(crate) async fn take(host: &Host, plan: &Plan, what: &str, wish: Wish) -> Result<Taken, Failure> {
     let mut taken = Taken { prepared: Vec::new() };
     for path in plan.paths() {
-        let prepared = device::prepare(&PathBuf::from(path), wish.file_size, wish.force).await;
+        let prepared = prepare(host, path, wish.file_size, wish.force).await;
         taken.prepared.push(prepared.map_err(|error| refused(what, &error))?);
     }
     Ok(taken)

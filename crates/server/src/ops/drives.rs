@@ -6,7 +6,7 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
-    devices::{full_path, refused as not_a_device},
+    devices::{full_path, prepare, refused as not_a_device},
     host::{Cx, Held, Mode, PoolError, refused},
     pools::understand,
 };
@@ -207,8 +207,8 @@ fn second<'a>(verb: &str, asked: &'a DeviceNew, new: &'a str) -> &'a str {
 }
 
 /// Locks a device that is to come in, and makes sure that nobody else has it.
-async fn prepared(new: &New, force: bool) -> Result<NewLeaf, Failure> {
-    let prepared = device::prepare(&PathBuf::from(&new.path), None, force).await;
+async fn prepared(cx: &Cx<'_>, new: &New, force: bool) -> Result<NewLeaf, Failure> {
+    let prepared = prepare(cx.host, &new.path, None, force).await;
     let prepared = prepared.map_err(|error| not_a_device(&new.what, &error))?;
     Ok(NewLeaf {
         path: new.path.clone(),
@@ -221,7 +221,7 @@ async fn prepared(new: &New, force: bool) -> Result<NewLeaf, Failure> {
 /// `zpool attach`
 pub(crate) async fn attach(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Failure> {
     let new = understood(cx, &asked, "attach", "to").await?;
-    let leaf = prepared(&new, asked.force).await?;
+    let leaf = prepared(cx, &new, asked.force).await?;
     let attached = new.engine.attach(new.guid, leaf).await;
     attached.map_err(|error| refused(&new.what, &error))?;
     Ok(Answer { warnings: settle(cx, &new.held, &new.what).await, ..Answer::default() })
@@ -240,7 +240,7 @@ pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Fai
         // A hot spare of the pool is locked already, and its label says whose it is.
         Some(spare) => new.engine.activate_spare(new.guid, spare.guid).await,
         None => {
-            let leaf = prepared(&new, asked.force).await?;
+            let leaf = prepared(cx, &new, asked.force).await?;
             new.engine.replace(new.guid, leaf).await.map(drop)
         }
     };

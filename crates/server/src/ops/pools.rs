@@ -270,7 +270,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
         lines.extend(below(about_caches(&plan, &blocks, &tier)));
         return Ok(Answer { lines, ..Answer::default() });
     }
-    let taken = devices::take(&plan, &what, device_wish).await?;
+    let taken = devices::take(host, &plan, &what, device_wish).await?;
     let options = CreateOptions {
         name: new.pool.clone(),
         features: enabled,
@@ -367,7 +367,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         lines.extend(below(caches));
         return Ok(Answer { lines, ..Answer::default() });
     }
-    let taken = devices::take(&plan, &what, device_wish).await?;
+    let taken = devices::take(cx.host, &plan, &what, device_wish).await?;
     let disks = taken.disks();
     cx.change(&held, &what, false, move |cx| Box::pin(async move { create::add(cx, &plan, &disks).await }))
         .await?;
