@@ -9,6 +9,7 @@ use server::{
     answers::Pools,
     api::{self, DatasetQuery, memory::Memory, share::ShareList},
     client::Client,
+    engine::open::refusal,
     host::{self, Foreign, HostError, Opened, Places, Settings, chain},
     hostid,
     ops::Held,
@@ -204,9 +205,14 @@ async fn look(
     match host::open(candidate, remembered, &settings).await {
         Ok(opened) => {
             opened.notes.iter().for_each(|note| say!("warning: {note}"));
-            // What is imported to be written to is not read-only because somebody looks at it.
-            let writable = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
-            view::pool(&opened.pool, !writable).await
+            // What is imported to be written to is not read-only because somebody looks at it, but if nobody could.
+            let is_to_be_written = remembered.is_some_and(|pool| !pool.read_only && pool.txg.is_none());
+            let read_only = match is_to_be_written {
+                true => refusal(&opened.pool).await,
+                false => None,
+            };
+            let shown = view::pool(&opened.pool, !is_to_be_written || read_only.is_some()).await;
+            api::Pool { read_only, ..shown }
         }
         Err(error) => {
             let report = examine(candidate, hostid::hostid(), &hostid::hostname()).await;

@@ -317,6 +317,9 @@ pub struct Pool {
     /// Why nothing can be written, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<String>,
+    /// Why nothing is written to it, if that is so and nobody wished it. Lines after the first begin with a tab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<String>,
     /// The `remove:` line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<String>,

@@ -164,7 +164,9 @@ pub fn held(held: &Held) -> BoxFuture<'_, api::Pool> {
         let known = held.memory().recall(&view, suspended.is_some()).await;
         let Some(engine) = held.engine() else {
             let notes = tokio::time::timeout(PATIENCE, logs::unreplayed(&view)).await.unwrap_or_default();
-            return api::Pool { replayed: unreplayed(notes), ..shown(&view, &known, true, None) };
+            let read_only = held.read_only_by_need().map(str::to_owned);
+            let shown = shown(&view, &known, true, None);
+            return api::Pool { replayed: unreplayed(notes), read_only, ..shown };
         };
         let live = Live::of(engine, suspended);
         api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
@@ -495,6 +497,7 @@ fn of_status(found: &PoolStatus) -> api::Pool {
         scan_stats: None,
         error_scrub: None,
         suspended: None,
+        read_only: None,
         removal: None,
         expansion: None,
         root: device(&found.root, None),

@@ -112,6 +112,9 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
     if let Some(why) = &pool.suspended {
         line(&mut out, format_args!("   why: {}", why.replace('\n', "\n\t")));
     }
+    if let Some(why) = &pool.read_only {
+        line(&mut out, format_args!("  note: the pool is open read-only: {why}"));
+    }
     if let Some(scan) = &pool.scan {
         line(&mut out, format_args!("  scan: {scan}"));
     }
@@ -310,6 +313,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     }
     if let Some(why) = &pool.suspended {
         object.insert("suspended".to_owned(), json!(why));
+    }
+    if let Some(why) = &pool.read_only {
+        object.insert("read_only".to_owned(), json!(json::one_line(why)));
     }
     let exact = args.exact;
     let number = move |number: u64| if exact { number.to_string() } else { bytes(number) };

@@ -317,6 +317,31 @@ fn where_nothing_can_be_remembered_an_import_fails_with_a_remedy_and_a_daemon_sa
     assert!(said.contains("/proc/none"), "{said}");
 }
 
+/// It said so once, when it was imported: then it looked like any other, and without a daemon as if it were written to.
+#[test]
+fn a_pool_that_can_only_be_read_says_so_and_why() {
+    let lab = Lab::copy_of(&fixtures::pool("dedup"));
+    let imported = lab.run("zpool import -f -d . pdedup");
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    let says = |by_need: bool| {
+        let status = lab.run("zpool status pdedup").stdout;
+        assert_eq!(status.contains("  note: the pool is open read-only: "), by_need, "{status}");
+        assert_eq!(status.contains("fast_dedup"), by_need, "{status}");
+        assert_eq!(lab.run("zpool get -H -o value readonly pdedup").stdout, "on\n");
+    };
+    says(true);
+    let daemon = lab.serve(SERVE);
+    says(true);
+    stop(daemon);
+    // Whoever wished it knows it.
+    assert_eq!(lab.run("zpool export pdedup").code, Some(0));
+    assert_eq!(lab.run("zpool import -o readonly=on -f -d . pdedup").code, Some(0));
+    says(false);
+    let daemon = lab.serve(SERVE);
+    says(false);
+    stop(daemon);
+}
+
 /// A destroyed pool kept its name from being used, was listed as if it was in use, and was waited for.
 #[test]
 fn a_destroyed_pool_is_a_candidate_for_nothing_but_an_import_that_asks_for_it() {

@@ -46,6 +46,9 @@ pub mod multihost;
 /// that is further was made up.
 const TXG_END: u64 = 1 << 63;
 
+/// What most refusals begin with.
+pub const READ_ONLY: &str = "the pool can only be opened read-only: ";
+
 /// How a pool is opened for writing.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -163,6 +166,25 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
     })
 }
 
+/// Why a pool could not be opened for writing, however its devices are opened; asked of one that was opened to be read. What
+/// only the attempt shows is not among it: devices that refuse, intent logs that nobody here can claim.
+pub fn refusal(pool: &Pool) -> BoxFuture<'_, Option<String>> {
+    Box::pin(async move {
+        let checked = async {
+            check_layout(pool)?;
+            let source = Arc::clone(pool.io());
+            let mut mos = MutSet::open(source, 0, pool.uberblock().rootbp).await?;
+            check_features(pool, &mut mos).await
+        };
+        match checked.await {
+            Err(EngineError::Unsupported(why)) => {
+                Some(why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned())
+            }
+            _ => None,
+        }
+    })
+}
+
 /// Lets this transaction group say what becomes of the pool: exported or destroyed. It must be the last.
 pub fn close(cx: &mut Syncer, state: PoolState) {
     cx.config.set("state", state.id());
@@ -175,6 +197,18 @@ fn unsupported(text: impl Into<String>) -> EngineError {
 
 /// Whether every device that is there can be written to, and each top-level device has enough of them.
 fn check_devices(pool: &Pool) -> Result<(), EngineError> {
+    check_layout(pool)?;
+    for leaf in pool.tree().leaves() {
+        let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk());
+        if disk.is_some_and(|disk| disk.info().read_only) {
+            return Err(unsupported(format!("{leaf} was opened read-only")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether this version writes to devices that are arranged so, and enough of them are there.
+fn check_layout(pool: &Pool) -> Result<(), EngineError> {
     for top in &pool.tree().tops {
         match &top.kind {
             Kind::Hole => continue,
@@ -197,12 +231,6 @@ fn check_devices(pool: &Pool) -> Result<(), EngineError> {
             )));
         }
         check_shape(top)?;
-        for leaf in top.leaves() {
-            let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.disk());
-            if disk.is_some_and(|disk| disk.info().read_only) {
-                return Err(unsupported(format!("{leaf} was opened read-only")));
-            }
-        }
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use engine::{
     BoxFuture, EngineError,
     dsl::OpError,
     engine::{Ending, Engine, OpFuture, Options},
-    open::OpenOptions,
+    open::{OpenOptions, READ_ONLY},
     second::Config as TierConfig,
     sync::Syncer,
     txg::Limits,
@@ -73,6 +73,8 @@ pub struct Held {
     memory: Arc<Memory>,
     /// Shared by all clones.
     is_withdrawn: Arc<AtomicBool>,
+    /// It would be written to if that could be.
+    is_read_only_by_need: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +101,19 @@ impl Held {
     }
 
     fn of(name: String, guid: u64, access: Access) -> Self {
-        Self { name, guid, access, memory: Arc::default(), is_withdrawn: Arc::default() }
+        Self {
+            name,
+            guid,
+            access,
+            memory: Arc::default(),
+            is_withdrawn: Arc::default(),
+            is_read_only_by_need: false,
+        }
+    }
+
+    /// The same, and nobody wished that it is only read.
+    fn by_need(self) -> Self {
+        Self { is_read_only_by_need: true, ..self }
     }
 
     /// Its name.
@@ -161,6 +175,12 @@ impl Held {
             Access::Writing(_) => None,
             Access::Reading(_, why) => Some(why),
         }
+    }
+
+    /// The same, unless somebody wished so.
+    #[must_use]
+    pub fn read_only_by_need(&self) -> Option<&str> {
+        self.read_only().filter(|_| self.is_read_only_by_need)
     }
 }
 
@@ -591,7 +611,7 @@ impl Host {
                 let why = format!("its devices cannot be opened for writing: {}", chain(error));
                 let (held, mut notes) = read(why.clone()).await?;
                 notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
-                Ok((held, notes))
+                Ok((held.by_need(), notes))
             };
             let locked = match lock(candidate).await {
                 Ok(locked) => locked,
@@ -658,17 +678,14 @@ impl Host {
                 }
                 Err(error @ EngineError::Unsupported(_)) => {
                     let why = error.to_string();
-                    let why = why
-                        .strip_prefix("the pool can only be opened read-only: ")
-                        .unwrap_or(&why)
-                        .to_owned();
+                    let why = why.strip_prefix(READ_ONLY).unwrap_or(&why).to_owned();
                     notes.push(format!("pool '{}' is open read-only: {why}", candidate.name));
                     // Opened anew: what was locked for writing is given back.
                     drop(opened.pool);
                     drop(locked);
                     let (held, more) = read(why).await?;
                     notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
-                    Ok((held, notes))
+                    Ok((held.by_need(), notes))
                 }
                 Err(error) => Err(format!("cannot open '{}': {}", candidate.name, chain(&error))),
             }
