@@ -75,10 +75,23 @@ impl Ask {
             }
             match self.places.find(name).await {
                 Ok((candidate, remembered)) => answer.found.push(look(&candidate, remembered.as_ref()).await),
-                Err(error) => answer.failures.push(chain(&error)),
+                Err(error) => {
+                    match self.absent(name).filter(|_| matches!(error, HostError::NoSuchPool { .. })) {
+                        Some(pool) => answer.found.push(pool),
+                        None => answer.failures.push(chain(&error)),
+                    }
+                }
             }
         }
         Ok(answer)
+    }
+
+    /// The imported pool of this name or guid, of which nothing is there.
+    fn absent(&self, name: &str) -> Option<api::Pool> {
+        let guid = name.parse::<u64>().ok();
+        let imported = self.places.state().pools().ok()?;
+        let pool = imported.iter().find(|pool| pool.name == name || Some(pool.guid) == guid)?;
+        Some(view::not_open(&pool.name, pool.guid, None, &host::absent(pool)))
     }
 
     /// The memory of the daemon, if there is one.

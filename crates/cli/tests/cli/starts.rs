@@ -96,7 +96,7 @@ fn an_imported_pool_that_cannot_be_opened_is_seen_with_a_daemon_and_without() {
     let paths = pool(&lab, "rz", "raidz1 HERE/r0 HERE/r1 HERE/r2");
     let is_seen = || {
         assert_eq!(listed_with_a_failure(&lab), "good\tONLINE\nrz\tUNAVAIL\n");
-        for line in ["zpool status", "zpool status -x"] {
+        for line in ["zpool status", "zpool status -x", "zpool status rz"] {
             let shown = lab.run(line);
             assert_eq!(shown.code, Some(1), "{line}: {shown:?}");
             assert!(shown.stdout.contains("  pool: rz\n state: UNAVAIL\nstatus: "), "{line}: {shown:?}");
