@@ -181,6 +181,55 @@ fn properties_can_be_set_with_an_import() {
     assert_eq!(lab.run("zpool list -H").stdout, "");
 }
 
+/// Labels, status and the cache file named what links led to: names like `/dev/sdb`, of another disk after the next start.
+#[test]
+fn devices_keep_the_names_they_were_given_and_are_found_by_any() {
+    let lab = Lab::scratch();
+    let (real, links) = (lab.cwd().join("real"), lab.cwd().join("by-id"));
+    std::fs::create_dir(&real).unwrap();
+    std::fs::create_dir(&links).unwrap();
+    for name in ["1", "2", "3", "4", "5"] {
+        std::fs::File::create(real.join(name)).unwrap().set_len(128 << 20).unwrap();
+        std::os::unix::fs::symlink(real.join(name), links.join(format!("ata-{name}"))).unwrap();
+    }
+    let disk = real.join("1");
+    let (real, links) = (real.display().to_string(), links.display().to_string());
+    let twice = lab.run(&format!("zpool create tank mirror {links}/ata-1 {real}/1")).fails(1);
+    assert!(twice.contains("is named twice"), "{twice}");
+    lab.run(&format!("zpool create tank mirror {links}/ata-1 by-id/../by-id/ata-2")).ok();
+    let _daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
+    lab.run(&format!("zpool add tank spare {links}/ata-3")).ok();
+    lab.run(&format!("zpool attach -w tank {real}/2 {links}/ata-4")).ok();
+    lab.run(&format!("zpool replace -w tank {links}/ata-4 {links}/ata-5")).ok();
+    let used = lab.run(&format!("zpool add -f tank log {real}/5")).fails(1);
+    assert!(used.contains("is in use"), "{used}");
+
+    let status = lab.run("zpool status tank").ok();
+    for name in ["1", "2", "3", "5"] {
+        assert!(status.contains(&format!("{links}/ata-{name} ")), "{name}: {status}");
+    }
+    let mut label = vec![0_u8; 256 << 10];
+    std::io::Read::read_exact(&mut std::fs::File::open(disk).unwrap(), &mut label).unwrap();
+    let label = String::from_utf8_lossy(&label).into_owned();
+    let known = std::fs::read_to_string(lab.path("state/pools.json")).unwrap();
+    for (place, text) in [("status", &status), ("label", &label), ("cache file", &known)] {
+        assert!(text.contains(&format!("{links}/ata-1")) && !text.contains(&format!("{real}/")), "{place}");
+        assert!(!text.contains("/../"), "{place}");
+    }
+
+    lab.run(&format!("zpool detach tank {real}/5")).ok();
+    lab.run(&format!("zpool replace -w tank {real}/2 {real}/3")).ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(status.contains("INUSE"), "the spare was meant: {status}");
+    lab.run(&format!("zpool detach tank {real}/3")).ok();
+    lab.run(&format!("zpool remove tank {real}/3")).ok();
+    lab.run(&format!("zpool offline tank {real}/1")).ok();
+    lab.run(&format!("zpool online tank {real}/1")).ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(!status.contains("ata-5") && !status.contains("ata-3"), "{status}");
+    assert!(status.contains(&format!("{links}/ata-1 ")), "{status}");
+}
+
 /// It stood there as if it were gone, although the manual says what it is.
 #[test]
 fn a_device_that_has_become_smaller_is_too_small() {

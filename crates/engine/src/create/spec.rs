@@ -234,7 +234,8 @@ impl VdevSpec {
         tops.chain(&self.caches).chain(&self.spares).map(String::as_str).collect()
     }
 
-    /// Replaces every path, in the order of [`paths`](Self::paths): words by where the devices really are.
+    /// Replaces every path, in the order of [`paths`](Self::paths): words by whole paths, or these by where the devices
+    /// really are.
     ///
     /// # Errors
     /// Two of them are the same, or what `resolve` says.

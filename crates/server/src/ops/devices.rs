@@ -2,9 +2,13 @@
 //!
 //! Everything about all of them is found out before the first is touched; files that were made are removed again,
 //! and those that grew are as they were, if the pool does not come about. What a device must be is `engine::create::device`'s to know.
+//!
+//! A device keeps the name it was given: `/dev/disk/by-id/…` means the same disk after the next start, and `/dev/sdb`,
+//! to which it leads today, may be another's by then. Links are followed only to see whether two names mean one device.
 
 use std::{
-    path::{Path, PathBuf},
+    fs,
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -14,7 +18,7 @@ use engine::{
     create::{Plan, SpecError, VdevSpec, device},
     write::labels,
 };
-use pool::{Pool, status::human};
+use pool::{Pool, status::human, vdev::Vdev};
 
 use super::{Failure, host::Host};
 
@@ -74,10 +78,54 @@ fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The whole path of a device that a word means, if there is one.
-pub(crate) fn full_path(word: &str) -> Option<String> {
-    let path = device::resolve(word).ok()?;
-    Some(path.canonicalize().unwrap_or(path).to_string_lossy().into_owned())
+/// The whole path of a device, by the name that a word gives it.
+///
+/// # Errors
+/// There is no such device.
+pub(crate) fn path_of(word: &str) -> Result<String, SpecError> {
+    let path = device::resolve(word)?;
+    // What goes up again leads elsewhere once a directory on the way is gone.
+    let goes_up = path.components().any(|part| part == Component::ParentDir);
+    let whole = match (path.parent().map(fs::canonicalize), path.file_name()) {
+        (Some(Ok(directory)), Some(name)) if goes_up => directory.join(name),
+        _ => std::path::absolute(&path).unwrap_or_else(|_| path.clone()),
+    };
+    Ok(whole.to_string_lossy().into_owned())
+}
+
+/// Whether two paths lead to one device.
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
+    a == b || matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// What `find` finds in a pool by a word: as it was typed, as the path that it means, or by the name under which the pool
+/// knows the device that this leads to.
+///
+/// # Errors
+/// Of `find`, for the word as it was typed, unless the pool knows the device by another name.
+pub(crate) fn find<T, E>(view: &Pool, word: &str, find: impl Fn(&str) -> Result<T, E>) -> Result<T, E> {
+    let error = match find(word) {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let Ok(path) = path_of(word) else { return Err(error) };
+    if path != word
+        && let Ok(found) = find(&path)
+    {
+        return Ok(found);
+    }
+    known_as(view, &path).map_or(Err(error), |known| find(&known))
+}
+
+/// The path by which a pool knows the device that another path leads to. A device that is away may have had a name that
+/// leads to another by now: those that are there come first.
+fn known_as(view: &Pool, path: &str) -> Option<String> {
+    let tree = view.tree();
+    let all = tree.leaves().into_iter().chain(view.spares()).chain(view.l2cache());
+    let same: Vec<&Vdev> =
+        all.filter(|leaf| leaf.path.as_deref().is_some_and(|known| is_same(known, path))).collect();
+    let is_there = |leaf: &&&Vdev| leaf.leaf.as_ref().is_some_and(|leaf| leaf.disk().is_some());
+    same.iter().find(is_there).or(same.first())?.path.clone()
 }
 
 /// Clears the labels of a device that left its pool.
@@ -112,11 +160,13 @@ pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Fai
         return Err(Failure::because(what, format!("files of {} would be too large", human(size))));
     }
     let mut spec = VdevSpec::parse(words).map_err(refused)?;
-    spec.map_paths(|word| {
-        let path = device::resolve(word)?;
-        Ok(path.canonicalize().unwrap_or(path).to_string_lossy().into_owned())
-    })
-    .map_err(refused)?;
+    spec.map_paths(path_of).map_err(refused)?;
+    // Under two names it is still one device.
+    let really = |path: &str| match fs::canonicalize(path) {
+        Ok(real) => Ok(real.to_string_lossy().into_owned()),
+        Err(_) => Ok(path.to_owned()),
+    };
+    spec.clone().map_paths(really).map_err(refused)?;
     let mut facts = Vec::new();
     for path in spec.paths() {
         facts.push(device::inspect(&PathBuf::from(path), wish.file_size).map_err(refused)?);

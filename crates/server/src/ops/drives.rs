@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
-    devices::{full_path, prepare, refused as not_a_device},
+    devices::{find as find_by_name, is_same, path_of, prepare, refused as not_a_device},
     host::{Cx, Held, Mode, PoolError, refused},
     pools::understand,
 };
@@ -46,13 +46,10 @@ fn engine(
     }
 }
 
-/// The guid of the device that a word means: as it is, or as the path that it leads to.
+/// The guid of the device that a word means, by whatever name.
 fn find(held: &Held, what: &str, word: &str) -> Result<u64, Failure> {
     let view = held.view();
-    let found = devices::find(&view, word).or_else(|error| {
-        let full = full_path(word).filter(|full| full != word);
-        full.map_or(Err(error), |full| devices::find(&view, &full))
-    });
+    let found = find_by_name(&view, word, |word| devices::find(&view, word));
     found.map_err(|error| match &error {
         OpError::Refused(why) if why.starts_with("no such device in pool") => {
             Failure { not_found: true, ..Failure::because(what, "no such device in pool") }
@@ -164,7 +161,7 @@ struct New {
     held: Arc<Held>,
     engine: Arc<Engine>,
     guid: u64,
-    /// Its path, resolved.
+    /// Its whole path.
     path: String,
     ashift: Option<u32>,
 }
@@ -183,10 +180,7 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
     let (held, engine) = engine(cx.host.writable(&asked.pool).await, &asked.pool, &what)?;
     let guid = find(&held, &what, &asked.device)?;
     let path = match &asked.new {
-        Some(word) => {
-            let path = device::resolve(word).map_err(|error| not_a_device(&what, &error))?;
-            path.canonicalize().unwrap_or(path).to_string_lossy().into_owned()
-        }
+        Some(word) => path_of(word).map_err(|error| not_a_device(&what, &error))?,
         None => {
             let path = leaf(&held.view(), guid).and_then(|leaf| leaf.path);
             path.ok_or_else(|| {
@@ -233,8 +227,11 @@ pub(crate) async fn replace(cx: &Cx<'_>, asked: DeviceNew) -> Result<Answer, Fai
     let view = new.held.view();
     let word = asked.new.as_deref();
     let spare = view.spares().iter().find(|spare| {
-        spare.path.as_deref() == Some(&new.path) && word.is_some()
-            || word.is_some_and(|word| spare.guid.to_string() == word || spare.display_name() == word)
+        word.is_some_and(|word| {
+            spare.path.as_deref().is_some_and(|path| is_same(path, &new.path))
+                || spare.guid.to_string() == word
+                || spare.display_name() == word
+        })
     });
     let replaced = match spare {
         // A hot spare of the pool is locked already, and its label says whose it is.

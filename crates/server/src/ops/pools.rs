@@ -392,11 +392,8 @@ pub(crate) async fn remove(
     let mut removals = Vec::with_capacity(words.len());
     for word in words {
         let what = format!("cannot remove {word}");
-        let found = Removal::find(&held.view(), word).or_else(|error| {
-            // A path as the user typed it may be short, or lead to another.
-            let full = devices::full_path(word).filter(|full| full != word);
-            full.map_or(Err(error), |full| Removal::find(&held.view(), &full))
-        });
+        let view = held.view();
+        let found = devices::find(&view, word, |word| Removal::find(&view, word));
         removals.push(found.map_err(|error| refused(&what, &error))?);
     }
     if dry_run {
