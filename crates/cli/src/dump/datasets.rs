@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use server::pool::{
-    Pool,
-    dmu::{DnodeAt, Object, ObjectSet, ReadError, Run},
-    dsl::{Dataset, DatasetKind},
-    ondisk::dnode::flags,
-    zap::Zap,
+use server::{
+    pool::{
+        Pool,
+        dmu::{DnodeAt, Object, ObjectSet, ReadError, Run},
+        dsl::{Dataset, DatasetKind},
+        ondisk::dnode::flags,
+        zap::Zap,
+    },
+    shares::is_secret,
 };
 
 use super::Out;
@@ -164,7 +167,10 @@ async fn entries(object: &Object) -> Result<Value, ReadError> {
             Some(name) => String::from_utf8_lossy(name).into_owned(),
             None => format!("{key:x?}"),
         };
+        // Where properties are kept, what came with a stream has a suffix: `NAME$recvd`.
+        let is_hidden = key.split('$').next().is_some_and(is_secret);
         let value = match (value.as_u64(), value.as_text()) {
+            _ if is_hidden => json!("(hidden)"),
             (Some(number), _) => json!(number),
             (None, Some(text)) => json!(text),
             _ => value.integers().take(64).collect(),

@@ -128,6 +128,8 @@ fn settings_go_where_the_pool_goes() {
         "share list -v",
         "share list -j",
         "zpool get -j all tank",
+        "dump -DDD tank",
+        "dump -DDD -j tank",
     ] {
         let shown = lab.run(line).stdout;
         assert!(
@@ -135,7 +137,9 @@ fn settings_go_where_the_pool_goes() {
             "{line}: {shown}"
         );
     }
-    assert!(lab.run("zpool get all tank").stdout.contains("(hidden)"));
+    for line in ["zpool get all tank", "dump -DDD tank"] {
+        assert!(lab.run(line).stdout.contains("(hidden)"), "{line}");
+    }
 
     // Elsewhere: another state directory, another socket.
     lab.run("zpool export tank").ok();

@@ -32,8 +32,8 @@ pub(crate) mod property {
         iqn.map_or_else(|| CHAP.to_owned(), |iqn| format!("{CHAP}:{iqn}"))
     }
 
-    /// Whether its value is nobody's business.
-    pub(crate) fn is_secret(name: &str) -> bool {
+    /// Whether the value of the property of this name is nobody's business.
+    pub fn is_secret(name: &str) -> bool {
         name.strip_prefix(CHAP).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 }

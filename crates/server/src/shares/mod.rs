@@ -27,7 +27,7 @@ pub use iscsi::LUN_MAX;
 #[cfg(test)]
 pub(crate) use self::read::TargetShare;
 pub use self::{
-    config::{Credential, Secret},
+    config::{Credential, Secret, property::is_secret},
     read::report,
 };
 pub(crate) use self::{
