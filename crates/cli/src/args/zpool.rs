@@ -338,7 +338,7 @@ DEVICE… is a list of groups:
   log …                      intent log: devices or mirrors
   cache DEVICE…, spare DEVICE…
 A device is a block device (/dev/sdb, or sdb for short) or a file with its full path. With --size, files that do not \
-exist are created, sparse, of that size.")]
+exist are created, sparse, of that size; smaller ones grow to it, with -f if something is in them.")]
 pub(crate) struct ZpoolCreate {
     /// Use devices that hold another pool or file system, and groups of different redundancy
     #[arg(short = 'f')]
@@ -361,7 +361,7 @@ pub(crate) struct ZpoolCreate {
     /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'R', value_name = "ROOT")]
     pub(crate) altroot: Option<PathBuf>,
-    /// Create files that do not exist, sparse, of this size
+    /// Create files that do not exist, sparse, of this size; smaller ones grow to it, with -f if something is in them
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
     /// Name of the pool
@@ -393,7 +393,7 @@ pub(crate) struct ZpoolAdd {
     /// Property of the new devices: ashift
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     pub(crate) options: Vec<String>,
-    /// Create files that do not exist, sparse, of this size
+    /// Create files that do not exist, sparse, of this size; smaller ones grow to it, with -f if something is in them
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
     /// Pool

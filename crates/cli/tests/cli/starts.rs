@@ -379,7 +379,10 @@ fn a_command_that_is_refused_leaves_files_as_long_as_they_were() {
     let daemon = lab.serve(SERVE);
     lab.run(&format!("zpool create --size 256M lake {here}/a")).fails(1);
     lab.run(&format!("zpool create --size 256M lake {here}/mine {here}/other")).fails(1);
-    lab.run(&format!("zpool add --size 256M tank {here}/mine {here}/a")).fails(1);
+    lab.run(&format!("zpool add -f --size 256M tank {here}/mine {here}/a")).fails(1);
+    // Of no kind that is known here, and all the same somebody's.
+    let said = lab.run(&format!("zpool create --size 256M lake {here}/mine")).fails(1);
+    assert!(said.contains("mine is a file of 9.77K that would grow to 256M"), "{said}");
     assert_eq!((len(&paths[0]), len(&mine), len(&other)), (128 << 20, 10_000, 8192));
     assert_eq!(fs::read(&mine).unwrap(), [7; 10_000]);
     stop(daemon);

@@ -12,7 +12,7 @@ use std::{
 
 use disk::{Disk, FileDisk, IoBuf};
 use ondisk::{label::PoolState, nvlist::NvList};
-use pool::import::Device;
+use pool::{import::Device, status::human};
 
 use super::{plan::DeviceFacts, spec::SpecError};
 use crate::BoxFuture;
@@ -97,8 +97,8 @@ pub fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError>
 }
 
 /// Opens a device for writing and makes sure that it is free. A file that does not exist is created, sparse, if
-/// `size` (bytes) is given; one that is smaller grows to it, once it is known to be nobody else's. With `force`, devices
-/// of pools that are not open, and what other software left, may be overwritten.
+/// `size` (bytes) is given; an empty one grows to it, once it is known to be nobody else's. With `force`, devices of
+/// pools that are not open, what other software left, and smaller files with something in them may be overwritten.
 ///
 /// # Errors
 /// It cannot be opened, is in use, or holds something and `force` is not given. A file that was created is
@@ -110,7 +110,7 @@ pub fn prepare(path: &Path, size: Option<u64>, force: bool) -> BoxFuture<'_, Res
             None => None,
         };
         let outcome = match take(path, force).await {
-            Ok(disk) => grow(path, &disk, size).map(|before| (disk, before)),
+            Ok(disk) => grow(path, &disk, size, force).map(|before| (disk, before)),
             Err(error) => Err(error),
         };
         match outcome {
@@ -160,13 +160,21 @@ fn make_file(path: &Path, size: u64) -> io::Result<Option<PathBuf>> {
 }
 
 /// Makes a regular file as large as asked for; how it was before.
-fn grow(path: &Path, disk: &Arc<FileDisk>, size: Option<u64>) -> Result<Before, SpecError> {
+fn grow(path: &Path, disk: &Arc<FileDisk>, size: Option<u64>, force: bool) -> Result<Before, SpecError> {
     let failed = |error| cannot_open(path, &error);
     let metadata = fs::metadata(path).map_err(failed)?;
-    match size.filter(|size| metadata.is_file() && metadata.len() < *size) {
+    let len = metadata.len();
+    match size.filter(|size| metadata.is_file() && len < *size) {
+        // Who gives a size wants files to be made, and may not know that somebody's is there.
+        Some(size) if len > 0 && !force => Err(SpecError::Override(vec![format!(
+            "{} is a file of {} that would grow to {}",
+            path.display(),
+            human(len),
+            human(size)
+        )])),
         Some(size) => {
             disk.set_len(size).map_err(failed)?;
-            Ok(Before::Shorter(Arc::clone(disk), metadata.len()))
+            Ok(Before::Shorter(Arc::clone(disk), len))
         }
         None => Ok(Before::AsIs),
     }
@@ -287,18 +295,30 @@ mod tests {
         assert_eq!(missing, format!("cannot open '{}': No such file or directory", path.display()));
     }
 
+    /// Files of no kind that is known here were made larger and written over, although `--size` is for files to be made.
     #[tokio::test]
-    async fn a_file_that_was_there_stays_and_grows() {
+    async fn a_file_with_something_in_it_grows_only_by_force() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.img");
         fs::write(&path, b"mine").unwrap();
         assert_eq!(inspect(&path, Some(1 << 20)).unwrap().bytes, 1 << 20);
-        let prepared = prepare(&path, Some(1 << 20), false).await.unwrap();
+        let error = prepare(&path, Some(1 << 20), false).await.unwrap_err().to_string();
+        let expected = format!(
+            "'-f' to override the following errors:\n{} is a file of 4B that would grow to 1M",
+            path.display()
+        );
+        assert!(error.ends_with(&expected), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        let prepared = prepare(&path, Some(1 << 20), true).await.unwrap();
         assert_eq!(prepared.facts.bytes, 1 << 20);
         prepared.undo();
         assert_eq!(fs::read(&path).unwrap(), b"mine");
-        prepare(&path, Some(1 << 20), false).await.unwrap();
+        prepare(&path, Some(1 << 20), true).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+        let empty = dir.path().join("b.img");
+        fs::write(&empty, b"").unwrap();
+        prepare(&empty, Some(1 << 20), false).await.unwrap();
+        assert_eq!(fs::metadata(&empty).unwrap().len(), 1 << 20);
     }
 
     /// A refused command left files of others longer than they were.
