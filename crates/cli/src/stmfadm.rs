@@ -96,22 +96,50 @@ fn volume_of(path: &str) -> Result<(&str, &str), Failure> {
     }
 }
 
-/// What `-p` says of the name and of the write cache. All else that COMSTAR knows has no meaning here.
-fn properties(words: &[String]) -> Result<(Option<String>, Option<bool>), Failure> {
-    let (mut guid, mut cache) = (None, None);
+/// What `-p` says of a logical unit.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wish {
+    guid: Option<String>,
+    write_cache: Option<bool>,
+    /// Bytes of a logical block.
+    block: Option<u64>,
+}
+
+/// Properties of COMSTAR that change nothing of what hosts may do and what becomes of their data.
+const LABELS: [&str; 8] = ["alias", "host-id", "meta", "mgmt-url", "oui", "pid", "serial", "vid"];
+
+/// Reads `-p`. What is not known is refused: left out unseen, it might have been what protects the data.
+fn properties(words: &[String]) -> Result<Wish, Failure> {
+    let mut wish = Wish::default();
     for word in words {
-        match word.split_once('=') {
-            Some(("guid", value)) => guid = Some(value.to_owned()),
-            Some(("wcd", "true")) => cache = Some(false),
-            Some(("wcd", "false")) => cache = Some(true),
-            Some(("wcd", value)) => {
-                return Err(Failure::because("wcd", format_args!("'{value}' is neither true nor false")));
+        let Some((name, value)) = word.split_once('=') else {
+            return Err(Failure::because(word, "not PROPERTY=VALUE"));
+        };
+        match name {
+            "guid" => wish.guid = Some(value.to_owned()),
+            "wcd" => wish.write_cache = Some(!is_true(name, value)?),
+            "blk" => wish.block = Some(bytes(value)?),
+            "wp" => {
+                if is_true(name, value)? {
+                    return Err(Failure::because(
+                        word,
+                        "a logical unit is protected with its volume\n'zfs set readonly=on POOL/VOLUME' does that, at once",
+                    ));
+                }
             }
-            Some(_) => {}
-            None => return Err(Failure::because(word, "not PROPERTY=VALUE")),
+            name if LABELS.contains(&name) => {}
+            _ => return Err(Failure::because(word, "no such property of logical units")),
         }
     }
-    Ok((guid, cache))
+    Ok(wish)
+}
+
+fn is_true(name: &str, value: &str) -> Result<bool, Failure> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Failure::because(name, format_args!("'{value}' is neither true nor false"))),
+    }
 }
 
 fn bytes(text: &str) -> Result<u64, Failure> {
@@ -169,6 +197,24 @@ impl Call {
         })
     }
 
+    fn volume(&self, name: &str) -> Option<&Volume> {
+        self.pools.iter().flat_map(|pool| &pool.volumes).find(|volume| volume.name == name)
+    }
+
+    /// Refuses blocks of another size than hosts find.
+    fn check_block(&self, volume: &str, wanted: Option<u64>) -> Result<(), Failure> {
+        match (self.volume(volume), wanted) {
+            (Some(has), Some(wanted)) if u64::from(has.block) != wanted => Err(Failure::because(
+                &format!("blk={wanted}"),
+                format_args!(
+                    "blocks of {volume} have {} bytes\n'millpond share set block=512|4096 {volume}' changes that",
+                    has.block
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     async fn change(&mut self, volume: String, change: LuChange) -> Result<Vec<String>, Failure> {
         let answer = self.act.run(Operation::Lu { volume, change }).await?;
         answer.warnings.iter().for_each(|warning| say!("warning: {warning}"));
@@ -182,11 +228,11 @@ impl Call {
         path: &str,
     ) -> Result<(String, String), Failure> {
         let (base, volume) = volume_of(path)?;
-        let (guid, write_cache) = properties(words)?;
+        let Wish { guid, write_cache, block } = properties(words)?;
+        self.check_block(volume, block)?;
         if let Some(size) = size {
             let size = bytes(size)?;
-            let has = self.pools.iter().flat_map(|pool| &pool.volumes).find(|found| found.name == volume);
-            if has.is_some_and(|has| has.size != size) {
+            if self.volume(volume).is_some_and(|has| has.size != size) {
                 return Err(Failure::because(path, "a logical unit is as large as its volume"));
             }
         }
@@ -196,8 +242,7 @@ impl Call {
     }
 
     fn created(&self, guid: &str, volume: &str, path: &str) -> String {
-        let size = self.pools.iter().flat_map(|pool| &pool.volumes).find(|found| found.name == volume);
-        format!("{HEAD}{}", line(guid, size.map_or(0, |volume| volume.size), path))
+        format!("{HEAD}{}", line(guid, self.volume(volume).map_or(0, |volume| volume.size), path))
     }
 
     async fn delete(&mut self, guids: &[String]) -> Result<(), Failure> {
@@ -225,7 +270,11 @@ impl Call {
             true => volume_of(name)?.1.to_owned(),
             false => self.find(name)?.volume.name.clone(),
         };
-        let (_, write_cache) = properties(words)?;
+        let Wish { guid, write_cache, block } = properties(words)?;
+        if guid.is_some() {
+            return Err(Failure::because("guid", "a logical unit keeps its name"));
+        }
+        self.check_block(&volume, block)?;
         let size = size.map(bytes).transpose()?;
         self.change(volume, LuChange::Modify { size, write_cache }).await.map(drop)
     }
@@ -318,11 +367,16 @@ mod tests {
         }
     }
 
+    /// Protection against writing was left out without a word, as was everything with a typing error.
     #[test]
-    fn properties_that_mean_something_are_heeded() {
-        let words = ["wcd=true", "guid=6001", "blk=512"].map(str::to_owned);
-        assert_eq!(properties(&words).unwrap(), (Some("6001".to_owned()), Some(false)));
-        assert!(properties(&["wcd=perhaps".to_owned()]).is_err());
+    fn properties_that_mean_something_are_heeded_or_refused() {
+        let words =
+            ["wcd=true", "guid=6001", "blk=512", "wp=false", "alias=x", "serial=1"].map(str::to_owned);
+        let wish = Wish { guid: Some("6001".to_owned()), write_cache: Some(false), block: Some(512) };
+        assert_eq!(properties(&words).unwrap(), wish);
+        for wrong in ["wcd=perhaps", "wp=perhaps", "wp=true", "wdc=true", "nonsense=1", "wcd", "blk=big"] {
+            assert!(properties(&[wrong.to_owned()]).is_err(), "{wrong}");
+        }
         assert_eq!(bytes("33554432K").unwrap(), 34_359_738_368);
     }
 }

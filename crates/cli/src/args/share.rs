@@ -299,7 +299,8 @@ pub(crate) struct Initiators {
 pub(crate) enum Stmfadm {
     /// Make a volume a logical unit; prints its name
     CreateLu {
-        /// guid=32 hexadecimal digits, wcd=true|false (write cache disabled); others are ignored (repeatable)
+        /// guid=32 hexadecimal digits, wcd=true|false (write cache disabled), blk=BYTES (must be the volume's), wp=false
+        /// (repeatable)
         #[arg(short = 'p', long = "lu-prop", value_name = "PROPERTY=VALUE")]
         properties: Vec<String>,
         /// Size: must be the volume's
@@ -323,7 +324,7 @@ pub(crate) enum Stmfadm {
     },
     /// Change a logical unit
     ModifyLu {
-        /// wcd=true|false; others are ignored (repeatable)
+        /// wcd=true|false; blk=BYTES (must be the volume's), wp=false (repeatable)
         #[arg(short = 'p', long = "lu-prop", value_name = "PROPERTY=VALUE")]
         properties: Vec<String>,
         /// Size: must be what the volume has by now

@@ -233,9 +233,15 @@ fn views_go_where_they_are_told() {
         "stmfadm create-lu /dev/sda".to_owned(),
         format!("stmfadm create-lu {BASE}/tank/nothing"),
         format!("stmfadm create-lu -p guid=12 {BASE}/tank/v"),
+        format!("stmfadm create-lu -p wp=true {BASE}/tank/v"),
+        format!("stmfadm create-lu -p blk=4096 {BASE}/tank/v"),
+        format!("stmfadm create-lu -p wdc=true {BASE}/tank/v"),
         format!("stmfadm import-lu {BASE}/tank/nothing"),
     ] {
         let said = server.run(&line).fails(1);
         assert!(said.starts_with("stmfadm: "), "{line}: {said}");
     }
+    assert_eq!(server.ok("sbdadm list-lu"), "", "nothing of that was done");
+    let harmless = format!("stmfadm create-lu -p blk=512 -p wp=false -p alias=disk {BASE}/tank/v");
+    assert_eq!(server.run(&harmless).code, Some(0));
 }
