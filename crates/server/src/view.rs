@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use engine::{
     BoxFuture, create,
-    devices::{SweepKind, SweepState, SweepStatus},
+    devices::{SweepKind, SweepState, SweepStatus, recorded_sweeps},
     engine::Engine,
     events::{Event, ScanKind},
     mos::features::refusal,
@@ -163,9 +163,11 @@ pub fn held(held: &Held) -> BoxFuture<'_, api::Pool> {
         let suspended = held.suspended();
         let known = held.memory().recall(&view, suspended.is_some()).await;
         let Some(engine) = held.engine() else {
-            let notes = tokio::time::timeout(PATIENCE, logs::unreplayed(&view)).await.unwrap_or_default();
+            let told = async { (logs::unreplayed(&view).await, recorded_sweeps(&view).await) };
+            let (notes, sweeps) = tokio::time::timeout(PATIENCE, told).await.unwrap_or_default();
             let read_only = held.read_only_by_need().map(str::to_owned);
-            let shown = shown(&view, &known, true, None);
+            let mut shown = shown(&view, &known, true, None);
+            tell_of_sweeps(&mut shown.root, &sweeps);
             return api::Pool { replayed: unreplayed(notes), read_only, ..shown };
         };
         let live = Live::of(engine, suspended);
@@ -179,7 +181,9 @@ pub fn pool(pool: &Pool, read_only: bool) -> BoxFuture<'_, api::Pool> {
     Box::pin(async move {
         // Nobody replays logs of a pool that is only looked at.
         let notes = logs::unreplayed(pool).await;
-        api::Pool { replayed: unreplayed(notes), ..shown(pool, &read(pool).await, read_only, None) }
+        let mut shown = shown(pool, &read(pool).await, read_only, None);
+        tell_of_sweeps(&mut shown.root, &recorded_sweeps(pool).await);
+        api::Pool { replayed: unreplayed(notes), ..shown }
     })
 }
 
@@ -254,6 +258,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     shown.scan = scans::last(shown.scan_stats.as_ref(), shown.error_scrub.as_ref(), local_offset);
     if let Some(live) = live {
         decorate(&mut shown.root, live);
+        tell_of_sweeps(&mut shown.root, &live.sweeps);
         shown.cache.iter_mut().for_each(|device| tell_of_ring(device, &live.rings));
     }
     let in_use: BTreeSet<u64> = pool.tree().leaves().iter().map(|leaf| leaf.guid).collect();
@@ -283,10 +288,10 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     shown
 }
 
-/// Says which leaves a running scan writes to, and how far their free space is initialized or trimmed.
-fn decorate(device: &mut api::Device, live: &Live) {
+/// Says how far the free space of leaves is initialized or trimmed.
+fn tell_of_sweeps(device: &mut api::Device, sweeps: &[SweepStatus]) {
     let guid = device.guid.parse::<u64>().unwrap_or(0);
-    for sweep in live.sweeps.iter().filter(|sweep| sweep.guid == guid) {
+    for sweep in sweeps.iter().filter(|sweep| sweep.guid == guid) {
         let state = match sweep.state {
             SweepState::Active => "ACTIVE",
             SweepState::Cancelled => "CANCELED",
@@ -300,6 +305,12 @@ fn decorate(device: &mut api::Device, live: &Live) {
             SweepKind::Trim => device.trim = Some(told),
         }
     }
+    device.children.iter_mut().for_each(|child| tell_of_sweeps(child, sweeps));
+}
+
+/// Says which leaves a running scan writes to.
+fn decorate(device: &mut api::Device, live: &Live) {
+    let guid = device.guid.parse::<u64>().unwrap_or(0);
     if live.repairing.contains(&guid) && device.present {
         device.repairing = true;
         let is_resilver = live.scan.as_ref().is_some_and(|scan| scan.kind == ScanKind::Resilver);

@@ -230,6 +230,20 @@ fn devices_keep_the_names_they_were_given_and_are_found_by_any() {
     assert!(status.contains(&format!("{links}/ata-1 ")), "{status}");
 }
 
+/// Without a daemon all devices were uninitialized: nobody had read what is on record.
+#[test]
+fn how_far_devices_are_initialized_is_told_without_a_daemon() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M tank mirror {here}/a {here}/b")).ok();
+    assert_eq!(lab.run(&format!("zpool initialize -w tank {here}/a")).code, Some(0));
+    let text = lab.run("zpool status -i -t tank").ok();
+    let line = |end: &str| text.lines().find(|line| line.contains(&format!("{here}/{end} "))).unwrap();
+    assert!(line("a").contains("(100% initialized, completed at "), "{text}");
+    assert!(line("b").contains("(uninitialized)"), "{text}");
+    assert_eq!(text.matches("(untrimmed)").count(), 2, "{text}");
+}
+
 /// It stood there as if it were gone, although the manual says what it is.
 #[test]
 fn a_device_that_has_become_smaller_is_too_small() {

@@ -48,7 +48,7 @@ pub(crate) use replicas::{Absent, comings_and_goings, is_away, tops};
 pub(crate) use shape::edit;
 pub(crate) use state::persist;
 pub(crate) use sweep::Sweeps;
-pub use sweep::{SweepCommand, SweepKind, SweepState, SweepStatus};
+pub use sweep::{SweepCommand, SweepKind, SweepState, SweepStatus, recorded_sweeps};
 
 /// Longest that labels of a device that left may take: it may be leaving because it hangs.
 const FAREWELL: Duration = Duration::from_secs(10);

@@ -30,6 +30,7 @@ use disk::{Disk, DiskFuture};
 use ondisk::nvlist::NvList;
 use parking_lot::Mutex;
 use pool::{
+    Pool,
     vdev::{Counted, Kind, LABEL_START, Tree, Vdev, Work},
     zap::Zap,
 };
@@ -250,14 +251,7 @@ impl Engine {
             let view = self.view();
             let tree = view.tree();
             for leaf in tree.leaves() {
-                let Some(object) = zap_of(&mut view.config().clone(), leaf.guid) else { continue };
-                let Ok(zap) = Zap::open_in(view.mos(), object).await else { continue };
-                for kind in [SweepKind::Initialize, SweepKind::Trim] {
-                    let [state, when, offset] = kind.names();
-                    let number = async |name: &str| zap.get_u64(name).await.ok().flatten();
-                    let Some(state) = number(state).await.and_then(SweepState::from_number) else { continue };
-                    let when = number(when).await.unwrap_or(0);
-                    let next = number(offset).await.map_or(0, |offset| of_top(&tree, leaf.guid, offset));
+                for OnRecord { kind, state, when, next } in on_record(&view, &tree, leaf.guid).await {
                     let job = self.sweeps().job(&tree, leaf.guid, kind, next, when);
                     job.status.lock().state = state;
                     if state == SweepState::Active && leaf.is_readable() {
@@ -342,6 +336,47 @@ impl Sweeps {
         self.jobs.lock().insert((guid, kind), Arc::clone(&job));
         job
     }
+}
+
+/// What the ZAP of a leaf says of a sweep.
+struct OnRecord {
+    kind: SweepKind,
+    state: SweepState,
+    when: u64,
+    /// Offset of the top-level device up to which it is done.
+    next: u64,
+}
+
+async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
+    let mut found = Vec::new();
+    let Some(object) = zap_of(&mut view.config().clone(), guid) else { return found };
+    let Ok(zap) = Zap::open_in(view.mos(), object).await else { return found };
+    for kind in [SweepKind::Initialize, SweepKind::Trim] {
+        let [state, when, offset] = kind.names();
+        let number = async |name: &str| zap.get_u64(name).await.ok().flatten();
+        let Some(state) = number(state).await.and_then(SweepState::from_number) else { continue };
+        let when = number(when).await.unwrap_or(0);
+        let next = number(offset).await.map_or(0, |offset| of_top(tree, guid, offset));
+        found.push(OnRecord { kind, state, when, next });
+    }
+    found
+}
+
+/// The sweeps of a pool that nobody here writes to, by leaf. One that was running when the pool was left goes on when it is
+/// opened for writing: until then it is suspended.
+pub fn recorded_sweeps(view: &Pool) -> BoxFuture<'_, Vec<SweepStatus>> {
+    Box::pin(async move {
+        let tree = view.tree();
+        let mut found = Vec::new();
+        for leaf in tree.leaves() {
+            for OnRecord { kind, state, when, next } in on_record(view, &tree, leaf.guid).await {
+                let (done, total) = progress(&tree, leaf.guid, next);
+                let state = if state == SweepState::Active { SweepState::Suspended } else { state };
+                found.push(SweepStatus { guid: leaf.guid, kind, state, done, total, when, error: None });
+            }
+        }
+        found
+    })
 }
 
 /// How a sweep ended that met no error.
