@@ -106,12 +106,31 @@ pub(crate) fn dataset(dataset: &Dataset) -> Map<String, Value> {
     object
 }
 
+/// What of a device is told only to who asked (`zpool status -s -i -t`), and whether times are numbers (`-p`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) slow: bool,
+    pub(crate) initialize: bool,
+    pub(crate) trim: bool,
+    pub(crate) exact: bool,
+}
+
+/// OpenZFS's names of a sweep's state, of bytes done and in all, of when it came into its state, and of errors.
+const INITIALIZE: [&str; 5] = ["init_state", "initialized", "to_initialize", "init_time", "init_errors"];
+const TRIM: [&str; 5] = ["trim_state", "trimmed", "to_trim", "trim_time", "trim_errors"];
+
+/// Whether it is of the devices whose free space can be initialized and trimmed.
+pub(crate) fn is_swept(device: &Device) -> bool {
+    device.path.is_some() && !matches!(device.class.as_str(), "spare" | "l2cache")
+}
+
 /// A device and all below, as `zpool status -j` nests them.
 pub(crate) fn device(
     device: &Device,
     name: &dyn Fn(&Device) -> String,
     number: &dyn Fn(u64) -> String,
     counter: &dyn Fn(u64) -> String,
+    asked: Asked,
 ) -> Value {
     let mut object = Map::new();
     object.insert("name".to_owned(), json!(name(device)));
@@ -138,16 +157,27 @@ pub(crate) fn device(
     object.insert("read_errors".to_owned(), json!(counter(device.read_errors)));
     object.insert("write_errors".to_owned(), json!(counter(device.write_errors)));
     object.insert("checksum_errors".to_owned(), json!(counter(device.checksum_errors)));
-    if let Some(slow) = device.slow_ios.filter(|slow| *slow > 0) {
+    if let Some(slow) = device.slow_ios.filter(|slow| asked.slow || *slow > 0) {
         object.insert("slow_ios".to_owned(), json!(counter(slow)));
     }
-    for (name, sweep) in [("initialize", &device.initialize), ("trim", &device.trim)] {
-        if let Some(sweep) = sweep {
-            let key = |end: &str| format!("{name}_{end}");
-            object.insert(key("state"), json!(sweep.state));
-            object.insert(key("bytes_done"), json!(number(sweep.done)));
-            object.insert(key("bytes_est"), json!(number(sweep.total)));
-            object.insert(key("action_time"), json!(sweep.when.to_string()));
+    for (sweep, is_asked, names, never) in [
+        (&device.initialize, asked.initialize, INITIALIZE, "UNINITIALIZED"),
+        (&device.trim, asked.trim, TRIM, "UNTRIMMED"),
+    ] {
+        let [state, done, total, when, errors] = names.map(str::to_owned);
+        match sweep {
+            Some(sweep) => {
+                object.insert(state, json!(sweep.state));
+                object.insert(done, json!(number(sweep.done)));
+                object.insert(total, json!(number(sweep.total)));
+                object.insert(when, json!(time(sweep.when, asked.exact)));
+                // The first one ends it.
+                object.insert(errors, json!(counter(sweep.error.is_some().into())));
+            }
+            None if is_asked && is_swept(device) => {
+                object.insert(state, json!(never));
+            }
+            None => {}
         }
     }
     if device.sits_out {
@@ -157,7 +187,7 @@ pub(crate) fn device(
         let children = device.children.iter().filter(|child| !matches!(child.kind.as_str(), "hole"));
         object.insert(
             "vdevs".to_owned(),
-            devices(children, &|child| self::device(child, name, number, counter), name),
+            devices(children, &|child| self::device(child, name, number, counter, asked), name),
         );
     }
     Value::Object(object)

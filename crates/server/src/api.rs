@@ -146,7 +146,8 @@ pub struct Device {
     pub path: Option<String>,
     /// What a top-level device is for: `normal`, `dedup`, `special`, `log`; `spare` and `l2cache` beside the tree.
     pub class: String,
-    /// `ONLINE`, `DEGRADED`, `FAULTED`, `OFFLINE`, `REMOVED`, `UNAVAIL`; of hot spares also `INUSE`.
+    /// `ONLINE`, `DEGRADED`, `FAULTED`, `OFFLINE`, `REMOVED`, `UNAVAIL`; of hot spares `AVAIL`, not `ONLINE`, and
+    /// `INUSE`.
     pub state: String,
     /// What stands behind the counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -266,6 +266,8 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
         if spare.guid.parse().is_ok_and(|guid| in_use.contains(&guid)) {
             spare.state = "INUSE".to_owned();
             spare.note = Some("currently in use".to_owned());
+        } else if spare.state == "ONLINE" {
+            spare.state = "AVAIL".to_owned();
         }
     }
     shown.txg = pool.uberblock().txg;

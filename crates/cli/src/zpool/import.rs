@@ -141,7 +141,9 @@ async fn list(known: &Known, as_json: bool) -> anyhow::Result<()> {
         }
         let name = |device: &server::api::Device| device.name.clone();
         let number = |number: u64| number.to_string();
-        let one = |device: &server::api::Device| json::device(device, &name, &number, &number);
+        let one = |device: &server::api::Device| {
+            json::device(device, &name, &number, &number, json::Asked::default())
+        };
         object.insert("vdevs".to_owned(), json::devices([&pool.root].into_iter(), &one, &name));
         // Two pools of one name are both shown: then it is their guids that tell them apart.
         let twice = known.pools.iter().filter(|(other, _)| other.name == candidate.name).count() > 1;

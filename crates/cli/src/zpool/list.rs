@@ -215,10 +215,29 @@ fn object(pool: &Pool, names: &[String], args: &ZpoolList) -> Value {
     }
     object.insert("properties".to_owned(), Value::Object(properties));
     if args.verbose {
-        let all =
-            pool.root.children.iter().filter(|top| top.kind != "hole").chain(&pool.cache).chain(&pool.spares);
         let name = |device: &Device| args.names.of(device);
-        object.insert("vdevs".to_owned(), json::devices(all, &|device| vdev(device, names, args), &name));
+        let one = |device: &Device| vdev(device, names, args);
+        let of_class = |class: &'static str| {
+            pool.root
+                .children
+                .iter()
+                .filter(move |top| top.class == class && top.kind != "hole")
+                .collect::<Vec<_>>()
+        };
+        // As in the text, and under OpenZFS's names: what is not for data has a section of its own.
+        let sections: [(&str, Vec<&Device>); 6] = [
+            ("vdevs", of_class("normal")),
+            ("dedup", of_class("dedup")),
+            ("special", of_class("special")),
+            ("logs", of_class("log")),
+            ("l2cache", pool.cache.iter().collect()),
+            ("spares", pool.spares.iter().collect()),
+        ];
+        for (key, devices) in
+            sections.into_iter().filter(|(key, devices)| *key == "vdevs" || !devices.is_empty())
+        {
+            object.insert(key.to_owned(), json::devices(devices.into_iter(), &one, &name));
+        }
     }
     Value::Object(object)
 }

@@ -161,8 +161,7 @@ fn text(pool: &Pool, args: &ZpoolStatus) -> String {
         out.push_str("\tspares\n");
     }
     for spare in spares {
-        let state = if spare.state == "ONLINE" { "AVAIL" } else { &spare.state };
-        let name = args.names.of(spare);
+        let (state, name) = (&spare.state, args.names.of(spare));
         match &spare.note {
             Some(note) => line(&mut out, format_args!("\t  {name:0$}  {state:8}  {note}", width - 2)),
             None => line(&mut out, format_args!("\t  {name:0$}  {state:8}", width - 2)),
@@ -222,7 +221,6 @@ fn wanted<'a>(devices: &'a [Device], args: &ZpoolStatus) -> Vec<&'a Device> {
 }
 
 fn is_well(device: &Device) -> bool {
-    // A spare at rest is as it should be, in either word.
     matches!(device.state.as_str(), "ONLINE" | "AVAIL")
         && device.read_errors + device.write_errors + device.checksum_errors == 0
         && !device.repairing
@@ -261,13 +259,13 @@ fn row(out: &mut String, device: &Device, depth: usize, width: usize, args: &Zpo
     };
     let text = text + &slow;
     let sits_out = (device.sits_out && args.slow).then_some("(slow: not read from while others can answer)");
-    let is_leaf = device.path.is_some() && !matches!(device.class.as_str(), "spare" | "l2cache");
+    let is_swept = json::is_swept(device);
     let initialize = sweep(
         device.initialize.as_ref(),
-        args.initialize && is_leaf,
+        args.initialize && is_swept,
         ["initializ", "initialized", "uninitialized"],
     );
-    let trim = sweep(device.trim.as_ref(), args.trim && is_leaf, ["trimm", "trimmed", "untrimmed"]);
+    let trim = sweep(device.trim.as_ref(), args.trim && is_swept, ["trimm", "trimmed", "untrimmed"]);
     let notes = [device.note.as_deref(), sits_out, initialize.as_deref(), trim.as_deref()];
     let note = notes.into_iter().flatten().collect::<Vec<_>>().join("  ");
     let note = Some(note).filter(|note| !note.is_empty());
@@ -321,7 +319,9 @@ fn object(pool: &Pool, args: &ZpoolStatus) -> Value {
     let number = move |number: u64| if exact { number.to_string() } else { bytes(number) };
     let counter = move |number: u64| if exact { number.to_string() } else { count(number) };
     let name = |device: &Device| args.names.of(device);
-    let one = |device: &Device| json::device(device, &name, &number, &counter);
+    let asked =
+        json::Asked { slow: args.slow, initialize: args.initialize, trim: args.trim, exact: args.exact };
+    let one = |device: &Device| json::device(device, &name, &number, &counter, asked);
     // As in the text, only devices for data stand below the root; the others have a section each.
     let of_class = |class: &str| {
         let children = pool.root.children.iter().filter(|top| is_wanted(top, args) && top.class == class);

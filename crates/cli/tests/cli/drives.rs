@@ -403,10 +403,13 @@ fn a_hot_spare_takes_a_drive_s_place_and_goes_back() {
             text.lines().any(|line| line.contains("/s ") && line.trim_end().ends_with(" AVAIL"))
         };
         assert!(is_available(), "{}", scene.zpool("status tank").stdout);
+        let spare = |now: Status| now.0["spares"][format!("{}/s", scene.here())]["state"].clone();
+        assert_eq!(spare(scene.status()), "AVAIL");
         scene.pull("c");
         scene.wait_for("the spare stands in", |now| now.has_kind("spare") && now.is_resilvered());
         let text = scene.zpool("status tank").ok();
         assert!(text.contains("spare-2") && text.contains("INUSE     currently in use"), "{text}");
+        assert_eq!(spare(scene.status()), "INUSE");
         scene.put_back("c");
         scene.wait_for("it went back", |now| now.state() == "ONLINE" && !now.has_kind("spare"));
         assert!(is_available(), "{}", scene.zpool("status tank").stdout);
@@ -669,8 +672,8 @@ fn free_space_is_initialized_and_trimmed_beside_clients() {
         assert!(scene.zpool("status -i tank").ok().contains("(uninitialized)"));
         scene.zpool(&format!("initialize -w tank {here}/a")).ok();
         let status = scene.status();
-        assert_eq!(status.device("a")["initialize_state"], "COMPLETE", "{:#}", status.0);
-        assert!(status.device("b")["initialize_state"].is_null());
+        assert_eq!(status.device("a")["init_state"], "COMPLETE", "{:#}", status.0);
+        assert!(status.device("b")["init_state"].is_null());
         let text = scene.zpool("status -i tank").ok();
         let (_, when) =
             text.split_once("(100% initialized, completed at ").unwrap_or_else(|| panic!("{text}"));

@@ -230,6 +230,53 @@ fn devices_keep_the_names_they_were_given_and_are_found_by_any() {
     assert!(status.contains(&format!("{links}/ata-1 ")), "{status}");
 }
 
+/// A spare was ONLINE, everything was among the devices for data, and what `-i`, `-t` and `-s` tell had names of our own or
+/// was left out.
+#[test]
+fn json_has_the_sections_and_names_of_openzfs() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!(
+        "zpool create --size 128M tank mirror {here}/a {here}/b log {here}/l cache {here}/c spare {here}/s"
+    ))
+    .ok();
+    assert_eq!(lab.run(&format!("zpool initialize -w tank {here}/a")).code, Some(0));
+    let json = |line: &str| {
+        let text = lab.run(line).ok();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["pools"]["tank"].clone()
+    };
+    let named = |name: &str| format!("{here}/{name}");
+    let list = json("zpool list -jv tank");
+    for (section, device) in [
+        ("vdevs", "mirror-0".to_owned()),
+        ("logs", named("l")),
+        ("l2cache", named("c")),
+        ("spares", named("s")),
+    ] {
+        let names: Vec<&String> = list[section].as_object().unwrap().keys().collect();
+        assert_eq!(names, [&device], "{section}");
+    }
+    let status = json("zpool status -j -s -i -t tank");
+    for pool in [&list, &status] {
+        assert_eq!(pool["spares"][named("s")]["state"], "AVAIL");
+    }
+    let text = lab.run("zpool list -Hv -o name,health tank").ok();
+    assert!(text.contains(&format!("{here}/s\tAVAIL\n")), "{text}");
+    let sides = &status["vdevs"]["tank"]["vdevs"]["mirror-0"]["vdevs"];
+    let (a, b) = (&sides[named("a")], &sides[named("b")]);
+    assert_eq!((&a["slow_ios"], &a["init_errors"]), (&"0".into(), &"0".into()), "{a}");
+    assert_eq!((&a["init_state"], &a["trim_state"]), (&"COMPLETE".into(), &"UNTRIMMED".into()), "{a}");
+    assert!(a["initialized"].is_string() && a["initialized"] == a["to_initialize"], "{a}");
+    assert!(a["init_time"].as_str().unwrap().contains(':'), "{a}");
+    assert_eq!(
+        (&b["init_state"], &b["init_time"]),
+        (&"UNINITIALIZED".into(), &serde_json::Value::Null),
+        "{b}"
+    );
+    let plain = json("zpool status -j tank").to_string();
+    assert!(!plain.contains("UNTRIMMED") && !plain.contains("slow_ios"), "{plain}");
+}
+
 /// Without a daemon all devices were uninitialized: nobody had read what is on record.
 #[test]
 fn how_far_devices_are_initialized_is_told_without_a_daemon() {
