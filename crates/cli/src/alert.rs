@@ -2,6 +2,7 @@
 //! the same files are read and changed.
 
 use std::{
+    collections::BTreeSet,
     io::Read as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -15,6 +16,7 @@ use server::{
     },
     api::alerts::{self as api, AlertStatus, Severity, SinkStatus, Tested},
     client::Client,
+    state::State,
     view,
 };
 
@@ -43,7 +45,14 @@ pub(crate) async fn run(args: Alert, context: &Context) -> anyhow::Result<ExitCo
         _ => Keeper::Files(Offline::new(Files::new(context.state().dir(), args.alerts))),
     };
     match args.command {
-        AlertCommand::Add(add) => keeper.add(add).await?,
+        AlertCommand::Add(add) => {
+            let sink = understand(add)?;
+            let unknown = keeper.unknown(&sink.pools, &context.state()).await;
+            keeper.add(sink).await?;
+            for pool in unknown {
+                say!("warning: no pool '{pool}' is open or was imported: nothing is told until there is one");
+            }
+        }
         AlertCommand::Remove { name } => keeper.remove(&name).await?,
         AlertCommand::Label { disk, place } => keeper.label(&disk, place.as_deref()).await?,
         AlertCommand::List(show) => print(&list(&keeper.config().await?, &show))?,
@@ -66,8 +75,21 @@ impl Keeper {
         })
     }
 
-    async fn add(&self, add: AlertAdd) -> anyhow::Result<()> {
-        let sink = understand(add)?;
+    /// Those names that no pool has that is open or was imported. Who cannot be asked knows them all.
+    async fn unknown(&self, names: &[String], state: &State) -> Vec<String> {
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let Ok(remembered) = state.pools() else { return Vec::new() };
+        let mut known: BTreeSet<String> = remembered.into_iter().map(|pool| pool.name).collect();
+        if let Self::Daemon(daemon) = self {
+            let Ok(open) = daemon.pools().await else { return Vec::new() };
+            known.extend(open.into_iter().map(|pool| pool.name));
+        }
+        names.iter().filter(|name| !known.contains(*name)).cloned().collect()
+    }
+
+    async fn add(&self, sink: SinkConfig) -> anyhow::Result<()> {
         match self {
             Self::Daemon(daemon) => drop(daemon.add_sink(&sink).await?),
             Self::Files(files) => files.change(|config| config.add(sink))?,

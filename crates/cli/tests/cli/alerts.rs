@@ -146,6 +146,12 @@ fn who_is_told_is_set_shown_and_tried_with_a_daemon_and_without() {
             let said = lab.run(words).fails(code);
             assert!(said.contains(says), "{words}: {said}");
         }
+        // A typing error would be noticed when the disk has failed and nobody was told.
+        let added = lab.run("alert add syslog some --pool tank --pool nope");
+        assert_eq!(added.code, Some(0), "{added:?}");
+        assert_eq!(added.stderr.matches("warning: no pool 'nope' ").count(), 1, "{added:?}");
+        assert_eq!(added.stderr.lines().count(), 1, "tank is known: {added:?}");
+        lab.run("alert remove some").ok();
         lab.run_args("millpond", ["alert", "label", "WSD1", "bay 3"]).ok();
         assert!(lab.run("alert list").ok().ends_with("\nlabels of disks:\n  WSD1: bay 3\n"));
         lab.run("alert label WSD1").ok();
