@@ -205,7 +205,7 @@ pub struct Verdict {
     pub is_growing: bool,
     /// Nothing keeps the cache from growing but what it may have.
     pub may_grow: bool,
-    /// Bytes that the cache held and is not to have.
+    /// Bytes that the cache held and others need.
     pub lacks: u64,
 }
 
@@ -300,9 +300,13 @@ impl Plan {
             less(signed(sight.cache) - (sight.cache as f64 * 0.25 * seconds.min(1.0)) as i64, Why::Pressure);
         }
         may_grow &= stall < STALL_LOW;
-        less(signed(terms.cap), Why::Cap);
+        // A small cache is what somebody wished, and no shortage: there is room if it may have more than that.
+        let room = wanted;
+        if signed(terms.cap) < wanted {
+            (wanted, why) = (signed(terms.cap), Why::Cap);
+        }
 
-        self.shed(wanted, sight.beyond, elapsed);
+        self.shed(room, sight.beyond, elapsed);
         let bound = if self.stage < Stage::Cache { terms.floor } else { terms.least };
         let most = u64::try_from(wanted).unwrap_or(0).max(bound);
         let before = self.target;
@@ -323,25 +327,26 @@ impl Plan {
             stage: self.stage,
             squeeze: self.squeeze,
             overhead,
-            is_short: wanted < signed(terms.floor) || self.target < sight.cache,
+            is_short: room < signed(terms.floor) || self.target < sight.cache,
             is_growing: self.target < most,
-            may_grow: may_grow && wanted >= signed(terms.floor),
-            lacks: sight.cache.saturating_sub(u64::try_from(wanted).unwrap_or(0)),
+            may_grow: may_grow && room >= signed(terms.floor),
+            lacks: sight.cache.saturating_sub(u64::try_from(room).unwrap_or(0)),
         }
     }
 
-    fn shed(&mut self, wanted: i64, beyond: u64, elapsed: Duration) {
+    /// `room`: what the cache may have of others, whatever size was given for it.
+    fn shed(&mut self, room: i64, beyond: u64, elapsed: Duration) {
         let terms = self.terms;
-        if wanted < signed(terms.floor) {
+        if room < signed(terms.floor) {
             self.room_for = Duration::ZERO;
-            let is_urgent = wanted < signed(terms.least);
+            let is_urgent = room < signed(terms.least);
             if is_urgent && self.stage < Stage::Cache {
                 self.stage = Stage::Cache;
             } else if self.stage < Stage::Cache {
                 self.stage = self.stage.next();
-            } else if wanted < 0 && self.stage < Stage::Index && beyond > 0 {
+            } else if room < 0 && self.stage < Stage::Index && beyond > 0 {
                 self.stage = Stage::Index;
-            } else if wanted < 0 {
+            } else if room < 0 {
                 self.stage = Stage::Clients;
                 self.squeeze = (self.squeeze + 1).min(SQUEEZE_MAX);
             }
@@ -351,7 +356,7 @@ impl Plan {
             return;
         }
         // What comes back takes a part of it.
-        let is_room = wanted >= signed(terms.floor.saturating_add(terms.reserve / 2));
+        let is_room = room >= signed(terms.floor.saturating_add(terms.reserve / 2));
         self.room_for = if is_room { self.room_for + elapsed } else { Duration::ZERO };
         if self.room_for >= BACK_AFTER {
             self.room_for = Duration::ZERO;
@@ -648,6 +653,29 @@ mod tests {
         world.strangers = 560 * M;
         let verdict = world.look();
         assert!(verdict.stage >= Cache, "{verdict:?}");
+    }
+
+    /// It was never more than the size given for the cache, which was less than what had to be there for it to come back.
+    #[test]
+    fn what_was_shed_comes_back_to_a_cache_of_a_small_size_too() {
+        let limit = 1024 * M;
+        let mut world = World::new(limit);
+        world.plan = Plan::new(Terms::new(limit, Some(limit / 20), Some(16 << 30)));
+        for _ in 0..300 {
+            let calm = world.look();
+            assert_eq!(
+                (calm.stage, calm.lacks),
+                (Stage::Nothing, 0),
+                "small as it is, nobody is short of memory"
+            );
+        }
+        assert_eq!(world.cache, limit / 20);
+        world.stall = Stall { percent: 30.0, is_ours: true };
+        assert!(world.looks(10).stage > Stage::Nothing);
+        world.stall = Stall::default();
+        let after = world.looks(400);
+        assert_eq!((after.stage, after.why, world.cache), (Stage::Nothing, Why::Cap, limit / 20));
+        assert!(!after.is_short && after.may_grow, "{after:?}");
     }
 
     #[test]
