@@ -15,8 +15,9 @@ use crate::bell::Bell;
 pub struct Client {
     peer: Option<IpAddr>,
     name: String,
-    is_aside: AtomicBool,
-    is_heavy: AtomicBool,
+    /// What was found at the large gate, and in the hall: who stalls in one of them may be well in the other.
+    pub(super) at_large: Standing,
+    pub(super) in_hall: Standing,
     is_expelled: AtomicBool,
     end: Bell,
 }
@@ -29,8 +30,8 @@ impl Client {
         Arc::new(Self {
             peer,
             name: name.into(),
-            is_aside: AtomicBool::new(false),
-            is_heavy: AtomicBool::new(false),
+            at_large: Standing::default(),
+            in_hall: Standing::default(),
             is_expelled: AtomicBool::new(false),
             end: Bell::default(),
         })
@@ -53,21 +54,6 @@ impl Client {
         self.end.heard().await;
     }
 
-    /// Whether something of what it holds is set aside.
-    pub(super) fn is_aside(&self) -> bool {
-        self.is_aside.load(Relaxed)
-    }
-
-    /// Whether its address holds more than half.
-    pub(super) fn is_heavy(&self) -> bool {
-        self.is_heavy.load(Relaxed)
-    }
-
-    pub(super) fn judge(&self, is_aside: bool, is_heavy: bool) {
-        self.is_aside.store(is_aside, Relaxed);
-        self.is_heavy.store(is_heavy, Relaxed);
-    }
-
     /// Tells it to end. False if it was told before.
     pub(super) fn expel(&self) -> bool {
         let is_first = !self.is_expelled.swap(true, Relaxed);
@@ -75,5 +61,29 @@ impl Client {
             self.end.ring();
         }
         is_first
+    }
+}
+
+/// How a client stands at a gate, as those saw it who looked last.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    is_aside: AtomicBool,
+    is_heavy: AtomicBool,
+}
+
+impl Standing {
+    /// Whether something of what the client holds there is set aside.
+    pub(super) fn is_aside(&self) -> bool {
+        self.is_aside.load(Relaxed)
+    }
+
+    /// Whether its address holds more than half of the gate.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.is_heavy.load(Relaxed)
+    }
+
+    pub(super) fn judge(&self, is_aside: bool, is_heavy: bool) {
+        self.is_aside.store(is_aside, Relaxed);
+        self.is_heavy.store(is_heavy, Relaxed);
     }
 }

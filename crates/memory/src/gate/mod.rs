@@ -40,7 +40,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use self::watch::Seats;
+use self::{client::Standing, watch::Seats};
 use crate::bell::{Bell, Steps};
 
 mod client;
@@ -92,24 +92,6 @@ struct Queue {
 }
 
 impl Queue {
-    /// Whose turn it is: the oldest wish's, unless its address has its half or what its client holds is set aside, and
-    /// somebody else waits of whom neither is true. `half` of the gate; `lends`: something is set aside.
-    fn next(&self, half: u64, lends: bool) -> Option<usize> {
-        let first = self.wishes.front()?;
-        let is_heavy = |wish: &Wish| {
-            let held = wish.client.peer().and_then(|peer| self.held.get(&peer)).copied().unwrap_or(0);
-            (held > 0 && held.saturating_add(wish.bytes) > half) || (lends && wish.client.is_heavy())
-        };
-        let waits = |wish: &Wish| is_heavy(wish) || wish.client.is_aside();
-        if !waits(first) {
-            return Some(0);
-        }
-        // A smaller wish of the same address does not go past a larger one.
-        let is_heavy = is_heavy(first);
-        let is_alike = |wish: &Wish| is_heavy && wish.client.peer() == first.client.peer();
-        self.wishes.iter().position(|wish| !waits(wish) && !is_alike(wish)).or(Some(0))
-    }
-
     /// The client holds that much less.
     fn give(&mut self, bytes: u64, client: &Client) {
         if let Some(held) = client.peer().and_then(|peer| self.held.get_mut(&peer)) {
@@ -268,8 +250,32 @@ impl Gate {
         self.steps.is_now(used);
     }
 
+    /// How a client stands here.
+    fn standing<'c>(&self, client: &'c Client) -> &'c Standing {
+        match &self.hall {
+            Some(_) => &client.at_large,
+            None => &client.in_hall,
+        }
+    }
+
+    /// Whose turn it is: the oldest wish's, unless its address has its half or what its client holds is set aside, and
+    /// somebody else waits of whom neither is true.
     fn next_of(&self, queue: &Queue) -> Option<usize> {
-        queue.next(self.half(), self.aside() > 0)
+        let (half, lends) = (self.half(), self.aside() > 0);
+        let first = queue.wishes.front()?;
+        let is_heavy = |wish: &Wish| {
+            let held = wish.client.peer().and_then(|peer| queue.held.get(&peer)).copied().unwrap_or(0);
+            (held > 0 && held.saturating_add(wish.bytes) > half)
+                || (lends && self.standing(&wish.client).is_heavy())
+        };
+        let waits = |wish: &Wish| is_heavy(wish) || self.standing(&wish.client).is_aside();
+        if !waits(first) {
+            return Some(0);
+        }
+        // A smaller wish of the same address does not go past a larger one.
+        let is_heavy = is_heavy(first);
+        let is_alike = |wish: &Wish| is_heavy && wish.client.peer() == first.client.peer();
+        queue.wishes.iter().position(|wish| !waits(wish) && !is_alike(wish)).or(Some(0))
     }
 
     /// What one address may hold while others wait.
@@ -280,7 +286,8 @@ impl Gate {
     /// Takes `bytes` if there is room for them, or nobody holds anything. What is set aside is for others than those whose
     /// it is, and half of it for other addresses than one that holds much: if some of its clients stall, the next may, too.
     fn try_add(&self, bytes: u64, client: &Client) -> bool {
-        let aside = match (client.is_aside(), client.is_heavy()) {
+        let standing = self.standing(client);
+        let aside = match (standing.is_aside(), standing.is_heavy()) {
             (true, _) => 0,
             (false, true) => self.aside.load(SeqCst) / 2,
             (false, false) => self.aside.load(SeqCst),

@@ -337,3 +337,22 @@ fn the_hall_is_small_and_watched_as_well() {
     gate.set_max(32 << 20);
     assert_eq!(gate.hall().max(), 8 << 20);
 }
+
+/// The look at the hall took back what was found at the large gate a moment before, and who stood in its own way there was
+/// given what others were to have.
+#[test]
+fn who_stalls_at_the_large_gate_stays_aside_there_while_others_wait_in_the_hall() {
+    let gate = Gate::new(64 << 20);
+    let client = Client::new(None, "one");
+    let [mut holds, mut wants] = [(); 2].map(|()| Member::of(Arc::clone(&gate), &client));
+    let _receives = Member::of(Arc::clone(gate.hall()), &client);
+    let mut other = Member::new(Arc::clone(&gate));
+    let [mut sends, mut waits] = [(); 2].map(|()| Member::new(Arc::clone(gate.hall())));
+    assert!(holds.ask(0, 64 << 20));
+    assert!(!wants.ask(0, 32 << 20) && !other.ask(0, 1 << 20));
+    assert!(sends.ask(0, 16 << 20) && !waits.ask(0, 1 << 20));
+    watch(&gate, 12);
+    assert!(turn(&mut other) && other.ask(0, 1 << 20));
+    other.settle(0);
+    assert!(!turn(&mut wants), "there is room for others");
+}

@@ -185,7 +185,8 @@ impl Gate {
         }
         for Seen { seat, .. } in seats.seats.values() {
             let held = seat.client.peer().and_then(|peer| held_by.get(&peer)).copied().unwrap_or(0);
-            seat.client.judge(stalled.contains(&Arc::as_ptr(&seat.client)), held > self.half());
+            let is_stalled = stalled.contains(&Arc::as_ptr(&seat.client));
+            self.standing(&seat.client).judge(is_stalled, held > self.half());
         }
         drop(seats);
         watched.aside = if has_room { aside.min(self.max()) } else { 0 };
