@@ -55,12 +55,9 @@ use crate::{
     wire::Wire,
 };
 
-/// Replies are sent when this much waits, in bytes, though more requests could be answered first: the
-/// first of a long batch should not wait for the last.
-const BATCH: usize = 512 << 10;
 /// Reads up to this many bytes are looked up together: of longer ones each has blocks enough to wait for.
 const SMALL_READ: usize = 16 << 10;
-/// So many at most: their answers are a part of [`BATCH`].
+/// So many at most: their answers are a part of a batch.
 const READS_AT_ONCE: usize = 16;
 
 /// Slices of one vectored write: 128 hits with their headers.
@@ -734,7 +731,7 @@ impl<S: Wire> Pump<'_, '_, S> {
                 }
             }
             // With too much to be sent it would be asked for nothing: then the socket wakes us.
-            if self.session.output_len() < BATCH && self.session.poll_turn(cx).is_ready() {
+            if !self.session.is_full() && self.session.poll_turn(cx).is_ready() {
                 continue;
             }
             if !self.session.wants_bytes() {
@@ -779,7 +776,7 @@ impl<S: Wire> Pump<'_, '_, S> {
         loop {
             let request = match self.first.take() {
                 Some(request) => Ok(Some(request)),
-                None if self.session.output_len() >= BATCH => {
+                None if self.session.is_full() => {
                     self.look_up(cx, &mut reads);
                     return true;
                 }

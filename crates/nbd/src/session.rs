@@ -50,6 +50,10 @@ const DIRECT: usize = RX / 4;
 /// take no room that requests need.
 const HANDSHAKE_OUT: usize = 64 << 10;
 
+/// Replies are sent when this much waits, in bytes, though more requests could be answered first: the first of a long
+/// batch should not wait for the last.
+pub(crate) const BATCH: usize = 512 << 10;
+
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -324,6 +328,10 @@ impl Session {
     /// Tells the gate what this connection holds. To be called before who serves it waits for something, or what has been sent
     /// counted as held, and owed, until the client says something more.
     pub(crate) fn settle(&mut self) {
+        if self.is_full() {
+            // Nothing is begun before the client has taken some, and a turn that came meanwhile would be kept from others.
+            self.gate.withdraw();
+        }
         self.gate.settle(self.held() as u64);
         let coming = match &self.incoming {
             Some(Incoming::Payload { tag, .. }) => usize::try_from(tag.len).unwrap_or(usize::MAX),
@@ -437,6 +445,11 @@ impl Session {
     /// Bytes waiting to be sent.
     pub fn output_len(&self) -> usize {
         self.out.len()
+    }
+
+    /// Whether so much waits to be sent that nothing more is begun before the client has taken some.
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() >= BATCH
     }
 
     /// The next bytes for the socket, in place; how many slices were filled.

@@ -155,10 +155,9 @@ impl Member {
         }
     }
 
+    /// What was taken beyond what is held goes back. The bytes of a wish that was met are no part of that yet: they wait for
+    /// [`ask`](Self::ask).
     fn keep(&mut self, held: u64) {
-        if self.wish.as_ref().is_some_and(|wish| wish.granted.load(SeqCst)) {
-            return; // it is just about to be used
-        }
         let back = self.quota.saturating_sub(held);
         if back > 0 {
             self.set_quota(held);

@@ -73,6 +73,22 @@ fn a_turn_is_not_lost_because_more_is_held_when_it_comes() {
     assert!(turn(&mut other));
 }
 
+/// Who had its turn kept all that it had finished since, until it asked again.
+#[test]
+fn what_is_finished_comes_back_also_while_a_turn_waits_to_be_used() {
+    let gate = Gate::new(1000);
+    let [mut slow, mut other, mut last] = [(); 3].map(|()| Member::new(Arc::clone(&gate)));
+    assert!(slow.ask(0, 600) && other.ask(0, 300));
+    assert!(!slow.ask(600, 200) && !last.ask(0, 700));
+    other.settle(0);
+    assert!(slow.has_turn() && !turn(&mut last));
+    slow.settle(0);
+    assert_eq!(gate.used(), 900, "its turn is kept for it, and nothing else");
+    assert!(turn(&mut last) && last.ask(0, 700));
+    assert!(slow.ask(0, 200));
+    assert_eq!((gate.used(), gate.waiting()), (900, 0));
+}
+
 #[test]
 fn a_request_larger_than_all_passes_alone() {
     let gate = Gate::new(1000);

@@ -118,6 +118,34 @@ fn connections_share_one_gate_take_turns_and_give_back_what_they_held() {
     assert_eq!(gate.members(), 0);
 }
 
+/// The turn that came to it was of no use before the client had taken its answers, and was kept from others as long.
+#[test]
+fn who_takes_no_answers_waits_for_no_turn_and_keeps_none() {
+    const MIB: u64 = 1 << 20;
+    let registry = Arc::new(Registry::new());
+    registry.insert("big", "", Arc::new(MemVolume::new("big", MIB, 4096))).unwrap();
+    let gate = Gate::new(2 * MIB);
+    let mut slow = in_transmission(registry, "big", &[]);
+    slow.session.gate = Member::new(Arc::clone(&gate));
+    let [mut one, mut two] = [(); 2].map(|()| Member::new(Arc::clone(&gate)));
+    assert!(one.ask(0, MIB));
+    let input = cat(&[&request(0, 0, 1, 0, BATCH as u32), &request(0, 0, 2, 0, MIB as u32)]);
+    let first = next(&mut slow, &input);
+    assert!(slow.session.poll_request().unwrap().is_none() && gate.waiting() == 1);
+    one.settle(0);
+    assert_eq!(gate.used(), BATCH as u64 + MIB, "its turn has come");
+    slow.session.complete(first.tag, zeroes(BATCH));
+    slow.session.settle();
+    assert_eq!(gate.used(), slow.session.output_len() as u64, "what waits to be sent, and nothing else");
+    assert!(one.ask(0, MIB) && !two.ask(0, MIB));
+    assert!(slow.session.poll_request().unwrap().is_none());
+    assert_eq!(gate.waiting(), 1, "nor does it ask");
+    said(&mut slow);
+    assert!(slow.session.poll_request().unwrap().is_none() && two.has_turn());
+    one.settle(0);
+    assert!(slow.session.poll_request().unwrap().is_some(), "in its turn again");
+}
+
 #[test]
 fn a_shutdown_finishes_what_is_in_flight_and_refuses_the_rest() {
     let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
