@@ -117,6 +117,8 @@ pub struct Session {
     /// The parser can do nothing before more bytes come.
     starved: bool,
     leaving: bool,
+    /// Nothing is said any more: see [`Session::discard_output`].
+    is_mute: bool,
     securing: bool,
     /// New requests get `ESHUTDOWN`.
     refusing: bool,
@@ -142,6 +144,7 @@ impl Session {
             charged: 0,
             starved: true,
             leaving: false,
+            is_mute: false,
             securing: false,
             refusing: false,
             counters: Counters::default(),
@@ -430,6 +433,10 @@ impl Session {
     }
 
     fn answer(&mut self, tag: &Tag, mut outcome: Result<Outcome, NbdError>) {
+        if self.is_mute {
+            self.counters.errors = self.counters.errors.saturating_add(outcome.is_err().into());
+            return;
+        }
         let (headers, block) = match &self.state {
             State::Transmission(terms) => (terms.headers, terms.block),
             State::Handshake(_) => (Headers::Simple, 0),
@@ -493,9 +500,11 @@ impl Session {
         }
     }
 
-    /// Forgets what waits to be sent (nobody is there to read it).
+    /// Forgets what waits to be sent (nobody is there to read it), and says nothing more. A part of a reply may have left
+    /// already: whatever came behind it, the client would take for the rest.
     pub fn discard_output(&mut self) {
         self.out.clear();
+        self.is_mute = true;
     }
 
     /// Nothing in flight and nothing to send.

@@ -356,6 +356,37 @@ async fn who_announces_a_write_and_sends_nothing_is_no_longer_in_the_way_of_othe
     served.stop().await;
 }
 
+/// Of a reply that is cut off the client takes whatever comes next for the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_sent_away_in_the_middle_of_a_reply_is_told_nothing_more() {
+    const LONG: u32 = 32 << 20;
+    let gate = Gate::new(40 << 20);
+    let served = Served::tcp(ServeLimits { gate: Arc::clone(&gate), ..ServeLimits::default() }).await;
+    let volume = Gated::new();
+    served.registry.insert("v", "", volume.clone()).unwrap();
+    let (mut deaf, mut other) = (Raw::go(&served, "v").await, Raw::go(&served, "v").await);
+    deaf.send(READ, 1, 0, 512, &[]).await;
+    deaf.send(READ, 2, 4096, LONG, &[]).await;
+    while served.server.totals().tx_bytes < 64 << 10 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    other.send(READ, 3, 4096, LONG, &[]).await;
+    while gate.waiting() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..12 {
+        gate.watch(Duration::from_secs(1), false);
+    }
+    assert_eq!(other.reply(LONG as usize).await.0, 0, "the other one has its turn");
+    volume.gate.add_permits(1);
+    let mut said = Vec::new();
+    // A reset is an end, too.
+    drop(timeout(Duration::from_secs(10), deaf.0.read_to_end(&mut said)).await.expect("the server closes"));
+    assert!((16..LONG as usize).contains(&said.len()), "{} bytes", said.len());
+    assert!(said[16..].iter().all(|byte| *byte == 7), "the data of the one read, and nothing else");
+    served.stop().await;
+}
+
 /// What it has taken counted as owed until it said something more: it was sent away as one that stands still while others wait.
 #[tokio::test]
 async fn who_has_taken_its_answers_holds_nothing_and_is_in_nobodys_way() {

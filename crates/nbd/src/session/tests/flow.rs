@@ -165,6 +165,25 @@ fn a_shutdown_finishes_what_is_in_flight_and_refuses_the_rest() {
     assert_eq!(error_code(&talk.ask(&option(7, &go("tank/vm1", &[])))), rep::ERR_SHUTDOWN);
 }
 
+/// What was completed later went out behind the half of a reply that had left, as if it were the rest.
+#[test]
+fn nothing_follows_a_reply_that_was_cut_off() {
+    let mut talk = in_transmission(exports().0, "tank/vm1", &[]);
+    let requests: Vec<Vec<u8>> = (1..4).map(|cookie| request(0, 0, cookie, 0, 4096)).collect();
+    let first = next(&mut talk, &requests.concat());
+    let (second, third) = (next(&mut talk, &[]), next(&mut talk, &[]));
+    talk.session.complete(first.tag, zeroes(4096));
+    talk.session.transmitted(1000);
+    talk.session.discard_output();
+    talk.session.leave();
+    talk.session.complete(second.tag, zeroes(4096));
+    assert!(!talk.session.is_idle(), "what was begun is finished");
+    talk.session.complete(third.tag, Err(NbdError::new(Errno::Io, "rotten")));
+    assert_eq!((said(&mut talk), talk.session.is_idle()), (vec![], true));
+    let counters = talk.session.counters();
+    assert_eq!((counters.read_bytes, counters.errors), (2 * 4096, 1), "it counts all the same");
+}
+
 #[test]
 fn a_disconnect_leaves_what_follows_unread_and_a_half_read_write_has_no_effect() {
     let (registry, volume) = exports();
