@@ -68,6 +68,10 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// A peer that vanished without a word is noticed after about two minutes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
+/// The same while replies are on their way to it: then nothing asks for a sign of life, and the kernel would go on sending
+/// them again for a quarter of an hour. Who is there and takes nothing at all for as long has gone, too (of iSCSI's peers,
+/// who are to answer for themselves, nobody waits longer than a minute).
+const VANISHED: Duration = Duration::from_secs(120);
 
 /// Where clients come in.
 #[derive(Debug)]
@@ -298,7 +302,9 @@ async fn accept(listener: &Listener, crowd: &Crowd) -> io::Result<(Socket, Optio
             let (time, interval, retries) = KEEPALIVE;
             let keepalive =
                 socket2::TcpKeepalive::new().with_time(time).with_interval(interval).with_retries(retries);
-            socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+            let socket = socket2::SockRef::from(&stream);
+            socket.set_tcp_keepalive(&keepalive)?;
+            socket.set_tcp_user_timeout(Some(VANISHED))?;
             Ok((Socket::Tcp(stream), Some(peer)))
         }
         Listener::Unix(listener) => {
@@ -891,5 +897,26 @@ impl<S: Wire> Pump<'_, '_, S> {
             self.unpolled = true;
             self.running.push(Running::Deadline(Box::pin(sleep_until(until))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With replies on their way it kept its place, and all that it held, for a quarter of an hour.
+    #[tokio::test]
+    async fn a_peer_that_vanished_is_noticed_whether_replies_are_on_their_way_or_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let crowd = Crowd::new(ServeLimits::default().places());
+        let (Socket::Tcp(stream), from) = accept(&Listener::Tcp(listener), &crowd).await.unwrap() else {
+            panic!("it came in over the network");
+        };
+        assert_eq!(from, Some(client.local_addr().unwrap()));
+        let socket = socket2::SockRef::from(&stream);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED));
+        let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(socket.tcp_keepalive_time().unwrap() + asked, VANISHED);
     }
 }
