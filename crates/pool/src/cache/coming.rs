@@ -179,6 +179,7 @@ impl BlockCache {
                     }
                 });
             }
+            self.reclaim_hot(&mut ranks);
             self.fit(&mut ranks, &mut gone);
         }
         self.let_go(gone, true);

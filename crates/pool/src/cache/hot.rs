@@ -43,18 +43,19 @@ impl Hot {
     }
 
     /// Takes `len` bytes of `budget` for a copy; `visit` says what becomes of the copy of a block. False if they cannot
-    /// be had.
+    /// be had. The budget is looked at behind the lock: somebody may just be [lowering](Self::lower) it.
     pub(super) fn take(
         &self,
         class: Class,
         len: usize,
-        budget: usize,
+        budget: &AtomicUsize,
         visit: &mut dyn FnMut(u64) -> Seen,
     ) -> bool {
+        let mut ring = self.ring.lock();
+        let budget = budget.load(Relaxed);
         if len > budget / 2 {
             return false;
         }
-        let mut ring = self.ring.lock();
         self.sweep(&mut ring, budget - len, visit);
         if self.taken() + len > budget {
             return false;
@@ -65,8 +66,16 @@ impl Hot {
     }
 
     /// Drops copies until `budget` bytes are kept.
-    pub(super) fn shrink(&self, budget: usize, visit: &mut dyn FnMut(u64) -> Seen) {
-        self.sweep(&mut self.ring.lock(), budget, visit);
+    pub(super) fn shrink(&self, budget: &AtomicUsize, visit: &mut dyn FnMut(u64) -> Seen) {
+        let mut ring = self.ring.lock();
+        self.sweep(&mut ring, budget.load(Relaxed), visit);
+    }
+
+    /// Lowers `budget` to what copies have now and `spare` more. Not while somebody takes some: that is for the next time.
+    pub(super) fn lower(&self, budget: &AtomicUsize, spare: usize) {
+        if let Some(_no_copy_comes) = self.ring.try_lock() {
+            budget.fetch_min(self.taken() + spare, Relaxed);
+        }
     }
 
     fn sweep(&self, ring: &mut VecDeque<u64>, budget: usize, visit: &mut dyn FnMut(u64) -> Seen) {

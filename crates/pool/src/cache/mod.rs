@@ -14,8 +14,8 @@
 //!   up to an eighth of the budget.
 //! * Bytes: a block is charged the memory it takes; what the map, the policies, half-used transfers and copies take is
 //!   subtracted from what the policies may fill. So the whole is within the budget whenever a call returns.
-//! * Locks, in this order: ranks or the ring of hot copies; then one shard, or a few in the order of their numbers. A
-//!   hit takes its shard, and tries the ranks once in 64 notes, when it has no shard. Nothing is freed, and nothing is
+//! * Locks, in this order: ranks or the ring of hot copies (which is only tried under the ranks' lock); then one shard, or
+//!   a few in the order of their numbers. A hit takes its shard, and tries the ranks once in 64 notes, when it has no shard. Nothing is freed, and nothing is
 //!   told to the tier below, under the ranks' lock.
 //!
 //! Why so, and what was measured: docs/decisions/0010 and 0012. Counters: docs/format/arc.md.
@@ -115,7 +115,7 @@ pub struct BlockCache {
     budget: AtomicUsize,
     /// The largest budget it had.
     budget_max: AtomicUsize,
-    /// The part of the budget that hot copies may have now. It grows as they come.
+    /// The part of the budget that hot copies may have now. It grows as they come, and shrinks when they have gone.
     hot_budget: AtomicUsize,
     /// Memory of the shards' own.
     tables: AtomicUsize,

@@ -244,6 +244,16 @@ impl BlockCache {
         }
     }
 
+    /// What copies leave of their part when they go is for blocks again. All changes of that part are made under the lock of
+    /// the ranks, which `_ranks` stands for; not in [`fit`](Self::fit), which makes room for a copy that is just coming.
+    pub(super) fn reclaim_hot(&self, _ranks: &mut Ranks) {
+        // A copy that goes to make room for the next is not worth it, nor is a little.
+        let step = self.budget.load(Relaxed) / HOT / 8;
+        if self.hot_budget.load(Relaxed) > self.hot.taken() + 2 * step {
+            self.hot.lower(&self.hot_budget, step);
+        }
+    }
+
     /// Takes memory for a hot copy; what all of them may have grows up to its bound as it is needed.
     pub(super) fn take_hot(&self, class: Class, len: usize) -> bool {
         let budget = self.budget.load(Relaxed);
@@ -261,12 +271,12 @@ impl BlockCache {
             self.let_go(gone, true);
         }
         let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
-        self.hot.take(class, len, self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped))
+        self.hot.take(class, len, &self.hot_budget, &mut |id| self.cool(id, &mut dropped))
     }
 
     pub(super) fn shrink_hot(&self) {
         let mut dropped: SmallVec<[Bytes; 4]> = SmallVec::new();
-        self.hot.shrink(self.hot_budget.load(Relaxed), &mut |id| self.cool(id, &mut dropped));
+        self.hot.shrink(&self.hot_budget, &mut |id| self.cool(id, &mut dropped));
     }
 
     /// The hand of the CLOCK comes by a hot copy.
