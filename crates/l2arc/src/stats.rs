@@ -39,6 +39,29 @@ macro_rules! counters {
     };
 }
 
+impl L2Stats {
+    /// What was counted, without what is held: of a tier that is closed that is nothing any more.
+    #[must_use]
+    pub const fn counted(self) -> Self {
+        Self {
+            l2_prefetch_asize: 0,
+            l2_mru_asize: 0,
+            l2_mfu_asize: 0,
+            l2_bufc_data_asize: 0,
+            l2_bufc_metadata_asize: 0,
+            l2_size: 0,
+            l2_asize: 0,
+            l2_hdr_size: 0,
+            l2_log_blk_avg_asize: 0,
+            l2_log_blk_asize: 0,
+            l2_log_blk_count: 0,
+            l2_bufs: 0,
+            l2_ndev: 0,
+            ..self
+        }
+    }
+}
+
 counters! {
     /// Evicted from memory, and on a cache device already.
     evict_l2_cached,

@@ -1,35 +1,30 @@
 //! The ARC as the control socket shows it: its own counters, and beside them those of the pools' second tiers and the
 //! machine's memory.
 
-use std::{
-    fs,
-    sync::{Arc, LazyLock},
-};
+use std::{fs, sync::LazyLock};
 
-use pool::cache::BlockCache;
 use tokio::time::Instant;
 
-use crate::{api, governor::Governor, ops::Held};
+use crate::{api, governor::Governor, ops::Host};
 
 /// When this process began, as far as rates are concerned.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What the cache counted and holds now, and what the second tiers of these pools do, all together.
+/// What the cache counted and holds now, and what the second tiers of all pools did and hold, all together.
 #[must_use]
-pub fn report(cache: &BlockCache, held: &[Arc<Held>], governor: &Governor) -> api::arc::Arc {
+pub fn report(host: &Host, governor: &Governor) -> api::arc::Arc {
     let at_ns = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let cache = host.cache();
     let mut stats = cache.stats();
     stats.memory_all_bytes = field(&memory, "MemTotal:");
     stats.memory_free_bytes = field(&memory, "MemFree:");
     stats.memory_available_bytes = field(&memory, "MemAvailable:");
     governor.tell(&mut stats);
-    for engine in held.iter().filter_map(|held| held.engine()) {
-        for (name, value) in engine.second().stats().pairs() {
-            // What leaves memory is counted by the ARC, for all pools.
-            if name.starts_with("l2_") {
-                stats.add(name, value);
-            }
+    for (name, value) in host.second_tiers().pairs() {
+        // What leaves memory is counted by the ARC, for all pools.
+        if name.starts_with("l2_") {
+            stats.add(name, value);
         }
     }
     // A mean of all is no sum of means.

@@ -187,7 +187,7 @@ async fn log(State(shared): State<Arc<Shared>>) -> Json<api::log::LogList> {
 }
 
 async fn cache(State(shared): State<Arc<Shared>>) -> Json<api::arc::Arc> {
-    Json(arc::report(&shared.host.cache(), &shared.host.all(), &shared.governor))
+    Json(arc::report(&shared.host, &shared.governor))
 }
 
 async fn advise(State(shared): State<Arc<Shared>>) -> Json<api::advice::AdviceList> {

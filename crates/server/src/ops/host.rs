@@ -25,7 +25,7 @@ use engine::{
     dsl::OpError,
     engine::{Ending, Engine, OpFuture, Options},
     open::{OpenOptions, READ_ONLY},
-    second::Config as TierConfig,
+    second::{Config as TierConfig, L2Stats},
     sync::Syncer,
     txg::Limits,
 };
@@ -338,6 +338,8 @@ pub struct Host {
     /// One for all pools.
     cache: Arc<BlockCache>,
     held: Mutex<BTreeMap<u64, Arc<Held>>>,
+    /// What the second tiers of pools counted that are not held any more.
+    past: Mutex<L2Stats>,
     /// One operation at a time for each pool, by name: one that waits for a suspended pool holds up no other's.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) serving: Option<Arc<Serving>>,
@@ -382,6 +384,7 @@ impl Host {
             settings,
             cache,
             held: Mutex::default(),
+            past: Mutex::default(),
             turns: Mutex::default(),
             serving: None,
             watching: None,
@@ -502,9 +505,27 @@ impl Host {
         held
     }
 
+    /// What the second tiers of all pools hold, and did since the start: counters never go back, also when a pool is closed.
+    #[must_use]
+    pub fn second_tiers(&self) -> L2Stats {
+        let held = self.held.lock();
+        let mut all = *self.past.lock();
+        for engine in held.values().filter_map(|held| held.engine()) {
+            all.add(&engine.second().stats());
+        }
+        all
+    }
+
     /// Lets go of a pool; the caller has ended its engine or is about to.
     pub(crate) fn release(&self, guid: u64) {
-        self.held.lock().remove(&guid);
+        {
+            // From one to the other under both locks: who asks misses nothing, and has nothing twice.
+            let mut held = self.held.lock();
+            let gone = held.remove(&guid);
+            if let Some(engine) = gone.as_ref().and_then(|gone| gone.engine()) {
+                self.past.lock().add(&engine.second().stats().counted());
+            }
+        }
         if let Some(serving) = &self.serving {
             serving.forget(guid);
         }
@@ -885,7 +906,42 @@ fn memory_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::State;
+    use crate::{
+        ops::{Operation, PoolCreate, Request, run},
+        state::State,
+    };
+
+    /// They fell to nothing when a pool was exported, and whoever looks now and then saw less than nothing happen.
+    #[tokio::test]
+    async fn what_second_tiers_counted_stays_when_their_pool_is_closed_and_what_they_held_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Vec::new(), State::at(dir.path()));
+        let host = Arc::new(Host::new(places, Mode::Daemon, Settings::default()));
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![at("d0"), "cache".to_owned(), at("c0")],
+            file_size: Some(128 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        run(&host, request).await.unwrap();
+        let written = async {
+            while host.second_tiers().l2_write_bytes == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), written).await.expect("its header");
+        let open = host.second_tiers();
+        assert!(open.l2_ndev == 1 && open.l2_log_blk_writes == 0, "{open:?}");
+        host.end(&host.find("tank").unwrap(), Ending::Export).await.unwrap();
+        let closed = host.second_tiers();
+        assert!(
+            closed.l2_write_bytes >= open.l2_write_bytes && closed.l2_feeds >= open.l2_feeds,
+            "{closed:?}"
+        );
+        assert_eq!(closed, closed.counted(), "nothing is held");
+    }
 
     #[test]
     fn who_has_no_room_is_not_sent_to_the_cables() {
