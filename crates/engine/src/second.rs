@@ -268,12 +268,13 @@ impl Below for Door {
         }
     }
 
-    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+    fn read(&self, _pool: u64, bp: &BlkPtr, is_eligible: bool) -> Option<BelowFuture> {
         let l2 = self.0.upgrade().filter(|l2| l2.is_used())?;
         if !is_servable(bp) {
             return None;
         }
-        l2.read(&key(bp)?, u32::try_from(bp.psize()).ok()?)
+        let (key, psize) = (key(bp)?, u32::try_from(bp.psize()).ok()?);
+        if is_eligible { l2.read(&key, psize) } else { l2.find(&key, psize) }
     }
 
     fn lied(&self, _pool: u64, bp: &BlkPtr) {

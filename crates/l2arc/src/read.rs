@@ -18,19 +18,26 @@ impl L2 {
     /// turns out wrong ([`lied`](Self::lied)). `None`: not here.
     #[must_use]
     pub fn read(&self, key: &Key, psize: u32) -> Option<Found> {
+        let found = self.find(key, psize);
+        if found.is_none() && self.is_used() {
+            add(&self.shared.counters.l2_misses, 1);
+        }
+        found
+    }
+
+    /// The same for a block that is not to be kept here. There may be some from before; that others are not here is no miss.
+    #[must_use]
+    pub fn find(&self, key: &Key, psize: u32) -> Option<Found> {
         if !self.is_used() {
             return None;
         }
         let shared = &self.shared;
         let hash = key.hash();
-        let found = shared.index.get(hash).and_then(|place| {
-            let device = shared.device_at(place.address).filter(|device| device.is_usable())?;
-            Some((place.address, device))
-        });
-        let Some((address, device)) = found else {
-            add(&shared.counters.l2_misses, 1);
+        let place = shared.index.get(hash)?;
+        let (address, device) = (place.address, shared.device_at(place.address)?);
+        if !device.is_usable() {
             return None;
-        };
+        }
         add(&shared.counters.l2_hits, 1);
         let shared = Arc::clone(shared);
         Some(Box::pin(async move { fetch(&shared, &device, hash, address, psize).await }))

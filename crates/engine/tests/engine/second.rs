@@ -163,7 +163,7 @@ async fn what_leaves_memory_is_on_the_cache_device_and_stays_there() {
     running.export().await;
 }
 
-/// A volume with this property is written and read, and none of it comes to the cache device.
+/// A volume with this property is written and read, and none of it comes to the cache device, or is missed there.
 async fn is_not_cached(property: &str, number: u64) {
     let (_world, running) = World::create("d0 cache d1", 12, 256 << 20, 32).await;
     let mut properties = Properties::new();
@@ -176,9 +176,13 @@ async fn is_not_cached(property: &str, number: u64) {
         volume.write(at, data(bytes), Durability::Cached).await.unwrap();
     }
     volume.flush().await.unwrap();
+    let misses = || running.engine.view().io().cache().stats().misses;
+    let before = (misses(), running.engine.second().stats().l2_misses);
     let _all = content(&*volume).await;
     settle(&running).await;
     let stats = running.engine.second().stats();
+    let (read, missed) = (misses() - before.0, stats.l2_misses - before.1);
+    assert!(read > 500 && missed < 20, "{missed} of {read}");
     assert!(stats.evict_l2_ineligible > 8 << 20 && stats.l2_bufc_data_asize == 0, "{stats:?}");
     running.export().await;
 }

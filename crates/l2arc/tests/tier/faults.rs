@@ -238,6 +238,8 @@ async fn a_device_that_never_answers_holds_up_a_read_for_a_second_and_only_one()
     let (written, misses) = (l2.stats().l2_write_bytes, l2.stats().l2_misses);
     assert!((0..500).all(|n| l2.read(&key(n), SIZE).is_none()));
     assert_eq!(l2.stats().l2_misses, misses + 500);
+    assert!((0..500).all(|n| l2.find(&key(n), SIZE).is_none()));
+    assert_eq!(l2.stats().l2_misses, misses + 500, "not of what should not be here");
     for n in 600..700 {
         l2.offer(block(n, SIZE));
     }

@@ -71,8 +71,9 @@ pub trait Below: Send + Sync + Debug {
     fn evicted(&self, block: Stored) -> Fate;
 
     /// The stored form of a block if it is here and can be read now; the caller verifies it against its pointer.
-    /// `None`, at once or in the end: ask the pool.
-    fn read(&self, pool: u64, bp: &BlkPtr) -> Option<BelowFuture>;
+    /// `None`, at once or in the end: ask the pool. `is_eligible`: its dataset wants it to be kept here (`secondarycache`);
+    /// of others there may be some from before, and it is no miss that they are not here.
+    fn read(&self, pool: u64, bp: &BlkPtr, is_eligible: bool) -> Option<BelowFuture>;
 
     /// The bytes that [`read`](Self::read) gave do not verify.
     fn lied(&self, pool: u64, bp: &BlkPtr);

@@ -79,7 +79,7 @@ impl Reader {
         let mut results: Vec<Option<Result<Bytes, BlockError>>> = blocks.iter().map(|_| None).collect();
         let (mut below, mut single, mut mergeable) = (Vec::new(), Vec::new(), Vec::new());
         let (mut leads, mut followings) = (Leads::new(), Vec::new());
-        for (index, (bp, _)) in blocks.iter().enumerate() {
+        for (index, (bp, at)) in blocks.iter().enumerate() {
             if let Some(found) = access.and_then(|access| self.find(bp, access)) {
                 results[index] = Some(Ok(found));
                 continue;
@@ -92,7 +92,7 @@ impl Reader {
                 }
                 None => {}
             }
-            if let Some(answer) = access.and_then(|_| self.ask_below(bp)) {
+            if let Some(answer) = access.and_then(|_| self.ask_below(bp, *at)) {
                 below.push((index, answer));
             } else if let Some((leaf, offset)) = self.simple_place(bp) {
                 mergeable.push((leaf, offset, index));

@@ -41,7 +41,7 @@ impl Reader {
                     if let Some(found) = self.cache.has(&key).then(|| self.find(bp, access)).flatten() {
                         return Ok(found);
                     }
-                    let answer = self.read_now(bp, at, access, self.ask_below(bp)).await;
+                    let answer = self.read_now(bp, at, access, self.ask_below(bp, at)).await;
                     lead.landed(&answer);
                     return answer;
                 }
@@ -68,7 +68,7 @@ impl Reader {
                 Some(answer)
             }
             Followed::Gone => None,
-            Followed::Late => Some(self.read_now(bp, at, access, self.ask_below(bp)).await),
+            Followed::Late => Some(self.read_now(bp, at, access, self.ask_below(bp, at)).await),
         }
     }
 
@@ -115,11 +115,14 @@ impl Reader {
     }
 
     /// The answer of the second tier, on its way, if it has the block.
-    pub(super) fn ask_below(&self, bp: &BlkPtr) -> Option<BelowFuture> {
+    pub(super) fn ask_below(&self, bp: &BlkPtr, at: Bookmark) -> Option<BelowFuture> {
         if bp.is_hole() || bp.is_embedded() {
             return None;
         }
-        self.origin.below()?.read(self.origin.guid, bp)
+        let below = self.origin.below()?;
+        let is_metadata = Class::of(bp) == Class::Metadata;
+        let is_eligible = self.wishes(at.objset).caching.secondary.wants(is_metadata);
+        below.read(self.origin.guid, bp, is_eligible)
     }
 
     /// Stored bytes and content from the second tier, if it gives them and they are right.

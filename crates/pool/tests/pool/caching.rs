@@ -85,7 +85,7 @@ impl Below for Tier {
         block.fate()
     }
 
-    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+    fn read(&self, _pool: u64, bp: &BlkPtr, _is_eligible: bool) -> Option<BelowFuture> {
         let asked = self.asked.fetch_add(1, Relaxed);
         let right = self.blocks.get(&name(bp))?.clone();
         let answer = match asked % 6 {
@@ -164,7 +164,7 @@ impl Below for Slow {
         block.fate()
     }
 
-    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+    fn read(&self, _pool: u64, bp: &BlkPtr, _is_eligible: bool) -> Option<BelowFuture> {
         self.asked.fetch_add(1, Relaxed);
         let right = self.blocks.get(&name(bp))?.clone();
         Some(Box::pin(async move {
@@ -308,7 +308,7 @@ impl Below for Asked {
         block.fate()
     }
 
-    fn read(&self, _pool: u64, bp: &BlkPtr) -> Option<BelowFuture> {
+    fn read(&self, _pool: u64, bp: &BlkPtr, _is_eligible: bool) -> Option<BelowFuture> {
         if bp.level() == 0 {
             *self.0.lock().unwrap().entry(name(bp)).or_default() += 1;
         }

@@ -67,7 +67,7 @@ impl Below for Recorder {
         self.0.lock().push(block);
         fate
     }
-    fn read(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr) -> Option<BelowFuture> {
+    fn read(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr, _is_eligible: bool) -> Option<BelowFuture> {
         None
     }
     fn lied(&self, _pool: u64, _bp: &ondisk::blkptr::BlkPtr) {}
