@@ -279,7 +279,8 @@ pub fn serve(
             () = begun => {}
             () = stop_signal.wait() => return host.close().await.map_err(ServeError::Close),
         }
-        let governing = tokio::spawn(Arc::clone(&governor).run(Arc::downgrade(&host), Arc::clone(&journal)));
+        let governing =
+            tokio::spawn(Arc::clone(&governor).govern(Arc::downgrade(&host), Arc::clone(&journal)));
         alerts.start();
         alerts.watch(Pools::new(Arc::downgrade(&host), Arc::clone(&late)), Arc::clone(&journal), disks);
         let hotplug = tokio::spawn(hotplug::run(Arc::downgrade(&host)));

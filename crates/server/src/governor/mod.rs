@@ -64,6 +64,8 @@ const RELEASE: Duration = Duration::from_millis(250);
 const AGE: Duration = Duration::from_secs(20);
 /// After that long without anything given back somebody who waits is let through, if there is memory for it.
 const STUCK: Duration = Duration::from_secs(2);
+/// Before it looks again after a fault of its own, which may be there still.
+const RECOVER: Duration = Duration::from_secs(1);
 /// Last to be killed, but not never: a cgroup of which nobody may be killed would stand still.
 const OOM_SCORE: i32 = -999;
 /// The journal's class for what is shed and taken back.
@@ -233,8 +235,13 @@ impl Governor {
         ))
     }
 
-    /// Looks and acts until the host is gone.
-    pub async fn run(self: Arc<Self>, host: Weak<Host>, journal: Arc<Journal>) {
+    /// Looks and acts until the host is gone, whatever happens: nobody else keeps the daemon within its memory.
+    pub async fn govern(self: Arc<Self>, host: Weak<Host>, journal: Arc<Journal>) {
+        again_and_again(|| Arc::clone(&self).run(host.clone(), Arc::clone(&journal))).await;
+    }
+
+    /// The same, as long as nothing panics.
+    async fn run(self: Arc<Self>, host: Weak<Host>, journal: Arc<Journal>) {
         // When others take the machine's memory it is they who wait, and nothing is told of that in a cgroup of our own.
         let mut alarm = Alarm::new(&self.machine.pressure_file(&self.cgroup));
         let mut machine = Alarm::new(&self.machine.machine_pressure_file());
@@ -487,6 +494,21 @@ impl Governor {
     }
 }
 
+/// Does something until it ends by itself. If it panics, that is said, and it is begun anew.
+async fn again_and_again<F>(begin: impl Fn() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    // What was begun ends with this.
+    let mut task = JoinSet::new();
+    loop {
+        task.spawn(begin());
+        let Some(Err(error)) = task.join_next().await else { return };
+        tracing::error!(target: LOG, %error, "the watch over memory failed, and begins anew");
+        sleep(RECOVER).await;
+    }
+}
+
 /// How a limit reads in a sentence.
 fn origin(limit: &Limit) -> String {
     match &limit.origin {
@@ -501,4 +523,37 @@ pub(crate) async fn settle(governor: &Governor, host: &Host, journal: &Journal) 
     // Their devices are open and their first blocks are here: what they take is seen now.
     sleep(LEAST).await;
     governor.look(host, journal).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    /// Nobody noticed, and the cache stayed as large as it was whatever else came.
+    #[tokio::test(start_paused = true)]
+    async fn who_watches_over_memory_goes_on_after_a_panic_and_ends_with_who_waits_for_it() {
+        let begun = Arc::<AtomicU32>::default();
+        let watch = |end: fn() -> bool| {
+            let begun = Arc::clone(&begun);
+            again_and_again(move || {
+                let times = begun.fetch_add(1, Relaxed) + 1;
+                let held = Arc::clone(&begun);
+                async move {
+                    assert!(times > 2, "a fault, held by {}", Arc::strong_count(&held));
+                    if !end() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            })
+        };
+        let before = Instant::now();
+        watch(|| true).await;
+        assert_eq!((begun.load(Relaxed), before.elapsed()), (3, 2 * RECOVER));
+        let ended = tokio::time::timeout(RECOVER, watch(|| false)).await;
+        assert!(ended.is_err());
+        tokio::task::yield_now().await;
+        assert_eq!(Arc::strong_count(&begun), 1, "nothing of it is left");
+    }
 }
