@@ -25,8 +25,13 @@ const ARRAY_MAX: u64 = 1 << 20;
 /// Largest log space map accepted, in bytes.
 const LOG_MAX: u64 = 256 << 20;
 
-/// How bad free segments of 512 B, 1 KiB, … 16 MiB are, in percent: the figures behind OpenZFS's `FRAG`.
-const FRAGMENTATION: [u64; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
+/// The feature without which no space map says how large the free segments are.
+const HISTOGRAM: &str = "com.delphix:spacemap_histogram";
+
+/// How bad free segments of 512 B, 1 KiB, … 512 MiB are, in percent: the figures behind OpenZFS's `FRAG`, as they
+/// are in 2.3.2 and later. (Once 16 MiB counted as whole.)
+const FRAGMENTATION: [u64; 21] =
+    [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1, 0];
 
 /// Size and use of one top-level device, in bytes with parity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +42,15 @@ pub struct TopSpace {
     pub allocated: u64,
     /// 0–100, if its space maps say.
     pub fragmentation: Option<u64>,
+}
+
+/// What one metaslab contributes to its device's fragmentation.
+#[derive(Clone, Copy, Debug)]
+struct Slab {
+    /// Bytes, with what the logs add.
+    allocated: i128,
+    /// 0–100; `None` if its space map does not say.
+    fragmentation: Option<u64>,
 }
 
 /// Size and use of a pool.
@@ -154,72 +168,118 @@ impl Space {
     pub(crate) async fn read(pool: &Pool) -> Result<Self, ReadError> {
         let mos = pool.mos();
         let mut space = Self::default();
+        let mut slabs = Vec::new();
         let mut unflushed = Vec::new();
         for vdev in &pool.tree().tops {
-            let (top, since) = match &vdev.top {
+            let (top, of_top, since) = match &vdev.top {
                 Some(top) if !matches!(vdev.kind, Kind::Indirect { .. }) => {
-                    (read_top(mos, top).await?, unflushed_txgs(mos, top).await?)
+                    let (space, slabs) = read_top(mos, top).await?;
+                    (space, slabs, unflushed_txgs(mos, top).await?)
                 }
-                _ => (TopSpace::default(), Vec::new()),
+                _ => (TopSpace::default(), Vec::new(), Vec::new()),
             };
             space.tops.push(top);
+            slabs.push(of_top);
             unflushed.push(since);
         }
         if let Some(object) = pool.directory().get_u64("com.delphix:log_spacemap_zap").await? {
-            add_logs(mos, object, &pool.tree(), &unflushed, &mut space.tops).await?;
+            add_logs(mos, object, &pool.tree(), &unflushed, &mut space.tops, &mut slabs).await?;
         }
-        let (mut weighted, mut known) = (0u64, 0u64);
+        if pool.features().iter().any(|feature| feature.guid == HISTOGRAM) {
+            for ((vdev, space), slabs) in pool.tree().tops.iter().zip(&mut space.tops).zip(&slabs) {
+                space.fragmentation = vdev.top.as_ref().and_then(|top| of_device(top, space.size, slabs));
+            }
+        }
+        let mut normal = Vec::new();
         for (vdev, top) in pool.tree().tops.iter().zip(&space.tops) {
             if vdev.class() == Class::Log {
                 continue;
             }
             space.total.size = space.total.size.saturating_add(top.size);
             space.total.allocated = space.total.allocated.saturating_add(top.allocated);
-            if let (Some(fragmentation), Class::Normal) = (top.fragmentation, vdev.class()) {
-                weighted = weighted.saturating_add(fragmentation);
-                known += 1;
+            if vdev.class() == Class::Normal {
+                normal.push(*top);
             }
         }
-        space.total.fragmentation = weighted.checked_div(known);
+        space.total.fragmentation = of_class(&normal);
         Ok(space)
     }
 }
 
-async fn read_top(mos: &ObjectSet, top: &Top) -> Result<TopSpace, ReadError> {
+async fn read_top(mos: &ObjectSet, top: &Top) -> Result<(TopSpace, Vec<Slab>), ReadError> {
     let mut space = TopSpace { size: metaslab_bytes(top), ..TopSpace::default() };
+    let mut slabs = Vec::new();
     if top.metaslab_array == 0 {
-        return Ok(space);
+        return Ok((space, slabs));
     }
-    let (mut allocated, mut percent, mut counted) = (0i64, 0u64, 0u64);
-    for object in words(mos, top.metaslab_array, ARRAY_MAX).await? {
-        if object == 0 {
-            continue;
+    // The array is whole blocks, of which the last has room for more.
+    let count = space.size >> top.metaslab_shift;
+    let mut allocated = 0i64;
+    for (index, object) in (0..).zip(words(mos, top.metaslab_array, ARRAY_MAX).await?) {
+        // One without a map was never written to: all of it is free, in one piece.
+        let mut slab = Slab { allocated: 0, fragmentation: Some(0) };
+        if object != 0 {
+            let at = Bookmark { object, ..Bookmark::default() };
+            let dnode = mos.dnode(object).await?;
+            let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
+            allocated = allocated.saturating_add(header.alloc);
+            slab.allocated = header.alloc.into();
+            slab.fragmentation = header.histogram.map(|histogram| of_metaslab(&histogram, top.ashift));
         }
-        let at = Bookmark { object, ..Bookmark::default() };
-        let dnode = mos.dnode(object).await?;
-        let header = Header::decode(&dnode.dnode.bonus, dnode.order).map_err(ReadError::malformed(at))?;
-        allocated = allocated.saturating_add(header.alloc);
-        if let Some(fragmentation) = header.histogram.and_then(|h| fragmentation(&h, top.ashift)) {
-            percent += fragmentation;
-            counted += 1;
+        if index < count {
+            slabs.push(slab);
         }
     }
     space.allocated = u64::try_from(allocated).unwrap_or(0);
-    space.fragmentation = percent.checked_div(counted);
-    Ok(space)
+    Ok((space, slabs))
 }
 
-/// Mean badness of the free segments in a histogram, weighted by bytes; `None` if nothing is free.
-fn fragmentation(histogram: &[u64], ashift: u32) -> Option<u64> {
+/// Mean badness of a metaslab's free segments, weighted by bytes; 0 if nothing is free.
+fn of_metaslab(histogram: &[u64], ashift: u32) -> u64 {
     let (mut weighted, mut total) = (0u128, 0u128);
     for (bucket, &count) in histogram.iter().enumerate() {
-        let shift = bucket as u32 + ashift;
+        let shift = bucket as u32 + ashift.min(24);
         let bytes = u128::from(count) << shift;
         let index = (shift.saturating_sub(9) as usize).min(FRAGMENTATION.len() - 1);
-        weighted += bytes * u128::from(FRAGMENTATION[index]);
-        total += bytes;
+        weighted = weighted.saturating_add(bytes * u128::from(FRAGMENTATION[index]));
+        total = total.saturating_add(bytes);
     }
-    weighted.checked_div(total).map(|percent| percent as u64)
+    weighted.checked_div(total).map_or(0, |percent| percent as u64)
+}
+
+/// Mean of a device's metaslabs, weighted by the bytes free in each: a full one matters to no allocation. `None` if
+/// nothing is free, or if most of them do not say.
+///
+/// OpenZFS leaves out the metaslab that it sets aside for the intent log, at import, on devices of more than 64.
+fn of_device(top: &Top, size: u64, slabs: &[Slab]) -> Option<u64> {
+    let count = size >> top.metaslab_shift;
+    let silent = slabs.iter().filter(|slab| slab.fragmentation.is_none()).count() as u64;
+    if count.saturating_sub(silent) < count.div_ceil(2) {
+        return None;
+    }
+    let bytes = 1i128 << top.metaslab_shift;
+    // Those beyond the array were never written to.
+    let unused = count.saturating_sub(slabs.len() as u64);
+    let (mut weighted, mut free) = (0i128, i128::from(unused) * bytes);
+    for slab in slabs {
+        if let Some(percent) = slab.fragmentation {
+            let of_slab = (bytes - slab.allocated).clamp(0, bytes);
+            weighted += of_slab * i128::from(percent);
+            free += of_slab;
+        }
+    }
+    weighted.checked_div(free).map(|percent| percent as u64)
+}
+
+/// Mean of a class's devices, weighted by their sizes: what a pool shows. `None` if one of them does not say.
+fn of_class(tops: &[TopSpace]) -> Option<u64> {
+    let (mut weighted, mut size) = (0u128, 0u128);
+    // One that was removed has no size.
+    for top in tops.iter().filter(|top| top.size > 0) {
+        weighted += u128::from(top.fragmentation?) * u128::from(top.size);
+        size += u128::from(top.size);
+    }
+    weighted.checked_div(size).map(|percent| percent as u64)
 }
 
 /// Per metaslab, the txg from which on changes are only in the logs; empty without log space maps.
@@ -238,6 +298,7 @@ async fn add_logs(
     tree: &Tree,
     unflushed: &[Vec<u64>],
     tops: &mut [TopSpace],
+    slabs: &mut [Vec<Slab>],
 ) -> Result<(), ReadError> {
     let mut net = vec![0i128; tops.len()];
     let mut seen = BTreeSet::new();
@@ -265,7 +326,11 @@ async fn add_logs(
             let since = unflushed[id].get(metaslab as usize).copied().unwrap_or(0);
             if since != 0 && txg >= since {
                 let bytes = i128::from(segment.run) << 9;
-                net[id] += if segment.kind == Change::Alloc { bytes } else { -bytes };
+                let change = if segment.kind == Change::Alloc { bytes } else { -bytes };
+                net[id] += change;
+                if let Some(slab) = slabs[id].get_mut(metaslab as usize) {
+                    slab.allocated += change;
+                }
             }
         }
     }

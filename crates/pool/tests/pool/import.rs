@@ -255,6 +255,40 @@ async fn sizes_are_those_of_zpool_list() {
     }
 }
 
+/// Another table of segment sizes, other weights, or metaslabs left out that nothing was written to: each is another
+/// figure here than the one other software shows for the same pool.
+#[tokio::test]
+async fn fragmentation_is_the_figure_of_zdb() {
+    /// What `zdb -M` (2.3.2) says of each top-level device of the normal class, and of the pool.
+    const FIGURES: [(&str, &[(usize, u64)], u64); 12] = [
+        ("ashift9-raidz1x4", &[(0, 5)], 5),
+        ("crash-slog", &[(0, 5)], 5),
+        ("files", &[(0, 31)], 31),
+        ("gang", &[(0, 18)], 18),
+        ("manytxg", &[(0, 34)], 34),
+        ("mirrors2x2", &[(0, 9), (1, 10)], 9),
+        ("raidz2x6", &[(0, 5)], 5),
+        ("raidz3x8", &[(0, 7)], 7),
+        ("removal", &[(1, 4), (2, 2)], 3),
+        ("slog", &[(0, 11)], 11),
+        ("volblocks", &[(0, 5)], 5),
+        ("ztest-raidz1", &[(0, 45)], 45),
+    ];
+    for (name, tops, whole) in FIGURES {
+        let Some(fixture) = fixtures::try_pool(name) else { continue };
+        let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+        let space = pool.space().await.unwrap();
+        for &(id, percent) in tops {
+            assert_eq!(space.tops[id].fragmentation, Some(percent), "{name} device {id}");
+        }
+        assert_eq!(space.total.fragmentation, Some(whole), "{name}");
+    }
+    // Without the feature no map has a histogram, and a metaslab without a map is no 0 either.
+    let Some(fixture) = fixtures::try_pool("nofeatures") else { return };
+    let pool = open(&candidate(&fixture.dir).await, &anyhow()).await.unwrap();
+    assert_eq!(pool.space().await.unwrap().total.fragmentation, None);
+}
+
 #[tokio::test]
 async fn allocated_bytes_are_those_zdb_counts() {
     // From `zdb -b`: "bp allocated", with nothing leaked; the log space maps are part of the sum.
