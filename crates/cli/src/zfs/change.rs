@@ -32,12 +32,12 @@ async fn one(operation: Operation, context: &Context) -> anyhow::Result<ExitCode
 pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result<ExitCode> {
     let mut properties = options(&args.options, context, "create")?;
     properties.extend(args.block.iter().map(|block| ("volblocksize".to_owned(), block.clone())));
-    let said = created(&args, &properties);
-    let ZfsCreate { name, sparse, parents, dry_run, .. } = args;
-    let operation = match args.size {
+    let ZfsCreate { sparse, parents, dry_run, .. } = args;
+    let (name, given) = (args.name.clone(), properties.clone());
+    let operation = match &args.size {
         None => Operation::CreateFilesystem { name, properties, parents, dry_run },
         Some(text) => {
-            let size = match parse::number(&text) {
+            let size = match parse::number(text) {
                 Ok(bytes) => bytes,
                 Err(error) => anyhow::bail!("bad volume size '{text}': {error}"),
             };
@@ -45,26 +45,36 @@ pub(crate) async fn create(args: ZfsCreate, context: &Context) -> anyhow::Result
         }
     };
     let mut act = Act::new(context).await?;
-    if act.attempt(operation).await.is_some() {
-        print(&said)?;
+    if let Some(answer) = act.attempt(operation).await {
+        print(&created(&args, &given, &answer.properties))?;
     }
     Ok(act.finish().await)
 }
 
-/// What `-v` and `-P` say of it: what was given, as it was typed.
-fn created(args: &ZfsCreate, properties: &[(String, String)]) -> String {
+/// What `-v` and `-P` say of it: what was given, as it was typed, sizes of the volume for scripts in bytes; and what is
+/// set aside for it.
+fn created(args: &ZfsCreate, properties: &[(String, String)], decided: &[(String, String)]) -> String {
     if !args.verbose && !args.parsable {
         return String::new();
     }
     let size = args.size.iter().map(|size| ("volsize", size.as_str()));
-    let given = size.chain(properties.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    let given: Vec<(&str, &str)> =
+        size.chain(properties.iter().map(|(name, value)| (name.as_str(), value.as_str()))).collect();
+    let of = |name: &str| decided.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let added = decided.iter().filter(|(name, _)| given.iter().all(|(known, _)| known != name));
+    let added = added.map(|(name, value)| (name.as_str(), value.as_str()));
     if args.parsable {
-        let lines = given.map(|(name, value)| format!("property\t{name}\t{value}\n"));
+        let lines = given.iter().map(|&(name, value)| (name, of(name).unwrap_or(value))).chain(added);
+        let lines = lines.map(|(name, value)| format!("property\t{name}\t{value}\n"));
         return format!("create\t{}\n{}", args.name, lines.collect::<String>());
     }
-    let lines = given.map(|(name, value)| format!("\t{name}={value}\n"));
+    let given = given.iter().map(|(name, value)| format!("\t{name}={value}\n"));
+    let added = added.map(|(name, text)| {
+        let text = text.parse::<u64>().map_or_else(|_| text.to_owned(), value::bytes);
+        format!("\t{name}={text}\n")
+    });
     let word = if args.dry_run { "would create" } else { "create" };
-    format!("{word} {}\n{}", args.name, lines.collect::<String>())
+    format!("{word} {}\n{}", args.name, given.chain(added).collect::<String>())
 }
 
 /// `zfs mount` and its kin: nothing is mounted or shared here, so all of it is done already.

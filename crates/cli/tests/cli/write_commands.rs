@@ -132,8 +132,25 @@ fn a_dataset_that_is_only_to_be_seen_is_not_created() {
     assert!(lab.run("zfs create -n tank/none/fs").fails(1).contains("parent does not exist"));
     assert_eq!(lab.run("zfs list -H -o name").ok(), "tank\n");
     assert!(!lab.run("zpool history tank").ok().contains("zfs create"));
-    assert_eq!(lab.run("zfs create -P -s -V 8M tank/v").ok(), "create\ttank/v\nproperty\tvolsize\t8M\n");
+    // What there is no room for is refused with -n as it is without.
+    for line in ["zfs create -V 10G tank/big", "zfs create -o reservation=10G tank/big"] {
+        for line in [line.replace(" create", " create -n"), line.to_owned()] {
+            let said = lab.run(&line).fails(1);
+            assert!(said.contains("cannot create 'tank/big': out of space"), "{line}: {said}");
+        }
+    }
+    lab.run("zfs create -n -s -V 10G tank/big").ok();
+    assert_eq!(lab.run("zfs create -P -s -V 8M tank/v").ok(), "create\ttank/v\nproperty\tvolsize\t8388608\n");
     assert_eq!(lab.run("zfs list -H -o name").ok(), "tank\ntank/v\n");
+    // Scripts read bytes, and learn what is set aside.
+    let said = lab.run("zfs create -P -V 4M -b 8K tank/thick").ok();
+    let reserved = lab.run("zfs get -Hp -o value refreservation tank/thick").ok();
+    assert_eq!(
+        said,
+        format!(
+            "create\ttank/thick\nproperty\tvolsize\t4194304\nproperty\tvolblocksize\t8192\nproperty\trefreservation\t{reserved}"
+        )
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
     Answer, Assignment, CreateVolume, Failure,
     host::{Cx, Held, PoolError, refused},
     names, pool_of,
-    properties::{lookup, understand},
+    properties::{Given, lookup, understand},
 };
 use crate::host::chain;
 
@@ -45,7 +45,7 @@ async fn home(cx: &Cx<'_>, what: &str, name: &str, parents: bool) -> Result<Home
             Ok(dataset) if dataset.head_kind() == HeadKind::Volume => {
                 return Err(Failure::because(what, "parent is not a filesystem"));
             }
-            Ok(_) => return Ok(Home::In(held)),
+            Ok(dataset) => return Ok(Home::In(held, dataset.available_in_dir())),
             Err(LookupError::NotFound { .. }) if parents => {}
             Err(LookupError::NotFound { .. }) => return Err(Failure::because(what, OpError::NoParent)),
             Err(error) => return Err(Failure::because(what, chain(&error))),
@@ -56,21 +56,34 @@ async fn home(cx: &Cx<'_>, what: &str, name: &str, parents: bool) -> Result<Home
 
 /// Where a new dataset goes.
 enum Home {
-    In(std::sync::Arc<Held>),
+    /// In this pool, below an ancestor that leaves so many bytes to what is below it.
+    In(std::sync::Arc<Held>, u64),
     /// It is there already, and that is well.
     Exists,
+}
+
+/// Whether what is to be set aside fits: what the engine asks too, when it is done in earnest.
+fn fits(given: &Given, room: u64) -> Result<(), OpError> {
+    let bytes = |name| given.number(name).unwrap_or(0);
+    let within = |limit: u64, bytes: u64| limit == 0 || bytes <= limit;
+    let reserved = bytes("refreservation");
+    let set_aside = bytes("reservation").max(reserved);
+    let limits = within(bytes("quota"), set_aside) && within(bytes("refquota"), reserved);
+    if limits && room > 0 && set_aside <= room { Ok(()) } else { Err(OpError::NoSpace) }
 }
 
 /// `zfs create -V`
 pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Failure> {
     let CreateVolume { name, size, properties, sparse, parents, dry_run } = new;
     let what = format!("cannot create '{name}'");
-    let Home::In(held) = home(cx, &what, &name, parents).await? else { return Ok(Answer::default()) };
+    let Home::In(held, room) = home(cx, &what, &name, parents).await? else {
+        return Ok(Answer::default());
+    };
     let view = held.view();
     let mut given = understand(&view, &properties, Types::VOLUME, Moment::Creating)
         .map_err(|why| Failure::because(&what, why))?;
-    let block = given.number("volblocksize").unwrap_or(BLOCK_DEFAULT);
-    given.values.remove("volblocksize");
+    let asked = given.values.remove("volblocksize").and_then(|value| value.as_number());
+    let block = asked.unwrap_or(BLOCK_DEFAULT);
     let size = given.values.remove("volsize").and_then(|value| value.as_number()).unwrap_or(size);
     if size == 0 {
         return Err(Failure::because(&what, "volume size cannot be zero"));
@@ -81,10 +94,13 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
         Some(copies) => copies,
         None => inherited_copies(&held, &name).await.map_err(|why| Failure::because(&what, why))?,
     };
+    let mut decided = vec![("volsize".to_owned(), size.to_string())];
+    decided.extend(asked.map(|block| ("volblocksize".to_owned(), block.to_string())));
     let thick = given.auto || !sparse && !given.values.contains_key("refreservation");
     if thick {
         let needed = volume_reservation(&view.tree(), size, block, copies);
         given.values.insert("refreservation".to_owned(), Value::Number(needed));
+        decided.push(("refreservation".to_owned(), needed.to_string()));
     }
     let sector =
         view.tree().tops.iter().filter_map(|top| top.top.as_ref()).map(|top| 1u64 << top.ashift).max();
@@ -97,7 +113,8 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
         ));
     }
     if dry_run {
-        return Ok(Answer { warnings, ..Answer::default() });
+        fits(&given, room).map_err(|error| refused(&what, &error))?;
+        return Ok(Answer { warnings, properties: decided, ..Answer::default() });
     }
     // At most 128 KiB, by its parser.
     let block = u32::try_from(block).unwrap_or(u32::MAX);
@@ -107,7 +124,7 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
     })
     .await?;
     warnings.extend(cx.served(&held).await);
-    Ok(Answer { warnings, ..Answer::default() })
+    Ok(Answer { warnings, properties: decided, ..Answer::default() })
 }
 
 /// What `copies` a new dataset will inherit.
@@ -134,10 +151,13 @@ pub(crate) async fn filesystem(
     dry_run: bool,
 ) -> Result<Answer, Failure> {
     let what = format!("cannot create '{name}'");
-    let Home::In(held) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
+    let Home::In(held, room) = home(cx, &what, name, parents).await? else {
+        return Ok(Answer::default());
+    };
     let given = understand(&held.view(), properties, Types::FILESYSTEM, Moment::Creating)
         .map_err(|why| Failure::because(&what, why))?;
     if dry_run {
+        fits(&given, room).map_err(|error| refused(&what, &error))?;
         return Ok(Answer::default());
     }
     let (name, properties) = (name.to_owned(), given.stored());
@@ -165,7 +185,7 @@ pub(crate) async fn clone(
     if pool_of(snapshot) != pool_of(name) {
         return Err(Failure::because(&what, "source and target pools differ"));
     }
-    let Home::In(held) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
+    let Home::In(held, _) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
     let types = if origin.head_kind() == HeadKind::Volume { Types::VOLUME } else { Types::FILESYSTEM };
     let mut given = understand(&held.view(), properties, types, Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;

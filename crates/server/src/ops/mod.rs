@@ -540,6 +540,9 @@ pub struct Answer {
     /// Done, but the user should know this. A sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What [`Operation::CreateVolume`] made of sizes, in bytes, and what it set aside for the volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<Assignment>,
     /// What [`Operation::Destroy`] destroyed or would destroy, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destroyed: Vec<String>,
