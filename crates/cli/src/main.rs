@@ -29,6 +29,7 @@ mod image;
 mod inherited;
 mod initiators;
 mod json;
+mod logged;
 mod memory;
 mod output;
 mod prewarm;
@@ -118,11 +119,12 @@ fn main() -> ExitCode {
         say!("millpond: cannot start: {error}");
         return ExitCode::from(FAILED);
     }
-    let logged = if is_daemon { LOGGED_BY_DAEMON } else { LOGGED };
+    let (logged, odd) = logged::filter(if is_daemon { LOGGED_BY_DAEMON } else { LOGGED });
+    if let Some(odd) = odd {
+        say!("millpond: {odd}");
+    }
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| logged.into()),
-        )
+        .with_env_filter(logged)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(|| stderr::Stderr)
         // It would say so where it just could not.

@@ -193,6 +193,25 @@ fn nobody_who_takes_its_log_is_no_reason_to_serve_nobody() {
 }
 
 #[test]
+fn a_slip_in_what_is_to_be_logged_is_said_and_silences_nothing() {
+    let lab = lab();
+    let run = |log: &str| {
+        let output = lab.command("millpond").arg("version").env("MILLPOND_LOG", log).output().unwrap();
+        assert!(output.status.success(), "{log}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = run("warning");
+    assert!(
+        said.starts_with("millpond: MILLPOND_LOG 'warning' cannot be understood: 'warning' is"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for fine in ["", "warn", "warn,iscsi=debug"] {
+        assert_eq!(run(fine), "", "{fine}");
+    }
+}
+
+#[test]
 fn a_command_whose_words_nobody_takes_fails_as_it_would() {
     let lab = lab();
     for line in ["arcstat", "zpool status nowhere", "", "zpool list -o nothing"] {
