@@ -349,7 +349,7 @@ pub(crate) struct ZpoolCreate {
     /// Enable no features but those given with -o feature@NAME=enabled
     #[arg(short = 'd')]
     pub(crate) no_features: bool,
-    /// Pool property: ashift, compatibility, comment, autotrim, failmode, … (repeatable)
+    /// Pool property: ashift, compatibility, comment, failmode, … (repeatable)
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     pub(crate) options: Vec<String>,
     /// Property of the root file system (repeatable)

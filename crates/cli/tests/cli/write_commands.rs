@@ -153,6 +153,21 @@ fn a_dataset_that_is_only_to_be_seen_is_not_created() {
     );
 }
 
+/// It is kept, because other software that has the pool one day honours it; who sets it here waits for nothing.
+#[test]
+fn a_pool_that_is_to_trim_by_itself_is_told_that_it_does_not() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let note = "this version does not trim by itself: use `zpool trim`";
+    let created = lab.run(&format!("zpool create --size 64M -o autotrim=on tank {here}/a"));
+    assert_eq!(created.code, Some(0), "{}", created.stderr);
+    assert!(created.stderr.contains(note), "{}", created.stderr);
+    assert_eq!(lab.run("zpool get -H -o value autotrim tank").ok(), "on\n");
+    assert_eq!(lab.run("zpool set autotrim=off tank").ok(), "");
+    let set = lab.run("zpool set autotrim=on tank");
+    assert!(set.code == Some(0) && set.stderr.contains(note), "{}", set.stderr);
+}
+
 #[test]
 fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
     let lab = Lab::scratch();

@@ -47,6 +47,10 @@ const SECTOR_SHIFT: u32 = 12;
 /// Pool properties that take what this version lacks.
 const NOT_SUPPORTED: [&str; 2] = ["bootfs", "dedup_table_quota"];
 
+/// Said of `autotrim=on`.
+const NO_AUTOTRIM: &str =
+    "'autotrim' is kept for other software: this version does not trim by itself: use `zpool trim`";
+
 /// What `-o` of `zpool create`, `zpool import` and `zpool add` says.
 #[derive(Debug, Default)]
 pub(super) struct PoolWish {
@@ -65,6 +69,12 @@ impl PoolWish {
 
     fn changes_something(&self) -> bool {
         self.ashift.is_some() || !self.is_of_devices()
+    }
+
+    /// What is kept for others that have the pool one day, and has no effect here.
+    fn notes(&self) -> Vec<String> {
+        let trims = self.properties.get("autotrim") == Some(&Stored::Number(1));
+        trims.then(|| NO_AUTOTRIM.to_owned()).into_iter().collect()
     }
 }
 
@@ -268,8 +278,9 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
             vec![format!("would create '{}' with the following layout:", new.pool), String::new()];
         lines.extend(describe(&plan, &new.pool, true));
         lines.extend(below(about_caches(&plan, &blocks, &tier)));
-        return Ok(Answer { lines, ..Answer::default() });
+        return Ok(Answer { lines, warnings: wish.notes(), ..Answer::default() });
     }
+    let mut warnings = wish.notes();
     let taken = devices::take(host, &plan, &what, device_wish).await?;
     let options = CreateOptions {
         name: new.pool.clone(),
@@ -293,7 +304,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     let _turn = host.turn(&new.pool).await;
     let held = host.keep(Held::writing(engine));
     let remembered = host.remember(&held, &Settings::default(), None);
-    let warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     if let Err(error) = remembered {
         return Err(Failure::new(format!(
             "'{}' is created, and cannot be remembered for the next command: {}\nto have it then: 'zpool import{} {}'",
@@ -640,6 +651,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     let held = host.keep(held);
     let mut unset = None;
     if wish.changes_something() {
+        warnings.extend(wish.notes());
         let set = assign(cx, &held, &format!("cannot set properties of '{}'", held.name()), wish).await;
         unset = set.err().map(|why| Failure::new(format!("{why}\nit is imported all the same")));
     } else if held.engine().is_some() && cx.record.is_some() {
@@ -673,8 +685,9 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let mut warnings = wish.notes();
     assign(cx, &held, &what, wish).await?;
-    let warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }
 
