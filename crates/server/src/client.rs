@@ -32,6 +32,9 @@ use crate::{
 /// Longest answer taken: about a million datasets with all their properties would be more.
 const ANSWER_MAX: usize = 1 << 30;
 
+/// Where changes are made.
+const OPERATIONS: &str = "/v1/ops";
+
 /// Longest event taken, in bytes.
 const LINE_MAX: usize = 1 << 20;
 
@@ -55,6 +58,15 @@ pub enum ClientError {
         path: PathBuf,
         /// What went wrong.
         reason: String,
+    },
+    /// It ended when it had a change to make, which may be made or not.
+    #[error(
+        "the daemon on '{}' ended before it answered; whether it was done is not known: see `zfs list` or `zpool history`",
+        path.display()
+    )]
+    Ended {
+        /// The socket.
+        path: PathBuf,
     },
     /// The daemon says no. Its own sentence.
     #[error("{error}")]
@@ -351,7 +363,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; what is refused is [`ClientError::Refused`].
     pub fn operate(&self, request: &ops::Request) -> Asked<'_, ops::Answer> {
-        self.post("/v1/ops", request)
+        self.post(OPERATIONS, request)
     }
 
     fn post<T: DeserializeOwned + Send>(&self, path: &str, body: &impl Serialize) -> Asked<'_, T> {
@@ -387,6 +399,7 @@ impl Client {
                 .map_err(|error| protocol(error.to_string()))?;
             // Ends with the sender.
             tokio::spawn(connection);
+            let changes = path == OPERATIONS;
             let request = Request::builder()
                 .method(method)
                 .uri(path)
@@ -394,7 +407,11 @@ impl Client {
                 .header(header::CONTENT_TYPE, "application/json")
                 .body(Full::new(body))
                 .map_err(|error| protocol(error.to_string()))?;
-            let response = sender.send_request(request).await.map_err(|error| protocol(error.to_string()))?;
+            let response =
+                sender.send_request(request).await.map_err(|error| match changes && broke_off(&error) {
+                    true => ClientError::Ended { path: self.path.clone() },
+                    false => protocol(error.to_string()),
+                })?;
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
@@ -409,6 +426,12 @@ impl Client {
             }
         })
     }
+}
+
+/// Whether whoever was asked went away: no word of an answer, where an odd one would be another error.
+fn broke_off(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    error.is_incomplete_message() || source.is_some_and(|source| source.is::<io::Error>())
 }
 
 fn events_path(since: u64, pool: Option<&str>, follow: bool) -> String {

@@ -381,6 +381,23 @@ fn somebody_else_on_the_socket_is_said() {
     impostor.join().unwrap();
 }
 
+/// That the answer was of no use sounded as if nothing had been done.
+#[test]
+fn a_daemon_that_ends_during_a_change_leaves_open_whether_it_was_made() {
+    let lab = lab();
+    let listener = UnixListener::bind(lab.socket()).unwrap();
+    let dying = thread::spawn(move || {
+        // The first connection only looks whether somebody is there.
+        drop(listener.accept().unwrap());
+        let (mut stream, _) = listener.accept().unwrap();
+        let read = stream.read(&mut [0; 4096]).unwrap();
+        assert!(read > 0);
+    });
+    let error = lab.run("zpool create lake /nowhere/a").fails(1);
+    assert!(error.contains("ended before it answered; whether it was done is not known"), "{error}");
+    dying.join().unwrap();
+}
+
 #[test]
 fn scripts_demo_creates_a_pool_and_the_second_time_imports_it() {
     let lab = Lab::scratch();
