@@ -60,6 +60,13 @@ pub fn now() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0)
 }
 
+/// The same, with nanoseconds.
+#[must_use]
+pub fn moment() -> (u64, u32) {
+    let now = jiff::Timestamp::now();
+    (u64::try_from(now.as_second()).unwrap_or(0), u32::try_from(now.subsec_nanosecond()).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -99,7 +99,10 @@ impl Observer {
     /// A pool was opened here. `back` is called when it goes on after a suspension, or a device of it works again.
     pub(crate) fn opened(&self, held: &Held, back: impl Fn() + Send + Sync + 'static) {
         let about = About { pool: held.name().to_owned(), guid: held.guid() };
-        self.say(&about, "pool_import");
+        // What its engine told while it was opened is carried behind this line.
+        let told = held.engine().and_then(|engine| engine.events().since(0).first().map(|first| first.time));
+        let now = hostid::moment();
+        self.say(&about, "pool_import", told.map_or(now, |told| told.min(now)));
         let Some(engine) = held.engine() else { return };
         let follower = Arc::new(Follower {
             about,
@@ -137,14 +140,14 @@ impl Observer {
         match ending {
             // Imported as before: the daemon only ends.
             Ending::Close => {}
-            Ending::Export => self.say(&about, "pool_export"),
-            Ending::Destroy => self.say(&about, names::DESTROYED),
+            Ending::Export => self.say(&about, "pool_export", hostid::moment()),
+            Ending::Destroy => self.say(&about, names::DESTROYED, hostid::moment()),
         }
     }
 
-    fn say(&self, about: &About, name: &str) {
+    fn say(&self, about: &About, name: &str, time: (u64, u32)) {
         let (class, pairs) = names::sysevent(name, Map::new());
-        self.journal.add(about, &class, (hostid::now(), 0), pairs, None);
+        self.journal.add(about, &class, time, pairs, None);
     }
 }
 

@@ -469,7 +469,7 @@ impl Governor {
             pairs.insert("reason".to_owned(), json!(why));
             pairs.insert("arc_target".to_owned(), json!(now.target));
             pairs.insert("message".to_owned(), json!(line));
-            journal.add(&about, EVENT, (hostid::now(), 0), pairs, None);
+            journal.add(&about, EVENT, hostid::moment(), pairs, None);
         }
     }
 
