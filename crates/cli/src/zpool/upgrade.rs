@@ -55,7 +55,7 @@ async fn list(context: &Context) -> anyhow::Result<ExitCode> {
         }
     }
     let verdict = match table.is_empty() {
-        true => "Every feature flags pool has all supported and requested features enabled.\n",
+        true => "Every feature flags pool has all features enabled that a new pool has.\n",
         false => LACKING,
     };
     print(&format!("{FLAGS}{verdict}{table}"))?;

@@ -14,8 +14,7 @@ pub(super) async fn upgrade(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     let mut lacking = create::features(compatibility).map_err(|error| devices::refused(&what, &error))?;
     lacking.retain(|guid| view.features().iter().all(|known| known.guid != *guid));
     if lacking.is_empty() {
-        let line =
-            format!("Pool '{}' already has all supported and requested features enabled.", held.name());
+        let line = format!("Pool '{}' already has all features enabled that a new pool has.", held.name());
         return Ok(Answer { lines: vec![line], ..Answer::default() });
     }
     let mut lines = vec![format!("Enabled the following features on '{}':", held.name())];
