@@ -112,6 +112,15 @@ fn commands_ask_it_and_see_the_same_as_without_it() {
         refused,
         "cannot create snapshot 'psingle/v1@new': pool is read-only: it was opened with --readonly\n"
     );
+    // It is open: that it could not be opened would be no reason.
+    for (line, what) in [
+        ("zpool scrub psingle", "cannot scrub psingle"),
+        ("zpool set comment=x psingle", "cannot set property for 'psingle'"),
+        ("zpool upgrade psingle", "cannot upgrade 'psingle'"),
+    ] {
+        let refused = lab.run(line).fails(1);
+        assert_eq!(refused, format!("{what}: pool is read-only: it was opened with --readonly\n"), "{line}");
+    }
     lab.run("zpool export psingle").ok();
     assert_eq!(lab.run("zpool list -H").ok(), "", "the daemon has let it go");
     assert_eq!(daemon.stop().code(), Some(0));

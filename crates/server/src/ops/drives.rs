@@ -36,7 +36,7 @@ fn engine(
     pool: &str,
     what: &str,
 ) -> Result<(Arc<Held>, Arc<Engine>), Failure> {
-    let held = held.map_err(|error| error.of_pool(pool))?;
+    let held = held.map_err(|error| error.of_change(what, pool))?;
     match held.engine().cloned() {
         Some(engine) => Ok((held, engine)),
         None => {

@@ -216,6 +216,14 @@ impl PoolError {
         }
     }
 
+    /// The same, about a change: what can be opened, for reading only, is not refused as if it could not.
+    pub(crate) fn of_change(self, what: &str, name: &str) -> Failure {
+        match self {
+            Self::ReadOnly(why) => Failure::because(what, format_args!("pool is read-only: {why}")),
+            other => other.of_pool(name),
+        }
+    }
+
     /// In the words of `zfs`, about an existing dataset. `what` is what cannot be done: `cannot destroy 'x'`.
     pub(crate) fn of_dataset(self, what: &str, name: &str) -> Failure {
         match self {

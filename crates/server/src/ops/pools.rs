@@ -364,7 +364,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
         true => cx.host.readable(&new.pool).await,
         false => cx.host.writable(&new.pool).await,
     };
-    let held = held.map_err(|error| error.of_pool(&new.pool))?;
+    let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
     let plan = devices::plan(&new.devices, &what, device_wish)?;
     if !new.force {
@@ -395,9 +395,10 @@ pub(crate) async fn remove(
     words: &[String],
     dry_run: bool,
 ) -> Result<Answer, Failure> {
-    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let what = format!("cannot remove from '{name}'");
+    let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
     let Some(engine) = held.engine() else {
-        return Err(Failure::because(&format!("cannot remove from '{name}'"), "pool is read-only"));
+        return Err(Failure::because(&what, "pool is read-only"));
     };
     // All of them are known, and of no use any more, before the first is gone.
     let mut removals = Vec::with_capacity(words.len());
@@ -684,7 +685,7 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let what = format!("cannot set property for '{name}'");
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
-    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
     let mut warnings = wish.notes();
     assign(cx, &held, &what, wish).await?;
     warnings.extend(cx.served(&held).await);

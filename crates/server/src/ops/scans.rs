@@ -33,7 +33,7 @@ impl ScanWish {
 /// Begins, halts or ends a scan.
 pub(crate) async fn scan(cx: &Cx<'_>, pool: &str, wish: ScanWish) -> Result<Answer, Failure> {
     let what = wish.sentence(pool);
-    let held = cx.host.writable(pool).await.map_err(|error| error.of_pool(pool))?;
+    let held = cx.host.writable(pool).await.map_err(|error| error.of_change(&what, pool))?;
     let Some(engine) = held.engine() else {
         return Err(Failure::because(&what, "pool is read-only"));
     };

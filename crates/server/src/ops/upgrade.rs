@@ -8,7 +8,7 @@ use super::{Answer, Failure, devices, host::Cx};
 /// Enables what [`create::features`] says, by the pool's property `compatibility`.
 pub(super) async fn upgrade(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> {
     let what = format!("cannot upgrade '{name}'");
-    let held = cx.host.writable(name).await.map_err(|error| error.of_pool(name))?;
+    let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
     let view = held.view();
     let compatibility = view.config().str("compatibility").unwrap_or("off");
     let mut lacking = create::features(compatibility).map_err(|error| devices::refused(&what, &error))?;
