@@ -51,7 +51,7 @@ struct Engine {
     /// Add a log device: what must be durable at once goes there
     #[arg(long)]
     log: bool,
-    /// Add a cache device (nothing is written to it yet)
+    /// Add a cache device, fed as by a daemon with its default settings
     #[arg(long)]
     cache: bool,
     /// Size of each file, sparse
