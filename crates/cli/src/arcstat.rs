@@ -3,12 +3,7 @@
 //! The daemon counts ([`server::arc`]); this subtracts what it said before, and prints. The first line is what was
 //! counted since the daemon began, later ones are per second. Columns and their meaning: docs/format/arc.md §5.1.
 
-use std::{
-    fs::File,
-    io::Write as _,
-    process::ExitCode,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{fs::File, io::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
@@ -351,11 +346,10 @@ fn text(columns: &[Option<Column>], view: &View<'_>, report: u64, args: &Arcstat
     }
 }
 
-/// The time of day, in the machine's zone being unknown, in UTC.
+/// The time of day, in local time.
 fn time() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
-    format!("{hours:02}:{minutes:02}:{seconds:02}")
+    let now = server::view::timestamp(server::hostid::now());
+    now.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
 /// A number in at most five characters.

@@ -49,6 +49,7 @@ impl Ask {
         if names.is_empty() {
             if let Some(daemon) = &self.daemon {
                 answer.found = daemon.pools().await?;
+                answer.found.iter_mut().for_each(view::in_local_time);
                 return Ok(answer);
             }
             let known = self.places.all().await?;
@@ -65,7 +66,8 @@ impl Ask {
         for name in names {
             if let Some(daemon) = &self.daemon {
                 match daemon.pool(name).await {
-                    Ok(pool) => {
+                    Ok(mut pool) => {
+                        view::in_local_time(&mut pool);
                         answer.found.push(pool);
                         continue;
                     }
@@ -112,7 +114,11 @@ impl Ask {
         let mut answer = Answer::<Vec<api::Dataset>>::default();
         if names.is_empty() {
             let all = match &self.daemon {
-                Some(daemon) => daemon.datasets(query).await?,
+                Some(daemon) => {
+                    let mut all = daemon.datasets(query).await?;
+                    all.datasets.iter_mut().for_each(view::dates_in_local_time);
+                    all
+                }
                 None => {
                     let pools = self.open_all(&mut answer.failures).await?;
                     pools.datasets(query).await?
@@ -127,7 +133,8 @@ impl Ask {
             let query = DatasetQuery { name: Some(name.clone()), ..query.clone() };
             if let Some(daemon) = &self.daemon {
                 match daemon.datasets(&query).await {
-                    Ok(found) => {
+                    Ok(mut found) => {
+                        found.datasets.iter_mut().for_each(view::dates_in_local_time);
                         answer.failures.extend(found.problems);
                         answer.found.extend(found.datasets);
                         continue;

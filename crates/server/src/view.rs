@@ -125,6 +125,27 @@ pub fn event_time((seconds, nanos): (u64, u32)) -> String {
     format!("{text}.{nanos:09}")
 }
 
+/// What a daemon says of a pool, its scan's dates in the local time of this process: a daemon may live in another zone
+/// than whoever asks it.
+pub fn in_local_time(pool: &mut api::Pool) {
+    if pool.scan.is_some() {
+        pool.scan = scans::last(pool.scan_stats.as_ref(), pool.error_scrub.as_ref(), local_offset);
+    }
+}
+
+/// The same of a dataset: its properties that are dates.
+pub fn dates_in_local_time(dataset: &mut api::Dataset) {
+    for property in &mut dataset.properties {
+        let Ok(seconds) = property.exact.parse::<u64>() else { continue };
+        let to_the_second = match props::table::dataset(&property.name).map(|row| row.kind) {
+            Some(props::table::Kind::Date) => false,
+            Some(props::table::Kind::DateSeconds) => true,
+            _ => continue,
+        };
+        property.value = props::value::date(seconds, local_offset, to_the_second);
+    }
+}
+
 fn property(property: &props::Property) -> api::Property {
     let (source, inherited_from) = match &property.source {
         props::Source::None => (SourceKind::None, None),

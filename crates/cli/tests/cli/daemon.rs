@@ -374,6 +374,26 @@ fn a_client_that_asks_nothing_does_not_keep_it_from_ending() {
     drop((silent, idle));
 }
 
+/// History and events always were: one terminal showed two zones.
+#[test]
+fn dates_are_in_the_zone_of_who_asks_not_of_the_daemon() {
+    let lab = Lab::at(fixtures::pool("expansion").dir);
+    let look = |from: &str| {
+        let created = lab.run(&format!("{from}zfs get -H -o value creation pexpansion")).ok();
+        let status = lab.run(&format!("{from}zpool status pexpansion"));
+        let scan =
+            status.stdout.lines().find(|line| line.starts_with("  scan: ")).expect("a scan").to_owned();
+        (created, scan)
+    };
+    let here = look("-d . ");
+    assert!(here.1.ends_with(" 2026"), "{}", here.1);
+    let mut command = lab.command("millpond");
+    command.args(SERVE.split(' ')).env("TZ", "JST-9");
+    let daemon = lab.serve_by(&mut command);
+    assert_eq!(look(""), here);
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn somebody_else_on_the_socket_is_said() {
     let lab = lab();
