@@ -10,7 +10,6 @@ use std::{sync::Arc, time::Duration};
 
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
-    create::device,
     devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind},
     dsl::OpError,
     engine::Engine,
