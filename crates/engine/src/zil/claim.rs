@@ -204,8 +204,9 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
             Err(NoBlock::Unreadable(error)) => {
                 if !devices_missing {
                     return Err(EngineError::Unsupported(format!(
-                        "the intent log of '{}' cannot be read: {error}\nTo go on without the last writes to it, \
-                         import the pool with -m when the log device is gone.",
+                        "the intent log of '{}' cannot be read: {error}\nImport the pool read-only, or try again when \
+                         its devices answer. To go on without the last writes to it, import the pool with -m when the \
+                         log device is gone.",
                         head.name
                     )));
                 }

@@ -53,7 +53,7 @@ fn going_on() -> open::OpenOptions {
     }
 }
 
-async fn start(pool: Arc<Pool>) -> Result<Arc<Engine>, String> {
+pub(crate) async fn start(pool: Arc<Pool>) -> Result<Arc<Engine>, String> {
     let syncer = open::open(pool, going_on()).await.map_err(|error| error.to_string())?;
     Engine::start(syncer, quiet()).await.map_err(|error| error.to_string())
 }
@@ -138,14 +138,14 @@ fn in_memory(fixture: &Fixture) -> Vec<Arc<MemDisk>> {
     fixture.images().into_iter().map(disk).collect()
 }
 
-async fn pool_on(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
+pub(crate) async fn pool_on(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
     let found = import::scan(&Sources::disks(disks)).await;
     let candidate = found.pools.first().ok_or("no pool")?;
     let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
     import::open(candidate, &options).await.map_err(|error| error.to_string())
 }
 
-async fn start_on(media: &[Arc<MemDisk>]) -> Arc<Engine> {
+pub(crate) async fn start_on(media: &[Arc<MemDisk>]) -> Arc<Engine> {
     start(pool_on(as_disks(media)).await.unwrap()).await.unwrap()
 }
 
@@ -198,7 +198,7 @@ async fn cut_off(layout: &str, seed: u64) -> (World, BTreeMap<String, Vec<u8>>) 
     (world, twins)
 }
 
-async fn assert_holds(engine: &Engine, twins: &BTreeMap<String, Vec<u8>>, what: &str) {
+pub(crate) async fn assert_holds(engine: &Engine, twins: &BTreeMap<String, Vec<u8>>, what: &str) {
     for (name, twin) in twins {
         let volume = engine.volume(name).await.unwrap();
         assert!(content(&*volume).await == *twin, "{what}: '{name}' is not what was acknowledged");
@@ -372,7 +372,7 @@ async fn without_its_log_device_a_pool_goes_on_as_of_its_last_transaction_group(
 }
 
 /// The blocks of a log, as they are on the devices, with the places they are in.
-async fn chain_of(pool: &Pool, name: &str) -> (zil::Head, Vec<(ondisk::blkptr::BlkPtr, Bytes)>) {
+pub(crate) async fn chain_of(pool: &Pool, name: &str) -> (zil::Head, Vec<(ondisk::blkptr::BlkPtr, Bytes)>) {
     let heads = zil::heads(pool).await.unwrap();
     let head = heads.into_iter().find(|head| head.name == name).unwrap();
     let mut reader = zil::Reader::new(pool.io(), head.objset, &head.header);

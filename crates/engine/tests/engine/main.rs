@@ -38,4 +38,5 @@ mod silent;
 mod support;
 mod suspended;
 mod sweeps;
+mod unanswered;
 mod unreachable;

@@ -310,7 +310,7 @@ impl Reader {
                 Some(data.freeze())
             }
             Err(Unread { error, is_late }) => {
-                trail.silent(vdev, range.offset, error.to_string());
+                trail.unanswered(vdev, range.offset, error.to_string());
                 if is_late {
                     trail.late();
                 }

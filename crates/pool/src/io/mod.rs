@@ -467,7 +467,9 @@ impl PoolIo {
     /// nobody is to blame, and no checksum error is counted.
     ///
     /// # Errors
-    /// As [`read_raw`](Self::read_raw).
+    /// As [`read_raw`](Self::read_raw); but if a device that was asked did not answer, it is that
+    /// ([`BlockErrorKind::Device`]), whatever others gave: only who knows what all of them have may say that it was never
+    /// written.
     pub async fn read_tentative(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
         self.reader.load_full().read_raw_along(bp, at, Trail::tentative()).await
     }

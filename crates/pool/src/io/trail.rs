@@ -37,6 +37,8 @@ pub(crate) struct Trail {
     tentative: bool,
     /// Somebody who may have it did not answer at all.
     silent: AtomicBool,
+    /// Of those, somebody who was asked, and may answer the next time.
+    unanswered: AtomicBool,
     guilty: Mutex<Guilty>,
 }
 
@@ -108,9 +110,14 @@ impl Trail {
         self.late.load(Relaxed)
     }
 
-    /// The block was not found. True if it is worth waiting for who was late; from here on that is done.
+    /// The block was not found. True if it is worth waiting for who was late; from here on that is done, and everybody is
+    /// asked again.
     pub(crate) fn has_to_wait(&self) -> bool {
-        self.late.load(Relaxed) && !self.endless.swap(true, Relaxed)
+        let has_to = self.late.load(Relaxed) && !self.endless.swap(true, Relaxed);
+        if has_to {
+            self.unanswered.store(false, Relaxed);
+        }
+        has_to
     }
 
     /// Whether a wrong answer counts.
@@ -142,7 +149,13 @@ impl Trail {
         }
     }
 
-    /// This device did not answer.
+    /// This device was asked, and did not answer.
+    pub(crate) fn unanswered(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
+        self.unanswered.store(true, Relaxed);
+        self.silent(device, offset, fault);
+    }
+
+    /// This device did not answer, or could not be asked.
     pub(crate) fn silent(&self, device: &Vdev, offset: u64, fault: impl Into<String>) {
         self.silent.store(true, Relaxed);
         self.fault(device, offset, fault);
@@ -164,6 +177,9 @@ impl Trail {
     /// The failure as a whole, and what led to it.
     pub(crate) fn conclude(self) -> (BlockErrorKind, Vec<Evidence>) {
         let kind = match (self.malformed.into_inner(), self.unsupported.into_inner()) {
+            // Who asks for such a block takes it that there is none if this says so, for good. Others may have missed what
+            // this one has.
+            _ if self.tentative && self.unanswered.load(Relaxed) => BlockErrorKind::Device,
             _ if self.wrong.load(Relaxed) => BlockErrorKind::Checksum,
             (_, Some(what)) => BlockErrorKind::Unsupported(what),
             (Some(what), None) => BlockErrorKind::Malformed(what),

@@ -1,0 +1,156 @@
+//! Devices that do not answer for a moment while a pool is opened after a crash: it is not opened for writing as if there had
+//! been no more to read, and what was acknowledged is there as soon as they answer again.
+
+use std::{collections::BTreeMap, io::ErrorKind, ops::Range, sync::Arc};
+
+use block::{Asked, BlockVolume, Durability};
+use disk::{Disk, Effect, Fault, FaultDisk, On};
+use engine::{
+    dsl::{self, NewVolume, Properties},
+    engine::{Ending, Engine},
+};
+use ondisk::blkptr::{BlkPtr, Dva};
+use pool::vdev::LABEL_START;
+use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+
+use crate::{
+    commits::as_disks,
+    crashed::{assert_holds, chain_of, pool_on, start},
+    support::{World, content, data},
+};
+
+const FUA: Durability = Durability::Stable(Asked::Fua);
+const SIZE: u64 = 1 << 20;
+/// Name of the volume, below a file system.
+const VOLUME: &str = "tank/fs/v";
+/// One right below the root, whose log is empty.
+const OTHER: &str = "tank/other";
+const SECTOR: u64 = 4096;
+
+/// What volumes must hold.
+type Twins = BTreeMap<String, Vec<u8>>;
+
+fn noise(seed: u64, bytes: u64) -> Vec<u8> {
+    let mut noise = vec![0; bytes as usize];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut noise);
+    noise
+}
+
+/// A pool whose power was cut while the last writes to the volume were in its log only.
+async fn crashed(layout: &str, block: u32, properties: &Properties) -> (World, Twins) {
+    let (mut world, running) = World::create(layout, 12, 64 << 20, 5).await;
+    // With few children their map is in its pointer.
+    let siblings =
+        (1..16_u64).map(|number| format!("tank/fs/{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    for name in [VOLUME, OTHER].map(str::to_owned).into_iter().chain(siblings) {
+        let new = NewVolume { name, size: SIZE, block, properties: properties.clone(), parents: true };
+        running
+            .engine
+            .run(false, move |cx| Box::pin(async move { Box::pin(dsl::create_volume(cx, &new)).await }))
+            .await
+            .unwrap();
+    }
+    let mut volumes = Vec::new();
+    for name in [VOLUME, OTHER] {
+        let volume = running.engine.volume(name).await.unwrap();
+        // The log begins with a transaction group, so the first of them is not in it.
+        for _ in 0..2 {
+            volume.write(0, data(noise(1, 512)), FUA).await.unwrap();
+        }
+        volumes.push(volume);
+    }
+    running.engine.sync().await.unwrap();
+    let mut random = StdRng::seed_from_u64(6);
+    for number in 0..8 {
+        let at = random.random_range(0..SIZE / u64::from(block)) * u64::from(block);
+        volumes[0].write(at, data(noise(10 + number, block.into())), FUA).await.unwrap();
+    }
+    let mut twins = Twins::new();
+    for (name, volume) in [VOLUME, OTHER].into_iter().zip(&volumes) {
+        twins.insert(name.to_owned(), content(&**volume).await);
+    }
+    drop(volumes);
+    world.cut(running).await;
+    (world, twins)
+}
+
+/// A disk that does not answer for these ranges.
+fn refusing(world: &World, number: usize, ranges: &[Range<u64>]) -> Arc<FaultDisk> {
+    let disk = FaultDisk::new(Arc::clone(&world.media[number]) as Arc<dyn Disk>, 1);
+    for range in ranges {
+        disk.inject(Fault::new(On::Read, range.clone(), Effect::Error(ErrorKind::Other)));
+    }
+    Arc::new(disk)
+}
+
+/// Opens the pool on disks of which one is another.
+async fn start_with(world: &World, number: usize, disk: &Arc<FaultDisk>) -> Result<Arc<Engine>, String> {
+    let mut disks = as_disks(&world.media);
+    disks[number] = Arc::clone(disk) as Arc<dyn Disk>;
+    start(pool_on(disks).await?).await
+}
+
+/// The pool is refused as long as the disk does not answer, because of `name`, and complete when it does.
+async fn is_waited_for(world: &World, twins: &Twins, number: usize, ranges: &[Range<u64>], name: &str) {
+    let disk = refusing(world, number, ranges);
+    let error = start_with(world, number, &disk).await.expect_err("what may be there is not given up");
+    assert!(error.contains(name) && error.contains("try again when its devices answer"), "{error}");
+    disk.heal();
+    let engine = start_with(world, number, &disk).await.unwrap();
+    let replayed = engine.replayed();
+    assert!(replayed.volumes == 1 && replayed.lost.is_empty(), "{replayed:?}");
+    assert_holds(&engine, twins, name).await;
+    engine.end(Ending::Export).await.unwrap();
+}
+
+fn place(dva: &Dva) -> Range<u64> {
+    LABEL_START + dva.offset..LABEL_START + dva.offset + dva.asize
+}
+
+async fn spoil(world: &World, number: usize, range: Range<u64>) {
+    let len = range.end - range.start;
+    world.media[number].write(range.start, noise(99, len).into()).await.unwrap();
+}
+
+/// The second block of the volume's log, which holds records and is not where the log ends.
+async fn log_block(world: &World) -> BlkPtr {
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (_, blocks) = chain_of(&pool, VOLUME).await;
+    assert!(blocks.len() > 3, "{} blocks", blocks.len());
+    blocks[1].0
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_block_that_one_side_does_not_give_and_the_other_never_had_is_waited_for() {
+    for (layout, silent, other) in [("mirror d0 d1", 0, 1), ("d0 log mirror d1 d2", 1, 2)] {
+        let (world, twins) = crashed(layout, 8192, &Properties::new()).await;
+        let range = place(&log_block(&world).await.dvas().next().unwrap());
+        spoil(&world, other, range.clone()).await;
+        is_waited_for(&world, &twins, silent, &[range], VOLUME).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_block_of_which_a_stripe_lacks_one_cell_and_does_not_give_another_is_waited_for() {
+    const DISKS: u64 = 3;
+    let (world, twins) = crashed("raidz1 d0 d1 d2", 8192, &Properties::new()).await;
+    let dva = log_block(&world).await.dvas().next().unwrap();
+    // Parity comes first, then data.
+    let cell = |sector: u64| {
+        let start = LABEL_START + sector / DISKS * SECTOR;
+        ((sector % DISKS) as usize, start..start + SECTOR)
+    };
+    let (silent, parity) = cell(dva.offset / SECTOR);
+    let (other, first) = cell(dva.offset / SECTOR + 1);
+    spoil(&world, other, first).await;
+    is_waited_for(&world, &twins, silent, &[parity], VOLUME).await;
+}
+
+/// Where a log ends something else is found on every device. One that is not there is no reason to wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_side_that_is_gone_is_not_waited_for() {
+    let (world, twins) = crashed("mirror d0 d1", 8192, &Properties::new()).await;
+    let engine = start(pool_on(as_disks(&world.media[1..])).await.unwrap()).await.unwrap();
+    assert_holds(&engine, &twins, "one side").await;
+    engine.end(Ending::Close).await.unwrap();
+}
