@@ -7,8 +7,9 @@
 //!
 //! Log blocks, and data that records point to, were given places in transaction groups that never got to the disk, so
 //! no space map knows of them. Where a chain ends is decided here, once: at the first place that holds no block
-//! of it, or at a record whose data cannot be read. The header then says how far the log goes, and everybody who
-//! replays it, here or elsewhere, sees the same log, however often that is tried.
+//! of it, or at a record whose data is not there. The header then says how far the log goes, and everybody who
+//! replays it, here or elsewhere, sees the same log, however often that is tried. So what a device does not give for now
+//! is no end: the pool is not opened then.
 //!
 //! Volumes are replayed next ([`super::replay`]). Logs of file systems stay as they are for OpenZFS. A header that
 //! shows another dataset's log (a clone of a snapshot may) is cleared.
@@ -23,13 +24,13 @@ use ondisk::{
     zil::{ChainWords, FLAG_CLAIM_RECORD_SEQ, FLAG_REPLAY_NEEDED, TxType},
 };
 use pool::{
-    Bookmark, PoolIo,
+    BlockError, BlockErrorKind, Bookmark, PoolIo,
     dsl::HeadKind,
     traverse::LEVEL_LOG,
     zil::{self, End, Found, Head, LogBlock, NoBlock, Reader, Waiting},
 };
 
-use crate::{EngineError, dsl, sync::Syncer};
+use crate::{EngineError, dsl, suspend::may_pass, sync::Syncer};
 
 /// Chains followed at a time.
 const CHAINS_AT_ONCE: usize = 16;
@@ -202,20 +203,12 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
         let block = match block {
             Ok(block) => block,
             Err(NoBlock::Unreadable(error)) => {
-                if !devices_missing {
-                    return Err(EngineError::Unsupported(format!(
-                        "the intent log of '{}' cannot be read: {error}\nImport the pool read-only, or try again when \
-                         its devices answer. To go on without the last writes to it, import the pool with -m when the \
-                         log device is gone.",
-                        head.name
-                    )));
-                }
-                scan.lost = Some(format!("the intent log cannot be read: {error}"));
+                scan.lost = Some(lost(head, &error, devices_missing)?);
                 break;
             }
             Err(NoBlock::Unwritten) => break,
         };
-        if !records(io, head, &block, first, &mut scan).await? {
+        if !records(io, head, &block, first, devices_missing, &mut scan).await? {
             break;
         }
     }
@@ -229,12 +222,26 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
     Ok(scan)
 }
 
+/// Devices did not give something that a log may have: the reason for which the log ends before it, if some of them are
+/// known to be gone. If not, they may give it the next time.
+fn lost(head: &Head, error: &BlockError, devices_missing: bool) -> Result<String, EngineError> {
+    if devices_missing {
+        return Ok(format!("the intent log cannot be read: {error}"));
+    }
+    Err(EngineError::Unsupported(format!(
+        "the intent log of '{}' cannot be read: {error}\nImport the pool read-only, or try again when its devices answer. \
+         To go on without the last writes to it, import the pool with -m when the log device is gone.",
+        head.name
+    )))
+}
+
 /// Looks at the records of a block; false if the log ends in it.
 async fn records(
     io: &Arc<PoolIo>,
     head: &Head,
     block: &LogBlock,
     first: u64,
+    devices_missing: bool,
     scan: &mut Scan,
 ) -> Result<bool, EngineError> {
     let header = &head.header;
@@ -254,13 +261,26 @@ async fn records(
             return Ok(false);
         }
         if let Some(pointer) = outside {
-            match data.next() {
-                Some(Ok(_)) => scan.claims.push(pointer),
-                Some(Err(error)) => {
+            let found = match data.next() {
+                // Once more: all that matters now is whether everybody who may have it has answered.
+                Some(Err(error))
+                    if matches!(error.kind(), BlockErrorKind::Checksum | BlockErrorKind::Device) =>
+                {
+                    io.read_tentative(&pointer, at).await
+                }
+                Some(found) => found,
+                None => return Ok(false),
+            };
+            match found {
+                Ok(_) => scan.claims.push(pointer),
+                Err(error) if may_pass(&error) => {
+                    scan.lost = Some(lost(head, &error, devices_missing)?);
+                    return Ok(false);
+                }
+                Err(error) => {
                     tracing::warn!(dataset = head.name, %error, "the intent log ends at data that is not there");
                     return Ok(false);
                 }
-                None => return Ok(false),
             }
         }
         let is_pending = zil::is_pending(header, &record, first - 1);

@@ -6,16 +6,20 @@ use std::{collections::BTreeMap, io::ErrorKind, ops::Range, sync::Arc};
 use block::{Asked, BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, On};
 use engine::{
-    dsl::{self, NewVolume, Properties},
+    dsl::{self, NewVolume, Properties, Stored},
     engine::{Ending, Engine},
 };
 use ondisk::blkptr::{BlkPtr, Dva};
-use pool::vdev::LABEL_START;
+use pool::{
+    import::{self, Sources},
+    vdev::LABEL_START,
+    zil,
+};
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 
 use crate::{
     commits::as_disks,
-    crashed::{assert_holds, chain_of, pool_on, start},
+    crashed::{assert_holds, chain_of, pool_on, start, start_on},
     support::{World, content, data},
 };
 
@@ -120,6 +124,19 @@ async fn log_block(world: &World) -> BlkPtr {
     blocks[1].0
 }
 
+/// The blocks that records of the volume's log point to.
+async fn written_ahead(world: &World) -> Vec<BlkPtr> {
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let head = zil::heads(&pool).await.unwrap().into_iter().find(|head| head.name == VOLUME).unwrap();
+    let mut reader = zil::Reader::new(pool.io(), head.objset, &head.header);
+    let mut found = Vec::new();
+    while let Some(zil::Found { block: Ok(block), .. }) = reader.next().await {
+        found.extend(block.records().filter_map(|record| record.indirect()).filter(|bp| !bp.is_hole()));
+    }
+    assert!(found.len() > 3, "{} blocks", found.len());
+    found
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_log_block_that_one_side_does_not_give_and_the_other_never_had_is_waited_for() {
     for (layout, silent, other) in [("mirror d0 d1", 0, 1), ("d0 log mirror d1 d2", 1, 2)] {
@@ -153,4 +170,66 @@ async fn a_side_that_is_gone_is_not_waited_for() {
     let engine = start(pool_on(as_disks(&world.media[1..])).await.unwrap()).await.unwrap();
     assert_holds(&engine, &twins, "one side").await;
     engine.end(Ending::Close).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_of_the_log_that_no_device_gives_is_waited_for() {
+    let (world, twins) = crashed("mirror d0 d1", 64 << 10, &Properties::new()).await;
+    let range = place(&written_ahead(&world).await[1].dvas().next().unwrap());
+    // Never written on one side, or just as silent there.
+    for is_spoilt in [true, false] {
+        let world = world.fork();
+        let one = refusing(&world, 0, std::slice::from_ref(&range));
+        let other = match is_spoilt {
+            true => refusing(&world, 1, &[]),
+            false => refusing(&world, 1, std::slice::from_ref(&range)),
+        };
+        if is_spoilt {
+            spoil(&world, 1, range.clone()).await;
+        }
+        let disks = || -> Vec<Arc<dyn Disk>> { vec![Arc::clone(&one) as _, Arc::clone(&other) as _] };
+        let error = start(pool_on(disks()).await.unwrap()).await.expect_err("data that may be there");
+        assert!(error.contains(VOLUME) && error.contains("try again when its devices answer"), "{error}");
+        one.heal();
+        other.heal();
+        let engine = start(pool_on(disks()).await.unwrap()).await.unwrap();
+        assert_holds(&engine, &twins, "its data is given again").await;
+        engine.end(Ending::Export).await.unwrap();
+    }
+}
+
+/// The end of every log that was cut off while data of it was on its way.
+#[tokio::test(start_paused = true)]
+async fn data_of_the_log_that_was_never_written_ends_it() {
+    let (world, twins) = crashed("mirror d0 d1", 64 << 10, &Properties::new()).await;
+    let range = place(&written_ahead(&world).await[1].dvas().next().unwrap());
+    for number in 0..2 {
+        spoil(&world, number, range.clone()).await;
+    }
+    let engine = start_on(&world.media).await;
+    let replayed = engine.replayed();
+    assert!(replayed.records == 1 && replayed.lost.is_empty(), "{replayed:?}");
+    assert!(content(&*engine.volume(VOLUME).await.unwrap()).await != twins[VOLUME]);
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("ended early").await;
+}
+
+/// With `-m` whoever opens the pool has said that what cannot be read is given up. It was, and nobody was told.
+#[tokio::test(start_paused = true)]
+async fn data_of_the_log_that_is_given_up_with_a_log_device_is_told_of() {
+    let apart = Properties::from([("logbias".to_owned(), Stored::Number(1))]);
+    let (world, _) = crashed("d0 log d1", 64 << 10, &apart).await;
+    let range = place(&written_ahead(&world).await[1].dvas().next().unwrap());
+    let disk = refusing(&world, 0, &[range]);
+    let found = import::scan(&Sources::disks(vec![Arc::clone(&disk) as Arc<dyn Disk>])).await;
+    let options = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
+    let pool = import::open(&found.pools[0], &options).await.unwrap();
+    let engine = start(pool).await.unwrap();
+    let replayed = engine.replayed();
+    assert!(
+        replayed.lost.iter().any(|(name, why)| name == VOLUME && why.contains("cannot be read")),
+        "{replayed:?}"
+    );
+    assert_eq!(replayed.records, 1, "what is before it is not given up");
+    engine.end(Ending::Export).await.unwrap();
 }
