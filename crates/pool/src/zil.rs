@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use crate::{
     BoxFuture, Pool,
     dmu::ReadError,
-    dsl::{Dataset, DatasetKind, HeadKind},
+    dsl::{Dataset, HeadKind},
     error::{BlockError, BlockErrorKind},
     io::{Bookmark, PoolIo, join::join_all},
     status::human,
@@ -430,26 +430,24 @@ impl Waiting {
     }
 }
 
-/// The heads that name an intent log.
+/// The heads that name an intent log, as far as heads can be found.
 ///
 /// # Errors
-/// A head cannot be read, or its header makes no sense.
+/// A head was found and cannot be read, or its header makes no sense.
 pub fn heads(pool: &Pool) -> BoxFuture<'_, Result<Vec<Head>, ReadError>> {
     Box::pin(async move {
-        let (datasets, unreadable) = pool.datasets().await?;
+        let (live, unreadable) = pool.heads().await?;
         for error in unreadable {
             tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
         }
-        let heads: Vec<Dataset> =
-            datasets.into_iter().filter(|dataset| dataset.kind() == DatasetKind::Head).collect();
-        let mut found = Vec::new();
-        let headers = heads.iter().map(|head| Box::pin(header_of(head)) as BoxFuture<'_, _>).collect();
-        for head in join_all(headers, HEADS_AT_ONCE).await {
-            let head: Option<Head> = head?;
-            found.extend(head);
-        }
-        Ok(found)
+        headers(&live).await.into_iter().filter_map(Result::transpose).collect()
     })
+}
+
+/// For each of these live datasets, in their order, whether it names an intent log.
+pub fn headers(live: &[Dataset]) -> BoxFuture<'_, Vec<Result<Option<Head>, ReadError>>> {
+    let headers = live.iter().map(|head| Box::pin(header_of(head)) as BoxFuture<'_, _>).collect();
+    Box::pin(join_all(headers, HEADS_AT_ONCE))
 }
 
 /// Object sets read at a time.
@@ -468,7 +466,8 @@ async fn header_of(dataset: &Dataset) -> Result<Option<Head>, ReadError> {
     Ok((!header.log.is_hole()).then(|| Head {
         objset: dataset.object(),
         name: dataset.name().to_owned(),
-        kind: dataset.head_kind(),
+        // The dataset does not know if its object set could not be read when it was found.
+        kind: HeadKind::of(&set),
         encrypted: dataset.is_encrypted(),
         header,
     }))

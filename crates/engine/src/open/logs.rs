@@ -2,12 +2,13 @@
 //!
 //! They are only found here. The first transaction group claims them ([`crate::zil::claim`]), then those of volumes
 //! are replayed ([`crate::zil::replay`]). What cannot be done is refused there, before anything is written: an
-//! encrypted dataset's log that nobody claimed, cloned blocks in a log, a log on a device that does not answer.
+//! encrypted dataset's log that nobody claimed, cloned blocks in a log, a log on a device that does not answer. A head
+//! that no device gives is refused here already.
 //! Facts: docs/format/zil.md §5.
 
-use pool::{Pool, vdev::Vdev, zil};
+use pool::{Pool, dmu::ReadError, dsl::LookupError, vdev::Vdev, zil};
 
-use crate::{EngineError, zil::claim::Crashed};
+use crate::{EngineError, suspend::may_pass, zil::claim::Crashed};
 
 /// Whether a top-level device holds nothing but the intent log.
 pub(super) fn is_log(top: &Vdev) -> bool {
@@ -25,7 +26,8 @@ fn is_elsewhere(top: &Vdev) -> bool {
 /// The logs of all heads.
 ///
 /// # Errors
-/// A head cannot be read: what its log has could be given to others.
+/// Whether a head has a log cannot be told, but may be some other time: what its log has would be given to others, and
+/// nobody could tell it from theirs when the head is read again. What is damaged for good is not waited for.
 pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
     let tree = pool.tree();
     let devices_missing = tree
@@ -33,6 +35,33 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
         .iter()
         .filter(|top| is_log(top))
         .any(|top| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top));
-    let (unclaimed, txg) = (zil::heads(pool).await?, pool.uberblock().txg);
-    Ok(Crashed { unclaimed, txg, devices_missing, ..Crashed::default() })
+    let (live, lost) = pool.heads().await.map_err(|error| unknown(pool.name(), error))?;
+    for error in lost {
+        if let LookupError::Read { name, source } = &error
+            && has_no_answer(source)
+        {
+            return Err(unknown(name, source.clone()));
+        }
+        tracing::warn!(pool = pool.name(), %error, "whether it has an intent log cannot be told");
+    }
+    let mut unclaimed = Vec::new();
+    for (dataset, header) in live.iter().zip(zil::headers(&live).await) {
+        unclaimed.extend(header.map_err(|error| unknown(dataset.name(), error))?);
+    }
+    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, devices_missing, ..Crashed::default() })
+}
+
+fn has_no_answer(error: &ReadError) -> bool {
+    matches!(error, ReadError::Block(block) if may_pass(block))
+}
+
+/// What whoever wants to open the pool is told if it is not known whether dataset `name` has a log.
+fn unknown(name: &str, error: ReadError) -> EngineError {
+    if !has_no_answer(&error) {
+        return error.into();
+    }
+    EngineError::Unsupported(format!(
+        "whether '{name}' or what is below it has an intent log cannot be told: {error}\nThe last writes may be nowhere \
+         else. Import the pool read-only, or try again when its devices answer."
+    ))
 }

@@ -11,6 +11,8 @@ use engine::{
 };
 use ondisk::blkptr::{BlkPtr, Dva};
 use pool::{
+    dmu::{Cursor, Step},
+    dsl::HeadKind,
     import::{self, Sources},
     vdev::LABEL_START,
     zil,
@@ -137,6 +139,26 @@ async fn written_ahead(world: &World) -> Vec<BlkPtr> {
     found
 }
 
+/// Where the map of the file system's children is, without which nobody finds the volume.
+async fn child_map(world: &World) -> Vec<Range<u64>> {
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (live, _) = pool.heads().await.unwrap();
+    let fs = live.iter().find(|head| head.name() == "tank/fs").unwrap();
+    let map = pool.mos().object(fs.dir().phys().child_map).await.unwrap();
+    let Step::Block(pointer) = map.seek(&mut Cursor::default(), 0, 0).await.unwrap() else { panic!("a map") };
+    let places: Vec<_> = pointer.dvas().map(|dva| place(&dva)).collect();
+    assert!(!places.is_empty());
+    places
+}
+
+/// Where the object set of the volume is.
+async fn object_set(world: &World) -> Vec<Range<u64>> {
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (live, _) = pool.heads().await.unwrap();
+    let volume = live.iter().find(|head| head.name() == VOLUME).unwrap();
+    volume.phys().unwrap().bp.dvas().map(|dva| place(&dva)).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_log_block_that_one_side_does_not_give_and_the_other_never_had_is_waited_for() {
     for (layout, silent, other) in [("mirror d0 d1", 0, 1), ("d0 log mirror d1 d2", 1, 2)] {
@@ -232,4 +254,27 @@ async fn data_of_the_log_that_is_given_up_with_a_log_device_is_told_of() {
     );
     assert_eq!(replayed.records, 1, "what is before it is not given up");
     engine.end(Ending::Export).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn datasets_that_no_device_gives_are_waited_for_before_their_logs_are_given_away() {
+    let (world, twins) = crashed("d0", 8192, &Properties::new()).await;
+    let (map, set) = (child_map(&world).await, object_set(&world).await);
+    is_waited_for(&world.fork(), &twins, 0, &map, "'tank/fs'").await;
+    is_waited_for(&world.fork(), &twins, 0, &set, VOLUME).await;
+}
+
+/// A volume whose object set was read only the second time was taken for none: its log was claimed and not replayed.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_read_only_the_second_time_is_a_volume() {
+    let (world, _) = crashed("d0", 8192, &Properties::new()).await;
+    let disk = refusing(&world, 0, &object_set(&world).await);
+    let pool = pool_on(vec![Arc::clone(&disk) as Arc<dyn Disk>]).await.unwrap();
+    let (live, _) = pool.heads().await.unwrap();
+    let kind = live.iter().find(|head| head.name() == VOLUME).unwrap().head_kind();
+    assert_eq!(kind, HeadKind::Other, "not read when it was found");
+    disk.heal();
+    let heads = zil::headers(&live).await.into_iter().filter_map(|header| header.unwrap());
+    let kinds: Vec<_> = heads.map(|head| (head.name, head.kind)).collect();
+    assert!(kinds.contains(&(VOLUME.to_owned(), HeadKind::Volume)), "{kinds:?}");
 }

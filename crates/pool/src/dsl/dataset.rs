@@ -42,6 +42,15 @@ pub enum HeadKind {
 }
 
 impl HeadKind {
+    /// What an object set holds.
+    pub(crate) fn of(set: &ObjectSet) -> Self {
+        match set.kind() {
+            ObjsetType::FileSystem => Self::Filesystem,
+            ObjsetType::Volume => Self::Volume,
+            ObjsetType::Meta | ObjsetType::Other => Self::Other,
+        }
+    }
+
     /// As a set of types for the property table.
     #[must_use]
     pub fn types(self) -> Types {
@@ -104,11 +113,7 @@ impl Dataset {
         let (phys, found) = read_phys(dsl.mos(), dir.phys().head_dataset).await?;
         // A dataset whose object set is lost still has a name, space and properties, and stays in the tree.
         let objset = ObjectSet::open(Arc::clone(dsl.mos().source()), found.number, phys.bp).await.ok();
-        let head_kind = match objset.as_ref().map(|set| set.kind()) {
-            Some(ObjsetType::FileSystem) => HeadKind::Filesystem,
-            Some(ObjsetType::Volume) => HeadKind::Volume,
-            Some(ObjsetType::Meta | ObjsetType::Other) | None => HeadKind::Other,
-        };
+        let head_kind = objset.as_ref().map_or(HeadKind::Other, |set| HeadKind::of(set));
         let name = dir.name().to_owned();
         let state = State::Data { phys: Box::new(phys), found: Box::new(found), head: None };
         let (dsl, objset) = (dsl.clone(), OnceCell::new_with(objset));

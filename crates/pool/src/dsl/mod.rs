@@ -198,46 +198,55 @@ impl Dsl {
     /// Datasets whose structures cannot be read are left out and reported in the second list.
     pub fn tree(&self, from: Dataset) -> BoxFuture<'_, Reached> {
         Box::pin(async move {
+            if from.kind() != DatasetKind::Head {
+                return (vec![from], Vec::new());
+            }
+            let (heads, mut errors) = self.heads(from).await;
             let mut all = Vec::new();
-            let mut errors = Vec::new();
-            // A forged child map may lead back to an ancestor.
-            let mut seen = BTreeSet::new();
-            let mut todo = vec![from];
-            while let Some(dataset) = todo.pop() {
-                if dataset.kind() != DatasetKind::Head {
-                    all.push(dataset);
-                    continue;
-                }
-                if !seen.insert(dataset.dir().object()) {
-                    let at = At { object: dataset.dir().object(), ..At::default() };
-                    let source = ReadError::Inconsistent { at, what: "two child maps lead to this dataset" };
-                    errors.push(LookupError::Read { name: dataset.name().to_owned(), source });
-                    continue;
-                }
-                let fail = |source| LookupError::Read { name: dataset.name().to_owned(), source };
-                let children = dataset.children().await;
-                let snapshots = dataset.readable_snapshots().await.map(|(snapshots, failed)| {
+            for head in heads {
+                let snapshots = head.readable_snapshots().await.map(|(snapshots, failed)| {
                     errors.extend(failed);
                     snapshots
                 });
-                let bookmarks = dataset.bookmarks().await;
-                match children {
+                let mut parts = Vec::new();
+                for part in [snapshots, head.bookmarks().await] {
+                    match part {
+                        Ok(part) => parts.extend(part),
+                        Err(error) => errors.push(unreadable(&head, error)),
+                    }
+                }
+                all.push(head);
+                all.extend(parts);
+            }
+            (all, errors)
+        })
+    }
+
+    /// The live dataset `from` and those below it, in the order of [`tree`](Self::tree). Those whose structures cannot be
+    /// read are left out, with all below them, and reported in the second list.
+    pub fn heads(&self, from: Dataset) -> BoxFuture<'_, Reached> {
+        Box::pin(async move {
+            let (mut all, mut errors) = (Vec::new(), Vec::new());
+            // A forged child map may lead back to an ancestor.
+            let mut seen = BTreeSet::new();
+            let mut todo = vec![from];
+            while let Some(head) = todo.pop() {
+                let dir = head.dir().object();
+                if !seen.insert(dir) {
+                    let at = At { object: dir, ..At::default() };
+                    let what = "two child maps lead to this dataset";
+                    errors.push(unreadable(&head, ReadError::Inconsistent { at, what }));
+                    continue;
+                }
+                match head.children().await {
                     // Last first, because the list is a stack.
                     Ok((children, failed)) => {
                         errors.extend(failed);
                         todo.extend(children.into_iter().rev());
                     }
-                    Err(error) => errors.push(fail(error)),
+                    Err(error) => errors.push(unreadable(&head, error)),
                 }
-                let mut parts = Vec::new();
-                for part in [snapshots, bookmarks] {
-                    match part {
-                        Ok(part) => parts.extend(part),
-                        Err(error) => errors.push(fail(error)),
-                    }
-                }
-                all.push(dataset);
-                all.extend(parts);
+                all.push(head);
             }
             (all, errors)
         })
@@ -345,6 +354,10 @@ impl Dsl {
         let dir = Arc::new(dir);
         Arc::clone(self.0.dirs.lock().entry(dir.object()).or_insert(dir))
     }
+}
+
+fn unreadable(dataset: &Dataset, source: ReadError) -> LookupError {
+    LookupError::Read { name: dataset.name().to_owned(), source }
 }
 
 /// Bytes on the list of frees that wait for the next txg.

@@ -101,6 +101,17 @@ impl Pool {
         })
     }
 
+    /// The live datasets of the pool, in the order of [`Dsl::tree`]; and what could not be read, with all that is below it.
+    ///
+    /// # Errors
+    /// The root dataset cannot be read.
+    pub fn heads(&self) -> BoxFuture<'_, Result<Reached, ReadError>> {
+        Box::pin(async move {
+            let dsl = self.dsl().await?;
+            Ok(dsl.heads(dsl.root().await?).await)
+        })
+    }
+
     /// Opens the volume or volume snapshot of this name.
     ///
     /// # Errors
