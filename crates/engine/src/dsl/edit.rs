@@ -55,8 +55,7 @@ impl Edit {
         }
         let is_foreign = cx.logs.get(dataset).is_none_or(|log| log.takes_over());
         if is_foreign && edit.has_log() {
-            let header = edit.set.phys().zil_header;
-            log::discard(cx, dataset, &header).await?;
+            edit.discard_log(cx).await?;
         }
         edit.name_log(cx)?;
         Ok(edit)
@@ -73,6 +72,11 @@ impl Edit {
             self.set.phys_mut().zil_header = header;
         }
         Ok(is_other)
+    }
+
+    /// Gives back the blocks of the intent log that the object set names. Its header is the caller's.
+    pub(super) async fn discard_log(&self, cx: &mut Syncer) -> Result<(), EngineError> {
+        log::discard(cx, self.dataset, &self.set.phys().zil_header, self.set.root().birth()).await
     }
 
     /// Whether the object set names an intent log.

@@ -3,7 +3,14 @@
 //! A log that was claimed and holds records stays until they are replayed, or the dataset is rolled back or destroyed.
 //! Any other that is found when a dataset is written to is given back: even an empty log has a block or two that are
 //! allocated. Snapshots and clones show copies of a header; the blocks belong to the head whose number is in the
-//! chain. Facts: docs/format/zil.md §2, §5.
+//! chain.
+//!
+//! Of a log that nobody claimed only what is as old as its header is certainly its own. An import that could not read the
+//! dataset claims nothing of it: what the log took in groups that were never committed is free space then, and others
+//! get it, in that import and in all that follow. But each group that takes blocks for a log and is committed writes the
+//! header anew, so nothing that was allocated is younger.
+//!
+//! Facts: docs/format/zil.md §2, §5.
 
 use std::ops::ControlFlow;
 
@@ -35,17 +42,18 @@ pub(super) fn waits(phys: &ObjsetPhys) -> bool {
     })
 }
 
-/// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian).
+/// Gives back the blocks of the log of head `dataset`, whose object set has this header (little endian) and was written
+/// in transaction group `written`.
 pub(super) async fn discard(
     cx: &mut Syncer,
     dataset: u64,
     header: &[u8; HEADER_BYTES],
+    written: u64,
 ) -> Result<(), EngineError> {
     let header = decode(dataset, header)?;
     let mut blocks = Vec::new();
     zil::blocks(&cx.io, dataset, &header, |pointer, owner| {
-        // What was never claimed, and is as young as this transaction group, is allocated nowhere.
-        if owner == Owner::Chain && header.claim_txg == 0 && pointer.birth() >= cx.txg {
+        if owner == Owner::Chain && header.claim_txg == 0 && pointer.birth() > written {
             return ControlFlow::Break(());
         }
         blocks.push(*pointer);
@@ -62,8 +70,7 @@ pub(super) async fn discard(
 pub(super) async fn give_up(cx: &mut Syncer, dataset: u64) -> Result<(), EngineError> {
     let edit = Edit::open_as_it_is(cx, dataset).await?;
     if waits(edit.set.phys()) {
-        let header = edit.set.phys().zil_header;
-        discard(cx, dataset, &header).await?;
+        edit.discard_log(cx).await?;
     }
     Ok(())
 }
@@ -87,8 +94,7 @@ pub(crate) fn set_log<'a>(
 pub(crate) fn end_log(cx: &mut Syncer, dataset: u64) -> BoxFuture<'_, Result<(), EngineError>> {
     Box::pin(async move {
         let mut edit = Edit::open_as_it_is(cx, dataset).await?;
-        let header = edit.set.phys().zil_header;
-        discard(cx, dataset, &header).await?;
+        edit.discard_log(cx).await?;
         edit.set.phys_mut().zil_header.fill(0);
         edit.commit(cx).await?;
         Ok(())

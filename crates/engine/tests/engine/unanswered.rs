@@ -278,3 +278,42 @@ async fn a_volume_that_is_read_only_the_second_time_is_a_volume() {
     let kinds: Vec<_> = heads.map(|head| (head.name, head.kind)).collect();
     assert!(kinds.contains(&(VOLUME.to_owned(), HeadKind::Volume)), "{kinds:?}");
 }
+
+/// Nothing was claimed of its log, and others got what that had taken since its header was written. To give that back once more
+/// was to free what is theirs.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_was_left_out_because_its_dataset_was_damaged_takes_nothing_from_others_later() {
+    let (crashed, twins) = crashed("d0", 8192, &Properties::new()).await;
+    let map = child_map(&crashed).await;
+    for is_reopened in [false, true] {
+        let world = crashed.fork();
+        for range in &map {
+            spoil(&world, 0, range.clone()).await;
+        }
+        let mut engine = start_on(&world.media).await;
+        assert!(engine.volume(VOLUME).await.is_err(), "it is not found");
+        let other = engine.volume(OTHER).await.unwrap();
+        for round in 0..24 {
+            other.write(0, data(noise(round, SIZE)), Durability::Cached).await.unwrap();
+            engine.sync().await.unwrap();
+        }
+        if is_reopened {
+            engine.end(Ending::Close).await.unwrap();
+        }
+        for range in &map {
+            let bytes = crashed.media[0].snapshot(range.clone()).to_vec();
+            world.media[0].write(range.start, bytes.into()).await.unwrap();
+        }
+        if is_reopened {
+            engine = start_on(&world.media).await;
+        }
+        let volume = engine.volume(VOLUME).await.unwrap();
+        assert!(content(&*volume).await != twins[VOLUME], "what was in its log only is lost");
+        volume.write(0, data(noise(7, 8192)), FUA).await.unwrap();
+        engine.sync().await.unwrap();
+        let other = engine.volume(OTHER).await.unwrap();
+        assert!(content(&*other).await == noise(23, SIZE));
+        engine.end(Ending::Export).await.unwrap();
+        world.verify("given back").await;
+    }
+}
