@@ -22,6 +22,16 @@ impl Allocator {
         top.map_or(0, |top| top.used + top.aside)
     }
 
+    /// [Retires](Self::retire) a log device, unless something of it is somebody's: then it is used as before.
+    /// Whether it is retired.
+    pub async fn retire_unused(&mut self, vdev: u64) -> bool {
+        let is_unused = self.retire(vdev).await == 0;
+        if !is_unused {
+            self.reinstate(vdev);
+        }
+        is_unused
+    }
+
     /// Takes a device that was [retired](Self::retire) into use again.
     pub fn reinstate(&mut self, vdev: u64) {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {

@@ -161,7 +161,7 @@ async fn move_logs(cx: &mut Syncer, id: u64) -> u64 {
 
 async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError> {
     let is_log = cx.io.tree().top(id).is_some_and(|top| top.class() == Class::Log);
-    if !is_log || cx.out.alloc.retire(id).await > 0 {
+    if !is_log || !cx.out.alloc.retire_unused(id).await {
         return Err(OpError::Refused(format!("{name} is in use")));
     }
     // A log of space maps may still speak of it, and readers want to find something with its number.

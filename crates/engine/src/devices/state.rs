@@ -50,7 +50,7 @@ pub(super) fn offline(cx: &mut Syncer, guid: u64, temporary: bool) -> BoxFuture<
         if !before && replicas::is_required(&tree, guid) {
             // A log on which nothing lies can be spared.
             let is_log = place.top.class() == Class::Log;
-            if !is_log || cx.out.alloc.retire(place.top.id).await > 0 {
+            if !is_log || !cx.out.alloc.retire_unused(place.top.id).await {
                 return Err(refused("no valid replicas"));
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Asked, BlockVolume, Durability};
-use engine::{create::Removal, dsl::Properties, volume::LiveVolume};
+use engine::{create::Removal, devices, dsl::Properties, volume::LiveVolume};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
@@ -88,4 +88,27 @@ async fn log_devices_leave_while_clients_write() {
         std::fs::remove_file(dir.path().join(format!("{gone}.img"))).unwrap();
     }
     files::judge(dir.path());
+}
+
+/// The second of two is refused, because what is left of the log is there. It was retired all the same, and logs went on among
+/// the data until the pool was opened again.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_may_not_go_offline_is_used_as_before() {
+    let mut random = StdRng::seed_from_u64(9);
+    let (world, running) = World::create("d0 log mirror d1 d2", 12, 96 << 20, 33).await;
+    let volume = running.volume(&format!("{POOL}/v"), 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    write(&volume, &mut twin, &mut random, 40).await;
+    let side = |word| devices::find(&running.engine.view(), word).unwrap();
+    // At once, or the log would leave before.
+    let (one, other) =
+        tokio::join!(running.engine.offline(side("d1"), false), running.engine.offline(side("d2"), false));
+    one.unwrap();
+    assert_eq!(other.unwrap_err().to_string(), "no valid replicas");
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert_eq!(logged_on(&volume), [1], "none of it is among the data");
+    assert!(content(&*volume).await == twin);
+    drop(volume);
+    running.export().await;
+    drop(world);
 }
