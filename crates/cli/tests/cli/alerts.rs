@@ -72,7 +72,7 @@ fn events_are_shown_followed_and_forgotten() {
     // Times of pools that come and go were of whole seconds, before those of what they had just done.
     let text = lab.run("zpool events -H tank").ok();
     let times: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
-    assert!(times.len() > 2 && times.is_sorted(), "{text}");
+    assert!(times.len() >= 2 && times.is_sorted(), "{text}");
     assert!(times.iter().all(|time| !time.ends_with(".000000000")), "{text}");
 
     let said = lab.run("zpool events -c").ok();

@@ -234,7 +234,7 @@ fn devices_keep_the_names_they_were_given_and_are_found_by_any() {
     lab.run(&format!("zpool attach -w tank {real}/2 {links}/ata-4")).ok();
     lab.run(&format!("zpool replace -w tank {links}/ata-4 {links}/ata-5")).ok();
     let used = lab.run(&format!("zpool add -f tank log {real}/5")).fails(1);
-    assert!(used.contains("is in use"), "{used}");
+    assert!(used.contains("is part of active pool 'tank'"), "{used}");
 
     let status = lab.run("zpool status tank").ok();
     for name in ["1", "2", "3", "5"] {
