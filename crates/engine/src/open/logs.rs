@@ -6,6 +6,7 @@
 //! that no device gives is refused here already.
 //! Facts: docs/format/zil.md §5.
 
+use ondisk::label::PoolState;
 use pool::{Pool, dmu::ReadError, dsl::LookupError, vdev::Vdev, zil};
 
 use crate::{EngineError, suspend::may_pass, zil::claim::Crashed};
@@ -35,9 +36,12 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
         .iter()
         .filter(|top| is_log(top))
         .any(|top| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top));
+    // What was exported has nothing in its logs that is not in the pool.
+    let may_have_more = pool.label_state() != PoolState::Exported;
     let (live, lost) = pool.heads().await.map_err(|error| unknown(pool.name(), error))?;
     for error in lost {
         if let LookupError::Read { name, source } = &error
+            && may_have_more
             && has_no_answer(source)
         {
             return Err(unknown(name, source.clone()));

@@ -829,7 +829,8 @@ async fn a_scrub_that_was_stopped_is_over_although_one_of_the_error_log_begins_i
     until(&engine, 0.2).await;
     let (stopped, begun) =
         tokio::join!(engine.scan(ScanCommand::Stop), engine.scan(ScanCommand::ScrubErrors));
-    (stopped.unwrap(), begun.unwrap());
+    stopped.unwrap();
+    begun.unwrap();
     over(&engine).await;
     close(engine).await;
     let view = world.look().await.unwrap();

@@ -259,8 +259,9 @@ async fn sizes_are_those_of_zpool_list() {
 /// figure here than the one other software shows for the same pool.
 #[tokio::test]
 async fn fragmentation_is_the_figure_of_zdb() {
-    /// What `zdb -M` (2.3.2) says of each top-level device of the normal class, and of the pool.
-    const FIGURES: [(&str, &[(usize, u64)], u64); 12] = [
+    /// Name of a fixture, and what `zdb -M` (2.3.2) says of each top-level device of the normal class, and of the pool.
+    type Figures = (&'static str, &'static [(usize, u64)], u64);
+    const FIGURES: [Figures; 12] = [
         ("ashift9-raidz1x4", &[(0, 5)], 5),
         ("crash-slog", &[(0, 5)], 5),
         ("files", &[(0, 31)], 31),
