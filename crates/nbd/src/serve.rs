@@ -71,7 +71,10 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration:
 /// The same while replies are on their way to it: then nothing asks for a sign of life, and the kernel would go on sending
 /// them again for a quarter of an hour. Who is there and takes nothing at all for as long has gone, too (of iSCSI's peers,
 /// who are to answer for themselves, nobody waits longer than a minute).
-const VANISHED: Duration = Duration::from_secs(120);
+const VANISHED: Duration = {
+    let (time, interval, retries) = KEEPALIVE;
+    Duration::from_secs(time.as_secs() + interval.as_secs() * retries as u64)
+};
 
 /// Where clients come in.
 #[derive(Debug)]
@@ -915,8 +918,8 @@ mod tests {
         };
         assert_eq!(from, Some(client.local_addr().unwrap()));
         let socket = socket2::SockRef::from(&stream);
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(120)));
         let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
-        assert_eq!(socket.tcp_keepalive_time().unwrap() + asked, VANISHED);
+        assert_eq!(socket.tcp_keepalive_time().unwrap() + asked, Duration::from_secs(120));
     }
 }

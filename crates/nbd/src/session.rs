@@ -52,7 +52,7 @@ const HANDSHAKE_OUT: usize = 64 << 10;
 
 /// Replies are sent when this much waits, in bytes, though more requests could be answered first: the first of a long
 /// batch should not wait for the last.
-pub(crate) const BATCH: usize = 512 << 10;
+const BATCH: usize = 512 << 10;
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug)]

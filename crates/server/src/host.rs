@@ -383,6 +383,14 @@ pub(crate) fn lacks_room(why: &str) -> bool {
     why.contains("No space left on device")
 }
 
+/// What helps a suspended pool, before it is told to go on.
+pub(crate) fn remedy(why: &str) -> &'static str {
+    match lacks_room(why) {
+        true => "make room in the file system that holds its files",
+        false => "make sure its devices are connected",
+    }
+}
+
 /// What is said of an imported pool of which nothing is there.
 #[must_use]
 pub fn absent(pool: &Remembered) -> String {

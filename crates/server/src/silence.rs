@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, fmt, pin::pin, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
-use crate::{host::lacks_room, memory, ops::Held};
+use crate::{host::remedy, memory, ops::Held};
 
 /// How long a device may stand still: as long as a status waits.
 const PATIENCE: Duration = memory::PATIENCE;
@@ -59,10 +59,7 @@ impl fmt::Display for Silent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pool = &self.pool;
         if let Some(why) = &self.suspended {
-            let remedy = match lacks_room(why) {
-                true => "make room in the file system that holds its files",
-                false => "make sure that they are connected",
-            };
+            let remedy = remedy(why);
             return write!(
                 f,
                 "pool I/O is currently suspended: {why}\n'zpool status {pool}' shows its devices; {remedy}, then run \

@@ -9,7 +9,8 @@ use pool::{
 
 use super::{
     Answer, Assignment, CreateVolume, Failure,
-    host::{Cx, Held, PoolError, refused},
+    held::Held,
+    host::{Cx, PoolError, refused},
     names, pool_of,
     properties::{Given, lookup, understand},
 };

@@ -19,7 +19,8 @@ use pool::{
 
 use super::{
     Answer, Destroy, Failure,
-    host::{Cx, Held, refused},
+    held::Held,
+    host::{Cx, refused},
     pool_of,
     properties::lookup,
 };

@@ -74,6 +74,7 @@ fn has(pool: &Pool, path: &Path) -> bool {
     disks.any(|disk| real(Path::new(&disk.info().path)) == path)
 }
 
+/// Where a path leads; itself if that is nowhere.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -95,7 +96,7 @@ pub(crate) fn path_of(word: &str) -> Result<String, SpecError> {
 
 /// Whether two paths lead to one device.
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    a == b || matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+    real(Path::new(a)) == real(Path::new(b))
 }
 
 /// What `find` finds in a pool by a word: as it was typed, as the path that it means, or by the name under which the pool
@@ -162,10 +163,7 @@ pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Fai
     let mut spec = VdevSpec::parse(words).map_err(refused)?;
     spec.map_paths(path_of).map_err(refused)?;
     // Under two names it is still one device.
-    let really = |path: &str| match fs::canonicalize(path) {
-        Ok(real) => Ok(real.to_string_lossy().into_owned()),
-        Err(_) => Ok(path.to_owned()),
-    };
+    let really = |path: &str| Ok(real(Path::new(path)).to_string_lossy().into_owned());
     spec.clone().map_paths(really).map_err(refused)?;
     let mut facts = Vec::new();
     for path in spec.paths() {

@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use super::{
     Answer, DeviceNew, Failure, SweepAction, SweepWish,
     devices::{find as find_by_name, is_same, path_of, prepare, refused as not_a_device},
-    host::{Cx, Held, Mode, PoolError, refused},
+    held::Held,
+    host::{Cx, Mode, PoolError, refused},
     pools::understand,
 };
 use crate::host::chain;

@@ -23,6 +23,7 @@ mod cut_off;
 mod destroy;
 mod devices;
 mod drives;
+mod held;
 mod host;
 mod lus;
 mod names;
@@ -33,8 +34,9 @@ mod shares;
 mod snapshots;
 mod upgrade;
 
+pub use held::Held;
 pub(crate) use host::Watching;
-pub use host::{Held, Host, Mode};
+pub use host::{Host, Mode};
 pub use lus::LuChange;
 pub use shares::ShareChange;
 

@@ -26,7 +26,8 @@ use pool::{
 use super::{
     Answer, Assignment, Failure, PoolAdd, PoolCreate, PoolImport,
     devices::{self, Wish},
-    host::{Cx, Held, Mode, PoolError, Record, refused, seed, suspended, workers},
+    held::Held,
+    host::{Cx, Mode, PoolError, Record, refused, seed, suspended, workers},
     names, pool_of, properties,
 };
 use crate::{

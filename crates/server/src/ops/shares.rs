@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Answer, Assignment, Failure,
     cut_off::{self, Reach, Setting},
-    host::{Cx, Held},
+    held::Held,
+    host::Cx,
     properties::lookup,
 };
 use crate::{
