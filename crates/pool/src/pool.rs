@@ -48,6 +48,7 @@ pub(crate) struct PoolParts {
     pub(crate) spares: Vec<Vdev>,
     pub(crate) l2cache: Vec<Vdev>,
     pub(crate) missing_log: bool,
+    pub(crate) unreadable_log: bool,
 }
 
 /// The last removal of a top-level device, as the pool remembers it: directory entry
@@ -113,6 +114,12 @@ impl Pool {
         self.parts.missing_log
     }
 
+    /// Whether who opened it gives up what of the intent logs cannot be read (`zpool import -m`).
+    #[must_use]
+    pub fn gives_up_log(&self) -> bool {
+        self.parts.unreadable_log
+    }
+
     async fn of(
         previous: Option<&Self>,
         io: Arc<PoolIo>,
@@ -155,6 +162,7 @@ impl Pool {
             spares,
             l2cache,
             missing_log: false,
+            unreadable_log: false,
         }))
     }
 

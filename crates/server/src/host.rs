@@ -62,7 +62,7 @@ pub struct Settings {
     pub exported: bool,
     /// Although it was destroyed.
     pub destroyed: bool,
-    /// Although log devices are missing.
+    /// Although log devices are missing, or what is in a log cannot be read; only the former is remembered.
     pub missing_log: bool,
     /// Never to be written to.
     pub read_only: bool,
@@ -349,6 +349,7 @@ pub fn open<'a>(
             force: forced || settings.foreign != Foreign::Refuse,
             destroyed: settings.destroyed || remembered.is_some_and(|pool| pool.destroyed),
             missing_log: settings.missing_log || remembered.is_some_and(|pool| pool.missing_log),
+            unreadable_log: settings.missing_log,
             rewind,
             hostid: ours,
             hostname,

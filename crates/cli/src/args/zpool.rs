@@ -105,7 +105,8 @@ pub(crate) struct ZpoolImport {
     /// Also list destroyed pools
     #[arg(short = 'D')]
     pub(crate) destroyed: bool,
-    /// Import without log devices that are missing
+    /// Import without log devices that are missing, and without what cannot be read of an intent log: the last
+    /// writes that were acknowledged may be lost, and the datasets are named
     #[arg(short = 'm')]
     pub(crate) missing_log: bool,
     /// Pool property to set: comment, failmode, … (repeatable); and readonly=on, for this import, never writes to it.

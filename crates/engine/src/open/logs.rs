@@ -36,6 +36,7 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
         .iter()
         .filter(|top| is_log(top))
         .any(|top| !top.is_readable() || pool.may_lack_log() && is_elsewhere(top));
+    let gives_up = devices_missing || pool.gives_up_log();
     // What was exported has nothing in its logs that is not in the pool.
     let may_have_more = pool.label_state() != PoolState::Exported;
     let (live, lost) = pool.heads().await.map_err(|error| unknown(pool.name(), error))?;
@@ -52,7 +53,7 @@ pub(super) async fn find(pool: &Pool) -> Result<Crashed, EngineError> {
     for (dataset, header) in live.iter().zip(zil::headers(&live).await) {
         unclaimed.extend(header.map_err(|error| unknown(dataset.name(), error))?);
     }
-    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, devices_missing, ..Crashed::default() })
+    Ok(Crashed { unclaimed, txg: pool.uberblock().txg, gives_up, ..Crashed::default() })
 }
 
 fn has_no_answer(error: &ReadError) -> bool {

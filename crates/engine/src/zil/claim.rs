@@ -40,8 +40,9 @@ const CHAINS_AT_ONCE: usize = 16;
 pub struct Crashed {
     /// To be claimed: all of them, until that is done.
     pub(crate) unclaimed: Vec<Head>,
-    /// Devices of the log are missing, and the pool was opened all the same: what cannot be read is given up.
-    pub(crate) devices_missing: bool,
+    /// What cannot be read is given up: devices of the log are missing, and the pool was opened all the same, or whoever
+    /// opened it said so.
+    pub(crate) gives_up: bool,
     /// Volumes with a claimed log.
     pub(crate) volumes: Vec<Head>,
     /// What only OpenZFS can replay.
@@ -90,7 +91,7 @@ pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
     let first = cx.uberblock.txg + 1;
     let mut scanned = Vec::new();
     for some in heads.chunks(CHAINS_AT_ONCE) {
-        let scans = some.iter().map(|head| scan(&cx.io, head, first, cx.crashed.devices_missing));
+        let scans = some.iter().map(|head| scan(&cx.io, head, first, cx.crashed.gives_up));
         for (head, scan) in some.iter().zip(join_all(scans).await) {
             scanned.push((head.clone(), scan?));
         }
@@ -182,7 +183,7 @@ async fn take(
 }
 
 /// Follows a chain. `first` is the first transaction group that the pool does not have.
-async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) -> Result<Scan, EngineError> {
+async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, gives_up: bool) -> Result<Scan, EngineError> {
     let mut scan = Scan::default();
     let mut reader = Reader::new(io, head.objset, &head.header);
     if reader.chain().end() == Some(End::Foreign) {
@@ -191,7 +192,7 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
     }
     let is_claimed = head.header.claim_txg != 0;
     // What a claimed volume's log has is counted when it is replayed.
-    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !devices_missing {
+    if is_claimed && head.kind == HeadKind::Volume && !head.encrypted && !gives_up {
         return Ok(scan);
     }
     while let Some(Found { pointer, block, .. }) = reader.next().await {
@@ -203,12 +204,12 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
         let block = match block {
             Ok(block) => block,
             Err(NoBlock::Unreadable(error)) => {
-                scan.lost = Some(lost(head, &error, devices_missing)?);
+                scan.lost = Some(lost(head, &error, gives_up)?);
                 break;
             }
             Err(NoBlock::Unwritten) => break,
         };
-        if !records(io, head, &block, first, devices_missing, &mut scan).await? {
+        if !records(io, head, &block, first, gives_up, &mut scan).await? {
             break;
         }
     }
@@ -222,15 +223,15 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, devices_missing: bool) 
     Ok(scan)
 }
 
-/// Devices did not give something that a log may have: the reason for which the log ends before it, if some of them are
-/// known to be gone. If not, they may give it the next time.
-fn lost(head: &Head, error: &BlockError, devices_missing: bool) -> Result<String, EngineError> {
-    if devices_missing {
+/// Devices did not give something that a log may have: the reason for which the log ends before it, if that is given up.
+/// If not, they may give it the next time.
+fn lost(head: &Head, error: &BlockError, gives_up: bool) -> Result<String, EngineError> {
+    if gives_up {
         return Ok(format!("the intent log cannot be read: {error}"));
     }
     Err(EngineError::Unsupported(format!(
         "the intent log of '{}' cannot be read: {error}\nImport the pool read-only, or try again when its devices answer. \
-         To go on without the last writes to it, import the pool with -m when the log device is gone.",
+         To go on without what they do not give, import the pool with -m: the last writes to it may be lost then.",
         head.name
     )))
 }
@@ -241,7 +242,7 @@ async fn records(
     head: &Head,
     block: &LogBlock,
     first: u64,
-    devices_missing: bool,
+    gives_up: bool,
     scan: &mut Scan,
 ) -> Result<bool, EngineError> {
     let header = &head.header;
@@ -274,7 +275,7 @@ async fn records(
             match found {
                 Ok(_) => scan.claims.push(pointer),
                 Err(error) if may_pass(&error) => {
-                    scan.lost = Some(lost(head, &error, devices_missing)?);
+                    scan.lost = Some(lost(head, &error, gives_up)?);
                     return Ok(false);
                 }
                 Err(error) => {

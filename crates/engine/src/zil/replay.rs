@@ -89,14 +89,14 @@ struct Tally {
 /// The pool cannot be written to any more.
 pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed, EngineError> {
     let start = tokio::time::Instant::now();
-    let Crashed { volumes, kept, lost, devices_missing, txg, .. } = crashed;
+    let Crashed { volumes, kept, lost, gives_up, txg, .. } = crashed;
     let mut replayed = Replayed { kept, lost, txg, ..Replayed::default() };
     let mut done = Vec::new();
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
         // A change that is done again waits for devices, and nobody would hear why.
         let outcomes = tokio::select! {
             biased;
-            outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, devices_missing))) => outcomes,
+            outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, gives_up))) => outcomes,
             why = engine.suspension().suspended() => return Err(why),
         };
         for (head, outcome) in some.iter().zip(outcomes) {
@@ -144,7 +144,7 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
 }
 
 /// Replays the log of one volume; why not, if it cannot be.
-async fn replay_volume(engine: &Engine, head: &Head, devices_missing: bool) -> Result<Tally, String> {
+async fn replay_volume(engine: &Engine, head: &Head, gives_up: bool) -> Result<Tally, String> {
     let view = engine.view();
     let mut reader = Reader::new(view.io(), head.objset, &head.header);
     let mut volume = None;
@@ -152,7 +152,7 @@ async fn replay_volume(engine: &Engine, head: &Head, devices_missing: bool) -> R
     while let Some(Found { block, .. }) = reader.next().await {
         let block = match block {
             Ok(block) => block,
-            Err(NoBlock::Unreadable(error)) if !devices_missing => return Err(error.to_string()),
+            Err(NoBlock::Unreadable(error)) if !gives_up => return Err(error.to_string()),
             Err(_) => break,
         };
         let admitted = |record: &LogRecord| head.header.admits_record(record.sequence);
@@ -178,7 +178,7 @@ async fn replay_volume(engine: &Engine, head: &Head, devices_missing: bool) -> R
         }
         tally.records += records.len() as u64;
     }
-    if reader.chain().is_cut() && !devices_missing {
+    if reader.chain().is_cut() && !gives_up {
         if let Some(volume) = volume {
             volume.close();
         }

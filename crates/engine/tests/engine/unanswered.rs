@@ -1,7 +1,7 @@
 //! Devices that do not answer for a moment while a pool is opened after a crash: it is not opened for writing as if there had
 //! been no more to read, and what was acknowledged is there as soon as they answer again.
 
-use std::{collections::BTreeMap, io::ErrorKind, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, io::ErrorKind, ops::Range, slice, sync::Arc};
 
 use block::{Asked, BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, On};
@@ -201,10 +201,10 @@ async fn data_of_the_log_that_no_device_gives_is_waited_for() {
     // Never written on one side, or just as silent there.
     for is_spoilt in [true, false] {
         let world = world.fork();
-        let one = refusing(&world, 0, std::slice::from_ref(&range));
+        let one = refusing(&world, 0, slice::from_ref(&range));
         let other = match is_spoilt {
             true => refusing(&world, 1, &[]),
-            false => refusing(&world, 1, std::slice::from_ref(&range)),
+            false => refusing(&world, 1, slice::from_ref(&range)),
         };
         if is_spoilt {
             spoil(&world, 1, range.clone()).await;
@@ -254,6 +254,39 @@ async fn data_of_the_log_that_is_given_up_with_a_log_device_is_told_of() {
     );
     assert_eq!(replayed.records, 1, "what is before it is not given up");
     engine.end(Ending::Export).await.unwrap();
+}
+
+/// Where a drive had a bad sector for good at a block of a log, nobody could import the pool for writing ever again. `-m` goes
+/// on without it, and what a start remembers of an earlier `-m` does not.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_unreadable_for_good_is_given_up_by_whoever_says_so() {
+    let (world, twins) = crashed("d0", 8192, &Properties::new()).await;
+    let (_, blocks) = chain_of(&pool_on(as_disks(&world.media)).await.unwrap(), VOLUME).await;
+    // Nothing that a space map has is behind it, which nobody could give back.
+    let range = place(&blocks[blocks.len() - 3].0.dvas().next().unwrap());
+    let bad = refusing(&world, 0, slice::from_ref(&range));
+    let open = async |unreadable_log: bool| {
+        let found = import::scan(&Sources::disks(vec![Arc::clone(&bad) as Arc<dyn Disk>])).await;
+        let asked = import::OpenOptions { force: true, missing_log: true, ..import::OpenOptions::default() };
+        let pool =
+            import::open(&found.pools[0], &import::OpenOptions { unreadable_log, ..asked }).await.unwrap();
+        start(pool).await
+    };
+    let error = open(false).await.expect_err("no log device is missing");
+    assert!(error.contains(VOLUME) && error.contains("import the pool with -m"), "{error}");
+    let engine = open(true).await.unwrap();
+    let replayed = engine.replayed();
+    assert!(
+        replayed.lost.iter().any(|(name, why)| name == VOLUME && why.contains("cannot be read")),
+        "{replayed:?}"
+    );
+    let volume = engine.volume(VOLUME).await.unwrap();
+    assert!(content(&*volume).await != twins[VOLUME], "there was something to lose");
+    assert!(content(&*engine.volume(OTHER).await.unwrap()).await == twins[OTHER], "nothing of others");
+    volume.write(0, data(noise(3, 8192)), FUA).await.unwrap();
+    drop(volume);
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("given up").await;
 }
 
 #[tokio::test(start_paused = true)]

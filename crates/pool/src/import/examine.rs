@@ -38,6 +38,7 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
             force: true,
             destroyed: true,
             missing_log: true,
+            unreadable_log: false,
             rewind: Rewind::Latest,
             hostid,
             hostname: hostname.to_owned(),

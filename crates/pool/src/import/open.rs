@@ -53,6 +53,8 @@ pub struct OpenOptions {
     pub destroyed: bool,
     /// Open it although log devices are missing. (Nothing is replayed; what only the log holds is not seen.)
     pub missing_log: bool,
+    /// Give up what of the intent logs cannot be read, whether or not a log device is missing.
+    pub unreadable_log: bool,
     /// Which state to open.
     pub rewind: Rewind,
     /// Id of this host, as in `/etc/hostid`; 0 if it has none.
@@ -69,6 +71,7 @@ impl Default for OpenOptions {
             force: false,
             destroyed: false,
             missing_log: false,
+            unreadable_log: false,
             rewind: Rewind::Latest,
             hostid: 0,
             hostname: String::new(),
@@ -343,6 +346,7 @@ async fn open_at(
         spares,
         l2cache,
         missing_log: options.missing_log,
+        unreadable_log: options.unreadable_log,
     }))
 }
 
