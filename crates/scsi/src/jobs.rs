@@ -425,7 +425,9 @@ impl LogicalUnit {
     ///
     /// The first descriptor has `lba` in it, with one exception that the conformance suite wants (libiscsi,
     /// `GetLBAStatus.UnmapSingle`): asked of the second logical block of a mapped physical one behind one of zeroes, it tells
-    /// from the next one on if that is mapped as well. Zeroes, because what is freed of a larger volume block is no hole.
+    /// from the next one on if that is mapped as well. Zeroes, because what is freed of a larger volume block is no hole. Not
+    /// on volumes of smaller blocks, where the border between them may be there, and QEMU, which goes from border to border,
+    /// takes any first descriptor without `lba` for an error.
     async fn lba_status(&self, lba: u64, allocation: u32, geometry: &Geometry) -> Result<Segments, Refusal> {
         let blocks =
             self.blocks(geometry).checked_sub(lba).filter(|b| *b > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;
@@ -441,7 +443,7 @@ impl LogicalUnit {
         let ratio = u64::from(PHYSICAL_BLOCK).checked_div(size).unwrap_or(1).max(1);
         let border = lba.next_multiple_of(ratio).saturating_sub(lba);
         let goes_on = extents.first().is_some_and(|it| !it.hole && it.len > border.saturating_mul(size));
-        let is_second = lba.checked_rem(ratio) == Some(1);
+        let is_second = self.stored >= PHYSICAL_BLOCK && lba.checked_rem(ratio) == Some(1);
         if goes_on
             && is_second
             && let Some(before) = lba.checked_sub(ratio.saturating_add(1))

@@ -153,8 +153,10 @@ impl Reservations {
         !self.registrants.is_empty()
     }
 
-    pub(crate) fn is_registrant(&self, id: &NexusId) -> bool {
-        self.key_of(id).is_some()
+    /// Whether RESERVE(6) and RELEASE(6), which do nothing where there are registrations, are no conflict: for the holder,
+    /// and where all registrants may do what it may (CRH, SPC-4 §5.13.3). Else two could believe that each has the disk.
+    pub(crate) fn does_for_reserve6(&self, id: &NexusId) -> bool {
+        self.held.is_some() && self.limits(id) == 0
     }
 
     fn key_of(&self, id: &NexusId) -> Option<u64> {

@@ -31,6 +31,9 @@ pub(crate) fn class(command: &Command) -> Class {
         Command::TestUnitReady
         | Command::ReadCapacity10
         | Command::ReadCapacity16 { .. }
+        | Command::ReceiveTokens { .. }
+        | Command::ReceiveCopyStatus { .. }
+        | Command::CopyParameters { .. }
         | Command::Reserve6
         | Command::Release6
         | Command::PreventAllow { prevent: false }
@@ -39,16 +42,13 @@ pub(crate) fn class(command: &Command) -> Class {
         | Command::Prefetch { .. }
         | Command::Verify { .. }
         | Command::PopulateToken { .. }
-        | Command::ReceiveTokens { .. }
-        | Command::GetLbaStatus { .. } => Class::Reads,
-        // These hold something back from whoever has no business here, though they change nothing: the standard has
-        // them among what every type of reservation refuses.
-        Command::ModeSense { .. }
-        | Command::ModeSelect { .. }
+        | Command::GetLbaStatus { .. }
+        // Exclusive access refuses these as well. Write exclusive must not: Linux takes a disk that does not tell of its
+        // cache for one that has none, and never flushes it.
+        | Command::ModeSense { .. }
         | Command::ReportOpcodes { .. }
-        | Command::ReportTaskManagement { .. }
-        | Command::ReceiveCopyStatus { .. }
-        | Command::CopyParameters { .. }
+        | Command::ReportTaskManagement { .. } => Class::Reads,
+        Command::ModeSelect { .. }
         | Command::CopyAbort { .. }
         | Command::Write { .. }
         | Command::WriteVerify { .. }

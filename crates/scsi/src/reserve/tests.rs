@@ -1,4 +1,5 @@
 use super::*;
+use crate::cdb::Command;
 
 fn id(name: &str) -> NexusId {
     at(name, 1)
@@ -52,6 +53,58 @@ fn reserved(kind: u8) -> Reservations {
     out(&mut r, "bob", 0, 0, 0, 2).unwrap();
     out(&mut r, "alice", 1, kind, 1, 0).unwrap();
     r
+}
+
+/// As in the standard's table. Under write exclusive a stranger was not told of the disk's cache, and Linux takes a disk that
+/// does not tell for one that has none: it wrote without flushes from then on.
+#[test]
+fn what_strangers_may_ask_is_of_the_class_that_the_standard_says() {
+    let class_of = |cdb: &[u8]| {
+        let mut padded = [0; 16];
+        padded[..cdb.len()].copy_from_slice(cdb);
+        class(&Command::parse(&padded).unwrap())
+    };
+    for cdb in [
+        &[0x1a, 0x08, 0x08, 0, 64, 0][..],                       // MODE SENSE(6)
+        &[0x5a, 0x08, 0x08, 0, 0, 0, 0, 0, 64, 0],               // MODE SENSE(10)
+        &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0],             // REPORT SUPPORTED OPERATION CODES
+        &[0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0],            // REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS
+        &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0],                      // READ(10)
+        &[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], // GET LBA STATUS
+    ] {
+        assert_eq!(class_of(cdb), Class::Reads, "{cdb:x?}");
+    }
+    for cdb in [
+        &[0x15, 0x10, 0, 0, 24, 0][..],      // MODE SELECT(6)
+        &[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0],  // WRITE(10)
+        &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0],  // SYNCHRONIZE CACHE(10)
+        &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], // UNMAP
+        &[0x1e, 0, 0, 0, 1, 0],              // PREVENT ALLOW MEDIUM REMOVAL, prevent
+    ] {
+        assert_eq!(class_of(cdb), Class::Writes, "{cdb:x?}");
+    }
+    for cdb in [
+        &[0; 6][..],                                              // TEST UNIT READY
+        &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], // READ CAPACITY(16)
+        &[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0],  // RECEIVE COPY OPERATING PARAMETERS
+        &[0x84, 0x05, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0],  // RECEIVE COPY STATUS(LID4)
+        &[0x84, 0x07, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0],  // RECEIVE ROD TOKEN INFORMATION
+    ] {
+        assert_eq!(class_of(cdb), Class::Ready, "{cdb:x?}");
+    }
+    assert_eq!(class_of(&[0x12, 0, 0, 0, 64, 0]), Class::Identity, "INQUIRY");
+    assert_eq!(class_of(&[0x5e, 0, 0, 0, 0, 0, 0, 0, 32, 0]), Class::State, "PERSISTENT RESERVE IN");
+    let stranger = id("carol");
+    for (kind, limits) in [
+        (1, limit::WRITE),
+        (3, limit::READ | limit::WRITE),
+        (5, limit::WRITE),
+        (6, limit::READ | limit::WRITE),
+        (7, limit::WRITE),
+        (8, limit::READ | limit::WRITE),
+    ] {
+        assert_eq!(reserved(kind).limits(&stranger), limits, "type {kind}");
+    }
 }
 
 fn move_list(key: u64, service: u64, flags: u8, port: u16, to: &NexusId) -> Vec<u8> {
@@ -122,11 +175,11 @@ fn who_preempts_registrations_only_needs_no_type_and_does_not_spare_itself() {
     out(&mut r, "dave", 0, 0, 0, 4).unwrap();
     let outcome = out(&mut r, "alice", 4, 0, 1, 4).unwrap();
     assert_eq!(outcome.attentions, [(id("dave"), Sense::REGISTRATIONS_PREEMPTED)]);
-    assert!(!r.is_registrant(&id("dave")) && r.holds(&id("alice")));
+    assert!(!r.key_of(&id("dave")).is_some() && r.holds(&id("alice")));
     out(&mut r, "dave", 0, 0, 0, 2).unwrap();
     let outcome = out(&mut r, "bob", 5, 0, 2, 2).unwrap();
     assert_eq!((outcome.attentions.len(), &outcome.abort[..]), (1, &[id("dave")][..]));
-    assert!(!r.is_registrant(&id("bob")) && !r.is_registrant(&id("dave")));
+    assert!(!r.key_of(&id("bob")).is_some() && !r.key_of(&id("dave")).is_some());
 }
 
 #[test]
@@ -184,7 +237,7 @@ fn each_change_of_registrations_counts_and_nothing_else_does() {
 fn all_tg_pt_registers_at_every_target_port_and_takes_back_there() {
     let mut r = Reservations::default();
     send(&mut r, &id("alice"), 0, 0, &list(0, 1, 0x04)).unwrap();
-    assert!(r.is_registrant(&id("alice")) && r.is_registrant(&at("alice", 2)));
+    assert!(r.key_of(&id("alice")).is_some() && r.key_of(&at("alice", 2)).is_some());
     assert_eq!(r.generation, 1);
     send(&mut r, &id("alice"), 0, 0, &list(1, 0, 0x04)).unwrap();
     assert!(!r.registered());
@@ -224,7 +277,7 @@ fn spec_i_pt_registers_all_that_it_names_or_none() {
         named.extend(&ids);
         let mut r = Reservations::default();
         assert_eq!(send(&mut r, &id("alice"), 0, 0, &named).is_ok(), known, "{name}");
-        assert_eq!(r.is_registrant(&id("bob")), known);
+        assert_eq!(r.key_of(&id("bob")).is_some(), known);
     }
 }
 

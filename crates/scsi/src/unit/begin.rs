@@ -259,12 +259,11 @@ impl LogicalUnit {
             Command::Reserve6 | Command::Release6 => {
                 let mut shared = self.shared();
                 let id = nexus.id();
-                // With registrations about these do nothing, for registrants, or conflict (CRH, SPC-4 §5.13.3).
                 if shared.reservations.unreadable() {
                     return Err(Refusal::Conflict); // nobody knows who was fenced
                 }
                 if shared.reservations.registered() {
-                    return match shared.reservations.is_registrant(id) {
+                    return match shared.reservations.does_for_reserve6(id) {
                         true => done(Vec::new(), 0),
                         false => Err(Refusal::Conflict),
                     };

@@ -59,7 +59,7 @@ pub struct LogicalUnit {
     pub(crate) me: Weak<Self>,
     pub(crate) block_size: u32,
     /// Bytes that the volume stores together.
-    stored: u32,
+    pub(crate) stored: u32,
     pub(crate) service: Arc<Service>,
     target: String,
     naa: Naa,
@@ -268,7 +268,8 @@ impl LogicalUnit {
         }
     }
 
-    /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again, commands that
+    /// LOGICAL UNIT RESET, or a target reset: RESERVE(6) ends, mode parameters are the defaults again (but a write cache
+    /// that a host switched off stays off: it goes on without flushes, whether or not it hears of the reset), commands that
     /// have not begun to run are cleared, those that go in steps end, every nexus is told. Returns once nothing that changes
     /// the disk or its reservations and began before is still on its way.
     pub async fn reset(&self, attention: Sense) {
@@ -277,7 +278,8 @@ impl LogicalUnit {
             let mut shared = self.shared();
             shared.reserve6 = None;
             let was = shared.mode;
-            self.set_mode(&mut shared, self.defaults());
+            let defaults = self.defaults();
+            self.set_mode(&mut shared, mode::Params { wce: defaults.wce && was.wce, ..defaults });
             shared.nexuses().for_each(|nexus| nexus.clear());
             if attention == Sense::POWER_ON {
                 shared.seen.clear();

@@ -293,6 +293,30 @@ fn a_copy_obeys_the_reservations_of_both_disks() {
     assert_eq!(b.block(0)[0], 0xaa);
 }
 
+/// Whoever had begun a copy could not ask what became of it once another had reserved the disk.
+#[test]
+fn what_became_of_a_copy_and_what_copies_may_be_is_told_under_every_reservation() {
+    let lab = Lab::new();
+    let disk = lab.shared_disk("tank/a");
+    let (ours, theirs) = (lab.attach(&disk, "iqn.esx"), lab.attach(&disk, "iqn.other"));
+    let reserve = |service_action: u8, key: u64, service_key: u64| {
+        let mut list = key.to_be_bytes().to_vec();
+        list.extend(service_key.to_be_bytes());
+        list.extend([0; 8]);
+        disk.good(&theirs, &[0x5f, service_action, 3, 0, 0, 0, 0, 0, 24], &list);
+    };
+    reserve(0, 0, 7);
+    reserve(1, 7, 0); // exclusive access
+    let limits = [0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
+    disk.good(&ours, &limits, &[]);
+    for service_action in [0x05, 0x07] {
+        // Of a copy that nobody knows: it is looked for.
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[5], cdb[12]) = (0x84, service_action, 99, 4);
+        assert_eq!(disk.sense(&ours, &cdb, &[]).0, 5, "{service_action:#x}");
+    }
+}
+
 #[test]
 fn a_cancelled_copy_stops_and_says_so() {
     let lab = Lab::new();

@@ -10,7 +10,7 @@ use block::{
     Asked, BlockVolume, Durability, Extent, Geometry, Identity, MemVolume, Segment, Segments, VolumeFuture,
 };
 use bytes::Bytes;
-use scsi::{Begin, LogicalUnit, Response, Status};
+use scsi::{Begin, LogicalUnit, Response, Sense, Status};
 
 use crate::paced::now;
 
@@ -292,6 +292,19 @@ fn what_an_operator_does_to_the_cache_is_true_first_and_then_told_to_everybody_o
     assert_eq!(bench.caching_flags(1), 0);
 }
 
+/// It was on again after any host's error handler had reset the disk, and who had switched it off sent no more flushes.
+#[test]
+fn a_cache_that_a_host_switched_off_is_off_after_a_reset() {
+    let bench = Bench::new();
+    assert_eq!(bench.set_cache(0, false, false).status, Status::Good);
+    assert_eq!(bench.news(1), [(0x2a, 0x01)]);
+    now(bench.unit.reset(Sense::DEVICE_RESET));
+    assert_eq!((bench.news(0), bench.news(1)), (vec![(0x29, 0x03)], vec![(0x29, 0x03)]));
+    assert_eq!(bench.caching_flags(0), 0);
+    bench.volume.heard.lock().unwrap().clear();
+    assert_eq!(bench.heard(&cdb(0x8a, 0), &BLOCK), [Write(CACHE_OFF)]);
+}
+
 #[test]
 fn a_disk_that_may_not_be_written_to_any_more_says_so_and_finds_its_cache_as_it_was() {
     for chosen in [true, false] {
@@ -381,4 +394,13 @@ fn what_is_unmapped_in_physical_blocks_is_told_apart() {
     fill();
     unmap(4, 8);
     assert_eq!(status(&bench, 0)[0], (0, 264, false));
+}
+
+/// `qemu-img` got an error where data began at the second logical block of a physical one.
+#[test]
+fn of_a_volume_of_logical_blocks_the_first_descriptor_is_always_of_the_block_that_was_asked_for() {
+    let bench = Bench::of(MemVolume::new("tank/v", 1 << 20, 512));
+    bench.heard(&[0x2a, 0, 0, 0, 0, 17, 0, 0, 100, 0], &vec![0x41; 100 * 512]);
+    assert_eq!(status(&bench, 0)[..2], [(0, 17, true), (17, 100, false)]);
+    assert_eq!(status(&bench, 17)[0], (17, 100, false));
 }

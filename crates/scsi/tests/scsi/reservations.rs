@@ -137,6 +137,10 @@ fn nobody_gets_reserve_6_while_a_first_registration_is_being_stored() {
     assert_eq!(reserve(&two), Status::Busy);
     keeper.permits.add_permits(1);
     assert_eq!(first.poll().unwrap().status, Status::Good);
-    assert_eq!([reserve(&two), reserve(&one)], [Status::ReservationConflict, Status::Good]);
+    assert_eq!(
+        [reserve(&two), reserve(&one)],
+        [Status::ReservationConflict; 2],
+        "one is registered, nobody holds the disk"
+    );
     disk.good(&two, &[0], &[]);
 }

@@ -8,7 +8,7 @@ use scsi::{Begin, Sense, Service, Status};
 
 use crate::{
     copies::{by_naa, populate, receive, register, use_token, xcopy},
-    paced::{Asked, Disk, Running, now},
+    paced::{Asked, Disk, Host, Running, now},
 };
 
 const STEP: usize = 1 << 20;
@@ -257,6 +257,33 @@ fn reservations_of_the_two_kinds_do_not_mix() {
     assert_eq!(one.send(&register, &list).status, Status::Good);
 }
 
+/// Everybody who was registered got GOOD for RESERVE(6), though nothing was reserved: two could have the disk for themselves.
+#[test]
+fn reserve_6_is_good_only_to_who_may_do_what_a_holder_may() {
+    let disk = Disk::new();
+    let (holder, registered, stranger) = (disk.host(), disk.host(), disk.host());
+    for (host, key) in [(&holder, 1), (&registered, 2)] {
+        let (cdb, list) = register(0, 0, key, 0);
+        assert_eq!(host.send(&cdb, &list).status, Status::Good);
+    }
+    let answers = || {
+        let ask = |host: &Host<'_>, op: u8| host.send(&[op, 0, 0, 0, 0, 0], &[]).status == Status::Good;
+        [0x16, 0x17].map(|op| [&holder, &registered, &stranger].map(|host| ask(host, op)))
+    };
+    assert_eq!(answers(), [[false; 3]; 2], "nothing is reserved");
+    for (kind, passes) in [(1, false), (3, false), (5, true), (6, true), (7, true), (8, true)] {
+        let reserve = |action: u8| {
+            let (mut cdb, list) = register(action, 1, 0, 0);
+            cdb[2] = kind;
+            assert_eq!(holder.send(&cdb, &list).status, Status::Good);
+        };
+        reserve(1);
+        assert_eq!(answers(), [[true, passes, false]; 2], "type {kind}");
+        reserve(2);
+        while registered.send(&[0; 6], &[]).status != Status::Good {} // reservations released
+    }
+}
+
 #[test]
 fn what_is_not_one_block_for_each_is_refused_before_anything_is_written() {
     let disk = Disk::new();
@@ -444,7 +471,7 @@ fn a_copy_that_a_reset_meets_before_it_is_listed_ends_like_all_others() {
     assert_eq!(disk.volume.byte(512), 0);
 }
 
-fn token_of(host: &crate::paced::Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
+fn token_of(host: &Host<'_>, id: u32, ranges: &[(u64, u32)]) -> Vec<u8> {
     let (cdb, list) = populate(id, ranges);
     assert_eq!(host.send(&cdb, &list).status, Status::Good);
     let response = host.send(&receive(7, id), &[]);
