@@ -401,6 +401,60 @@ def scrub(lab, module):
     finish(lab)
 
 
+def errors(lab, module):
+    """What is damaged is listed here and there; scrubs of that list, here and there, are told of by both."""
+    lab.create()
+    lab.serve()
+    fill(lab)
+    # noise, which no compressor makes smaller: it is found on the disk as it is
+    block, slots = 16 * KIB, (3, 700, 900)
+    noise = {n: lab.rng.randbytes(block) for n in slots}
+    nbd = lab.open("v")
+    for n in slots:
+        lab.write(nbd, "v", n * block, noise[n])
+    nbd.ask(nbd.FLUSH)
+    nbd.close()
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    with open(lab.images[0], "r+b") as f:
+        data = f.read()
+        for n in slots:
+            at = data.find(noise[n])
+            while at >= 0:
+                f.seek(at)
+                f.write(b"\xee" * 512)
+                at = data.find(noise[n], at + 1)
+    take_over(lab)
+    lab.millpond("zpool", "scrub", "-w", lab.pool)
+    lab.millpond("zpool", "scrub", "-e", "-w", lab.pool)
+    told = r"scan: scrubbed 3 error block\(s\) in "
+    text = lab.millpond("zpool", "status", "-v", lab.pool)
+    if not re.search(told, text):
+        raise Wrong(f"the scrub of the error log is not told of here:\n{text}")
+    lab.stop()
+    lab.millpond("zpool", "export", lab.pool)
+    blob = os.path.join(lab.home, "blob.bin")
+    fresh = lab.rng.randbytes(block * len(slots))
+    with open(blob, "wb") as f:
+        f.write(fresh)
+    module.put.append(blob)
+    dd = ""
+    for i, n in enumerate(slots):
+        lab.volumes[f"{lab.pool}/v"][n * block:(n + 1) * block] = fresh[i * block:(i + 1) * block]
+        dd += f"dd if=/in/blob.bin of=$(zvol {lab.pool}/v) bs=16k skip={i} seek={n} count=1 conv=notrunc,fsync status=none || fail dd\n"
+    # the module scrubs no error log in the old form, so it makes a new one of ours first
+    module.run("import $pool -f -N || fail import\nsay first\nzpool set feature@head_errlog=enabled $pool || fail enable\n" + dd
+               + "zpool sync $pool\nzpool scrub -e $pool && zpool wait -t scrub $pool || fail scrub\nsay status\nend")
+    theirs = r"scrub: scrubbed 3 error blocks in "
+    module.expect("first", theirs, r"errors: Permanent errors have been detected")
+    module.expect("status", theirs)
+    take_over(lab)
+    text = lab.millpond("zpool", "status", "-v", lab.pool)
+    if not re.search(told.replace("in ", r"in [0-9:]+ with 0 errors"), text):
+        raise Wrong(f"the module's scrub of the error log is not told of here:\n{text}\n{module.status()}")
+    finish(lab)
+
+
 def sweeps(lab, module):
     """Initializing and trimming, suspended here and taken up there, suspended there and taken up here."""
     lab.create()
@@ -444,6 +498,7 @@ def cases(case, vols):
         case("drive-spare", "mirror @0 @1 spare @2", vols("v 16 16K", "w 16 8K"), drives=spare),
         case("drive-spare-raidz1", "raidz1 @0 @1 @2 spare @3", vols("v 16 16K", "w 16 8K"), drives=spare),
         case("drive-scrub", "mirror @0 @1", vols("v 64 16K", "w 32 8K"), size=256, drives=scrub),
+        case("drive-errors", "@0", vols("v 16 16K"), size=96, drives=errors),
         case("drive-sweeps", "mirror @0 @1", vols("v 16 16K"), size=256, drives=sweeps),
         case("drive-module-offline", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_offline),
         case("drive-module-degraded", "raidz2 @0 @1 @2 @3 @4 @5", vols("v 16 16K", "w 8 4K"), size=96, drives=module_degraded),
