@@ -273,8 +273,12 @@ impl Engine {
         from: u64,
         rate: Option<u64>,
     ) -> Result<(), OpError> {
+        let before = self.sweeps().jobs.lock().get(&(guid, kind)).cloned();
         let job = self.sweeps().job(&self.view().tree(), guid, kind, from, 0);
-        self.settle_sweep(&job, SweepState::Active).await?;
+        if let Err(error) = self.settle_sweep(&job, SweepState::Active).await {
+            self.sweeps().put_back(&job, before);
+            return Err(error);
+        }
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             let outcome = run(&engine, &job, rate).await;
@@ -335,6 +339,15 @@ impl Sweeps {
         let job = Arc::new(Job { guid, kind, status: Mutex::new(status), next: AtomicU64::new(next) });
         self.jobs.lock().insert((guid, kind), Arc::clone(&job));
         job
+    }
+
+    /// What was there before it, in the place of a job that nobody carries out.
+    fn put_back(&self, job: &Arc<Job>, before: Option<Arc<Job>>) {
+        let (place, mut jobs) = ((job.guid, job.kind), self.jobs.lock());
+        if jobs.get(&place).is_some_and(|now| Arc::ptr_eq(now, job)) {
+            jobs.remove(&place);
+            jobs.extend(before.map(|before| (place, before)));
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability, VolumeError};
 use engine::{
+    devices::{SweepCommand, SweepKind, SweepState},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
     events::Event,
@@ -309,6 +310,38 @@ async fn changes_that_fail_while_the_pool_is_suspended_do_not_wait_for_what_they
     drop(volume);
     running.export().await;
     world.verify("failed for a while").await;
+}
+
+/// It was said to be running from then on, could not be begun again, and nobody carried it out.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_a_suspended_pool_refuses_is_none() {
+    let (world, running, volume) = pool("mirror d0 d1 mirror d2 d3", 11).await;
+    let engine = Arc::clone(&running.engine);
+    let leaf = engine.view().tree().leaves()[0].guid;
+    let (kind, start) = (SweepKind::Initialize, SweepCommand::Start { rate: None });
+    let flush = suspend(&running, &volume, &[2, 3]).await;
+    let refused = timeout(MINUTE, engine.sweep(kind, leaf, start)).await.expect("no command hangs");
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("suspended"), "{refused}");
+    assert!(engine.sweep_status().is_empty(), "{:?}", engine.sweep_status());
+    return_all(&running);
+    timeout(MINUTE, engine.clear(None)).await.unwrap().unwrap();
+    timeout(MINUTE, flush).await.unwrap().unwrap().unwrap();
+
+    // One that was stopped before can still be gone on with.
+    engine.sweep(kind, leaf, start).await.unwrap();
+    engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
+    let flush = suspend(&running, &volume, &[2, 3]).await;
+    timeout(MINUTE, engine.sweep(kind, leaf, start)).await.unwrap().unwrap_err();
+    let states: Vec<SweepState> = engine.sweep_status().into_iter().map(|status| status.state).collect();
+    assert_eq!(states, [SweepState::Suspended]);
+    return_all(&running);
+    timeout(MINUTE, engine.clear(None)).await.unwrap().unwrap();
+    timeout(MINUTE, flush).await.unwrap().unwrap().unwrap();
+    engine.sweep(kind, leaf, start).await.unwrap();
+    drop((volume, engine));
+    running.export().await;
+    world.verify("swept").await;
 }
 
 /// A log that can be written to says nothing while the pool cannot.
