@@ -276,8 +276,9 @@ impl Syncer {
     }
 
     /// The same as before: a command has changed nothing, whatever others changed in this transaction group before it.
-    pub(crate) fn state(&self) -> (u64, Totals, bool, usize) {
-        (self.mos.changes(), self.out.alloc.totals(), self.config_dirty, self.changes.len())
+    pub(crate) fn state(&self) -> (u64, Totals, bool, usize, u64) {
+        let devices = self.uberblock.guid_sum;
+        (self.mos.changes(), self.out.alloc.totals(), self.config_dirty, self.changes.len(), devices)
     }
 
     /// The pool has other devices from now on: readers and writers follow at once, the configuration is the caller's.

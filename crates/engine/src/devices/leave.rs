@@ -31,10 +31,10 @@ pub(super) fn detach(cx: &mut Syncer, guid: u64) -> BoxFuture<'_, Result<(), OpE
         let Some(parent) = parent else {
             return Err(refused("only applicable to mirror and replacing vdevs"));
         };
-        if replicas::is_required(&tree, guid) {
-            return Err(refused("no valid replicas"));
+        match take_out(cx, &tree, parent, place.vdev).await? {
+            true => Ok(()),
+            false => Err(refused("no valid replicas")),
         }
-        take_out(cx, &tree, parent, place.vdev).await
     })
 }
 
@@ -47,7 +47,8 @@ fn is_copies(vdev: &Vdev) -> bool {
     matches!(vdev.kind, Kind::Mirror | Kind::Replacing | Kind::Spare)
 }
 
-async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> Result<(), OpError> {
+/// Whether the leaf is out of the tree: if the pool cannot do without it, nothing has changed.
+async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> Result<bool, OpError> {
     let device = find::name(tree, leaf.guid);
     let is_spare = |vdev: &Vdev| vdev.leaf.as_ref().is_some_and(|leaf| leaf.is_spare);
     let mut config = cx.config.clone();
@@ -77,6 +78,14 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
     let next = tree.reshaped(&shape::tops(&config), &pool::vdev::Disks::new()).map_err(bad)?;
 
+    // Between this question and the other tree nothing is waited for: log blocks are written all the while, and what another
+    // side refuses of them counts as written as long as this leaf has it.
+    if replicas::is_required(tree, leaf.guid) {
+        return Ok(false);
+    }
+    cx.devices_changed(next);
+    (cx.config, cx.config_dirty) = (config, true);
+
     // From here on only a failing pool can stop it.
     if let Some(object) = zap_object {
         if let Some(map) = zap::get_u64(&mut cx.mos, DIRECTORY, VDEV_ZAP_MAP).await? {
@@ -93,8 +102,6 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
     }
     // Which top-level device may have more room now.
     let top = find::locate(tree, leaf.guid).map(|place| place.top.id);
-    cx.devices_changed(next);
-    (cx.config, cx.config_dirty) = (config, true);
     let disk = leaf.leaf.as_ref().and_then(|leaf| leaf.timed());
     if parent.kind == Kind::Spare && parent.children.len() == 2 {
         let left = parent.children.iter().filter_map(|child| child.leaf.as_ref());
@@ -110,7 +117,7 @@ async fn take_out(cx: &mut Syncer, tree: &Tree, parent: &Vdev, leaf: &Vdev) -> R
     if let Some(top) = top {
         grow::automatically(cx, top).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Replacements that are whole take their places, spares whose device is whole again go back to rest.
@@ -126,7 +133,10 @@ pub(super) fn resilvered(cx: &mut Syncer) -> BoxFuture<'_, Result<(), OpError>> 
                 let heirs = parent.children[1..].iter().filter_map(|child| child.leaf.as_ref());
                 heirs.for_each(|heir| heir.condition.update(|now| now.unspare = true));
             }
-            take_out(cx, &tree, parent, leaf).await?;
+            if !take_out(cx, &tree, parent, leaf).await? {
+                // What it is needed for is resilvered first.
+                return Ok(());
+            }
         }
     })
 }
