@@ -57,6 +57,22 @@ fn cache_devices_are_found_by_the_name_that_is_shown_and_missed_when_they_are_go
     assert!(lab.run("zpool status -e tank").ok().contains("/c2"), "{lost}");
 }
 
+/// The first of two names of one device was removed, and the second not found any more: both were said to be there still, and
+/// labels were left.
+#[test]
+fn a_device_that_is_named_twice_is_removed_once() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 64M tank {here}/a log {here}/l spare {here}/s")).ok();
+    lab.run(&format!("zpool remove tank {here}/s ./s {here}/l {here}/l")).ok();
+    let status = lab.run("zpool status tank").ok();
+    assert!(status.contains("/a ") && !status.contains("/l ") && !status.contains("/s "), "{status}");
+    for gone in ["l", "s"] {
+        let label = std::fs::read(lab.cwd().join(gone)).unwrap();
+        assert!(label[..256 << 10].iter().all(|byte| *byte == 0), "{gone} has labels");
+    }
+}
+
 #[test]
 fn options_that_scripts_use_are_understood() {
     let lab = Lab::scratch();

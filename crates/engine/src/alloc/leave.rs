@@ -1,16 +1,34 @@
-//! A device leaves the pool: it gives no more places, and when nothing of it is in use its space maps go with it.
+//! A device leaves the pool: it gives no more places, and when nothing of it is in use its space maps go with it. Until then
+//! it may stay after all: it gives none only as long as somebody holds a [`Notice`] for it.
 //!
 //! Facts: docs/format/spacemap.md §1, §2, §6.
 
+use std::sync::Arc;
+
 use pool::vdev::Class;
 
-use super::Allocator;
+use super::{Allocator, top::Top};
 use crate::{EngineError, dmu::MutSet};
 
+/// Somebody wants a log device to leave. Whoever gives that up, for whatever reason and whatever state the pool is in, lets
+/// this go: the next transaction group uses the device as before.
+#[derive(Debug, Default)]
+pub struct Notice;
+
 impl Allocator {
-    /// Gives out no more places on a log device. Returns the bytes of it that are still somebody's: in use, or taken
-    /// for log blocks on their way.
-    pub async fn retire(&mut self, vdev: u64) -> u64 {
+    /// Gives out no more places on a log device for as long as `notice` is there. Returns the bytes of it that are still
+    /// somebody's: in use, or taken for log blocks on their way.
+    pub async fn retire(&mut self, vdev: u64, notice: &Arc<Notice>) -> u64 {
+        if let Some(Some(top)) = self.tops.get_mut(vdev as usize)
+            && top.class == Class::Log
+            && (top.allocatable || top.notice.is_some())
+        {
+            top.notice = Some(Arc::downgrade(notice));
+        }
+        self.stop(vdev).await
+    }
+
+    async fn stop(&mut self, vdev: u64) -> u64 {
         let Some(Some(top)) = self.tops.get_mut(vdev as usize) else { return 0 };
         if top.class == Class::Log {
             top.allocatable = false;
@@ -22,20 +40,30 @@ impl Allocator {
         top.map_or(0, |top| top.used + top.aside)
     }
 
-    /// [Retires](Self::retire) a log device, unless something of it is somebody's: then it is used as before.
-    /// Whether it is retired.
+    /// Gives out no more places on a log device until it is [reinstated](Self::reinstate), unless something of it is
+    /// somebody's: then it is used as before. Whether it gives none.
     pub async fn retire_unused(&mut self, vdev: u64) -> bool {
-        let is_unused = self.retire(vdev).await == 0;
+        let is_unused = self.stop(vdev).await == 0;
         if !is_unused {
             self.reinstate(vdev);
+        } else if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+            top.notice = None;
         }
         is_unused
     }
 
-    /// Takes a device that was [retired](Self::retire) into use again.
+    /// Takes into use again what nobody wants to leave any more.
+    pub(super) fn reinstate_unwanted(&mut self) {
+        let stays = |top: &Top| top.notice.as_ref().is_some_and(|notice| notice.strong_count() == 0);
+        let tops = self.tops.iter().flatten();
+        let staying: Vec<u64> = tops.filter(|top| stays(top)).map(|top| top.id).collect();
+        staying.into_iter().for_each(|id| self.reinstate(id));
+    }
+
+    /// Takes a device that was retired into use again.
     pub fn reinstate(&mut self, vdev: u64) {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
-            top.allocatable = true;
+            (top.allocatable, top.notice) = (true, None);
             self.regroup();
             self.log_space.readmit();
         }

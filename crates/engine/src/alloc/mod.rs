@@ -48,6 +48,7 @@ mod tests;
 pub use borrow::Borrowed;
 pub use footprint::Footprint;
 pub use horizon::{Horizon, Pin, Releases};
+pub use leave::Notice;
 
 /// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
 const BUDGET: u64 = 256 << 20;
@@ -273,8 +274,8 @@ impl Allocator {
         (smallest, quanta.into_iter().reduce(gcd).unwrap_or(512))
     }
 
-    /// Begins transaction group `txg`. `committed` is the MOS of the last one, from which space maps are
-    /// loaded; none while a pool is created. On pools with log space maps: flushes what is unflushed, starts the
+    /// Begins transaction group `txg`. Log devices that nobody wants to leave any more are used again. `committed` is the MOS
+    /// of the last one, from which space maps are loaded; none while a pool is created. On pools with log space maps: flushes what is unflushed, starts the
     /// log of `txg`, drops older ones (docs/format/spacemap.md §6, the "simplest" policy).
     ///
     /// # Errors
@@ -289,6 +290,7 @@ impl Allocator {
         self.first = true;
         self.condense_loads = 0;
         self.reclaim();
+        self.reinstate_unwanted();
         if let Some(committed) = committed {
             for metaslab in self.tops.iter_mut().flatten().flat_map(|top| &mut top.metaslabs) {
                 metaslab.flushed = Vec::new();

@@ -1,12 +1,12 @@
 //! One top-level device as the allocator sees it: its metaslabs, what a block takes on it, and the streams of
 //! allocations that are under way on it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ondisk::spacemap;
 use pool::vdev::{Class, Kind, Vdev, raidz::Geometry};
 
-use super::{Footprint, NewTop, metaslab::Metaslab};
+use super::{Footprint, NewTop, Notice, metaslab::Metaslab};
 use crate::EngineError;
 
 /// Streams of allocations that each keep a metaslab of their own on each device: data by copy, metadata by
@@ -34,6 +34,8 @@ pub(super) struct Top {
     pub(super) class: Class,
     /// New blocks may go here.
     pub(super) allocatable: bool,
+    /// Somebody wants it to leave the pool: they may not for as long as this is there.
+    pub(super) notice: Option<Weak<Notice>>,
     /// What a block takes.
     pub(super) footprint: Arc<Footprint>,
     /// Devices that hold data of one row.
@@ -96,6 +98,7 @@ impl Top {
             shift,
             class,
             allocatable: true,
+            notice: None,
             footprint: Arc::new(Footprint { ashift, shapes }),
             breadth: breadth.max(1) as u64,
             speed: 100,

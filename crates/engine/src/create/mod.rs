@@ -38,6 +38,7 @@ use pool::{
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
 
+pub(crate) use self::remove::listed;
 pub use self::{
     config::Host,
     features::features,

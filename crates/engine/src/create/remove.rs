@@ -6,6 +6,8 @@
 //!   cache, spare   out of their list in the MOS ─▶ labels cleared
 //! ```
 //!
+//! A log device gives no places only as long as its [`Removal`] is there: one that stays after all is used as before.
+//!
 //! A top-level device keeps its number for ever, so one that goes leaves a hole, unless it was the last. Data devices
 //! stay: what lies on them would have to be moved.
 //!
@@ -17,12 +19,13 @@ use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
 use pool::{
     Pool,
-    vdev::{Class, Kind, Vdev},
+    vdev::{Class, Kind, Tree, Vdev},
 };
 
 use super::{VDEV_ZAP_MAP, config};
 use crate::{
     BoxFuture,
+    alloc::Notice,
     dsl::OpError,
     engine::Engine,
     mos::{DIRECTORY, packed, zap},
@@ -38,8 +41,9 @@ const PATIENCE: usize = 8;
 pub struct Removal {
     what: What,
     name: String,
-    /// To be cleared when it is gone.
-    disks: Vec<Arc<dyn Disk>>,
+    /// By leaf: to be cleared when it is gone.
+    disks: Vec<(u64, Arc<dyn Disk>)>,
+    notice: Arc<Notice>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +70,7 @@ impl Removal {
             let Some(vdev) = devices.iter().find(|vdev| is_meant(vdev)) else { continue };
             let is_used = view.tree().leaves().iter().any(|leaf| leaf.guid == vdev.guid);
             if is_used {
-                return Err(OpError::Refused(format!("spare {word} is in use")));
+                return Err(in_use(word));
             }
             return Ok(Self::of(What::Auxiliary { list, guid: vdev.guid }, word, vdev));
         }
@@ -92,20 +96,29 @@ impl Removal {
 
     fn of(what: What, word: &str, vdev: &Vdev) -> Self {
         let leaves = vdev.leaves();
-        let disks = leaves.into_iter().filter_map(|leaf| leaf.leaf.as_ref()?.disk()).collect();
-        Self { what, name: word.to_owned(), disks }
+        let disks = leaves.into_iter().filter_map(|leaf| Some((leaf.guid, leaf.leaf.as_ref()?.disk()?)));
+        Self { what, name: word.to_owned(), disks: disks.collect(), notice: Arc::default() }
     }
 
-    /// Its disks: to be [cleared](crate::write::labels::clear) when it is gone for good.
+    /// Whether both mean one device, under whatever names.
     #[must_use]
-    pub fn disks(&self) -> &[Arc<dyn Disk>] {
-        &self.disks
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.what == other.what
+    }
+
+    /// Its disks, but for those that are in use in `tree`: to be [cleared](crate::write::labels::clear) when it is gone for
+    /// good.
+    #[must_use]
+    pub fn disks(&self, tree: &Tree) -> Vec<Arc<dyn Disk>> {
+        let in_use = tree.leaves();
+        let is_free = |guid: u64| in_use.iter().all(|leaf| leaf.guid != guid);
+        self.disks.iter().filter(|(guid, _)| is_free(*guid)).map(|(_, disk)| Arc::clone(disk)).collect()
     }
 
     /// The first step: when this returns, nothing of the device is in use. Changes nothing on disk but where logs are.
     ///
     /// # Errors
-    /// Something stays on it. It is used as before, then.
+    /// Something stays on it.
     pub fn vacate<'a>(&'a self, engine: &'a Engine) -> BoxFuture<'a, Result<(), OpError>> {
         Box::pin(async move {
             let id = match self.what {
@@ -117,19 +130,15 @@ impl Removal {
             };
             let mut left = 0;
             for _ in 0..PATIENCE {
-                left =
-                    engine.run(false, move |cx| Box::pin(async move { Ok(move_logs(cx, id).await) })).await?;
+                let notice = Arc::clone(&self.notice);
+                let moving = engine.run(false, move |cx| {
+                    Box::pin(async move { Ok(move_logs(cx, id, &notice).await) })
+                });
+                left = moving.await?;
                 if left == 0 {
                     return Ok(());
                 }
             }
-            let keep = engine.run(false, move |cx| {
-                Box::pin(async move {
-                    cx.out.alloc.reinstate(id);
-                    Ok(())
-                })
-            });
-            keep.await?;
             Err(OpError::Refused(format!(
                 "{left} bytes of {} are in use by intent logs that wait to be replayed",
                 self.name
@@ -140,30 +149,63 @@ impl Removal {
     /// The second step, in a transaction group: the device is gone when that is durable.
     ///
     /// # Errors
-    /// It was not vacated, or the pool fails.
+    /// It was not vacated, is a spare that is in use by now, or the pool fails.
     pub fn finish<'a>(&'a self, cx: &'a mut Syncer) -> BoxFuture<'a, Result<(), OpError>> {
         Box::pin(async move {
+            self.check(cx).await?;
             match self.what {
-                What::Log(id) => log_device(cx, id, &self.name).await,
+                What::Log(id) => log_device(cx, id).await,
                 What::Auxiliary { list, guid } => auxiliary(cx, list, guid).await,
             }
         })
     }
+
+    /// [Finishes](Self::finish) all of these, which are [different](Self::is_same) devices, or none.
+    ///
+    /// # Errors
+    /// One of them cannot be finished, or the pool fails.
+    pub fn finish_all<'a>(all: &'a [Self], cx: &'a mut Syncer) -> BoxFuture<'a, Result<(), OpError>> {
+        Box::pin(async move {
+            for removal in all {
+                removal.check(cx).await?;
+            }
+            for removal in all {
+                removal.finish(cx).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether it can be finished as the pool is now, which may be another than when it was found.
+    async fn check(&self, cx: &mut Syncer) -> Result<(), OpError> {
+        match self.what {
+            What::Log(id) => {
+                let is_log = cx.io.tree().top(id).is_some_and(|top| top.class() == Class::Log);
+                if !is_log || cx.out.alloc.retire(id, &self.notice).await > 0 {
+                    return Err(OpError::Refused(format!("{} is in use", self.name)));
+                }
+            }
+            What::Auxiliary { list, guid } => {
+                if cx.io.tree().leaves().iter().any(|leaf| leaf.guid == guid) {
+                    return Err(in_use(&self.name));
+                }
+                listed(cx, list, guid).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes logs leave a device; bytes of it that are still in use.
-async fn move_logs(cx: &mut Syncer, id: u64) -> u64 {
+async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> u64 {
     for log in cx.logs.all() {
         log.leave(id);
     }
-    cx.out.alloc.retire(id).await
+    cx.out.alloc.retire(id, notice).await
 }
 
-async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError> {
-    let is_log = cx.io.tree().top(id).is_some_and(|top| top.class() == Class::Log);
-    if !is_log || !cx.out.alloc.retire_unused(id).await {
-        return Err(OpError::Refused(format!("{name} is in use")));
-    }
+/// It was [checked](Removal::check) just now.
+async fn log_device(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
     // A log of space maps may still speak of it, and readers want to find something with its number.
     let leaves_nothing = id + 1 == cx.io.tree().tops.len() as u64 && !cx.out.traits().log_spacemap;
     let tree = if leaves_nothing { cx.io.tree().without_last() } else { cx.io.tree().with_hole(id) };
@@ -196,23 +238,38 @@ async fn log_device(cx: &mut Syncer, id: u64, name: &str) -> Result<(), OpError>
     Ok(())
 }
 
+fn in_use(spare: &str) -> OpError {
+    OpError::Refused(format!("spare {spare} is in use"))
+}
+
 /// The caller names it.
 fn no_such_device() -> OpError {
     OpError::Refused("no such device in pool".to_owned())
 }
 
-/// Takes a spare or cache device out of its list.
-async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64) -> Result<(), OpError> {
+/// The list `name` in the MOS, of spares or cache devices, and its object. A view of the pool knows only what was in it when the
+/// last transaction group was committed.
+///
+/// # Errors
+/// The device is not in it.
+pub(crate) async fn listed(cx: &mut Syncer, name: &str, guid: u64) -> Result<(u64, NvList), OpError> {
     let object = zap::get_u64(&mut cx.mos, DIRECTORY, name).await?.filter(|object| *object != 0);
     let Some(object) = object else {
         return Err(no_such_device());
     };
-    let mut list = packed::read(&mut cx.mos, object).await?;
+    let list = packed::read(&mut cx.mos, object).await?;
     let all: &[NvList] = list.nvlist_array(name).unwrap_or_default();
-    let rest: Vec<NvList> = all.iter().filter(|device| device.u64("guid") != Some(guid)).cloned().collect();
-    if rest.len() == all.len() {
+    if all.iter().all(|device| device.u64("guid") != Some(guid)) {
         return Err(no_such_device());
     }
+    Ok((object, list))
+}
+
+/// Takes a spare or cache device out of its list.
+async fn auxiliary(cx: &mut Syncer, name: &str, guid: u64) -> Result<(), OpError> {
+    let (object, mut list) = listed(cx, name, guid).await?;
+    let all: &[NvList] = list.nvlist_array(name).unwrap_or_default();
+    let rest: Vec<NvList> = all.iter().filter(|device| device.u64("guid") != Some(guid)).cloned().collect();
     list.set(name, Value::NvListArray(rest));
     packed::write(&mut cx.mos, object, &list).await?;
     cx.io.remove_auxiliary(guid);

@@ -23,7 +23,7 @@ use rand::Rng;
 use super::{NewLeaf, find, find::Place, refused, shape};
 use crate::{
     BoxFuture,
-    create::{FIRST_TXG, VDEV_ZAP_MAP},
+    create::{self, FIRST_TXG, VDEV_ZAP_MAP},
     dsl::OpError,
     events::Event,
     mos::{DIRECTORY, packed, zap},
@@ -123,6 +123,8 @@ pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFutur
         if find::locate(&tree, spare).is_some() {
             return Err(refused(format!("{name} is busy, or device removal is in progress")));
         }
+        // It may have left the pool in this transaction group.
+        create::listed(cx, "spares", spare).await?;
         if place.top.class() == Class::Log {
             return Err(refused("cannot replace a log with a spare"));
         }

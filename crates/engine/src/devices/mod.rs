@@ -185,9 +185,15 @@ impl Engine {
     pub fn offline(&self, guid: u64, temporary: bool) -> BoxFuture<'_, Result<(), OpError>> {
         Box::pin(async move {
             let view = self.view();
-            if let Some(top) = state::log_of(&view.tree(), guid) {
-                Removal::find(&view, &top.to_string())?.vacate(self).await?;
-            }
+            // Nothing is put there again before it is offline.
+            let _vacated = match state::log_of(&view.tree(), guid) {
+                Some(top) => {
+                    let removal = Removal::find(&view, &top.to_string())?;
+                    removal.vacate(self).await?;
+                    Some(removal)
+                }
+                None => None,
+            };
             self.run(false, move |cx| state::offline(cx, guid, temporary)).await
         })
     }

@@ -7,7 +7,7 @@ use block::{BlockVolume, Durability};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     EngineError,
-    create::{DeviceFacts, Plan, VdevSpec},
+    create::{DeviceFacts, Plan, Removal, VdevSpec},
     devices::{self, NewLeaf, Onlined},
     dsl::{OpError, Properties},
     events::Event,
@@ -499,6 +499,64 @@ async fn a_spare_stands_in_and_goes_back() {
     case.write(20).await;
     case.judge("the spare is a member").await;
     assert_eq!(case.engine().view().spares()[0].guid, other);
+}
+
+/// Since it was looked at whether it can be removed, a spare has stepped in: its labels were cleared under the pool, and what
+/// was to be removed with it was gone.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_has_just_stepped_in_is_not_removed() {
+    let mut case = Case::new("raidz d0 d1 d2 log d3 spare d4", 19).await;
+    let (original, spare) = (case.guid("d0"), case.guid("d4"));
+    let view = case.engine().view();
+    let removals = ["d3", "d4"].map(|word| Removal::find(&view, word).unwrap());
+    drop(view);
+    for removal in &removals {
+        removal.vacate(case.engine()).await.unwrap();
+    }
+    case.engine().activate_spare(original, spare).await.unwrap();
+    let all = removals.clone();
+    let finish =
+        case.engine().run(false, move |cx| Box::pin(async move { Removal::finish_all(&all, cx).await }));
+    assert_eq!(refused(finish.await), "spare d4 is in use");
+    assert_eq!(case.draw(), "raidz1-0(spare-0(d0 d4) d1 d2) d3");
+    assert!(removals[1].disks(&case.engine().view().tree()).is_empty(), "its labels stay");
+    drop(removals);
+    case.write(20).await;
+    case.settled().await;
+    case.judge("a spare has stepped in").await;
+    assert_eq!(case.engine().view().spares().len(), 1);
+}
+
+/// In one transaction group nobody sees in the last committed state what the other has done.
+#[tokio::test(start_paused = true)]
+async fn a_spare_is_removed_or_stands_in_but_not_both() {
+    for is_removed_first in [true, false] {
+        let mut case = Case::new("raidz d0 d1 d2 spare d3", 20).await;
+        let (original, spare) = (case.guid("d0"), case.guid("d3"));
+        let removal = Removal::find(&case.engine().view(), "d3").unwrap();
+        let leaving = removal.clone();
+        let remove = case.engine().run(false, move |cx| Box::pin(async move { leaving.finish(cx).await }));
+        let activate = case.engine().activate_spare(original, spare);
+        let tree = if is_removed_first {
+            let (removed, activated) = tokio::join!(remove, activate);
+            removed.unwrap();
+            assert_eq!(refused(activated), "no such device in pool");
+            "raidz1-0(d0 d1 d2)"
+        } else {
+            let (activated, removed) = tokio::join!(activate, remove);
+            activated.unwrap();
+            assert_eq!(refused(removed), "spare d3 is in use");
+            "raidz1-0(spare-0(d0 d3) d1 d2)"
+        };
+        for disk in removal.disks(&case.engine().view().tree()) {
+            engine::write::labels::clear(&disk).await.unwrap();
+        }
+        case.write(20).await;
+        case.settled().await;
+        case.judge(tree).await;
+        assert_eq!(case.draw(), tree);
+        assert_eq!(case.engine().view().spares().is_empty(), is_removed_first);
+    }
 }
 
 /// A device that was spared is replaced for good: its successor takes its place, and the spare goes back.

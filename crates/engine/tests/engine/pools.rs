@@ -194,10 +194,11 @@ async fn add_devices(cx: &mut Syncer, dir: &Path, layout: &str) {
 
 async fn remove_device(cx: &mut Syncer, word: &str) {
     let removal = Removal::find(cx.view.as_ref().unwrap(), word).unwrap();
-    let disks = removal.disks().to_vec();
-    assert!(!disks.is_empty());
-    run(cx, move |cx| Box::pin(async move { removal.finish(cx).await.map_err(|error| panic!("{error}")) }))
+    let leaving = removal.clone();
+    run(cx, move |cx| Box::pin(async move { leaving.finish(cx).await.map_err(|error| panic!("{error}")) }))
         .await;
+    let disks = removal.disks(&cx.io.tree());
+    assert!(!disks.is_empty());
     for disk in disks {
         engine::write::labels::clear(&disk).await.unwrap();
     }

@@ -16,10 +16,10 @@ const FUA: Durability = Durability::Stable(Asked::Fua);
 async fn remove(running: &Running, word: &str) -> Result<(), String> {
     let removal = Removal::find(&running.engine.view(), word).map_err(|error| error.to_string())?;
     removal.vacate(&running.engine).await.map_err(|error| error.to_string())?;
-    let disks = removal.disks().to_vec();
-    let done = running.engine.run(false, move |cx| Box::pin(async move { removal.finish(cx).await })).await;
+    let leaving = removal.clone();
+    let done = running.engine.run(false, move |cx| Box::pin(async move { leaving.finish(cx).await })).await;
     done.map_err(|error| error.to_string())?;
-    for disk in disks {
+    for disk in removal.disks(&running.engine.view().tree()) {
         engine::write::labels::clear(&disk).await.unwrap();
     }
     Ok(())
@@ -111,4 +111,38 @@ async fn a_log_device_that_may_not_go_offline_is_used_as_before() {
     drop(volume);
     running.export().await;
     drop(world);
+}
+
+/// Something came in the way after it was vacated (another device of those to be removed is in use). It got no more logs until
+/// the pool was opened again.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_stays_after_all_is_used_as_before() {
+    let mut random = StdRng::seed_from_u64(10);
+    let (world, running) = World::create("d0 log d1", 12, 96 << 20, 34).await;
+    let volume = running.volume(&format!("{POOL}/v"), 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    write(&volume, &mut twin, &mut random, 40).await;
+    let on_device = || {
+        let report = volume.log_report();
+        report.devices.iter().find(|(vdev, _)| *vdev == 1).map_or(0, |(_, share)| share.blocks)
+    };
+    let removal = Removal::find(&running.engine.view(), "d1").unwrap();
+    removal.vacate(&running.engine).await.unwrap();
+    let before = on_device();
+    for _ in 0..3 {
+        write(&volume, &mut twin, &mut random, 40).await;
+        running.engine.sync().await.unwrap();
+    }
+    assert!(before > 0);
+    assert_eq!(on_device(), before, "somebody wants it to leave");
+    drop(removal);
+    for _ in 0..3 {
+        write(&volume, &mut twin, &mut random, 40).await;
+        running.engine.sync().await.unwrap();
+    }
+    assert!(on_device() > before, "nobody wants that any more");
+    assert!(content(&*volume).await == twin);
+    drop(volume);
+    running.export().await;
+    world.verify("with its log device").await;
 }

@@ -402,31 +402,33 @@ pub(crate) async fn remove(
         return Err(Failure::because(&what, "pool is read-only"));
     };
     // All of them are known, and of no use any more, before the first is gone.
-    let mut removals = Vec::with_capacity(words.len());
+    let mut removals: Vec<(Removal, &String)> = Vec::with_capacity(words.len());
     for word in words {
         let what = format!("cannot remove {word}");
         let view = held.view();
         let found = devices::find(&view, word, |word| Removal::find(&view, word));
-        removals.push(found.map_err(|error| refused(&what, &error))?);
+        let removal = found.map_err(|error| refused(&what, &error))?;
+        // One device may have several names here.
+        if removals.iter().all(|(known, _)| !known.is_same(&removal)) {
+            removals.push((removal, word));
+        }
     }
     if dry_run {
         return Ok(Answer::default());
     }
-    for (removal, word) in removals.iter().zip(words) {
+    for (removal, word) in &removals {
         let vacated = removal.vacate(engine).await;
         vacated.map_err(|error| refused(&format!("cannot remove {word}"), &error))?;
     }
-    let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks().to_vec()).collect();
+    let removals: Vec<Removal> = removals.into_iter().map(|(removal, _)| removal).collect();
+    let leaving = removals.clone();
     let what = format!("cannot remove {}", words.join(", "));
     let change = cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move {
-            for removal in &removals {
-                removal.finish(cx).await?;
-            }
-            Ok(())
-        })
+        Box::pin(async move { Removal::finish_all(&leaving, cx).await })
     });
     change.await?;
+    let tree = held.view().tree();
+    let disks: Vec<Arc<dyn Disk>> = removals.iter().flat_map(|removal| removal.disks(&tree)).collect();
     let mut warnings = Vec::new();
     for disk in disks {
         // The pool does not know it any more: its labels would only confuse people.
