@@ -210,15 +210,17 @@ impl Allocator {
         self.regroup();
     }
 
-    /// A device has more bytes for blocks from now on, which become metaslabs. Nothing happens if there are not enough
-    /// for another one.
-    ///
-    /// # Errors
-    /// More metaslabs than can be managed.
-    pub fn grow(&mut self, vdev: u64, asize: u64) -> Result<(), EngineError> {
-        match self.tops.get_mut(vdev as usize).and_then(Option::as_mut) {
-            Some(top) => top.grow(asize),
-            None => Ok(()),
+    /// Bytes for blocks that a device can have at most: more metaslabs of its size cannot be managed.
+    #[must_use]
+    pub fn limit(&self, vdev: u64) -> u64 {
+        self.tops.get(vdev as usize).and_then(Option::as_ref).map_or(0, top::Top::limit)
+    }
+
+    /// A device has more bytes for blocks from now on, up to its [limit](Self::limit), which become metaslabs. Nothing
+    /// happens if there are not enough for another one.
+    pub fn grow(&mut self, vdev: u64, asize: u64) {
+        if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+            top.grow(asize);
         }
     }
 

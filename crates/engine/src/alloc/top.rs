@@ -112,20 +112,18 @@ impl Top {
         }
     }
 
-    /// Adds the metaslabs that fit behind those it has.
-    pub(super) fn grow(&mut self, asize: u64) -> Result<(), EngineError> {
-        let count = asize >> self.shift;
-        if count > METASLABS_MAX {
-            return Err(EngineError::Unsupported(format!(
-                "top-level device {}: {count} metaslabs of 2^{} bytes cannot be managed",
-                self.id, self.shift
-            )));
-        }
+    /// Bytes of as many metaslabs as it may have.
+    pub(super) fn limit(&self) -> u64 {
+        METASLABS_MAX.saturating_mul(1_u64 << self.shift)
+    }
+
+    /// Adds the metaslabs that fit behind those it has, up to its [limit](Self::limit).
+    pub(super) fn grow(&mut self, asize: u64) {
+        let count = asize.min(self.limit()) >> self.shift;
         let len = 1u64 << (self.shift - self.ashift);
         while (self.metaslabs.len() as u64) < count {
             self.metaslabs.push(Metaslab::new(len));
         }
-        Ok(())
     }
 
     /// Bytes its metaslabs hold.

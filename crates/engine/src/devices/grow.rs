@@ -22,25 +22,34 @@ pub(super) async fn automatically(cx: &mut Syncer, id: u64) -> Result<(), OpErro
     Ok(())
 }
 
-/// Lets top-level device `id` grow to what its leaves offer. Nothing happens if that is not more than it has, or if one
-/// of them is not there to be asked.
+/// Lets top-level device `id` grow to what its leaves offer, as far as its metaslabs go: their size is that which it was
+/// created with. Nothing happens if that is not more than it has, or if one of the leaves is not there to be asked.
 pub(super) async fn grow(cx: &mut Syncer, id: u64) -> Result<(), OpError> {
     let tree = cx.io.tree();
     let Some(vdev) = tree.top(id) else { return Ok(()) };
     let (Some(top), Some(offered)) = (&vdev.top, offered(vdev)) else { return Ok(()) };
-    let more = offered.checked_shr(top.metaslab_shift).unwrap_or(0)
+    let asize = offered.min(cx.out.alloc.limit(id));
+    let more = asize.checked_shr(top.metaslab_shift).unwrap_or(0)
         > top.asize.checked_shr(top.metaslab_shift).unwrap_or(u64::MAX);
     if !more {
         return Ok(());
     }
     let mut config = cx.config.clone();
-    shape::edit(&mut config, vdev.guid, |list| list.set("asize", offered));
+    shape::edit(&mut config, vdev.guid, |list| list.set("asize", asize));
     let bad = |error: pool::vdev::ConfigError| OpError::Refused(error.to_string());
     let next = tree.reshaped(&shape::tops(&config), &Disks::new()).map_err(bad)?;
-    cx.out.alloc.grow(id, offered)?;
+    cx.out.alloc.grow(id, asize);
     cx.devices_changed(next);
     (cx.config, cx.config_dirty) = (config, true);
-    tracing::info!(pool = cx.name, device = %vdev, bytes = offered, "grown");
+    tracing::info!(pool = cx.name, device = %vdev, bytes = asize, "grown");
+    if asize < offered {
+        tracing::warn!(
+            pool = cx.name,
+            device = %vdev,
+            offered,
+            "grown only as far as its metaslabs go: one that is added with this size has larger ones"
+        );
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use engine::{
     EngineError,
     create::{DeviceFacts, Plan, Removal, VdevSpec},
     devices::{self, NewLeaf, Onlined},
-    dsl::{OpError, Properties},
+    dsl::{self, OpError, Properties, Stored},
     events::Event,
     volume::LiveVolume,
 };
@@ -694,6 +694,45 @@ async fn a_mirror_of_larger_devices_grows() {
     let before = size(&case);
     case.engine().online(case.guid("d2"), None, true).await.unwrap();
     assert_eq!(size(&case), before, "nothing more to be had");
+}
+
+/// The size of its metaslabs is that which a device was created with, and there are only so many. Where more would have fitted
+/// the pool was suspended for good, and at each import anew with `autoexpand`.
+#[tokio::test(start_paused = true)]
+async fn a_device_grows_as_far_as_its_metaslabs_go() {
+    let most = (1 << 17) * (16 << 20);
+    for by_itself in [false, true] {
+        let mut case = Case::new("d0", 18).await;
+        let size = |case: &Case| case.engine().view().tree().tops[0].top.as_ref().unwrap().asize;
+        let small = size(&case);
+        if by_itself {
+            let properties = Properties::from([("autoexpand".to_owned(), Stored::Number(1))]);
+            let set = case.engine().run(false, move |cx| {
+                Box::pin(async move { dsl::set_pool(cx, &properties).await })
+            });
+            set.await.unwrap();
+        }
+        let new = case.disk(3 << 40);
+        case.engine().replace(case.guid("d0"), new).await.unwrap();
+        case.settled().await;
+        assert_eq!(case.draw(), "d1");
+        if !by_itself {
+            assert_eq!(size(&case), small);
+            let leaf = case.guid("d1");
+            assert_eq!(case.engine().online(leaf, None, true).await.unwrap(), Onlined::Healthy);
+        }
+        for _ in 0..2 {
+            assert_eq!(size(&case), most, "by itself: {by_itself}");
+            case.write(20).await;
+            case.running.take().unwrap().export().await;
+            case.running = Some(case.world.open().await);
+            case.check().await;
+            let leaf = case.guid("d1");
+            assert_eq!(case.engine().online(leaf, None, true).await.unwrap(), Onlined::Healthy);
+        }
+        assert_eq!(size(&case), most, "nothing more to be had");
+        case.write(5).await;
+    }
 }
 
 /// The power goes at any moment while devices come and go: the pool is that before or that after, whole.
