@@ -337,7 +337,10 @@ impl Engine {
             match replay::replay(&engine, crashed).await {
                 Ok(replayed) => *engine.shared.replayed.lock() = replayed,
                 Err(error) => {
-                    drop(engine.end(Ending::Close).await);
+                    // Whoever starts it has nothing that could be cleared: a suspended pool would keep its devices for good.
+                    if engine.end(Ending::Close).await.is_err() {
+                        engine.abandon().await;
+                    }
                     return Err(error);
                 }
             }

@@ -1,7 +1,7 @@
 //! Pools whose host was cut off, with what was acknowledged in their intent logs: claimed, replayed, and judged by what
 //! the real module made of a copy.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use crate::{
     commits::{as_disks, cuts, replay},
@@ -12,7 +12,7 @@ use crate::{
 use block::{Asked, BlockVolume as _, Durability};
 use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
-use disk::{Disk, MemDisk};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
@@ -247,7 +247,42 @@ async fn a_power_cut_while_logs_on_raidz_are_replayed_changes_nothing() {
     cut_everywhere("raidz d0 d1 d2", &[50]).await;
 }
 
-/// The same for a log that the real module left.
+/// Nobody could clear such a pool, for nobody was given it, and its syncing task kept the devices until the process ended:
+/// every later attempt to open it was told that they are in use.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_suspended_while_logs_are_replayed_lets_its_devices_go() {
+    const PATIENCE: Duration = Duration::from_secs(600);
+    let (world, twins) = cut_off("d0", 15).await;
+    let disk_of = |world: &World| Arc::new(FaultDisk::new(Arc::clone(&world.media[0]) as Arc<dyn Disk>, 1));
+    // What the first transaction group asks of the disk, which is the last that it takes.
+    let first = disk_of(&world.fork());
+    let pool = pool_on(vec![Arc::clone(&first) as Arc<dyn Disk>]).await.unwrap();
+    let mut cx = open::open(pool, going_on()).await.unwrap();
+    let txg = cx.txg;
+    cx.sync_txg(txg, (quiet().now)(), Work::default()).await.unwrap();
+    drop(cx);
+
+    let disk = disk_of(&world);
+    let refuses = Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::Other));
+    disk.inject(refuses.after(first.counts().writes));
+    let pool = pool_on(vec![Arc::clone(&disk) as Arc<dyn Disk>]).await.unwrap();
+    let started = tokio::time::timeout(PATIENCE, start(pool)).await.expect("no import hangs");
+    assert!(started.is_err(), "what was replayed cannot be written");
+    assert_eq!(world.look().await.unwrap().uberblock().txg, txg, "logs were claimed");
+    let let_go = async {
+        while Arc::strong_count(&disk) > 1 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, let_go).await.expect("nobody has the disk any more");
+    disk.heal();
+    let engine = start(pool_on(vec![disk]).await.unwrap()).await.unwrap();
+    assert_holds(&engine, &twins, "opened again").await;
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("opened again").await;
+}
+
+/// A power cut while a log that the real module left is replayed.
 #[tokio::test]
 async fn a_power_cut_while_a_foreign_log_is_replayed_changes_nothing() {
     const CUTS: usize = 12;
