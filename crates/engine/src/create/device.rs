@@ -12,7 +12,10 @@ use std::{
 
 use disk::{Disk, FileDisk, IoBuf};
 use ondisk::{label::PoolState, nvlist::NvList};
-use pool::{import::Device, status::human};
+use pool::{
+    import::{Device, open_in_time},
+    status::human,
+};
 
 use super::{plan::DeviceFacts, spec::SpecError};
 use crate::BoxFuture;
@@ -82,9 +85,9 @@ pub fn resolve(word: &str) -> Result<PathBuf, SpecError> {
 ///
 /// # Errors
 /// It cannot be looked at.
-pub fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError> {
+pub async fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError> {
     let options = disk::OpenOptions { read_only: true, ..disk::OpenOptions::default() };
-    match (FileDisk::open(path, options), size) {
+    match (open_in_time(path, move |path| FileDisk::open(path, options)).await, size) {
         (Ok(disk), size) => {
             let facts = facts(path, &disk);
             Ok(DeviceFacts { bytes: facts.bytes.max(size.unwrap_or(0)), ..facts })
@@ -131,7 +134,7 @@ pub fn prepare(path: &Path, size: Option<u64>, force: bool) -> BoxFuture<'_, Res
 /// Opens and locks a device that may be overwritten.
 async fn take(path: &Path, force: bool) -> Result<Arc<FileDisk>, SpecError> {
     let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
-    match FileDisk::open(path, options) {
+    match open_in_time(path, move |path| FileDisk::open(path, options)).await {
         Ok(disk) => {
             let disk = Arc::new(disk);
             check(path, Arc::clone(&disk) as Arc<dyn Disk>, force).await?;
@@ -301,7 +304,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.img");
         fs::write(&path, b"mine").unwrap();
-        assert_eq!(inspect(&path, Some(1 << 20)).unwrap().bytes, 1 << 20);
+        assert_eq!(inspect(&path, Some(1 << 20)).await.unwrap().bytes, 1 << 20);
         let error = prepare(&path, Some(1 << 20), false).await.unwrap_err().to_string();
         let expected = format!(
             "'-f' to override the following errors:\n{} is a file of 4B that would grow to 1M",

@@ -22,7 +22,7 @@ use ondisk::{
 use crate::{BoxFuture, io::join::join_all, vdev::deadline};
 
 /// A disk that is well and busy answers before, and one that has not by now may never do.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 
 /// One device and what its labels say.
 #[derive(Clone, Debug)]

@@ -18,12 +18,14 @@ mod device;
 mod examine;
 mod learn;
 mod open;
+mod opening;
 mod scan;
 
 pub use device::Device;
 pub use examine::{Report, examine};
 pub(crate) use learn::{device_list, error_scrub as last_error_scrub, features, scan as last_scan, words};
 pub use open::{OpenOptions, Rewind, open};
+pub use opening::open_in_time;
 pub use scan::{Candidate, Found, Opener, Refused, Sources, scan, writable};
 
 use crate::{dmu::ReadError, vdev::ConfigError};

@@ -9,7 +9,9 @@ use ondisk::{
     uberblock::{ScratchState, Uberblock},
 };
 
-use super::{Candidate, Device, ImportError, UnsupportedFeature, learn, scan::newest};
+use super::{
+    Candidate, Device, ImportError, UnsupportedFeature, device::ANSWER, learn, opening::open_by, scan::newest,
+};
 use crate::{
     BoxFuture,
     cache::BlockCache,
@@ -226,7 +228,7 @@ async fn take_auxiliaries(
         if tree.leaves().iter().any(|leaf| leaf.guid == guid) {
             continue;
         }
-        let again = match opener(Path::new(&device.path)) {
+        let again = match open_by(opener, Path::new(&device.path), ANSWER).await {
             Ok(disk) => Device::read(disk).await,
             Err(error) => Err(error),
         };

@@ -8,6 +8,7 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use disk::{Disk, FileDisk};
@@ -17,14 +18,19 @@ use ondisk::{
     uberblock::Uberblock,
 };
 
-use super::{ImportError, device::Device};
+use super::{
+    ImportError,
+    device::{ANSWER, Device},
+    opening::open_by,
+};
 use crate::{BoxFuture, io::join::join_all};
 
 /// Devices that are open and read at the same time: two file descriptors and 1 MiB each, however many
 /// files a directory has.
 const CONCURRENT: usize = 16;
 
-/// Opens a device, read-only.
+/// Opens a device, read-only. It may block: it is called on a thread of its own, and not again for a path for which it has
+/// not returned.
 pub type Opener = Arc<dyn Fn(&Path) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
 
 /// Where to look for devices.
@@ -216,7 +222,8 @@ impl Candidate {
     }
 
     async fn reopen_one(&self, device: &Device, opener: &Opener) -> io::Result<Device> {
-        let again = Device::read(opener(Path::new(&device.path))?).await?;
+        let disk = open_by(opener, Path::new(&device.path), ANSWER).await?;
+        let again = Device::read(disk).await?;
         again.filter(|again| again.guids() == device.guids()).ok_or_else(|| {
             let what = format!("{} is no longer a device of pool '{}'", device.path, self.name);
             io::Error::new(io::ErrorKind::NotFound, what)
@@ -233,8 +240,13 @@ pub fn writable() -> Opener {
 
 /// Looks at all sources.
 ///
-/// Never fails as a whole: what cannot be read is reported beside what can.
+/// Never fails as a whole: what cannot be read, or does not answer for half a minute, is reported beside what can.
 pub fn scan(sources: &Sources) -> BoxFuture<'_, Found> {
+    scan_within(sources, ANSWER)
+}
+
+/// The same; `patience` is how long a path may take to be opened.
+fn scan_within(sources: &Sources, patience: Duration) -> BoxFuture<'_, Found> {
     Box::pin(async move {
         let mut found = Found::default();
         let mut places: Vec<Place> = sources.disks.iter().map(|disk| Place::Open(Arc::clone(disk))).collect();
@@ -246,8 +258,9 @@ pub fn scan(sources: &Sources) -> BoxFuture<'_, Found> {
                 }
             }
         }
-        let reads =
-            places.into_iter().map(|place| Box::pin(look(place, &sources.opener)) as BoxFuture<'_, _>);
+        let reads = places
+            .into_iter()
+            .map(|place| Box::pin(look(place, &sources.opener, patience)) as BoxFuture<'_, _>);
         let mut devices = Vec::new();
         for (outcome, path, named) in join_all(reads.collect(), CONCURRENT).await {
             match (outcome, path) {
@@ -274,11 +287,15 @@ enum Place {
 }
 
 /// Opens a place and reads its labels; what is no device of a pool is closed again at once.
-async fn look(place: Place, opener: &Opener) -> (io::Result<Option<Device>>, Option<PathBuf>, bool) {
+async fn look(
+    place: Place,
+    opener: &Opener,
+    patience: Duration,
+) -> (io::Result<Option<Device>>, Option<PathBuf>, bool) {
     match place {
         Place::Open(disk) => (Device::read(disk).await, None, true),
         Place::Path { path, named } => {
-            let outcome = match opener(&path) {
+            let outcome = match open_by(opener, &path, patience).await {
                 Ok(disk) => Device::read(disk).await,
                 Err(error) => Err(error),
             };
@@ -395,4 +412,37 @@ fn candidate(guid: u64, devices: Vec<Device>, auxiliaries: &[Device]) -> Option<
 pub(super) fn newest(devices: &[Device], txg: u64) -> Option<&NvList> {
     let txg_of = |config: &&NvList| config.u64("txg").filter(|&t| t <= txg).unwrap_or(0);
     devices.iter().filter_map(|device| device.config_at(txg)).max_by_key(txg_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// The daemon neither started nor heard that it was to end, for one disk of somebody else's.
+    #[tokio::test]
+    async fn a_disk_that_hangs_when_it_is_opened_keeps_no_other_pool_and_no_task_waiting() {
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let copy = fixtures::pool("single").copy();
+        let stuck = copy.path().join("stuck");
+        std::fs::write(&stuck, "").unwrap();
+        let (answers, hangs) = channel::<()>();
+        let (hangs, hanging) = (parking_lot::Mutex::new(hangs), stuck.clone());
+        let sources = Sources::paths([stuck.as_path(), copy.path()]);
+        let real = Arc::clone(&sources.opener);
+        let opener: Opener = Arc::new(move |path| {
+            if path == hanging {
+                let _unblocked = hangs.lock().recv_timeout(2 * PATIENCE);
+            }
+            real(path)
+        });
+        let other = tokio::spawn(tokio::time::sleep(PATIENCE / 4));
+        let found = scan_within(&Sources { opener, ..sources }, PATIENCE).await;
+        assert!(other.is_finished(), "others went on meanwhile");
+        assert_eq!(found.find("psingle").unwrap().devices.len(), 1);
+        let [(path, error)] = &found.problems[..] else { panic!("{:?}", found.problems) };
+        assert_eq!((path, error.kind()), (&stuck, io::ErrorKind::TimedOut), "{error}");
+        drop(answers);
+    }
 }

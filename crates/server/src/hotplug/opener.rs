@@ -22,7 +22,7 @@ use engine::{
     events::DeviceName,
 };
 use parking_lot::Mutex;
-use pool::import::Device;
+use pool::import::{Device, open_in_time};
 use serde_json::{Map, json};
 use tokio::{sync::watch, time::Instant};
 
@@ -155,7 +155,7 @@ impl DeviceOpener {
                 continue;
             }
             match label(&name).await {
-                Ok(Some(guid)) if guid == device.guid => return lock(&name),
+                Ok(Some(guid)) if guid == device.guid => return lock(&name).await,
                 // Something is there, and it is not this device; who asked may want to say so.
                 Ok(_) => other = other.or(Some(name)),
                 Err(error) => first_error = first_error.or(Some(error)),
@@ -168,12 +168,12 @@ impl DeviceOpener {
             }
             if matches!(label(&path).await, Ok(Some(guid)) if guid == device.guid) {
                 tracing::info!(device = device.name, path = %path.display(), "found under another name");
-                return lock(&path);
+                return lock(&path).await;
             }
         }
         match (other, first_error) {
             // Its own path only: a stranger under an old name says nothing about this device.
-            (Some(path), _) if device.path.as_deref().map(Path::new) == Some(&path) => lock(&path),
+            (Some(path), _) if device.path.as_deref().map(Path::new) == Some(&path) => lock(&path).await,
             (_, Some(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", device.name))),
         }
@@ -257,14 +257,15 @@ fn is_device(metadata: &fs::Metadata) -> bool {
 /// The guid a device's label claims, without locking it.
 async fn label(path: &Path) -> io::Result<Option<u64>> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(path, options)?);
-    let device = Device::read(disk).await?;
+    let disk = open_in_time(path, move |path| FileDisk::open(path, options)).await?;
+    let device = Device::read(Arc::new(disk)).await?;
     Ok(device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")))
 }
 
-fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
+async fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
     let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    Ok(Arc::new(FileDisk::open(path, options)?))
+    let disk = open_in_time(path, move |path| FileDisk::open(path, options)).await?;
+    Ok(Arc::new(disk))
 }
 
 impl Opener for DeviceOpener {

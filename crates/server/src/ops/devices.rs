@@ -18,7 +18,7 @@ use engine::{
     create::{Plan, SpecError, VdevSpec, device},
     write::labels,
 };
-use pool::{Pool, status::human, vdev::Vdev};
+use pool::{Pool, import::open_in_time, status::human, vdev::Vdev};
 
 use super::{Failure, host::Host};
 
@@ -140,8 +140,8 @@ pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
     }
     // Cache and spare devices are only looked at while they wait.
     let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    let writable =
-        FileDisk::open(&info.path, options).map_err(|error| EngineError::Device(error.to_string()))?;
+    let opened = open_in_time(Path::new(&info.path), move |path| FileDisk::open(path, options)).await;
+    let writable = opened.map_err(|error| EngineError::Device(error.to_string()))?;
     labels::clear(&(Arc::new(writable) as Arc<dyn Disk>)).await
 }
 
@@ -149,7 +149,7 @@ pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
 ///
 /// # Errors
 /// What is wrong with which device.
-pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Failure> {
+pub(crate) async fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Failure> {
     let refused = |error: SpecError| match (&error, wish.file_size) {
         (SpecError::Open { reason, .. }, None) if reason == "No such file or directory" => {
             Failure::new(format!("{error}\nto create files, give their size with --size"))
@@ -167,7 +167,7 @@ pub(crate) fn plan(words: &[String], what: &str, wish: Wish) -> Result<Plan, Fai
     spec.clone().map_paths(really).map_err(refused)?;
     let mut facts = Vec::new();
     for path in spec.paths() {
-        facts.push(device::inspect(&PathBuf::from(path), wish.file_size).map_err(refused)?);
+        facts.push(device::inspect(Path::new(path), wish.file_size).await.map_err(refused)?);
     }
     Plan::new(&spec, &facts, wish.ashift, wish.force).map_err(refused)
 }

@@ -6,7 +6,7 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use disk::{Disk, FileDisk, OpenOptions};
 use engine::{
@@ -14,7 +14,7 @@ use engine::{
     dsl::OpError,
     engine::Engine,
 };
-use pool::{Pool, props::parse::Moment, vdev::Vdev};
+use pool::{Pool, import::open_in_time, props::parse::Moment, vdev::Vdev};
 use tokio::time::Instant;
 
 use super::{
@@ -115,7 +115,7 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
         let is_open = leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().disk.is_some());
         let Some(path) = leaf.path.filter(|_| !is_open) else { return Ok(None) };
         let options = OpenOptions { lock: true, ..OpenOptions::default() };
-        match FileDisk::open(&path, options) {
+        match open_in_time(Path::new(&path), move |path| FileDisk::open(path, options)).await {
             Ok(disk) => return Ok(Some(Arc::new(disk))),
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 if Instant::now() >= deadline {

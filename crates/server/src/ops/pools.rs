@@ -272,7 +272,7 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
         ));
     }
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
-    let plan = devices::plan(&new.devices, &what, device_wish)?;
+    let plan = devices::plan(&new.devices, &what, device_wish).await?;
     let (blocks, tier) = (BTreeSet::from([VOLUME_BLOCK]), host.tier());
     if new.dry_run {
         let mut lines =
@@ -367,7 +367,7 @@ pub(crate) async fn add(cx: &Cx<'_>, new: PoolAdd) -> Result<Answer, Failure> {
     };
     let held = held.map_err(|error| error.of_change(&what, &new.pool))?;
     let device_wish = Wish { file_size: new.file_size, force: new.force, ashift: wish.ashift };
-    let plan = devices::plan(&new.devices, &what, device_wish)?;
+    let plan = devices::plan(&new.devices, &what, device_wish).await?;
     if !new.force {
         plan.check_like(&held.view().tree()).map_err(|error| devices::refused(&what, &error))?;
     }

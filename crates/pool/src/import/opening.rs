@@ -1,0 +1,110 @@
+//! Opening devices in time. A disk that hangs keeps whoever opens it in the kernel, where no deadline reaches; so it is
+//! opened on a thread of its own, and after a while nobody waits for it any more.
+//!
+//! That thread may hang for good. Until it is back the same path is not opened again, or each look for pools would cost
+//! another thread.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use disk::Disk;
+use parking_lot::Mutex;
+use tokio::{sync::OwnedMutexGuard, task::spawn_blocking};
+
+use super::{device::ANSWER, scan::Opener};
+use crate::vdev::deadline;
+
+/// Whose turn it is to open a path.
+type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// Paths that are being opened, in this process: it is the disk that hangs, whoever asks.
+static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
+
+/// Opens a path by `open`, which may block, on a thread of its own.
+///
+/// # Errors
+/// Its own, or that it has not ended for half a minute (`TimedOut`).
+pub async fn open_in_time<T: Send + 'static>(
+    path: &Path,
+    open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    open_within(ANSWER, path, open).await
+}
+
+/// The same by an opener of disks.
+pub(super) async fn open_by(opener: &Opener, path: &Path, patience: Duration) -> io::Result<Arc<dyn Disk>> {
+    let opener = Arc::clone(opener);
+    open_within(patience, path, move |path| opener(path)).await
+}
+
+async fn open_within<T: Send + 'static>(
+    patience: Duration,
+    path: &Path,
+    open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let opening = async {
+        let turn = turn(path).await;
+        let path = path.to_owned();
+        // What nobody waits for any more is closed first, and then the path may be opened again.
+        spawn_blocking(move || (open(&path), turn)).await.map(|(opened, _turn)| opened)
+    };
+    match deadline::within(opening, patience).await {
+        Some(Ok(opened)) => opened,
+        Some(Err(error)) => Err(io::Error::other(error)),
+        None => {
+            let what = format!("{}: opening it took longer than {patience:?}", path.display());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }
+    }
+}
+
+async fn turn(path: &Path) -> OwnedMutexGuard<()> {
+    let turn = {
+        let mut turns = TURNS.lock();
+        // Paths that nobody opens any more.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(path.to_owned()).or_default())
+    };
+    turn.lock_owned().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::channel,
+    };
+
+    use super::*;
+
+    /// A disk that hung took a thread of the runtime with it, and each further look another one.
+    #[tokio::test]
+    async fn an_opening_that_hangs_is_waited_for_a_while_and_not_begun_again() {
+        let (path, patience) = (Path::new("/nowhere/that/hangs"), Duration::from_millis(50));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let (answers, hangs) = channel::<()>();
+        let counted = Arc::clone(&begun);
+        let hanging = open_within(patience, path, move |_| {
+            counted.fetch_add(1, Relaxed);
+            let _unblocked = hangs.recv_timeout(Duration::from_secs(60));
+            Ok(())
+        });
+        assert_eq!(hanging.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let again = async |patience| {
+            let begun = Arc::clone(&begun);
+            open_within(patience, path, move |_| Ok(begun.fetch_add(1, Relaxed))).await
+        };
+        let late = again(patience).await.unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(late.to_string().starts_with("/nowhere/that/hangs: "), "{late}");
+        open_within(ANSWER, Path::new("/nowhere/else"), |_| Ok(())).await.unwrap();
+        assert_eq!(begun.load(Relaxed), 1, "the path that hangs was left alone");
+        drop(answers);
+        assert_eq!(again(ANSWER).await.unwrap(), 1, "it is back");
+    }
+}
