@@ -13,6 +13,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use ::memory::{limit::LimitError, machine::Machine};
@@ -343,15 +344,27 @@ pub fn serve(
         governing.abort();
         // Before the pools: that they are closed now is no news to anybody.
         alerts.stop().await;
-        // An operation that has begun is finished first.
-        let turns = host.last_turns().await;
+        // An operation that has begun is finished first, if nobody says again that it is to be now.
+        let turns = tokio::select! {
+            turns = host.last_turns() => turns,
+            () = stop_signal.wait() => Vec::new(),
+        };
         opening.abort();
-        let closed = host.close().await;
+        let closed = tokio::select! {
+            closed = host.close() => closed,
+            () = stop_signal.again() => Err(vec![
+                "told to end at once while pools were being closed: what was not flushed may be lost".to_owned(),
+            ]),
+        };
         drop(turns);
         drop((socket, socket_files, state));
         closed.map_err(ServeError::Close)
     })
 }
+
+/// How long pools may take to be closed before another signal is heeded: whoever closes a terminal sends several at once, and
+/// pools whose devices answer are closed before.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// SIGTERM, SIGINT, and SIGHUP of a terminal that is closed: none is a reason to leave pools as a crash would.
 struct StopSignal {
@@ -384,6 +397,12 @@ impl StopSignal {
             _ = self.interrupt.recv() => {}
             _ = hangup => {}
         }
+    }
+
+    /// Another one, once pools have had the time to be closed.
+    async fn again(&mut self) {
+        tokio::time::sleep(CLOSING).await;
+        self.wait().await;
     }
 }
 

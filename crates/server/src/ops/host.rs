@@ -21,6 +21,7 @@ use engine::{
     sync::Syncer,
     txg::Limits,
 };
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use pool::{
     cache::BlockCache,
@@ -28,6 +29,7 @@ use pool::{
     ondisk::nvlist::NvList,
 };
 use rand::{TryRngCore as _, rngs::OsRng};
+use tokio::time::Instant;
 
 use super::{Failure, Held};
 use crate::{
@@ -245,6 +247,10 @@ const IN_USE: &str = "pool is in use";
 /// How often a pool that is being closed is asked whether it was suspended meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long operations on pools that are not open are waited for when the daemon ends: they may wait for devices that never
+/// answer, and what they have begun is as after a crash, which harms nothing.
+const LAST_TURNS: Duration = Duration::from_secs(10);
+
 /// How long the end of a pool that was suspended on the way is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -305,12 +311,15 @@ impl Host {
         turn.lock_owned().await
     }
 
-    /// All turns, but those of operations that wait for a pool that is suspended.
+    /// All turns, but those of operations that wait for a pool that is suspended, or that are still about to bring one after
+    /// a while.
     pub(crate) async fn last_turns(&self) -> Vec<Turn> {
+        let deadline = Instant::now() + LAST_TURNS;
         let turns: Vec<_> =
             self.turns.lock().iter().map(|(name, turn)| (name.clone(), Arc::clone(turn))).collect();
         let mut taken = Vec::new();
         for (name, turn) in turns {
+            let mut until = deadline;
             loop {
                 tokio::select! {
                     biased;
@@ -320,7 +329,15 @@ impl Host {
                     }
                     () = tokio::time::sleep(LOOK) => {}
                 }
-                if self.find(&name).is_some_and(|held| held.suspended().is_some()) {
+                let is_hopeless = match self.find(&name) {
+                    Some(held) => {
+                        // Whoever exports it has still to say so when it is closed.
+                        until = Instant::now() + LAST_TURNS;
+                        held.suspended().is_some()
+                    }
+                    None => Instant::now() >= until,
+                };
+                if is_hopeless {
                     break;
                 }
             }
@@ -702,12 +719,21 @@ impl Host {
     /// A sentence for each pool that could not be written.
     pub fn close(&self) -> BoxFuture<'_, Result<(), Vec<String>>> {
         Box::pin(async move {
-            let mut failures = Vec::new();
-            for held in self.all() {
-                if let Err(error) = self.end(&held, Ending::Close).await {
-                    failures.push(format!("cannot close '{}': {}", held.name(), chain(&error)));
-                }
+            let pools = self.all();
+            // At once: one whose devices are slow must not keep what was written to the others from theirs.
+            let mut ends = Vec::with_capacity(pools.len());
+            for held in &pools {
+                ends.push(self.end(held, Ending::Close));
             }
+            let ended = join_all(ends).await;
+            let failures: Vec<String> = pools
+                .iter()
+                .zip(ended)
+                .filter_map(|(held, ended)| {
+                    let error = ended.err()?;
+                    Some(format!("cannot close '{}': {}", held.name(), chain(&error)))
+                })
+                .collect();
             if failures.is_empty() { Ok(()) } else { Err(failures) }
         })
     }
@@ -742,14 +768,14 @@ async fn close(held: &Held, engine: &Engine) -> Result<(), EngineError> {
 /// Opens a pool's devices for writing. Those of a process that was killed a moment ago are not free at once: the kernel
 /// first ends what the process had in flight. So whoever is told that they are in use asks again for a while.
 async fn lock(candidate: &Candidate) -> std::io::Result<Candidate> {
-    let deadline = tokio::time::Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         let outcome = candidate.reopen(&import::writable()).await;
         let is_in_use = match &outcome {
             Ok(locked) => locked.refused.iter().any(Refused::is_in_use),
             Err(error) => error.kind() == std::io::ErrorKind::ResourceBusy,
         };
-        if !is_in_use || tokio::time::Instant::now() >= deadline {
+        if !is_in_use || Instant::now() >= deadline {
             return outcome;
         }
         drop(outcome);
@@ -841,5 +867,22 @@ mod tests {
         assert!(second.is_err(), "it waits");
         drop(turn);
         drop(host.turn(&guid).await);
+    }
+
+    /// A daemon whose import waited for devices that did not answer had to be killed, and with it all its other pools.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_brings_a_pool_that_does_not_come_does_not_keep_the_daemon_from_its_end() {
+        let state = tempfile::tempdir().unwrap();
+        let places = Places::new(Vec::new(), State::at(state.path()));
+        let host = Host::new(places, Mode::Daemon, Settings::default());
+        let (hanging, short) = (host.turn("").await, host.turn("tank").await);
+        let ending = tokio::time::timeout(2 * LAST_TURNS, host.last_turns());
+        let soon = async {
+            tokio::time::sleep(LAST_TURNS / 2).await;
+            drop(short);
+        };
+        let (turns, ()) = tokio::join!(ending, soon);
+        assert_eq!(turns.expect("it does not wait for ever").len(), 1, "what can be finished is");
+        drop(hanging);
     }
 }
