@@ -256,6 +256,54 @@ fn a_pool_whose_drives_are_late_is_not_forgotten_for_a_new_one_of_its_name() {
     stop(daemon);
 }
 
+/// `zpool import` forgot it for another one, with a daemon and without.
+#[test]
+fn a_pool_whose_drives_are_late_is_not_forgotten_for_an_import_of_its_name() {
+    let lab = Lab::scratch();
+    let tank = pool(&lab, "tank", "HERE/a");
+    let known = remembered(&lab, "tank");
+    let away = pull(&lab, &tank[0]);
+    let (there, elsewhere) = (Lab::scratch(), Lab::scratch());
+    pool(&there, "tank", "HERE/b");
+    there.run("zpool export tank").ok();
+    let import = format!("zpool import -d {} tank", there.cwd().display());
+    let is_refused = || {
+        let said = lab.run(&import).fails(1);
+        assert!(said.contains("another pool of that name was imported from"), "{said}");
+        assert!(said.contains("'zpool export tank'"), "{said}");
+        assert_eq!(remembered(&lab, "tank"), known);
+    };
+    is_refused();
+    let daemon = lab.serve(SERVE);
+    is_refused();
+    lab.run(&format!("{import} other")).ok();
+    assert_eq!(remembered(&lab, "tank"), known);
+    // The pool that is waited for may be imported itself, wherever it is now.
+    fs::copy(&away, elsewhere.cwd().join("a")).unwrap();
+    lab.run(&format!("zpool import -d {} tank", elsewhere.cwd().display())).ok();
+    assert_eq!(remembered(&lab, "tank")["guid"], known["guid"]);
+    stop(daemon);
+}
+
+/// It was said to exist already: it had to be exported first, which said that it cannot be opened.
+#[test]
+fn an_imported_pool_that_cannot_be_opened_without_its_log_may_be_imported_again_without() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b log HERE/log");
+    let here = lab.cwd().display().to_string();
+    let exists = |line: &str| {
+        let said = lab.run(&format!("zpool import -d {here} {line}tank")).fails(1);
+        assert!(said.contains("a pool with that name already exists"), "{said}");
+    };
+    exists("-m ");
+    pull(&lab, &paths[2]);
+    exists("");
+    let imported = lab.run(&format!("zpool import -d {here} -m tank"));
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    assert_eq!(remembered(&lab, "tank")["missing_log"], true);
+    assert_eq!(lab.run("zfs list -H -o name tank/v").ok(), "tank/v\n");
+}
+
 /// Nothing took it from the cache file, although an alert said that an export would.
 #[test]
 fn a_pool_that_cannot_be_opened_can_be_forgotten_and_its_name_be_had_again() {

@@ -34,6 +34,7 @@ use crate::{
     history,
     host::{Foreign, HostError, Places, Settings, chain},
     hostid, logs,
+    state::Remembered,
 };
 
 /// State of a destroyed pool in its labels.
@@ -564,10 +565,18 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     };
     let failed = |error: &dyn std::error::Error| Failure::because(&what, chain(error));
     // A daemon may take over what a command imported; a command finds what is imported busy.
-    let imported = match host.mode() {
+    let mut imported = match host.mode() {
         Mode::Command => places.imported().await.map_err(|error| failed(&error))?,
         Mode::Daemon | Mode::ReadOnly => Vec::new(),
     };
+    let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
+    if asked.missing_log
+        && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool))
+        && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
+    {
+        // All that is left of its import is that it is remembered, and for want of its log nobody can open it.
+        imported.remove(at);
+    }
     let is_held = |guid: u64| {
         imported.iter().any(|(pool, _)| pool.guid == guid)
             || host.all().iter().any(|held| held.guid() == guid)
@@ -580,7 +589,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     let candidate = match known.select(name) {
         Ok(Some((candidate, _))) => candidate,
         Ok(None) => {
-            let held = imported.iter().any(|(pool, _)| pool.name == *name || pool.guid.to_string() == *name);
+            let held = imported.iter().any(|(pool, _)| is_meant(pool));
             if held || host.find(name).is_some() {
                 return Err(exists());
             }
@@ -604,6 +613,19 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         || host.all().iter().any(|held| held.name() == new_name);
     if taken {
         return Err(exists());
+    }
+    // If that cannot be read it is said when this one cannot be remembered.
+    let known = state.pools().unwrap_or_default();
+    let is_waited_for = |known: &&Remembered| known.name == new_name && known.guid != candidate.guid;
+    if let Some(other) = known.iter().find(is_waited_for) {
+        return Err(Failure::because(
+            &what,
+            format_args!(
+                "another pool of that name was imported from {}, and is not open\nuse the form 'zpool import <pool | id> \
+                 <newpool>' to give this one a new name; or to forget the other: 'zpool export {new_name}'",
+                other.places()
+            ),
+        ));
     }
     let rewind = match (asked.txg, asked.recover) {
         (Some(txg), _) => Rewind::To(txg),
@@ -638,17 +660,6 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
     }
     let mut warnings = notes;
     // It is open: from here on it is kept, whatever else goes wrong, or nobody could reach it any more.
-    let known = state.pools();
-    warnings.extend(known.as_ref().err().map(|error| chain(error)));
-    let known = known.unwrap_or_default();
-    for other in known.iter().filter(|known| known.name == held.name() && known.guid != held.guid()) {
-        // Remembered, but no longer on its devices: `imported` left it out.
-        warnings.push(format!(
-            "the pool '{}' that was imported before is no longer on its devices and is forgotten",
-            held.name()
-        ));
-        warnings.extend(state.forget(&other.guid.to_string()).err().map(|error| chain(&error)));
-    }
     let remembered = host.remember(&held, &settings, None);
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(held.name()).await;
