@@ -87,11 +87,13 @@ impl Book {
             match found.remove(&key(&open.alert.finding)) {
                 Some(finding) => {
                     if open.gone.take().is_some() {
-                        open.returns.retain(|time| time + RETURNS_WITHIN > now);
+                        open.returns.retain(|time| *time <= now && time + RETURNS_WITHIN > now);
                         open.returns.push(now);
                         open.alert.returned += 1;
                     }
                     open.left = false;
+                    // A clock that was set back must not silence it for as long.
+                    open.told = open.told.min(now);
                     let before = std::mem::replace(&mut open.alert.finding, finding);
                     let now_found = &open.alert.finding;
                     let occasion = if now_found.level > before.level {
@@ -283,6 +285,24 @@ mod tests {
         book.see(90_000, mild.clone(), Some(86_400));
         let later = book.see(300_000, mild, Some(86_400));
         assert!(later.iter().all(|notice| notice.occasion != Occasion::Reminder));
+    }
+
+    /// A clock that was wrong for a while, and years ahead, silenced reminders for as many years.
+    #[test]
+    fn a_clock_that_is_set_back_puts_no_reminder_and_no_end_off() {
+        let mut book = Book::default();
+        let (day, year) = (86_400, 365 * 86_400);
+        let bad = || vec![finding(Kind::Device, "a", 1)];
+        book.see(year, bad(), Some(day));
+        book.see(year + 1, Vec::new(), Some(day));
+        book.see(year + 2, bad(), Some(day));
+        assert!(book.see(100, bad(), Some(day)).is_empty(), "told a moment ago");
+        assert_eq!(told(&book.see(100 + day, bad(), Some(day))), [(Occasion::Reminder, 1)]);
+        // What came back then is not counted for ever.
+        book.see(200 + day, Vec::new(), Some(day));
+        book.see(201 + day, bad(), Some(day));
+        book.see(300 + day, Vec::new(), Some(day));
+        assert_eq!(told(&book.see(300 + day + 2 * CALM, Vec::new(), Some(day))), [(Occasion::Resolved, 1)]);
     }
 
     /// It was told as resolved, and the pool went to the next host as broken as it was.

@@ -291,6 +291,12 @@ impl Alerts {
         // A sink that was changed so that it cannot work is a slip of the pen, and what works meanwhile goes on. One
         // that is as it was, and does not work any more, says nothing about what was changed.
         let loaded = Config::load(&self.files.config).and_then(|loaded| {
+            if seen.is_some() && loaded.1.is_none() {
+                // Somebody may be about to put another in its place, and a directory that is not mounted says nothing.
+                let why = "it was there before: put it back, or restart the daemon if nobody is to be told any more";
+                let source = std::io::Error::new(std::io::ErrorKind::NotFound, why);
+                return Err(ConfigError::Io { doing: "read", path: self.files.config.clone(), source });
+            }
             let mut new = loaded.0.sinks.iter().filter(|sink| !now.sinks.contains(sink));
             match self.is_known.load(Relaxed) {
                 true => new.try_for_each(SinkConfig::check).map(|()| loaded),

@@ -140,6 +140,8 @@ pub(crate) fn findings(
         meaning: String::new(),
         action: Vec::new(),
     };
+    // A clock that was set back since then must not make it last.
+    let is_recent = |when: u64| now.abs_diff(when) < RECENT;
     let mut found = Vec::new();
     let parts = parts(facts);
     for part in &parts {
@@ -188,7 +190,7 @@ pub(crate) fn findings(
         // What the event said is so as long as the device is away: the log cannot write to it.
         let is_away = part.place.role == words::Role::Log
             && matches!(vdev.state, State::Removed | State::CantOpen | State::Faulted);
-        if is_away || memory.logs.get(&vdev.guid).is_some_and(|failed| now < failed + RECENT) {
+        if is_away || memory.logs.get(&vdev.guid).is_some_and(|failed| is_recent(*failed)) {
             found.push(words::log_device(about(Kind::LogDevice, Severity::Warning, 1), part));
         }
         if let Some(within) = part.place.within
@@ -220,7 +222,7 @@ pub(crate) fn findings(
             found.push(words::space(blank(Kind::Space, severity, at as u32 + 1), capacity, SPACE[at]));
         }
     }
-    let lately = memory.lost.get(&facts.guid).filter(|(when, _)| now < when + RECENT);
+    let lately = memory.lost.get(&facts.guid).filter(|(when, _)| is_recent(*when));
     if facts.lost.is_some_and(|lost| lost > 0) || lately.is_some() {
         let lost = facts.lost.unwrap_or(0);
         let finding = blank(Kind::DataLost, Severity::Critical, 1 + lost.checked_ilog10().unwrap_or(0));
@@ -420,6 +422,13 @@ pub(crate) mod tests {
         assert!(found[2].action.iter().any(|line| line == "  zpool status -v tank"));
         let later = findings(&facts, &memory, &Names, 1000 + RECENT, &|_| None);
         assert_eq!(kinds(&later), [(Kind::Slow, 1)]);
+        let ahead = Memory {
+            logs: BTreeMap::from([(50, 1 << 20)]),
+            lost: BTreeMap::from([(7, (1 << 20, "tank/vm1:<0x1>".into()))]),
+            ..Memory::default()
+        };
+        let set_back = findings(&facts, &ahead, &Names, 1000, &|_| None);
+        assert_eq!(kinds(&set_back), [(Kind::Slow, 1)], "not until the clock is there again");
         facts.lost = Some(12);
         assert_eq!(
             kinds(&findings(&facts, &memory, &Names, 9000, &|_| None)),

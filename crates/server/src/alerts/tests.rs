@@ -371,6 +371,32 @@ async fn what_waits_for_sinks_outlives_settings_that_cannot_be_read_at_the_start
     alerts.stop().await;
 }
 
+/// Whoever replaced the file in two steps threw away what waited for all sinks, and nobody heard of it.
+#[tokio::test(start_paused = true)]
+async fn settings_that_are_gone_for_a_while_change_nothing_and_are_missed() {
+    let lab = Lab::new(&[sink("mail")]);
+    lab.let_fail("mail", &vec![Fate::Fails("no route to host"); 1]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    seconds(16).await;
+    let path = lab.dir.path().join(config::FILE);
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        alerts.reread();
+        let status = alerts.status();
+        let problem = status.problem.expect("it is missed");
+        assert!(problem.contains("alerts.json") && problem.contains("put it back"), "{problem}");
+        assert_eq!(status.sinks[0].queued, 1, "it waits");
+    }
+    seconds(60).await;
+    assert_eq!(lab.got("mail"), [vec![told(Occasion::Opened, "a")]]);
+    std::fs::write(&path, good).unwrap();
+    alerts.reread();
+    assert_eq!(alerts.status().problem, None);
+    alerts.stop().await;
+}
+
 /// By hand, too: what works goes on until the slip is put right.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_was_changed_by_hand_so_that_it_cannot_work_stays_as_it_was() {
