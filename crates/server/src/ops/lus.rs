@@ -125,7 +125,7 @@ fn plan(
     change: LuChange,
 ) -> Result<(Option<Edits>, Vec<String>), String> {
     let naa = naas.get(volume).map_or("", String::as_str);
-    let share = now.volumes.get(volume).ok_or("it is not a volume")?;
+    let share = now.volumes.get(volume).ok_or_else(|| now.not_listed())?;
     let mut edits = Edits::default();
     // One that got its LUN from 'millpond share' is known by what hosts call it.
     let known = share.name.clone().or_else(|| {

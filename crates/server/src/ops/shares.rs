@@ -174,13 +174,34 @@ impl Now {
         let shares = PoolShares::read(view).await.map_err(unreadable)?;
         let dsl = view.dsl().await.map_err(|error| chain(&error))?;
         let (datasets, unlisted) = dsl.volumes().await.map_err(|error| chain(&error))?;
-        let mut volumes = BTreeMap::new();
+        let mut now = Self {
+            users,
+            shares,
+            volumes: BTreeMap::new(),
+            unlisted: unlisted.first().map(|error| chain(error)),
+        };
         for dataset in &datasets {
-            let share = VolumeShare::read(dataset).await.map_err(|error| chain(&error))?;
-            volumes.insert(dataset.name().to_owned(), share);
+            let share = VolumeShare::read(dataset).await.map_err(|error| chain(&error));
+            now.list(dataset.name(), share);
         }
-        let unlisted = unlisted.first().map(|error| chain(error));
-        Ok(Self { users, shares, volumes, unlisted })
+        Ok(now)
+    }
+
+    /// A volume with its settings, or why they cannot be read: that one is as if it were not there, and others can be changed.
+    fn list(&mut self, volume: &str, share: Result<VolumeShare, String>) {
+        match share {
+            Ok(share) => drop(self.volumes.insert(volume.to_owned(), share)),
+            Err(why) if self.unlisted.is_none() => self.unlisted = Some(format!("'{volume}': {why}")),
+            Err(_) => {}
+        }
+    }
+
+    /// Why a volume that is there is none of the [`volumes`](Self::volumes), or nothing is known of it.
+    pub(super) fn not_listed(&self) -> String {
+        match &self.unlisted {
+            Some(why) => format!("its settings are not known, because not all volumes can be read ({why})"),
+            None => "it is not a volume".to_owned(),
+        }
     }
 
     /// The settings of a target that must be there.
@@ -250,7 +271,7 @@ impl Now {
         target: &str,
         lun: Option<u16>,
     ) -> Result<Option<Place>, String> {
-        let now = self.volumes.get(volume).and_then(|share| share.place.as_ref());
+        let now = self.volumes.get(volume).ok_or_else(|| self.not_listed())?.place.as_ref();
         if let Some(now) = now {
             if now.target == target && lun.is_none_or(|lun| lun == now.lun) {
                 return Ok(None);
@@ -503,7 +524,11 @@ fn plan(now: &Now, change: ShareChange) -> Result<Planned, String> {
             };
             let Some(volume) = volume else {
                 now.target(&target)?;
-                return Err("the target has no such LUN".to_owned());
+                let none = "the target has no such LUN";
+                return Err(match &now.unlisted {
+                    Some(why) => format!("{none}, as far as volumes can be read ({why})"),
+                    None => none.to_owned(),
+                });
             };
             let volumes = BTreeSet::from([volume]);
             planned.warnings.extend(now.take_away(volume, &target, &volumes, &mut edits));
@@ -735,6 +760,28 @@ mod tests {
         let said = now.place("tank/c", "iqn.a:t", None).unwrap_err();
         assert!(said.contains("object 7 cannot be read") && said.contains("say a number"), "{said}");
         assert_eq!(now.place("tank/c", "iqn.a:t", Some(9)).unwrap().unwrap().lun, 9);
+    }
+
+    /// One whose properties could not be read kept everything in its pool from being changed, credentials included.
+    #[test]
+    fn a_volume_that_cannot_be_read_is_left_alone_and_others_are_changed() {
+        let mut now = now();
+        now.volumes.remove("tank/b");
+        now.list("tank/b", Err("a block is damaged".to_owned()));
+        now.list("tank/e", Ok(VolumeShare::default()));
+        assert!(now.volumes.contains_key("tank/e"));
+        assert_eq!(now.place("tank/e", "iqn.a:t", Some(9)).unwrap().unwrap().lun, 9);
+        assert!(
+            plan(&now, ShareChange::TargetCreate { target: "iqn.2026-11.com.example:t".to_owned() }).is_ok()
+        );
+        let remove = ShareChange::LunRemove { target: "iqn.a:t".to_owned(), disk: "tank/b".to_owned() };
+        for said in [
+            now.place("tank/b", "iqn.a:t", Some(8)).unwrap_err(),
+            now.place("tank/e", "iqn.a:t", None).unwrap_err(),
+            plan(&now, remove).unwrap_err(),
+        ] {
+            assert!(said.contains("'tank/b': a block is damaged"), "{said}");
+        }
     }
 
     #[test]
