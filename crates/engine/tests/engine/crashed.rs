@@ -276,7 +276,7 @@ async fn a_pool_that_is_suspended_while_logs_are_replayed_lets_its_devices_go() 
     };
     tokio::time::timeout(PATIENCE, let_go).await.expect("nobody has the disk any more");
     disk.heal();
-    let engine = start(pool_on(vec![disk]).await.unwrap()).await.unwrap();
+    let engine = start(pool_on(vec![disk as Arc<dyn Disk>]).await.unwrap()).await.unwrap();
     assert_holds(&engine, &twins, "opened again").await;
     engine.end(Ending::Export).await.unwrap();
     world.verify("opened again").await;

@@ -431,7 +431,7 @@ mod tests {
         let (hangs, hanging) = (parking_lot::Mutex::new(hangs), stuck.clone());
         let sources = Sources::paths([stuck.as_path(), copy.path()]);
         let real = Arc::clone(&sources.opener);
-        let opener: Opener = Arc::new(move |path| {
+        let opener: Opener = Arc::new(move |path: &Path| {
             if path == hanging {
                 let _unblocked = hangs.lock().recv_timeout(2 * PATIENCE);
             }
