@@ -26,7 +26,7 @@ use ondisk::blkptr::{BlkPtr, Dva};
 use parking_lot::Mutex;
 use pool::{
     Pool, PoolIo,
-    cache::{Below, BelowFuture, BlockCache, Fate, Stored, is_servable},
+    cache::{Below, BelowFuture, BlockCache, Fate, Share, Stored, is_servable},
     vdev::{Counted, Vdev, Work},
 };
 
@@ -48,12 +48,14 @@ pub struct Second {
     known: Mutex<Option<BTreeMap<u64, Arc<dyn Disk>>>>,
     /// Devices that are being removed from the pool.
     leaving: Mutex<BTreeSet<u64>>,
+    /// Its part in the cache's memory, while the pool has cache devices.
+    share: Mutex<Option<Share>>,
     suspension: Arc<Suspension>,
 }
 
-/// Part of the cache's memory that blocks may take on their way to the devices, and its bounds.
+/// Part of the cache's memory that blocks of all pools may take on their way to the devices, and the bounds of each pool's.
 const BUFFER: (usize, u64, u64) = (16, 1 << 20, 16 << 20);
-/// Part of the cache's memory that the index may take: OpenZFS's `l2arc_meta_percent`.
+/// Part of the cache's memory that the indexes of all pools may take: OpenZFS's `l2arc_meta_percent`.
 const INDEX_PERCENT: u64 = 33;
 
 impl Second {
@@ -68,6 +70,7 @@ impl Second {
             open: if is_rewound { Open::Fresh } else { Open::Remember },
             known: Mutex::new(Some(BTreeMap::new())),
             leaving: Mutex::default(),
+            share: Mutex::default(),
             suspension,
         }
     }
@@ -79,6 +82,12 @@ impl Second {
         let Some(known) = known.as_mut() else { return };
         let view = view();
         let listed: BTreeSet<u64> = view.l2cache().iter().map(|vdev| vdev.guid).collect();
+        if listed.is_empty() {
+            *self.share.lock() = None;
+        } else {
+            // Also for one that is away: it may come back at any moment, full.
+            self.share.lock().get_or_insert_with(|| self.cache.share());
+        }
         if listed.is_empty() && known.is_empty() {
             return;
         }
@@ -166,6 +175,7 @@ impl Second {
     pub(crate) async fn close(&self, io: &PoolIo) {
         // Who follows has opened what it wants by then, or opens nothing any more.
         *self.known.lock() = None;
+        *self.share.lock() = None;
         io.set_below(None);
         self.l2.close().await;
     }
@@ -226,10 +236,10 @@ impl Second {
     }
 }
 
-/// What it may take of memory depends on what the cache has.
+/// What it may take of memory depends on what the cache has, and on how many pools take of that.
 fn fitted(config: Config, cache: &BlockCache) -> Config {
     let (part, least, most) = BUFFER;
-    let budget = cache.budget();
+    let budget = cache.budget() / cache.shares();
     Config {
         buffer: ((budget / part) as u64).clamp(least, most),
         index_max: (budget as u64 / 100).saturating_mul(INDEX_PERCENT),

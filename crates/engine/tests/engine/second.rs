@@ -6,11 +6,11 @@ use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
     dsl::{self, Properties, Stored},
-    engine::Engine,
+    engine::{Ending, Engine},
     prewarm::Ended,
 };
 use pool::{
-    cache::{Caching, Keep},
+    cache::{BlockCache, Caching, Keep},
     vdev::State,
 };
 use rand::{RngCore, SeedableRng, rngs::StdRng};
@@ -20,7 +20,7 @@ use block::{BlockVolume, Durability};
 
 use crate::{
     failing::Bays,
-    support::{POOL, Running, World, content, data, quiet, start_on},
+    support::{POOL, Running, World, content, data, quiet, start_beside, start_on},
 };
 
 /// Four times the cache of these pools: most of it has to leave.
@@ -246,6 +246,37 @@ async fn what_the_index_may_take_follows_the_cache_without_a_commit() {
     assert!(after.index_max > 9 * before, "{after:?}, {before} before");
     assert_eq!(after.buffer, 10 << 20);
     running.export().await;
+}
+
+/// Each pool took a third of the one cache for itself: with three of them nothing was left for blocks.
+#[tokio::test(start_paused = true)]
+async fn pools_share_what_the_cache_gives_to_indexes_of_cache_devices() {
+    let cache = Arc::new(BlockCache::new(64 << 20));
+    let open = async |layout: &str, seed: u64| {
+        let (mut world, running) = World::create(layout, 12, 256 << 20, seed).await;
+        world.cut(running).await;
+        let disks = world.media.iter().map(|media| Arc::clone(media) as Arc<dyn Disk>).collect();
+        start_beside(POOL, disks, seed, quiet(), Arc::clone(&cache)).await.unwrap()
+    };
+    let may_take = |engine: &Engine| {
+        let _asked_by_whoever_gives_memory = engine.second().memory();
+        let config = engine.second().config();
+        (config.index_max, config.buffer)
+    };
+    let third = cache.budget() as u64 / 100 * 33;
+    let first = open("d0 cache d1", 38).await;
+    let without = open("d0", 39).await;
+    assert_eq!(may_take(&first), (third, 4 << 20), "one without devices takes none of it");
+    let other = open("d0 cache d1", 40).await;
+    assert_eq!(other.second().config().index_max, may_take(&other).0, "from the beginning");
+    let taken = [&first, &other].map(|engine| may_take(engine));
+    assert!(taken.iter().map(|(index, _)| index).sum::<u64>() <= third, "{taken:?} of {third}");
+    assert!(taken.iter().all(|taken| taken.0 > third / 5 * 2 && taken.1 == 2 << 20), "{taken:?} of {third}");
+    other.end(Ending::Export).await.unwrap();
+    assert_eq!(may_take(&first), (third, 4 << 20), "it rises again");
+    for engine in [first, without] {
+        engine.end(Ending::Export).await.unwrap();
+    }
 }
 
 /// What was set was for the volume alone: its snapshots were cached as when they were opened, until the next import.

@@ -4,7 +4,15 @@
 //! is verified with the checksum in the block pointer, as if a device had given it, and if it is wrong the pool is
 //! read. Facts about the tier that OpenZFS has: docs/format/l2arc.md.
 
-use std::{fmt::Debug, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt::Debug,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -85,6 +93,24 @@ pub trait Below: Send + Sync + Debug {
 pub fn is_servable(bp: &BlkPtr) -> bool {
     let algorithm = checksum::Algorithm::from_id(bp.checksum_id());
     algorithm.is_some_and(checksum::Algorithm::is_verified) && !bp.is_encrypted()
+}
+
+/// A pool's part in what second tiers may take of the cache's memory, until it is dropped.
+#[derive(Debug)]
+pub struct Share(Arc<AtomicUsize>);
+
+impl Share {
+    /// One more of them.
+    pub(super) fn of(shares: &Arc<AtomicUsize>) -> Self {
+        shares.fetch_add(1, Relaxed);
+        Self(Arc::clone(shares))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// The pool that blocks are of, and the tier below it. One for each time a pool is opened.

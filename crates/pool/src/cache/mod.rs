@@ -53,7 +53,7 @@ pub use ::cache::{Outlook, Point};
 pub use advice::Advice;
 use advice::Feed;
 pub(crate) use below::Origin;
-pub use below::{Below, BelowFuture, Fate, Stored, is_servable};
+pub use below::{Below, BelowFuture, Fate, Share, Stored, is_servable};
 use clock::{Clock, Moment};
 pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
@@ -125,6 +125,8 @@ pub struct BlockCache {
     blocks_max: AtomicU64,
     left: Left,
     feed: Arc<Feed>,
+    /// Pools with a second tier.
+    shares: Arc<AtomicUsize>,
 }
 
 /// Blocks that were written, one behind the other in memory, and may go on.
@@ -172,6 +174,7 @@ impl BlockCache {
             blocks_max: AtomicU64::new(0),
             left: Left::default(),
             feed: Feed::new(replacement, budget),
+            shares: Arc::default(),
         };
         cache.fit(&mut cache.ranks.lock(), &mut Gone::new());
         cache
@@ -194,6 +197,18 @@ impl BlockCache {
     #[must_use]
     pub fn budget(&self) -> usize {
         self.budget.load(Relaxed)
+    }
+
+    /// What second tiers have in memory is a part of the budget, which is one for all pools: one more has its share of that.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        Share::of(&self.shares)
+    }
+
+    /// How many [shares](Self::share) there are; one, at least.
+    #[must_use]
+    pub fn shares(&self) -> usize {
+        self.shares.load(Relaxed).max(1)
     }
 
     /// The block, if it is here. It was used now.

@@ -241,6 +241,17 @@ pub fn start_named(
     options: Options,
     cache: usize,
 ) -> BoxFuture<'_, Result<Arc<Engine>, String>> {
+    start_beside(name, disks, seed, options, Arc::new(BlockCache::new(cache)))
+}
+
+/// The same with a cache that other pools may have, too.
+pub fn start_beside(
+    name: &str,
+    disks: Vec<Arc<dyn Disk>>,
+    seed: u64,
+    options: Options,
+    cache: Arc<BlockCache>,
+) -> BoxFuture<'_, Result<Arc<Engine>, String>> {
     Box::pin(async move {
         let pool = import_caching(name, disks, cache).await?;
         let how = open::OpenOptions {
@@ -257,13 +268,13 @@ pub fn start_named(
 }
 
 async fn import_from(disks: Vec<Arc<dyn Disk>>) -> Result<Arc<Pool>, String> {
-    import_caching(POOL, disks, 16 << 20).await
+    import_caching(POOL, disks, Arc::new(BlockCache::new(16 << 20))).await
 }
 
 fn import_caching(
     name: &str,
     disks: Vec<Arc<dyn Disk>>,
-    cache: usize,
+    cache: Arc<BlockCache>,
 ) -> BoxFuture<'_, Result<Arc<Pool>, String>> {
     Box::pin(async move {
         let found = import::scan(&Sources::disks(disks)).await;
@@ -271,7 +282,7 @@ fn import_caching(
         let options = import::OpenOptions {
             force: true,
             hostid: 7,
-            cache: Arc::new(BlockCache::new(cache)),
+            cache,
             ..import::OpenOptions::default()
         };
         import::open(candidate, &options).await.map_err(|e| e.to_string())
