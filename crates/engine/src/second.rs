@@ -272,7 +272,7 @@ impl Below for Door {
         });
         match offered {
             Some(Offered::Cached) => Fate::Cached,
-            Some(Offered::Eligible) => Fate::Eligible,
+            Some(Offered::Queued | Offered::Eligible) => Fate::Eligible,
             Some(Offered::Ineligible) => Fate::Ineligible,
             None => unknown,
         }
@@ -299,8 +299,8 @@ pub(crate) fn key(bp: &BlkPtr) -> Option<Key> {
     Some(Key { dva: bp.dvas().next()?.to_words()?, birth: bp.physical_birth() })
 }
 
-/// A block for the second tier that was never in memory; `stored` are its verified bytes. None if it cannot be served
-/// from there.
+/// A block for the second tier that was there before a restart; `stored` are its verified bytes. None if it cannot be
+/// served from there.
 pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
     let Key { dva, birth } = key(bp).filter(|_| is_servable(bp))?;
     Some(Block {
@@ -311,7 +311,8 @@ pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
         compress: bp.compression_id(),
         level: compression_level(bp.compression_id(), &stored),
         metadata: bp.level() > 0 || bp.object_type().is_metadata(),
-        frequent: false,
+        // It was found worth a place then: `l2arc_mfuonly` does not keep it out now.
+        frequent: true,
         prefetched: false,
         eligible: true,
         // Neighbours were read in one piece.

@@ -70,7 +70,9 @@ pub enum Open {
 pub enum Offered {
     /// It is here already.
     Cached,
-    /// It may be written, if it is worth it and there is time for it.
+    /// It waits to be written.
+    Queued,
+    /// It may be written, and is not now: others are worth more, or a setting keeps it out.
     Eligible,
     /// It may not.
     Ineligible,
@@ -250,22 +252,21 @@ impl L2 {
             2 => block.frequent || block.metadata,
             _ => block.frequent,
         };
-        if is_wanted {
-            self.admit(hash, block, &config);
-        }
-        Some(Offered::Eligible)
+        let is_queued = is_wanted && self.admit(hash, block, &config);
+        Some(if is_queued { Offered::Queued } else { Offered::Eligible })
     }
 
-    fn admit(&self, hash: Hash, block: Block, config: &Config) {
+    /// Whether it waits now.
+    fn admit(&self, hash: Hash, block: Block, config: &Config) -> bool {
         let shared = &*self.shared;
         let again = shared.seen.lock().again(hash.0, shared.index.len());
         if !again && config.second_eviction && !shared.is_filling() {
             add(&shared.counters.l2_skip_first_eviction, block.lsize.into());
-            return;
+            return false;
         }
         // What waits is counted by its own size, so it may not hold the megabyte that it came in.
         let data = if block.is_part { Bytes::copy_from_slice(&block.data) } else { block.data };
-        shared.wait(hash, Block { is_part: false, data, ..block }, again);
+        shared.wait(hash, Block { is_part: false, data, ..block }, again)
     }
 
     /// What it did and holds.
@@ -397,13 +398,16 @@ impl Shared {
         device.gone.send_replace(true);
     }
 
-    /// A block waits to be written, if it is more valuable than what waits already.
-    fn wait(&self, hash: Hash, block: Block, again: bool) {
+    /// A block waits to be written, if it is more valuable than what waits already; whether it does.
+    fn wait(&self, hash: Hash, block: Block, again: bool) -> bool {
+        let key = block.key();
         let dropped = self.queue.lock().push(hash, block, again);
+        let waits = dropped.iter().all(|block| block.key() != key);
         for block in dropped {
             add(&self.counters.l2_skip_over_budget, block.lsize.into());
         }
         self.more.notify_one();
+        waits
     }
 
     /// A block that was taken from the queue did not fit.

@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesOrdered};
-use l2arc::L2;
+use l2arc::{L2, Offered};
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
@@ -368,8 +368,8 @@ impl Job {
             }
         }
         let wanted = io.caching(at.objset).secondary.wants(at.level > 0);
-        if let Some(block) = second::block(bp, raw).filter(|_| wanted) {
-            self.l2.offer(block);
+        let block = second::block(bp, raw).filter(|_| wanted);
+        if block.and_then(|block| self.l2.offer(block)) == Some(Offered::Queued) {
             self.read[1].fetch_add(1, Relaxed);
         }
         true

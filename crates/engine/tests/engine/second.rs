@@ -7,7 +7,8 @@ use engine::{
     create::{self, DeviceFacts, Plan, Removal, VdevSpec},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine},
-    prewarm::Ended,
+    prewarm::{Ended, Heat, Progress},
+    second::Config,
 };
 use pool::{
     cache::{BlockCache, Caching, Keep},
@@ -198,10 +199,9 @@ async fn what_has_no_checksum_is_not_written_to_a_cache_device() {
     is_not_cached("checksum", codec::checksum::Algorithm::Off.id().into()).await;
 }
 
-/// It kept its blocks pinned, and whatever a commit was short of, for as long as the device did not answer.
-#[tokio::test(start_paused = true)]
-async fn a_pre_warm_does_not_wait_for_a_cache_device_that_hangs() {
-    let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, 33).await;
+/// What was warm in a pool with a cache device when its power went.
+async fn warm_and_cut(seed: u64) -> (World, Heat) {
+    let (mut world, running) = World::create("d0 cache d1", 12, 1280 << 20, seed).await;
     let volume = running.volume(&format!("{POOL}/v"), SIZE, 16384, Properties::new()).await;
     let mut twin = vec![0; SIZE as usize];
     StdRng::seed_from_u64(9).fill_bytes(&mut twin);
@@ -214,24 +214,54 @@ async fn a_pre_warm_does_not_wait_for_a_cache_device_that_hangs() {
     let heat = running.engine.sample_heat_within(Duration::from_secs(60)).await.unwrap();
     assert!(heat.blocks().1 > 1000, "{:?}", heat.blocks());
     drop(volume);
+    running.disks[1].flush().await.unwrap();
     world.cut(running).await;
+    (world, heat)
+}
 
+/// Pre-warms a pool; how that went.
+async fn prewarmed(running: &Running, heat: Heat) -> Progress {
+    running.engine.prewarm(heat);
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        let progress = running.engine.prewarm_progress().unwrap();
+        if progress.ended.is_some() {
+            return progress;
+        }
+    }
+}
+
+/// It kept its blocks pinned, and whatever a commit was short of, for as long as the device did not answer.
+#[tokio::test(start_paused = true)]
+async fn a_pre_warm_does_not_wait_for_a_cache_device_that_hangs() {
+    let (world, heat) = warm_and_cut(33).await;
     // The device comes back empty, and takes nothing.
     world.media[1].write(ondisk::l2arc::HEADER_OFFSET, vec![0; 4096].into()).await.unwrap();
     let running = world.open().await;
     sleep(Duration::from_secs(1)).await;
     let day = Duration::from_secs(86_400);
     running.disks[1].inject(Fault::anywhere(On::Write, Effect::Delay(day..=day)));
-    running.engine.prewarm(heat);
-    let progress = loop {
-        sleep(Duration::from_secs(1)).await;
-        let progress = running.engine.prewarm_progress().unwrap();
-        if progress.ended.is_some() {
-            break progress;
-        }
-    };
+    let progress = prewarmed(&running, heat).await;
     assert_eq!(progress.ended, Some(Ended::Full), "{progress:?}");
     assert!(progress.read.1 > 0 && progress.took < Duration::from_secs(50), "{progress:?}");
+}
+
+/// With `l2arc_mfuonly` it read everything, and nothing of it was taken; and it said that all had been given to the device.
+#[tokio::test(start_paused = true)]
+async fn a_pre_warm_fills_a_cache_device_that_takes_only_what_is_frequent() {
+    let (world, heat) = warm_and_cut(41).await;
+    // The device comes back empty.
+    world.media[1].write(ondisk::l2arc::HEADER_OFFSET, vec![0; 4096].into()).await.unwrap();
+    let running = world.open().await;
+    let second = running.engine.second();
+    second.set_config(Config { mfuonly: 1, ..second.config() });
+    sleep(Duration::from_secs(1)).await;
+    let progress = prewarmed(&running, heat).await;
+    settle(&running).await;
+    let stats = second.stats();
+    assert!(progress.read.1 > 1000, "{progress:?}");
+    assert!(stats.l2_bufs * 100 >= progress.read.1 * 95, "{stats:?}, {progress:?}");
+    running.export().await;
 }
 
 /// Only commits looked at the budget, so a pool that was only read from kept what it had at the last one.

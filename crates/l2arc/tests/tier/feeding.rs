@@ -109,6 +109,7 @@ async fn only_what_is_wanted_is_taken() {
         assert_eq!(l2.offer(block), Some(is));
     }
     assert_eq!(l2.waiting(), 0);
+    assert_eq!(l2.offer(Block { frequent: true, ..block(23, SIZE) }), Some(Offered::Queued));
 }
 
 #[tokio::test(start_paused = true)]
