@@ -280,9 +280,6 @@ impl Below for Door {
 
     fn read(&self, _pool: u64, bp: &BlkPtr, is_eligible: bool) -> Option<BelowFuture> {
         let l2 = self.0.upgrade().filter(|l2| l2.is_used())?;
-        if !is_servable(bp) {
-            return None;
-        }
         let (key, psize) = (key(bp)?, u32::try_from(bp.psize()).ok()?);
         if is_eligible { l2.read(&key, psize) } else { l2.find(&key, psize) }
     }
@@ -294,15 +291,16 @@ impl Below for Door {
     }
 }
 
-/// What a block is found by in the second tier.
+/// What a block is found by in the second tier; none of one that cannot be served from there.
 pub(crate) fn key(bp: &BlkPtr) -> Option<Key> {
-    Some(Key { dva: bp.dvas().next()?.to_words()?, birth: bp.physical_birth() })
+    let dva = bp.dvas().next().filter(|_| is_servable(bp))?;
+    Some(Key { dva: dva.to_words()?, birth: bp.physical_birth() })
 }
 
 /// A block for the second tier that was there before a restart; `stored` are its verified bytes. None if it cannot be
 /// served from there.
 pub(crate) fn block(bp: &BlkPtr, stored: Bytes) -> Option<Block> {
-    let Key { dva, birth } = key(bp).filter(|_| is_servable(bp))?;
+    let Key { dva, birth } = key(bp)?;
     Some(Block {
         dva,
         birth,

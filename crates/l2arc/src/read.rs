@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{
     Key,
     device::Device,
-    index::Hash,
+    index::{Hash, Index, Place},
     patient,
     stats::add,
     tier::{Found, L2, Shared},
@@ -28,17 +28,27 @@ impl L2 {
     /// The same for a block that is not to be kept here. There may be some from before; that others are not here is no miss.
     #[must_use]
     pub fn find(&self, key: &Key, psize: u32) -> Option<Found> {
+        let found = self.found(key.hash(), psize, Index::get)?;
+        add(&self.shared.counters.l2_hits, 1);
+        Some(found)
+    }
+
+    /// The same for somebody who asks on nobody's behalf: it is no hit, and the block is no hotter by it.
+    #[must_use]
+    pub fn glance(&self, key: &Key, psize: u32) -> Option<Found> {
+        self.found(key.hash(), psize, Index::peek)
+    }
+
+    fn found(&self, hash: Hash, psize: u32, look: fn(&Index, Hash) -> Option<Place>) -> Option<Found> {
         if !self.is_used() {
             return None;
         }
         let shared = &self.shared;
-        let hash = key.hash();
-        let place = shared.index.get(hash)?;
+        let place = look(&shared.index, hash)?;
         let (address, device) = (place.address, shared.device_at(place.address)?);
         if !device.is_usable() {
             return None;
         }
-        add(&shared.counters.l2_hits, 1);
         let shared = Arc::clone(shared);
         Some(Box::pin(async move { fetch(&shared, &device, hash, address, psize).await }))
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream::FuturesOrdered};
+use futures_util::{StreamExt, future::join_all, stream::FuturesOrdered};
 use l2arc::{L2, Offered};
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ use crate::{
 const BATCH: (u64, u64) = (256 << 10, 4 << 20);
 /// Batches of a lane under way.
 const DEPTH: usize = 2;
+/// Blocks read from cache devices at a time, by each of them.
+const FETCHES: usize = 16;
 /// All batches together may take this part of the cache's memory, the plan that.
 const BATCHES_PART: u64 = 8;
 const PLAN_PART: usize = 32;
@@ -190,7 +192,7 @@ impl Job {
         // What is on a cache device already is read from there.
         let devices = self.l2.devices();
         let recoveries = devices.iter().filter_map(|device| self.l2.recovery(device.vdev));
-        let _in_time = timeout(RECOVERY, futures_util::future::join_all(recoveries)).await;
+        let _in_time = timeout(RECOVERY, join_all(recoveries)).await;
         let mut objects = Objects::of(Arc::clone(&view));
         let (mut levels, mut bytes) = (1, 0);
         for (volume, stretches) in heat.volumes() {
@@ -315,14 +317,10 @@ impl Job {
         let io = view.io();
         let on_device = |bp: &BlkPtr| second::key(bp).is_some_and(|key| self.l2.holds(&key));
         blocks.retain(|(bp, _)| io.warmth(bp).is_none() && !(pass == Pass::Device && on_device(bp)));
-        let (near, far): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(bp, _)| on_device(bp));
-        if !near.is_empty() {
-            io.read_ahead(&near).await;
-            self.read[0].fetch_add(near.len() as u64, Relaxed);
-        }
-        let mut goes_on = true;
+        let (near, mut far): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(bp, _)| on_device(bp));
+        let mut goes_on = self.fetch(pass, io, &near, &mut far).await;
         // Space may be so short that nothing is held back: then whoever wants these blocks reads them.
-        if let Some(firm) = pin.and_then(|pin| pin.firm()) {
+        if goes_on && let Some(firm) = pin.and_then(|pin| pin.firm()) {
             let how = How { turns: Some(self.ground.scans.pace() as &dyn Turns), one_copy: true };
             let examined = io.examine_for_scan(&far, how).await;
             // A commit that is short of space waits for this, and cache devices may take their time. A block that is freed
@@ -341,6 +339,41 @@ impl Job {
             wants.iter().filter(|want| want.level == 0).for_each(|_| self.passed(pass));
         }
         goes_on
+    }
+
+    /// Takes what cache devices have into memory; what they do not give after all joins `far`. False if there is no point in
+    /// going on.
+    async fn fetch(
+        &self,
+        pass: Pass,
+        io: &PoolIo,
+        near: &[(BlkPtr, Bookmark)],
+        far: &mut Vec<(BlkPtr, Bookmark)>,
+    ) -> bool {
+        for blocks in near.chunks(FETCHES) {
+            let reads: Vec<_> = blocks.iter().map(|(bp, _)| self.stored_near(io, bp)).collect();
+            for ((bp, at), raw) in blocks.iter().zip(join_all(reads).await) {
+                let Some(raw) = raw else {
+                    far.push((*bp, *at));
+                    continue;
+                };
+                if !self.give(pass, io, bp, *at, raw).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// A block's stored bytes from a cache device. Nobody asked for them: it is no hit there, and no reading ahead here.
+    async fn stored_near(&self, io: &PoolIo, bp: &BlkPtr) -> Option<Bytes> {
+        let key = second::key(bp)?;
+        let raw = self.l2.glance(&key, u32::try_from(bp.psize()).ok()?)?.await?;
+        if io.is_right(bp, &raw) {
+            return Some(raw);
+        }
+        self.l2.lied(&key);
+        None
     }
 
     async fn give(&self, pass: Pass, io: &PoolIo, bp: &BlkPtr, at: Bookmark, raw: Bytes) -> bool {

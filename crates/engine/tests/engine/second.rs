@@ -278,6 +278,26 @@ async fn what_the_index_may_take_follows_the_cache_without_a_commit() {
     running.export().await;
 }
 
+/// What it read from cache devices counted as read ahead for clients and as hits there, also if it could not be read; and
+/// it was written again when the hand came by, as if somebody had asked for it.
+#[tokio::test(start_paused = true)]
+async fn what_a_pre_warm_reads_from_a_cache_device_was_asked_for_by_nobody() {
+    let (world, heat) = warm_and_cut(42).await;
+    let running = world.open().await;
+    sleep(Duration::from_secs(1)).await;
+    let look = || (running.engine.view().io().cache().stats(), running.engine.second().stats());
+    let (arc, l2) = look();
+    let progress = prewarmed(&running, heat).await;
+    let (arc_after, l2_after) = look();
+    let from_device = l2_after.l2_read_bytes - l2.l2_read_bytes;
+    assert!(progress.read.0 > 0 && from_device > 1 << 20, "{progress:?}, {l2_after:?}");
+    assert_eq!(arc_after.predictive_prefetch, arc.predictive_prefetch, "{arc_after:?}");
+    // What leads to the volume is asked for: a few blocks.
+    let hits = l2_after.l2_hits - l2.l2_hits;
+    assert!(hits < 20, "{hits} hits, {l2_after:?}");
+    running.export().await;
+}
+
 /// Each pool took a third of the one cache for itself: with three of them nothing was left for blocks.
 #[tokio::test(start_paused = true)]
 async fn pools_share_what_the_cache_gives_to_indexes_of_cache_devices() {

@@ -418,6 +418,12 @@ impl PoolIo {
         self.shared.key(bp).and_then(|key| self.shared.cache.warmth(&key))
     }
 
+    /// Whether these stored bytes are the block's, by its checksum.
+    #[must_use]
+    pub fn is_right(&self, bp: &BlkPtr, raw: &[u8]) -> bool {
+        raw.len() as u64 == bp.psize() && self.reader.load().is_right(bp, raw)
+    }
+
     /// Puts stored bytes, which were verified, into the cache, because somebody had asked for them before.
     pub fn admit(&self, bp: &BlkPtr, at: Bookmark, raw: Bytes) {
         self.shared.keep(bp, at, Access::Demand, Some(raw), None, Memory::Warmed);
