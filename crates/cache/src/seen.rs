@@ -42,7 +42,7 @@ impl Seen {
     /// Whether this block was here before, and notes that it is here now. `held` is how many blocks the devices hold.
     pub fn again(&mut self, hash: u64, held: u64) -> bool {
         if self.now.noted >= self.now.capacity {
-            let next = Generation::new((2 * held).max(if self.is_small { SMALL_MIN } else { CAPACITY_MIN }));
+            let next = Generation::new(self.capacity_for(held));
             self.before = std::mem::replace(&mut self.now, next);
         }
         let known = self.now.has(hash) || self.before.has(hash);
@@ -54,6 +54,19 @@ impl Seen {
     #[must_use]
     pub fn memory(&self) -> u64 {
         8 * (self.now.bits.len() + self.before.bits.len()) as u64
+    }
+
+    /// Bytes of that beyond what a tier needs that holds so many blocks now: it held far more when its generations began. None
+    /// if it is less than as much again, which goes by itself.
+    #[must_use]
+    pub fn beyond(&self, held: u64) -> u64 {
+        let (memory, needed) = (self.memory(), 2 * self.capacity_for(held) * BITS_EACH / 8);
+        if memory > 2 * needed { memory - needed } else { 0 }
+    }
+
+    /// Blocks that a generation is made for.
+    fn capacity_for(&self, held: u64) -> u64 {
+        (2 * held).max(if self.is_small { SMALL_MIN } else { CAPACITY_MIN })
     }
 }
 

@@ -325,18 +325,29 @@ impl L2 {
         self.shared.index.memory() + self.shared.seen.lock().memory() + waiting + in_flight
     }
 
-    /// Bytes of memory that the index takes beyond what it may: it gives them up when the devices' hands come to what is
-    /// known of, or at once if somebody needs them ([`shed`](Self::shed)).
+    /// Bytes of memory that the index takes beyond what it may, and what admission remembers beyond what an index of that
+    /// size needs: they are given up when the devices' hands come to what is known of, or at once if somebody needs them
+    /// ([`shed`](Self::shed)).
     #[must_use]
     pub fn beyond(&self) -> u64 {
-        self.shared.index.memory().saturating_sub(self.shared.config().index_max)
+        let index = &self.shared.index;
+        let (known, memory) = (index.len(), index.memory());
+        let excess = memory.saturating_sub(self.shared.config().index_max);
+        let (stays, of) = (u128::from(memory - excess), u128::from(memory.max(1)));
+        let known_then = (u128::from(known) * stays / of) as u64;
+        excess + self.shared.seen.lock().beyond(known_then)
     }
 
-    /// Gives up what the index takes beyond what it may. Blocks that are not known any more stay on the devices until these
-    /// are full, and are found again when the pool is opened the next time.
+    /// Gives them up. Blocks that are not known any more stay on the devices until these are full, and are found again when
+    /// the pool is opened the next time.
     pub fn shed(&self) {
         self.shared.index.shed();
         self.shared.settle_displaced();
+        let known = self.shared.index.len();
+        let mut seen = self.shared.seen.lock();
+        if seen.beyond(known) > 0 {
+            *seen = Seen::default();
+        }
     }
 
     /// Bytes that wait to be written.

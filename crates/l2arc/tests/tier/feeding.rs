@@ -184,6 +184,27 @@ async fn a_ring_that_turns_where_memory_ends_never_gives_a_wrong_block() {
     assert_eq!(l2.stats().l2_cksum_bad, 0);
 }
 
+/// What admission remembers was as large as for all that had been known, and nobody heard of it.
+#[tokio::test(start_paused = true)]
+async fn what_is_shed_is_what_admission_remembers_too() {
+    let (l2, _) = opened(memory(256), eager()).await;
+    fill(&l2, 0..30_000, 4096).await;
+    sleep(Duration::from_secs(1)).await;
+    let admission = || l2.memory() - l2.stats().l2_hdr_size;
+    assert!(admission() > 30_000 && l2.beyond() == 0, "{} bytes, {}", admission(), l2.beyond());
+    let max = 70_000;
+    l2.set_config(Config { index_max: max, ..eager() });
+    let index = l2.stats().l2_hdr_size - max;
+    assert!(l2.beyond() > index + 20_000, "{} of which the index has {index}", l2.beyond());
+    l2.shed();
+    assert_eq!((admission(), l2.beyond()), (0, 0));
+    assert!(l2.stats().l2_hdr_size <= max);
+    // It begins anew, and is as large as what is known now needs.
+    fill(&l2, 30_000..60_000, 4096).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(admission() < 12_000 && l2.beyond() == 0, "{} bytes, {}", admission(), l2.beyond());
+}
+
 /// What a transfer of neighbours was read into; counts those that are gone.
 struct Transfer {
     bytes: Vec<u8>,
