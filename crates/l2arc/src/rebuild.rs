@@ -331,14 +331,20 @@ impl<'a> Walk<'a> {
         is_taken
     }
 
-    fn done(self, because: Stopped) -> (Ring, Recovered) {
-        let of_blocks = self.header.log_blocks.saturating_mul(self.header.log_entries);
+    fn done(mut self, because: Stopped) -> (Ring, Recovered) {
         let log_blocks = self.ring.logs.len() as u64;
+        // The chain leads on to what a header does not tell of that was written after a walk that ended early.
+        let of_log_blocks = self.header.log_blocks.max(log_blocks);
+        let of_blocks = of_log_blocks.saturating_mul(self.header.log_entries);
+        if because == Stopped::Memory {
+            let bytes = self.header.log_bytes.saturating_sub(self.ring.log_bytes());
+            self.ring.unread = (of_log_blocks - log_blocks, bytes);
+        }
         let recovered = Recovered {
             blocks: self.blocks,
             of_blocks,
             log_blocks,
-            of_log_blocks: self.header.log_blocks,
+            of_log_blocks,
             bytes: self.bytes,
             because,
         };

@@ -53,6 +53,9 @@ pub(crate) struct Ring {
     pub(crate) newest: [LogPointer; 2],
     /// Log blocks on the device, oldest first.
     pub(crate) logs: VecDeque<LogPointer>,
+    /// Older ones that the chain leads to and memory was too short for, in number and bytes: the next import may find them,
+    /// until the hand goes to where they may lie.
+    pub(crate) unread: (u64, u64),
     /// Blocks on the device that no log block tells of yet.
     pub(crate) pending: Vec<Entry>,
     /// Where the first of them is.
@@ -94,6 +97,7 @@ impl Ring {
             first_sweep: true,
             newest: [LogPointer::default(); 2],
             logs: VecDeque::new(),
+            unread: (0, 0),
             pending: Vec::new(),
             payload_start: geometry.start,
             victims: Vec::new(),
@@ -128,8 +132,8 @@ impl Ring {
             start: self.geometry.start,
             end: self.geometry.end,
             newest: self.newest,
-            log_bytes: self.log_bytes(),
-            log_blocks: self.logs.len() as u64,
+            log_bytes: self.log_bytes().saturating_add(self.unread.1),
+            log_blocks: (self.logs.len() as u64).saturating_add(self.unread.0),
             trim_action_time: self.trim.0,
             trim_state: self.trim.1,
         }
@@ -243,6 +247,7 @@ impl Ring {
         self.hand = self.geometry.start;
         self.evict = self.geometry.start;
         self.first_sweep = false;
+        self.unread = (0, 0);
         self.announced = false;
     }
 
@@ -263,12 +268,14 @@ impl Ring {
         let oldest = told.min_by_key(|daddr| ahead(*daddr)).unwrap_or(self.evict);
         (self.hand, self.evict) = (oldest, oldest);
         self.first_sweep = false;
+        self.unread = (0, 0);
         self.announced = false;
     }
 
     /// Nothing is kept up to `target` any more.
     pub(crate) fn free_until(&mut self, target: u64) {
         self.evict = target;
+        self.unread = (0, 0);
         self.announced = false;
     }
 

@@ -175,6 +175,24 @@ async fn a_rotten_log_block_ends_it_early_and_says_so() {
     assert!(l2.stats().l2_cksum_bad >= bad, "noticed by the reader");
 }
 
+/// The header that was written next told only of what there had been memory for, and the next import found more blocks than
+/// it had been told of.
+#[tokio::test(start_paused = true)]
+async fn what_there_was_no_memory_for_is_told_of_by_the_next_header() {
+    let disk = filled(10_000).await;
+    let config = Config { persist_min: 1 << 30, ..eager() };
+    let (l2, recovered) = opened(disk.clone(), Config { index_max: 90_000, ..config }).await;
+    assert!(recovered.because == Stopped::Memory && recovered.log_blocks < 100, "{recovered}");
+    assert_eq!((recovered.of_log_blocks, recovered.of_blocks), (126, 9954));
+    l2.set_config(config);
+    fill(&l2, 20_000..20_800, SIZE).await;
+    drop(l2);
+    let (l2, recovered) = opened(disk.clone(), Config::default()).await;
+    assert_eq!((recovered.log_blocks, recovered.of_log_blocks), (136, 136), "{recovered}");
+    assert_eq!((recovered.blocks, recovered.of_blocks), (136 * 79, 136 * 79), "{recovered}");
+    assert_eq!(hits(&l2, 0..9954, SIZE).await, 9954);
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_header_makes_it_fall_over() {
     let disk = filled(2000).await;
