@@ -7,7 +7,7 @@ use std::{fs::File, io::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
-use server::{client::Client, pool::cache::ArcStats, pool::props::value};
+use server::{api, client::Client, pool::cache::ArcStats, pool::props::value};
 
 use crate::{
     args::Arcstat,
@@ -318,10 +318,18 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
         let Some(interval) = asked.interval.filter(|_| !last) else { return Ok(ExitCode::SUCCESS) };
         tokio::time::sleep(interval).await;
         let now = daemon.arc().await?;
-        seconds = Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns)).as_secs_f64().max(1e-9);
-        happened = now.stats.since(&before.stats);
+        (happened, seconds) = between(&before, &now);
         before = now;
     }
+}
+
+/// What was counted between two looks, and in how many seconds. A daemon that was started in between began at nothing.
+fn between(before: &api::arc::Arc, now: &api::arc::Arc) -> (ArcStats, f64) {
+    let (happened, took) = match now.at_ns.checked_sub(before.at_ns) {
+        Some(took) => (now.stats.since(&before.stats), took),
+        None => (now.stats, now.at_ns),
+    };
+    (happened, Duration::from_nanos(took).as_secs_f64().max(1e-9))
 }
 
 fn text(columns: &[Option<Column>], view: &View<'_>, report: u64, args: &Arcstat) -> String {
@@ -456,6 +464,24 @@ mod tests {
             "100\t80\t1\t3221225472\t4294967296\t1\n"
         );
         assert_eq!(shown(&["l2read", "l2hit%", "l2miss%", "l2mfu", "l2mfu%"], 1.0), "3\t33\t67\t100\t25\n");
+    }
+
+    /// What the new one had counted was less than before, so that it was nothing, and the rest was divided by a nanosecond.
+    #[test]
+    fn a_daemon_that_was_restarted_is_counted_from_its_beginning() {
+        let at = |seconds: u64, demand_data_hits: u64| api::arc::Arc {
+            at_ns: seconds * 1_000_000_000,
+            rules_data: String::new(),
+            rules_metadata: String::new(),
+            stats: ArcStats { demand_data_hits, ..ArcStats::default() },
+        };
+        let hits = |before: &api::arc::Arc, now: &api::arc::Arc| {
+            let (happened, seconds) = between(before, now);
+            (happened.demand_data_hits, seconds)
+        };
+        assert_eq!(hits(&at(100, 700), &at(105, 900)), (200, 5.0));
+        assert_eq!(hits(&at(100, 700), &at(3, 900)), (900, 3.0));
+        assert_eq!(hits(&at(100, 700), &at(3, 30)), (30, 3.0));
     }
 
     #[test]
