@@ -27,9 +27,10 @@ use pool::{
     BlockError, BlockErrorKind, Bookmark, PoolIo,
     dsl::HeadKind,
     traverse::LEVEL_LOG,
-    zil::{self, End, Found, Head, LogBlock, NoBlock, Reader, Waiting},
+    zil::{self, End, Found, Head, LogBlock, LogRecord, NoBlock, Reader, Waiting},
 };
 
+use super::outside::{Budget, portions};
 use crate::{EngineError, dsl, suspend::may_pass, sync::Syncer};
 
 /// Chains followed at a time.
@@ -89,9 +90,9 @@ pub(crate) async fn claim(cx: &mut Syncer) -> Result<(), EngineError> {
         return Ok(());
     }
     let first = cx.uberblock.txg + 1;
-    let mut scanned = Vec::new();
+    let (mut scanned, budget) = (Vec::new(), Budget::new());
     for some in heads.chunks(CHAINS_AT_ONCE) {
-        let scans = some.iter().map(|head| scan(&cx.io, head, first, cx.crashed.gives_up));
+        let scans = some.iter().map(|head| scan(&cx.io, &budget, head, first, cx.crashed.gives_up));
         for (head, scan) in some.iter().zip(join_all(scans).await) {
             scanned.push((head.clone(), scan?));
         }
@@ -183,7 +184,13 @@ async fn take(
 }
 
 /// Follows a chain. `first` is the first transaction group that the pool does not have.
-async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, gives_up: bool) -> Result<Scan, EngineError> {
+async fn scan(
+    io: &Arc<PoolIo>,
+    budget: &Budget,
+    head: &Head,
+    first: u64,
+    gives_up: bool,
+) -> Result<Scan, EngineError> {
     let mut scan = Scan::default();
     let mut reader = Reader::new(io, head.objset, &head.header);
     if reader.chain().end() == Some(End::Foreign) {
@@ -209,7 +216,7 @@ async fn scan(io: &Arc<PoolIo>, head: &Head, first: u64, gives_up: bool) -> Resu
             }
             Err(NoBlock::Unwritten) => break,
         };
-        if !records(io, head, &block, first, gives_up, &mut scan).await? {
+        if !records(io, budget, head, &block, first, gives_up, &mut scan).await? {
             break;
         }
     }
@@ -239,6 +246,7 @@ fn lost(head: &Head, error: &BlockError, gives_up: bool) -> Result<String, Engin
 /// Looks at the records of a block; false if the log ends in it.
 async fn records(
     io: &Arc<PoolIo>,
+    budget: &Budget,
     head: &Head,
     block: &LogBlock,
     first: u64,
@@ -247,56 +255,62 @@ async fn records(
 ) -> Result<bool, EngineError> {
     let header = &head.header;
     let is_claimed = header.claim_txg != 0;
-    let records: Vec<_> = block.records().collect();
-    // Data that is on no space map yet must be there, or the log ends before it. All of a block's at once.
+    // Data that is on no space map yet must be there, or the log ends before it.
     let wanted = |pointer: &BlkPtr| {
         !is_claimed && pointer.birth() >= first && !pointer.is_hole() && !pointer.is_embedded()
     };
-    let outside: Vec<Option<BlkPtr>> =
-        records.iter().map(|record| record.indirect().filter(wanted)).collect();
+    let with_data = |record: LogRecord| {
+        let outside = record.indirect().filter(wanted);
+        (record, outside)
+    };
+    let records: Vec<(LogRecord, Option<BlkPtr>)> = block.records().map(with_data).collect();
     let at = Bookmark { objset: head.objset, object: 1, level: LEVEL_LOG, blkid: block.words.sequence };
-    let blocks: Vec<(BlkPtr, Bookmark)> = outside.iter().flatten().map(|pointer| (*pointer, at)).collect();
-    let mut data = io.read_blocks(&blocks).await.into_iter();
-    for (record, outside) in records.into_iter().zip(outside) {
-        if !header.admits_record(record.sequence) {
-            return Ok(false);
-        }
-        if let Some(pointer) = outside {
-            let found = match data.next() {
-                // Once more: all that matters now is whether everybody who may have it has answered.
-                Some(Err(error))
-                    if matches!(error.kind(), BlockErrorKind::Checksum | BlockErrorKind::Device) =>
-                {
-                    io.read_tentative(&pointer, at).await
-                }
-                Some(found) => found,
-                None => return Ok(false),
-            };
-            match found {
-                Ok(_) => scan.claims.push(pointer),
-                Err(error) if may_pass(&error) => {
-                    scan.lost = Some(lost(head, &error, gives_up)?);
-                    return Ok(false);
-                }
-                Err(error) => {
-                    tracing::warn!(dataset = head.name, %error, "the intent log ends at data that is not there");
-                    return Ok(false);
+    for (some, bytes) in portions(&records, |(_, outside)| outside.map_or(0, |pointer| pointer.lsize())) {
+        let blocks: Vec<(BlkPtr, Bookmark)> =
+            some.iter().filter_map(|(_, outside)| outside.map(|pointer| (pointer, at))).collect();
+        let _held = budget.take(bytes).await;
+        let mut data = io.read_blocks(&blocks).await.into_iter();
+        for (record, outside) in some {
+            if !header.admits_record(record.sequence) {
+                return Ok(false);
+            }
+            if let Some(pointer) = outside {
+                let found = match data.next() {
+                    // Once more: all that matters now is whether everybody who may have it has answered.
+                    Some(Err(error))
+                        if matches!(error.kind(), BlockErrorKind::Checksum | BlockErrorKind::Device) =>
+                    {
+                        io.read_tentative(pointer, at).await
+                    }
+                    Some(found) => found,
+                    None => return Ok(false),
+                };
+                match found {
+                    Ok(_) => scan.claims.push(*pointer),
+                    Err(error) if may_pass(&error) => {
+                        scan.lost = Some(lost(head, &error, gives_up)?);
+                        return Ok(false);
+                    }
+                    Err(error) => {
+                        tracing::warn!(dataset = head.name, %error, "the intent log ends at data that is not there");
+                        return Ok(false);
+                    }
                 }
             }
-        }
-        let is_pending = zil::is_pending(header, &record, first - 1);
-        if is_pending && !is_claimed && record.tx() == Some(TxType::CloneRange) {
-            return Err(EngineError::Unsupported(format!(
-                "the intent log of '{}' holds cloned blocks, whose references this version cannot count.\nImport and \
-                 export the pool once with OpenZFS, which replays them.",
-                head.name
-            )));
-        }
-        scan.records += 1;
-        scan.last_record = scan.last_record.max(record.sequence);
-        if is_pending {
-            scan.pending += 1;
-            scan.bytes += zil::written(&record);
+            let is_pending = zil::is_pending(header, record, first - 1);
+            if is_pending && !is_claimed && record.tx() == Some(TxType::CloneRange) {
+                return Err(EngineError::Unsupported(format!(
+                    "the intent log of '{}' holds cloned blocks, whose references this version cannot count.\nImport and \
+                     export the pool once with OpenZFS, which replays them.",
+                    head.name
+                )));
+            }
+            scan.records += 1;
+            scan.last_record = scan.last_record.max(record.sequence);
+            if is_pending {
+                scan.pending += 1;
+                scan.bytes += zil::written(record);
+            }
         }
     }
     Ok(true)

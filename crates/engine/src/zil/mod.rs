@@ -10,7 +10,7 @@
 //!
 //! * [`log`] is the log of one volume: its chain in memory, and the commits that share its blocks.
 //! * [`space`] is where log blocks get their places while the syncing task, which owns the allocator, is busy.
-//! * [`claim`] and [`replay`] are what an import after a crash does.
+//! * [`claim`] and [`replay`] are what an import after a crash does; `outside` bounds the memory it takes.
 //! * [`stats`] counts who asked for stability, why, and what it took.
 //!
 //! Facts: docs/format/zil.md.
@@ -18,6 +18,7 @@
 mod chain;
 pub mod claim;
 pub mod log;
+mod outside;
 pub(crate) mod records;
 pub mod replay;
 mod shelf;

@@ -17,18 +17,22 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use block::VolumeError;
+use bytes::Bytes;
 use futures_util::future::join_all;
 use ondisk::{
     blkptr::BlkPtr,
     zil::{Body, WriteData},
 };
 use pool::{
-    Bookmark, Pool,
+    BlockError, Bookmark, Pool,
     traverse::LEVEL_LOG,
     zil::{self, Found, Head, LogBlock, LogRecord, NoBlock, Reader, Waiting},
 };
 
-use super::claim::Crashed;
+use super::{
+    claim::Crashed,
+    outside::{Budget, portions},
+};
 use crate::{
     EngineError,
     dsl::{self, OpError},
@@ -91,12 +95,13 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
     let start = tokio::time::Instant::now();
     let Crashed { volumes, kept, lost, gives_up, txg, .. } = crashed;
     let mut replayed = Replayed { kept, lost, txg, ..Replayed::default() };
-    let mut done = Vec::new();
+    let (mut done, budget) = (Vec::new(), Budget::new());
     for some in volumes.chunks(VOLUMES_AT_ONCE) {
+        let replays = some.iter().map(|head| replay_volume(engine, &budget, head, gives_up));
         // A change that is done again waits for devices, and nobody would hear why.
         let outcomes = tokio::select! {
             biased;
-            outcomes = join_all(some.iter().map(|head| replay_volume(engine, head, gives_up))) => outcomes,
+            outcomes = join_all(replays) => outcomes,
             why = engine.suspension().suspended() => return Err(why),
         };
         for (head, outcome) in some.iter().zip(outcomes) {
@@ -144,7 +149,12 @@ pub(crate) async fn replay(engine: &Engine, crashed: Crashed) -> Result<Replayed
 }
 
 /// Replays the log of one volume; why not, if it cannot be.
-async fn replay_volume(engine: &Engine, head: &Head, gives_up: bool) -> Result<Tally, String> {
+async fn replay_volume(
+    engine: &Engine,
+    budget: &Budget,
+    head: &Head,
+    gives_up: bool,
+) -> Result<Tally, String> {
     let view = engine.view();
     let mut reader = Reader::new(view.io(), head.objset, &head.header);
     let mut volume = None;
@@ -168,7 +178,7 @@ async fn replay_volume(engine: &Engine, head: &Head, gives_up: bool) -> Result<T
             Some(volume) => volume,
             None => volume.insert(open(engine, &view, head).await?),
         };
-        let redone = redo_all(engine, &view, head, volume, &block, &records).await;
+        let redone = redo_all(engine, &view, budget, head, volume, &block, &records).await;
         match redone {
             Ok(bytes) => tally.bytes += bytes,
             Err(why) => {
@@ -201,20 +211,47 @@ async fn open(engine: &Engine, view: &Pool, head: &Head) -> Result<Arc<LiveVolum
 async fn redo_all(
     engine: &Engine,
     view: &Pool,
+    budget: &Budget,
     head: &Head,
     volume: &LiveVolume,
     block: &LogBlock,
     records: &[LogRecord],
 ) -> Result<u64, String> {
-    // Data outside of the log is read for the whole block at once, and so is what changed parts of blocks need.
     let at = Bookmark { objset: head.objset, object: 1, level: LEVEL_LOG, blkid: block.words.sequence };
-    let outside: Vec<(BlkPtr, Bookmark)> = records
-        .iter()
-        .filter_map(LogRecord::indirect)
-        .filter(|pointer| !pointer.is_hole())
-        .map(|pointer| (pointer, at))
-        .collect();
-    let mut data = view.io().read_blocks(&outside).await.into_iter();
+    // Any other record may change parts of two blocks, which are read for that.
+    let parts = 2 * u64::from(volume.service().block);
+    let needed = |record: &LogRecord| outside(record).map_or(parts, |pointer| pointer.lsize());
+    let mut changed = 0;
+    for (some, bytes) in portions(records, needed) {
+        // Data outside of the log is read for all of them at once, and so is what changed parts of blocks need.
+        let blocks: Vec<(BlkPtr, Bookmark)> =
+            some.iter().filter_map(outside).map(|pointer| (pointer, at)).collect();
+        let _held = budget.take(bytes).await;
+        let changes = changes_of(some, view.io().read_blocks(&blocks).await)?;
+        volume.prepare(&changes).await;
+        for change in &changes {
+            changed += match volume.redo(change).await {
+                // What was announced is more than what was taken: a transaction group tells the truth.
+                Err(VolumeError::NoSpace) => {
+                    engine.sync().await.map_err(|error| error.to_string())?;
+                    volume.redo(change).await.map_err(|error| refused(&error))?
+                }
+                Err(error) => return Err(refused(&error)),
+                Ok(bytes) => bytes,
+            };
+        }
+    }
+    Ok(changed)
+}
+
+/// The block outside of the log that holds the data of a record, if there is one.
+fn outside(record: &LogRecord) -> Option<BlkPtr> {
+    record.indirect().filter(|pointer| !pointer.is_hole())
+}
+
+/// What records change; `data` is what was read of those that have it outside of the log.
+fn changes_of(records: &[LogRecord], data: Vec<Result<Bytes, BlockError>>) -> Result<Vec<Redo>, String> {
+    let mut data = data.into_iter();
     let mut changes = Vec::with_capacity(records.len());
     for record in records {
         let decoded = record.decode().map_err(|error| format!("record {}: {error}", record.sequence))?;
@@ -257,20 +294,7 @@ async fn redo_all(
         };
         changes.push(change);
     }
-    volume.prepare(&changes).await;
-    let mut bytes = 0;
-    for change in &changes {
-        bytes += match volume.redo(change).await {
-            // What was announced is more than what was taken: a transaction group tells the truth.
-            Err(VolumeError::NoSpace) => {
-                engine.sync().await.map_err(|error| error.to_string())?;
-                volume.redo(change).await.map_err(|error| refused(&error))?
-            }
-            Err(error) => return Err(refused(&error)),
-            Ok(bytes) => bytes,
-        };
-    }
-    Ok(bytes)
+    Ok(changes)
 }
 
 fn refused(error: &VolumeError) -> String {

@@ -20,9 +20,13 @@ use engine::{
     sync::{Syncer, Task, TaskFuture, Work},
 };
 use fixtures::Fixture;
-use ondisk::zil::{CHAIN_BYTES, TxType};
+use ondisk::{
+    Order,
+    zil::{Body, CHAIN_BYTES, Record, TxType, WriteData},
+};
 use pool::{
     Pool,
+    dmu::{Cursor, Step},
     dsl::HeadKind,
     import::{self, Sources},
     zil::{self, Chain},
@@ -374,6 +378,81 @@ async fn a_log_that_was_not_replayed_goes_with_its_content() {
     }
     engine.end(Ending::Export).await.unwrap();
     world.verify("given up").await;
+}
+
+/// A log block that points to more data than is in memory at a time. What is read later was written later.
+#[tokio::test(start_paused = true)]
+async fn the_records_of_a_block_that_points_to_much_data_are_replayed_in_their_order() {
+    const LARGE: u64 = 128 << 10;
+    const RECORDS: u64 = 600;
+    const PLACES: u64 = 50;
+    const START: u64 = 8 << 20;
+    let plain = || Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    let fua = Durability::Stable(Asked::Fua);
+    let (mut world, running) = World::create("d0", 12, 96 << 20, 16).await;
+    let source = running.volume("tank/source", 3 * LARGE, LARGE as u32, plain()).await;
+    for number in 0..3_u8 {
+        let bytes = vec![number + 1; LARGE as usize];
+        source.write(u64::from(number) * LARGE, data(bytes), Durability::Cached).await.unwrap();
+    }
+    let volume = running.volume("tank/a", 16 << 20, 8192, plain()).await;
+    volume.write(0, data(vec![1; 512]), fua).await.unwrap();
+    running.engine.sync().await.unwrap();
+    // So much at once gets the longest log blocks.
+    for _ in 0..4 {
+        volume.write(0, data(vec![1; 1 << 20]), fua).await.unwrap();
+    }
+    drop((source, volume));
+    world.cut(running).await;
+
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let source = pool.open_volume("tank/source").await.unwrap();
+    let mut sources = Vec::new();
+    for number in 0..3 {
+        let found = source.data().seek(&mut Cursor::default(), 0, number).await.unwrap();
+        let Step::Block(pointer) = found else { panic!("{found:?}") };
+        sources.push(pointer);
+    }
+    let (_, blocks) = chain_of(&pool, "tank/a").await;
+    drop((source, pool));
+    let (pointer, raw) = blocks.iter().rfind(|(pointer, _)| pointer.psize() == LARGE).unwrap();
+    let word = |at: usize| u64::from_le_bytes(raw[CHAIN_BYTES + at..][..8].try_into().unwrap());
+    let (txg, sequence) = (word(16), word(24));
+    let mut bytes = raw[..CHAIN_BYTES].to_vec();
+    for number in 0..RECORDS {
+        let to = WriteData::Indirect(sources[number as usize % 3]);
+        let offset = START + number % PLACES * LARGE;
+        let body = Body::Write { object: 1, offset, length: LARGE, data: to };
+        let record = Record { case_insensitive: false, txg, sequence: sequence + number, body };
+        bytes.extend(record.encode(Order::Little).unwrap());
+    }
+    let used = bytes.len() as u64;
+    bytes[136..144].copy_from_slice(&used.to_le_bytes());
+    bytes.resize(LARGE as usize, 0);
+    put_sealed(&world, pointer, bytes).await;
+
+    let engine = start_on(&world.media).await;
+    let replayed = engine.replayed();
+    assert!(replayed.failed.is_empty() && replayed.records >= RECORDS, "{replayed:?}");
+    let volume = engine.volume("tank/a").await.unwrap();
+    let all = content(&*volume).await;
+    for place in 0..PLACES {
+        let last = RECORDS - PLACES + place;
+        let at = (START + place * LARGE) as usize;
+        let expected = (last % 3) as u8 + 1;
+        assert!(all[at..at + LARGE as usize].iter().all(|byte| *byte == expected), "place {place}");
+    }
+    drop(volume);
+    engine.end(Ending::Export).await.unwrap();
+    world.verify("replayed").await;
+}
+
+/// Puts other bytes in the place of a log block, as if they belonged there.
+async fn put_sealed(world: &World, pointer: &ondisk::blkptr::BlkPtr, mut bytes: Vec<u8>) {
+    let verifier = Checksum(pointer.checksum());
+    embedded::seal(embedded::Kind::Zilog2, &mut bytes, verifier, codec::Order::Little).unwrap();
+    let offset = pointer.dvas().next().unwrap().offset + (4 << 20);
+    world.media[0].write(offset, bytes.into()).await.unwrap();
 }
 
 /// Without its log device a pool is opened only if that is asked for, and then says what is lost.
