@@ -35,7 +35,7 @@ fn decode(dataset: u64, header: &[u8; HEADER_BYTES]) -> Result<Header, EngineErr
 }
 
 /// Whether an object set (little endian) has a log with records that wait to be replayed.
-pub(super) fn waits(phys: &ObjsetPhys) -> bool {
+pub(crate) fn waits(phys: &ObjsetPhys) -> bool {
     let header = Header::decode(&phys.zil_header, Order::Little);
     header.is_ok_and(|header| {
         header.claim_txg != 0 && header.flags & FLAG_REPLAY_NEEDED != 0 && !header.log.is_hole()

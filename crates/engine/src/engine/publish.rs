@@ -13,7 +13,7 @@ use pool::{
 
 use super::{Conduct, OpenError, Shared};
 use crate::{
-    EngineError,
+    EngineError, dsl,
     suspend::may_pass,
     sync::{Change, Done, Syncer},
     volume::{LiveVolume, Service, SyncMode},
@@ -100,6 +100,7 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
         view.io().cache().forget_dataset(view.guid(), number);
         view.io().forget_wishes(number);
     }
+    serve_again(shared, view, &change).await;
     if change == Change::Properties(number)
         && let Err(error) = tell_of_snapshots(shared, view, number).await
     {
@@ -129,6 +130,34 @@ async fn tell(shared: &Shared, view: &Arc<Pool>, change: Change) {
             return;
         }
     }
+}
+
+/// A volume whose log could not be replayed is served again once that log has gone with its content; and so is who gets its
+/// number when it is destroyed.
+async fn serve_again(shared: &Shared, view: &Pool, change: &Change) {
+    let (Change::Content(number) | Change::Destroyed(number)) = *change else { return };
+    if !shared.replayed.lock().failed.contains_key(&number) {
+        return;
+    }
+    if matches!(change, Change::Content(_)) {
+        match has_waiting_log(view, number).await {
+            Ok(false) => {}
+            // Another size is no other content.
+            Ok(true) => return,
+            Err(error) => {
+                tracing::warn!(%error, dataset = number, "whether its intent log is still there cannot be told");
+                return;
+            }
+        }
+    }
+    shared.replayed.lock().failed.remove(&number);
+}
+
+/// Whether a head has a log with records that wait to be replayed.
+async fn has_waiting_log(view: &Pool, number: u64) -> Result<bool, ReadError> {
+    let phys = dataset_phys(view, number).await?;
+    let set = ObjectSet::open(view.io().clone(), number, phys.bp).await?;
+    Ok(dsl::waits(set.phys()))
 }
 
 /// Tells the caches what open snapshots of a dataset want now: as their volume, unless they have properties of their own.

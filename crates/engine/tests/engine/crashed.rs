@@ -14,8 +14,8 @@ use bytes::Bytes;
 use codec::checksum::{Checksum, embedded};
 use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
-    dsl::{self, Properties, Stored},
-    engine::{Ending, Engine},
+    dsl::{self, NewVolume, Properties, Stored},
+    engine::{Ending, Engine, OpenError},
     open,
     sync::{Syncer, Task, TaskFuture, Work},
 };
@@ -378,6 +378,73 @@ async fn a_log_that_was_not_replayed_goes_with_its_content() {
     }
     engine.end(Ending::Export).await.unwrap();
     world.verify("given up").await;
+}
+
+/// Either is what an administrator is told to do about it. Neither helped: the volume was refused until the next import, and
+/// another one that got its number as well.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_refused_no_longer_than_the_log_that_could_not_be_replayed_is_there() {
+    let (world, _) = cut_off("d0", 15).await;
+    let pool = pool_on(as_disks(&world.media)).await.unwrap();
+    let (head, blocks) = chain_of(&pool, "tank/a").await;
+    drop(pool);
+    // What no volume has, behind what can be replayed.
+    let (pointer, raw) = blocks.last().unwrap();
+    let mut bytes = raw.to_vec();
+    let kind = u64::from(TxType::Create.id());
+    bytes[CHAIN_BYTES..CHAIN_BYTES + 8].copy_from_slice(&kind.to_le_bytes());
+    put_sealed(&world, pointer, bytes).await;
+    for is_rolled_back in [true, false] {
+        let world = world.fork();
+        let engine = start_on(&world.media).await;
+        assert!(engine.replayed().failed.contains_key(&head.objset), "{:?}", engine.replayed());
+        assert!(matches!(engine.volume("tank/a").await, Err(OpenError::Unreplayed(_))));
+        if is_rolled_back {
+            let size = Properties::from([("volsize".to_owned(), Stored::Number(512 << 10))]);
+            engine
+                .run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &size).await }))
+                .await
+                .unwrap();
+            let opened = engine.volume("tank/a").await;
+            assert!(matches!(opened, Err(OpenError::Unreplayed(_))), "another size is no other content");
+            let names = vec!["tank/a@s".to_owned()];
+            engine
+                .run(true, move |cx| {
+                    Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+                })
+                .await
+                .unwrap();
+            engine
+                .run(false, |cx| Box::pin(async move { dsl::rollback(cx, "tank/a@s").await }))
+                .await
+                .unwrap();
+        } else {
+            engine
+                .run(false, |cx| Box::pin(async move { dsl::destroy_head(cx, "tank/a").await }))
+                .await
+                .unwrap();
+            assert!(engine.replayed().failed.is_empty(), "its number is anybody's now");
+            let new = NewVolume {
+                name: "tank/a".to_owned(),
+                size: 256 << 10,
+                block: 8192,
+                properties: Properties::new(),
+                parents: false,
+            };
+            engine
+                .run(false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }))
+                .await
+                .unwrap();
+        }
+        let notes = engine.replayed().notes();
+        assert!(notes.is_empty(), "{notes:?}");
+        let volume = engine.volume("tank/a").await.unwrap();
+        volume.write(0, data(vec![9; 8192]), Durability::Stable(Asked::Fua)).await.unwrap();
+        assert!(content(&*volume).await[..8192] == [9; 8192]);
+        drop(volume);
+        engine.end(Ending::Export).await.unwrap();
+        world.verify("the log is gone").await;
+    }
 }
 
 /// A log block that points to more data than is in memory at a time. What is read later was written later.
