@@ -584,9 +584,9 @@ impl BlockVolume for LiveVolume {
             Ok(service) => service,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
-        // With `sync=always` the write has seen to it.
-        let is_stable = service.sync != SyncMode::Always
-            && self.is_demanded(&service, if asked == Asked::Fua { Why::Fua } else { Why::CacheOff });
+        // With `sync=always` the write has seen to it, and was counted; unless it began before the property said so.
+        let is_stable = service.sync == SyncMode::Always
+            || self.is_demanded(&service, if asked == Asked::Fua { Why::Fua } else { Why::CacheOff });
         match is_stable {
             true => Box::pin(self.make_durable(self.blocks_of(offset, offset + len))),
             false => Box::pin(std::future::ready(Ok(()))),

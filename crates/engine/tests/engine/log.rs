@@ -166,6 +166,41 @@ async fn the_sync_property_takes_effect_at_once() {
     running.export().await;
 }
 
+/// A host compares and writes, and asks for stability afterwards. `sync=always` came in between: the write had been told that it
+/// need not be durable, and who asked that it had been made so.
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_before_sync_became_always_is_durable_for_whoever_asks() {
+    let (mut world, running) = World::create("d0", 12, 96 << 20, 18).await;
+    let name = format!("{POOL}/one");
+    let plain = Properties::from([("compression".to_owned(), Stored::Number(2))]);
+    let one = running.volume(&name, 4 << 20, BLOCK, plain).await;
+    one.write(8192, data(vec![2; 8192]), Durability::Cached).await.unwrap();
+    drop(one);
+    running.export().await;
+    // Nothing is in the cache.
+    let running = world.open().await;
+    let one = running.engine.volume(&name).await.unwrap();
+    one.write(1 << 20, data(vec![1; 512]), FUA).await.unwrap();
+    let slow = Duration::from_secs(1);
+    running.disks[0].inject(Fault::anywhere(On::Read, Effect::Delay(slow..=slow)).times(1));
+    let write = {
+        let one = Arc::clone(&one);
+        tokio::spawn(async move { one.write(8704, data(vec![3; 512]), Durability::Cached).await })
+    };
+    sleep(Duration::from_millis(10)).await;
+    set(&running, "one", "sync", 1).await;
+    assert!(!write.is_finished(), "it waits for the rest of its block");
+    write.await.unwrap().unwrap();
+    one.stabilize(8704, 512, Asked::Fua).await.unwrap();
+    let expected = content(&*one).await;
+    assert_eq!((expected[8703], expected[8704]), (2, 3));
+    world.cut(running).await;
+    let running = world.open().await;
+    let one = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*one).await == expected);
+    running.export().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flush_with_nothing_to_flush_costs_nothing() {
     let (_world, running) = World::create("d0", 12, 96 << 20, 13).await;
