@@ -53,7 +53,7 @@ impl Ahead {
     /// a tiny one embedded: those need no flush.
     ///
     /// # Errors
-    /// [`EngineError::NoSpace`]: there is no place at hand. Else it cannot be written.
+    /// [`EngineError::NoSpace`]: there is no place at hand. Else one of its copies cannot be written.
     pub async fn write(
         &self,
         content: Bytes,
@@ -98,10 +98,9 @@ impl Ahead {
         .map_err(EngineError::encode("block pointer"))?;
         let writes = bp.dvas().map(|dva| self.direct.write(dva, data.clone(), txg, false));
         let outcomes = futures_util::future::join_all(writes).await;
-        // One copy is enough to read it, as in a transaction group.
-        if outcomes.iter().all(Result::is_err)
-            && let Some(Err(error)) = outcomes.into_iter().next()
-        {
+        // One copy would be enough to read it. But of one that could not be written nobody notes that it is missing, as a
+        // transaction group does: all of them, or none.
+        if let Some(error) = outcomes.into_iter().find_map(Result::err) {
             bp.dvas().for_each(|dva| self.space.give_back(dva));
             return Err(error);
         }

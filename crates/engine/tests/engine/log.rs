@@ -390,6 +390,44 @@ async fn large_blocks_go_to_their_places_once_and_the_log_points_there() {
     }
 }
 
+/// The block was there, once, and its pointer named two places. Nobody noted that one of them had been refused, so nobody ever
+/// wrote it.
+#[tokio::test(start_paused = true)]
+async fn a_large_block_of_which_a_copy_was_refused_is_logged_with_its_content() {
+    const LARGE: u64 = 64 << 10;
+    let (world, running) = World::create("d0 d1", 12, 96 << 20, 19).await;
+    let name = format!("{POOL}/large");
+    let properties = Properties::from([
+        ("compression".to_owned(), Stored::Number(2)),
+        ("copies".to_owned(), Stored::Number(2)),
+    ]);
+    let one = running.volume(&name, 4 << 20, LARGE as u32, properties).await;
+    one.write(0, data(vec![1; 512]), FUA).await.unwrap();
+    for _ in 0..3 {
+        running.engine.sync().await.unwrap();
+    }
+    one.write(LARGE, data(vec![2; LARGE as usize]), FUA).await.unwrap();
+    assert_eq!(one.log_report().indirect, LARGE, "both copies went to their places");
+    // While one copy is on its way, the device that refused the other is looked at and used again.
+    let slow = Duration::from_secs(1);
+    running.disks[0].inject(Fault::anywhere(On::Write, Effect::Delay(slow..=slow)).times(1));
+    let refused = Effect::Error(std::io::ErrorKind::Other);
+    let before = running.disks[1].counts().faults;
+    running.disks[1].inject(Fault::anywhere(On::Write, refused).times(2));
+    one.write(2 * LARGE, data(vec![3; LARGE as usize]), FUA).await.unwrap();
+    assert_eq!(running.disks[1].counts().faults, before + 2, "it was asked for a copy, and once more");
+    assert_eq!(one.log_report().indirect, LARGE, "not for one copy alone");
+    let expected = content(&*one).await;
+    running.engine.sync().await.unwrap();
+    drop(one);
+    running.export().await;
+    world.verify("a copy was refused").await;
+    let running = world.open().await;
+    let one = running.engine.volume(&name).await.unwrap();
+    assert!(content(&*one).await == expected);
+    running.export().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_log_takes_no_space_that_writers_were_promised() {
     // A pool so small that what is logged, and waits to be free again, does not fit in beside the data many times.
