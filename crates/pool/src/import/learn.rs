@@ -13,7 +13,7 @@ use ondisk::{
     uberblock::Uberblock,
 };
 
-use super::open::CONFIG_MAX;
+use super::open::{CONFIG_MAX, LARGE_GANG_HEADERS};
 use crate::{
     dmu::{ObjectSet, ReadError, Run},
     features::FeatureState,
@@ -164,7 +164,7 @@ pub(super) async fn from_mos(
     }
     let features = features(mos, directory, &[]).await?;
     let active = |guid: &str| features.iter().any(|feature| feature.guid == guid && feature.count > 0);
-    io.set_large_gang_headers(active("com.klarasystems:dynamic_gang_header"));
+    io.set_large_gang_headers(active(LARGE_GANG_HEADERS));
     for top in &io.tree().tops {
         load_dtls(mos, top).await;
         load_class(mos, top).await;

@@ -31,6 +31,8 @@ pub(super) const CONFIG_MAX: u64 = 16 << 20;
 const TENTATIVE_CACHE: usize = 8 << 20;
 /// Longest wait for a heartbeat, whatever a label claims about its interval.
 const HEARTBEAT_WAIT_MAX: Duration = Duration::from_secs(120);
+/// The feature whose pools may have gang headers of more than 512 bytes.
+pub(super) const LARGE_GANG_HEADERS: &str = "com.klarasystems:dynamic_gang_header";
 /// On-disk version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
 
@@ -269,7 +271,15 @@ async fn open_at(
         })
         .collect();
     let tree = tentative_tree(candidate, uberblock);
-    let look = |tree| Arc::new(PoolIo::new(tree, Arc::new(BlockCache::new(TENTATIVE_CACHE))));
+    // Before the pool itself says so: what says it may lie behind such a header.
+    let large_gang_headers =
+        label.nvlist("features_for_read").is_some_and(|features| features.contains(LARGE_GANG_HEADERS));
+    let reader = |tree, cache| {
+        let io = Arc::new(PoolIo::new(tree, cache));
+        io.set_large_gang_headers(large_gang_headers);
+        io
+    };
+    let look = |tree| reader(tree, Arc::new(BlockCache::new(TENTATIVE_CACHE)));
     if !unknown.is_empty() {
         if let Ok(tree) = tree {
             describe(&look(tree), uberblock, &mut unknown).await;
@@ -305,7 +315,7 @@ async fn open_at(
         return Err(ImportError::MissingLog { missing: missing_log });
     }
 
-    let io = Arc::new(PoolIo::new(tree, Arc::clone(&options.cache)));
+    let io = reader(tree, Arc::clone(&options.cache));
     learn::before_mos(&io, uberblock).await.map_err(damaged)?;
     let mos = ObjectSet::open(io.clone(), 0, uberblock.rootbp).await.map_err(damaged)?;
     let directory = Zap::open_in(&mos, 1).await.map_err(damaged)?;

@@ -3,14 +3,18 @@
 use std::{path::PathBuf, sync::Arc};
 
 use disk::{Disk, IoBuf, MemDisk};
-use ondisk::label::PoolState;
+use ondisk::{label::PoolState, nvlist::Value};
 use pool::{
     import::{ImportError, OpenOptions, Rewind, Sources, examine, open, scan},
     status::{PoolStatus, Problem},
     vdev::State,
 };
 
-use crate::support::{anyhow, candidate, open_disks, walk};
+use crate::support::{
+    anyhow, candidate, open_disks,
+    patch::{Patch, relabel},
+    walk,
+};
 
 const LABEL: usize = 256 << 10;
 
@@ -310,4 +314,20 @@ async fn reads_beyond_a_device_are_refused_by_name() {
     let disk = &pool.tree().leaves()[0].leaf.as_ref().unwrap().disk().unwrap();
     assert!(disk.write(0, bytes::Bytes::from_static(b"x")).await.is_err(), "opened read-only");
     assert!(disk.read(0, IoBuf::with_len(512)).await.is_ok());
+}
+
+/// Headers of gangs were taken to be small until the pool itself had been read, so that a pool could not be opened if that lay
+/// behind a large one.
+#[tokio::test]
+async fn a_pool_whose_root_lies_behind_a_large_gang_header_is_opened() {
+    let Some(fixture) = fixtures::try_pool("single") else { return };
+    let mut image = Patch::of(&fixture).await.root_in_gang().await;
+    assert!(open_disks([mem(&image)]).await.is_err(), "nothing says that it is large");
+    relabel(&mut image, |config| {
+        let mut features = config.nvlist("features_for_read").unwrap().clone();
+        features.set("com.klarasystems:dynamic_gang_header", Value::Boolean);
+        config.set("features_for_read", features);
+    });
+    let pool = open_disks([mem(&image)]).await.unwrap();
+    assert!(pool.uberblock().rootbp.is_gang());
 }

@@ -20,6 +20,8 @@ use pool::{Bookmark, Pool};
 
 use super::open_disks;
 
+/// Bytes before the allocatable part of a device.
+const LABELS: u64 = 4 << 20;
 /// Bytes before the end of the device where changed blocks go.
 const ROOM: usize = 24 << 20;
 
@@ -47,11 +49,25 @@ impl Patch {
 
     /// Stores `data` in place of what `old` pointed to.
     fn store(&mut self, old: &BlkPtr, data: &[u8]) -> BlkPtr {
-        let at = self.next;
+        let dva = self.place(data.len());
+        self.write(&dva, data);
+        Self::pointer(old, dva, data)
+    }
+
+    /// Free space.
+    fn place(&mut self, len: usize) -> Dva {
+        let (offset, bytes) = (self.next as u64 - LABELS, len.next_multiple_of(16 << 10));
+        self.next += bytes;
+        Dva { vdev: 0, offset, asize: bytes as u64, gang: false }
+    }
+
+    fn write(&mut self, dva: &Dva, data: &[u8]) {
+        let at = (dva.offset + LABELS) as usize;
         self.image[at..at + data.len()].copy_from_slice(data);
-        self.next += data.len().next_multiple_of(16 << 10);
-        let offset = at as u64 - (4 << 20);
-        let dva = Dva { vdev: 0, offset, asize: (data.len() as u64).next_multiple_of(16 << 10), gang: false };
+    }
+
+    /// A pointer to `data` that is like `old`.
+    fn pointer(old: &BlkPtr, dva: Dva, data: &[u8]) -> BlkPtr {
         let checksum = compute(Algorithm::Fletcher4, codec::Order::Little, None, data).unwrap();
         BlkPtr::stored(&Stored {
             dvas: [dva, Dva::default(), Dva::default()],
@@ -135,6 +151,21 @@ impl Patch {
         let mut dnode = self.pool.mos().dnode(number).await.unwrap().dnode;
         self.block(&mut dnode, blkid, &mut edit).await;
         self.dnode(number, |place| *place = dnode.clone()).await
+    }
+
+    /// Puts the root into a gang whose header is as large as a sector of the device, and commits.
+    pub(crate) async fn root_in_gang(mut self) -> Vec<u8> {
+        let root = self.pool.uberblock().rootbp;
+        let data = self.pool.io().read_block(&root, Bookmark::default()).await.unwrap();
+        let member = self.store(&root, &data);
+        let ashift = self.pool.tree().tops[0].top.as_ref().unwrap().ashift;
+        let mut header = vec![0; 1 << ashift];
+        header[..BlkPtr::BYTES].copy_from_slice(&member.encode(Order::Little));
+        let dva = self.place(header.len());
+        let verifier = Checksum([0, dva.offset, root.birth(), 0]);
+        embedded::seal(embedded::Kind::GangHeader, &mut header, verifier, codec::Order::Little).unwrap();
+        self.write(&dva, &header);
+        self.commit(Self::pointer(&root, Dva { gang: true, ..dva }, &data))
     }
 
     fn commit(mut self, rootbp: BlkPtr) -> Vec<u8> {
