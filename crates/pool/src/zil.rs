@@ -18,7 +18,7 @@ use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc};
 use bytes::Bytes;
 use ondisk::{
     Order,
-    blkptr::BlkPtr,
+    blkptr::{BlkPtr, Dva},
     zil::{Block, Body, ChainWords, Format, Header, Record, TxType, WriteData},
 };
 use tokio::task::JoinHandle;
@@ -312,9 +312,7 @@ impl Reader {
         };
         let (raw, why) = match read {
             Ok(raw) => (Some(raw), NoBlock::Unwritten),
-            Err(error) if *error.kind() == BlockErrorKind::Device && !self.is_on_excluded(&pointer) => {
-                (None, NoBlock::Unreadable(error))
-            }
+            Err(error) if may_be_there(&self.io, &pointer, &error) => (None, NoBlock::Unreadable(error)),
             Err(_) => (None, NoBlock::Unwritten),
         };
         let block = self.chain.follow(raw);
@@ -324,12 +322,14 @@ impl Reader {
         }
         Some(Found { pointer, at, block: block.ok_or(why) })
     }
+}
 
-    /// Whether a block lay on devices that were excluded since: then all that was logged there is in the pool.
-    fn is_on_excluded(&self, pointer: &BlkPtr) -> bool {
-        let tree = self.io.tree();
-        pointer.dvas().all(|dva| tree.top(u64::from(dva.vdev)).is_some_and(Vdev::is_excluded))
-    }
+/// Whether there may be a block of a log in a place that was [read](PoolIo::read_tentative) in vain: devices did not answer.
+/// If they were excluded since, all that was logged there is in the pool.
+pub(crate) fn may_be_there(io: &PoolIo, pointer: &BlkPtr, error: &BlockError) -> bool {
+    let tree = io.tree();
+    let is_excluded = |dva: Dva| tree.top(u64::from(dva.vdev)).is_some_and(Vdev::is_excluded);
+    *error.kind() == BlockErrorKind::Device && !pointer.dvas().all(is_excluded)
 }
 
 /// The blocks a log has: of the chain, and outside of it if only the log knows them.

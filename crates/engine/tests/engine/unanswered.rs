@@ -15,6 +15,7 @@ use pool::{
     dsl::HeadKind,
     import::{self, Sources},
     vdev::LABEL_START,
+    verify::{self, Kind},
     zil,
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
@@ -254,6 +255,37 @@ async fn data_of_the_log_that_is_given_up_with_a_log_device_is_told_of() {
     );
     assert_eq!(replayed.records, 1, "what is before it is not given up");
     engine.end(Ending::Export).await.unwrap();
+}
+
+/// A block of a log that a drive did not give was taken for the end of the log, and the pool called clean though nobody could
+/// import it for writing.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_cannot_be_read_to_its_end_is_no_clean_pool() {
+    for layout in ["d0", "mirror d0 d1"] {
+        let (world, _) = crashed(layout, 8192, &Properties::new()).await;
+        let verified = async |disks: Vec<Arc<dyn Disk>>| {
+            let pool = pool_on(disks).await.unwrap();
+            verify::verify(&pool, &Arc::default()).await
+        };
+        let report = verified(as_disks(&world.media)).await;
+        assert!(report.is_clean(), "{layout}: {report:#?}");
+        // One that is allocated as of the last transaction group: what comes behind is not verified.
+        let pool = pool_on(as_disks(&world.media)).await.unwrap();
+        let (_, blocks) = chain_of(&pool, VOLUME).await;
+        let synced = pool.uberblock().txg;
+        let (pointer, _) = blocks.iter().rfind(|(pointer, _)| pointer.birth() <= synced).expect("a block");
+        let range = place(&pointer.dvas().next().unwrap());
+        // Others never had it.
+        for other in 1..world.media.len() {
+            spoil(&world, other, range.clone()).await;
+        }
+        let mut disks = as_disks(&world.media);
+        disks[0] = refusing(&world, 0, slice::from_ref(&range));
+        let report = verified(disks).await;
+        let is_told = |what: &str| what.contains("whether the intent log goes on");
+        let told = report.problems.iter().any(|problem| problem.kind == Kind::Lost && is_told(&problem.what));
+        assert!(told && !report.is_clean(), "{layout}: {report:#?}");
+    }
 }
 
 /// Where a drive had a bad sector for good at a block of a log, nobody could import the pool for writing ever again. `-m` goes

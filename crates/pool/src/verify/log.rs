@@ -1,13 +1,14 @@
 //! Intent logs: chains of blocks, each naming the next.
 //!
 //! The last block of a chain was allocated and perhaps never written, so that a block that does not verify
-//! is how a log ends and no damage, unless the log was claimed and should go on. Which blocks count is
-//! as in `zdb`: those of a claimed log up to where the claim ended, and of an unclaimed one those that were
+//! is how a log ends and no damage, unless the log was claimed and should go on, or a device did not answer. Which blocks
+//! count is as in `zdb`: those of a claimed log up to where the claim ended, and of an unclaimed one those that were
 //! allocated in a txg that is on disk. Facts: docs/format/zil.md §2.
 
 use std::sync::Arc;
 
-use ondisk::zil::Header;
+use bytes::Bytes;
+use ondisk::{blkptr::BlkPtr, label::PoolState, zil::Header};
 
 use super::{Finding, Job, Kind, Outcome};
 use crate::{
@@ -44,9 +45,16 @@ impl Job {
             self.progress.done.fetch_add(pointer.asize(), std::sync::atomic::Ordering::Relaxed);
             outcome.thin += u64::from(examined.thin);
             let evidence = examined.evidence;
-            let block = chain.follow(examined.raw);
+            let (raw, may_be_there) = match examined.raw {
+                Some(raw) => (Some(raw), false),
+                None => self.unread(&pointer, at).await,
+            };
+            let block = chain.follow(raw);
             let (kind, what) = match (&block, chain.is_cut()) {
                 (None, true) => (Kind::Lost, "a block of the claimed intent log cannot be read"),
+                (None, false) if may_be_there => {
+                    (Kind::Lost, "whether the intent log goes on cannot be told: its devices do not answer")
+                }
                 (Some(_), _) if !evidence.is_empty() => {
                     (Kind::Repairable, "a copy is wrong, the data is intact")
                 }
@@ -64,6 +72,17 @@ impl Job {
             if !self.log_records(scope, header, &block, outcome) {
                 return;
             }
+        }
+    }
+
+    /// What is in a place that gave no block of the log: that after all, or nothing, and then whether there may be one.
+    async fn unread(&self, pointer: &BlkPtr, at: Bookmark) -> (Option<Bytes>, bool) {
+        let io = self.pool.io();
+        match io.read_tentative(pointer, at).await {
+            Ok(raw) => (Some(raw), false),
+            // What was exported has nothing in its logs that is not in the pool.
+            Err(_) if self.pool.label_state() == PoolState::Exported => (None, false),
+            Err(error) => (None, zil::may_be_there(io, pointer, &error)),
         }
     }
 
