@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     scans::over,
-    support::{DISK, POOL, World, content, data, quiet, start_caching},
+    support::{DISK, POOL, World, content, data, joined, quiet, start_caching},
 };
 
 const VOLUME: u64 = 5 << 20;
@@ -166,6 +166,19 @@ impl Case {
         self.engine.events().since(0).iter().filter(|record| wanted(&record.event)).count()
     }
 
+    /// All devices answer again, and nothing was lost.
+    async fn recover(self) {
+        self.disks.iter().for_each(|disk| disk.let_go());
+        tokio::time::sleep(MINUTE).await;
+        timeout(MINUTE, self.engine.clear(None)).await.unwrap().unwrap();
+        self.sync().await;
+        tokio::time::sleep(MINUTE).await;
+        self.sync().await;
+        assert_eq!(self.count(|event| matches!(event, Event::DataLost { .. })), 0, "{}", self.what);
+        self.check().await;
+        self.end().await;
+    }
+
     /// Every copy on every device is right.
     async fn end(self) {
         let Self { world, engine, volume, twin, what, .. } = self;
@@ -288,6 +301,64 @@ async fn reads_that_are_not_answered_are_rebuilt_from_the_others() {
         case.check().await;
         case.end().await;
     }
+}
+
+/// With both sides late such a read was left with the one that is asked first: if that never answered the read never ended,
+/// whatever the other gave since.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_has_to_wait_takes_the_side_that_answers_first() {
+    const PIECE: usize = 1 << 20;
+    let case = Case::new("mirror d0 d1", 24).await;
+    // The way to all blocks is in memory from here on.
+    case.volume.read(0, BLOCK).await.unwrap();
+    // One side has fallen silent when it is the turn of those that the other has not answered.
+    case.disks[1].hold(true, false);
+    let mut random = StdRng::seed_from_u64(24);
+    let early: Vec<_> = (0..40)
+        .map(|_| {
+            let volume = Arc::clone(&case.volume);
+            let block = random.random_range(0..VOLUME / BLOCK as u64);
+            tokio::spawn(async move { volume.read(block * BLOCK as u64, BLOCK).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    case.disks[0].hold(true, false);
+    let reading: Vec<_> = (0..VOLUME)
+        .step_by(PIECE)
+        .map(|at| {
+            let volume = Arc::clone(&case.volume);
+            tokio::spawn(async move { joined(volume.read(at, PIECE).await.unwrap()) })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    assert!(reading.iter().any(|read| !read.is_finished()), "{}: nobody answers", case.what);
+    case.disks[1].let_go();
+    for (read, expected) in reading.into_iter().zip(case.twin.chunks(PIECE)) {
+        let read = timeout(MINUTE, read).await.unwrap_or_else(|_| panic!("{}: d1 answers", case.what));
+        assert!(read.unwrap() == expected, "{}: content", case.what);
+    }
+    for read in early {
+        timeout(MINUTE, read).await.unwrap().unwrap().unwrap();
+    }
+    case.recover().await;
+}
+
+/// The same of a stripe, all of whose cells were waited for though those that came were enough.
+#[tokio::test(start_paused = true)]
+async fn a_stripe_that_has_to_wait_is_put_together_from_the_cells_that_come_first() {
+    let case = Case::new("raidz d0 d1 d2", 25).await;
+    case.disks[0].hold(true, false);
+    case.disks[1].hold(true, false);
+    let reading = tokio::spawn({
+        let volume = Arc::clone(&case.volume);
+        async move { content(&*volume).await }
+    });
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert!(!reading.is_finished(), "{}: one answers, and one is not enough", case.what);
+    case.disks[1].let_go();
+    let read = timeout(MINUTE, reading).await.unwrap_or_else(|_| panic!("{}: two answer", case.what));
+    assert!(read.unwrap() == case.twin, "{}: content", case.what);
+    case.recover().await;
 }
 
 #[tokio::test(start_paused = true)]

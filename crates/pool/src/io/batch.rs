@@ -39,9 +39,9 @@ type Outcome = (usize, Result<Bytes, BlockError>);
 type Leads<'a> = BTreeMap<usize, Mutex<Option<Lead<'a>>>>;
 
 /// Tells those who wait for a block what became of it.
-fn landed(leads: &Leads<'_>, index: usize, answer: Answer) -> Outcome {
+fn landed(leads: &Leads<'_>, index: usize, answer: Answer, access: Option<Access>) -> Outcome {
     if let Some(lead) = leads.get(&index).and_then(|lead| lead.lock().take()) {
-        lead.landed(&answer);
+        lead.landed(&answer, access.unwrap_or(Access::Demand));
     }
     (index, answer)
 }
@@ -107,13 +107,12 @@ impl Reader {
         }
         for (index, answer) in below {
             let (bp, at) = &blocks[index];
-            let access = access.unwrap_or(Access::Demand);
-            let read = self.read_now(bp, *at, access, Some(answer));
-            reads.push(Box::pin(async move { vec![landed(leads, index, read.await)] }));
+            let read = self.read_now(bp, *at, access.unwrap_or(Access::Demand), Some(answer));
+            reads.push(Box::pin(async move { vec![landed(leads, index, read.await, access)] }));
         }
         for index in single {
             reads.push(Box::pin(async move {
-                vec![landed(leads, index, self.read_one(&blocks[index], access).await)]
+                vec![landed(leads, index, self.read_one(&blocks[index], access).await, access)]
             }));
         }
         // Behind those that others may wait for: nobody waits for who waits.
@@ -186,7 +185,7 @@ impl Reader {
         let Transfer { leaf, start, end, blocks: inside } = transfer;
         let mut outcomes = Vec::with_capacity(inside.len());
         if let [(index, _)] = inside[..] {
-            outcomes.push(landed(leads, index, self.read_one(&blocks[index], access).await));
+            outcomes.push(landed(leads, index, self.read_one(&blocks[index], access).await, access));
             return outcomes;
         }
         // What fails here is read again below, where failures are counted.
@@ -207,7 +206,7 @@ impl Reader {
                 Some(raw) if self.is_right(bp, &raw) => self.finish(bp, *at, raw, access, &shared),
                 _ => self.read_one(&blocks[index], access).await,
             };
-            outcomes.push(landed(leads, index, result));
+            outcomes.push(landed(leads, index, result, access));
         }
         outcomes
     }

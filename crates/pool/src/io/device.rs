@@ -3,12 +3,18 @@
 //! Two ways down. [`PoolIo::read_device`] knows what the bytes must hash to and goes on until they do.
 //! [`PoolIo::read_copy`] takes the best copy there is on trust: for pieces of a block (columns of a
 //! stripe, runs of a removed device) that only together can be verified.
+//!
+//! One after the other, unless devices are waited for as long as it takes: then sides are asked together.
 
 use bytes::Bytes;
 use disk::IoBuf;
 use smallvec::SmallVec;
 
-use super::{Check, IN_FLIGHT_UNIT, Reader, join::join_all, trail::Trail};
+use super::{
+    Check, IN_FLIGHT_UNIT, Reader,
+    join::{first_of, join_all},
+    trail::Trail,
+};
 use crate::{
     BoxFuture,
     vdev::{
@@ -201,6 +207,11 @@ impl Reader {
                     self.mistrust(vdev, range.offset, range.birth, trail);
                     None
                 }
+                Kind::Mirror | Kind::Replacing | Kind::Spare if trail.is_endless() => {
+                    let sides = by_preference(vdev, range).into_iter();
+                    let reads = sides.map(|side| self.read_device(side, range, check, trail));
+                    first_of(reads.collect()).await
+                }
                 Kind::Mirror | Kind::Replacing | Kind::Spare => {
                     for child in by_preference(vdev, range) {
                         if let Some(data) = self.read_device(child, range, check, trail).await {
@@ -230,6 +241,20 @@ impl Reader {
             match &vdev.kind {
                 Kind::Disk | Kind::File => {
                     self.read_leaf(vdev, range, trail).await.map(|data| Copy { data, from: vdev })
+                }
+                // Who wants another copy than the first asks one side after the other.
+                Kind::Mirror | Kind::Replacing | Kind::Spare if other == 0 && trail.is_endless() => {
+                    // Nothing tells yet who has older bytes, so that those who may wait for all others.
+                    let has_it = |side: &&Vdev| side.is_readable() && !side.missed(range.birth);
+                    let (fresh, doubtful): (Vec<&Vdev>, Vec<&Vdev>) =
+                        by_preference(vdev, range).into_iter().partition(has_it);
+                    for sides in [fresh, doubtful] {
+                        let reads = sides.into_iter().map(|side| self.read_copy(side, range, 0, trail));
+                        if let Some(copy) = first_of(reads.collect()).await {
+                            return Some(copy);
+                        }
+                    }
+                    None
                 }
                 Kind::Mirror | Kind::Replacing | Kind::Spare => {
                     let mut sides = by_preference(vdev, range);

@@ -6,7 +6,8 @@
 //! ```
 //! A leader that is dropped, because its client went away, wakes those who follow, and one of them leads. One that is
 //! kept and not polled, because whoever it reads for is busy with a slow connection, holds up others for
-//! [`PATIENCE`] at most: then they read by themselves. Hits never come here.
+//! [`PATIENCE`] at most: then they read by themselves. So they do when what was read ahead could not be read. Hits never
+//! come here.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -14,7 +15,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 
-use crate::{cache::Key, error::BlockError};
+use crate::{
+    cache::{Access, Key},
+    error::BlockError,
+};
 
 /// What a read comes to.
 pub(super) type Answer = Result<Bytes, BlockError>;
@@ -90,7 +94,11 @@ impl Flights {
 
 impl Lead<'_> {
     /// The read is over, and what is worth keeping is in the cache.
-    pub(super) fn landed(self, answer: &Answer) {
+    pub(super) fn landed(self, answer: &Answer, access: Access) {
+        // What nobody asked for is not waited for: who does ask finds out by himself.
+        if answer.is_err() && access == Access::Prefetch {
+            return;
+        }
         // One is in the list. Who comes between this look and the end asks the cache.
         if Arc::strong_count(&self.flight) > 2 {
             *self.flight.state.lock() = State::Landed(answer.clone());

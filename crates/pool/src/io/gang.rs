@@ -123,15 +123,9 @@ impl Reader {
     /// The header, from any copy and in either size.
     async fn read_gang_header(&self, bp: &BlkPtr, trail: &Trail) -> Option<Bytes> {
         let check = |data: &[u8]| header_bytes(bp, data).is_some();
-        for dva in self.by_preference(bp) {
-            let (len, birth) = (self.gang_header_bytes(bp), bp.physical_birth());
-            if let Some(found) = self.read_place(dva.vdev.into(), dva.offset, len, birth, &check, trail).await
-            {
-                let size = header_bytes(bp, &found)?;
-                return Some(found.slice(..size));
-            }
-        }
-        None
+        let found = self.read_places(bp, self.gang_header_bytes(bp), &check, trail).await?;
+        let size = header_bytes(bp, &found)?;
+        Some(found.slice(..size))
     }
 
     /// What is read of a gang block's header: where there may be large ones, a sector of the devices. A classic one has

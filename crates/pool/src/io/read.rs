@@ -10,13 +10,15 @@ use ondisk::{
 };
 
 use super::{
-    Bookmark, Reader,
+    Bookmark, Check, Reader,
     content::{decompress, is_compressed, zeroes},
     ear::Wrong,
     flights::{Followed, Following, Turn as Flight, follow},
+    join::first_of,
     trail::{Guilty, Trail},
 };
 use crate::{
+    BoxFuture,
     cache::{Access, BelowFuture, Class, Memory},
     error::{BlockError, BlockErrorKind},
 };
@@ -42,7 +44,7 @@ impl Reader {
                         return Ok(found);
                     }
                     let answer = self.read_now(bp, at, access, self.ask_below(bp, at)).await;
-                    lead.landed(&answer);
+                    lead.landed(&answer, access);
                     return answer;
                 }
                 Flight::Follow(following) => {
@@ -172,11 +174,12 @@ impl Reader {
             tell(false);
             found = self.read_stored_once(bp, 0, &trail).await;
         }
-        tell(found.is_none());
+        let is_given_up = found.is_none() && trail.is_given_up();
+        tell(found.is_none() && !is_given_up);
         if let Some(raw) = found {
             return Ok(raw);
         }
-        let counts = self.counts() && trail.counts();
+        let counts = self.counts() && trail.counts() && !is_given_up;
         let (kind, evidence) = trail.conclude();
         if counts {
             let count = |counters: &crate::vdev::Counters| match kind {
@@ -229,11 +232,30 @@ impl Reader {
         if bp.is_gang() {
             return self.read_gang(bp, depth, &check, trail).await;
         }
-        for dva in self.by_preference(bp) {
-            if let Some(data) = self
-                .read_place(dva.vdev.into(), dva.offset, bp.psize(), bp.physical_birth(), &check, trail)
-                .await
-            {
+        self.read_places(bp, bp.psize(), &check, trail).await
+    }
+
+    /// `len` bytes of a block, verified by `check`, from the first of its places that has them.
+    pub(super) async fn read_places(
+        &self,
+        bp: &BlkPtr,
+        len: u64,
+        check: &Check<'_>,
+        trail: &Trail,
+    ) -> Option<Bytes> {
+        let birth = bp.physical_birth();
+        let dvas = self.by_preference(bp);
+        if trail.is_endless() {
+            let mut reads: Vec<BoxFuture<'_, Option<Bytes>>> = Vec::with_capacity(dvas.len());
+            for dva in dvas {
+                let read = self.read_place(dva.vdev.into(), dva.offset, len, birth, check, trail);
+                reads.push(Box::pin(read));
+            }
+            return first_of(reads).await;
+        }
+        for dva in dvas {
+            let read = self.read_place(dva.vdev.into(), dva.offset, len, birth, check, trail);
+            if let Some(data) = read.await {
                 return Some(data);
             }
         }

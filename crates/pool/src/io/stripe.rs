@@ -6,6 +6,9 @@
 //! 3. Still wrong: some child returned other bytes than were written, silently. Assume each set of up
 //!    to `parity` children in turn, rebuild what they hold, and let the checksum decide.
 //!
+//! Where devices are waited for as long as it takes, everything is read at once, and steps 2 and 3 are tried whenever a cell
+//! comes: those that are still to come may never do.
+//!
 //! Facts: docs/format/vdevs.md §4.2 and, for expanded devices, §5.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +21,7 @@ use smallvec::SmallVec;
 use super::{
     Check, Reader,
     device::{Copy, OUTDATED, Range, alternatives},
+    join::next_of,
     trail::Trail,
 };
 use crate::vdev::{
@@ -53,6 +57,15 @@ struct Block<'a> {
     got: Vec<Vec<Got<'a>>>,
 }
 
+/// Cells to read, of which those that touch on a child travel together.
+struct Wanted<'a> {
+    /// Stripe, index in it, and the cell.
+    cells: Vec<(usize, usize, Cell)>,
+    runs: Vec<(&'a Vdev, Range)>,
+    /// Of each cell: its run, in ascending order, and where it begins in that.
+    run_of: SmallVec<[(usize, usize); 16]>,
+}
+
 /// Which cells to treat as lost although there are bytes for them.
 type Suspects<'s> = dyn Fn(&Cell) -> bool + Send + Sync + 's;
 
@@ -72,6 +85,13 @@ impl Reader {
         };
         let got = layout.stripes.iter().map(|stripe| vec![Got::Nothing; stripe.cells.len()]).collect();
         let mut block = Block { vdev, layout, birth: range.birth, got };
+        if trail.is_endless()
+            && let Some(mut data) = self.await_block(&mut block, geometry, range.len, check, trail).await
+        {
+            self.charge(&block, &data, true, trail);
+            data.truncate(range.len);
+            return Some(data.freeze());
+        }
         let fresh = |child: &Vdev| child.is_readable() && !child.missed(range.birth);
         // One that is slow is left out as if it were away, unless that is one too many.
         let out = vdev.children.iter().filter(|child| !fresh(child) || child.sits_out()).count();
@@ -133,8 +153,36 @@ impl Reader {
         None
     }
 
+    /// Reads all cells until the block can be put together from those that came, however long that takes. `None` if there
+    /// are no more to come and it cannot.
+    async fn await_block<'a>(
+        &'a self,
+        block: &mut Block<'a>,
+        geometry: &Geometry,
+        len: usize,
+        check: &Check<'_>,
+        trail: &'a Trail,
+    ) -> Option<IoBuf> {
+        let wanted = block.wanted(|_, _, _| true);
+        let mut reads = Vec::with_capacity(wanted.runs.len());
+        for &(vdev, range) in &wanted.runs {
+            reads.push(Some(self.read_copy(vdev, range, 0, trail)));
+        }
+        while let Some((run, answer)) = next_of(&mut reads).await {
+            let is_news = answer.is_some();
+            block.put(&wanted, run, answer);
+            if is_news
+                && block.can_be_rebuilt(&|_| false)
+                && let Some(data) = self.search(block, geometry, len, check).await
+            {
+                return Some(data);
+            }
+        }
+        None
+    }
+
     /// Reads the cells that `wanted` (index in the stripe, cell, parity cells) names and that were not
-    /// asked for yet. Cells that touch on a child travel together.
+    /// asked for yet.
     async fn fetch<'a>(
         &'a self,
         block: &mut Block<'a>,
@@ -142,43 +190,10 @@ impl Reader {
         other: usize,
         trail: &'a Trail,
     ) {
-        let mut cells: Vec<(usize, usize, Cell)> = Vec::new();
-        for (s, stripe) in block.layout.stripes.iter().enumerate() {
-            for (c, cell) in stripe.cells.iter().enumerate() {
-                let open = matches!(block.got[s][c], Got::Nothing) && cell.len > 0;
-                if open && wanted(c, cell, block.layout.parity) {
-                    cells.push((s, c, *cell));
-                }
-            }
-        }
-        cells.sort_unstable_by_key(|(_, _, cell)| (cell.child, cell.scratch, cell.offset));
-        let mut runs: Vec<(&Vdev, Range)> = Vec::new();
-        let mut run_of: SmallVec<[(usize, usize); 16]> = SmallVec::new();
-        let mut previous: Option<Cell> = None;
-        for (_, _, cell) in &cells {
-            let touches = previous.is_some_and(|p| {
-                p.child == cell.child && p.scratch == cell.scratch && p.offset + p.len as u64 == cell.offset
-            });
-            let number = runs.len();
-            if let Some((_, run)) = runs.last_mut().filter(|_| touches) {
-                run_of.push((number - 1, run.len));
-                run.len += cell.len;
-            } else {
-                run_of.push((number, 0));
-                let range =
-                    Range { offset: cell.offset, len: cell.len, birth: block.birth, scratch: cell.scratch };
-                runs.push((&block.vdev.children[cell.child], range));
-            }
-            previous = Some(*cell);
-        }
-        let answers = self.read_copies(&runs, other, trail).await;
-        for ((s, c, cell), (run, start)) in cells.into_iter().zip(run_of) {
-            block.got[s][c] = match answers.get(run) {
-                Some(Some(copy)) => {
-                    Got::Data(Copy { data: copy.data.slice(start..start + cell.len), from: copy.from })
-                }
-                _ => Got::Failed,
-            };
+        let wanted = block.wanted(wanted);
+        let answers = self.read_copies(&wanted.runs, other, trail).await;
+        for (run, answer) in answers.into_iter().enumerate() {
+            block.put(&wanted, run, answer);
         }
     }
 
@@ -287,6 +302,54 @@ impl Reader {
 }
 
 impl<'a> Block<'a> {
+    /// The cells that `wanted` names and that were not asked for yet.
+    fn wanted(&self, wanted: impl Fn(usize, &Cell, usize) -> bool) -> Wanted<'a> {
+        let mut cells: Vec<(usize, usize, Cell)> = Vec::new();
+        for (s, stripe) in self.layout.stripes.iter().enumerate() {
+            for (c, cell) in stripe.cells.iter().enumerate() {
+                let open = matches!(self.got[s][c], Got::Nothing) && cell.len > 0;
+                if open && wanted(c, cell, self.layout.parity) {
+                    cells.push((s, c, *cell));
+                }
+            }
+        }
+        cells.sort_unstable_by_key(|(_, _, cell)| (cell.child, cell.scratch, cell.offset));
+        let mut runs: Vec<(&'a Vdev, Range)> = Vec::new();
+        let mut run_of: SmallVec<[(usize, usize); 16]> = SmallVec::new();
+        let mut previous: Option<Cell> = None;
+        for (_, _, cell) in &cells {
+            let touches = previous.is_some_and(|p| {
+                p.child == cell.child && p.scratch == cell.scratch && p.offset + p.len as u64 == cell.offset
+            });
+            let number = runs.len();
+            if let Some((_, run)) = runs.last_mut().filter(|_| touches) {
+                run_of.push((number - 1, run.len));
+                run.len += cell.len;
+            } else {
+                run_of.push((number, 0));
+                let range =
+                    Range { offset: cell.offset, len: cell.len, birth: self.birth, scratch: cell.scratch };
+                runs.push((&self.vdev.children[cell.child], range));
+            }
+            previous = Some(*cell);
+        }
+        Wanted { cells, runs, run_of }
+    }
+
+    /// Notes what became of a run.
+    fn put(&mut self, wanted: &Wanted<'_>, run: usize, answer: Option<Copy<'a>>) {
+        let first = wanted.run_of.partition_point(|(of, _)| *of < run);
+        let cells = wanted.cells[first..].iter().zip(&wanted.run_of[first..]);
+        for ((s, c, cell), (_, start)) in cells.take_while(|(_, (of, _))| *of == run) {
+            self.got[*s][*c] = match &answer {
+                Some(copy) => {
+                    Got::Data(Copy { data: copy.data.slice(*start..start + cell.len), from: copy.from })
+                }
+                None => Got::Failed,
+            };
+        }
+    }
+
     fn has_failures(&self) -> bool {
         self.got.iter().flatten().any(|got| matches!(got, Got::Failed))
     }

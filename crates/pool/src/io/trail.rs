@@ -111,13 +111,24 @@ impl Trail {
     }
 
     /// The block was not found. True if it is worth waiting for who was late; from here on that is done, and everybody is
-    /// asked again.
+    /// asked again. Nobody waits for what nobody has asked for.
     pub(crate) fn has_to_wait(&self) -> bool {
-        let has_to = self.late.load(Relaxed) && !self.endless.swap(true, Relaxed);
+        let has_to = !self.ahead && self.late.load(Relaxed) && !self.endless.swap(true, Relaxed);
         if has_to {
             self.unanswered.store(false, Relaxed);
         }
         has_to
+    }
+
+    /// Whether devices are waited for as long as it takes. Any of them may never answer, so all that may have the block are
+    /// asked together then, and who has it first is taken.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.endless.load(Relaxed)
+    }
+
+    /// Whether the block was not waited for because nobody has asked for it: that it was not found says nothing.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.ahead && self.is_late()
     }
 
     /// Whether a wrong answer counts.

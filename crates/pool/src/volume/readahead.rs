@@ -1,7 +1,7 @@
 //! What is being read ahead, and for whom: fetches under way, and the streams ([`streams`]) that asked for them.
 //!
 //! A request that arrives while its blocks are being fetched waits for that fetch ([`Readahead::wait`])
-//! instead of reading them a second time.
+//! instead of reading them a second time, unless that takes too long.
 
 mod streams;
 
@@ -11,10 +11,11 @@ use std::{
         Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 
 use streams::{Ahead, Streams};
 
@@ -22,6 +23,9 @@ use streams::{Ahead, Streams};
 const FETCH_BYTES: u64 = 1 << 20;
 /// Fetches under way at once; beyond, the disks are busy enough.
 const FETCHES_MAX: usize = 32;
+/// How long a fetch is waited for: as long as any other read of the same block. A device that does not answer it may answer
+/// who reads by himself, or others may.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Fetches in a row that found everything in memory, after which one block stands for a fetch until somebody misses one:
 /// to look for each takes as long as to read it from memory.
 const WARM: u32 = 8;
@@ -126,7 +130,7 @@ impl Readahead {
         }
     }
 
-    /// Returns when no fetch of any of `blocks` that is under way now is under way any more.
+    /// Returns when no fetch of any of `blocks` that is under way now is under way any more, or when that takes too long.
     pub(super) async fn wait(&self, blocks: &Range<u64>) {
         if self.fetches.count.load(Ordering::Acquire) == 0 {
             return;
@@ -136,10 +140,17 @@ impl Readahead {
             let list = self.fetches.list.lock();
             list.iter().filter(|(of, _)| overlaps(of)).map(|(_, waiting)| waiting.clone()).collect()
         };
-        for mut fetch in waiting {
-            // Nothing is ever sent: the error is the sender's end, which is what is waited for.
-            while fetch.changed().await.is_ok() {}
+        if waiting.is_empty() {
+            return;
         }
+        let over = async {
+            for mut fetch in waiting {
+                // Nothing is ever sent: the error is the sender's end, which is what is waited for.
+                while fetch.changed().await.is_ok() {}
+            }
+        };
+        // What is not there by then is read once more.
+        drop(timeout(PATIENCE, over).await);
     }
 
     /// Notes that `blocks` were asked for; answers with what to fetch now, if anything. What is fetched and not asked for
@@ -179,9 +190,19 @@ mod tests {
         readahead.wait(&(164..200)).await;
         let waiter = readahead.wait(&(60..70));
         tokio::pin!(waiter);
-        assert!(tokio::time::timeout(std::time::Duration::from_millis(5), &mut waiter).await.is_err());
+        assert!(timeout(Duration::from_millis(5), &mut waiter).await.is_err());
         drop((fetches, second));
         waiter.await;
         assert_eq!(readahead.fetches.count.load(Ordering::Relaxed), 0);
+    }
+
+    /// A read waited for a fetch on a device that did not answer, for as long as that took, though another had its blocks.
+    #[tokio::test(start_paused = true)]
+    async fn a_fetch_that_does_not_end_is_not_waited_for() {
+        let readahead = Readahead::new(16 << 10);
+        let _fetches = readahead.start(&Ahead::from_iter([0..100]), 164);
+        let begun = tokio::time::Instant::now();
+        readahead.wait(&(0..100)).await;
+        assert_eq!(begun.elapsed(), PATIENCE);
     }
 }
