@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use codec::checksum::Algorithm;
 use ondisk::blkptr::BlkPtr;
 use parking_lot::Mutex;
 use pool::{
@@ -429,6 +430,15 @@ impl Pass {
 
     /// No place has this block.
     pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark, why: &BlockErrorKind) {
+        if !can_be_told(bp) {
+            // Only that they are known to lack it keeps what they have there from being taken for it.
+            let birth = bp.physical_birth();
+            self.update(|run| {
+                for target in run.targets.values_mut().filter(|target| target.missed.contains(birth)) {
+                    target.failed.insert(birth);
+                }
+            });
+        }
         if *why == BlockErrorKind::Device && is_away(&view.tree(), bp) {
             // It, and what it leads to, may be there again.
             let birth = bp.physical_birth();
@@ -510,6 +520,11 @@ impl Pass {
         }
         true
     }
+}
+
+/// Whether anything tells the bytes of a block from older ones.
+fn can_be_told(bp: &BlkPtr) -> bool {
+    Algorithm::from_id(bp.checksum_id()).is_none_or(Algorithm::is_verified)
 }
 
 /// A device as a person finds it.

@@ -300,6 +300,10 @@ impl Reader {
     /// A range of a leaf, as it is.
     pub(super) async fn read_leaf(&self, vdev: &Vdev, range: Range, trail: &Trail) -> Option<Bytes> {
         let leaf = vdev.leaf.as_ref()?;
+        if trail.is_blind() && leaf.missed.contains(range.birth) {
+            trail.silent(vdev, range.offset, OUTDATED);
+            return None;
+        }
         let standing = leaf.condition.get();
         let (state, aux) = standing.state();
         let Some(disk) = standing.disk.clone().filter(|_| state.is_readable()) else {

@@ -602,6 +602,16 @@ impl Reader {
     }
 }
 
+impl Proof<'_> {
+    /// Whether it tells right bytes from others at all.
+    fn is_one(self) -> bool {
+        match self {
+            Self::Block(_, algorithm) => algorithm.is_verified(),
+            Self::GangHeader(_) => true,
+        }
+    }
+}
+
 impl Examined {
     /// Says what to write where, now that it is known what is right.
     fn conclude(&mut self) {

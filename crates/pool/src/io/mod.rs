@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nothing leaves this module that has not been compared with its checksum (except blocks written
-//! with checksums off, which promise nothing). A copy that turns out wrong is counted on its device
+//! with checksums off, which are not read from devices that were away then). A copy that turns out wrong is counted on its device
 //! and the next one is tried: other sides of a mirror, other columns of a stripe, other copies of the
 //! block. Nothing is ever written back.
 //!

@@ -35,6 +35,8 @@ pub(crate) struct Trail {
     quiet: bool,
     /// Nobody is to blame if the block is not there.
     tentative: bool,
+    /// Nothing tells its bytes from older ones.
+    blind: AtomicBool,
     /// Somebody who may have it did not answer at all.
     silent: AtomicBool,
     /// Of those, somebody who was asked, and may answer the next time.
@@ -129,6 +131,16 @@ impl Trail {
     /// Whether the block was not waited for because nobody has asked for it: that it was not found says nothing.
     pub(crate) fn is_given_up(&self) -> bool {
         self.ahead && self.is_late()
+    }
+
+    /// Nothing will tell the block's bytes from older ones: who may have those is not asked.
+    pub(crate) fn be_blind(&self) {
+        self.blind.store(true, Relaxed);
+    }
+
+    /// Whether who may have older bytes is not to be asked.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.blind.load(Relaxed)
     }
 
     /// Whether a wrong answer counts.

@@ -60,6 +60,17 @@ async fn ends_whole(world: &World, engine: Arc<Engine>, expected: &[u8], what: &
     holds_without(world, &[0], expected).await;
 }
 
+/// A sector of 16 KiB blocks that a disk has: the number of the block, and where it is on the disk. Blocks of zeroes do not
+/// count.
+fn sector_on(media: &MemDisk, blocks: &[u8]) -> (u64, u64) {
+    let all = media.snapshot(0..media.info().size);
+    let places: BTreeMap<&[u8], u64> = all.chunks_exact(4096).zip((0..).step_by(4096)).collect();
+    let sectors = blocks.chunks_exact(4096).zip(0..);
+    let mut sectors = sectors.filter(|(sector, _)| sector.iter().any(|byte| *byte != 0));
+    let found = sectors.find_map(|(sector, number): (_, u64)| Some((number / 4, *places.get(sector)?)));
+    found.expect("a sector of it")
+}
+
 async fn fail_what_cannot_be_done(engine: &Engine) {
     let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
     let set =
@@ -257,6 +268,58 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
         disks[0].come_back();
         tokio::time::sleep(MINUTE).await;
         ends_whole(&world, engine, &expected, layout).await;
+    }
+}
+
+/// Old bytes of a leaf that was away, which no checksum tells from those that were written meanwhile, were given to clients
+/// when one read of these failed, and the resilver wrote them over the right ones.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_checksum_is_not_taken_from_who_missed_it() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, running) = World::create(layout, 12, 128 << 20, 5).await;
+        let mut unverified = plain();
+        unverified.insert("checksum".to_owned(), Stored::Number(2));
+        let volume = running.volume(&format!("{POOL}/v"), 8 * MIB, 16384, unverified).await;
+        scribble(&volume, 1, 600, 16384).await;
+        running.engine.sync().await.unwrap();
+        let mut fresh = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        let engine = open_without(&world, &[1], quiet()).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        scribble(&volume, 2, 60, 16384).await;
+        engine.sync().await.unwrap();
+        let expected = content(&*volume).await;
+        drop(volume);
+        close(engine).await;
+        for (block, now) in fresh.chunks_mut(16384).zip(expected.chunks(16384)) {
+            if *block == *now {
+                block.fill(0);
+            } else {
+                block.copy_from_slice(now);
+            }
+        }
+        let (block, at) = sector_on(&world.media[0], &fresh);
+        let right = world.media[0].snapshot(at..at + 4096);
+        let disks = pullable(&world);
+        let refuse = Effect::Error(std::io::ErrorKind::Other);
+        disks[0].inject(Fault::new(On::Read, at..at + 4096, refuse));
+        let engine = open_caching(&disks, 0).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        let read = timeout(MINUTE, volume.read(block * 16384, 16384)).await.expect("it does not hang");
+        assert!(read.is_err(), "{layout}: who has it does not give it");
+        assert!(over(&engine).await.errors > 0, "{layout}");
+        engine.sync().await.unwrap();
+        assert!(world.media[0].snapshot(at..at + 4096) == right, "{layout}: it is written over");
+        disks[0].heal();
+        let read = joined(volume.read(block * 16384, 16384).await.unwrap());
+        assert!(read == expected[block as usize * 16384..][..16384], "{layout}");
+        drop(volume);
+        // It gets it later, and is not trusted with it before.
+        settled(&engine).await;
+        close(engine).await;
+        world.verify(layout).await;
+        holds_without(&world, &[0], &expected).await;
     }
 }
 

@@ -131,6 +131,9 @@ impl Reader {
         outcome: &mut Examined,
     ) -> bool {
         let trail = Trail::of_scan();
+        if !job.proof.is_one() {
+            trail.be_blind();
+        }
         let check = |data: &[u8]| self.proves(job, data);
         let Some(truth) = self.read_stripe(vdev, geometry, range, &check, &trail).await else {
             let (_, evidence) = trail.conclude();
@@ -168,7 +171,8 @@ impl Reader {
     }
 
     /// Takes those off the list of leaves that lack something which have all of it nevertheless. Too few others could be
-    /// trusted, so the only copy may be theirs, and what is right is not written again.
+    /// trusted, so the only copy may be theirs, and what is right is not written again. Where nothing tells what is right
+    /// they were not asked.
     async fn let_off(
         &self,
         job: &Job<'_>,
@@ -177,6 +181,9 @@ impl Reader {
         (block, parity): (&[u8], &[Vec<Vec<u8>>]),
         lacking: &mut SmallVec<[u64; 2]>,
     ) {
+        if !job.proof.is_one() {
+            return;
+        }
         let mut stale: SmallVec<[u64; 4]> = SmallVec::new();
         for (stripe, parity) in layout.stripes.iter().zip(parity) {
             for (c, cell) in stripe.cells.iter().enumerate().filter(|(_, cell)| cell.len > 0) {
@@ -203,7 +210,8 @@ impl Reader {
 
     /// The same of the sides of mirrors, and of single leaves, when only somebody who is said to lack the block had it.
     pub(super) async fn let_off_sides(&self, bp: &BlkPtr, places: &mut [Place]) {
-        let Some(algorithm) = self.algorithm(bp, &Trail::default()) else { return };
+        let algorithm = self.algorithm(bp, &Trail::default());
+        let Some(algorithm) = algorithm.filter(|algorithm| algorithm.is_verified()) else { return };
         for place in places.iter_mut().filter(|place| !place.lacking.is_empty()) {
             let Some(top) = self.tree.top(place.vdev).filter(|top| !matches!(top.kind, Kind::Raidz(_)))
             else {
