@@ -75,11 +75,13 @@ async fn heal(ground: &Ground, view: &Arc<Pool>, wound: &Wrong) {
     let stood = comings_and_goings(&view.tree());
     let Some(outcome) = view.io().examine_for_scan(&[(wound.bp, wound.at)], how).await.pop() else { return };
     if let Some(why) = &outcome.lost {
-        if *why == BlockErrorKind::Device {
+        let is_wrong = *why == BlockErrorKind::Checksum;
+        if is_wrong || *why == BlockErrorKind::Device {
             let tree = view.tree();
             let absent = Absent::ask(&tree).await;
             let is_same = comings_and_goings(&tree) == stood;
-            if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) {
+            let is_elsewhere = is_wrong && absent.may_have(&tree, &wound.bp);
+            if !is_same || absent.cuts_off(&tree) || absent.hides(&tree, &wound.bp) || is_elsewhere {
                 return;
             }
         }

@@ -359,7 +359,10 @@ impl Pass {
         if self.ground.suspension.may_write().is_err() {
             return true;
         }
-        let is_unread = |outcome: &Examined| outcome.lost == Some(BlockErrorKind::Device);
+        // Some may have answered wrongly while others did not answer.
+        let is_unread = |outcome: &Examined| {
+            matches!(outcome.lost, Some(BlockErrorKind::Device | BlockErrorKind::Checksum))
+        };
         if !examined.iter().any(is_unread) {
             return false;
         }
@@ -388,6 +391,7 @@ impl Pass {
         examined: Vec<Examined>,
     ) {
         let mut repairs: Vec<Repair> = Vec::new();
+        let absent = Self::absent(view, &examined).await;
         for ((bp, at), outcome) in blocks.iter().zip(examined) {
             for &guid in &outcome.corrupt {
                 self.ground.reports.note(guid, IoError::Checksum, Some(*at), "checksum mismatch");
@@ -396,7 +400,7 @@ impl Pass {
                 self.ground.reports.note(guid, IoError::Read, Some(*at), "a read was refused");
             }
             if let Some(why) = &outcome.lost {
-                self.lost(view, bp, *at, why).await;
+                self.lost(view, bp, *at, why, &absent).await;
             }
             repairs.extend(outcome.repairs);
         }
@@ -428,8 +432,23 @@ impl Pass {
         }
     }
 
+    /// Who is absent, if some of these blocks were only answered wrongly.
+    pub(super) async fn absent(view: &Pool, examined: &[Examined]) -> Absent {
+        match examined.iter().any(|outcome| outcome.lost == Some(BlockErrorKind::Checksum)) {
+            true => Absent::ask(&view.tree()).await,
+            false => Absent::default(),
+        }
+    }
+
     /// No place has this block.
-    pub(super) async fn lost(&self, view: &Arc<Pool>, bp: &BlkPtr, at: Bookmark, why: &BlockErrorKind) {
+    pub(super) async fn lost(
+        &self,
+        view: &Arc<Pool>,
+        bp: &BlkPtr,
+        at: Bookmark,
+        why: &BlockErrorKind,
+        absent: &Absent,
+    ) {
         if !can_be_told(bp) {
             // Only that they are known to lack it keeps what they have there from being taken for it.
             let birth = bp.physical_birth();
@@ -448,6 +467,10 @@ impl Pass {
             });
         }
         self.update(|run| run.counts.errors += 1);
+        if *why == BlockErrorKind::Checksum && absent.may_have(&view.tree(), bp) {
+            // Those that are here have it wrongly. One that left has it, and may come back.
+            return;
+        }
         let by_scrub = self.run.is_full_scrub();
         if !self.ground.scans.found.note(at, bp.birth(), by_scrub) {
             return;

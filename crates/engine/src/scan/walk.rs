@@ -226,9 +226,10 @@ impl Walk<'_> {
         let stood = comings_and_goings(&self.view.tree());
         let answers = self.view.io().examine_for_scan(&blocks, self.pass.how(true)).await;
         self.check_read(stood, &blocks, &answers).await?;
+        let absent = Pass::absent(self.view, &answers).await;
         for (visit, outcome) in unread.into_iter().zip(answers) {
             if let Some(why) = &outcome.lost {
-                self.pass.lost(self.view, &visit.pointer, visit.at, why).await;
+                self.pass.lost(self.view, &visit.pointer, visit.at, why, &absent).await;
             }
             contents.push((visit, self.content(&visit, outcome.raw)));
         }

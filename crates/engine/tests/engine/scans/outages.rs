@@ -271,6 +271,40 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
     }
 }
 
+/// Announced as lost, and listed, was what a pulled drive had, if a side that was there had it wrongly.
+#[tokio::test(start_paused = true)]
+async fn what_one_side_has_wrongly_and_one_that_was_pulled_has_right_is_not_lost() {
+    for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
+        let (world, running, volume) = filled(layout, 8 * MIB).await;
+        let expected = content(&*volume).await;
+        drop(volume);
+        running.export().await;
+        let (block, at) = sector_on(&world.media[0], &expected);
+        world.media[0].write(at, vec![0xee; 4096].into()).await.unwrap();
+        let disks = pullable(&world);
+        let engine = open_caching(&disks, 0).await;
+        let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
+        disks[1].vanish();
+        let read = timeout(MINUTE, volume.read(block * 16384, 16384)).await.expect("it does not hang");
+        assert!(read.is_err(), "{layout}: nobody has it just now");
+        tokio::time::sleep(MINUTE).await;
+        nothing_is_lost(&engine, layout).await;
+        let done = scrub(&engine).await;
+        assert_eq!((done.kind, done.errors), (ScanKind::Scrub, 1), "{layout}");
+        nothing_is_lost(&engine, layout).await;
+        disks[1].come_back();
+        tokio::time::sleep(MINUTE).await;
+        engine.sync().await.unwrap();
+        settled(&engine).await;
+        assert!(content(&*volume).await == expected, "{layout}");
+        assert_eq!(scrub(&engine).await.errors, 0, "{layout}");
+        nothing_is_lost(&engine, layout).await;
+        drop(volume);
+        close(engine).await;
+        world.verify(layout).await;
+    }
+}
+
 /// Old bytes of a leaf that was away, which no checksum tells from those that were written meanwhile, were given to clients
 /// when one read of these failed, and the resilver wrote them over the right ones.
 #[tokio::test(start_paused = true)]
