@@ -21,9 +21,10 @@ use crate::{
 /// Reports between two headers.
 const HEADER_EVERY: u64 = 20;
 
-/// Columns that are shown if none are named, and with `-x`.
+/// Columns that are shown if none are named, with `-x`, and with `-z`.
 const DEFAULT: &str = "time,read,ddread,ddh%,dmread,dmh%,pread,ph%,size,c,avail";
 const EXTENDED: &str = "time,mfu,mru,mfug,mrug,unc,eskip,mtxmis,dread,pread,read";
+const STREAMS: &str = "time,ztotal,zhits,zahead,zpast,zmisses,zmax,zfuture,zstride,zissued,zactive";
 
 /// What the columns are: the help text, and all that `-v` prints.
 macro_rules! columns_text {
@@ -44,6 +45,17 @@ mis (miss), read = all of them, h% (hit%), i% (ioh%), m% (miss%).
   l2hits l2miss l2read l2hit% l2miss% l2size l2asize l2bytes l2wbytes
   l2pref l2mfu l2mru l2data l2meta (and each with %)
                      the second tier
+  ztotal zhits zahead zpast zmisses zmax zfuture zstride
+                     requests by what they are to streams that are read ahead of
+  zissued zactive    blocks to be read ahead, and those being read
+  cmpsz ovhsz bonsz dnosz dbusz hdrsz l2hsz abdsz (and each with %)
+                     what takes the ARC's memory, and its part of size
+  datasz metasz datatg metatg (and each with %)
+                     data and metadata, and how much of each there is to be
+  anosz mrusz mfusz uncsz (with da, me in place of sz: data, metadata; ed, em: evictable; and each with %)
+                     what lists hold; mrutg mrudt mrumt mfutg mfudt mfumt: how much they are to
+  mrugsz mrugd mrugm mfugsz mfugd mfugm
+                     ghosts, of data, of metadata
   grow need free avail waste
                      whether it may grow, and the machine's memory"
     };
@@ -119,7 +131,7 @@ const CATEGORIES: [(&str, Accesses); 8] = [
 type Counter = (&'static str, Scale, fn(&ArcStats) -> u64);
 
 /// Counters that are shown per second.
-const RATES: [Counter; 17] = [
+const RATES: [Counter; 26] = [
     ("mfu", Scale::Count, |s| s.mfu_hits),
     ("mru", Scale::Count, |s| s.mru_hits),
     ("mfug", Scale::Count, |s| s.mfu_ghost_hits),
@@ -137,10 +149,21 @@ const RATES: [Counter; 17] = [
     ("l2miss", Scale::Count, |s| s.l2_misses),
     ("l2bytes", Scale::Bytes, |s| s.l2_read_bytes),
     ("l2wbytes", Scale::Bytes, |s| s.l2_write_bytes),
+    ("ztotal", Scale::Count, |s| {
+        s.zfetch_hits + s.zfetch_future + s.zfetch_stride + s.zfetch_past + s.zfetch_misses
+    }),
+    ("zhits", Scale::Count, |s| s.zfetch_hits),
+    ("zahead", Scale::Count, |s| s.zfetch_future + s.zfetch_stride),
+    ("zpast", Scale::Count, |s| s.zfetch_past),
+    ("zmisses", Scale::Count, |s| s.zfetch_misses),
+    ("zmax", Scale::Count, |s| s.zfetch_max_streams),
+    ("zfuture", Scale::Count, |s| s.zfetch_future),
+    ("zstride", Scale::Count, |s| s.zfetch_stride),
+    ("zissued", Scale::Count, |s| s.zfetch_io_issued),
 ];
 
 /// What is as it is now.
-const GAUGES: [Counter; 15] = [
+const GAUGES: [Counter; 22] = [
     ("size", Scale::Bytes, |s| s.size),
     ("arcsz", Scale::Bytes, |s| s.size),
     ("c", Scale::Bytes, |s| s.c),
@@ -157,7 +180,75 @@ const GAUGES: [Counter; 15] = [
     ("avail", Scale::Bytes, |s| s.memory_available_bytes),
     // What buffers take beyond their content is in hdr_size here.
     ("waste", Scale::Bytes, |_| 0),
+    ("zactive", Scale::Count, |s| s.zfetch_io_active),
+    ("mrugsz", Scale::Bytes, |s| s.mru_ghost_size),
+    ("mrugd", Scale::Bytes, |s| s.mru_ghost_data),
+    ("mrugm", Scale::Bytes, |s| s.mru_ghost_metadata),
+    ("mfugsz", Scale::Bytes, |s| s.mfu_ghost_size),
+    ("mfugd", Scale::Bytes, |s| s.mfu_ghost_data),
+    ("mfugm", Scale::Bytes, |s| s.mfu_ghost_metadata),
 ];
+
+/// A size that is a part of another, shown as it is and with `%`.
+type Part = (&'static str, fn(&ArcStats) -> u64);
+
+/// Parts of what the ARC takes.
+const PARTS: [Part; 8] = [
+    ("cmpsz", |s| s.compressed_size),
+    ("ovhsz", |s| s.overhead_size),
+    ("bonsz", |s| s.bonus_size),
+    ("dnosz", |s| s.dnode_size),
+    ("dbusz", |s| s.dbuf_size),
+    ("hdrsz", |s| s.hdr_size),
+    ("l2hsz", |s| s.l2_hdr_size),
+    ("abdsz", |s| s.abd_chunk_waste_size),
+];
+
+/// Parts of what its lists hold.
+const LISTED: [Part; 22] = [
+    ("datasz", |s| s.data_size),
+    ("metasz", |s| s.metadata_size),
+    ("anosz", |s| s.anon_size),
+    ("anoda", |s| s.anon_data),
+    ("anome", |s| s.anon_metadata),
+    ("anoed", |s| s.anon_evictable_data),
+    ("anoem", |s| s.anon_evictable_metadata),
+    ("mfusz", |s| s.mfu_size),
+    ("mfuda", |s| s.mfu_data),
+    ("mfume", |s| s.mfu_metadata),
+    ("mfued", |s| s.mfu_evictable_data),
+    ("mfuem", |s| s.mfu_evictable_metadata),
+    ("mrusz", |s| s.mru_size),
+    ("mruda", |s| s.mru_data),
+    ("mrume", |s| s.mru_metadata),
+    ("mrued", |s| s.mru_evictable_data),
+    ("mruem", |s| s.mru_evictable_metadata),
+    ("uncsz", |s| s.uncached_size),
+    ("uncda", |s| s.uncached_data),
+    ("uncme", |s| s.uncached_metadata),
+    ("unced", |s| s.uncached_evictable_data),
+    ("uncem", |s| s.uncached_evictable_metadata),
+];
+
+/// How much of that there is to be of each: a share, shown as a size and with `%`. The arguments are the shares of metadata,
+/// and of the recent among data and among metadata.
+type Target = (&'static str, fn(f64, f64, f64) -> f64);
+
+const TARGETS: [Target; 8] = [
+    ("datatg", |meta, _, _| 1.0 - meta),
+    ("metatg", |meta, _, _| meta),
+    ("mfutg", |meta, pd, pm| (1.0 - pd) * (1.0 - meta) + (1.0 - pm) * meta),
+    ("mfudt", |meta, pd, _| (1.0 - pd) * (1.0 - meta)),
+    ("mfumt", |meta, _, pm| (1.0 - pm) * meta),
+    ("mrutg", |meta, pd, pm| pd * (1.0 - meta) + pm * meta),
+    ("mrudt", |meta, pd, _| pd * (1.0 - meta)),
+    ("mrumt", |meta, _, pm| pm * meta),
+];
+
+/// All that the lists hold: what `arc-summary` has the same parts of.
+fn listed(s: &ArcStats) -> u64 {
+    s.data_size + s.metadata_size
+}
 
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
@@ -231,20 +322,40 @@ fn columns() -> Vec<Column> {
             add(&format!("{name}%"), Scale::Percent, share);
         }
     }
+    let sizes: [(&[Part], fn(&ArcStats) -> u64); 2] = [(&PARTS, |s| s.size), (&LISTED, listed)];
+    for (parts, whole) in sizes {
+        for &(name, of) in parts {
+            add(name, Scale::Bytes, Box::new(move |view| of(view.now) as f64));
+            let share = Box::new(move |view: &View<'_>| percent(of(view.now), whole(view.now)).floor());
+            add(&format!("{name}%"), Scale::Percent, share);
+        }
+    }
+    for (name, of) in TARGETS {
+        let share = move |s: &ArcStats| {
+            let [meta, pd, pm] = [s.meta, s.pd, s.pm].map(|part| part as f64 / 4_294_967_296.0);
+            of(meta, pd, pm)
+        };
+        let bytes = Box::new(move |view: &View<'_>| (share(view.now) * listed(view.now) as f64).floor());
+        add(name, Scale::Bytes, bytes);
+        let part = Box::new(move |view: &View<'_>| (share(view.now) * 100.0).floor());
+        add(&format!("{name}%"), Scale::Percent, part);
+    }
     all
 }
 
 /// The columns that are wanted; `None` is the time.
 fn choose(args: &Arcstat) -> Result<Vec<Option<Column>>, String> {
     let mut all: Vec<Option<Column>> = columns().into_iter().map(Some).collect();
-    if args.all || (args.json && args.fields.is_empty() && !args.extended) {
+    let has_set = args.extended || args.streams;
+    if args.all || (args.json && args.fields.is_empty() && !has_set) {
         all.insert(0, None);
         return Ok(all);
     }
-    let named: Vec<&str> = match (&args.fields[..], args.extended) {
-        ([], false) => DEFAULT.split(',').collect(),
-        ([], true) => EXTENDED.split(',').collect(),
-        (fields, _) => fields.iter().map(String::as_str).collect(),
+    let named: Vec<&str> = match &args.fields[..] {
+        [] if args.extended => EXTENDED.split(',').collect(),
+        [] if args.streams => STREAMS.split(',').collect(),
+        [] => DEFAULT.split(',').collect(),
+        fields => fields.iter().map(String::as_str).collect(),
     };
     let mut chosen = Vec::new();
     for name in named {
@@ -413,6 +524,7 @@ mod tests {
             output: None,
             all: false,
             extended: false,
+            streams: false,
             fields: fields.iter().map(|field| (*field).to_owned()).collect(),
             scripted: true,
             exact: true,
@@ -435,6 +547,19 @@ mod tests {
             l2_misses: 2,
             l2_asize: 400,
             l2_mfu_asize: 100,
+            mru_size: 1000,
+            mru_data: 600,
+            data_size: 1600,
+            metadata_size: 400,
+            meta: 1 << 31,
+            pd: 1 << 30,
+            hdr_size: 3 << 28,
+            zfetch_hits: 60,
+            zfetch_stride: 30,
+            zfetch_past: 6,
+            zfetch_misses: 4,
+            zfetch_io_issued: 500,
+            zfetch_io_active: 7,
             ..ArcStats::default()
         }
     }
@@ -464,6 +589,13 @@ mod tests {
             "100\t80\t1\t3221225472\t4294967296\t1\n"
         );
         assert_eq!(shown(&["l2read", "l2hit%", "l2miss%", "l2mfu", "l2mfu%"], 1.0), "3\t33\t67\t100\t25\n");
+        assert_eq!(
+            shown(&["ztotal", "zhits", "zahead", "zpast", "zmisses", "zissued", "zactive"], 2.0),
+            "50\t30\t15\t3\t2\t250\t7\n"
+        );
+        assert_eq!(shown(&["hdrsz", "hdrsz%", "mrusz", "mrusz%"], 1.0), "805306368\t25\t1000\t50\n");
+        assert_eq!(shown(&["mruda%", "metatg", "metatg%"], 1.0), "30\t1000\t50\n");
+        assert_eq!(shown(&["mfudt", "mfudt%", "mrudt%"], 1.0), "750\t37\t12\n");
     }
 
     /// What the new one had counted was less than before, so that it was nothing, and the rest was divided by a nanosecond.
@@ -509,7 +641,28 @@ mod tests {
                 assert!(names.contains(&word), "{word}");
             }
         }
-        for list in [DEFAULT, EXTENDED] {
+        // Those that OpenZFS has, after docs/format/arc.md §5.1 and its manual page.
+        let mut has: Vec<String> = "size arcsz c mfu mru mfug mrug unc eskip el2skip \
+             el2cach el2el el2mfu el2mru el2inel mtxmis l2hits l2miss l2read l2hit% l2miss% \
+             l2size l2asize l2bytes l2wbytes grow need free avail waste \
+             ztotal zhits zahead zpast zmisses zmax zfuture zstride zissued zactive \
+             hits iohs miss read hit% ioh% miss% mrugsz mrugd mrugm mfugsz mfugd mfugm"
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+        for prefix in ["d", "dd", "dm", "p", "pd", "pm", "m"] {
+            has.extend(["hit", "ioh", "mis", "read", "h%", "i%", "m%"].map(|word| format!("{prefix}{word}")));
+        }
+        let with_share = "l2pref l2mfu l2mru l2data l2meta cmpsz ovhsz bonsz dnosz dbusz hdrsz l2hsz abdsz \
+             datatg datasz metatg metasz anosz anoda anome anoed anoem \
+             mfutg mfudt mfumt mfusz mfuda mfume mfued mfuem mrutg mrudt mrumt mrusz mruda mrume \
+             mrued mruem uncsz uncda uncme unced uncem";
+        has.extend(with_share.split_whitespace().flat_map(|name| [name.to_owned(), format!("{name}%")]));
+        for name in &has {
+            assert!(names.contains(&name.as_str()), "{name}");
+        }
+        assert_eq!(has.len(), names.len(), "there are others than these");
+        for list in [DEFAULT, EXTENDED, STREAMS] {
             let fields: Vec<&str> = list.split(',').collect();
             assert_eq!(choose(&args(&fields)).unwrap().len(), fields.len());
         }

@@ -348,11 +348,14 @@ pub(crate) struct Arcstat {
     #[arg(short = 'v', conflicts_with = "json")]
     pub(crate) list: bool,
     /// All columns
-    #[arg(short = 'a', conflicts_with_all = ["extended", "fields"])]
+    #[arg(short = 'a', conflicts_with_all = ["extended", "streams", "fields"])]
     pub(crate) all: bool,
     /// The columns of what the lists do
-    #[arg(short = 'x', conflicts_with = "fields")]
+    #[arg(short = 'x', conflicts_with_all = ["streams", "fields"])]
     pub(crate) extended: bool,
+    /// The columns of reading ahead
+    #[arg(short = 'z', conflicts_with = "fields")]
+    pub(crate) streams: bool,
     /// These columns
     #[arg(short = 'f', value_name = "COLUMN,…", value_delimiter = ',')]
     pub(crate) fields: Vec<String>,

@@ -324,7 +324,10 @@ impl Volume {
 
     /// Notes that `blocks` were asked for and, if that continues a sequence, fetches what comes next.
     fn read_ahead(&self, blocks: Range<u64>) {
-        let next = self.readahead.observe(blocks.clone(), || self.policy.memory_ahead());
+        let (next, followed) = self.readahead.observe(blocks.clone(), || self.policy.memory_ahead());
+        if let Some(followed) = followed {
+            self.policy.count_followed(followed);
+        }
         if next.is_empty() {
             return;
         }

@@ -1,13 +1,38 @@
 //! What the cache counted and holds, put together from its parts.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{
-    Access, ArcStats, BlockCache, Class, Fate,
+    Access, ArcStats, BlockCache, Class, Fate, Followed,
     ranks::{Held, UNIT},
 };
 
+/// Blocks that are being read ahead, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Issued<'a> {
+    active: &'a AtomicU64,
+    blocks: u64,
+}
+
+impl Drop for Issued<'_> {
+    fn drop(&mut self) {
+        self.active.fetch_sub(self.blocks, Relaxed);
+    }
+}
+
 impl BlockCache {
+    /// Counts what a request is to the streams of its volume's readers.
+    pub(crate) fn count_followed(&self, followed: Followed) {
+        self.stripes.mine().followed(followed);
+    }
+
+    /// Counts blocks that are about to be read ahead.
+    pub(crate) fn count_ahead(&self, blocks: u64) -> Issued<'_> {
+        self.stripes.mine().ahead(blocks);
+        self.ahead.fetch_add(blocks, Relaxed);
+        Issued { active: &self.ahead, blocks }
+    }
+
     /// Bytes that may come in before anything has to leave.
     #[must_use]
     pub fn unfilled(&self) -> u64 {
@@ -96,6 +121,12 @@ impl BlockCache {
             mfu_ghost_data: bytes(usage[0].frequent_ghosts),
             mfu_ghost_metadata: bytes(usage[1].frequent_ghosts),
             demand_hit_predictive_prefetch: counted.useful,
+            zfetch_hits: counted.followed[Followed::Hit as usize],
+            zfetch_stride: counted.followed[Followed::Stride as usize],
+            zfetch_past: counted.followed[Followed::Past as usize],
+            zfetch_misses: counted.followed[Followed::Miss as usize],
+            zfetch_io_issued: counted.ahead,
+            zfetch_io_active: self.ahead.load(Relaxed),
             mp_switches: Class::ALL.map(|class| ranks.switches(class)).iter().sum(),
             ..ArcStats::default()
         };

@@ -59,7 +59,7 @@ pub(crate) use coming::{Fresh, Memory};
 use hot::Hot;
 pub use key::{Access, Caching, Keep, Warmth};
 pub(crate) use key::{Class, Key, Wishes, mix};
-pub use notes::Uses;
+pub use notes::{Followed, Uses};
 use notes::{Stripe, Stripes, noted};
 pub use ranks::Replacement;
 use ranks::{Ranks, UNIT};
@@ -125,6 +125,8 @@ pub struct BlockCache {
     blocks_max: AtomicU64,
     left: Left,
     feed: Arc<Feed>,
+    /// Blocks that are being read ahead.
+    ahead: AtomicU64,
     /// Pools with a second tier.
     shares: Arc<AtomicUsize>,
 }
@@ -174,6 +176,7 @@ impl BlockCache {
             blocks_max: AtomicU64::new(0),
             left: Left::default(),
             feed: Feed::new(replacement, budget),
+            ahead: AtomicU64::new(0),
             shares: Arc::default(),
         };
         cache.fit(&mut cache.ranks.lock(), &mut Gone::new());

@@ -32,6 +32,22 @@ pub(super) struct Stripe {
     waits: [[AtomicU64; 2]; 2],
     /// First uses of what was read ahead.
     useful: AtomicU64,
+    /// Requests by what they are to streams, and blocks that were to be read ahead.
+    followed: [AtomicU64; 4],
+    ahead: AtomicU64,
+}
+
+/// What a request is to the streams of its volume's readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// A stream goes on with it.
+    Hit,
+    /// It is the next of those at one distance from each other.
+    Stride,
+    /// A stream had come by before.
+    Past,
+    /// None of these: it may begin one.
+    Miss,
 }
 
 /// Blocks that were found for one request and are not counted yet, by class and whether they were frequent: a request that
@@ -86,6 +102,14 @@ impl Stripe {
         }
     }
 
+    pub(super) fn followed(&self, followed: Followed) {
+        self.followed[followed as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn ahead(&self, blocks: u64) {
+        self.ahead.fetch_add(blocks, Relaxed);
+    }
+
     pub(super) fn wait(&self, access: Access, class: Class) {
         self.waits[access as usize][class as usize].fetch_add(1, Relaxed);
     }
@@ -121,6 +145,8 @@ pub(super) struct Counted {
     pub(super) misses: [[u64; 2]; 2],
     pub(super) waits: [[u64; 2]; 2],
     pub(super) useful: u64,
+    pub(super) followed: [u64; 4],
+    pub(super) ahead: u64,
 }
 
 impl Stripes {
@@ -172,6 +198,10 @@ impl Stripes {
                 }
             }
             all.useful += stripe.useful.load(Relaxed);
+            for (sum, count) in all.followed.iter_mut().zip(&stripe.followed) {
+                *sum += count.load(Relaxed);
+            }
+            all.ahead += stripe.ahead.load(Relaxed);
         }
         all
     }

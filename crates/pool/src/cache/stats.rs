@@ -1,5 +1,5 @@
 //! What the cache counted and holds, under the names that OpenZFS gives it: all of them, because scripts ask for them.
-//! Those of what is not here stay 0. Facts: docs/format/arc.md §4.
+//! Those of what is not here stay 0. `zfetchstats` are beside them, as `zfetch_…`. Facts: docs/format/arc.md §4.
 
 use serde::{Deserialize, Serialize};
 
@@ -336,4 +336,21 @@ arc_stats! {
     cached_only_in_progress,
     /// How often the policies changed their rules.
     mp_switches,
+    /// Requests that a stream of reads went on with. These are OpenZFS's `zfetchstats`. A request that comes while another
+    /// of the same volume is looked at is in none of them.
+    zfetch_hits,
+    /// Not here: a stream goes on from a request that is ahead of it at once.
+    zfetch_future,
+    /// Requests that were the next of those at one distance from each other.
+    zfetch_stride,
+    /// Requests that a stream had come by before.
+    zfetch_past,
+    /// Requests that belonged to no stream.
+    zfetch_misses,
+    /// Not here: the stream that was not used for longest makes room for another.
+    zfetch_max_streams,
+    /// Blocks that were to be read ahead, those that were in memory by then included.
+    zfetch_io_issued,
+    /// Blocks that are being read ahead.
+    zfetch_io_active,
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
 
 use crate::{
-    cache::{Caching, Keep, Row, Uses},
+    cache::{Caching, Followed, Keep, Row, Uses},
     error::BlockError,
     io::{Bookmark, PoolIo},
 };
@@ -62,6 +62,9 @@ pub trait BlockSource: Send + Sync + fmt::Debug + 'static {
     fn memory_ahead(&self) -> u64 {
         u64::MAX
     }
+
+    /// Counts what a request is to the streams of its volume's readers.
+    fn count_followed(&self, _followed: Followed) {}
 
     /// Whether a block is in memory. Not a use of it.
     fn has(&self, bp: &BlkPtr) -> bool {
@@ -120,6 +123,10 @@ impl BlockSource for PoolIo {
 
     fn memory_ahead(&self) -> u64 {
         (self.cache().budget() / AHEAD) as u64
+    }
+
+    fn count_followed(&self, followed: Followed) {
+        self.cache().count_followed(followed);
     }
 
     fn has(&self, bp: &BlkPtr) -> bool {

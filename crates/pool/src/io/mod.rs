@@ -443,6 +443,7 @@ impl PoolIo {
 
     /// Reads blocks into the cache that somebody is expected to ask for. What cannot be read is left to whoever does.
     pub async fn read_ahead(&self, blocks: &[(BlkPtr, Bookmark)]) {
+        let _under_way = self.shared.cache.count_ahead(blocks.len() as u64);
         drop(self.reader.load_full().read_batch(blocks, Some(Access::Prefetch)).await);
     }
 

@@ -17,6 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::timeout};
 
+use crate::cache::Followed;
 use streams::{Ahead, Streams};
 
 /// Bytes of one fetch: what the reader below moves in one transfer.
@@ -153,13 +154,18 @@ impl Readahead {
         drop(timeout(PATIENCE, over).await);
     }
 
-    /// Notes that `blocks` were asked for; answers with what to fetch now, if anything. What is fetched and not asked for
-    /// yet may take `memory` bytes.
-    pub(super) fn observe(&self, blocks: Range<u64>, memory: impl FnOnce() -> u64) -> Ahead {
+    /// Notes that `blocks` were asked for; answers with what to fetch now, if anything, and with what they are to the
+    /// streams, if that was looked at. What is fetched and not asked for yet may take `memory` bytes.
+    pub(super) fn observe(
+        &self,
+        blocks: Range<u64>,
+        memory: impl FnOnce() -> u64,
+    ) -> (Ahead, Option<Followed>) {
         // Under contention another request of the stream is being noted at this moment: good enough.
-        let Some(mut streams) = self.streams.try_lock() else { return Ahead::new() };
+        let Some(mut streams) = self.streams.try_lock() else { return (Ahead::new(), None) };
         let is_room = self.fetches.count.load(Ordering::Relaxed) < FETCHES_MAX;
-        streams.observe(blocks, is_room, || memory() / self.block_bytes)
+        let next = streams.observe(blocks, is_room, || memory() / self.block_bytes);
+        (next, Some(streams.followed()))
     }
 }
 

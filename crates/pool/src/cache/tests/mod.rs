@@ -491,6 +491,18 @@ fn hits_of_one_thread_are_played_while_others_sleep() {
 }
 
 #[test]
+fn what_is_read_ahead_is_counted_while_it_is_and_for_good() {
+    let cache = BlockCache::new(4 << 20);
+    [Followed::Hit, Followed::Hit, Followed::Miss].into_iter().for_each(|one| cache.count_followed(one));
+    let issued = cache.count_ahead(5);
+    let active = cache.stats().zfetch_io_active;
+    drop(issued);
+    let stats = cache.stats();
+    assert_eq!((stats.zfetch_hits, stats.zfetch_stride, stats.zfetch_past, stats.zfetch_misses), (2, 0, 0, 1));
+    assert_eq!((stats.zfetch_io_issued, active, stats.zfetch_io_active), (5, 5, 0));
+}
+
+#[test]
 fn counters_are_found_by_their_names() {
     let mut stats = ArcStats::default();
     let names: Vec<&str> = stats.rows().into_iter().map(|(name, _)| name).collect();
@@ -509,7 +521,9 @@ fn counters_are_found_by_their_names() {
                  l2_data_to_meta_ratio memory_direct_count memory_indirect_count arc_no_grow arc_tempreserve \
                  arc_loaned_bytes arc_prune arc_meta_used arc_dnode_limit arc_need_free arc_sys_free arc_raw_size \
                  abd_chunk_waste_size async_upgrade_sync demand_iohit_predictive_prefetch prescient_prefetch \
-                 demand_hit_prescient_prefetch demand_iohit_prescient_prefetch cached_only_in_progress"
+                 demand_hit_prescient_prefetch demand_iohit_prescient_prefetch cached_only_in_progress \
+                 zfetch_hits zfetch_future zfetch_stride zfetch_past zfetch_misses zfetch_max_streams zfetch_io_issued \
+                 zfetch_io_active"
         .split_whitespace()
     {
         assert!(names.contains(&name), "{name}");

@@ -19,6 +19,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::cache::Followed;
+
 /// First window, once two requests have gone on the same way.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Largest window. 8 MiB hide a millisecond of latency up to 8 GB/s.
@@ -51,6 +53,8 @@ pub(super) struct Streams {
     window_min: u64,
     window_max: u64,
     stride_max: u64,
+    /// What the latest request was.
+    followed: Followed,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +113,7 @@ impl Streams {
             window_min: blocks(WINDOW_BYTES_MIN),
             window_max: blocks(WINDOW_BYTES_MAX),
             stride_max: blocks(STRIDE_BYTES_MAX),
+            followed: Followed::Miss,
         }
     }
 
@@ -120,8 +125,11 @@ impl Streams {
         if let Some(index) = self.list.iter().position(|stream| stream.takes(&blocks, slack)) {
             let stream = &mut self.list[index];
             stream.used = self.clock;
+            let ends = (stream.edge, stream.back);
             let is_due = stream.go_on(&blocks, (self.window_min, self.window_max)) && room;
             if stream.is_dense() {
+                let went_on = ends != (stream.edge, stream.back);
+                self.followed = if went_on { Followed::Hit } else { Followed::Past };
                 let fetch = if is_due { self.list[index].fetch(self.share(bound())) } else { None };
                 return fetch.into_iter().collect();
             }
@@ -129,6 +137,11 @@ impl Streams {
             *oldest = Stream { edge: blocks.end, back: blocks.start, used: self.clock, ..Stream::default() };
         }
         self.stride(&blocks, room, bound)
+    }
+
+    /// What the request was that was [observed](Self::observe) last.
+    pub(super) const fn followed(&self) -> Followed {
+        self.followed
     }
 
     /// What of `bound` blocks each may be ahead of its reader that read lately.
@@ -141,6 +154,7 @@ impl Streams {
     }
 
     fn stride(&mut self, blocks: &Range<u64>, room: bool, bound: impl FnOnce() -> u64) -> Ahead {
+        self.followed = Followed::Miss;
         let len = blocks.end.saturating_sub(blocks.start);
         let distance =
             |stride: &Stride| i64::try_from(blocks.start).unwrap_or(i64::MAX) - stride.start as i64;
@@ -148,6 +162,7 @@ impl Streams {
             stride.used != 0 && stride.len == len && stride.step != 0 && distance(stride) == stride.step
         };
         if let Some(index) = self.strides.iter().position(goes_on) {
+            self.followed = Followed::Stride;
             let stride = &mut self.strides[index];
             (stride.start, stride.used) = (blocks.start, self.clock);
             stride.repeats = stride.repeats.saturating_add(1);
@@ -338,6 +353,32 @@ mod tests {
             assert!(useful >= 52, "{step}: {useful}");
             assert!(fetched.len() as u64 - useful as u64 <= PLACES_MAX, "bounded");
         }
+    }
+
+    /// Nothing was counted of it, so that nobody saw whether a client's reads were followed.
+    #[test]
+    fn each_request_is_counted_as_what_it_is_to_the_streams() {
+        let counts = |requests: &[u64]| {
+            let mut streams = streams();
+            let mut counts = [0; 4];
+            for first in requests {
+                let _fetched = streams.observe(*first..*first + 8, true, || u64::MAX);
+                counts[streams.followed() as usize] += 1;
+            }
+            counts
+        };
+        let [hit, stride, past, miss] = [Followed::Hit, Followed::Stride, Followed::Past, Followed::Miss];
+        assert_eq!([hit as usize, stride as usize, past as usize, miss as usize], [0, 1, 2, 3]);
+        let upwards: Vec<u64> = (0..100).map(|n| n * 8).collect();
+        assert_eq!(counts(&upwards), [99, 0, 0, 1]);
+        // Two more come behind it.
+        let mut again = upwards.clone();
+        again.extend([784, 776]);
+        assert_eq!(counts(&again), [99, 0, 2, 1]);
+        let far: Vec<u64> = (0..100).map(|n| n * n * 100_000).collect();
+        assert_eq!(counts(&far), [0, 0, 0, 100]);
+        let strided: Vec<u64> = (0..100).map(|n| n * 1000).collect();
+        assert_eq!(counts(&strided), [0, 98, 0, 2]);
     }
 
     #[test]
