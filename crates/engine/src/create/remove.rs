@@ -131,9 +131,8 @@ impl Removal {
             let mut left = 0;
             for _ in 0..PATIENCE {
                 let notice = Arc::clone(&self.notice);
-                let moving = engine.run(false, move |cx| {
-                    Box::pin(async move { Ok(move_logs(cx, id, &notice).await) })
-                });
+                let moving = engine
+                    .run(false, move |cx| Box::pin(async move { Ok(move_logs(cx, id, &notice).await) }));
                 left = moving.await?;
                 if left == 0 {
                     return Ok(());

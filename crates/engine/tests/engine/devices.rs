@@ -707,9 +707,9 @@ async fn a_device_grows_as_far_as_its_metaslabs_go() {
         let small = size(&case);
         if by_itself {
             let properties = Properties::from([("autoexpand".to_owned(), Stored::Number(1))]);
-            let set = case.engine().run(false, move |cx| {
-                Box::pin(async move { dsl::set_pool(cx, &properties).await })
-            });
+            let set = case
+                .engine()
+                .run(false, move |cx| Box::pin(async move { dsl::set_pool(cx, &properties).await }));
             set.await.unwrap();
         }
         let new = case.disk(3 << 40);

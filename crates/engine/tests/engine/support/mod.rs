@@ -279,12 +279,7 @@ fn import_caching(
     Box::pin(async move {
         let found = import::scan(&Sources::disks(disks)).await;
         let candidate = found.find(name).map_err(|e| e.to_string())?;
-        let options = import::OpenOptions {
-            force: true,
-            hostid: 7,
-            cache,
-            ..import::OpenOptions::default()
-        };
+        let options = import::OpenOptions { force: true, hostid: 7, cache, ..import::OpenOptions::default() };
         import::open(candidate, &options).await.map_err(|e| e.to_string())
     })
 }

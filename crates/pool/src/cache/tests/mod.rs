@@ -498,7 +498,10 @@ fn what_is_read_ahead_is_counted_while_it_is_and_for_good() {
     let active = cache.stats().zfetch_io_active;
     drop(issued);
     let stats = cache.stats();
-    assert_eq!((stats.zfetch_hits, stats.zfetch_stride, stats.zfetch_past, stats.zfetch_misses), (2, 0, 0, 1));
+    assert_eq!(
+        (stats.zfetch_hits, stats.zfetch_stride, stats.zfetch_past, stats.zfetch_misses),
+        (2, 0, 0, 1)
+    );
     assert_eq!((stats.zfetch_io_issued, active, stats.zfetch_io_active), (5, 5, 0));
 }
 
