@@ -115,7 +115,7 @@ pub struct Statistics {
 /// A pool that is open for writing.
 pub struct Engine {
     shared: Arc<Shared>,
-    task: Mutex<Option<JoinHandle<Box<Syncer>>>>,
+    task: tokio::sync::Mutex<Option<JoinHandle<Box<Syncer>>>>,
     /// To whoever watches the devices, who ends when this is gone.
     asks: Asks,
     watch: Mutex<Option<JoinHandle<()>>>,
@@ -327,7 +327,7 @@ impl Engine {
             ];
             let engine = Arc::new(Self {
                 shared,
-                task: Mutex::new(Some(task)),
+                task: tokio::sync::Mutex::new(Some(task)),
                 asks,
                 watch: Mutex::default(),
                 helpers: Mutex::new(helpers),
@@ -560,13 +560,14 @@ impl Engine {
     /// # Errors
     /// The last transaction groups could not be written; the pool is as of the last one that could. A suspended pool
     /// stays open: it can be cleared and left then, or [given up](Self::abandon). If it is suspended while it is being
-    /// left, it is left as soon as it is cleared, and to call this again waits for that.
+    /// left, it is left as soon as it is cleared, and to call this again waits for that, as it does for another call that is
+    /// under way.
     pub fn end<'a>(&'a self, ending: Ending) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let has_ended = || self.shared.failed.lock().clone().map_or(Ok(()), Err);
-            if self.task.lock().is_none() {
-                return has_ended();
-            }
+            // Whoever comes while it is being left waits until it is, or goes on where another gave up.
+            let mut running = self.task.lock().await;
+            let Some(task) = running.as_mut() else { return has_ended() };
             if let Some(why) = self.shared.suspension.why() {
                 return Err(EngineError::Suspended(why.to_string()));
             }
@@ -578,8 +579,6 @@ impl Engine {
                     return Err(EngineError::Suspended(why.to_string()));
                 }
             }
-            let task = self.task.lock().take();
-            let Some(mut task) = task else { return has_ended() };
             self.prewarm.stop();
             // First, so that the last transaction group says how far a scan is.
             self.shared.scans.halt();
@@ -592,12 +591,13 @@ impl Engine {
             self.shared.txgs.wake();
             let ended = tokio::select! {
                 biased;
-                ended = &mut task => ended,
+                ended = task => ended,
                 why = self.shared.suspension.suspended() => {
-                    *self.task.lock() = Some(task);
                     return Err(EngineError::Suspended(format!("{why}; it is left when it is cleared")));
                 }
             };
+            let ended = ended.map(drop);
+            *running = None;
             self.asks.close();
             let watch = self.watch.lock().take();
             if let Some(watch) = watch {
@@ -640,7 +640,8 @@ impl Engine {
             for volume in self.open_volumes() {
                 volume.close();
             }
-            let task = self.task.lock().take();
+            // Who is about to leave it hears of the suspension, too.
+            let task = timeout(PATIENCE, self.task.lock()).await.ok().and_then(|mut running| running.take());
             if let Some(mut task) = task
                 && timeout(PATIENCE, &mut task).await.is_err()
             {

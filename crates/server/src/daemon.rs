@@ -18,6 +18,7 @@ use std::{
 
 use ::memory::{limit::LimitError, machine::Machine};
 use engine::BoxFuture;
+use futures_util::FutureExt as _;
 use pool::import::Candidate;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -347,24 +348,19 @@ pub fn serve(
         // An operation that has begun is finished first, if nobody says again that it is to be now.
         let turns = tokio::select! {
             turns = host.last_turns() => turns,
-            () = stop_signal.wait() => Vec::new(),
+            () = stop_signal.again() => Vec::new(),
         };
         opening.abort();
-        let closed = tokio::select! {
-            closed = host.close() => closed,
-            () = stop_signal.again() => Err(vec![
-                "told to end at once while pools were being closed: what was not flushed may be lost".to_owned(),
-            ]),
-        };
+        // Whatever is said meanwhile: a pool whose devices do not answer is suspended after a while, and given up.
+        let closed = host.close().await;
         drop(turns);
         drop((socket, socket_files, state));
         closed.map_err(ServeError::Close)
     })
 }
 
-/// How long pools may take to be closed before another signal is heeded: whoever closes a terminal sends several at once, and
-/// pools whose devices answer are closed before.
-const CLOSING: Duration = Duration::from_secs(10);
+/// How long operations may take before another signal is heeded: whoever closes a terminal sends several at once.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// SIGTERM, SIGINT, and SIGHUP of a terminal that is closed: none is a reason to leave pools as a crash would.
 struct StopSignal {
@@ -399,9 +395,10 @@ impl StopSignal {
         }
     }
 
-    /// Another one, once pools have had the time to be closed.
+    /// Another one that is sent when the [grace](GRACE) is over.
     async fn again(&mut self) {
-        tokio::time::sleep(CLOSING).await;
+        tokio::time::sleep(GRACE).await;
+        while self.wait().now_or_never().is_some() {}
         self.wait().await;
     }
 }
@@ -546,5 +543,36 @@ pub fn default_socket(state_dir: &Path) -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute()) {
         Some(dir) => dir.join("millpond.sock"),
         None => state_dir.join("millpond.sock"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{getpid, kill_process};
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    /// A burst that came within the grace was heeded at its end, and what was being finished was given up.
+    #[tokio::test(start_paused = true)]
+    async fn signals_that_come_together_are_one_and_a_later_one_is_another() {
+        let mut signals = StopSignal::new().unwrap();
+        let send = async || {
+            kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
+            // It may be another thread that gets it.
+            std::thread::sleep(Duration::from_millis(20));
+            tokio::task::yield_now().await;
+        };
+        send().await;
+        signals.wait().await;
+        let begun = Instant::now();
+        let mut burst = std::pin::pin!(signals.again());
+        assert!(timeout(GRACE / 2, &mut burst).await.is_err());
+        send().await;
+        send().await;
+        assert!(timeout(GRACE, &mut burst).await.is_err(), "they came within the grace");
+        send().await;
+        burst.await;
+        assert!(begun.elapsed() < 2 * GRACE);
     }
 }

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability, VolumeError};
+use disk::{Effect, Fault, On};
 use engine::{
     devices::{SweepCommand, SweepKind, SweepState},
     dsl::{self, Properties, Stored},
@@ -12,7 +13,10 @@ use engine::{
     volume::LiveVolume,
 };
 use pool::vdev::State;
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 
 use crate::support::{DISK, POOL, Running, World, content, data, joined, quiet, start_caching};
 
@@ -116,10 +120,7 @@ async fn disks_that_lost_their_caches_are_given_everything_again() {
         let (world, running, volume) = pool(layout, 40).await;
         // The flushes fail, and with them goes what was written before.
         for disk in &running.disks {
-            disk.inject(disk::Fault::anywhere(
-                disk::On::Flush,
-                disk::Effect::Error(std::io::ErrorKind::Other),
-            ));
+            disk.inject(Fault::anywhere(On::Flush, Effect::Error(std::io::ErrorKind::Other)));
         }
         for block in 1..9 {
             write(&volume, block, block as u8).await;
@@ -212,6 +213,32 @@ async fn a_pool_that_is_given_up_lets_everybody_and_its_devices_go() {
     drop(volume);
     running.export().await;
     world.verify("given up").await;
+}
+
+/// The second one took the pool for closed, and a daemon that was told to end during an export left without its last group.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_asked_for_while_another_is_under_way_waits_for_it() {
+    let (mut world, running, volume) = pool("mirror d0 d1", 8).await;
+    let engine = Arc::clone(&running.engine);
+    volume.write(0, data(vec![7; BLOCK]), Durability::Cached).await.unwrap();
+    let slow = Duration::from_secs(1);
+    for disk in &running.disks {
+        disk.inject(Fault::anywhere(On::Write, Effect::Delay(slow..=slow)));
+    }
+    let ended = async |ending| {
+        engine.end(ending).await.unwrap();
+        Instant::now()
+    };
+    let begun = Instant::now();
+    let (export, close) = tokio::join!(ended(Ending::Export), ended(Ending::Close));
+    assert!(export >= begun + slow && close >= export, "{begun:?} {export:?} {close:?}");
+    drop((volume, engine));
+    world.cut(running).await;
+    let running = world.open().await;
+    let volume = running.engine.volume(&format!("{POOL}/v")).await.unwrap();
+    assert!(content(&*volume).await[..BLOCK].iter().all(|byte| *byte == 7));
+    drop(volume);
+    running.export().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -372,9 +399,8 @@ async fn the_intent_log_of_a_suspended_pool_acknowledges_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_moment_of_refusal_suspends_nothing() {
     let (world, running, volume) = pool("d0", 11).await;
-    for (on, times) in [(disk::On::Write, 3), (disk::On::Flush, 2)] {
-        running.disks[0]
-            .inject(disk::Fault::anywhere(on, disk::Effect::Error(std::io::ErrorKind::Other)).times(times));
+    for (on, times) in [(On::Write, 3), (On::Flush, 2)] {
+        running.disks[0].inject(Fault::anywhere(on, Effect::Error(std::io::ErrorKind::Other)).times(times));
         write(&volume, 3, 3).await;
         timeout(MINUTE, running.engine.sync()).await.expect("it goes on").unwrap();
         running.disks[0].heal();
@@ -391,8 +417,7 @@ async fn a_moment_of_refusal_suspends_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_answers_and_refuses_suspends_the_pool_and_is_not_asked_all_the_time() {
     let (world, running, volume) = pool("d0", 12).await;
-    running.disks[0]
-        .inject(disk::Fault::anywhere(disk::On::Write, disk::Effect::Error(std::io::ErrorKind::Other)));
+    running.disks[0].inject(Fault::anywhere(On::Write, Effect::Error(std::io::ErrorKind::Other)));
     write(&volume, 3, 3).await;
     let refused = timeout(MINUTE, running.engine.sync()).await.expect("no command hangs");
     assert!(refused.is_err());

@@ -330,7 +330,11 @@ impl Alerts {
     ) -> Result<(), ConfigError> {
         // What others change at the same time, and somebody wrote by hand a moment ago, is not overwritten unseen.
         let _lock = state::lock(&self.files.dir)?;
-        let mut config = Config::load(&self.files.config)?.0;
+        let (mut config, written) = Config::load(&self.files.config)?;
+        if written.is_none() {
+            // The file may be gone by mistake: what is in force is what is changed.
+            config = self.config.lock().0.clone();
+        }
         change(&mut config)?;
         config.save(&self.files.config)?;
         *self.config.lock() = Config::load(&self.files.config)?;

@@ -394,6 +394,18 @@ async fn settings_that_are_gone_for_a_while_change_nothing_and_are_missed() {
     std::fs::write(&path, good).unwrap();
     alerts.reread();
     assert_eq!(alerts.status().problem, None);
+    // Who changes something then does not begin with nothing.
+    std::fs::remove_file(&path).unwrap();
+    alerts.reread();
+    alerts
+        .change(|config| {
+            config.host = Some("box".to_owned());
+            Ok(())
+        })
+        .unwrap();
+    let status = alerts.status();
+    assert_eq!((status.problem, status.sinks.len()), (None, 1));
+    assert!(std::fs::read_to_string(&path).unwrap().contains("mail"));
     alerts.stop().await;
 }
 

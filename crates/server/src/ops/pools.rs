@@ -570,7 +570,9 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         Mode::Daemon | Mode::ReadOnly => Vec::new(),
     };
     let is_meant = |pool: &Remembered| pool.name == *name || pool.guid.to_string() == *name;
+    // To try that is to open it for writing, so not for whoever only looks.
     if asked.missing_log
+        && !(asked.read_only || asked.dry_run || asked.txg.is_some())
         && let Some(at) = imported.iter().position(|(pool, _)| is_meant(pool))
         && let Err(PoolError::Unopenable { .. }) = host.pool(&imported[at].0.guid.to_string()).await
     {
