@@ -56,8 +56,8 @@ impl Seen {
         8 * (self.now.bits.len() + self.before.bits.len()) as u64
     }
 
-    /// Bytes of that beyond what a tier needs that holds so many blocks now: it held far more when its generations began. None
-    /// if it is less than as much again, which goes by itself.
+    /// Bytes of that beyond what a tier needs that holds so many blocks now: it held far more when its generations began.
+    /// None if it is less than as much again, which goes by itself.
     #[must_use]
     pub fn beyond(&self, held: u64) -> u64 {
         let (memory, needed) = (self.memory(), 2 * self.capacity_for(held) * BITS_EACH / 8);

@@ -276,9 +276,10 @@ impl Allocator {
         (smallest, quanta.into_iter().reduce(gcd).unwrap_or(512))
     }
 
-    /// Begins transaction group `txg`. Log devices that nobody wants to leave any more are used again. `committed` is the MOS
-    /// of the last one, from which space maps are loaded; none while a pool is created. On pools with log space maps: flushes what is unflushed, starts the
-    /// log of `txg`, drops older ones (docs/format/spacemap.md §6, the "simplest" policy).
+    /// Begins transaction group `txg`. Log devices that nobody wants to leave any more are used again. `committed` is the
+    /// MOS of the last one, from which space maps are loaded; none while a pool is created. On pools with log space maps:
+    /// flushes what is unflushed, starts the log of `txg`, drops older ones (docs/format/spacemap.md §6, the "simplest"
+    /// policy).
     ///
     /// # Errors
     /// A map cannot be read or written.

@@ -246,8 +246,8 @@ fn no_such_device() -> OpError {
     OpError::Refused("no such device in pool".to_owned())
 }
 
-/// The list `name` in the MOS, of spares or cache devices, and its object. A view of the pool knows only what was in it when the
-/// last transaction group was committed.
+/// The list `name` in the MOS, of spares or cache devices, and its object. A view of the pool knows only what was in it
+/// when the last transaction group was committed.
 ///
 /// # Errors
 /// The device is not in it.

@@ -41,7 +41,7 @@ use crate::{
 const BATCH: (u64, u64) = (256 << 10, 4 << 20);
 /// Batches of a lane under way.
 const DEPTH: usize = 2;
-/// Blocks read from cache devices at a time, by each of them.
+/// Blocks read from cache devices at a time, by each batch.
 const FETCHES: usize = 16;
 /// All batches together may take this part of the cache's memory, the plan that.
 const BATCHES_PART: u64 = 8;

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     alloc::Horizon,
-    devices::{Absent, comings_and_goings, diagnose::Reports, is_away},
+    devices::{Absent, comings_and_goings, diagnose::Reports, is_away, tops},
     events::{DeviceName, Event, Events, IoError},
     suspend::{Suspension, may_pass},
     txg::Txgs,
@@ -449,26 +449,30 @@ impl Pass {
         why: &BlockErrorKind,
         absent: &Absent,
     ) {
+        let (tree, birth) = (view.tree(), bp.physical_birth());
         if !can_be_told(bp) {
             // Only that they are known to lack it keeps what they have there from being taken for it.
-            let birth = bp.physical_birth();
+            let places: BTreeSet<u64> =
+                tops(&tree, bp).flat_map(Vdev::leaves).map(|leaf| leaf.guid).collect();
             self.update(|run| {
-                for target in run.targets.values_mut().filter(|target| target.missed.contains(birth)) {
-                    target.failed.insert(birth);
+                for (_, target) in run.targets.iter_mut().filter(|(guid, _)| places.contains(guid)) {
+                    if target.missed.contains(birth) {
+                        target.failed.insert(birth);
+                    }
                 }
             });
         }
-        if *why == BlockErrorKind::Device && is_away(&view.tree(), bp) {
-            // It, and what it leads to, may be there again.
-            let birth = bp.physical_birth();
+        // Those that are here may have it wrongly. One that left has it, and may come back.
+        let has_left = *why == BlockErrorKind::Checksum && absent.may_have(&tree, bp);
+        if has_left || *why == BlockErrorKind::Device && is_away(&tree, bp) {
+            // It, and what it leads to, may be there again: nobody takes the place of who has it before.
             self.update(|run| {
                 let lacking = run.targets.values_mut().filter(|target| target.missed.contains(birth));
                 lacking.for_each(|target| target.starved = true);
             });
         }
         self.update(|run| run.counts.errors += 1);
-        if *why == BlockErrorKind::Checksum && absent.may_have(&view.tree(), bp) {
-            // Those that are here have it wrongly. One that left has it, and may come back.
+        if has_left {
             return;
         }
         let by_scrub = self.run.is_full_scrub();

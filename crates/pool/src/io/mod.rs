@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Nothing leaves this module that has not been compared with its checksum (except blocks written
-//! with checksums off, which are not read from devices that were away then). A copy that turns out wrong is counted on its device
-//! and the next one is tried: other sides of a mirror, other columns of a stripe, other copies of the
-//! block. Nothing is ever written back.
+//! with checksums off, which are not read from devices that were away then). A copy that turns out
+//! wrong is counted on its device and the next one is tried: other sides of a mirror, other columns
+//! of a stripe, other copies of the block. Nothing is ever written back.
 //!
 //! Not here: who may read (encryption keys), what the bytes mean (`dmu`). Facts:
 //! docs/format/blkptr.md, checksums.md, vdevs.md §2–4.

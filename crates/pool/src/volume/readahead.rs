@@ -24,8 +24,8 @@ use streams::{Ahead, Streams};
 const FETCH_BYTES: u64 = 1 << 20;
 /// Fetches under way at once; beyond, the disks are busy enough.
 const FETCHES_MAX: usize = 32;
-/// How long a fetch is waited for: as long as any other read of the same block. A device that does not answer it may answer
-/// who reads by himself, or others may.
+/// How long a fetch is waited for, and then, as any other read of the same block is, once more as long. A device that does
+/// not answer it may answer who reads by himself, or others may.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Fetches in a row that found everything in memory, after which one block stands for a fetch until somebody misses one:
 /// to look for each takes as long as to read it from memory.
@@ -186,19 +186,23 @@ mod tests {
         assert!(!readahead.is_warm());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_reader_waits_for_the_fetch_of_its_blocks_and_for_no_other() {
         let readahead = Readahead::new(16 << 10);
         let mut fetches = readahead.start(&Ahead::from_iter([0..100, 100..200]), 164);
         let blocks: Vec<_> = fetches.iter().map(|fetch| fetch.blocks.clone()).collect();
         assert_eq!(blocks, [0..64, 64..100, 100..164]);
         let second = fetches.split_off(1);
+        let begun = tokio::time::Instant::now();
         readahead.wait(&(164..200)).await;
+        assert_eq!(begun.elapsed(), Duration::ZERO, "nobody fetches them");
         let waiter = readahead.wait(&(60..70));
         tokio::pin!(waiter);
         assert!(timeout(Duration::from_millis(5), &mut waiter).await.is_err());
         drop((fetches, second));
+        let ended = tokio::time::Instant::now();
         waiter.await;
+        assert_eq!(ended.elapsed(), Duration::ZERO, "the end of a fetch wakes who waits for it");
         assert_eq!(readahead.fetches.count.load(Ordering::Relaxed), 0);
     }
 

@@ -357,6 +357,82 @@ async fn what_has_no_checksum_is_not_taken_from_who_missed_it() {
     }
 }
 
+/// Puts an empty disk in the place of leaf `old`.
+async fn replace(world: &mut World, engine: &Engine, old: u64) {
+    let path = format!("/disks/d{}", world.media.len());
+    let media = Arc::new(MemDisk::new(128 << 20).named(path.clone()));
+    world.media.push(Arc::clone(&media));
+    let new = engine::devices::NewLeaf { path, disk: media, is_file: true, ashift: None };
+    engine.replace(old, new).await.unwrap();
+}
+
+/// Whether it has left within a day.
+async fn leaves(engine: &Engine, guid: u64) -> bool {
+    for _ in 0..24 * 60 {
+        if engine::devices::find(&engine.view(), &guid.to_string()).is_err() {
+            return true;
+        }
+        tokio::time::sleep(MINUTE).await;
+    }
+    false
+}
+
+/// The only right copy of a block left the pool with a drive that had been pulled and replaced: what had come in its place was
+/// called whole without it.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_sends_nobody_away_who_alone_has_something_right() {
+    let (mut world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    let (_, at) = sector_on(&world.media[0], &expected);
+    world.media[0].write(at, vec![0xee; 4096].into()).await.unwrap();
+    let disks = pullable(&world);
+    let engine = open_caching(&disks, 0).await;
+    let old = engine.view().tree().leaves()[1].guid;
+    disks[1].vanish();
+    tokio::time::sleep(MINUTE).await;
+    replace(&mut world, &engine, old).await;
+    assert_eq!(over(&engine).await.errors, 1);
+    assert!(!leaves(&engine, old).await, "it has what nobody else has");
+    nothing_is_lost(&engine, "until it is back").await;
+    disks[1].come_back();
+    assert!(leaves(&engine, old).await);
+    settled(&engine).await;
+    assert!(content(&*engine.volume(&format!("{POOL}/v")).await.unwrap()).await == expected);
+    nothing_is_lost(&engine, "when it was back").await;
+    close(engine).await;
+    world.media.remove(1);
+    world.verify("replaced").await;
+    holds_without(&world, &[0], &expected).await;
+}
+
+/// One block without a checksum that could not be read kept leaves that never had anything to do with it from being whole.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_checksum_and_cannot_be_read_concerns_only_who_should_have_it() {
+    let (mut world, running) = World::create("mirror d0 d1 mirror d2 d3", 12, 128 << 20, 5).await;
+    let mut unverified = plain();
+    unverified.insert("checksum".to_owned(), Stored::Number(2));
+    let volume = running.volume(&format!("{POOL}/v"), 8 * MIB, 16384, unverified).await;
+    scribble(&volume, 1, 600, 16384).await;
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    let (_, at) = sector_on(&world.media[0], &expected);
+    let disks = pullable(&world);
+    for disk in &disks[..2] {
+        disk.inject(Fault::new(On::Read, at..at + 4096, Effect::Error(std::io::ErrorKind::Other)));
+    }
+    let engine = open_caching(&disks, 0).await;
+    let old = [1, 3].map(|number| engine.view().tree().leaves()[number].guid);
+    for old in old {
+        replace(&mut world, &engine, old).await;
+    }
+    assert!(leaves(&engine, old[1]).await, "all that it has is on the new one");
+    assert!(!leaves(&engine, old[0]).await, "of this one something is not");
+    close(engine).await;
+}
+
 /// A disk that loses what it was given since the last flush when it refuses one, and then goes on as if nothing had been.
 #[derive(Debug)]
 struct Forgetful {
