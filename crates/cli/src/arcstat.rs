@@ -190,7 +190,8 @@ const GAUGES: [Counter; 22] = [
 ];
 
 /// A size that is a part of another, shown as it is and with `%`.
-type Part = (&'static str, fn(&ArcStats) -> u64);
+type Part = (&'static str, Size);
+type Size = fn(&ArcStats) -> u64;
 
 /// Parts of what the ARC takes.
 const PARTS: [Part; 8] = [
@@ -322,7 +323,7 @@ fn columns() -> Vec<Column> {
             add(&format!("{name}%"), Scale::Percent, share);
         }
     }
-    let sizes: [(&[Part], fn(&ArcStats) -> u64); 2] = [(&PARTS, |s| s.size), (&LISTED, listed)];
+    let sizes: [(&[Part], Size); 2] = [(&PARTS, |s| s.size), (&LISTED, listed)];
     for (parts, whole) in sizes {
         for &(name, of) in parts {
             add(name, Scale::Bytes, Box::new(move |view| of(view.now) as f64));

@@ -559,8 +559,9 @@ mod tests {
         let mut signals = StopSignal::new().unwrap();
         let send = async || {
             kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
-            // It may be another thread that gets it.
-            std::thread::sleep(Duration::from_millis(20));
+            // It may be another thread that gets it, which no virtual clock waits for.
+            let (_never, delivered) = std::sync::mpsc::channel::<()>();
+            let _over = delivered.recv_timeout(Duration::from_millis(20));
             tokio::task::yield_now().await;
         };
         send().await;

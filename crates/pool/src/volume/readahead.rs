@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_fetch_that_does_not_end_is_not_waited_for() {
         let readahead = Readahead::new(16 << 10);
-        let _fetches = readahead.start(&Ahead::from_iter([0..100]), 164);
+        let _fetches = readahead.start(&Ahead::from_iter(std::iter::once(0..100)), 164);
         let begun = tokio::time::Instant::now();
         readahead.wait(&(0..100)).await;
         assert_eq!(begun.elapsed(), PATIENCE);

@@ -175,11 +175,11 @@ fn who_preempts_registrations_only_needs_no_type_and_does_not_spare_itself() {
     out(&mut r, "dave", 0, 0, 0, 4).unwrap();
     let outcome = out(&mut r, "alice", 4, 0, 1, 4).unwrap();
     assert_eq!(outcome.attentions, [(id("dave"), Sense::REGISTRATIONS_PREEMPTED)]);
-    assert!(!r.key_of(&id("dave")).is_some() && r.holds(&id("alice")));
+    assert!(r.key_of(&id("dave")).is_none() && r.holds(&id("alice")));
     out(&mut r, "dave", 0, 0, 0, 2).unwrap();
     let outcome = out(&mut r, "bob", 5, 0, 2, 2).unwrap();
     assert_eq!((outcome.attentions.len(), &outcome.abort[..]), (1, &[id("dave")][..]));
-    assert!(!r.key_of(&id("bob")).is_some() && !r.key_of(&id("dave")).is_some());
+    assert!(r.key_of(&id("bob")).is_none() && r.key_of(&id("dave")).is_none());
 }
 
 #[test]

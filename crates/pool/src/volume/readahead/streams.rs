@@ -372,7 +372,7 @@ mod tests {
         let upwards: Vec<u64> = (0..100).map(|n| n * 8).collect();
         assert_eq!(counts(&upwards), [99, 0, 0, 1]);
         // Two more come behind it.
-        let mut again = upwards.clone();
+        let mut again = upwards;
         again.extend([784, 776]);
         assert_eq!(counts(&again), [99, 0, 2, 1]);
         let far: Vec<u64> = (0..100).map(|n| n * n * 100_000).collect();
