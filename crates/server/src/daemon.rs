@@ -558,7 +558,8 @@ mod tests {
     async fn signals_that_come_together_are_one_and_a_later_one_is_another() {
         let mut signals = StopSignal::new().unwrap();
         let send = async || {
-            kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
+            // Not SIGHUP, which is none under nohup.
+            kill_process(getpid(), rustix::process::Signal::TERM).unwrap();
             // It may be another thread that gets it, which no virtual clock waits for.
             let (_never, delivered) = std::sync::mpsc::channel::<()>();
             let _over = delivered.recv_timeout(Duration::from_millis(20));
