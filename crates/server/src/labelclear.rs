@@ -6,7 +6,7 @@
 use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
-use disk::{Disk, FileDisk, OpenOptions};
+use disk::{Disk, OpenOptions};
 use engine::BoxFuture;
 use pool::import::{Device, open_in_time};
 
@@ -26,7 +26,7 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
     Box::pin(async move {
         let name = path.display();
         let options = OpenOptions { lock: true, ..OpenOptions::default() };
-        let opened = open_in_time(path, move |path| FileDisk::open(path, options)).await;
+        let opened = open_in_time(path, options).await;
         let disk = opened.map_err(|error| match error.kind() {
             std::io::ErrorKind::ResourceBusy => {
                 Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))

@@ -216,7 +216,7 @@ impl Allocator {
         self.tops.get(vdev as usize).and_then(Option::as_ref).map_or(0, top::Top::limit)
     }
 
-    /// A device has more bytes for blocks from now on, up to its [limit](Self::limit), which become metaslabs. Nothing
+    /// A device has more bytes for blocks from now on, its [limit](Self::limit) at most, which become metaslabs. Nothing
     /// happens if there are not enough for another one.
     pub fn grow(&mut self, vdev: u64, asize: u64) {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {

@@ -117,9 +117,9 @@ impl Top {
         METASLABS_MAX.saturating_mul(1_u64 << self.shift)
     }
 
-    /// Adds the metaslabs that fit behind those it has, up to its [limit](Self::limit).
+    /// Adds the metaslabs that fit behind those it has.
     pub(super) fn grow(&mut self, asize: u64) {
-        let count = asize.min(self.limit()) >> self.shift;
+        let count = asize >> self.shift;
         let len = 1u64 << (self.shift - self.ashift);
         while (self.metaslabs.len() as u64) < count {
             self.metaslabs.push(Metaslab::new(len));

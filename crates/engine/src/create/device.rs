@@ -87,7 +87,7 @@ pub fn resolve(word: &str) -> Result<PathBuf, SpecError> {
 /// It cannot be looked at.
 pub async fn inspect(path: &Path, size: Option<u64>) -> Result<DeviceFacts, SpecError> {
     let options = disk::OpenOptions { read_only: true, ..disk::OpenOptions::default() };
-    match (open_in_time(path, move |path| FileDisk::open(path, options)).await, size) {
+    match (open_in_time(path, options).await, size) {
         (Ok(disk), size) => {
             let facts = facts(path, &disk);
             Ok(DeviceFacts { bytes: facts.bytes.max(size.unwrap_or(0)), ..facts })
@@ -134,7 +134,7 @@ pub fn prepare(path: &Path, size: Option<u64>, force: bool) -> BoxFuture<'_, Res
 /// Opens and locks a device that may be overwritten.
 async fn take(path: &Path, force: bool) -> Result<Arc<FileDisk>, SpecError> {
     let options = disk::OpenOptions { lock: true, ..disk::OpenOptions::default() };
-    match open_in_time(path, move |path| FileDisk::open(path, options)).await {
+    match open_in_time(path, options).await {
         Ok(disk) => {
             let disk = Arc::new(disk);
             check(path, Arc::clone(&disk) as Arc<dyn Disk>, force).await?;

@@ -13,7 +13,7 @@
 //!
 //! Facts: docs/format/labels.md §4, mos.md §4–§5, vdevs.md §1.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
@@ -150,13 +150,7 @@ impl Removal {
     /// # Errors
     /// It was not vacated, is a spare that is in use by now, or the pool fails.
     pub fn finish<'a>(&'a self, cx: &'a mut Syncer) -> BoxFuture<'a, Result<(), OpError>> {
-        Box::pin(async move {
-            self.check(cx).await?;
-            match self.what {
-                What::Log(id) => log_device(cx, id).await,
-                What::Auxiliary { list, guid } => auxiliary(cx, list, guid).await,
-            }
-        })
+        Self::finish_all(slice::from_ref(self), cx)
     }
 
     /// [Finishes](Self::finish) all of these, which are [different](Self::is_same) devices, or none.
@@ -169,7 +163,10 @@ impl Removal {
                 removal.check(cx).await?;
             }
             for removal in all {
-                removal.finish(cx).await?;
+                match removal.what {
+                    What::Log(id) => log_device(cx, id).await?,
+                    What::Auxiliary { list, guid } => auxiliary(cx, list, guid).await?,
+                }
             }
             Ok(())
         })

@@ -331,11 +331,9 @@ impl Pass {
         })
         .await;
         self.ground.scans.look_at(&io.tree());
-        if self.is_cut_off(&view, stood, &batch.blocks, &examined).await {
-            return false;
-        }
+        let Some(absent) = self.absent(&view, stood, &batch.blocks, &examined).await else { return false };
         let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
-        self.conclude(&view, &batch.blocks, examined).await;
+        self.conclude(&view, &batch.blocks, examined, &absent).await;
         self.update(|run| {
             run.counts.issued += bytes;
             run.meter.add(bytes);
@@ -346,25 +344,26 @@ impl Pass {
         true
     }
 
-    /// Whether so much went away under some reads that what was not found is not lost: nothing is known of it, and the scan
-    /// has to wait. `stood` are the [`comings_and_goings`] before. Who watches the devices hears of those that refuse.
-    pub(super) async fn is_cut_off(
+    /// Who is absent, as far as it matters for what these reads did not find. None if so much went away under them that it is
+    /// not lost: nothing is known of it, and the scan has to wait. `stood` are the [`comings_and_goings`] before. Who watches
+    /// the devices hears of those that refuse.
+    pub(super) async fn absent(
         &self,
         view: &Pool,
         stood: u64,
         blocks: &[(BlkPtr, Bookmark)],
         examined: &[Examined],
-    ) -> bool {
+    ) -> Option<Absent> {
         // What is there may be another host's by now.
         if self.ground.suspension.may_write().is_err() {
-            return true;
+            return None;
         }
         // Some may have answered wrongly while others did not answer.
         let is_unread = |outcome: &Examined| {
             matches!(outcome.lost, Some(BlockErrorKind::Device | BlockErrorKind::Checksum))
         };
         if !examined.iter().any(is_unread) {
-            return false;
+            return Some(Absent::default());
         }
         let tree = view.tree();
         let absent = Absent::ask(&tree).await;
@@ -373,14 +372,14 @@ impl Pass {
         // One that was away when they were read may be back by now.
         let is_same = comings_and_goings(&tree) == stood;
         if is_same && hidden.is_none() && !absent.cuts_off(&tree) {
-            return false;
+            return Some(absent);
         }
         *self.awaited.lock() = hidden;
         let refused: BTreeSet<u64> = examined.iter().flat_map(|outcome| &outcome.refused).copied().collect();
         for guid in refused {
             self.ground.reports.note(guid, IoError::Read, None, "a read was refused");
         }
-        true
+        None
     }
 
     /// Counts what was wrong with some blocks and writes what has to be written; their space is pinned.
@@ -389,9 +388,9 @@ impl Pass {
         view: &Arc<Pool>,
         blocks: &[(BlkPtr, Bookmark)],
         examined: Vec<Examined>,
+        absent: &Absent,
     ) {
         let mut repairs: Vec<Repair> = Vec::new();
-        let absent = Self::absent(view, &examined).await;
         for ((bp, at), outcome) in blocks.iter().zip(examined) {
             for &guid in &outcome.corrupt {
                 self.ground.reports.note(guid, IoError::Checksum, Some(*at), "checksum mismatch");
@@ -400,7 +399,7 @@ impl Pass {
                 self.ground.reports.note(guid, IoError::Read, Some(*at), "a read was refused");
             }
             if let Some(why) = &outcome.lost {
-                self.lost(view, bp, *at, why, &absent).await;
+                self.lost(view, bp, *at, why, absent).await;
             }
             repairs.extend(outcome.repairs);
         }
@@ -429,14 +428,6 @@ impl Pass {
                 let device = device(view, guid);
                 self.ground.events.tell(Event::Repaired { device, bytes });
             }
-        }
-    }
-
-    /// Who is absent, if some of these blocks were only answered wrongly.
-    pub(super) async fn absent(view: &Pool, examined: &[Examined]) -> Absent {
-        match examined.iter().any(|outcome| outcome.lost == Some(BlockErrorKind::Checksum)) {
-            true => Absent::ask(&view.tree()).await,
-            false => Absent::default(),
         }
     }
 

@@ -155,17 +155,16 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The same after something was read.
+    /// The same after something was read; who is absent.
     async fn check_read(
         &self,
         stood: u64,
         blocks: &[(BlkPtr, Bookmark)],
         answers: &[Examined],
-    ) -> Result<(), Ended> {
-        if self.pass.is_cut_off(self.view, stood, blocks, answers).await {
-            return Err(Ended::Later);
-        }
-        self.check()
+    ) -> Result<Absent, Ended> {
+        let absent = self.pass.absent(self.view, stood, blocks, answers).await.ok_or(Ended::Later)?;
+        self.check()?;
+        Ok(absent)
     }
 
     /// Whether the scan is about this block itself.
@@ -225,8 +224,7 @@ impl Walk<'_> {
         let blocks: Vec<(BlkPtr, Bookmark)> = unread.iter().map(|visit| (visit.pointer, visit.at)).collect();
         let stood = comings_and_goings(&self.view.tree());
         let answers = self.view.io().examine_for_scan(&blocks, self.pass.how(true)).await;
-        self.check_read(stood, &blocks, &answers).await?;
-        let absent = Pass::absent(self.view, &answers).await;
+        let absent = self.check_read(stood, &blocks, &answers).await?;
         for (visit, outcome) in unread.into_iter().zip(answers) {
             if let Some(why) = &outcome.lost {
                 self.pass.lost(self.view, &visit.pointer, visit.at, why, &absent).await;
@@ -266,13 +264,13 @@ impl Walk<'_> {
         let stood = comings_and_goings(&self.view.tree());
         let mut answers = self.view.io().examine_for_scan(&blocks, self.pass.how(false)).await;
         self.pass.ground.scans.look_at(&self.view.tree());
-        self.check_read(stood, &blocks, &answers).await?;
+        let absent = self.check_read(stood, &blocks, &answers).await?;
         // Only now is it known that what was read is what was to be read; and so it stays until it is repaired.
         let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
         for (visit, outcome) in visits.into_iter().zip(&mut answers) {
             contents.push((visit, self.content(&visit, outcome.raw.take())));
         }
-        self.pass.conclude(self.view, &blocks, answers).await;
+        self.pass.conclude(self.view, &blocks, answers, &absent).await;
         let bytes = blocks.iter().map(|(bp, _)| bp.asize()).sum::<u64>();
         self.pass.update(|run| {
             run.counts.scanned += bytes;
@@ -319,14 +317,14 @@ impl Walk<'_> {
             let asked = [(pointer, at)];
             let stood = comings_and_goings(&self.view.tree());
             let mut contents = self.view.io().examine_for_scan(&asked, self.pass.how(false)).await;
-            self.check_read(stood, &asked, &contents).await?;
+            let absent = self.check_read(stood, &asked, &contents).await?;
             let Some(_firm) = self.pin.firm() else { return Err(Ended::Later) };
             let Some(mut outcome) = contents.pop() else { break };
             let block = chain.follow(outcome.raw.take());
             if block.is_none() && !chain.is_cut() {
                 break;
             }
-            self.pass.conclude(self.view, &asked, vec![outcome]).await;
+            self.pass.conclude(self.view, &asked, vec![outcome], &absent).await;
             let Some(block) = block else { break };
             for record in block.records() {
                 if !header.admits_record(record.sequence) {

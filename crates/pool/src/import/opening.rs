@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use disk::Disk;
+use disk::{Disk, FileDisk, OpenOptions};
 use parking_lot::Mutex;
 use tokio::{sync::OwnedMutexGuard, task::spawn_blocking};
 
@@ -25,15 +25,12 @@ type Turn = Arc<tokio::sync::Mutex<()>>;
 /// Paths that are being opened, in this process: it is the disk that hangs, whoever asks.
 static TURNS: Mutex<BTreeMap<PathBuf, Turn>> = Mutex::new(BTreeMap::new());
 
-/// Opens a path by `open`, which may block, on a thread of its own.
+/// Opens a file or block device.
 ///
 /// # Errors
-/// Its own, or that it has not ended for half a minute (`TimedOut`).
-pub async fn open_in_time<T: Send + 'static>(
-    path: &Path,
-    open: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    open_within(ANSWER, path, open).await
+/// As [`FileDisk::open`], or that it has not ended for half a minute (`TimedOut`).
+pub async fn open_in_time(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<FileDisk> {
+    open_within(ANSWER, path.as_ref(), move |path| FileDisk::open(path, options)).await
 }
 
 /// The same by an opener of disks.
@@ -42,6 +39,7 @@ pub(super) async fn open_by(opener: &Opener, path: &Path, patience: Duration) ->
     open_within(patience, path, move |path| opener(path)).await
 }
 
+/// Opens a path by `open`, which may block, on a thread of its own.
 async fn open_within<T: Send + 'static>(
     patience: Duration,
     path: &Path,

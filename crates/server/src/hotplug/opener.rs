@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use disk::{Disk, FileDisk, IoBuf, OpenOptions};
+use disk::{Disk, IoBuf, OpenOptions};
 use engine::{
     BoxFuture,
     create::{self, device::Prepared},
@@ -257,14 +257,14 @@ fn is_device(metadata: &fs::Metadata) -> bool {
 /// The guid a device's label claims, without locking it.
 async fn label(path: &Path) -> io::Result<Option<u64>> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let disk = open_in_time(path, move |path| FileDisk::open(path, options)).await?;
+    let disk = open_in_time(path, options).await?;
     let device = Device::read(Arc::new(disk)).await?;
     Ok(device.and_then(|device| device.config_at(u64::MAX)?.u64("guid")))
 }
 
 async fn lock(path: &Path) -> io::Result<Arc<dyn Disk>> {
     let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    let disk = open_in_time(path, move |path| FileDisk::open(path, options)).await?;
+    let disk = open_in_time(path, options).await?;
     Ok(Arc::new(disk))
 }
 

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use disk::{Disk, FileDisk, OpenOptions};
+use disk::{Disk, OpenOptions};
 use engine::{
     EngineError,
     create::{Plan, SpecError, VdevSpec, device},
@@ -140,7 +140,7 @@ pub(crate) async fn clear(disk: Arc<dyn Disk>) -> Result<(), EngineError> {
     }
     // Cache and spare devices are only looked at while they wait.
     let options = OpenOptions { lock: true, ..OpenOptions::default() };
-    let opened = open_in_time(Path::new(&info.path), move |path| FileDisk::open(path, options)).await;
+    let opened = open_in_time(&info.path, options).await;
     let writable = opened.map_err(|error| EngineError::Device(error.to_string()))?;
     labels::clear(&(Arc::new(writable) as Arc<dyn Disk>)).await
 }

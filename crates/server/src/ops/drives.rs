@@ -6,9 +6,9 @@
 //! ([`Operation::is_remedy`](super::Operation::is_remedy)) ask for nothing that such a pool cannot give: what they did is
 //! noted in the history only if the pool can be written to afterwards.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use disk::{Disk, FileDisk, OpenOptions};
+use disk::{Disk, OpenOptions};
 use engine::{
     devices::{self, NewLeaf, Onlined, SweepCommand, SweepKind},
     dsl::OpError,
@@ -115,7 +115,7 @@ async fn reopen_leaf(held: &Held, guid: u64, what: &str) -> Result<Option<Arc<dy
         let is_open = leaf.leaf.as_ref().is_some_and(|leaf| leaf.condition.get().disk.is_some());
         let Some(path) = leaf.path.filter(|_| !is_open) else { return Ok(None) };
         let options = OpenOptions { lock: true, ..OpenOptions::default() };
-        match open_in_time(Path::new(&path), move |path| FileDisk::open(path, options)).await {
+        match open_in_time(&path, options).await {
             Ok(disk) => return Ok(Some(Arc::new(disk))),
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 if Instant::now() >= deadline {

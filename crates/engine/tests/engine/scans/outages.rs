@@ -71,6 +71,17 @@ fn sector_on(media: &MemDisk, blocks: &[u8]) -> (u64, u64) {
     found.expect("a sector of it")
 }
 
+/// An exported pool of which `d0` has a sector wrongly: what its volume holds, and the number of the block with that sector.
+async fn rotten(layout: &str) -> (World, Vec<u8>, u64) {
+    let (world, running, volume) = filled(layout, 8 * MIB).await;
+    let expected = content(&*volume).await;
+    drop(volume);
+    running.export().await;
+    let (block, at) = sector_on(&world.media[0], &expected);
+    world.media[0].write(at, vec![0xee; 4096].into()).await.unwrap();
+    (world, expected, block)
+}
+
 async fn fail_what_cannot_be_done(engine: &Engine) {
     let failmode = Properties::from([("failmode".to_owned(), Stored::Number(1))]);
     let set =
@@ -275,12 +286,7 @@ async fn what_only_the_source_of_a_resilver_has_is_away_with_it_and_not_lost() {
 #[tokio::test(start_paused = true)]
 async fn what_one_side_has_wrongly_and_one_that_was_pulled_has_right_is_not_lost() {
     for layout in ["mirror d0 d1", "raidz d0 d1 d2"] {
-        let (world, running, volume) = filled(layout, 8 * MIB).await;
-        let expected = content(&*volume).await;
-        drop(volume);
-        running.export().await;
-        let (block, at) = sector_on(&world.media[0], &expected);
-        world.media[0].write(at, vec![0xee; 4096].into()).await.unwrap();
+        let (world, expected, block) = rotten(layout).await;
         let disks = pullable(&world);
         let engine = open_caching(&disks, 0).await;
         let volume = engine.volume(&format!("{POOL}/v")).await.unwrap();
@@ -381,12 +387,7 @@ async fn leaves(engine: &Engine, guid: u64) -> bool {
 /// called whole without it.
 #[tokio::test(start_paused = true)]
 async fn a_replacement_sends_nobody_away_who_alone_has_something_right() {
-    let (mut world, running, volume) = filled("mirror d0 d1", 8 * MIB).await;
-    let expected = content(&*volume).await;
-    drop(volume);
-    running.export().await;
-    let (_, at) = sector_on(&world.media[0], &expected);
-    world.media[0].write(at, vec![0xee; 4096].into()).await.unwrap();
+    let (mut world, expected, _) = rotten("mirror d0 d1").await;
     let disks = pullable(&world);
     let engine = open_caching(&disks, 0).await;
     let old = engine.view().tree().leaves()[1].guid;
