@@ -131,6 +131,12 @@ impl Places {
         odd.map(line).collect::<Vec<_>>().join("; ")
     }
 
+    /// Sides of a mirror; 1 of a device that is none.
+    pub(crate) fn sides(&self, top: usize) -> usize {
+        let of_it = self.all.iter().filter(|place| place.top == top);
+        of_it.map(|place| place.slot + 1).max().unwrap_or(1)
+    }
+
     pub(crate) fn in_bay(&self, bay: usize) -> Option<&Place> {
         self.all.iter().find(|place| place.bay == bay)
     }

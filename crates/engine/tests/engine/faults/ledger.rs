@@ -44,6 +44,14 @@ impl Ledger {
         Self { volume, book: Mutex::new(Book { units, next: 1, recorded: None }) }
     }
 
+    /// A volume that begins as what a snapshot of this one holds. Its own versions are told from all others by
+    /// `number`.
+    pub(crate) fn descendant(&self, number: u32, frozen: &Frozen) -> Self {
+        let unit = |versions: &Vec<u32>| Unit { candidates: versions.clone(), acknowledged: 0 };
+        let units = frozen.iter().map(unit).collect();
+        Self { volume: self.volume, book: Mutex::new(Book { units, next: number << 20, recorded: None }) }
+    }
+
     /// The bytes of a new version of `count` units, which from now on may be found.
     pub(crate) fn begin(&self, first: usize, count: usize) -> (u32, Vec<u8>) {
         let mut book = self.book.lock();
@@ -72,6 +80,30 @@ impl Ledger {
         }
     }
 
+    /// Zeroes may be found from now on.
+    pub(crate) fn begin_zeroes(&self, first: usize, count: usize) {
+        let mut book = self.book.lock();
+        let Book { units, recorded, .. } = &mut *book;
+        for number in first..first + count {
+            units[number].candidates.push(0);
+            if let Some(recorded) = recorded {
+                recorded[number].push(0);
+            }
+        }
+    }
+
+    /// They were acknowledged. Nobody else writes what the asker owns, so that the last zeroes are the ones.
+    pub(crate) fn acknowledge_zeroes(&self, first: usize, count: usize, stable: bool) {
+        let mut book = self.book.lock();
+        for unit in &mut book.units[first..first + count] {
+            let at = unit.candidates.iter().rposition(|candidate| *candidate == 0);
+            unit.acknowledged = at.expect("zeroes that were begun");
+            if stable {
+                unit.forget_before(unit.acknowledged);
+            }
+        }
+    }
+
     /// What is acknowledged now, by unit: to be handed to [`durable`](Self::durable).
     pub(crate) fn marks(&self) -> Vec<u32> {
         self.book.lock().units.iter().map(|unit| unit.candidates[unit.acknowledged]).collect()
@@ -80,7 +112,7 @@ impl Ledger {
     /// What was acknowledged at the marks can no longer be lost.
     pub(crate) fn durable(&self, marks: &[u32]) {
         for (unit, mark) in self.book.lock().units.iter_mut().zip(marks) {
-            // A stable write since then has forgotten it already.
+            // A stable write since then has forgotten it already. Of several zeroes it is the first at the least.
             if let Some(at) = unit.candidates.iter().position(|candidate| candidate == mark) {
                 unit.forget_before(at);
             }

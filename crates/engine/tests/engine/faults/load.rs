@@ -55,12 +55,18 @@ pub(crate) struct Seat {
     pub(crate) ledger: Ledger,
     /// Held for reading by an operation, for writing by whoever needs the clients to stand still.
     pub(crate) gate: RwLock<()>,
+    /// It was destroyed.
+    pub(crate) is_gone: AtomicBool,
 }
 
 /// Clients at work; dropping ends them.
 pub(crate) struct Clients(Vec<JoinHandle<()>>);
 
 impl Clients {
+    pub(crate) fn join(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
+
     /// They finish what they are about, and go.
     pub(crate) async fn leave(mut self, findings: &Findings) {
         findings.leaving.store(true, Relaxed);
@@ -88,7 +94,8 @@ pub(crate) async fn start(
     seed: u64,
 ) -> Clients {
     let mut clients = Vec::new();
-    for (number, seat) in (0_u64..).zip(seats) {
+    let living = seats.iter().filter(|seat| !seat.is_gone.load(Relaxed));
+    for (number, seat) in (0_u64..).zip(living) {
         let Ok(volume) = engine.volume(&seat.name).await else {
             findings.refused.lock().push(format!("{}: cannot be opened", seat.name));
             continue;
@@ -132,10 +139,14 @@ impl Client {
             sleep(pause * if self.findings.leisure.load(Relaxed) { 100 } else { 1 }).await;
             let seat = Arc::clone(&self.seat);
             let _gate = seat.gate.read().await;
+            if seat.is_gone.load(Relaxed) {
+                return;
+            }
             self.findings.operations.fetch_add(1, Relaxed);
             match self.random.random_range(0..100) {
                 0..45 => self.read().await,
-                45..80 => self.write(false).await,
+                45..75 => self.write(false).await,
+                75..80 => self.write_zeroes().await,
                 80..97 => self.write(true).await,
                 _ => self.flush().await,
             }
@@ -183,6 +194,24 @@ impl Client {
                 Err(_) => return self.findings.wrong(format!("{}: a write hangs", self.seat.name)),
                 Ok(Err(error)) => return self.refused("write", first, count, &error),
                 Ok(Ok(())) => return self.seat.ledger.acknowledge(first, count, version, stable),
+            }
+        }
+    }
+
+    async fn write_zeroes(&mut self) {
+        let (first, count) = self.place();
+        self.seat.ledger.begin_zeroes(first, count);
+        let stable = self.random.random();
+        let durability = if stable { Durability::Stable(Asked::Fua) } else { Durability::Cached };
+        // Parts of blocks, too, which an unmap would leave as they are.
+        let (offset, len) = ((first * UNIT) as u64, (count * UNIT) as u64);
+        let mut answer = self.volume.write_zeroes(offset, len, false, durability);
+        loop {
+            match timeout(HANG, &mut answer).await {
+                Err(_) if self.engine.suspended().is_some() => {}
+                Err(_) => return self.findings.wrong(format!("{}: writing zeroes hangs", self.seat.name)),
+                Ok(Err(error)) => return self.refused("write zeroes", first, count, &error),
+                Ok(Ok(())) => return self.seat.ledger.acknowledge_zeroes(first, count, stable),
             }
         }
     }

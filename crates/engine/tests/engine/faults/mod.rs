@@ -12,10 +12,12 @@
 
 mod beyond;
 mod budget;
+mod family;
 mod harm;
 mod ledger;
 mod load;
 mod player;
+mod shape;
 mod world;
 
 use std::{
@@ -83,6 +85,9 @@ fn play(seed: u64, limit: Limit, bug: Option<Bug>) -> Result<String, String> {
         player.bays.save(&player.left, images.path());
         fixtures::zdb_check(&[], images.path(), POOL)
             .map_err(|complaint| format!("{replay}:\n  {}\nzdb:\n{complaint}", player.log.join("\n  ")))?;
+    }
+    if number("MILLPOND_FAULTS") == Some(1) {
+        println!("{replay}:\n  {}", player.log.join("\n  "));
     }
     let layout = player.layout;
     Ok(format!("{limit:?} {seed}: {layout}: {} lines, {:?}", player.log.len(), start.elapsed()))

@@ -77,15 +77,19 @@ pub(crate) struct Player {
     clients: Option<Clients>,
     pub(crate) seats: Vec<Arc<Seat>>,
     /// What each snapshot may hold, and which volume it is of.
-    snapshots: BTreeMap<String, (usize, Frozen)>,
+    pub(crate) snapshots: BTreeMap<String, (usize, Frozen)>,
+    /// What clones descend from.
+    pub(crate) origins: BTreeMap<usize, String>,
     pub(crate) findings: Arc<Findings>,
     pub(crate) harm: BTreeMap<usize, Harm>,
     pub(crate) random: StdRng,
     pub(crate) limit: Limit,
     bug: Option<Bug>,
     pub(crate) layout: &'static str,
-    ashift: u32,
-    names: u32,
+    pub(crate) ashift: u32,
+    /// An administrator changes what the pool consists of, too.
+    reshapes: bool,
+    pub(crate) names: u32,
     pub(crate) log: Vec<String>,
     /// A device may have said that something is durable which is not.
     pub(crate) is_lied_to: bool,
@@ -103,6 +107,7 @@ impl Player {
         // Each layout comes up as often as any other, whatever the number of seeds.
         let layout = LAYOUTS[(seed % LAYOUTS.len() as u64) as usize];
         let ashift = if random.random() { 9 } else { 12 };
+        let reshapes = random.random();
         let (bays, engine) = Bays::create(layout, ashift, seed).await;
         let mut player = Self {
             bays,
@@ -110,6 +115,7 @@ impl Player {
             clients: None,
             seats: Vec::new(),
             snapshots: BTreeMap::new(),
+            origins: BTreeMap::new(),
             findings: Arc::default(),
             harm: BTreeMap::new(),
             random,
@@ -117,8 +123,9 @@ impl Player {
             bug,
             layout,
             ashift,
+            reshapes,
             names: 0,
-            log: vec![format!("{layout} ashift {ashift}")],
+            log: vec![format!("{layout} ashift {ashift} reshaped {reshapes}")],
             is_lied_to: false,
             liars: BTreeSet::new(),
             left: Vec::new(),
@@ -153,6 +160,16 @@ impl Player {
         let seed = self.random.random();
         let clients = load::start(&self.engine(), &self.seats, &self.findings, self.bug, seed).await;
         self.clients = Some(clients);
+    }
+
+    /// Clients begin with one more volume.
+    pub(crate) async fn work_on(&mut self, which: usize) {
+        let seed = self.random.random();
+        let seats = &self.seats[which..=which];
+        let more = load::start(&self.engine(), seats, &self.findings, self.bug, seed).await;
+        if let Some(clients) = &mut self.clients {
+            clients.join(more);
+        }
     }
 
     /// Commands may be refused, they may not hang.
@@ -195,7 +212,7 @@ impl Player {
         let op = task(move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }));
         if self.run(what, false, op).await {
             let ledger = Ledger::new(self.names, UNITS);
-            self.seats.push(Arc::new(Seat { name, ledger, gate: RwLock::default() }));
+            self.seats.push(Arc::new(Seat { name, ledger, gate: RwLock::default(), is_gone: false.into() }));
         }
     }
 
@@ -206,7 +223,9 @@ impl Player {
             24..52 => self.hurt().await,
             52..64 => self.mend_something().await,
             64..71 => self.scan().await,
+            71..74 if self.reshapes => self.change_family().await,
             71..80 => self.snapshot_or_so().await,
+            80..88 if self.reshapes && self.random.random() => self.change_shape().await,
             80..88 => self.change_devices().await,
             88..93 => self.make_whole().await,
             93..97 => self.power_cut().await,
@@ -258,10 +277,14 @@ impl Player {
     async fn snapshot_or_so(&mut self) {
         let which = self.random.random_range(0..self.seats.len());
         let seat = Arc::clone(&self.seats[which]);
+        if seat.is_gone.load(Relaxed) {
+            return;
+        }
         let of_it: Vec<String> =
             self.snapshots.iter().filter(|(_, (of, _))| *of == which).map(|(name, _)| name.clone()).collect();
+        let has_clones = |name: &String| self.origins.values().any(|origin| origin == name);
         match (self.random.random_range(0..4), of_it.last().cloned()) {
-            (0, Some(name)) => {
+            (0, Some(name)) if !has_clones(&name) => {
                 let gone = vec![name.clone()];
                 let op =
                     task(move |cx| Box::pin(async move { dsl::destroy_snapshots(cx, &gone, false).await }));
@@ -302,7 +325,7 @@ impl Player {
         let place = places.all[self.random.random_range(0..places.all.len())].clone();
         let path = self.bays.0[place.bay].path.clone();
         let engine = self.engine();
-        match self.random.random_range(0..10) {
+        match self.random.random_range(0..11) {
             0..4 if !place.is_log && places.is_safe(&self.bays, &self.harm, Some(place.bay)) => {
                 let temporary = self.chance(50);
                 let result = self.within("offline", engine.offline(place.guid, temporary)).await;
@@ -315,6 +338,10 @@ impl Player {
                 self.harm.remove(&bay);
                 let result = self.within("replace", engine.replace(place.guid, self.new_leaf(bay))).await;
                 self.note(format!("replace {path} with {}: {}", self.bays.0[bay].path, said(&result)));
+            }
+            9 if !place.is_log && places.is_safe(&self.bays, &self.harm, Some(place.bay)) => {
+                let result = self.within("offline -f", engine.fault(place.guid)).await;
+                self.note(format!("offline -f {path}: {}", said(&result)));
             }
             // Only where another stands in for it: less parity is not what is rehearsed.
             _ if places.is_stood_in_for(&place, &self.bays, &self.harm) => {
@@ -341,10 +368,17 @@ impl Player {
 
     /// A bay whose disk no pool has.
     pub(crate) fn unused(&self, places: &Places) -> Option<usize> {
-        let spares = self.layout.split_once("spare").map_or("", |(_, spares)| spares);
-        let is_spare = |path: &str| spares.split_whitespace().any(|word| path.ends_with(word));
-        let free = |bay: &usize| places.in_bay(*bay).is_none() && !is_spare(&self.bays.0[*bay].path);
-        (0..self.bays.0.len()).find(free)
+        self.all_unused(places).next()
+    }
+
+    pub(crate) fn all_unused(&self, places: &Places) -> impl Iterator<Item = usize> {
+        let view = self.engine().view();
+        let spares: BTreeSet<&str> =
+            view.spares().iter().filter_map(|spare| spare.path.as_deref()).collect();
+        let free =
+            |bay: &usize| places.in_bay(*bay).is_none() && !spares.contains(&*self.bays.0[*bay].path);
+        let free: Vec<usize> = (0..self.bays.0.len()).filter(free).collect();
+        free.into_iter()
     }
 
     pub(crate) fn new_leaf(&self, bay: usize) -> NewLeaf {
@@ -444,6 +478,9 @@ impl Player {
     pub(crate) async fn compare(&mut self, settle: bool) {
         let engine = self.engine();
         for seat in self.seats.clone() {
+            if seat.is_gone.load(Relaxed) {
+                continue;
+            }
             let _gate = seat.gate.write().await;
             let volume = match engine.volume(&seat.name).await {
                 Ok(volume) => volume,
@@ -493,13 +530,18 @@ impl Player {
     async fn read_all(&self, volume: &dyn BlockVolume, name: &str) -> (Vec<u8>, Vec<bool>) {
         let (mut bytes, mut readable) = (Vec::with_capacity(UNITS * UNIT), vec![true; UNITS]);
         for (unit, readable) in readable.iter_mut().enumerate() {
-            match self.within(name, volume.read((unit * UNIT) as u64, UNIT)).await {
-                Ok(found) => bytes.extend(flat(&found)),
-                Err(_) if self.limit == Limit::None => {
+            let is_beyond = self.limit == Limit::None;
+            match timeout(HANG, volume.read((unit * UNIT) as u64, UNIT)).await {
+                Ok(Ok(found)) => bytes.extend(flat(&found)),
+                Ok(Err(error)) if !is_beyond => {
+                    panic!("acknowledged bytes cannot be read: {name} unit {unit}: {error}")
+                }
+                // A suspended pool waits for disks that are away, and one without a right label stays away.
+                Err(_) if !is_beyond || self.engine().suspended().is_none() => panic!("{name} hangs"),
+                Ok(Err(_)) | Err(_) => {
                     bytes.resize((unit + 1) * UNIT, 0);
                     *readable = false;
                 }
-                Err(error) => panic!("acknowledged bytes cannot be read: {name} unit {unit}: {error}"),
             }
         }
         (bytes, readable)
@@ -619,7 +661,7 @@ impl Player {
 }
 
 /// Tells the compiler that a closure's future lives as long as the syncer it is lent.
-fn task<F>(op: F) -> F
+pub(crate) fn task<F>(op: F) -> F
 where
     F: for<'a> FnOnce(&'a mut Syncer) -> OpFuture<'a, ()> + Clone + Send + 'static,
 {

@@ -33,7 +33,7 @@ use crate::support::POOL;
 /// Bytes of a disk.
 pub(crate) const DISK: u64 = 72 << 20;
 /// Bays beyond those of the layout: where replacements come from.
-pub(crate) const EXTRA: usize = 2;
+pub(crate) const EXTRA: usize = 4;
 
 /// A place for a disk.
 #[derive(Debug)]
@@ -229,6 +229,7 @@ impl Bays {
         let syncer = open::open(pool, how).await.map_err(|error| error.to_string())?;
         let engine = Engine::start(syncer, options()).await.map_err(|error| error.to_string())?;
         engine.watch(self.controller());
+        engine.resume_sweeps().await;
         Ok(engine)
     }
 
