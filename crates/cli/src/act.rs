@@ -25,6 +25,8 @@ pub(crate) struct Act {
     host: Arc<Host>,
     /// What was typed, until it has been recorded once.
     command: Option<String>,
+    /// The first words of that: `zfs create`.
+    called: String,
     failures: Vec<Failure>,
 }
 
@@ -36,7 +38,9 @@ impl Act {
             _ => None,
         };
         let host = Arc::new(Host::new(places, Mode::Command, Settings::default()));
-        Ok(Self { daemon, host, command: Some(typed(std::env::args_os())), failures: Vec::new() })
+        let command = typed(std::env::args_os());
+        let called = command.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        Ok(Self { daemon, host, command: Some(command), called, failures: Vec::new() })
     }
 
     /// The daemon that is asked, if any.
@@ -89,12 +93,16 @@ impl Act {
 
     async fn ask(&self, request: Request) -> Result<Answer, Failure> {
         if let Some(daemon) = &self.daemon {
+            // The daemon's refusals say what cannot be done; whoever gets none must be told what it was.
+            let unanswered = |error: ClientError| {
+                Failure::because(&format!("{} '{}'", self.called, request.operation.subject()), error)
+            };
             let has = match request.operation.brings_a_pool() {
                 true => true,
                 false => match daemon.pool(request.operation.pool()).await {
                     Ok(_) => true,
                     Err(error) if error.is_not_found() => false,
-                    Err(error) => return Err(Failure::new(error.to_string())),
+                    Err(error) => return Err(unanswered(error)),
                 },
             };
             if has {
@@ -102,7 +110,7 @@ impl Act {
                     ClientError::Refused { status, error, code } => {
                         Failure { message: error, code: code.unwrap_or(FAILED), not_found: status == 404 }
                     }
-                    other => Failure::new(other.to_string()),
+                    other => unanswered(other),
                 });
             }
         }

@@ -59,14 +59,13 @@ pub enum ClientError {
         /// What went wrong.
         reason: String,
     },
-    /// It ended when it had a change to make, which may be made or not.
-    #[error(
-        "the daemon on '{}' ended before it answered; whether it was done is not known: see `zfs list` or `zpool history`",
-        path.display()
-    )]
+    /// It ended when it had been asked.
+    #[error("the daemon on '{}' ended before it answered{in_doubt}", path.display())]
     Ended {
         /// The socket.
         path: PathBuf,
+        /// Of a change: that it may be made or not.
+        in_doubt: &'static str,
     },
     /// The daemon says no. Its own sentence.
     #[error("{error}")]
@@ -379,12 +378,27 @@ impl Client {
 
     fn send<T: DeserializeOwned + Send>(&self, method: Method, path: String, body: Bytes) -> Asked<'_, T> {
         Box::pin(async move {
+            let in_doubt = in_doubt(&method, &path);
             let response = self.request(method, path, body).await?;
-            let protocol = |reason: String| ClientError::Protocol { path: self.path.clone(), reason };
-            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-            let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
-            serde_json::from_slice(&body).map_err(|error| protocol(error.to_string()))
+            let body = self.whole(response, in_doubt).await?;
+            serde_json::from_slice(&body)
+                .map_err(|error| ClientError::Protocol { path: self.path.clone(), reason: error.to_string() })
         })
+    }
+
+    /// All of an answer.
+    async fn whole(
+        &self,
+        response: Response<Incoming>,
+        in_doubt: &'static str,
+    ) -> Result<Bytes, ClientError> {
+        let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+        let body =
+            body.map_err(|error| match error.downcast_ref::<hyper::Error>().is_some_and(broke_off) {
+                true => ClientError::Ended { path: self.path.clone(), in_doubt },
+                false => ClientError::Protocol { path: self.path.clone(), reason: error.to_string() },
+            })?;
+        Ok(body.to_bytes())
     }
 
     /// Asks; the answer is one of success.
@@ -399,7 +413,7 @@ impl Client {
                 .map_err(|error| protocol(error.to_string()))?;
             // Ends with the sender.
             tokio::spawn(connection);
-            let changes = path == OPERATIONS;
+            let in_doubt = in_doubt(&method, &path);
             let request = Request::builder()
                 .method(method)
                 .uri(path)
@@ -407,17 +421,15 @@ impl Client {
                 .header(header::CONTENT_TYPE, "application/json")
                 .body(Full::new(body))
                 .map_err(|error| protocol(error.to_string()))?;
-            let response =
-                sender.send_request(request).await.map_err(|error| match changes && broke_off(&error) {
-                    true => ClientError::Ended { path: self.path.clone() },
-                    false => protocol(error.to_string()),
-                })?;
+            let response = sender.send_request(request).await.map_err(|error| match broke_off(&error) {
+                true => ClientError::Ended { path: self.path.clone(), in_doubt },
+                false => protocol(error.to_string()),
+            })?;
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
             }
-            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-            let body = body.map_err(|error| protocol(error.to_string()))?.to_bytes();
+            let body = self.whole(response, in_doubt).await?;
             match serde_json::from_slice::<api::Failure>(&body) {
                 Ok(api::Failure { error, code }) => {
                     Err(ClientError::Refused { status: status.as_u16(), error, code })
@@ -428,10 +440,26 @@ impl Client {
     }
 }
 
-/// Whether whoever was asked went away: no word of an answer, where an odd one would be another error.
+/// Whether whoever was asked went away: no word of an answer or half of one, where an odd one would be another error.
 fn broke_off(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
-    error.is_incomplete_message() || source.is_some_and(|source| source.is::<io::Error>())
+    // A question that did not get out: why is below it.
+    if let Some(cause) = source.and_then(|source| source.downcast_ref::<hyper::Error>()) {
+        return broke_off(cause);
+    }
+    let is_of_the_system = source.is_some_and(|source| source.is::<io::Error>());
+    error.is_incomplete_message() || error.is_canceled() || is_of_the_system
+}
+
+/// What is to be said when whoever was asked this went away.
+fn in_doubt(method: &Method, path: &str) -> &'static str {
+    if path == OPERATIONS {
+        "; whether it was done is not known: see `zfs list`, `zpool status` or `zpool history`"
+    } else if *method == Method::GET {
+        ""
+    } else {
+        "; whether it was done is not known"
+    }
 }
 
 fn events_path(since: u64, pool: Option<&str>, follow: bool) -> String {

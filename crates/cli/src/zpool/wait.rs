@@ -105,7 +105,7 @@ pub(crate) async fn until(act: &mut Act, pool: &str, until: Until<'_>) {
                 break;
             }
             Err(failure) => {
-                act.refuse(failure);
+                act.refuse(Failure::because(&format!("cannot wait for '{pool}'"), failure));
                 break;
             }
         };
@@ -213,7 +213,7 @@ pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<Ex
                 break;
             }
             Err(failure) => {
-                act.refuse(failure);
+                act.refuse(Failure::because(&format!("cannot wait for '{}'", args.pool), failure));
                 break;
             }
         };

@@ -402,6 +402,8 @@ fn somebody_else_on_the_socket_is_said() {
         // The first connection only looks whether somebody is there.
         for _ in 0..2 {
             let (mut stream, _) = listener.accept().unwrap();
+            // Not before it is asked: whoever hangs up early is somebody who ended.
+            let _asked = stream.read(&mut [0; 4096]);
             let _sent = stream.write_all(b"SSH-2.0-nonsense\r\n");
         }
     });
@@ -410,21 +412,40 @@ fn somebody_else_on_the_socket_is_said() {
     impostor.join().unwrap();
 }
 
-/// That the answer was of no use sounded as if nothing had been done.
+/// That the answer was of no use sounded as if nothing had been done; and neither what was asked for was said, nor, where
+/// half an answer had come or nothing was to be changed, that the daemon had gone.
 #[test]
 fn a_daemon_that_ends_during_a_change_leaves_open_whether_it_was_made() {
+    const DOUBT: &str =
+        "; whether it was done is not known: see `zfs list`, `zpool status` or `zpool history`";
     let lab = lab();
-    let listener = UnixListener::bind(lab.socket()).unwrap();
-    let dying = thread::spawn(move || {
-        // The first connection only looks whether somebody is there.
-        drop(listener.accept().unwrap());
-        let (mut stream, _) = listener.accept().unwrap();
-        let read = stream.read(&mut [0; 4096]).unwrap();
-        assert!(read > 0);
-    });
-    let error = lab.run("zpool create lake /nowhere/a").fails(1);
-    assert!(error.contains("ended before it answered; whether it was done is not known"), "{error}");
-    dying.join().unwrap();
+    for (command, begun, what, doubt) in [
+        ("zpool create lake /nowhere/a", "", "zpool create 'lake'", DOUBT),
+        (
+            "zpool create lake /nowhere/a",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+            "zpool create 'lake'",
+            DOUBT,
+        ),
+        // It is asked for the pool first.
+        ("zfs snapshot lake/a@b", "", "zfs snapshot 'lake/a@b'", ""),
+    ] {
+        let listener = UnixListener::bind(lab.socket()).unwrap();
+        let dying = thread::spawn(move || {
+            // The first connection only looks whether somebody is there.
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            let read = stream.read(&mut [0; 4096]).unwrap();
+            assert!(read > 0);
+            stream.write_all(begun.as_bytes()).unwrap();
+        });
+        let error = lab.run(command).fails(1);
+        let said =
+            format!("{what}: the daemon on '{}' ended before it answered{doubt}\n", lab.socket().display());
+        assert!(error.ends_with(&said), "{command}: {error}");
+        dying.join().unwrap();
+        fs::remove_file(lab.socket()).unwrap();
+    }
 }
 
 /// The first start removed a directory `disks` that was somebody's, and the list of his imported pools.

@@ -635,32 +635,32 @@ pub fn pool_of(name: &str) -> &str {
 }
 
 impl Operation {
-    /// The pool it is about; of [`Operation::PoolImport`] what it is called before.
+    /// What it is about, by the name it was called by; the first, if there are several.
     #[must_use]
-    pub fn pool(&self) -> &str {
+    pub fn subject(&self) -> &str {
         match self {
-            Self::PoolCreate(PoolCreate { pool, .. })
-            | Self::PoolImport(PoolImport { pool, .. })
-            | Self::PoolAdd(PoolAdd { pool, .. })
-            | Self::PoolDestroy { pool, .. }
-            | Self::PoolExport { pool, .. }
-            | Self::PoolRemove { pool, .. }
-            | Self::PoolSet { pool, .. }
-            | Self::PoolUpgrade { pool }
-            | Self::PoolSync { pool }
-            | Self::DeviceOffline { pool, .. }
-            | Self::DeviceOnline { pool, .. }
-            | Self::DeviceAttach(DeviceNew { pool, .. })
-            | Self::DeviceReplace(DeviceNew { pool, .. })
-            | Self::DeviceDetach { pool, .. }
-            | Self::PoolClear { pool, .. }
-            | Self::PoolReopen { pool }
-            | Self::PoolScan { pool, .. }
-            | Self::DeviceSweep { pool, .. }
-            | Self::PoolAbandon { pool }
-            | Self::Share { pool, .. }
-            | Self::History { pool } => pool,
-            Self::CreateVolume(CreateVolume { name, .. })
+            Self::PoolCreate(PoolCreate { pool: name, .. })
+            | Self::PoolImport(PoolImport { pool: name, .. })
+            | Self::PoolAdd(PoolAdd { pool: name, .. })
+            | Self::PoolDestroy { pool: name, .. }
+            | Self::PoolExport { pool: name, .. }
+            | Self::PoolRemove { pool: name, .. }
+            | Self::PoolSet { pool: name, .. }
+            | Self::PoolUpgrade { pool: name }
+            | Self::PoolSync { pool: name }
+            | Self::DeviceOffline { pool: name, .. }
+            | Self::DeviceOnline { pool: name, .. }
+            | Self::DeviceAttach(DeviceNew { pool: name, .. })
+            | Self::DeviceReplace(DeviceNew { pool: name, .. })
+            | Self::DeviceDetach { pool: name, .. }
+            | Self::PoolClear { pool: name, .. }
+            | Self::PoolReopen { pool: name }
+            | Self::PoolScan { pool: name, .. }
+            | Self::DeviceSweep { pool: name, .. }
+            | Self::PoolAbandon { pool: name }
+            | Self::Share { pool: name, .. }
+            | Self::History { pool: name }
+            | Self::CreateVolume(CreateVolume { name, .. })
             | Self::CreateFilesystem { name, .. }
             | Self::Set { name, .. }
             | Self::Inherit { name, .. }
@@ -670,12 +670,18 @@ impl Operation {
             | Self::Promote { name }
             | Self::Rename { from: name, .. }
             | Self::Bookmark { source: name, .. }
-            | Self::Lu { volume: name, .. } => pool_of(name),
+            | Self::Lu { volume: name, .. } => name,
             Self::Snapshot { names, .. }
             | Self::Hold { names, .. }
             | Self::Release { names, .. }
-            | Self::Holds { names, .. } => names.first().map_or("", |name| pool_of(name)),
+            | Self::Holds { names, .. } => names.first().map_or("", String::as_str),
         }
+    }
+
+    /// The pool it is about; of [`Operation::PoolImport`] what it is called before.
+    #[must_use]
+    pub fn pool(&self) -> &str {
+        pool_of(self.subject())
     }
 
     /// Whether it begins with a pool that nobody has open: such an operation goes to the daemon if there is one.
