@@ -200,6 +200,14 @@ impl State {
         Ok(contents.pools)
     }
 
+    /// Whether something can be remembered, as far as that can be known before.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or nothing can be written there.
+    pub fn check(&self) -> Result<(), StateError> {
+        lock(&self.dir).map(drop)
+    }
+
     /// Remembers `pool`, in place of one with the same guid. Another of its name stays: its drives may be late, and nobody
     /// else remembers where they were.
     ///

@@ -282,6 +282,15 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
         lines.extend(below(about_caches(&plan, &blocks, &tier)));
         return Ok(Answer { lines, warnings: wish.notes(), ..Answer::default() });
     }
+    host.places().state().check().map_err(|error| {
+        let why = chain(&error);
+        Failure::because(
+            &what,
+            format_args!(
+                "it could not be remembered for the next command: {why}\nto have that elsewhere: '--state DIR', or MILLPOND_STATE"
+            ),
+        )
+    })?;
     let mut warnings = wish.notes();
     let taken = devices::take(host, &plan, &what, device_wish).await?;
     let options = CreateOptions {
@@ -800,6 +809,28 @@ mod tests {
         host.close().await.unwrap();
         let found = Places::new(vec![dir.path().to_owned()], State::at(dir.path().join("none"))).scan().await;
         assert_eq!(found.pools.len(), 1);
+    }
+
+    /// A user who may not write to the state directory had a pool on his devices, and an error.
+    #[tokio::test]
+    async fn a_pool_that_nothing_could_remember_is_not_created() {
+        let dir = tempfile::tempdir().unwrap();
+        // Root may write everywhere; but this is no file.
+        std::fs::create_dir_all(dir.path().join("state/lock")).unwrap();
+        let state = State::at(dir.path().join("state"));
+        let host = Arc::new(Host::new(Places::new(Vec::new(), state), Mode::Command, Settings::default()));
+        let disk = dir.path().join("disk");
+        let create = PoolCreate {
+            pool: "tank".to_owned(),
+            devices: vec![disk.display().to_string()],
+            file_size: Some(64 << 20),
+            ..PoolCreate::default()
+        };
+        let request = Request { operation: Operation::PoolCreate(create), command: None, user: 0 };
+        let failure = run(&host, request).await.unwrap_err();
+        assert!(failure.message.starts_with("cannot create 'tank': it could not be remembered"), "{failure}");
+        assert!(failure.code == 1 && failure.message.contains("--state DIR"), "{failure}");
+        assert!(!disk.exists() && host.find("tank").is_none(), "nothing was touched");
     }
 
     #[tokio::test]
