@@ -190,6 +190,11 @@ impl Serving {
         self.count(|dataset| dataset == name)
     }
 
+    /// Who they are.
+    pub(crate) fn clients_by_name(&self, name: &str) -> Vec<String> {
+        self.users(|dataset| dataset == name)
+    }
+
     /// Clients connected to it, to its snapshots, and to what is below it. With `everywhere` a snapshot means
     /// those of its name of everything below its dataset.
     #[must_use]
@@ -229,21 +234,27 @@ impl Serving {
         self.entries.lock().get(name).map(|entry| entry.plan.threshold).unwrap_or_default()
     }
 
+    fn count(&self, is_meant: impl Fn(&str) -> bool) -> usize {
+        self.users(is_meant).len()
+    }
+
     /// A session counts for every disk of its target: whether a host has one mounted cannot be seen. And so does a copy from
     /// or to a disk that a host ordered at another target.
-    fn count(&self, is_meant: impl Fn(&str) -> bool) -> usize {
+    fn users(&self, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
         let connections = self.nbd_server.connections();
-        let nbd = connections.iter().filter_map(|connection| connection.export.as_deref());
-        let nbd = nbd.filter(|export| is_meant(export)).count();
+        let nbd = connections.iter().filter(|connection| connection.export.as_deref().is_some_and(&is_meant));
+        let nbd = nbd.map(|connection| format!("an NBD client from {}", connection.peer));
         let entries = self.entries.lock();
         let meant = || entries.iter().filter(|(name, _)| is_meant(name));
         let disks: Vec<&Disk> = meant().filter_map(|(_, entry)| entry.disk.as_ref()).collect();
         let iqns: BTreeSet<&str> = disks.iter().map(|disk| disk.target.iqn()).collect();
         let sessions = self.targets.sessions();
         let of_disks = sessions.iter().filter(|session| iqns.contains(session.target.as_str()));
+        let of_disks = of_disks.map(|session| format!("{} from {}", session.initiator, session.peer));
         let has_session = |disk: &Disk| sessions.iter().any(|session| session.target == disk.target.iqn());
         let copies = disks.iter().filter(|disk| disk.unit.is_in_copy() && !has_session(disk));
-        nbd + of_disks.count() + copies.count()
+        let copies = copies.map(|_| "a copy that a host ordered".to_owned());
+        nbd.chain(of_disks).chain(copies).collect()
     }
 
     /// Offers no longer this volume or snapshot of a pool.

@@ -49,9 +49,8 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
     }
     let steps = plan.steps;
     for step in &steps {
-        let busy = || Failure::because(&format!("cannot destroy '{}'", step.name()), "dataset is busy");
-        if !asked.dry_run && cx.is_busy(step.name()) {
-            return Err(busy());
+        if !asked.dry_run {
+            cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
         }
         if let Step::Snapshot(snapshot) = step {
             let holds = snapshot.holds().await.map_err(|error| Failure::because(&what, chain(&error)))?;
@@ -372,9 +371,7 @@ pub(crate) async fn rollback(
     let target = lookup(&view, snapshot).await?;
     let dataset = lookup(&view, head).await?;
     let unreadable = |error: pool::dmu::ReadError| Failure::because(&what, chain(&error));
-    if cx.is_busy(head) {
-        return Err(Failure::because(&format!("cannot rollback '{head}'"), "dataset is busy"));
-    }
+    cx.spare_clients_of(head, &format!("cannot rollback '{head}'"))?;
     let mut later = dataset.snapshots().await.map_err(unreadable)?;
     later.retain(|snapshot| snapshot.create_txg() > target.create_txg());
     later.sort_by_key(Dataset::create_txg);
@@ -407,9 +404,7 @@ pub(crate) async fn rollback(
         )));
     }
     for step in &steps {
-        if cx.is_busy(step.name()) {
-            return Err(Failure::because(&format!("cannot destroy '{}'", step.name()), "dataset is busy"));
-        }
+        cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
         if let Step::Snapshot(snapshot) = step
             && !snapshot.holds().await.map_err(unreadable)?.is_empty()
         {

@@ -185,6 +185,25 @@ impl Cx<'_> {
     pub(crate) fn is_busy(&self, name: &str) -> bool {
         self.host.serving.as_ref().is_some_and(|serving| serving.clients(name) > 0)
     }
+
+    /// A dataset with clients stays as it is. `what` is what is refused then: `cannot destroy 'tank/x'`.
+    pub(crate) fn spare_clients_of(&self, name: &str, what: &str) -> Result<(), Failure> {
+        let clients = self.host.serving.as_ref().map(|serving| serving.clients_by_name(name));
+        match &clients.unwrap_or_default()[..] {
+            [] => Ok(()),
+            clients => Err(Failure::because(what, format_args!("dataset is busy\n{}", used_by(clients)))),
+        }
+    }
+}
+
+/// Who has to be disconnected: some of them, if there are many.
+fn used_by(clients: &[String]) -> String {
+    let (named, others) = clients.split_at(clients.len().min(CLIENTS_NAMED));
+    let others = match others.len() {
+        0 => String::new(),
+        count => format!(", and {count} more"),
+    };
+    format!("it is used by {}{others} ('millpond initiators')", named.join(", "))
 }
 
 /// What is said of a pool that cannot be written to, and what helps.
@@ -235,6 +254,9 @@ pub(crate) struct Watching {
     /// Remembers what is warm.
     pub(crate) warmth: Warmth,
 }
+
+/// Clients that are named when a dataset is busy.
+const CLIENTS_NAMED: usize = 4;
 
 /// How long devices that somebody else has are asked for: a killed process gives its back within milliseconds, on a
 /// busy machine within tenths of a second.
@@ -842,6 +864,19 @@ mod tests {
             "{closed:?}"
         );
         assert_eq!(closed, closed.counted(), "nothing is held");
+    }
+
+    /// That it is busy was all that was said, and who looked for the reason looked for a mount.
+    #[test]
+    fn a_busy_dataset_says_by_whom_it_is_used() {
+        let clients: Vec<String> = (1..=6).map(|i| format!("iqn.a:{i} from 10.0.0.{i}:4000")).collect();
+        let one = "it is used by iqn.a:1 from 10.0.0.1:4000 ('millpond initiators')";
+        assert_eq!(used_by(&clients[..1]), one);
+        let said = used_by(&clients);
+        assert!(
+            said.contains("iqn.a:4") && !said.contains("iqn.a:5") && said.contains(", and 2 more"),
+            "{said}"
+        );
     }
 
     #[test]
