@@ -131,12 +131,16 @@ pub(crate) async fn run(args: ZpoolGet, context: &Context) -> anyhow::Result<Exi
     Ok(finish(&failures))
 }
 
-/// The properties that were asked for, or all of them.
+/// Properties that keep what is offered to clients: pages of JSON, which `millpond share` shows as what it means.
+const OF_SHARES: &str = "org.millpond:";
+
+/// The properties that were asked for; or all of them, but those that are nothing to look at.
 fn chosen(pool: &Pool, asked: &[String]) -> Vec<(String, Option<Property>)> {
     if asked.is_empty() {
         return pool
             .properties
             .iter()
+            .filter(|property| !property.name.starts_with(OF_SHARES))
             .map(|property| (property.name.clone(), Some(property.clone())))
             .collect();
     }

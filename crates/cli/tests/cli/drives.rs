@@ -405,6 +405,12 @@ fn a_hot_spare_takes_a_drive_s_place_and_goes_back() {
         assert!(is_available(), "{}", scene.zpool("status tank").stdout);
         let spare = |now: Status| now.0["spares"][format!("{}/s", scene.here())]["state"].clone();
         assert_eq!(spare(scene.status()), "AVAIL");
+        // That it had no path was said, which it has.
+        let path = format!("{}/s", scene.here());
+        assert_eq!(
+            scene.zpool(&format!("replace tank {path}")).fails(1),
+            format!("cannot replace {path}: device is reserved as a hot spare\n")
+        );
         scene.pull("c");
         scene.wait_for("the spare stands in", |now| now.has_kind("spare") && now.is_resilvered());
         let text = scene.zpool("status tank").ok();

@@ -102,6 +102,11 @@ fn settings_go_where_the_pool_goes() {
     let mine = volume(&lab, "tank/a");
     assert_eq!((&mine["target"], &mine["lun"], &mine["nbd"]), (&TARGET.into(), &5.into(), &false.into()));
     assert_eq!(volume(&lab, "tank/b")["lun"], 0);
+    // The JSON of it filled the table.
+    let all = lab.run("zpool get all tank").ok();
+    assert!(all.contains("failmode") && !all.contains("org.millpond:"), "{all}");
+    let kept = lab.run(&format!("zpool get -H -o value org.millpond:target:{TARGET} tank")).ok();
+    assert!(kept.starts_with('{'), "{kept}");
 
     // A snapshot is not everybody's, a clone is nobody's LUN, a rollback changes nothing of this.
     lab.run("zfs snapshot tank/a@s").ok();
@@ -336,7 +341,7 @@ fn who_uses_a_disk_is_asked_about_before_it_is_offered_no_more() {
         "zfs set org.millpond:offer=none tank",
     ] {
         let said = lab.run(line).fails(1);
-        assert!(said.contains("1 clients use tank/a") && said.contains("'-f'"), "{line}: {said}");
+        assert!(said.contains("1 client uses tank/a") && said.contains("'-f'"), "{line}: {said}");
         assert_eq!(urls(&lab, "tank/b").len(), 2, "{line}");
     }
     // What does not reach it, or takes nothing from it, is nobody's loss.
@@ -345,12 +350,12 @@ fn who_uses_a_disk_is_asked_about_before_it_is_offered_no_more() {
     lab.run("zfs set volmode=none tank/b").ok();
     lab.run("zfs set volmode=dev tank/a").ok();
     lab.run("zfs set volmode=none tank").ok();
-    assert!(lab.run("zfs inherit volmode tank/a").fails(1).contains("1 clients use tank/a"));
+    assert!(lab.run("zfs inherit volmode tank/a").fails(1).contains("1 client uses tank/a"));
     lab.run("zfs inherit volmode tank").ok();
     lab.run("zfs inherit volmode tank/a").ok();
-    assert!(lab.run("zfs inherit org.millpond:offer tank/a").fails(1).contains("1 clients use tank/a"));
+    assert!(lab.run("zfs inherit org.millpond:offer tank/a").fails(1).contains("1 client uses tank/a"));
     assert_eq!((urls(&lab, "tank/a").len(), urls(&lab, "tank/b").len()), (1, 0));
-    assert!(lab.run("share set offer= tank/a").fails(1).contains("1 clients use tank/a"));
+    assert!(lab.run("share set offer= tank/a").fails(1).contains("1 client uses tank/a"));
     drop(guest);
     wait_until(|| ask(&lab, "/v1/served")["iscsi_sessions"] == 0);
     lab.run("zfs set volmode=none tank/a").ok();
@@ -458,7 +463,7 @@ fn settings_change_under_hosts_and_whoever_was_fenced_stays_fenced() {
 
     // Its export has a client, and its LUN stays: one of the two is counted.
     let said = lab.run("share set offer=none tank/a").fails(1);
-    assert!(said.contains("1 clients use tank/a") && said.contains("'-f'"), "{said}");
+    assert!(said.contains("1 client uses tank/a") && said.contains("'-f'"), "{said}");
     let (mode, inquiry) = ((0x2a, 0x01), (0x3f, 0x03));
     let mut nbd_lives = true;
     for (line, told) in [

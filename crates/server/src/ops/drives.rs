@@ -179,10 +179,16 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
     }
     let (held, engine) = engine(cx.host.writable(&asked.pool).await, &asked.pool, &what)?;
     let guid = find(&held, &what, &asked.device)?;
+    let view = held.view();
+    let in_tree = leaf(&view, guid);
+    if in_tree.is_none() && view.spares().iter().any(|spare| spare.guid == guid) {
+        // One that is in use has a place in the tree, which another may take.
+        return Err(Failure::because(&what, "device is reserved as a hot spare"));
+    }
     let path = match &asked.new {
         Some(word) => path_of(word).map_err(|error| not_a_device(&what, &error))?,
         None => {
-            let path = leaf(&held.view(), guid).and_then(|leaf| leaf.path);
+            let path = in_tree.and_then(|leaf| leaf.path);
             path.ok_or_else(|| {
                 Failure::because(&what, "it has no path: say which device is to take its place")
             })?
