@@ -140,8 +140,8 @@ impl FileDisk {
         let metadata = path.metadata().map_err(|error| fail("cannot open", error))?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            let what = format!("{name}: neither a file nor a block device");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device");
+            return Err(fail("cannot open", source));
         }
 
         let lock = options.lock && !options.read_only;

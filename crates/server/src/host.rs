@@ -504,7 +504,8 @@ pub fn problems(found: &Found) -> Vec<String> {
 }
 
 /// What the system itself said, at the bottom of an error, without its number.
-fn reason(error: &io::Error) -> String {
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(source) = deepest.source() {
         deepest = source;

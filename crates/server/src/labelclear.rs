@@ -10,7 +10,10 @@ use disk::{Disk, OpenOptions};
 use engine::BoxFuture;
 use pool::import::{Device, open_in_time};
 
-use crate::{host::chain, ops::Failure};
+use crate::{
+    host::{chain, reason},
+    ops::Failure,
+};
 
 /// Bytes of a label.
 const LABEL: u64 = 256 << 10;
@@ -31,7 +34,7 @@ pub fn clear(path: &Path, force: bool) -> BoxFuture<'_, Result<(), Failure>> {
             std::io::ErrorKind::ResourceBusy => {
                 Failure::new(format!("{name} is a member (ACTIVE) of a pool: {error}"))
             }
-            _ => Failure::new(format!("failed to open {name}: {}", chain(&error))),
+            _ => Failure::new(format!("failed to open {name}: {}", reason(&error))),
         })?;
         let disk: Arc<dyn Disk> = Arc::new(disk);
         let failed = |error: std::io::Error| {

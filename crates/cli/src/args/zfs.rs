@@ -167,7 +167,6 @@ pub(crate) struct ZfsMount {
     #[arg(short = 'v')]
     pub(crate) verbose: bool,
     /// File system
-    #[arg(required_unless_present = "all")]
     pub(crate) filesystem: Option<String>,
 }
 

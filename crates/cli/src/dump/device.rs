@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use anyhow::{Context as _, bail};
+use anyhow::{anyhow, bail};
 use serde_json::json;
 use server::{
     disk::{Disk, FileDisk, IoBuf, OpenOptions},
+    host::reason,
     pool::{
         codec::checksum::{Checksum, Form, embedded},
         ondisk::{
@@ -81,8 +82,9 @@ fn ashift(labels: &[Label]) -> Option<u64> {
 /// All labels of the device at `path`; `detail` 1 adds the newest uberblock of each, 2 all of them.
 pub(super) async fn labels(out: &mut Out, path: &str, detail: u8) -> anyhow::Result<()> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let opened = FileDisk::open(path, options);
     let disk: Arc<dyn Disk> =
-        Arc::new(FileDisk::open(path, options).with_context(|| format!("cannot open '{path}' as a device"))?);
+        Arc::new(opened.map_err(|error| anyhow!("cannot open '{path}' as a device: {}", reason(&error)))?);
     let labels = read(out, &disk).await?;
     let ashift = ashift(&labels);
     let mut valid = 0;

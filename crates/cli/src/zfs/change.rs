@@ -78,9 +78,11 @@ fn created(args: &ZfsCreate, properties: &[(String, String)], decided: &[(String
 }
 
 /// `zfs mount` and its kin: nothing is mounted or shared here, so all of it is done already.
-pub(crate) fn mount(args: ZfsMount, what: &str) -> anyhow::Result<ExitCode> {
+pub(crate) fn mount(args: ZfsMount, what: &str, context: &Context) -> anyhow::Result<ExitCode> {
     match args.filesystem {
-        None => Ok(ExitCode::SUCCESS),
+        // `zfs mount` lists what is mounted.
+        None if args.all || what == "mount" => Ok(ExitCode::SUCCESS),
+        None => Err(context.usage(&["zfs", what], "missing filesystem argument").into()),
         Some(name) => anyhow::bail!(
             "cannot {what} '{name}': file systems are neither mounted nor shared by this version"
         ),

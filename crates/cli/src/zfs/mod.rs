@@ -58,10 +58,10 @@ pub(crate) async fn run(command: Zfs, context: &Context) -> anyhow::Result<ExitC
         Zfs::Hold(args) => change::hold(args, context).await,
         Zfs::Release(args) => change::release(args, context).await,
         Zfs::Holds(args) => change::holds(args, context).await,
-        Zfs::Mount(args) => change::mount(args, "mount"),
-        Zfs::Unmount(args) => change::mount(args, "unmount"),
-        Zfs::Share(args) => change::mount(args, "share"),
-        Zfs::Unshare(args) => change::mount(args, "unshare"),
+        Zfs::Mount(args) => change::mount(args, "mount", context),
+        Zfs::Unmount(args) => change::mount(args, "unmount", context),
+        Zfs::Share(args) => change::mount(args, "share", context),
+        Zfs::Unshare(args) => change::mount(args, "unshare", context),
         Zfs::Version(args) => version::run(&args, "zfs"),
     }
 }

@@ -199,11 +199,15 @@ fn all_pools_and_all_file_systems_are_meant_by_a_letter() {
         let written = std::fs::metadata(lab.cwd().join(pool)).unwrap().blocks() * 512;
         assert!(written > 40 << 20, "{pool}: {written} bytes of its free space");
     }
-    for line in ["zpool scrub", "zpool trim", "zpool scrub -a tank", "zpool initialize -a tank", "zfs mount"]
+    for line in
+        ["zpool scrub", "zpool trim", "zpool scrub -a tank", "zpool initialize -a tank", "zfs unmount"]
     {
         lab.run(line).fails(2);
     }
-    for line in ["zfs mount -a", "zfs unmount -a", "zfs umount -a", "zfs share -a", "zfs unshare -a"] {
+    // What is mounted: without an argument that is listed.
+    for line in
+        ["zfs mount", "zfs mount -a", "zfs unmount -a", "zfs umount -a", "zfs share -a", "zfs unshare -a"]
+    {
         assert_eq!(lab.run(line).ok(), "", "{line}");
     }
     assert!(lab.run("zfs mount tank").fails(1).contains("are neither mounted nor shared by this version"));

@@ -21,6 +21,8 @@ pub const RECORD_MAX: u64 = 16 << 20;
 pub const USER_NAME_MAX: usize = 255;
 /// Longest value of a user property, in bytes.
 pub const USER_VALUE_MAX: usize = 8191;
+/// Characters of what is too long that are repeated.
+const BEGINNING_MAX: usize = 64;
 
 /// Why a property or its value was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,10 +71,10 @@ pub enum ParseError {
     /// `auto` where nothing can be computed.
     #[error("'{0}=auto' only allowed on volumes")]
     AutoOnVolumes(&'static str),
-    /// A user property's name.
+    /// A user property's name, of which this is the beginning.
     #[error("property name '{0}' is too long")]
     NameTooLong(String),
-    /// A user property's value.
+    /// A user property's value, of which this is the beginning.
     #[error("property value '{0}' is too long")]
     ValueTooLong(String),
     /// A number outside what the property may be.
@@ -213,12 +215,17 @@ fn user(name: &str, text: &str) -> Result<Parsed, ParseError> {
         return Err(ParseError::Unknown(name.to_owned()));
     }
     if name.len() > USER_NAME_MAX {
-        return Err(ParseError::NameTooLong(name.to_owned()));
+        return Err(ParseError::NameTooLong(beginning(name)));
     }
     if text.len() > USER_VALUE_MAX {
-        return Err(ParseError::ValueTooLong(text.to_owned()));
+        return Err(ParseError::ValueTooLong(beginning(text)));
     }
     Ok(Parsed::Value(name.to_owned(), Value::Text(text.to_owned())))
+}
+
+/// The beginning of what is too long to be repeated.
+fn beginning(text: &str) -> String {
+    text.chars().take(BEGINNING_MAX).chain(['…']).collect()
 }
 
 /// The value `text` of the property of this row.
@@ -360,6 +367,15 @@ mod tests {
         ] {
             assert_eq!(set(name, text).as_deref(), Ok(text), "{name}");
         }
+    }
+
+    /// The refusal of a value of megabytes had megabytes.
+    #[test]
+    fn what_is_too_long_is_not_repeated_as_a_whole() {
+        let (long, shown) = ("é".repeat(9000), format!("{}…", "é".repeat(64)));
+        assert_eq!(set("org.a:b", &long), Err(format!("property value '{shown}' is too long")));
+        let name = format!("a:{}", "b".repeat(9000));
+        assert_eq!(set(&name, ""), Err(format!("property name '{}…' is too long", &name[..64])));
     }
 
     #[test]

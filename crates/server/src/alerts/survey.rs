@@ -330,6 +330,15 @@ pub(crate) mod tests {
         assert_eq!(found[1].title, "pool 'tank' is DEGRADED");
     }
 
+    /// It was DEGRADED (too many errors: too many checksum errors).
+    #[test]
+    fn what_there_was_too_much_of_is_said_once() {
+        let facts = raidz2(State::Degraded, Aux::ErrorsExceeded);
+        let memory =
+            Memory { why: BTreeMap::from([(3, "too many checksum errors".into())]), ..Memory::default() };
+        assert_eq!(look(&facts, &memory)[0].title, "disk sd3 is DEGRADED (too many checksum errors)");
+    }
+
     #[test]
     fn an_administrator_who_takes_a_disk_offline_knows_it() {
         let found = look(&raidz2(State::Offline, Aux::None), &Memory::default());

@@ -116,7 +116,9 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
     let (noun, name) = (part.place.role.noun(), &vdev.name);
     let mut reason = vdev.aux.note().unwrap_or_default().to_owned();
     if let Some(why) = why.filter(|why| !why.is_empty()) {
-        reason = if reason.is_empty() { why.to_owned() } else { format!("{reason}: {why}") };
+        // Some reasons say themselves that it was too much of something.
+        let says_all = reason.is_empty() || why.starts_with("too many ");
+        reason = if says_all { why.to_owned() } else { format!("{reason}: {why}") };
     }
     let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
     finding.title = format!("{noun} {name} is {}{reason}", vdev.state.word(vdev.aux));

@@ -97,10 +97,16 @@ pub(super) async fn spare(
     match losing.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "{clients} clients use {} as they are offered now ('millpond initiators'); use '-f' to cut them off",
+            "{} {} as they are offered now ('millpond initiators'); use '-f' to cut them off",
+            clients_use(clients),
             losing.join(", ")
         )),
     }
+}
+
+/// `1 client uses`, `2 clients use`.
+pub(super) fn clients_use(count: usize) -> String {
+    if count == 1 { "1 client uses".to_owned() } else { format!("{count} clients use") }
 }
 
 /// Whether what is set on `dataset`, and with `recursive` cleared below it, holds for `volume`, which has it from `set_at` now.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Answer, Assignment, Failure,
-    cut_off::{self, Reach, Setting},
+    cut_off::{self, Reach, Setting, clients_use},
     held::Held,
     host::Cx,
     properties::lookup,
@@ -439,7 +439,8 @@ pub(super) fn free_for_lun(cx: &Cx<'_>, now: &Now, volume: &str) -> Result<(), S
         _ if is_managed => Ok(()),
         0 => Ok(()),
         clients => Err(format!(
-            "{clients} clients use it, or its snapshots, as they are offered now ('millpond initiators'): disconnect them first"
+            "{} it, or its snapshots, as they are offered now ('millpond initiators'): disconnect them first",
+            clients_use(clients)
         )),
     }
 }

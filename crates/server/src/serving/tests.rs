@@ -471,7 +471,7 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
         world.run(Operation::Inherit { name, property, recursive, received, force }).await
     };
     let is_refused = |answer: Result<Answer, Failure>| {
-        answer.is_err_and(|why| why.message.contains("1 clients use tank/a/v"))
+        answer.is_err_and(|why| why.message.contains("1 client uses tank/a/v"))
     };
     assert!(is_refused(inherit("tank/a", true, false, false).await));
     inherit("tank/a", false, false, false).await.expect("it does not reach it");
