@@ -232,7 +232,11 @@ async fn look(
                 false => None,
             };
             let shown = view::pool(&opened.pool, !is_to_be_written || read_only.is_some()).await;
-            api::Pool { read_only, ..shown }
+            let mut shown = api::Pool { read_only, ..shown };
+            if remembered.is_some_and(|pool| pool.boot.is_some()) {
+                view::unlist(&mut shown);
+            }
+            shown
         }
         Err(error) => {
             let report = examine(candidate, hostid::hostid(), &hostid::hostname()).await;

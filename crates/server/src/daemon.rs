@@ -505,9 +505,14 @@ async fn everything(
     config: &Config,
     tell: &mut impl FnMut(Event),
 ) -> Result<Vec<(Candidate, Option<Remembered>)>, ServeError> {
+    let is_told_where = !config.places.named().is_empty();
+    let lapsed = match is_told_where {
+        true => Vec::new(),
+        false => config.places.state().lapse().map_err(HostError::State)?,
+    };
     let Known { mut pools, problems, .. } = config.places.all().await.map_err(HostError::State)?;
     let mut said = problems;
-    let is_told_where = !config.places.named().is_empty();
+    said.extend(lapsed.iter().map(|pool| host::lapsed(&pool.name)));
     if !is_told_where {
         let is_exported = |(candidate, remembered): &mut (Candidate, Option<Remembered>)| {
             host::is_given_away(candidate, remembered.as_ref())

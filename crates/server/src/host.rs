@@ -66,6 +66,8 @@ pub struct Settings {
     pub missing_log: bool,
     /// Never to be written to.
     pub read_only: bool,
+    /// Not to be opened by itself at the next start (`cachefile=none`).
+    pub unlisted: bool,
     /// Size of the ARC, in bytes.
     pub cache_bytes: usize,
     /// Bytes of memory that this process may have; all of the machine's if it is not said.
@@ -96,6 +98,7 @@ impl Default for Settings {
             destroyed: false,
             missing_log: false,
             read_only: false,
+            unlisted: false,
             cache_bytes: COMMAND_CACHE,
             memory: None,
             replacement: Replacement::Default,
@@ -238,7 +241,8 @@ impl Places {
 
     /// All pools that a command without a pool's name is about, by name: those that are where `-d` says, else those that
     /// are imported. Only where none ever was, all that are there: drives that are late must not make others' pools ours.
-    /// Of destroyed ones only those that were imported as such: whoever wants one back says so.
+    /// Of destroyed ones only those that were imported as such: whoever wants one back says so. And so does whoever wants
+    /// one again that was imported for a while.
     ///
     /// # Errors
     /// The cache file cannot be read.
@@ -246,7 +250,10 @@ impl Places {
         Box::pin(async move {
             if !self.named.is_empty() || self.state.pools()?.is_empty() {
                 let mut known = self.scan().await;
-                known.pools.retain(|(candidate, _)| candidate.state != PoolState::Destroyed);
+                let over = if self.named.is_empty() { self.state.over()? } else { Vec::new() };
+                known.pools.retain(|(candidate, _)| {
+                    candidate.state != PoolState::Destroyed && !over.contains(&candidate.guid)
+                });
                 return Ok(known);
             }
             let mut known = Known::default();
@@ -425,6 +432,14 @@ pub(crate) fn given_away(candidate: &Candidate) -> String {
              'millpond serve {name}'"
         ),
     }
+}
+
+/// What is said of a pool that was imported for a while, when that is over.
+pub(crate) fn lapsed(name: &str) -> String {
+    format!(
+        "pool '{name}' was imported with cachefile=none and was not opened; to have it here: 'zpool import {name}', or \
+         name it: 'millpond serve {name}'"
+    )
 }
 
 /// Absolute paths of all devices of an open pool. One that is away is expected where it was last: a pool is to be found

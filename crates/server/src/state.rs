@@ -55,6 +55,10 @@ pub struct Remembered {
     /// not tell.
     #[serde(default = "unknown")]
     pub untouched: bool,
+    /// It is not to be opened by itself (`cachefile=none`): it counts as imported until the machine or a daemon starts. That
+    /// is the start of the machine which was the last then; none of them, once it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
 }
 
 const fn unknown() -> bool {
@@ -66,6 +70,11 @@ impl Remembered {
     #[must_use]
     pub fn places(&self) -> String {
         self.devices.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether its import was to last for a while only, and no longer.
+    fn is_over(&self) -> bool {
+        self.boot.as_ref().is_some_and(|boot| *boot != self::boot())
     }
 }
 
@@ -189,6 +198,37 @@ impl State {
     /// # Errors
     /// The file is there and cannot be read or understood.
     pub fn pools(&self) -> Result<Vec<Remembered>, StateError> {
+        let mut pools = self.all()?;
+        pools.retain(|pool| !pool.is_over());
+        Ok(pools)
+    }
+
+    /// Guids of those that were imported for a while, which is over: they are opened when somebody says so.
+    ///
+    /// # Errors
+    /// As of [`pools`](Self::pools).
+    pub fn over(&self) -> Result<Vec<u64>, StateError> {
+        Ok(self.all()?.iter().filter(|pool| pool.is_over()).map(|pool| pool.guid).collect())
+    }
+
+    /// Ends the imports that last until a daemon starts. Whose they were.
+    ///
+    /// # Errors
+    /// The file cannot be read or replaced.
+    pub fn lapse(&self) -> Result<Vec<Remembered>, StateError> {
+        let mut lapsed = self.pools()?;
+        lapsed.retain(|pool| pool.boot.is_some());
+        if !lapsed.is_empty() {
+            self.change(|pools| {
+                let passing = pools.iter_mut().filter(|pool| pool.boot.is_some());
+                passing.for_each(|pool| pool.boot = Some(String::new()));
+                true
+            })?;
+        }
+        Ok(lapsed)
+    }
+
+    fn all(&self) -> Result<Vec<Remembered>, StateError> {
         let path = self.file();
         let text = match fs::File::open(&path).and_then(|file| read_bounded(&file)) {
             Ok(text) => text,
@@ -239,7 +279,7 @@ impl State {
     /// Reads, changes, and replaces the file if `change` says that there is something new.
     fn change(&self, change: impl FnOnce(&mut Vec<Remembered>) -> bool) -> Result<bool, StateError> {
         let lock = lock(&self.dir)?;
-        let mut pools = self.pools()?;
+        let mut pools = self.all()?;
         let changed = change(&mut pools);
         if changed {
             let path = self.file();
@@ -390,6 +430,12 @@ fn user_dir(variable: &str, below_home: &str) -> Option<PathBuf> {
     set.or_else(|| env::home_dir().map(|home| home.join(below_home)))
 }
 
+/// Which start of this machine was the last, as its kernel calls it.
+pub(crate) fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or_else(|_| "unknown".to_owned(), |id| id.trim().to_owned())
+}
+
 /// Whether this process is root's: the owner of its own entry in `/proc` is its effective user.
 #[must_use]
 pub fn is_root() -> bool {
@@ -424,6 +470,7 @@ mod tests {
             destroyed: false,
             read_only: false,
             untouched: false,
+            boot: None,
         }
     }
 
@@ -446,6 +493,25 @@ mod tests {
         assert!(state.forget("pond").unwrap());
         assert!(state.forget("18446744073709551615").unwrap());
         assert_eq!(state.pools().unwrap(), []);
+    }
+
+    /// What `cachefile=none` asked for was accepted and not done.
+    #[test]
+    fn an_import_for_a_while_is_over_when_the_machine_or_a_daemon_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path());
+        let passing = Remembered { boot: Some(boot()), ..pool("tank", 1) };
+        state.remember(passing.clone()).unwrap();
+        state.remember(Remembered { boot: Some("an earlier one".into()), ..pool("lake", 2) }).unwrap();
+        state.remember(pool("pond", 3)).unwrap();
+        assert_eq!(state.pools().unwrap(), [pool("pond", 3), passing.clone()]);
+        assert_eq!(state.over().unwrap(), [2]);
+        assert_eq!(state.lapse().unwrap(), [passing.clone()]);
+        assert_eq!(state.lapse().unwrap(), []);
+        assert_eq!((state.pools().unwrap(), state.over().unwrap()), (vec![pool("pond", 3)], vec![2, 1]));
+        // Imported again.
+        state.remember(passing).unwrap();
+        assert_eq!((state.pools().unwrap().len(), state.over().unwrap()), (2, vec![2]));
     }
 
     #[test]

@@ -183,17 +183,31 @@ pub fn held(held: &Held) -> BoxFuture<'_, api::Pool> {
         let view = held.view();
         let suspended = held.suspended();
         let known = held.memory().recall(&view, suspended.is_some()).await;
-        let Some(engine) = held.engine() else {
+        let mut shown = if let Some(engine) = held.engine() {
+            let live = Live::of(engine, suspended);
+            api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
+        } else {
             let told = async { (logs::unreplayed(&view).await, recorded_sweeps(&view).await) };
             let (notes, sweeps) = tokio::time::timeout(PATIENCE, told).await.unwrap_or_default();
             let read_only = held.read_only_by_need().map(str::to_owned);
             let mut shown = shown(&view, &known, true, None);
             tell_of_sweeps(&mut shown.root, &sweeps);
-            return api::Pool { replayed: unreplayed(notes), read_only, ..shown };
+            api::Pool { replayed: unreplayed(notes), read_only, ..shown }
         };
-        let live = Live::of(engine, suspended);
-        api::Pool { replayed: logs::replayed(engine), ..shown(&view, &known, false, Some(&live)) }
+        if held.is_unlisted() {
+            unlist(&mut shown);
+        }
+        shown
     })
+}
+
+/// Shows that it is not opened by itself, which the pool does not know.
+pub fn unlist(pool: &mut api::Pool) {
+    for property in pool.properties.iter_mut().filter(|property| property.name == "cachefile") {
+        "none".clone_into(&mut property.value);
+        "none".clone_into(&mut property.exact);
+        property.source = SourceKind::Local;
+    }
 }
 
 /// A pool with its devices, problems and properties. What cannot be read is reported beside what can. `read_only`

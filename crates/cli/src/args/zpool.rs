@@ -90,7 +90,7 @@ pub(crate) struct ZpoolImport {
     /// Do not mount file systems (nothing is ever mounted: accepted for scripts)
     #[arg(short = 'N')]
     pub(crate) no_mount: bool,
-    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
+    /// Alternate root (nothing is ever mounted: it means cachefile=none)
     #[arg(short = 'R', value_name = "ROOT")]
     pub(crate) altroot: Option<PathBuf>,
     /// With -a: only pools that are remembered (they have a file of their own: this one is not read)
@@ -110,7 +110,7 @@ pub(crate) struct ZpoolImport {
     #[arg(short = 'm')]
     pub(crate) missing_log: bool,
     /// Pool property to set: comment, failmode, … (repeatable); and readonly=on, for this import, never writes to it.
-    /// altroot and cachefile change nothing (accepted for scripts)
+    /// With cachefile=none it is not opened by itself after a start
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     pub(crate) options: Vec<String>,
     /// JSON
@@ -359,7 +359,7 @@ pub(crate) struct ZpoolCreate {
     /// Mount point of the root file system (nothing is ever mounted here: kept for hosts that do)
     #[arg(short = 'm', value_name = "PATH")]
     pub(crate) mountpoint: Option<String>,
-    /// Alternate root for mount points (nothing is ever mounted: accepted for scripts)
+    /// Alternate root (nothing is ever mounted: it means cachefile=none)
     #[arg(short = 'R', value_name = "ROOT")]
     pub(crate) altroot: Option<PathBuf>,
     /// Create files that do not exist, sparse, of this size; smaller ones grow to it, with -f if something is in them

@@ -27,6 +27,14 @@ pub(super) fn options(
     assignments(words).map_err(|failure| context.usage(&["zpool", command], &failure.message).into())
 }
 
+/// With an alternate root for its mount points a pool is somewhere for a while: as in OpenZFS, it is not opened by itself
+/// afterwards, unless its `cachefile` says so. Nothing is mounted, so that is all there is to it.
+pub(super) fn for_a_while(has_altroot: bool, properties: &mut Vec<(String, String)>) {
+    if has_altroot && properties.iter().all(|(name, _)| name != "cachefile") {
+        properties.push(("cachefile".to_owned(), "none".to_owned()));
+    }
+}
+
 fn size(text: Option<&String>) -> anyhow::Result<Option<u64>> {
     let Some(text) = text else { return Ok(None) };
     match parse::number(text) {
@@ -38,10 +46,13 @@ fn size(text: Option<&String>) -> anyhow::Result<Option<u64>> {
 pub(crate) async fn create(args: ZpoolCreate, context: &Context) -> anyhow::Result<ExitCode> {
     let mut root_properties = options(&args.root_options, context, "create")?;
     root_properties.extend(args.mountpoint.map(|path| ("mountpoint".to_owned(), path)));
+    let mut properties = options(&args.options, context, "create")?;
+    let altroot = args.altroot.is_some() || properties.iter().any(|(name, _)| name == "altroot");
+    for_a_while(altroot, &mut properties);
     let operation = Operation::PoolCreate(PoolCreate {
         pool: args.pool,
         devices: devices(args.devices),
-        properties: options(&args.options, context, "create")?,
+        properties,
         root_properties,
         file_size: size(args.size.as_ref())?,
         force: args.force,

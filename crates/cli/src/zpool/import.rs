@@ -14,7 +14,7 @@ use server::{
     view,
 };
 
-use super::change::options;
+use super::change::{for_a_while, options};
 use crate::{
     act::{Act, search},
     args::ZpoolImport,
@@ -39,8 +39,9 @@ pub(crate) async fn import(args: ZpoolImport, context: &Context) -> anyhow::Resu
             }
         };
     }
-    // Of this import only and nothing without mounts, like -R.
-    properties.retain(|(name, _)| name != "altroot");
+    // Of this import only, like -R.
+    let altroot = properties.extract_if(.., |(name, _)| name == "altroot").count() > 0;
+    for_a_while(altroot || args.altroot.is_some(), &mut properties);
     if args.all && args.pool.is_some() {
         return Err(context.usage(&["zpool", "import"], "-a and a pool's name exclude each other").into());
     }

@@ -124,6 +124,47 @@ fn stop(mut daemon: Daemon) -> String {
     daemon.stderr()
 }
 
+/// It was accepted and did nothing: after a crash the daemon of each host of a cluster opened the pool by itself.
+#[test]
+fn a_pool_with_cachefile_none_is_opened_by_no_start_until_it_is_imported_again() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    let cachefile = || lab.run("zpool get -H -o value,source cachefile tank").ok();
+    // There is no other, so all that are there are looked at.
+    let serve = || {
+        let mut command = lab.command("millpond");
+        lab.serve_by(command.args(SERVE.split(' ')).env("ZPOOL_IMPORT_PATH", &here))
+    };
+    lab.run(&format!("zpool create --size 128M -o cachefile=none tank {here}/tank")).ok();
+    assert_eq!(cachefile(), "none\tlocal\n");
+    // Until then it is imported, whoever opens it.
+    lab.run("zfs create -s -V 8M tank/v").ok();
+    for (cache, how) in [("c0", "-o cachefile=none"), ("c1", "-R /mnt")] {
+        let daemon = serve();
+        assert!(!is_open(&lab, "tank"), "{how}");
+        assert_eq!(lab.run(&format!("zpool import -d {here} {how} tank")).code, Some(0), "{how}");
+        assert!(is_open(&lab, "tank"), "{how}");
+        assert_eq!(cachefile(), "none\tlocal\n", "{how}");
+        // Another command that notes its devices does not make more of it.
+        lab.run(&format!("zpool add --size 128M tank cache {here}/{cache}")).ok();
+        lab.run(&format!("zpool remove tank {here}/{cache}")).ok();
+        assert!(remembered(&lab, "tank")["boot"].is_string(), "{how}");
+        let said = stop(daemon);
+        assert!(said.contains("'tank' was imported with cachefile=none and was not opened"), "{said}");
+    }
+    let daemon = serve();
+    assert_eq!(lab.run(&format!("zpool import -d {here} tank")).code, Some(0));
+    assert_eq!(cachefile(), "-\tdefault\n");
+    lab.run("zpool set cachefile=none tank").ok();
+    assert_eq!(cachefile(), "none\tlocal\n");
+    lab.run("zpool set cachefile= tank").ok();
+    assert_eq!(cachefile(), "-\tdefault\n");
+    stop(daemon);
+    let daemon = serve();
+    assert!(is_open(&lab, "tank"));
+    stop(daemon);
+}
+
 /// It was never tried again, and `zpool import` did not show it: only who knew that could bring it back.
 #[test]
 fn a_pool_whose_drives_come_after_the_daemon_is_served_when_they_are_there() {

@@ -21,6 +21,8 @@ pub struct Held {
     is_withdrawn: Arc<AtomicBool>,
     /// It would be written to if that could be.
     is_read_only_by_need: bool,
+    /// It is not opened by itself at the next start. Shared by all clones.
+    is_unlisted: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +56,7 @@ impl Held {
             memory: Arc::default(),
             is_withdrawn: Arc::default(),
             is_read_only_by_need: false,
+            is_unlisted: Arc::default(),
         }
     }
 
@@ -107,6 +110,17 @@ impl Held {
     /// Whether that is so.
     pub(crate) fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Ordering::Acquire)
+    }
+
+    /// From now on it is opened by itself at the next start, or not.
+    pub(super) fn unlist(&self, is_unlisted: bool) {
+        self.is_unlisted.store(is_unlisted, Ordering::Release);
+    }
+
+    /// Whether it is not opened by itself at the next start: `cachefile=none`.
+    #[must_use]
+    pub fn is_unlisted(&self) -> bool {
+        self.is_unlisted.load(Ordering::Acquire)
     }
 
     /// What was found out about it so far.

@@ -41,7 +41,7 @@ use crate::{
     hotplug::{Changes, DeviceOpener},
     logs,
     serving::Serving,
-    state::{Remembered, StateError},
+    state::{self, Remembered, StateError},
     warmth::Warmth,
 };
 
@@ -676,6 +676,22 @@ impl Host {
         settings: &Settings,
         before: Option<&Remembered>,
     ) -> Result<(), StateError> {
+        let boot = match settings.unlisted {
+            true => Some(state::boot()),
+            false => before.and_then(|pool| pool.boot.clone()),
+        };
+        self.remember_since(boot, held, settings, before)
+    }
+
+    /// The same; with a start of the machine, for a while.
+    fn remember_since(
+        &self,
+        boot: Option<String>,
+        held: &Held,
+        settings: &Settings,
+        before: Option<&Remembered>,
+    ) -> Result<(), StateError> {
+        held.unlist(boot.is_some());
         let pool = held.view();
         let rewound = pool.uberblock().txg < pool.newest_uberblock().txg;
         let may_lack_log = settings.missing_log || before.is_some_and(|pool| pool.missing_log);
@@ -692,6 +708,7 @@ impl Host {
                 && (settings.destroyed || before.is_some_and(|pool| pool.destroyed)),
             read_only: settings.read_only || before.is_some_and(|pool| pool.read_only),
             untouched: held.engine().is_none(),
+            boot,
         };
         if before == Some(&remembered) {
             return Ok(());
@@ -705,6 +722,13 @@ impl Host {
         let known = self.places.state().pools()?;
         let before = known.iter().find(|known| known.guid == held.guid());
         self.remember(held, &Settings::default(), before)
+    }
+
+    /// Whether an open pool is opened by itself at the next start, from now on (`cachefile`).
+    pub(crate) fn list(&self, held: &Held, is_listed: bool) -> Result<(), StateError> {
+        let known = self.places.state().pools()?;
+        let before = known.iter().find(|known| known.guid == held.guid());
+        self.remember_since((!is_listed).then(state::boot), held, &Settings::default(), before)
     }
 
     /// Ends the engine of a pool and lets go of it.

@@ -39,9 +39,8 @@ use crate::{
 
 /// State of a destroyed pool in its labels.
 const DESTROYED: u64 = 2;
-/// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted, and imported pools
-/// are remembered in the state directory.
-const WITHOUT_EFFECT: [&str; 3] = ["cachefile", "altroot", "version"];
+/// Pool properties that have no meaning here, and are accepted for scripts: nothing is mounted.
+const WITHOUT_EFFECT: [&str; 2] = ["altroot", "version"];
 /// Bytes of a volume's block, unless it was made otherwise.
 const VOLUME_BLOCK: u64 = 16 << 10;
 /// log2 of a sector, where it makes next to no difference.
@@ -61,6 +60,8 @@ pub(super) struct PoolWish {
     /// Short names, and whether they are to be enabled.
     features: Vec<(String, bool)>,
     properties: Properties,
+    /// `cachefile`: whether it is opened by itself at the next start. Which file remembers it is not for choice.
+    is_listed: Option<bool>,
 }
 
 impl PoolWish {
@@ -109,6 +110,7 @@ pub(super) fn understand(assignments: &[Assignment], moment: Moment) -> Result<P
         match (name.as_str(), value) {
             ("ashift", Value::Number(0)) => {}
             ("ashift", Value::Number(shift)) => wish.ashift = u32::try_from(shift).ok(),
+            ("cachefile", Value::Text(text)) => wish.is_listed = Some(text != "none"),
             (name, _) if WITHOUT_EFFECT.contains(&name) => {}
             (_, value) => {
                 if let ("compatibility", Value::Text(text)) = (name.as_str(), &value) {
@@ -314,7 +316,8 @@ pub(crate) async fn create(cx: &Cx<'_>, new: PoolCreate) -> Result<Answer, Failu
     // What changes the pool from now on waits until it is served as it is now.
     let _turn = host.turn(&new.pool).await;
     let held = host.keep(Held::writing(engine));
-    let remembered = host.remember(&held, &Settings::default(), None);
+    let settings = Settings { unlisted: wish.is_listed == Some(false), ..Settings::default() };
+    let remembered = host.remember(&held, &settings, None);
     warnings.extend(cx.served(&held).await);
     if let Err(error) = remembered {
         return Err(Failure::new(format!(
@@ -649,6 +652,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         destroyed: asked.destroyed,
         missing_log: asked.missing_log,
         read_only: asked.read_only || asked.dry_run || asked.txg.is_some(),
+        unlisted: wish.is_listed == Some(false),
         ..Settings::default()
     };
     let rename = asked.new_name.clone().filter(|new_name| *new_name != candidate.name);
@@ -711,8 +715,11 @@ pub(crate) async fn set(cx: &Cx<'_>, name: &str, property: &Assignment) -> Resul
     let wish = understand(std::slice::from_ref(property), Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
     let held = cx.host.writable(name).await.map_err(|error| error.of_change(&what, name))?;
-    let mut warnings = wish.notes();
+    let (mut warnings, is_listed) = (wish.notes(), wish.is_listed);
     assign(cx, &held, &what, wish).await?;
+    if let Some(is_listed) = is_listed {
+        cx.host.list(&held, is_listed).map_err(|error| Failure::because(&what, chain(&error)))?;
+    }
     warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }
@@ -861,6 +868,7 @@ mod tests {
         let shown = crate::view::held(&held).await;
         let value = |name: &str| shown.property(name).map(|property| property.exact.clone());
         assert_eq!((value("comment"), value("failmode")), (Some("rack 7".into()), Some("continue".into())));
+        assert_eq!(value("cachefile"), Some("none".into()));
         host.end(&held, Ending::Export).await.unwrap();
     }
 
