@@ -15,6 +15,19 @@ fn some_of(fixture: &str, indices: &[usize]) -> Lab {
     lab
 }
 
+/// `cannot open 'fifo' as a device: fifo: …`, `failed to open gone: gone: cannot open: … (os error 2)`.
+#[test]
+fn what_cannot_be_opened_as_a_device_is_named_once() {
+    let lab = Lab::empty();
+    let made = Command::new("mkfifo").arg(lab.cwd().join("fifo")).status();
+    assert!(made.unwrap().success());
+    assert_eq!(
+        lab.run("dump -l fifo").fails(1),
+        "cannot open 'fifo' as a device: neither a file nor a block device\n"
+    );
+    assert_eq!(lab.run("zpool labelclear gone").fails(1), "failed to open gone: No such file or directory\n");
+}
+
 #[test]
 fn a_file_that_is_no_pool() {
     let lab = Lab::empty();
