@@ -13,6 +13,7 @@ mod dataset;
 mod destroy;
 mod dir;
 mod edit;
+mod encryption;
 mod filesystem;
 mod find;
 mod free;

@@ -7,7 +7,7 @@ use pool::dsl::name::{self, Part};
 use super::{
     OpError,
     account::{self, Delta, Kind},
-    create, dataset, dir,
+    create, dataset, dir, encryption,
     find::{self, Head},
     limits::{self, Count},
     promote, space,
@@ -59,6 +59,7 @@ async fn rename_head(cx: &mut Syncer, from: &str, to: &str, parents: bool) -> Re
         ));
     }
     let vacancy = find::vacancy(cx, to, parents).await?;
+    encryption::check_move(cx, head.dir, vacancy.above).await?;
     let below = dir::tree(cx, head.dir).await?;
     for (rest, dir) in &below {
         let object = dir::load(&mut cx.mos, *dir).await?.head_dataset;

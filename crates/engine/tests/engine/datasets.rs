@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly, its helpers too")]
 #![allow(clippy::large_futures, reason = "a test's task may be large")]
 
+mod encrypted;
 mod limits;
 
 use std::process::Command;

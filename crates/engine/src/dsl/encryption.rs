@@ -1,0 +1,36 @@
+//! What encryption asks of names.
+//!
+//! A directory with a key object is encrypted. The key object names the encryption root: the directory whose wrapping key
+//! opens it, which is itself or one above. Whoever changes a wrapping key wraps anew what he finds below the root, so
+//! whatever inherits from it has to stay there: elsewhere it could never be opened again. Keys are not handled here, and
+//! what would need one is refused.
+//!
+//! Facts: docs/format/mos.md §6.
+
+use ondisk::dsl::keys;
+
+use super::{OpError, attributes, dir};
+use crate::{EngineError, mos::zap, sync::Syncer};
+
+/// Entry of a key object: the directory that is the encryption root.
+const ROOT: &str = "DSL_CRYPTO_ROOT_DDOBJ";
+
+/// The encryption root of a directory; none if it is not encrypted.
+async fn root_of(cx: &mut Syncer, dir: u64) -> Result<Option<u64>, EngineError> {
+    let Some(key) = attributes::get_u64(&mut cx.mos, dir, keys::CRYPTO_KEY).await? else { return Ok(None) };
+    match zap::get_u64(&mut cx.mos, key, ROOT).await? {
+        Some(root) => Ok(Some(root)),
+        None => Err(dir::inconsistent(key, "the key of a dataset does not name its encryption root")),
+    }
+}
+
+/// Refuses to hang `dir` below `above` if it would lose the encryption root that it inherits its key from. A root may go
+/// anywhere, and takes along who inherits from it.
+pub(super) async fn check_move(cx: &mut Syncer, dir: u64, above: u64) -> Result<(), OpError> {
+    let Some(root) = root_of(cx, dir).await? else { return Ok(()) };
+    let stays = dir::load(&mut cx.mos, dir).await?.parent == above;
+    if stays || root == dir || root_of(cx, above).await? == Some(root) {
+        return Ok(());
+    }
+    Err(OpError::Refused("it inherits its encryption key, and must stay below its encryption root".into()))
+}

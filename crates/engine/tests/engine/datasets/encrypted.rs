@@ -1,0 +1,79 @@
+//! Encrypted datasets, which other software makes: they are only read here, and yet what is done to their names, below
+//! them and with their snapshots must leave them as that software needs them.
+
+use super::*;
+use engine::{dmu::NewObject, mos::features};
+use ondisk::{dnode::ObjectType, dsl::keys::CRYPTO_KEY};
+
+/// The directory of a dataset.
+async fn dir_of(cx: &mut Syncer, name: &str) -> u64 {
+    let mut dir = cx.places.root_dir;
+    for part in name.split('/').skip(1) {
+        let map = directory(cx, dir).await.child_map;
+        dir = zap::get_u64(&mut cx.mos, map, part).await.unwrap().unwrap();
+    }
+    dir
+}
+
+/// Gives datasets keys as encrypted ones have them: (name, its encryption root).
+async fn encrypt(lab: &mut Lab, datasets: &'static [(&'static str, &'static str)]) {
+    lab.run(&format!("encrypt {datasets:?}"), false, move |cx| {
+        Box::pin(async move {
+            let txg = cx.txg;
+            features::enable(&mut cx.mos, "com.datto:encryption", txg).await?;
+            for (name, root) in datasets {
+                let (dir, root) = (dir_of(cx, name).await, dir_of(cx, root).await);
+                let key = cx.mos.allocate(NewObject::of(ObjectType::ZAP_METADATA)).await?;
+                zap::init(&mut cx.mos, key, 0).await?;
+                zap::set_u64(&mut cx.mos, key, "DSL_CRYPTO_ROOT_DDOBJ", root).await?;
+                cx.mos.set_type(dir, ObjectType::ZAP_METADATA).await?;
+                zap::init(&mut cx.mos, dir, 0).await?;
+                zap::set_u64(&mut cx.mos, dir, CRYPTO_KEY, key).await?;
+                features::add(&mut cx.mos, "com.delphix:extensible_dataset", 1).await?;
+            }
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+}
+
+/// A dataset that inherits its key could be renamed out of its encryption root. When the key of that was changed next, in
+/// OpenZFS, which goes down from the root, the dataset kept one that nobody could unwrap any more.
+#[tokio::test(start_paused = true)]
+async fn an_encrypted_dataset_is_not_moved_away_from_its_encryption_root() {
+    let mut lab = Lab::new("d0", 12, 31).await;
+    for name in ["tank/a", "tank/a/b", "tank/a/b/c", "tank/a/d", "tank/a/d/e", "tank/f", "tank/plain"] {
+        lab.filesystem(name, false).await.unwrap();
+    }
+    let datasets = &[
+        ("tank/a", "tank/a"),
+        ("tank/a/b", "tank/a"),
+        ("tank/a/b/c", "tank/a"),
+        ("tank/a/d", "tank/a/d"),
+        ("tank/a/d/e", "tank/a/d"),
+        ("tank/f", "tank/f"),
+    ];
+    encrypt(&mut lab, datasets).await;
+    let away = "it inherits its encryption key, and must stay below its encryption root";
+    for (from, to) in [
+        ("tank/a/b", "tank/b"),
+        ("tank/a/b", "tank/f/b"),
+        ("tank/a/b", "tank/a/d/b"),
+        ("tank/a/b/c", "tank/plain/c"),
+        ("tank/a/d/e", "tank/a/e"),
+    ] {
+        assert_eq!(refusal(lab.rename(from, to, false).await), away, "{from} to {to}");
+    }
+    // Elsewhere below the root, and another name in the same place.
+    lab.rename("tank/a/b/c", "tank/a/c", false).await.unwrap();
+    lab.rename("tank/a/c", "tank/a/x", false).await.unwrap();
+    lab.rename("tank/a/x", "tank/a/b/x", false).await.unwrap();
+    // A root goes anywhere, with those that inherit from it.
+    lab.rename("tank/a/d", "tank/d", false).await.unwrap();
+    lab.rename("tank/d", "tank/f/d", false).await.unwrap();
+    lab.rename("tank/a", "tank/plain/a", false).await.unwrap();
+    lab.rename("tank/plain/a/b/x", "tank/plain/a/x", false).await.unwrap();
+    assert_eq!(refusal(lab.rename("tank/plain/a/b", "tank/b", false).await), away);
+    lab.check();
+}
