@@ -223,14 +223,19 @@ impl<'a> Fat<'a> {
         self.redirect(sibling.prefix() << span, 1 << span, blkid).await
     }
 
-    /// The next `count` block ids, which must be ones that were never used.
+    /// The next `count` block ids, none of which may be in use. Other software that gave up the last leaves hands their ids out
+    /// again, so they may be holes below the highest block.
     async fn new_blocks(&mut self, count: u64) -> Result<u64, EngineError> {
         let first = self.header.free_block;
+        let used = "the next free block of the ZAP is in use";
+        let Some(end) = first.checked_add(count) else { return Err(self.wrong(0, used)) };
         let last = self.set.dnode(self.object).await?.max_block_id;
-        match first.checked_add(count) {
-            Some(end) if first > last => self.header.free_block = end,
-            _ => return Err(self.wrong(0, "the next free block of the ZAP is in use")),
+        for blkid in first..end.min(last.saturating_add(1)) {
+            if self.set.block(self.object, blkid).await?.is_some() {
+                return Err(self.wrong(blkid, used));
+            }
         }
+        self.header.free_block = end;
         self.block_dirty = true;
         Ok(first)
     }
