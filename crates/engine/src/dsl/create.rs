@@ -7,7 +7,7 @@ use ondisk::objset::ObjsetType;
 use super::{
     NewVolume, OpError, Properties, Stored, attributes, dataset, dir,
     edit::Edit,
-    filesystem,
+    encryption, filesystem,
     find::{self, Head, Vacancy},
     limits::{self, Count},
     policy, properties, space,
@@ -24,6 +24,7 @@ pub fn create_volume<'a>(cx: &'a mut Syncer, new: &'a NewVolume) -> BoxFuture<'a
     Box::pin(async move {
         let refused = |text: &str| Err(OpError::Refused(text.to_owned()));
         let vacancy = find::vacancy(cx, &new.name, new.parents).await?;
+        encryption::check_new(cx, vacancy.above, &new.properties).await?;
         let large = u64::from(new.block) > attributes::PLAIN_BLOCK_MAX;
         let large_possible = policy::is_possible(cx, Some(attributes::LARGE_BLOCKS)).await?;
         if !new.block.is_power_of_two() || new.block < VOLUME_BLOCK_MIN || new.block > VOLUME_BLOCK_MAX {
@@ -59,6 +60,7 @@ pub fn create_filesystem<'a>(
 ) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         let vacancy = find::vacancy(cx, name, parents).await?;
+        encryption::check_new(cx, vacancy.above, properties).await?;
         for (name, plain) in [("casesensitivity", 0), ("normalization", 0), ("utf8only", 0)] {
             if properties.get(name).is_some_and(|value| *value != Stored::Number(plain)) {
                 return Err(OpError::Refused(format!("'{name}' can only have its default value here")));

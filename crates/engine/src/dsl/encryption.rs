@@ -1,19 +1,26 @@
-//! What encryption asks of names.
+//! What encryption asks of names and of new datasets.
 //!
 //! A directory with a key object is encrypted. The key object names the encryption root: the directory whose wrapping key
 //! opens it, which is itself or one above. Whoever changes a wrapping key wraps anew what he finds below the root, so
-//! whatever inherits from it has to stay there: elsewhere it could never be opened again. Keys are not handled here, and
-//! what would need one is refused.
+//! whatever inherits from it has to stay there: elsewhere it could never be opened again. A new dataset inherits from its
+//! parent. Keys are not handled here, and what would need one is refused.
 //!
 //! Facts: docs/format/mos.md §6.
 
 use ondisk::dsl::keys;
 
-use super::{OpError, attributes, dir};
+use super::{OpError, Properties, Stored, attributes, dir};
 use crate::{EngineError, mos::zap, sync::Syncer};
 
+/// `encryption=off`.
+pub(super) const OFF: u64 = 2;
 /// Entry of a key object: the directory that is the encryption root.
 const ROOT: &str = "DSL_CRYPTO_ROOT_DDOBJ";
+
+/// Whether a directory is encrypted.
+async fn is_encrypted(cx: &mut Syncer, dir: u64) -> Result<bool, EngineError> {
+    Ok(attributes::get(&mut cx.mos, dir, keys::CRYPTO_KEY).await?.is_some())
+}
 
 /// The encryption root of a directory; none if it is not encrypted.
 async fn root_of(cx: &mut Syncer, dir: u64) -> Result<Option<u64>, EngineError> {
@@ -33,4 +40,26 @@ pub(super) async fn check_move(cx: &mut Syncer, dir: u64, above: u64) -> Result<
         return Ok(());
     }
     Err(OpError::Refused("it inherits its encryption key, and must stay below its encryption root".into()))
+}
+
+/// Refuses a new dataset right below `above` that would have to be encrypted as its parent is: nobody is given clear text
+/// who did not ask for it.
+pub(super) async fn check_new(cx: &mut Syncer, above: u64, properties: &Properties) -> Result<(), OpError> {
+    let is_off = properties.get("encryption") == Some(&Stored::Number(OFF));
+    if is_off || !is_encrypted(cx, above).await? {
+        return Ok(());
+    }
+    let text =
+        "its parent is encrypted, and encryption is not supported; encryption=off stores it in clear text";
+    Err(OpError::Refused(text.into()))
+}
+
+/// The same for parents that are missing below `above`, which are made without properties.
+pub(super) async fn check_missing(cx: &mut Syncer, above: u64) -> Result<(), OpError> {
+    if !is_encrypted(cx, above).await? {
+        return Ok(());
+    }
+    let text =
+        "its missing parents would be encrypted, which is not supported; create them with encryption=off";
+    Err(OpError::Refused(text.into()))
 }

@@ -5,7 +5,7 @@
 use ondisk::objset::ObjsetType;
 use pool::dsl::name::{self, Part};
 
-use super::{OpError, dataset, dir};
+use super::{OpError, dataset, dir, encryption};
 use crate::{mos::zap, sync::Syncer};
 
 /// Deepest nesting of datasets OpenZFS creates.
@@ -119,6 +119,9 @@ pub(super) async fn vacancy(cx: &mut Syncer, full: &str, parents: bool) -> Resul
     let phys = dataset::load(&mut cx.mos, head).await?;
     if dataset::kind(cx, head, &phys).await? == ObjsetType::Volume {
         return Err(OpError::Refused("parent is not a filesystem".into()));
+    }
+    if known < above.len() {
+        encryption::check_missing(cx, at).await?;
     }
     let missing = above[known..].iter().map(|name| (*name).to_owned()).collect();
     Ok(Vacancy { above: at, missing, name: (*last).to_owned() })

@@ -15,6 +15,7 @@ use pool::dsl::name::Part;
 use super::{
     OpError, Properties, Stored, account, attributes, dataset, dir,
     edit::{Edit, VOLUME_DATA, VOLUME_PROPERTIES},
+    encryption,
     find::{self, Head},
     policy, shrink, space,
 };
@@ -61,7 +62,7 @@ pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> 
             "compression" => attributes::of_compression((number(value)? & 0x7f) as u8),
             "checksum" => attributes::of_checksum(u8::try_from(number(value)?).unwrap_or(0)),
             "dedup" if number(value)? != DEDUP_OFF => return Err(refused("deduplication is not supported")),
-            "encryption" if number(value)? != DEDUP_OFF => {
+            "encryption" if number(value)? != encryption::OFF => {
                 return Err(refused("encryption is not supported"));
             }
             name if IN_BYTES.contains(&name) && i64::try_from(number(value)?).is_err() => {
@@ -145,6 +146,8 @@ pub(super) async fn apply(cx: &mut Syncer, head: Head, properties: &Properties) 
             }
             "reservation" => account::set_reservation(&mut cx.mos, head.dir, number(value)?).await?,
             "refreservation" => set_refreservation(cx, head, number(value)?).await?,
+            // Off, and that is what a dataset without a key is.
+            "encryption" => {}
             _ => set_local(cx, head.dir, name, stored(value)).await?,
         }
     }

@@ -77,3 +77,61 @@ async fn an_encrypted_dataset_is_not_moved_away_from_its_encryption_root() {
     assert_eq!(refusal(lab.rename("tank/plain/a/b", "tank/b", false).await), away);
     lab.check();
 }
+
+/// What was created below an encrypted parent was in clear text, though nobody had asked for that.
+#[tokio::test(start_paused = true)]
+async fn what_is_made_below_an_encrypted_parent_is_in_clear_text_only_if_asked_for() {
+    let mut lab = Lab::new("d0", 12, 32).await;
+    lab.filesystem("tank/a", false).await.unwrap();
+    lab.create("tank/v", Properties::new()).await.unwrap();
+    lab.snapshot(&["tank/v@s"]).await.unwrap();
+    encrypt(&mut lab, &[("tank/a", "tank/a")]).await;
+    let refused =
+        "its parent is encrypted, and encryption is not supported; encryption=off stores it in clear text";
+    assert_eq!(refusal(lab.create("tank/a/v", Properties::new()).await), refused);
+    assert_eq!(refusal(lab.filesystem("tank/a/f", false).await), refused);
+
+    let refused =
+        "its missing parents would be encrypted, which is not supported; create them with encryption=off";
+    assert_eq!(refusal(lab.filesystem("tank/a/x/f", true).await), refused);
+    let off = props(&[("encryption", 2)]);
+    let new = NewVolume {
+        name: "tank/a/x/v".into(),
+        size: SIZE,
+        block: BLOCK,
+        properties: off.clone(),
+        parents: true,
+    };
+    let create =
+        lab.run("create -p", false, move |cx| Box::pin(async move { dsl::create_volume(cx, &new).await }));
+    assert_eq!(refusal(create.await), refused);
+    let clone = lab.run("clone -p", false, |cx| {
+        Box::pin(async move { dsl::clone(cx, "tank/v@s", "tank/a/x/c", &Properties::new(), true).await })
+    });
+    assert_eq!(refusal(clone.await), refused);
+    let rename = lab.run("rename -p", false, |cx| {
+        Box::pin(async move { dsl::rename(cx, "tank/v", "tank/a/x/v", true, false).await })
+    });
+    assert_eq!(refusal(rename.await), refused);
+
+    lab.create("tank/a/v", off.clone()).await.unwrap();
+    lab.run("create -o encryption=off", false, move |cx| {
+        Box::pin(async move { dsl::create_filesystem(cx, "tank/a/f", &off, false).await })
+    })
+    .await
+    .unwrap();
+    // Below one that is not encrypted nothing has to be said, nor of a clone, which has what its origin has.
+    lab.filesystem("tank/a/f/x/y", true).await.unwrap();
+    lab.clone("tank/v@s", "tank/a/c").await.unwrap();
+    lab.run("look", false, |cx| {
+        Box::pin(async move {
+            let dir = dir_of(cx, "tank/a/f").await;
+            let props = directory(cx, dir).await.props;
+            assert_eq!(zap::get_u64(&mut cx.mos, props, "encryption").await?, None, "a key says it, or none");
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    lab.check();
+}
