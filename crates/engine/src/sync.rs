@@ -48,7 +48,7 @@ use crate::{
 
 /// Rounds after which something is wrong: each needs a reason that the one before created.
 const ROUNDS_MAX: usize = 64;
-/// Blocks that one transaction group frees for datasets destroyed earlier.
+/// Blocks that one transaction group frees, or reads to free others, for datasets destroyed earlier.
 const FREES_PER_TXG: usize = 50_000;
 
 /// Objects of the MOS that every transaction group needs.

@@ -79,7 +79,8 @@ impl Stuck {
     }
 }
 
-/// Frees up to `max` blocks of what is waiting to be freed (free_bpobj and bptree); true if something is left.
+/// Frees what is waiting to be freed (free_bpobj and bptree), for which up to `max` blocks are freed or read; true if
+/// something is left.
 pub fn free_some<'a>(cx: &'a mut Syncer, max: usize) -> BoxFuture<'a, Result<bool, EngineError>> {
     Box::pin(async move {
         let deflate = cx.out.alloc.deflate().clone();
@@ -150,12 +151,14 @@ pub(super) async fn give_back(
 #[derive(Debug)]
 struct Walked {
     freed: Space,
+    /// Blocks freed, and blocks read for that.
     blocks: usize,
     /// Where the next one has to go on: object and block, as in [`Resume`]. None if all is done.
     stopped: Option<(u64, u64)>,
 }
 
-/// Frees up to `max` blocks of a destroyed tree. Stops at what cannot be read just now, if somebody `comes_back`.
+/// Frees of a destroyed tree what can be with up to `max` blocks freed or read. Stops at what cannot be read just now, if
+/// somebody `comes_back`.
 async fn walk(
     cx: &mut Syncer,
     entry: &BptreeEntry,
@@ -281,6 +284,12 @@ impl Walk<'_> {
     /// Whether nothing is left below this block of dnodes.
     fn is_bare(&self, place: &Place) -> bool {
         place.object == 0 && place.level == 0 && self.resume == Resume::Dnodes(place.blkid)
+    }
+
+    /// Whether the walk stops before this block of data or of dnodes: objects without data are work, too, and a file system
+    /// may have millions. One that stopped where it began would never end.
+    fn has_done_enough(&self, place: &Place) -> bool {
+        self.walked.blocks >= self.max && self.stop_at(place) != self.begin
     }
 
     async fn free(&mut self, bp: &BlkPtr) -> Result<(), EngineError> {
@@ -417,17 +426,18 @@ impl Walk<'_> {
                 self.free(&bp).await?;
                 return Ok(true);
             }
+            if place.level == 0 && self.has_done_enough(&place) {
+                self.walked.stopped = Some(self.stop_at(&place));
+                return Ok(false);
+            }
             if place.level == 0 && place.object != 0 {
-                if self.walked.blocks >= self.max {
-                    self.walked.stopped = Some((place.object, place.blkid));
-                    return Ok(false);
-                }
                 let is_done = self.free_data(&bp).await?;
                 if !is_done {
                     self.walked.stopped = Some((place.object, place.blkid));
                 }
                 return Ok(is_done);
             }
+            self.walked.blocks += 1;
             let content = match content {
                 Some(content) => Content::Here(content),
                 None => self.read(&bp, self.at(&place)).await,

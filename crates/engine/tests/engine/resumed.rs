@@ -59,6 +59,19 @@ async fn plant(cx: &mut Syncer) -> Result<(BlkPtr, Space), EngineError> {
             set.put_block(number, blkid, words.collect()).await?;
         }
     }
+    store(cx, set).await
+}
+
+/// A tree of files without data.
+async fn plant_empty(cx: &mut Syncer, files: u64) -> Result<(BlkPtr, Space), EngineError> {
+    let mut set = MutSet::create(cx.out.source(), 7, ObjsetType::FileSystem);
+    for number in 1..=files {
+        set.claim(number, NewObject::of(ObjectType::PLAIN_FILE)).await?;
+    }
+    store(cx, set).await
+}
+
+async fn store(cx: &mut Syncer, mut set: MutSet) -> Result<(BlkPtr, Space), EngineError> {
     let deflate = cx.out.alloc.deflate().clone();
     let mut born = Born(&deflate, Space::ZERO);
     let policy = SetPolicy::mos(&cx.out.traits());
@@ -136,6 +149,39 @@ async fn a_destroy_that_stopped_at_a_block_of_dnodes_goes_on_behind_it() {
             assert!(wrong.is_empty(), "stopped at {objset:x}, {blkid}:\n{}", wrong.join("\n"));
         }
     }
+    running.export().await;
+    world.verify("at the end").await;
+}
+
+/// Only blocks of data counted, and files without any were all freed in one transaction group: of some millions it read
+/// gigabytes of dnodes.
+#[tokio::test(start_paused = true)]
+async fn files_without_data_are_freed_in_portions_and_each_once() {
+    let (world, running) = World::create("d0", 12, 96 << 20, 34).await;
+    let planted = running
+        .engine
+        .run(false, |cx| Box::pin(async move { plant_empty(cx, 3000).await.map_err(dsl::OpError::from) }));
+    let (root, space) = planted.await.unwrap();
+    let freed = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let entry = BptreeEntry { objset: root, birth_txg: 0, resume: [0; 4] };
+            bptree::push(&mut cx.mos, &entry, space).await?;
+            account::dir_add(&mut cx.mos, cx.places.free_dir, Kind::Head, space).await?;
+            let mut rounds = 0;
+            while dsl::free_some(cx, 10).await? {
+                rounds += 1;
+                assert!(rounds < 1000, "it never ends");
+            }
+            Ok::<u32, dsl::OpError>(rounds)
+        })
+    });
+    let rounds = freed.await.unwrap();
+    // 94 blocks of dnodes, each of which is read and freed.
+    assert!((15..50).contains(&rounds), "{rounds} rounds");
+    let dir = tempfile::tempdir().unwrap();
+    world.save(dir.path());
+    let wrong = complaints(dir.path());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     running.export().await;
     world.verify("at the end").await;
 }
