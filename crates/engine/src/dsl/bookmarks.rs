@@ -1,7 +1,8 @@
 //! Bookmarks: where a snapshot was, to send increments from after it is gone.
 //!
 //! They live in a ZAP that is an attribute of the head; feature `bookmarks` counts heads that have one. Ours have the
-//! three words of version 1. Longer ones of other software may count what was freed between their snapshot and the
+//! three words of version 1, or where the snapshot is of an encrypted dataset all words, for the last of them: the identity
+//! of its initialisation vectors, without which no raw increment is received. Longer ones of other software may count what was freed between their snapshot and the
 //! next; that is not kept up here, so a bookmark forgets it as soon as its dataset changes.
 //! Facts: docs/format/mos.md §6, features.md.
 
@@ -21,17 +22,32 @@ use crate::{
 
 const FEATURE: &str = "com.delphix:bookmarks";
 /// Counts bookmarks of more than three words.
-const LONG: &str = "com.datto:bookmark_v2";
+pub(super) const LONG: &str = "com.datto:bookmark_v2";
 /// Counts bookmarks that know what was written since.
 const WRITTEN: &str = "com.delphix:bookmark_written";
-/// Of the words behind the first three: which has the flags, the flag for space figures, and those figures.
+/// Of the words behind the first three: which has the flags, the flag for space figures, those figures, the identity of the
+/// initialisation vectors, and how many there are.
 const FLAGS: usize = 1;
 const HAS_SPACE: u64 = 1;
 const SPACE: std::ops::Range<usize> = 2..8;
+const VECTORS: usize = 8;
+const EXTRA: usize = 9;
 
 /// Whether a bookmark has space figures.
 fn has_space(bookmark: &BookmarkPhys) -> bool {
     bookmark.extra.get(FLAGS).is_some_and(|flags| flags & HAS_SPACE != 0)
+}
+
+/// The words behind the first three of a bookmark whose snapshot has this identity of its initialisation vectors.
+async fn extra(cx: &mut Syncer, vectors: Option<u64>) -> Result<Vec<u64>, EngineError> {
+    let mut extra = Vec::new();
+    if let Some(vectors) = vectors.filter(|vectors| *vectors != 0)
+        && features::count(&mut cx.mos, LONG).await?.is_some()
+    {
+        extra.resize(EXTRA, 0);
+        extra[VECTORS] = vectors;
+    }
+    Ok(extra)
 }
 
 /// Counts a bookmark out of the features it is in.
@@ -122,11 +138,12 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
                     return Err(foreign());
                 }
                 let phys = dataset::load(&mut cx.mos, snapshot.object).await?;
+                let vectors = attributes::get_u64(&mut cx.mos, snapshot.object, keys::IVSET_GUID).await?;
                 BookmarkPhys {
                     guid: phys.guid,
                     creation_txg: phys.creation_txg,
                     creation_time: phys.creation_time,
-                    extra: Vec::new(),
+                    extra: extra(cx, vectors).await?,
                 }
             }
             Part::Bookmark(_) => {
@@ -136,7 +153,8 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
                 }
                 let known = all(cx, source.object).await?;
                 let found = known.into_iter().find(|(name, _)| *name == source_name);
-                BookmarkPhys { extra: Vec::new(), ..found.ok_or(OpError::NoDataset)?.1 }
+                let found = found.ok_or(OpError::NoDataset)?.1;
+                BookmarkPhys { extra: extra(cx, found.extra.get(VECTORS).copied()).await?, ..found }
             }
             Part::Head => return Err(OpError::Refused("invalid argument".into())),
         };
@@ -152,6 +170,9 @@ pub fn bookmark<'a>(cx: &'a mut Syncer, from: &'a str, name: &'a str) -> BoxFutu
                 map
             }
         };
+        if !mark.extra.is_empty() {
+            features::add(&mut cx.mos, LONG, 1).await?;
+        }
         let value = Value::from_u64s(&mark.to_words());
         Ok(zap::set(&mut cx.mos, map, last.as_str().into(), value).await?)
     })

@@ -1,4 +1,4 @@
-//! What encryption asks of names and of new datasets.
+//! What encryption asks of names, of new datasets and of snapshots.
 //!
 //! A directory with a key object is encrypted. The key object names the encryption root: the directory whose wrapping key
 //! opens it, which is itself or one above. Whoever changes a wrapping key wraps anew what he finds below the root, so
@@ -7,10 +7,15 @@
 //!
 //! Facts: docs/format/mos.md §6.
 
-use ondisk::dsl::keys;
+use ondisk::{dsl::keys, zap::Value};
+use rand::RngCore;
 
-use super::{OpError, Properties, Stored, attributes, dir};
-use crate::{EngineError, mos::zap, sync::Syncer};
+use super::{OpError, Properties, Stored, attributes, bookmarks, dir};
+use crate::{
+    EngineError,
+    mos::{features, zap},
+    sync::Syncer,
+};
 
 /// `encryption=off`.
 pub(super) const OFF: u64 = 2;
@@ -62,4 +67,15 @@ pub(super) async fn check_missing(cx: &mut Syncer, above: u64) -> Result<(), OpE
     let text =
         "its missing parents would be encrypted, which is not supported; create them with encryption=off";
     Err(OpError::Refused(text.into()))
+}
+
+/// Gives a new snapshot of the encrypted directory `dir` an identity of its initialisation vectors: whoever receives it as
+/// it is stored tells by that whether the next one goes on from the same. For others, and pools too old for that, nothing.
+pub(super) async fn identify_vectors(cx: &mut Syncer, dir: u64, snapshot: u64) -> Result<(), EngineError> {
+    if !is_encrypted(cx, dir).await? || features::count(&mut cx.mos, bookmarks::LONG).await?.is_none() {
+        return Ok(());
+    }
+    // 56 bits, as of all such numbers.
+    let identity = (cx.random.next_u64() >> 8).max(1);
+    attributes::set(&mut cx.mos, snapshot, keys::IVSET_GUID, Value::from_u64(identity)).await
 }

@@ -11,7 +11,7 @@ use ondisk::dsl::DatasetPhys;
 use pool::dsl::name::Part;
 
 use super::{
-    OpError, Properties, account, attributes, bookmarks, dataset, dir,
+    OpError, Properties, account, attributes, bookmarks, dataset, dir, encryption,
     find::{self, Head},
     limits, properties, space,
 };
@@ -96,6 +96,7 @@ async fn take(cx: &mut Syncer, head: Head, name: &str, properties: &Properties) 
     bookmarks::forget_space(cx, head.object).await?;
     let object = dataset::allocate(&mut cx.mos, &snapshot).await?;
     attributes::copy_features(&mut cx.mos, head.object, object).await?;
+    encryption::identify_vectors(cx, head.dir, object).await?;
     if phys.prev_snap != 0 {
         replace_in_chain(cx, phys.prev_snap, head.object, object).await?;
     }

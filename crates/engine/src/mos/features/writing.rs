@@ -57,7 +57,7 @@ const RULES: &[(&str, Writing)] = &[
     // Counted when such devices come.
     ("org.zfsonlinux:allocation_classes", Kept),
     ("com.datto:resilver_defer", Refused("a resilver is waiting: let it finish first")),
-    // Longer bookmarks are kept as they are, and counted when they go.
+    // Longer bookmarks are made for encrypted datasets, else kept as they are, and counted when they come and go.
     ("com.datto:bookmark_v2", Kept),
     // The logs are kept up.
     ("com.delphix:log_spacemap", Kept),
