@@ -1,9 +1,10 @@
 //! Bookmarks: where a snapshot was, to send increments from after it is gone.
 //!
 //! They live in a ZAP that is an attribute of the head; feature `bookmarks` counts heads that have one. Ours have the
-//! three words of version 1, or where the snapshot is of an encrypted dataset all words, for the last of them: the identity
-//! of its initialisation vectors, without which no raw increment is received. Longer ones of other software may count what was freed between their snapshot and the
-//! next; that is not kept up here, so a bookmark forgets it as soon as its dataset changes.
+//! three words of version 1, or, where the snapshot is of an encrypted dataset, all words for the sake of the last: the
+//! identity of its initialisation vectors, without which no raw increment is received. Those of other software may count
+//! what was freed between their snapshot and the next; that is not kept up here, so a bookmark forgets it as soon as its
+//! dataset changes.
 //! Facts: docs/format/mos.md §6, features.md.
 
 use ondisk::{

@@ -46,6 +46,9 @@ pub mod multihost;
 /// that is further was made up.
 const TXG_END: u64 = 1 << 63;
 
+/// Directory entry for clones whose blocks are still to be freed by the lists that OpenZFS had of them.
+const DELETED_CLONES: &str = "com.delphix:deleted_clones";
+
 /// What most refusals begin with.
 pub const READ_ONLY: &str = "the pool can only be opened read-only: ";
 
@@ -88,6 +91,12 @@ pub fn open(pool: Arc<Pool>, options: OpenOptions) -> BoxFuture<'static, Result<
         check_features(&pool, &mut mos).await?;
         let crashed = logs::find(&pool).await?;
         let places = places(&mut mos).await?;
+        if zap::get_u64(&mut mos, DIRECTORY, DELETED_CLONES).await?.is_some() {
+            tracing::warn!(
+                pool = pool.name(),
+                "destroyed clones are not freed yet: they keep their space until OpenZFS has the pool again"
+            );
+        }
         let traits = features::traits(&mut mos).await?;
         let alloc = Allocator::open(&pool, traits).await?;
         let out = BlockWriter::new(Arc::clone(pool.io()), alloc, traits, options.workers);

@@ -12,10 +12,12 @@ use disk::Disk;
 use engine::{
     create::{self, CreateOptions, Plan, Removal, SpecError, VdevSpec, device},
     dsl::Properties,
+    mos::{DIRECTORY, zap},
     open,
     sync::{Syncer, Task, Work},
 };
-use ondisk::label::PoolState;
+use fixtures::Log;
+use ondisk::{dnode::ObjectType, label::PoolState};
 use pool::{
     cache::BlockCache,
     import::{self, Sources},
@@ -360,6 +362,27 @@ async fn a_pool_is_opened_without_devices_that_it_can_do_without() {
     assert_eq!(found.pools[0].devices.len(), 2);
     found.pools[0].reopen(&refusing(&["b.img"])).await.unwrap_err();
     assert!(found.pools[0].reopen(&refusing(&["a.img"])).await.unwrap().refused.len() == 1);
+}
+
+/// They are freed by lists that nothing here works off, so their space was missing for good and nobody heard why.
+#[tokio::test]
+async fn clones_that_are_left_to_openzfs_to_be_freed_are_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cx = new_pool(dir.path(), "a", 12, options(1)).await;
+    let log = Log::begin();
+    run(&mut cx, |cx| {
+        Box::pin(async move {
+            let list = zap::create(&mut cx.mos, ObjectType::ZAP_METADATA, 0).await?;
+            zap::set_u64(&mut cx.mos, DIRECTORY, "com.delphix:deleted_clones", list).await
+        })
+    })
+    .await;
+    export(cx).await;
+    assert_eq!(log.lines("not freed yet").len(), 0);
+    let cx = reopen(dir.path(), 1).await.unwrap();
+    let told = log.lines("not freed yet");
+    assert!(told.len() == 1 && told[0].contains("tank"), "{told:?}");
+    export(cx).await;
 }
 
 #[tokio::test]

@@ -223,8 +223,8 @@ impl<'a> Fat<'a> {
         self.redirect(sibling.prefix() << span, 1 << span, blkid).await
     }
 
-    /// The next `count` block ids, none of which may be in use. Other software that gave up the last leaves hands their ids out
-    /// again, so they may be holes below the highest block.
+    /// The next `count` block ids, none of which may be in use. Other software that gave up the last leaves hands their
+    /// ids out again, so they may be holes below the highest block.
     async fn new_blocks(&mut self, count: u64) -> Result<u64, EngineError> {
         let first = self.header.free_block;
         let used = "the next free block of the ZAP is in use";

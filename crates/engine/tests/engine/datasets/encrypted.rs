@@ -167,8 +167,8 @@ async fn words(lab: &Lab, dataset: &'static str, bookmark: &'static str) -> Vec<
     look.await.unwrap()
 }
 
-/// Without an identity of its initialisation vectors OpenZFS calls a snapshot damaged (errata 4), and takes no raw increment
-/// from it, nor from its bookmark.
+/// Without an identity of its initialisation vectors OpenZFS calls a snapshot damaged (errata 4), and takes no raw
+/// increment from it, nor from its bookmark.
 #[tokio::test(start_paused = true)]
 async fn snapshots_and_bookmarks_of_encrypted_datasets_say_which_vectors_they_have() {
     let mut lab = Lab::new("d0", 12, 33).await;
