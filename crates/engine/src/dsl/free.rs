@@ -10,8 +10,8 @@
 //! software resumes at the same place. Other software may also have stopped at a block of dnodes, with all that its
 //! dnodes lead to free ([`Resume::Dnodes`]). Facts: docs/format/mos.md §8.
 //!
-//! A block that cannot be read just now is such a place as well ([`Stuck`]). What lies below one that can never be read is
-//! lost to the pool.
+//! A block of dnodes at which enough was done, named by its first object, is such a place as well, and so is a block that
+//! cannot be read just now ([`Stuck`]). What lies below one that can never be read is lost to the pool.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
