@@ -307,9 +307,9 @@ async fn who_sends_no_data_that_it_was_asked_for_loses_its_session_while_others_
     while gate.waiting() == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    // Somebody looks: twelve times, and a second goes by each time.
-    for _ in 0..12 {
-        gate.watch(Duration::from_secs(1), false);
+    // Somebody looks, for twelve seconds: twice in each.
+    for _ in 0..24 {
+        gate.watch(Duration::from_millis(500), false);
     }
     assert!(receive(&mut stalled).await.is_none(), "it is closed");
     assert_eq!(receive(&mut other).await.map(|(h, _)| h.opcode()), Some(op::R2T));

@@ -269,6 +269,22 @@ fn who_owes_and_stands_still_for_ten_seconds_is_expelled_and_nobody_else() {
     assert!(![&busy, &slow, &little, &waits].into_iter().any(is_expelled));
 }
 
+/// All of a pause was counted in one look: a daemon that had been stopped for ten seconds expelled every client that had data
+/// to send or answers to take.
+#[test]
+fn a_daemon_that_stood_still_itself_blames_nobody_for_it() {
+    let gate = Gate::new(64 << 20);
+    let (mut holds, mut waits) = (from(&gate, 1), from(&gate, 2));
+    assert!(holds.ask(0, 64 << 20) && !waits.ask(0, 1 << 20));
+    holds.note(64 << 20, 0);
+    watch(&gate, 2);
+    assert_eq!(gate.watch(Duration::from_secs(15), true), Watched::default());
+    assert!(!is_expelled(&holds) && !turn(&mut waits));
+    assert_eq!(watch(&gate, 3).aside, 0);
+    assert_eq!(watch(&gate, 1).aside, 64 << 20, "who does not go on either is found out as ever");
+    assert!(turn(&mut waits));
+}
+
 #[test]
 fn nobody_is_expelled_while_nobody_waits() {
     let gate = Gate::new(64 << 20);

@@ -2,7 +2,8 @@
 //!
 //! Each member has a seat, in which it alone writes what it holds and how far it is; a look goes over all of them, ten
 //! times a second while somebody waits. Between two looks that both find room wanted (somebody waits, or has more than
-//! there is already), a member that holds something and has not moved [`enough`] gets older by the time in between.
+//! there is already), a member that holds something and has not moved [`enough`] gets older by the time in between, but
+//! by [`LOOK_MOST`] at most: if we did not run, neither could it.
 //!
 //! * From [`ASIDE_AFTER`] on what it holds is set aside: others may have that much more, up to once more the whole gate,
 //!   as long as the process has room. Whatever it waits for, its client or a device: others need not wait with it.
@@ -29,6 +30,9 @@ use super::{Client, Gate, Queue};
 const ASIDE_AFTER: Duration = Duration::from_secs(1);
 /// Without progress for this long: who owes something is expelled. Less than hosts wait before they give a path up.
 const EXPELLED_AFTER: Duration = Duration::from_secs(10);
+/// The most that one look counts. A process that is stopped, by a signal or a debugger, takes nothing of its clients and
+/// sends them nothing: what it sees when it goes on is its own doing.
+const LOOK_MOST: Duration = Duration::from_millis(500);
 /// Progress is this much, or what is held if that is less: 64 KiB in ten seconds are slower than any link to a disk,
 /// and signs of life (48 bytes each) are none.
 const MOVED_LEAST: u64 = 64 << 10;
@@ -155,7 +159,7 @@ impl Gate {
         }
         let (lone, is_mixed) = self.queue.lock().who_waits();
         let lone = lone.filter(|_| !is_over);
-        let elapsed = if wants && wanted { elapsed } else { Duration::ZERO };
+        let elapsed = if wants && wanted { elapsed.min(LOOK_MOST) } else { Duration::ZERO };
         let little = self.max() / LITTLE_PART;
         let (mut aside, mut watched) = (0_u64, Watched::default());
         let mut held_by: BTreeMap<IpAddr, u64> = BTreeMap::new();

@@ -336,9 +336,9 @@ async fn passes(gate: &Gate, mut stalled: Raw, other: &mut Raw) {
     while gate.waiting() == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    // Somebody looks: twelve times, and a second goes by each time.
-    for _ in 0..12 {
-        gate.watch(Duration::from_secs(1), false);
+    // Somebody looks, for twelve seconds: twice in each.
+    for _ in 0..24 {
+        gate.watch(Duration::from_millis(500), false);
     }
     stalled.end().await;
     assert_eq!(other.reply(4 << 20).await.0, 0);
@@ -374,8 +374,8 @@ async fn who_is_sent_away_in_the_middle_of_a_reply_is_told_nothing_more() {
     while gate.waiting() == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    for _ in 0..12 {
-        gate.watch(Duration::from_secs(1), false);
+    for _ in 0..24 {
+        gate.watch(Duration::from_millis(500), false);
     }
     assert_eq!(other.reply(LONG as usize).await.0, 0, "the other one has its turn");
     volume.gate.add_permits(1);
