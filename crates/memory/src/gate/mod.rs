@@ -10,7 +10,7 @@
 //!   part never waits for the rest. So those who hold can always finish, and those who wait hold nothing for it.
 //! * First come, first served, one wish for each member: a connection with a thousand requests gets no more turns than
 //!   one with two. While somebody waits, members give back what they do not need.
-//! * A request larger than the whole passes when nobody holds anything.
+//! * A request larger than the whole passes when nobody holds anything, but for what is set aside (below).
 //! * What cannot wait ([`Member::take_anyway`]) is counted, and others wait longer for it.
 //! * Members keep a little that they do not need while there is much room: a batch costs no shared counter.
 //!
@@ -283,8 +283,8 @@ impl Gate {
         self.max() / 2
     }
 
-    /// Takes `bytes` if there is room for them, or nobody holds anything. What is set aside is for others than those whose
-    /// it is, and half of it for other addresses than one that holds much: if some of its clients stall, the next may, too.
+    /// Takes `bytes` if there is room for them, or nobody holds more than is set aside. That is for others than those whose it
+    /// is, and half of it for other addresses than one that holds much: if some of its clients stall, the next may, too.
     fn try_add(&self, bytes: u64, client: &Client) -> bool {
         let standing = self.standing(client);
         let aside = match (standing.is_aside(), standing.is_heavy()) {
@@ -295,7 +295,7 @@ impl Gate {
         let max = self.max.load(SeqCst).saturating_add(aside);
         let taken = self.used.fetch_update(SeqCst, SeqCst, |used| {
             let then = used.saturating_add(bytes);
-            (then <= max || used == 0).then_some(then)
+            (then <= max || used <= aside).then_some(then)
         });
         if let Ok(before) = taken {
             self.steps.is_now(before.saturating_add(bytes));

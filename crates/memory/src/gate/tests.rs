@@ -104,6 +104,23 @@ fn a_request_larger_than_all_passes_alone() {
     assert_eq!(gate.used(), 0);
 }
 
+/// It and everybody behind it waited for a few bytes that never came back, until one was let through after two seconds.
+#[test]
+fn a_request_larger_than_all_does_not_wait_for_what_is_set_aside() {
+    let gate = Gate::new(1000);
+    let (mut stalled, mut large, mut next) = (from(&gate, 1), from(&gate, 2), from(&gate, 3));
+    assert!(stalled.ask(0, 10));
+    assert!(!large.ask(0, 5000) && !next.ask(0, 10));
+    assert_eq!(watch(&gate, 10).aside, 0);
+    assert!(!turn(&mut large));
+    assert_eq!(watch(&gate, 1).aside, 10);
+    assert!(turn(&mut large) && large.ask(0, 5000), "nobody else holds anything");
+    assert!(!turn(&mut next));
+    large.settle(0);
+    assert!(turn(&mut next) && next.ask(0, 10));
+    assert_eq!(gate.used(), 20);
+}
+
 #[test]
 fn what_came_unasked_is_counted_and_others_wait_for_it() {
     let gate = Gate::new(1000);
