@@ -4,7 +4,7 @@
 //! says what nobody understands, says nothing: a daemon serves on a kernel that lacks it.
 //!
 //! A cgroup's limit is the smallest of its own and of all above it, as far as they can be seen. Usage counts pages of
-//! files, which the kernel takes back by itself: they are subtracted.
+//! files, and in version 2 what the kernel remembers of names and inodes, which it takes back by itself: they are subtracted.
 
 use std::{
     fs, io,
@@ -312,13 +312,16 @@ impl Level {
         let usage = if self.is_v2 { "memory.current" } else { "memory.usage_in_bytes" };
         let used = number(&self.dir.join(usage))?;
         let stat = text(&self.dir.join("memory.stat")).unwrap_or_default();
-        let names = if self.is_v2 {
-            ["inactive_file", "active_file"]
+        // Slabs are subtracted whole, like pages: `MemAvailable` has them, too, and what of them nobody uses the kernel takes
+        // back before it kills. As nothing else makes it do so, a part that is left in would be lost to the cache for good.
+        // Version 1 does not say how much they are.
+        let names: &[&str] = if self.is_v2 {
+            &["inactive_file", "active_file", "slab_reclaimable"]
         } else {
-            ["total_inactive_file", "total_active_file"]
+            &["total_inactive_file", "total_active_file"]
         };
-        let files: u64 = names.iter().filter_map(|name| field(&stat, name)).fold(0, u64::saturating_add);
-        Some(used.saturating_sub(files))
+        let back: u64 = names.iter().filter_map(|name| field(&stat, name)).fold(0, u64::saturating_add);
+        Some(used.saturating_sub(back))
     }
 }
 
@@ -472,6 +475,22 @@ mod tests {
         assert_eq!(cgroup.hits(), Hits { limit: 7, kills: 1 });
         assert_eq!(machine.stall(&cgroup), Some(Stall { percent: 12.5, is_ours: true }));
         assert_eq!(machine.stall(&Cgroup::default()), Some(Stall { percent: 1.0, is_ours: false }));
+    }
+
+    /// After a walk over many files the cache gave way for their names and inodes, which the kernel would have forgotten.
+    #[test]
+    fn in_version_2_what_the_kernel_remembers_of_files_is_room() {
+        let (_dir, machine) = machine(&[
+            ("proc/self/cgroup", "0::/pond\n"),
+            ("proc/self/mountinfo", V2),
+            ("sys/fs/cgroup/pond/memory.current", "900000\n"),
+            ("sys/fs/cgroup/pond/memory.max", "1000000\n"),
+            (
+                "sys/fs/cgroup/pond/memory.stat",
+                "active_file 100000\nslab_reclaimable 300000\nslab_unreclaimable 20000\nslab 320000\n",
+            ),
+        ]);
+        assert_eq!(machine.cgroup().room().map(|room| (room.used, room.left())), Some((500_000, 500_000)));
     }
 
     #[test]
