@@ -331,9 +331,9 @@ pub fn age_idle() -> bool {
 }
 
 /// Makes a huge page of memory that is all in use, if some of it is in usual pages: about a millisecond's work, longer where the
-/// kernel has to make room. False if nothing was left to be done. For whoever has time, and may wait
+/// kernel has to make room. Whether it became one; `None` if nothing was left to be done. For whoever has time, and may wait
 /// ([`use_huge_pages`]).
-pub fn collapse_one() -> bool {
+pub fn collapse_one() -> Option<bool> {
     REGIONS.collapse()
 }
 

@@ -366,13 +366,15 @@ impl<const CLASSES: usize> Regions<CLASSES> {
         }
     }
 
-    /// Makes a huge page of a region that has all of its memory in usual ones; a millisecond's work. False if none was left
-    /// since the first one, with which it begins again.
-    pub(crate) fn collapse(&self) -> bool {
-        let Some(arena) = self.arena.get().and_then(Option::as_ref) else { return false };
-        if !arena.can_collapse() {
-            return false;
-        }
+    /// Makes a huge page of a region that has all of its memory in usual ones; a millisecond's work. Whether the kernel did.
+    /// `None` if no region was left since the first one, with which it begins again.
+    pub(crate) fn collapse(&self) -> Option<bool> {
+        let arena = self.arena.get().and_then(Option::as_ref).filter(|arena| arena.can_collapse())?;
+        self.collapse_with(arena, |number| arena.collapse(number))
+    }
+
+    /// The same; `make` does it.
+    fn collapse_with(&self, arena: &Arena, make: impl FnOnce(usize) -> bool) -> Option<bool> {
         let mut place = self.place.lock();
         while let Some(stock) = self.classes.get(place.0) {
             let mut class = stock.lock();
@@ -389,12 +391,12 @@ impl<const CLASSES: usize> Regions<CLASSES> {
             };
             set_busy(&mut class, true, false);
             drop(class);
-            let is_huge = arena.collapse(number);
+            let is_huge = make(number);
             set_busy(&mut stock.lock(), false, is_huge);
-            return true;
+            return Some(is_huge);
         }
         *place = (0, 0);
-        false
+        None
     }
 
     /// A region for slots of this capacity, all free.

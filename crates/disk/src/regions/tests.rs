@@ -167,12 +167,12 @@ fn a_full_region_in_usual_pages_becomes_a_huge_one_and_keeps_what_is_in_it() {
         eprintln!("not run: the kernel does not count huge pages");
         return;
     };
-    if !regions.collapse() {
+    if regions.collapse().is_none() {
         eprintln!("not run: the kernel does not make huge pages of usual ones (Linux before 6.1)");
         return;
     }
-    assert!(regions.collapse());
-    assert!(!regions.collapse(), "what is given back in part of the third stays so");
+    assert!(regions.collapse().is_some());
+    assert_eq!(regions.collapse(), None, "what is given back in part of the third stays so");
     for (number, (start, _)) in full.iter().enumerate() {
         assert!(content(*start, 2).iter().all(|byte| *byte == number as u8));
     }
@@ -181,7 +181,20 @@ fn a_full_region_in_usual_pages_becomes_a_huge_one_and_keeps_what_is_in_it() {
     let made = counted_by_the_kernel("thp_collapse_alloc ").unwrap() - before;
     assert!(made >= huge as u64, "{huge} are taken for huge, {made} were made");
     assert_eq!(resident(&regions), 3 * REGION - SIZES[2]);
-    assert_eq!(regions.collapse(), huge < 2, "nothing is made twice");
+    assert_eq!(regions.collapse().is_some(), huge < 2, "nothing is made twice");
+}
+
+/// Nobody was told, and what the kernel would not do was tried for ever.
+#[test]
+fn whoever_makes_huge_pages_is_told_which_of_them_the_kernel_made() {
+    let regions = regions(64 << 20);
+    regions.untried.store(usize::MAX, Relaxed);
+    lend(&regions, 2, 2 * REGION / SIZES[2]);
+    let arena = regions.arena.get().unwrap().as_ref().unwrap();
+    let answer = |is_made| regions.collapse_with(arena, |_| is_made);
+    assert_eq!([false, true, true].map(answer), [Some(false), Some(true), None]);
+    assert_eq!([true, true].map(answer), [Some(true), None], "the one that is left");
+    assert_eq!(answer(true), None);
 }
 
 /// Pages are exchanged below what others write and read, lend and give back.
@@ -219,7 +232,7 @@ fn what_is_in_use_while_pages_are_made_huge_and_given_back_stays_as_it_is() {
         }
         let (mut turns, mut made) = (0u32, 0);
         while are_working.load(Relaxed) > 0 {
-            made += u32::from(regions.collapse());
+            made += u32::from(regions.collapse().is_some());
             turns += 1;
             if turns.is_multiple_of(16) {
                 regions.age();
@@ -259,7 +272,7 @@ fn a_huge_page_is_split_before_a_part_of_it_goes_back() {
     regions.untried.store(usize::MAX, Relaxed);
     let lent = lend(&regions, 2, 8 * REGION / SIZES[2]);
     lent.iter().for_each(|(start, _)| content(*start, 2).fill(1));
-    while regions.collapse() {}
+    while regions.collapse().is_some() {}
     let arena = regions.arena.get().unwrap().as_ref().unwrap();
     let are_huge = (0..8).all(|number| arena.region(number).lock().is_huge);
     let (Some(before), true) = (split(), are_huge) else {
