@@ -25,7 +25,10 @@ use engine::{
 };
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use crate::{
     api::prewarm::Prewarm,
@@ -35,7 +38,7 @@ use crate::{
 
 /// How often is written down what is warm.
 const INTERVAL: Duration = Duration::from_secs(300);
-/// How long a pool that is being closed may take for it.
+/// How long a pool that is being closed may take for it, and then again to write it down.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// Larger than any file of ours.
 const BYTES_MAX: u64 = 256 << 20;
@@ -76,14 +79,16 @@ impl Warmth {
         task.abort();
         let file = self.file(held.guid());
         if ending == Ending::Destroy {
-            let _was_there = fs::remove_file(file);
-            return;
+            let remove = |file: &Path| {
+                let _was_there = fs::remove_file(file);
+            };
+            return in_time(file, remove).await;
         }
         // What is half warmed again is no better than what is known already.
         if !engine.stop_prewarm()
             && let Some(heat) = engine.sample_heat_within(LAST_LOOK).await
         {
-            save(&file, &heat);
+            in_time(file, move |file| save(file, &heat)).await;
         }
     }
 
@@ -151,6 +156,16 @@ fn recall(file: &Path, engine: &Engine) -> Result<Option<Heat>, String> {
     Ok((!heat.is_empty()).then_some(heat))
 }
 
+/// Does this to a file on a thread of its own, and waits a moment for it: a directory that does not answer keeps no pool from
+/// being left.
+async fn in_time(file: PathBuf, change: impl FnOnce(&Path) + Send + 'static) {
+    let changed = file.clone();
+    let changing = tokio::task::spawn_blocking(move || change(&changed));
+    if timeout(LAST_LOOK, changing).await.is_err() {
+        tracing::warn!(file = %file.display(), "what was warm in the end is not kept: the state directory does not answer");
+    }
+}
+
 fn save(file: &Path, heat: &Heat) {
     // Nothing is warm yet: what was before the restart is still the better guess.
     if heat.is_empty() {
@@ -203,5 +218,27 @@ pub(crate) fn report(held: &Held) -> Prewarm {
         read_device: read.1,
         bytes,
         ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread that closes pools wrote it down itself, and closed none while the state directory did not answer.
+    #[tokio::test]
+    async fn what_was_warm_is_waited_for_a_moment_where_it_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("heat-7");
+        let aside = file.with_extension("new");
+        // Who opens it for writing waits for a reader.
+        assert!(std::process::Command::new("mkfifo").arg(&aside).status().unwrap().success());
+        let mut heat = Heat::new(7, 1, 1);
+        heat.note(1, 0, None, true);
+        let keeping = in_time(file, move |file| save(file, &heat));
+        let left = timeout(10 * LAST_LOOK, keeping).await;
+        // Or the test would not end either.
+        let _reader = fs::File::open(&aside).unwrap();
+        left.expect("it is waited for a moment");
     }
 }

@@ -59,6 +59,8 @@ use crate::{
 const STATE_FILE: &str = "alerts-state.json";
 /// How long changes are collected before they are written down.
 const WRITE_AFTER: Duration = Duration::from_millis(100);
+/// How long what is written down last is waited for: the pools are closed after it.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// Seconds since 1970.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -181,17 +183,27 @@ impl Alerts {
         self.tasks.lock().push(writer);
     }
 
-    /// Ends: what waits is sent after the next start.
+    /// Ends: what waits is sent after the next start. A state directory that does not answer is waited for a moment only.
     pub fn stop(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.forget_destroyed();
-            let tasks = std::mem::take(&mut *self.tasks.lock());
+            let mut tasks = std::mem::take(&mut *self.tasks.lock());
             let running = std::mem::take(&mut *self.running.lock());
-            for task in tasks.into_iter().chain(running.into_values().map(|running| running.task)) {
-                task.abort();
-                let _aborted = task.await;
+            tasks.extend(running.into_values().map(|running| running.task));
+            tasks.iter().for_each(JoinHandle::abort);
+            let ending = async {
+                for task in tasks {
+                    let _aborted = task.await;
+                }
+                self.write().await;
+            };
+            if tokio::time::timeout(LAST_WRITE, ending).await.is_err() {
+                tracing::error!(
+                    "what changed last in open alerts and queues is not kept in {STATE_FILE}: '{}' did not answer within {} s",
+                    self.files.dir.display(),
+                    LAST_WRITE.as_secs()
+                );
             }
-            self.write().await;
         })
     }
 

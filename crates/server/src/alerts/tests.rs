@@ -672,6 +672,17 @@ async fn what_could_not_be_written_down_is_written_when_it_can_be() {
     alerts.stop().await;
 }
 
+/// A daemon that was told to end waited without limit for its state directory, and closed no pool before it answered.
+#[tokio::test(start_paused = true)]
+async fn a_state_directory_that_does_not_answer_is_no_reason_not_to_end() {
+    let lab = Lab::new(&[]);
+    let alerts = lab.start();
+    alerts.see(vec![finding("a", Severity::Critical)]);
+    // As a write that does not come to its end has it.
+    let _hangs = alerts.written.lock().await;
+    tokio::time::timeout(2 * LAST_WRITE, alerts.stop()).await.expect("it is waited for a moment");
+}
+
 /// `docs/alerts.md` has a section for each kind, so that nobody who gets an alert looks for it in vain.
 #[test]
 fn every_kind_of_alert_is_in_the_manual() {
