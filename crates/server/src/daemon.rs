@@ -430,8 +430,9 @@ async fn open_pools(
     tell: &mut impl FnMut(Event),
 ) -> Result<Vec<Missing>, ServeError> {
     let mut chosen = Vec::new();
+    let mut imported = config.places.state().pools().unwrap_or_default();
     if config.pools.is_empty() {
-        chosen = everything(config, tell).await?;
+        chosen = everything(config, &mut imported, tell).await?;
     }
     for name in &config.pools {
         let found = config.places.find(name).await?;
@@ -439,7 +440,6 @@ async fn open_pools(
             chosen.push(found);
         }
     }
-    let imported = config.places.state().pools().unwrap_or_default();
     let (mut failures, mut missing) = (String::new(), Vec::new());
     let is_asked_for = !config.pools.is_empty() || !config.places.named().is_empty();
     for (candidate, remembered) in &chosen {
@@ -500,9 +500,11 @@ fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembere
 }
 
 /// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
-/// is not taken because it is there, nor because it was imported here before another host had it.
+/// is not taken because it is there, nor because it was imported here before another host had it: then it is none of those
+/// that are `imported` any more, whether that can be written down or not.
 async fn everything(
     config: &Config,
+    imported: &mut Vec<Remembered>,
     tell: &mut impl FnMut(Event),
 ) -> Result<Vec<(Candidate, Option<Remembered>)>, ServeError> {
     let is_told_where = !config.places.named().is_empty();
@@ -519,13 +521,15 @@ async fn everything(
         };
         for (candidate, remembered) in pools.extract_if(.., is_exported) {
             said.push(host::given_away(&candidate));
-            if remembered.is_some() {
-                config.places.state().forget(&candidate.guid.to_string()).map_err(HostError::State)?;
+            imported.retain(|known| known.guid != candidate.guid);
+            if remembered.is_some()
+                && let Err(error) = config.places.state().forget(&candidate.guid.to_string())
+            {
+                said.push(format!("pool '{}' stays remembered: {}", candidate.name, host::chain(&error)));
             }
         }
     }
-    let imported = config.places.state().pools().unwrap_or_default();
-    if pools.is_empty() && awaited(config, &imported).is_empty() {
+    if pools.is_empty() && awaited(config, imported).is_empty() {
         if is_told_where {
             return Err(ServeError::NoPools(said.iter().map(|sentence| format!("\n{sentence}")).collect()));
         }

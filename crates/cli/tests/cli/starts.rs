@@ -507,6 +507,34 @@ fn a_pool_that_another_host_took_over_and_exported_is_not_taken_back() {
     assert_eq!(sha256(&paths[0]), before);
 }
 
+/// A daemon whose state directory was full did not start, and served none of its pools, as one of them was to be forgotten.
+#[test]
+fn a_pool_that_was_given_away_and_cannot_be_forgotten_keeps_no_daemon_from_its_start() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "HERE/a");
+    pool(&lab, "lake", "HERE/b");
+    let other = Lab::at(lab.cwd());
+    other.run(&format!("zpool import -f -d {} tank", lab.cwd().display())).ok();
+    other.run("zpool export tank").ok();
+    let before = sha256(&paths[0]);
+    // In the way of whoever replaces the cache file, be it root.
+    let in_the_way = lab.path("state/pools.json.new");
+    fs::create_dir_all(in_the_way.join("full")).unwrap();
+    let daemon = lab.serve(SERVE);
+    assert!(is_open(&lab, "lake"));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "lake\n", "nobody waits for what was given away");
+    let log = stop(daemon);
+    for part in ["'tank' is exported and was not opened", "'tank' stays remembered: cannot write "] {
+        assert_eq!(log.matches(part).count(), 1, "{part:?} in: {log}");
+    }
+    assert_eq!(remembered(&lab, "tank")["name"], "tank");
+    fs::remove_dir_all(&in_the_way).unwrap();
+    stop(lab.serve(SERVE));
+    let known = fs::read_to_string(lab.path("state/pools.json")).unwrap();
+    assert!(!known.contains("tank") && known.contains("lake"), "{known}");
+    assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
+}
+
 /// A disk that had left a pool and was in use elsewhere kept the pool from being imported; one that is of it still must.
 #[test]
 fn a_device_that_left_a_pool_may_be_in_use_elsewhere() {
