@@ -3,7 +3,7 @@
 //! The daemon counts ([`server::arc`]); this subtracts what it said before, and prints. The first line is what was
 //! counted since the daemon began, later ones are per second. Columns and their meaning: docs/format/arc.md §5.1.
 
-use std::{fs::File, io::Write as _, process::ExitCode, time::Duration};
+use std::{fs::File, io::Write as _, process::ExitCode};
 
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
@@ -435,13 +435,10 @@ pub(crate) async fn run(args: Arcstat, context: &Context) -> anyhow::Result<Exit
     }
 }
 
-/// What was counted between two looks, and in how many seconds. A daemon that was started in between began at nothing.
+/// What was counted between two looks, and in how many seconds.
 fn between(before: &api::arc::Arc, now: &api::arc::Arc) -> (ArcStats, f64) {
-    let (happened, took) = match now.at_ns.checked_sub(before.at_ns) {
-        Some(took) => (now.stats.since(&before.stats), took),
-        None => (now.stats, now.at_ns),
-    };
-    (happened, Duration::from_nanos(took).as_secs_f64().max(1e-9))
+    let (seconds, is_same) = repeat::between(before.at_ns, now.at_ns);
+    (if is_same { now.stats.since(&before.stats) } else { now.stats }, seconds)
 }
 
 fn text(columns: &[Option<Column>], view: &View<'_>, report: u64, args: &Arcstat) -> String {

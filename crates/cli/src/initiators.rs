@@ -116,8 +116,10 @@ fn earlier<'a>(before: Option<&'a InitiatorList>, session: &Session) -> Option<&
 }
 
 fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) -> String {
-    let seconds = before.map(|before| (now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9).max(1e-9));
-    let span = Span { seconds, exact: args.exact };
+    let since = before.map(|before| (before, repeat::between(before.at_ns, now.at_ns)));
+    let span = Span { seconds: since.map(|(_, (seconds, _))| seconds), exact: args.exact };
+    // Another daemon's connections may have the same numbers, and are none of these.
+    let before = since.filter(|(_, (_, is_same))| *is_same).map(|(before, _)| before);
     if now.sessions.is_empty() && now.nbd.is_empty() && !args.scripted {
         return "nobody is connected\n".to_owned();
     }
@@ -197,7 +199,7 @@ fn text(now: &InitiatorList, before: Option<&InitiatorList>, args: &Initiators) 
         out.push('\n');
         out.push_str(&render(&columns, &paths.iter().map(row).collect::<Vec<_>>(), false));
     }
-    if before.is_some() {
+    if span.seconds.is_some() {
         out.push('\n');
     }
     out
@@ -247,6 +249,8 @@ fn sessions(now: &InitiatorList) -> String {
 
 #[cfg(test)]
 mod tests {
+    use server::api::initiators::NbdClient;
+
     use super::*;
 
     fn session(portal: &str, reads: u64) -> Session {
@@ -279,6 +283,20 @@ mod tests {
             sessions: vec![session("192.0.2.1:3260", reads), session("198.51.100.1:3260", reads)],
             nbd: Vec::new(),
         }
+    }
+
+    /// What the new one had counted was taken for a nanosecond's, less what the one before had.
+    #[test]
+    fn a_daemon_that_was_restarted_is_counted_from_its_beginning() {
+        let args = Initiators { verbose: false, scripted: true, exact: true, json: false, words: Vec::new() };
+        let client = |reads| NbdClient { id: 1, reads, ..NbdClient::default() };
+        let before = InitiatorList { nbd: vec![client(50)], ..list(100_000_000_000, 100) };
+        let now = InitiatorList { nbd: vec![client(80)], ..list(2_000_000_000, 300) };
+        let shown = text(&now, Some(&before), &args);
+        let reads: Vec<&str> = shown.lines().map(|line| line.split('\t').nth(5).unwrap()).collect();
+        assert_eq!(reads, ["150", "150", "40"], "{shown}");
+        let args = Initiators { scripted: false, ..args };
+        assert!(text(&now, Some(&before), &args).ends_with("\n\n"), "a line between reports");
     }
 
     #[test]

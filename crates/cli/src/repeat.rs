@@ -1,4 +1,4 @@
-//! `[NAME…] [INTERVAL [COUNT]]`: how commands that report again and again are told how often.
+//! `[NAME…] [INTERVAL [COUNT]]`: how commands that report again and again are told how often, and what lies between reports.
 
 use std::time::Duration;
 
@@ -45,6 +45,16 @@ pub(crate) fn parse(words: &[String]) -> Result<Asked<'_>, String> {
     }
 }
 
+/// How many seconds there are between two answers by the daemon's clock, and whether one daemon gave both. One that was
+/// started in between began at nothing: all that it counted happened since.
+pub(crate) fn between(before_ns: u64, now_ns: u64) -> (f64, bool) {
+    let (nanos, is_same) = match now_ns.checked_sub(before_ns) {
+        Some(nanos) => (nanos, true),
+        None => (now_ns, false),
+    };
+    (Duration::from_nanos(nanos).as_secs_f64().max(1e-9), is_same)
+}
+
 /// The line before a report that says when it was made; nothing if nobody asked.
 pub(crate) fn stamp(timestamp: Option<Timestamp>) -> String {
     match timestamp {
@@ -57,6 +67,14 @@ pub(crate) fn stamp(timestamp: Option<Timestamp>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_restarted_is_asked_for_all_it_has_done() {
+        let seconds = |seconds: u64| seconds * 1_000_000_000;
+        assert_eq!(between(seconds(100), seconds(105)), (5.0, true));
+        assert_eq!(between(seconds(100), seconds(3)), (3.0, false));
+        assert!(between(7, 7).0 > 0.0, "it is divided by");
+    }
 
     #[test]
     fn names_come_first_then_seconds_then_how_often() {

@@ -53,23 +53,27 @@ pub(crate) async fn run(args: Zilstat, context: &Context) -> anyhow::Result<Exit
     while asked.count.is_none_or(|count| report < count) {
         tokio::time::sleep(interval).await;
         let now = daemon.log().await?;
-        let seconds = (now.at_ns.saturating_sub(before.at_ns)) as f64 / 1e9;
-        let (volumes, _said) = choose(&now, asked.names);
-        let happened: Vec<VolumeLog> = volumes
-            .iter()
-            .map(|volume| {
-                find(&before, &volume.name).map_or_else(|| (*volume).clone(), |old| volume.since(old))
-            })
-            .collect();
+        let (happened, seconds) = between(&before, &now, asked.names);
         let happened: Vec<&VolumeLog> = happened.iter().collect();
         print(&match args.json {
             true => line(&happened, Some(seconds), &args),
-            false => rates(&happened, seconds.max(1e-9), report, &args),
+            false => rates(&happened, seconds, report, &args),
         })?;
         before = now;
         report += 1;
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// What happened to the volumes that are meant between two looks, and in how many seconds.
+fn between(before: &LogList, now: &LogList, names: &[String]) -> (Vec<VolumeLog>, f64) {
+    let (seconds, is_same) = repeat::between(before.at_ns, now.at_ns);
+    let (volumes, _said) = choose(now, names);
+    let since = |volume: &&VolumeLog| match find(before, &volume.name).filter(|_| is_same) {
+        Some(old) => volume.since(old),
+        None => (*volume).clone(),
+    };
+    (volumes.iter().map(since).collect(), seconds)
 }
 
 /// The volumes that are meant, and what was named and is not there.
@@ -324,6 +328,23 @@ mod tests {
         let all =
             [0, 999, 1_000, 81_400, 999_400, 1_000_000, 4_812_000, 250_000_000, 1_200_000_000].map(time);
         assert_eq!(all, ["0ns", "999ns", "1us", "81us", "999us", "1.0ms", "4.8ms", "250ms", "1.2s"]);
+    }
+
+    /// It had counted more by then than the one before, so the difference was shown, of a nanosecond.
+    #[test]
+    fn a_daemon_that_was_restarted_is_counted_from_its_beginning() {
+        let at = |seconds: u64, fua: u64| {
+            let volume = VolumeLog { name: "tank/v".into(), writes: fua, fua, ..VolumeLog::default() };
+            let pool = PoolLog { pool: "tank".into(), volumes: vec![volume], ..PoolLog::default() };
+            LogList { at_ns: seconds * 1_000_000_000, pools: vec![pool] }
+        };
+        let asked = |before: &LogList, now: &LogList| {
+            let (happened, seconds) = between(before, now, &[]);
+            (happened[0].fua, seconds)
+        };
+        assert_eq!(asked(&at(100, 700), &at(105, 900)), (200, 5.0));
+        assert_eq!(asked(&at(100, 700), &at(3, 900)), (900, 3.0));
+        assert_eq!(asked(&at(100, 700), &at(3, 30)), (30, 3.0));
     }
 
     #[test]

@@ -1,19 +1,14 @@
 //! The ARC as the control socket shows it: its own counters, and beside them those of the pools' second tiers and the
 //! machine's memory.
 
-use std::{fs, sync::LazyLock};
+use std::fs;
 
-use tokio::time::Instant;
-
-use crate::{api, governor::Governor, ops::Host};
-
-/// When this process began, as far as rates are concerned.
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+use crate::{api, clock, governor::Governor, ops::Host};
 
 /// What the cache counted and holds now, and what the second tiers of all pools did and hold, all together.
 #[must_use]
 pub fn report(host: &Host, governor: &Governor) -> api::arc::Arc {
-    let at_ns = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let at_ns = clock::nanos();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let cache = host.cache();
     let mut stats = cache.stats();

@@ -29,6 +29,7 @@ use crate::{
     alerts::{Alerts, Files, source::Pools},
     api::Served,
     certificates::NbdTls,
+    clock,
     control::{ControlSocket, Shared},
     descriptors::{self, Connections},
     disks::Disks,
@@ -176,6 +177,7 @@ pub fn serve(
     mut tell: Box<dyn FnMut(Event) + Send>,
 ) -> BoxFuture<'static, Result<(), ServeError>> {
     Box::pin(async move {
+        clock::start();
         let mut stop_signal = StopSignal::new()?;
         let governor = Governor::new(&config.memory, Machine::default())?;
         let mut nbd_places = doors::places(&config.nbd).await?;

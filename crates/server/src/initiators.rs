@@ -2,29 +2,25 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use iscsi::{Registration, SessionInfo, Target, tally};
-use tokio::time::Instant;
 
 use crate::{
     api::{
         initiators::{InitiatorList, LunUse, NbdClient, Session},
         share::ShareList,
     },
-    hostid,
+    clock, hostid,
     ops::Host,
     serving::Serving,
 };
 
-/// When the clock of answers began.
-static START: OnceLock<Instant> = OnceLock::new();
-
 /// Everybody who is connected now.
 #[must_use]
 pub fn list(serving: &Serving) -> InitiatorList {
-    let at = START.get_or_init(Instant::now).elapsed();
+    let at_ns = clock::nanos();
     let targets: BTreeMap<String, Arc<Target>> =
         serving.targets().list().into_iter().map(|target| (target.iqn().to_owned(), target)).collect();
     let mut sessions: Vec<Session> = serving
@@ -50,7 +46,7 @@ pub fn list(serving: &Serving) -> InitiatorList {
         }
     });
     InitiatorList {
-        at_ns: u64::try_from(at.as_nanos()).unwrap_or(u64::MAX),
+        at_ns,
         latency_bounds: (0..tally::LATENCY_BUCKETS).map(tally::bucket_bound).collect(),
         sessions,
         nbd: nbd.collect(),

@@ -26,6 +26,7 @@ pub mod api;
 pub mod arc;
 pub mod certificates;
 pub mod client;
+mod clock;
 pub mod control;
 pub mod daemon;
 mod descriptors;

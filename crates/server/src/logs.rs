@@ -4,7 +4,7 @@
 //! would say who had looked at all of them. What it recommends it can support with the numbers beside it, or it is
 //! left out.
 
-use std::{fmt::Write as _, sync::Arc, sync::LazyLock};
+use std::{fmt::Write as _, sync::Arc};
 
 use engine::{
     BoxFuture,
@@ -17,10 +17,10 @@ use pool::{
     vdev::{Class, Kind},
     zil,
 };
-use tokio::time::Instant;
 
 use crate::{
     api::log::{Fallbacks, LogDevice, LogList, PoolLog, Replayed, Share, Times, VolumeLog},
+    clock,
     ops::Held,
 };
 
@@ -32,17 +32,14 @@ const SLOW_NS: u64 = 1_000_000;
 /// Fewer commits than this prove nothing.
 const ENOUGH: u64 = 100;
 
-/// When this process began, as far as rates are concerned.
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
 /// The logs of all pools that are open for writing.
 #[must_use]
 pub fn list(held: &[Arc<Held>]) -> LogList {
-    let start = *START;
+    let at_ns = clock::nanos();
     let mut pools: Vec<PoolLog> =
         held.iter().filter_map(|held| held.engine()).map(|engine| pool_log(engine)).collect();
     pools.sort_by(|a, b| a.pool.cmp(&b.pool));
-    LogList { at_ns: u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX), pools }
+    LogList { at_ns, pools }
 }
 
 /// What was replayed when the pool was opened, if anything was.

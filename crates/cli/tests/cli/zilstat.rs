@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::support::wire::{Iscsi, Nbd, Wire};
-use crate::support::{Lab, served_as};
+use crate::support::{Lab, ask, served_as};
 
 const SERVE: &str = "serve --nbd 127.0.0.1:0 --iscsi 127.0.0.1:0 tank";
 
@@ -220,6 +220,20 @@ fn properties_and_the_write_cache_bit_take_effect_on_volumes_in_use() {
     );
     lab.run("zpool export tank").ok();
     fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
+}
+
+/// It began with the first question: a daemon that was restarted seemed to be as old as the one before, or older.
+#[test]
+fn the_clock_of_answers_runs_from_the_start_of_the_daemon() {
+    let lab = pool("HERE/a", &[("v", "")]);
+    let daemon = lab.serve(SERVE);
+    let pause = std::time::Duration::from_millis(200);
+    for (path, pauses) in [("/v1/log", 1_u32), ("/v1/arc", 2), ("/v1/initiators", 3)] {
+        std::thread::sleep(pause);
+        let least = u64::try_from((pauses * pause).as_nanos()).unwrap();
+        assert!(number(&ask(&lab, path), "/at_ns") >= least, "{path}");
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
 }
 
 #[test]

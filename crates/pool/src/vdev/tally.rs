@@ -284,9 +284,13 @@ impl Tallied {
         put(&mut self.active, &other.active, &u64::saturating_add);
     }
 
-    /// What was done since an earlier look. What is under way is as it is now.
+    /// What was done since an earlier look. What is under way is as it is now. If it was opened anew in between it counts
+    /// from there.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
+        if self.age_ns < before.age_ns {
+            return self.clone();
+        }
         let mut found = self.clone();
         found.age_ns = self.age_ns.saturating_sub(before.age_ns);
         found.combine(before, &u64::saturating_sub);
@@ -459,6 +463,8 @@ mod tests {
         tally.time(Work::SyncRead, 1024, async { Ok(()) }).await.unwrap();
         let since = tally.get().since(&before);
         assert_eq!((since.operations, since.bytes), ([1, 0], [1024, 0]));
+        let opened_anew = Tallied { age_ns: before.age_ns + 1, operations: [9, 9], ..Tallied::default() };
+        assert_eq!(before.since(&opened_anew), before, "not nothing in no time");
         let mut both = Tallied::default();
         both.add(&since);
         both.add(&before);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Answer of `/v1/arc`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arc {
-    /// A clock of the daemon, nanoseconds.
+    /// Nanoseconds since the daemon was started.
     pub at_ns: u64,
     /// The rules that decide now which data stay.
     pub rules_data: String,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Answer of `/v1/initiators`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InitiatorList {
-    /// A clock of the daemon, in nanoseconds: for the time between two answers.
+    /// Nanoseconds since the daemon was started: for the time between two answers.
     pub at_ns: u64,
     /// Upper ends of the buckets of latencies, microseconds, exclusive; the last one has no end.
     pub latency_bounds: Vec<u64>,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Answer of `/v1/log`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogList {
-    /// A clock of the daemon, in nanoseconds: for the time between two answers.
+    /// Nanoseconds since the daemon was started: for the time between two answers.
     pub at_ns: u64,
     /// Pools that are open for writing, by name.
     pub pools: Vec<PoolLog>,
