@@ -63,6 +63,7 @@ struct Versions {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
     pub(crate) requests: u64,
+    /// Acknowledged.
     pub(crate) writes: u64,
     /// Refused, or not answered in time.
     pub(crate) dropped: u64,
@@ -249,11 +250,11 @@ impl Client {
         };
         let durability = if stable { Durability::Stable(Asked::Fua) } else { Durability::Cached };
         let data: Segments = std::iter::once(Segment::Data(bytes_of(number, version))).collect();
-        self.load.account.lock().writes += 1;
         match timeout(PATIENCE, self.volume.write((number * BLOCK) as u64, data, durability)).await {
             Ok(answer) => answer.map_err(Some)?,
             Err(_) => return Err(None),
         }
+        self.load.account.lock().writes += 1;
         let versions = &mut self.load.blocks.lock()[number];
         (versions.acknowledged, versions.is_lost) = (version, false);
         if stable {
@@ -340,6 +341,20 @@ mod tests {
         let mut torn = bytes.to_vec();
         torn[5000] ^= 1;
         assert_eq!(version_of(7, &torn), None, "a torn block");
+    }
+
+    /// Those that were refused, or under way when the power went, were called acknowledged.
+    #[tokio::test]
+    async fn only_writes_that_were_acknowledged_are_counted() {
+        let shape = LoadShape { clients: 1, bytes: 2 * BLOCK as u64, ..LoadShape::default() };
+        let load = Load::new(shape);
+        let volume: Arc<dyn BlockVolume> = Arc::new(MemVolume::new("v", BLOCK as u64, BLOCK as u32));
+        let random = StdRng::seed_from_u64(1);
+        let mut client = Client { load: Arc::clone(&load), volume, first: 0, blocks: 2, random };
+        client.write(1).await.unwrap_err();
+        assert_eq!(load.account.lock().writes, 0, "it is behind the end");
+        client.write(0).await.unwrap();
+        assert_eq!(load.account.lock().writes, 1);
     }
 
     /// Each power cut of a drill counted the same block, though nobody had written it in between.

@@ -690,10 +690,7 @@ impl Stage {
         let complaints = account.complaints.join("; ");
         let lost = self.lost + account.wrong;
         let (grade, sentence) = match lost {
-            0 => (
-                Grade::Good,
-                format!("all of {} acknowledged writes are there, byte for byte", account.writes),
-            ),
+            0 => (Grade::Good, kept(account.writes, self.undone)),
             _ => (Grade::Bad, format!("acknowledged data is gone or wrong: {complaints}")),
         };
         add("lost", format!("{lost} blocks"), grade, sentence);
@@ -819,6 +816,16 @@ impl Stage {
     }
 }
 
+/// What can be said where nothing is lost: of so many acknowledged writes, a power cut may have taken some back.
+fn kept(writes: u64, undone: Option<u64>) -> String {
+    match undone {
+        None | Some(0) => format!("all of {writes} acknowledged writes are there, byte for byte"),
+        Some(_) => "all writes that were acknowledged as stable are there, byte for byte; what else the power cut took \
+                    stands below"
+            .to_owned(),
+    }
+}
+
 fn cache() -> Arc<BlockCache> {
     // Small, so that reads reach the disks.
     Arc::new(BlockCache::new(4 << 20))
@@ -832,4 +839,19 @@ fn percentile(micros: &mut [u32]) -> Option<Duration> {
 
 fn round(seconds: f64) -> f64 {
     (seconds * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A card said that every acknowledged write was there, and three lines below how many were not.
+    #[test]
+    fn a_card_does_not_say_that_what_was_rolled_back_is_there() {
+        for undone in [None, Some(0)] {
+            assert_eq!(kept(7, undone), "all of 7 acknowledged writes are there, byte for byte");
+        }
+        let said = kept(7, Some(2));
+        assert!(said.starts_with("all writes that were acknowledged as stable are there"), "{said}");
+    }
 }
