@@ -1,6 +1,7 @@
 //! `millpond drill`: what would happen if, tried on a simulated machine or on a copy of a pool, with a report card.
 //!
-//! Exit code 0 if nothing acknowledged was lost and no client was dropped, 1 otherwise.
+//! Exit code 0 if nothing acknowledged was lost and no client was dropped, 1 otherwise. Of all drills, those that do not suit
+//! the pool are left out.
 
 use std::{
     io::IsTerminal as _,
@@ -16,7 +17,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::{Drill, Grade, Layout, Place, Progress, ReportCard, layout::Hardware, report::time};
+use lab::{Drill, Grade, LabError, Layout, Place, Progress, ReportCard, layout::Hardware, report::time};
 use serde_json::{Value, json};
 use server::pool::import::{self, Sources};
 use tokio::time::Instant;
@@ -63,9 +64,9 @@ minute, as in a home lab of 2014), on a clock of its own: minutes pass in second
 With --on or --copy the files of a real pool are copied, holes as holes, and the drill is played on the copy in \
 real time, ten times as fast as its script says. The originals are only read. Nobody may be writing to them.
 
-Exit code 1 if anything acknowledged was lost, or a client was dropped.")]
+Exit code 1 if anything acknowledged was lost, a client was dropped, or a drill could not be played.")]
 struct Run {
-    /// All drills
+    /// All drills that suit the pool
     #[arg(long, conflicts_with = "names")]
     all: bool,
     /// The simulated disks: stripe:N, mirror:N, raidz1:N, raidz2:N, raidz3:N, each with xM for M of them
@@ -123,23 +124,41 @@ fn list(args: &List) -> anyhow::Result<ExitCode> {
 async fn play(args: Run, context: &Context) -> anyhow::Result<ExitCode> {
     let drills = chosen(&args)?;
     let ground = ground(&args, context).await?;
-    let mut passed = true;
-    for (number, drill) in drills.into_iter().enumerate() {
+    let (mut passed, mut played, mut left_out) = (true, 0, None);
+    for drill in drills {
         let start = Instant::now();
-        let card = Box::pin(rehearse(drill, &ground, &args)).await?;
+        let card = match Box::pin(rehearse(drill, &ground, &args)).await {
+            Ok(card) => card,
+            Err(error) if args.all && is_unfit(&error) => {
+                say!("left out: {error:#}");
+                left_out = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         passed &= card.passed();
         let real = start.elapsed();
         if args.json {
             print(&format!("{}\n", in_json(&card, real)))?;
         } else {
-            let gap = if number > 0 { "\n" } else { "" };
+            let gap = if played > 0 { "\n" } else { "" };
             print(&format!(
                 "{gap}{}",
                 in_words(&card, real, matches!(ground, Ground::Simulated), args.verbose)
             ))?;
         }
+        played += 1;
     }
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    match left_out {
+        // Nothing was found to be well.
+        Some(error) if played == 0 => Err(error),
+        _ => Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }),
+    }
+}
+
+/// Whether a drill needs more than the pool has.
+fn is_unfit(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<LabError>(), Some(LabError::Unfit(_)))
 }
 
 fn chosen(args: &Run) -> Result<Vec<&'static Drill>, Usage> {

@@ -48,6 +48,9 @@ pub struct ReportCard {
     pub lost: u64,
     /// Requests of clients that were refused or not answered in time.
     pub dropped: u64,
+    /// Why the script was not played to its end, if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<String>,
     /// Seconds that passed on the simulated clock, or in reality.
     pub seconds: f64,
     /// Seed of all chance.
@@ -55,10 +58,10 @@ pub struct ReportCard {
 }
 
 impl ReportCard {
-    /// Nothing acknowledged was lost and no client was dropped.
+    /// It was played to its end, nothing acknowledged was lost and no client was dropped.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.lost == 0 && self.dropped == 0
+        self.lost == 0 && self.dropped == 0 && self.unfinished.is_none()
     }
 
     /// The worst grade of its lines.

@@ -132,8 +132,7 @@ pub fn rehearse<'a>(
         progress.total.store(estimate.as_millis() as u64, Relaxed);
         BEGAN.set(Some(Instant::now()));
         let mut stage = Box::pin(Stage::set(drill, place, seed, progress)).await?;
-        Box::pin(stage.play(drill.script)).await?;
-        let mut card = Box::pin(stage.judge(drill, place)).await;
+        let mut card = Box::pin(stage.carry_out(drill, place)).await;
         // A real pool's copies are spoilt by now.
         if let (Some((what, script)), Place::Simulated { .. }) = (drill.what_if, place) {
             let mut worse = Box::pin(Stage::set(drill, place, seed, progress)).await?;
@@ -238,6 +237,9 @@ impl Stage {
             Place::Files { .. } => stage.open().await?,
         };
         stage.learn_devices(&engine)?;
+        if drill.script.contains(&Act::PullLog) && stage.log().is_none() {
+            return Err(LabError::Unfit("this drill needs a pool with a log device".to_owned()));
+        }
         stage.engine = Some(engine);
         stage.create_volume(&stage.volume_name.clone(), stage.load.bytes()).await?;
         stage.work().await?;
@@ -382,6 +384,12 @@ impl Stage {
         self.watch.lock().tell(text);
     }
 
+    /// Plays the script and says what came of it. What keeps it from being played to its end is among that.
+    async fn carry_out(&mut self, drill: &Drill, place: &Place) -> ReportCard {
+        let played = Box::pin(self.play(drill.script)).await;
+        Box::pin(self.judge(drill, place, played.err().map(|error| error.to_string()))).await
+    }
+
     async fn play(&mut self, script: &[Act]) -> Result<(), LabError> {
         for act in script {
             let before = self.progress.done.load(Relaxed);
@@ -427,9 +435,9 @@ impl Stage {
                 self.machine.bays.iter().for_each(Bay::lie);
             }
             Act::Heal(n) => self.on_victim(n, "works again", Bay::heal),
-            Act::PullLog => self.on_log("dies", Bay::pull)?,
+            Act::PullLog => self.on_log("dies", Bay::pull),
             Act::ReturnLog => {
-                self.on_log("is back", Bay::plug)?;
+                self.on_log("is back", Bay::plug);
                 self.bounded(self.engine()?.look()).await;
             }
             Act::PowerCut => self.power_cut().await?,
@@ -470,14 +478,16 @@ impl Stage {
         }
     }
 
-    fn on_log(&self, what: &str, act: impl FnOnce(&Bay)) -> Result<(), LabError> {
-        let Some(bay) = self.logs.first().and_then(|path| self.machine.find(path)) else {
-            return Err(LabError::Unfit("this drill needs a pool with a log device".to_owned()));
-        };
+    fn log(&self) -> Option<&Bay> {
+        self.logs.first().and_then(|path| self.machine.find(path))
+    }
+
+    fn on_log(&self, what: &str, act: impl FnOnce(&Bay)) {
+        // What needs one does not begin without.
+        let Some(bay) = self.log() else { return };
         self.tell(format!("log device {} {what}", bay.path));
         self.watch.lock().hurt.insert(bay.path.clone());
         act(bay);
-        Ok(())
     }
 
     /// A command that is not to hang, and if it does is part of the story.
@@ -508,7 +518,7 @@ impl Stage {
             Ok(engine) => self.engine = Some(engine),
             Err(error) => {
                 self.lost += self.load.written();
-                self.tell(format!("the pool cannot be opened: {error}"));
+                self.tell(error.to_string());
                 return Err(error);
             }
         }
@@ -625,8 +635,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends it all, and says what came of it.
-    async fn judge(&mut self, drill: &Drill, place: &Place) -> ReportCard {
+    /// Ends it all, and says what came of it. `unfinished` is why the script was not played to its end.
+    async fn judge(&mut self, drill: &Drill, place: &Place, unfinished: Option<String>) -> ReportCard {
         self.progress.now.lock().clone_from(&"everything is read again".to_owned());
         if let Some(clients) = self.clients.take() {
             self.load.stop(clients).await;
@@ -634,13 +644,18 @@ impl Stage {
         match self.volume().await {
             Ok(volume) => self.lost += self.load.check(&*volume).await,
             Err(error) => {
-                self.lost += self.load.written();
+                // A power cut after which nothing could be opened may have counted them already.
+                self.lost = self.lost.max(self.load.written());
                 self.tell(format!("the volume cannot be opened: {error}"));
             }
         }
         let seconds = self.watch.lock().elapsed().as_secs_f64();
         let clean = self.leave().await;
         let mut lines = Vec::new();
+        if let Some(why) = &unfinished {
+            let (what, value) = ("drill".to_owned(), "broken off".to_owned());
+            lines.push(Line { what, value, grade: Grade::Bad, sentence: why.clone() });
+        }
         self.judge_clients(drill, &mut lines);
         self.judge_pool(drill, &mut lines);
         let (value, grade, sentence) = match clean {
@@ -677,6 +692,7 @@ impl Stage {
             lines,
             lost: self.lost + account.wrong,
             dropped: account.dropped,
+            unfinished,
             seconds: round(seconds),
             seed: self.seed,
         }
@@ -844,6 +860,24 @@ fn round(seconds: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was an error of the command, which told neither what was lost nor what had happened.
+    #[tokio::test(start_paused = true)]
+    async fn a_pool_that_does_not_come_back_gets_a_card_that_says_so() {
+        BEGAN.set(Some(Instant::now()));
+        let drill = Drill { script: &[Act::PowerCut], ..*crate::find("double-pull").unwrap() };
+        let place = Place::Simulated { layout: "mirror:2".parse().unwrap(), hardware: Hardware::san2() };
+        let mut stage = Box::pin(Stage::set(&drill, &place, 1, &Arc::default())).await.unwrap();
+        Box::pin(stage.play(&[Act::Wait(Duration::from_secs(20))])).await.unwrap();
+        stage.machine.bays.iter().for_each(Bay::pull);
+        let card = Box::pin(stage.carry_out(&drill, &place)).await;
+        assert!(!card.passed() && card.grade() == Grade::Bad, "{card:#?}");
+        assert_eq!(card.lost, stage.load.written(), "once, and not none: {card:#?}");
+        assert!(card.lost > 0, "{card:#?}");
+        let first = &card.lines[0];
+        assert!(first.value == "broken off" && first.sentence.contains("cannot be opened"), "{card:#?}");
+        assert!(!ReportCard { lost: 0, dropped: 0, ..card }.passed(), "what is not known is not well");
+    }
 
     /// A card said that every acknowledged write was there, and three lines below how many were not.
     #[test]

@@ -65,6 +65,23 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
+/// The first drill that did not suit the pool was the end of all that came after it.
+#[test]
+fn of_all_drills_those_that_do_not_suit_the_pool_are_left_out() {
+    let lab = Lab::empty();
+    let listed = lab.run("drill list -H").ok();
+    let said = lab.run("drill run --all --layout stripe:2").fails(1);
+    for line in listed.lines() {
+        let name = line.split('\t').next().unwrap();
+        assert!(
+            said.contains(&format!("left out: drill {name}: the pool has no redundancy")),
+            "{name}: {said}"
+        );
+    }
+    // It is none of those that passed.
+    assert!(!said.lines().last().unwrap().starts_with("left out"), "{said}");
+}
+
 #[test]
 fn a_copy_is_hurt_and_its_original_is_not() {
     let lab = Lab::scratch();
@@ -85,6 +102,9 @@ fn a_copy_is_hurt_and_its_original_is_not() {
     let before = sums();
     let scratch = lab.path("scratch");
     std::fs::create_dir(&scratch).unwrap();
+    let refused =
+        lab.run(&format!("drill run log-loss --on {here} --scratch {}", scratch.display())).fails(1);
+    assert!(refused.contains("needs a pool with a log device"), "{refused}");
     // How far the copy is is said if that takes long.
     let run = lab.run(&format!("drill run memory-hog --on {here} --scratch {}", scratch.display()));
     assert_eq!(run.code, Some(0), "{}", run.stdout);

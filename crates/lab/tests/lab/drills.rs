@@ -1,9 +1,12 @@
 //! Every drill on the simulated home lab: nothing acknowledged is lost, nobody is dropped; a seed repeats itself; and a
 //! pool that cannot bear what is done to it is not called well.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use lab::{Grade, Layout, Progress, ReportCard, layout::Hardware};
+use lab::{
+    Drill, Grade, Layout, Progress, ReportCard,
+    layout::{Hardware, LogDevices},
+};
 
 fn run(name: &str, layout: &str, seed: u64) -> ReportCard {
     let drill = lab::find(name).unwrap();
@@ -41,4 +44,10 @@ fn what_redundancy_cannot_bear_is_left_out_or_refused() {
     let (drill, layout) = (lab::find("double-pull").unwrap(), "stripe:2".parse().unwrap());
     let refused = lab::simulate(drill, &layout, Hardware::san2(), 1, &Arc::new(Progress::default()));
     assert!(refused.unwrap_err().to_string().contains("no redundancy"));
+    // Before anybody waited for it.
+    let drill = Drill { log: LogDevices::None, ..*lab::find("log-loss").unwrap() };
+    let (layout, progress) = ("mirror:2".parse().unwrap(), Arc::new(Progress::default()));
+    let refused = lab::simulate(&drill, &layout, Hardware::san2(), 1, &progress);
+    assert!(refused.unwrap_err().to_string().contains("needs a pool with a log device"));
+    assert_eq!(progress.done.load(Relaxed), 0);
 }
