@@ -19,8 +19,7 @@ use crate::api::{ErrorScrubStats, ScanStats};
 const PAUSED: u64 = 2;
 
 /// What the engine says of the scan that it runs.
-pub(crate) fn of_engine(progress: &Progress, now: u64) -> ScanStats {
-    let seconds = now.saturating_sub(progress.started).max(1);
+pub(crate) fn of_engine(progress: &Progress) -> ScanStats {
     let is_live = progress.running;
     let whole = |seconds: f64| seconds.max(0.0).round() as u64;
     ScanStats {
@@ -38,7 +37,7 @@ pub(crate) fn of_engine(progress: &Progress, now: u64) -> ScanStats {
         skipped: 0,
         processed: progress.processed,
         errors: progress.errors,
-        examined_rate: if is_live { progress.scanned / seconds } else { 0 },
+        examined_rate: if is_live { whole(progress.scanned_rate) } else { 0 },
         issued_rate: if is_live { whole(progress.rate) } else { 0 },
         remaining: progress.remaining.as_ref().filter(|_| is_live).map(|range| {
             let least = whole(range.start.as_secs_f64());
@@ -238,6 +237,7 @@ mod tests {
             issued: 943_718_400,
             processed: 471_859_200,
             errors: 0,
+            scanned_rate: 322_122_547.0,
             rate: 235_929_600.0,
             remaining: Some(Duration::from_secs(7)..Duration::from_secs(12)),
             targets: vec![1],
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn lines(progress: &Progress) -> String {
-        text(&of_engine(progress, progress.started + 4), |_| 0)
+        text(&of_engine(progress), |_| 0)
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         let over = error_scrub_of_commit(&over).unwrap();
         let line = "scrubbed 3 error block(s) in 00:00:05 with 1 errors on Sat Nov 21 02:05:48 2026";
         assert_eq!(last(None, Some(&over), |_| 0).unwrap(), line);
-        let full = ScanStats { start_time: over.start_time - 9, ..of_engine(&running(), 0) };
+        let full = ScanStats { start_time: over.start_time - 9, ..of_engine(&running()) };
         assert_eq!(last(Some(&full), Some(&over), |_| 0).unwrap(), line);
         let full = ScanStats { start_time: over.start_time + 9, ..full };
         assert!(last(Some(&full), Some(&over), |_| 0).unwrap().starts_with("resilver in progress"));

@@ -24,7 +24,7 @@ use pool::{
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
     host::{chain, lacks_room},
-    hostid, logs,
+    logs,
     memory::{Known, PATIENCE},
     ops::Held,
     scans, shares,
@@ -283,7 +283,7 @@ fn shown(pool: &Pool, known: &Known, read_only: bool, live: Option<&Live>) -> ap
     // What is over is in the commit that ended it, and how it ended.
     let running = live.and_then(|live| live.scan.as_ref()).filter(|scan| scan.ended.is_none());
     shown.scan_stats = match running.filter(|scan| scan.logged.is_none()) {
-        Some(progress) => Some(scans::of_engine(progress, hostid::now())),
+        Some(progress) => Some(scans::of_engine(progress)),
         None => pool.scan().and_then(scans::of_commit),
     };
     let error_scrub = running.and_then(scans::error_scrub_of_engine);

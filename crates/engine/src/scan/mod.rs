@@ -72,6 +72,8 @@ pub struct Progress {
     pub processed: u64,
     /// Blocks that could not be repaired.
     pub errors: u64,
+    /// Bytes found per second since it began to move: in this import, and after it was halted.
+    pub scanned_rate: f64,
     /// Bytes read per second lately.
     pub rate: f64,
     /// How long it will take from now: not less, and not more, than this; none if that cannot be told yet.

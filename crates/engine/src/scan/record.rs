@@ -81,6 +81,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         max: words[word::MAX],
         started: words[word::START],
         paused: (words[word::FLAGS] & FLAG_PAUSED != 0).then_some(words[word::START]),
+        moving: (Instant::now(), 0),
         targets: targets(&tree, &lacking),
         position,
         total: words[word::TO_EXAMINE],
@@ -99,6 +100,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
     run.counts =
         Counts { scanned: issued, issued, processed: words[word::PROCESSED], errors: words[word::ERRORS] };
     run.settled = run.counts;
+    run.moving.1 = run.counts.scanned;
     if kind == ScanKind::Resilver
         && let Some((min, max)) = range(&lacking)
     {
@@ -271,6 +273,7 @@ async fn begin(
         max,
         started: cx.now,
         paused: None,
+        moving: (Instant::now(), 0),
         targets: targets(&cx.io.tree(), lacking),
         position: Position::default(),
         total,
@@ -506,6 +509,9 @@ fn pause(cx: &Syncer, scans: &Scans, paused: bool) {
     let mut state = scans.state.lock();
     let Some(run) = &mut state.run else { return };
     run.paused = paused.then_some(cx.now);
+    if !paused {
+        run.moving = (Instant::now(), run.counts.scanned);
+    }
     cx.events.tell(event(run, if paused { ScanStep::Paused } else { ScanStep::Resumed }));
     state.dirty = true;
     scans.wake(&mut state);

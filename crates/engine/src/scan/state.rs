@@ -121,6 +121,8 @@ pub(super) struct Run {
     pub(super) max: u64,
     pub(super) started: u64,
     pub(super) paused: Option<u64>,
+    /// Since when it moves, in this import and after its last rest, and what had been found by then.
+    pub(super) moving: (Instant, u64),
     pub(super) targets: BTreeMap<u64, Target>,
     pub(super) position: Position,
     /// Allocated in the pool when it began.
@@ -306,6 +308,8 @@ impl Scans {
             let total = if run.is_full_scrub() { run.total.max(run.counts.issued) } else { known };
             let left = known.saturating_sub(run.counts.issued);
             let is_moving = run.paused.is_none();
+            let (since, before) = run.moving;
+            let found = run.counts.scanned.saturating_sub(before);
             return Some(Progress {
                 kind: run.kind,
                 running: is_moving,
@@ -317,6 +321,8 @@ impl Scans {
                 issued: run.counts.issued,
                 processed: run.counts.processed,
                 errors: run.counts.errors,
+                // Of less than a second it would say little.
+                scanned_rate: found as f64 / since.elapsed().as_secs_f64().max(1.0),
                 rate: run.meter.rate().unwrap_or(0.0),
                 remaining: run.meter.remaining(left, run.known.is_some()).filter(|_| is_moving),
                 targets: run.targets.keys().copied().collect(),
@@ -338,6 +344,7 @@ impl Scans {
             issued: scanned,
             processed,
             errors: phys.errors(),
+            scanned_rate: 0.0,
             rate: 0.0,
             remaining: None,
             targets: Vec::new(),

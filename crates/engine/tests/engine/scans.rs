@@ -631,6 +631,34 @@ async fn scans_are_begun_halted_and_refused_in_openzfs_words() {
     judge(&world);
 }
 
+/// One that was halted over night, or whose daemon was not running, seemed to creep: all the time since its beginning counted.
+#[tokio::test(start_paused = true)]
+async fn a_rest_makes_no_scan_look_slow() {
+    const NIGHT: Duration = Duration::from_secs(8 * 3600);
+    let (world, running, volume) = filled("mirror d0 d1", 32 * MIB).await;
+    scribble(&volume, 8, 1500, 16384).await;
+    running.engine.sync().await.unwrap();
+    drop(volume);
+    running.export().await;
+    let (engine, _) = slowly(&world, 20).await;
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    let at_first = until(&engine, 0.2).await;
+    assert!(at_first.scanned_rate > 0.0, "{at_first:?}");
+    let is_like_before = |now: &Progress| now.scanned_rate > at_first.scanned_rate / 20.0;
+    engine.scan(ScanCommand::Pause).await.unwrap();
+    tokio::time::sleep(NIGHT).await;
+    engine.scan(ScanCommand::Scrub).await.unwrap();
+    let resumed = until(&engine, 0.5).await;
+    assert!(is_like_before(&resumed), "{resumed:?} after {at_first:?}");
+    close(engine).await;
+    tokio::time::sleep(NIGHT).await;
+    let (engine, _) = slowly(&world, 20).await;
+    let continued = until(&engine, 0.7).await;
+    assert_eq!(continued.started, at_first.started);
+    assert!(is_like_before(&continued), "{continued:?} after {at_first:?}");
+    close(engine).await;
+}
+
 /// The pool's own disks are nearly full, and the view that a walk pinned gives way to writers.
 #[tokio::test(start_paused = true)]
 async fn writers_of_a_full_pool_do_not_wait_for_scans() {
