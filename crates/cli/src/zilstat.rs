@@ -205,7 +205,8 @@ fn row(
     }
     row.push(place(volume));
     let waited = volume.fallbacks.reasons();
-    let waited: Vec<String> = waited.iter().map(|(word, _, times)| format!("{word}:{times}")).collect();
+    let waited: Vec<String> =
+        waited.iter().map(|(word, _, times)| format!("{word}:{}", number(*times))).collect();
     row.push(if waited.is_empty() { "-".to_owned() } else { waited.join(",") });
     row
 }
@@ -321,6 +322,8 @@ fn object(volume: &VolumeLog, seconds: Option<f64>, args: &Zilstat) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use server::api::log::Fallbacks;
+
     use super::*;
 
     #[test]
@@ -345,6 +348,26 @@ mod tests {
         assert_eq!(asked(&at(100, 700), &at(105, 900)), (200, 5.0));
         assert_eq!(asked(&at(100, 700), &at(3, 900)), (900, 3.0));
         assert_eq!(asked(&at(100, 700), &at(3, 30)), (30, 3.0));
+    }
+
+    /// In a table of what happens in a second the last column was of the whole interval.
+    #[test]
+    fn who_waited_is_counted_like_everything_else() {
+        let fallbacks = Fallbacks { no_space: 5, burst: 12_340, ..Fallbacks::default() };
+        let volume = VolumeLog { fua: 5, fallbacks, ..VolumeLog::default() };
+        let waited = |exact: bool, seconds: Option<f64>| {
+            let args = Zilstat { scripted: true, exact, verbose: false, json: false, words: Vec::new() };
+            let said = match seconds {
+                Some(seconds) => rates(&[&volume], seconds, 0, &args),
+                None => totals(&[&volume], &args),
+            };
+            let cells: Vec<&str> = said.trim_end().split('\t').collect();
+            (cells[1].to_owned(), (*cells.last().unwrap()).to_owned())
+        };
+        let is = |fua: &str, waited: &str| (fua.to_owned(), waited.to_owned());
+        assert_eq!(waited(true, None), is("5", "space:5,burst:12340"));
+        assert_eq!(waited(true, Some(10.0)), is("0.5", "space:0.5,burst:1234.0"));
+        assert_eq!(waited(false, Some(50.0)), is("0.1", "space:0.1,burst:247"));
     }
 
     #[test]
