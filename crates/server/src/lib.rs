@@ -44,6 +44,7 @@ pub mod labelclear;
 mod late;
 pub mod logs;
 mod lookout;
+mod lost;
 mod memory;
 pub mod ops;
 mod scans;

@@ -1,6 +1,6 @@
 //! Open pools as [`api`] values. The daemon and a command without one both come through here.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::collections::BTreeSet;
 
 use engine::{
     BoxFuture, create,
@@ -17,14 +17,14 @@ use pool::{
     dsl::{Dataset, DatasetKind, Dsl, LookupError},
     import::Report,
     props::{self, Style},
-    status::{self, LoggedError, PoolStatus, Problem, VdevStatus},
+    status::{self, PoolStatus, Problem, VdevStatus},
     vdev::{Aux, Class, State, Tree},
 };
 
 use crate::{
     api::{self, DatasetQuery, Kind, SourceKind},
     host::{chain, lacks_room},
-    logs,
+    logs, lost,
     memory::{Known, PATIENCE},
     ops::Held,
     scans, shares,
@@ -32,9 +32,6 @@ use crate::{
 
 /// The note of a leaf whose resilver has not begun.
 const AWAITING: &str = "(awaiting resilver)";
-
-/// Lost blocks that are listed by name at most.
-const LOST_MAX: usize = 1000;
 
 /// `sync=disabled`, as it is stored.
 const SYNC_DISABLED: u64 = 2;
@@ -404,53 +401,13 @@ pub(crate) async fn read(pool: &Pool) -> Known {
             Vec::new()
         }
     };
-    let (lost, lost_bytes) = lost(pool, &log).await;
+    let (lost, lost_bytes) = lost::named(pool, &log).await;
     let sync_disabled = sync_disabled(pool).await.unwrap_or_else(|error| {
         note("the datasets", &error);
         Vec::new()
     });
     let (txg, space) = (pool.uberblock().txg, space.cloned());
     Known { txg, space, log, lost, lost_bytes, properties, sync_disabled, problems }
-}
-
-/// The names of lost blocks, and of volumes their bytes; neighbours are one.
-async fn lost(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec<api::LostBytes>) {
-    let (mut names, mut ranges) = (Vec::new(), Vec::<api::LostBytes>::new());
-    let mut datasets = BTreeMap::new();
-    for entry in log.iter().take(LOST_MAX) {
-        let at = entry.at;
-        if let Entry::Vacant(vacant) = datasets.entry(at.objset) {
-            let named = match at.objset {
-                0 => ("<metadata>".to_owned(), None),
-                object => match dataset_name(pool, object).await {
-                    Some(name) => {
-                        let block = block_of(pool, &name).await;
-                        (name, block)
-                    }
-                    None => (format!("<0x{object:x}>"), None),
-                },
-            };
-            vacant.insert(named);
-        }
-        let (name, block) = &datasets[&at.objset];
-        let line = format!("{name}:<0x{:x}>", at.object);
-        if names.last() != Some(&line) {
-            names.push(line.clone());
-        }
-        let Some(length) = block.filter(|_| at.object == 1 && at.level == 0) else { continue };
-        let Some(offset) = at.blkid.checked_mul(length) else { continue };
-        match ranges.last_mut() {
-            Some(last) if last.object == line && last.offset + last.length == offset => last.length += length,
-            _ => ranges.push(api::LostBytes { object: line, offset, length }),
-        }
-    }
-    (names, ranges)
-}
-
-/// The block size of a volume, if it is one.
-async fn block_of(pool: &Pool, name: &str) -> Option<u64> {
-    let dataset = pool.dsl().await.ok()?.lookup(name).await.ok()?;
-    dataset.properties().await.ok()?.number("volblocksize")
 }
 
 /// Volumes that acknowledge what is not durable. One whose properties cannot be read is named by what else reads it.
@@ -467,8 +424,10 @@ async fn sync_disabled(pool: &Pool) -> Result<Vec<String>, ReadError> {
     Ok(found)
 }
 
+/// The name of the dataset or snapshot with this number.
 pub(crate) async fn dataset_name(pool: &Pool, object: u64) -> Option<String> {
-    pool.dsl().await.ok()?.head_name(object).await.ok()?
+    let dataset = pool.dsl().await.ok()?.by_object(object).await.ok()??;
+    Some(dataset.name().to_owned())
 }
 
 /// A pool that cannot be opened: what its labels tell.

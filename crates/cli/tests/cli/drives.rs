@@ -503,6 +503,52 @@ fn a_scrub_says_what_it_found_and_only_one_that_runs_is_stopped() {
     scene.judge();
 }
 
+/// A scrub files what a snapshot holds under the snapshot, and the list of what is lost knew live datasets only: it had the
+/// number of an object set, no bytes, and nothing of the volume that clients use.
+#[test]
+fn what_a_snapshot_has_lost_is_named_with_its_bytes_and_so_is_who_shares_it() {
+    let scene = Scene::new("HERE/a");
+    scene.lab.run("zfs snapshot tank/v@s").ok();
+    scene.lab.run("zfs clone tank/v@s tank/c").ok();
+    // One block is the snapshot's and the clone's; the volume has another there.
+    let mut wire = scene.nbd();
+    scene.write(&mut wire, 700, 2);
+    wire.flush().unwrap();
+    drop(wire);
+    scene.zpool("sync tank").ok();
+    let file = scene.file("a");
+    let bytes = fs::read(&file).unwrap();
+    for slot in [3usize, 4, 700] {
+        let wanted = content(slot, 1);
+        let at =
+            (0..bytes.len() - SLOT).step_by(4096).find(|at| bytes[*at..*at + SLOT] == wanted[..]).unwrap();
+        let device = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        device.write_all_at(&[0xee; 512], at as u64).unwrap();
+    }
+    scene.zpool("scrub -w tank").ok();
+    assert_eq!((scene.status().scan("state"), scene.status().scan("errors")), ("FINISHED", "3"));
+    let text = scene.zpool("status -v tank").ok();
+    let shared = "            bytes 49152-81919\n";
+    let old = format!("{shared}            bytes 11468800-11485183\n");
+    for (name, bytes) in [("tank/v", shared), ("tank/v@s", old.as_str()), ("tank/c", old.as_str())] {
+        let wanted = format!("        {name}:<0x1>\n{bytes}");
+        let (_, behind) = text.split_once(&wanted).unwrap_or_else(|| panic!("{wanted:?} is not in {text}"));
+        assert!(!behind.starts_with("            bytes "), "{name}: {text}");
+    }
+    assert_eq!(text.matches(":<0x").count(), 3, "{text}");
+    // With those who hold it gone, and the rest written anew, nothing is lost any more.
+    scene.lab.run("zfs destroy tank/c").ok();
+    scene.lab.run("zfs destroy tank/v@s").ok();
+    let mut wire = scene.nbd();
+    [3, 4].iter().for_each(|slot| scene.write(&mut wire, *slot, 2));
+    wire.flush().unwrap();
+    drop(wire);
+    scene.zpool("sync tank").ok();
+    scene.zpool("scrub -w tank").ok();
+    assert!(scene.zpool("status -v tank").ok().ends_with("errors: No known data errors\n"));
+    scene.judge();
+}
+
 /// The line of the scrub before it stood there, as if nothing had been looked at since.
 #[test]
 fn a_scrub_of_the_error_log_is_told_by_status() {

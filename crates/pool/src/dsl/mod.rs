@@ -264,6 +264,21 @@ impl Dsl {
         })
     }
 
+    /// The live dataset or snapshot whose object number in the MOS is `object`; `None` if no name leads to it.
+    ///
+    /// # Errors
+    /// It is no dataset, or what leads to its name cannot be read.
+    pub fn by_object(&self, object: u64) -> BoxFuture<'_, Result<Option<Dataset>, ReadError>> {
+        Box::pin(async move {
+            let (phys, _) = dataset::read_phys(self.mos(), object).await?;
+            let head = Dataset::head(self, self.dir(phys.dir).await?).await?;
+            if head.object() == object {
+                return Ok(Some(head));
+            }
+            Ok(head.snapshots_among(&[object]).await?.pop())
+        })
+    }
+
     /// Space of one of the pool's own dirs (`$FREE`: waiting to be freed); 0 if there is none of this name.
     ///
     /// # Errors
