@@ -2,14 +2,14 @@
 //!
 //! With a daemon it goes on there, and is asked about. Without one it goes on in this very process, which has the pool
 //! open: it stays until the scan is over, because nobody else would finish it. Interrupted, it closes the pool properly;
-//! the scan goes on when the pool is opened next.
+//! the scan goes on when the pool is opened next, and whoever waits for it then opens it.
 
 use std::{process::ExitCode, time::Duration};
 
 use clap::ValueEnum as _;
 use server::{
     api::{Device, Pool, Sweep},
-    ops::Failure,
+    ops::{Failure, Operation},
     pool::{props::value::bytes, time::duration},
 };
 
@@ -173,8 +173,39 @@ pub(crate) async fn by_oneself(act: &mut Act, pool: &str) {
         _ = tokio::signal::ctrl_c() => true,
     };
     if is_interrupted {
-        act.refuse(Failure::new(format!("interrupted: it goes on when '{pool}' is opened for writing next")));
+        act.refuse(interrupted(pool));
     }
+}
+
+fn interrupted(pool: &str) -> Failure {
+    Failure::new(format!(
+        "interrupted: it goes on when '{pool}' is opened for writing next\nto go on: 'zpool wait {pool}' or 'millpond \
+         serve {pool}'"
+    ))
+}
+
+/// Without a daemon: opens the pool, if something that is waited for and goes on in whoever has it open was left in the
+/// middle. Whether there is something to wait for; what cannot be waited for is remembered in `act`.
+async fn take_up(
+    act: &mut Act,
+    context: &Context,
+    args: &ZpoolWait,
+    activities: &[Activity],
+) -> anyhow::Result<bool> {
+    let answer = Ask::new(context).await?.pools(std::slice::from_ref(&args.pool)).await?;
+    answer.failures.into_iter().for_each(|failure| act.refuse(Failure::new(failure)));
+    let mut is_open = false;
+    for found in answer.found.iter().filter(|found| !Until::Over(activities).is_over(found)) {
+        if Until::Idle.is_over(found) {
+            act.refuse(Failure::new(format!(
+                "cannot wait for '{name}': nobody has it open, so nothing goes on\nto go on: 'millpond serve {name}'",
+                name = found.name
+            )));
+        } else {
+            is_open = act.attempt(Operation::PoolSync { pool: args.pool.clone() }).await.is_some();
+        }
+    }
+    Ok(is_open)
 }
 
 pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<ExitCode> {
@@ -188,21 +219,32 @@ pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<Ex
         activities => activities,
     };
     let mut act = Act::new(context).await?;
-    if !act.daemon_has(&args.pool).await {
-        let answer = Ask::new(context).await?.pools(std::slice::from_ref(&args.pool)).await?;
-        answer.failures.into_iter().for_each(|failure| act.refuse(Failure::new(failure)));
-        for pool in answer.found.iter().filter(|pool| !Until::Over(activities).is_over(pool)) {
-            act.refuse(Failure::new(format!(
-                "cannot wait for '{name}': nobody has it open, so nothing goes on\nto go on: 'millpond serve {name}', or for \
-                 a scan 'zpool scrub {name}' or 'zpool resilver {name}'",
-                name = pool.name
-            )));
-        }
+    let is_here = !act.daemon_has(&args.pool).await;
+    if is_here && !take_up(&mut act, context, &args, activities).await? {
         return Ok(act.finish().await);
     }
-    let Some(interval) = asked.interval else {
-        until(&mut act, &args.pool, Until::Over(activities)).await;
-        return Ok(act.finish().await);
+    let waited = tokio::select! {
+        waited = watch(&mut act, &args, activities, asked.interval) => waited.map(|()| false),
+        _ = tokio::signal::ctrl_c(), if is_here => Ok(true),
+    };
+    if matches!(waited, Ok(true)) {
+        act.refuse(interrupted(&args.pool));
+    }
+    // Whatever came of it, a pool that was opened here is closed.
+    let code = act.finish().await;
+    waited.map(|_| code)
+}
+
+/// Waits, with a bar, or with a report each interval.
+async fn watch(
+    act: &mut Act,
+    args: &ZpoolWait,
+    activities: &[Activity],
+    interval: Option<Duration>,
+) -> anyhow::Result<()> {
+    let Some(interval) = interval else {
+        until(act, &args.pool, Until::Over(activities)).await;
+        return Ok(());
     };
     let mut is_first = true;
     loop {
@@ -217,14 +259,14 @@ pub(crate) async fn run(args: ZpoolWait, context: &Context) -> anyhow::Result<Ex
                 break;
             }
         };
-        print(&report(&now, activities, &args, is_first))?;
+        print(&report(&now, activities, args, is_first))?;
         if Until::Over(activities).is_over(&now) {
             break;
         }
         is_first = false;
         tokio::time::sleep(interval).await;
     }
-    Ok(act.finish().await)
+    Ok(())
 }
 
 /// One line with what is left of each activity.

@@ -19,6 +19,7 @@ mod drill;
 mod drives;
 mod iostat;
 mod kill9;
+mod left;
 mod manifests;
 mod nothing_written;
 mod proxmox;
