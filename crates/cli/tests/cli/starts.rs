@@ -62,6 +62,26 @@ fn a_pool_that_may_lack_its_log_may_so_until_the_log_is_back_or_gone_for_good() 
     assert_eq!(remembered(&lab, "tank")["missing_log"], false);
 }
 
+/// It was listed as a pool that can be imported; the import then refused it without `-m`.
+#[test]
+fn a_pool_that_lacks_its_log_is_listed_with_the_flag_that_its_import_takes() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b log HERE/log");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export tank").ok();
+    let told = "A log device is missing: the '-m' flag is needed, which gives up what only the log holds.";
+    let listed = || {
+        let text = lab.run(&format!("zpool import -d {here}")).ok();
+        assert!(text.contains(" action: The pool can be imported"), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words.contains(told), lab.run(&format!("zpool import -j -d {here}")).ok().contains(told));
+        words.contains(told)
+    };
+    assert!(!listed());
+    pull(&lab, &paths[2]);
+    assert!(listed());
+}
+
 /// How a login to the target of this volume ends.
 fn login(lab: &Lab, volume: &str) -> String {
     // The portal's port, by any volume that is served.

@@ -5,7 +5,10 @@ use std::{fmt::Write, sync::Arc};
 
 use ondisk::label::PoolState;
 
-use super::{Candidate, ImportError, OpenOptions, Rewind, open, open::tentative_tree};
+use super::{
+    Candidate, ImportError, OpenOptions, Rewind, open,
+    open::{missing, tentative_tree},
+};
 use crate::{
     BoxFuture, Pool,
     cache::BlockCache,
@@ -15,6 +18,9 @@ use crate::{
 
 /// Cache of a pool that is opened only to look at it.
 const CACHE: usize = 16 << 20;
+/// What stands behind the `action:` of a pool whose log is missing.
+const WITHOUT_LOG: &str =
+    "\n\tA log device is missing: the '-m' flag is needed, which gives up what only the\n\tlog holds.";
 /// Narrowest name column.
 const NAME_WIDTH_MIN: usize = 10;
 
@@ -29,6 +35,8 @@ pub struct Report {
     pub comment: Option<String>,
     /// Why it cannot be opened, if it cannot.
     pub error: Option<ImportError>,
+    /// Whether it can be opened only if its log may be missing (`zpool import -m`).
+    pub lacks_log: bool,
 }
 
 /// Examines a candidate: opens it for a look, whoever had it last, and closes it again.
@@ -44,15 +52,15 @@ pub fn examine<'a>(candidate: &'a Candidate, hostid: u64, hostname: &'a str) -> 
             hostname: hostname.to_owned(),
             cache: Arc::new(BlockCache::new(CACHE)),
         };
-        let (mut status, error) = match open(candidate, &options).await {
-            Ok(pool) => (of_open(&pool), None),
-            Err(error) => (of_failed(candidate, &error), Some(error)),
+        let (mut status, error, lacks_log) = match open(candidate, &options).await {
+            Ok(pool) => (of_open(&pool), None, !missing(&pool.tree(), true).is_empty()),
+            Err(error) => (of_failed(candidate, &error), Some(error), false),
         };
         // Whose it is matters more than how it is.
         if candidate.state == PoolState::Active && !candidate.is_of(hostid, hostname) {
             status.problem = Some(Problem::HostMismatch);
         }
-        Report { status, state: candidate.state, comment: candidate.comment.clone(), error }
+        Report { status, state: candidate.state, comment: candidate.comment.clone(), error, lacks_log }
     })
 }
 
@@ -97,13 +105,17 @@ impl Report {
     /// The problem and what to do, or only what to do.
     #[must_use]
     pub fn advice(&self) -> Advice {
-        match &self.status.problem {
+        let mut advice = match &self.status.problem {
             Some(problem) => problem.in_import(self.status.state),
             None if self.status.state == State::Healthy => {
                 Advice { status: String::new(), action: Some(IMPORTABLE.to_owned()), message_id: None }
             }
             None => Advice { status: String::new(), ..Problem::CorruptPool.in_import(self.status.state) },
+        };
+        if let Some(action) = advice.action.as_mut().filter(|_| self.lacks_log) {
+            action.push_str(WITHOUT_LOG);
         }
+        advice
     }
 
     /// The paragraph `zpool import` prints about the pool.

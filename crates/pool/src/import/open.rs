@@ -394,7 +394,7 @@ async fn read_config(io: &Arc<PoolIo>, uberblock: &Uberblock) -> Result<NvList, 
 
 /// Names of top-level devices that cannot be read: those of the log, or the others. A log that an administrator took
 /// offline or that was excluded for its faults is not missing: nothing lay on it then.
-fn missing(tree: &Tree, log: bool) -> Vec<String> {
+pub(super) fn missing(tree: &Tree, log: bool) -> Vec<String> {
     let is_log = |top: &Vdev| top.top.as_ref().is_some_and(|top| top.is_log);
     tree.tops
         .iter()
