@@ -82,6 +82,30 @@ fn a_pool_that_lacks_its_log_is_listed_with_the_flag_that_its_import_takes() {
     assert!(listed());
 }
 
+/// It was called by its guid only, which nobody knows a pool by.
+#[test]
+fn a_pool_that_is_not_imported_with_the_others_is_called_by_its_name() {
+    let lab = Lab::scratch();
+    let paths = pool(&lab, "tank", "mirror HERE/a HERE/b log HERE/log");
+    let here = lab.cwd().display().to_string();
+    lab.run("zpool export tank").ok();
+    pull(&lab, &paths[2]);
+    let said = lab.run(&format!("zpool import -d {here} -a")).fails(1);
+    assert!(said.starts_with("cannot import 'tank': ") && said.contains("use '-m'"), "{said}");
+    // Of two with one name the first gets it, and the guid tells which the other is.
+    let mut guids = Vec::new();
+    for file in ["c", "d"] {
+        pool(&lab, "lake", &format!("HERE/{file}"));
+        guids.push(lab.run("zpool get -H -o value guid lake").ok().trim().to_owned());
+        lab.run("zpool export lake").ok();
+    }
+    let said = lab.run(&format!("zpool import -d {here} -a")).fails(1);
+    let is_told = |guid: &String| {
+        said.contains(&format!("cannot import 'lake' ({guid}): a pool with that name already exists\n"))
+    };
+    assert_eq!(guids.iter().filter(|guid| is_told(guid)).count(), 1, "{said}");
+}
+
 /// How a login to the target of this volume ends.
 fn login(lab: &Lab, volume: &str) -> String {
     // The portal's port, by any volume that is served.

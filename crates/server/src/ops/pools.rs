@@ -565,7 +565,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         names::pool(new_name).map_err(|why| Failure::because(&what, why))?;
     }
     let wish = understand(&asked.properties, Moment::Later).map_err(|why| Failure::because(&what, why))?;
-    let exists = || {
+    let exists = |what: &str| {
         Failure::new(format!(
             "{what}: a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
         ))
@@ -605,7 +605,7 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         Ok(None) => {
             let held = imported.iter().any(|(pool, _)| is_meant(pool));
             if held || host.find(name).is_some() {
-                return Err(exists());
+                return Err(exists(&what));
             }
             let why = problems.iter().map(|problem| format!("{problem}\n")).collect::<String>();
             return Err(Failure {
@@ -622,11 +622,19 @@ pub(crate) async fn import(cx: &Cx<'_>, asked: PoolImport) -> Result<Answer, Fai
         }
         Err(error) => return Err(failed(&error)),
     };
+    let has_namesake = known.pools.iter().any(|(other, _)| other.name == candidate.name)
+        || imported.iter().any(|(pool, _)| pool.name == candidate.name)
+        || host.all().iter().any(|held| held.name() == candidate.name);
+    // People know pools by their names; a guid tells apart those of one name.
+    let what = match has_namesake && *name != *candidate.name {
+        true => format!("cannot import '{}' ({})", candidate.name, candidate.guid),
+        false => format!("cannot import '{}'", candidate.name),
+    };
     let new_name = asked.new_name.clone().unwrap_or_else(|| candidate.name.clone());
     let taken = imported.iter().any(|(pool, _)| pool.name == new_name)
         || host.all().iter().any(|held| held.name() == new_name);
     if taken {
-        return Err(exists());
+        return Err(exists(&what));
     }
     // If that cannot be read it is said when this one cannot be remembered.
     let known = state.pools().unwrap_or_default();
