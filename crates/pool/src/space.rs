@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use ondisk::{
     Order,
+    label::Geometry,
     spacemap::{self, Header, Kind as Change, MapEntry},
 };
 
@@ -22,6 +23,8 @@ use crate::{
 
 /// Largest array of metaslabs accepted, in bytes: 131072 metaslabs, the most OpenZFS makes.
 const ARRAY_MAX: u64 = 1 << 20;
+/// The most metaslabs of one device: what such an array can name.
+const METASLABS_MAX: u64 = ARRAY_MAX / 8;
 /// Largest log space map accepted, in bytes.
 const LOG_MAX: u64 = 256 << 20;
 
@@ -42,6 +45,8 @@ pub struct TopSpace {
     pub allocated: u64,
     /// 0–100, if its space maps say.
     pub fragmentation: Option<u64>,
+    /// What it would hold in addition if it grew to what its leaves offer.
+    pub expandable: u64,
 }
 
 /// What one metaslab contributes to its device's fragmentation.
@@ -83,6 +88,37 @@ pub fn metaslab_bytes(top: &Top) -> u64 {
         0 => 0,
         shift => top.asize >> shift << shift,
     }
+}
+
+/// Bytes for blocks that the leaves of a device offer together, used or not; none if one of them cannot be asked.
+#[must_use]
+pub fn offered(vdev: &Vdev) -> Option<u64> {
+    if let Some(leaf) = &vdev.leaf {
+        return Geometry::new(leaf.disk()?.info().size).map(Geometry::asize);
+    }
+    let mut least = u64::MAX;
+    for child in &vdev.children {
+        least = least.min(offered(child)?);
+    }
+    match &vdev.kind {
+        _ if vdev.children.is_empty() => None,
+        Kind::Mirror | Kind::Replacing | Kind::Spare => Some(least),
+        Kind::Raidz(geometry) => least.checked_mul(geometry.children as u64),
+        _ => None,
+    }
+}
+
+/// Bytes in the metaslabs that a top-level device would have in addition if it grew (`zpool online -e`).
+#[must_use]
+pub fn expandable(vdev: &Vdev) -> u64 {
+    let Some(top) = vdev.top.as_ref().filter(|top| top.metaslab_shift > 0 && !top.removing) else { return 0 };
+    // One more device of a RAIDZ is counted when all blocks have been moved.
+    if matches!(&vdev.kind, Kind::Raidz(geometry) if geometry.reflow.is_some()) {
+        return 0;
+    }
+    let metaslabs = |asize: u64| asize.checked_shr(top.metaslab_shift).unwrap_or(0).min(METASLABS_MAX);
+    let more = offered(vdev).map_or(0, |offered| metaslabs(offered).saturating_sub(metaslabs(top.asize)));
+    more.checked_shl(top.metaslab_shift).unwrap_or(0)
 }
 
 /// What the devices hold that data may go to, free of parity: the unit of dataset sizes. Devices for metadata and
@@ -174,6 +210,7 @@ impl Space {
             let (top, of_top, since) = match &vdev.top {
                 Some(top) if !matches!(vdev.kind, Kind::Indirect { .. }) => {
                     let (space, slabs) = read_top(mos, top).await?;
+                    let space = TopSpace { expandable: expandable(vdev), ..space };
                     (space, slabs, unflushed_txgs(mos, top).await?)
                 }
                 _ => (TopSpace::default(), Vec::new(), Vec::new()),
@@ -197,6 +234,7 @@ impl Space {
             }
             space.total.size = space.total.size.saturating_add(top.size);
             space.total.allocated = space.total.allocated.saturating_add(top.allocated);
+            space.total.expandable = space.total.expandable.saturating_add(top.expandable);
             if vdev.class() == Class::Normal {
                 normal.push(*top);
             }

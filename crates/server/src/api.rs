@@ -114,6 +114,9 @@ pub struct Space {
     pub fragmentation: Option<u64>,
     /// 0–100: percent allocated.
     pub capacity: u64,
+    /// What it would hold in addition if it grew to what its devices offer (`zpool online -e`).
+    #[serde(default)]
+    pub expandable: u64,
 }
 
 /// How far a device's free space is initialized or trimmed.

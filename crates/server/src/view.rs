@@ -365,6 +365,7 @@ fn tell_of_ring(device: &mut api::Device, rings: &[DeviceStatus]) {
         allocated: ring.used,
         free: ring.size.saturating_sub(ring.used),
         fragmentation: None,
+        expandable: 0,
         capacity: (u128::from(ring.used) * 100).checked_div(ring.size.into()).unwrap_or(0) as u64,
     });
     let said = match &ring.recovered {
@@ -548,6 +549,7 @@ fn device(vdev: &VdevStatus, class: Option<&str>) -> api::Device {
             allocated: space.allocated,
             free: space.free(),
             fragmentation: space.fragmentation,
+            expandable: space.expandable,
             capacity: space.capacity(),
         }),
         device_bytes: vdev.device_bytes,

@@ -197,6 +197,7 @@ fn device_cell(device: &Device, name: &str, exact: bool) -> String {
         "size" => device.device_bytes.or(space.map(|space| space.size)).map(size),
         "allocated" => space.map(|space| size(space.allocated)),
         "free" => space.map(|space| size(space.free)),
+        "expandsize" => space.map(|space| space.expandable).filter(|more| *more > 0).map(size),
         "fragmentation" => space.map(|space| space.fragmentation.map_or("-".to_owned(), percent)),
         "capacity" => space.map(|space| percent(space.capacity)),
         _ => None,

@@ -678,18 +678,29 @@ fn a_suspended_pool_can_be_given_up_and_a_daemon_with_one_ends() {
     }
 }
 
+/// How much there is to be had was never told: `EXPANDSZ` was a dash whatever the drives had become.
 #[test]
 fn a_pool_grows_with_its_drives() {
     let scene = Scene::sized("160M", "mirror HERE/a HERE/b");
     let here = scene.here();
     let size = || scene.zpool("list -H -p -o size tank").ok().trim().parse::<u64>().unwrap();
     let before = size();
+    let offered = || scene.zpool("list -H -p -o expandsize tank").ok().trim().to_owned();
+    assert_eq!(offered(), "-");
     scene.under_load(|| {
         for name in ["a", "b"] {
             fs::OpenOptions::new().write(true).open(scene.file(name)).unwrap().set_len(320 << 20).unwrap();
         }
+        wait_until(|| {
+            scene.zpool("sync tank").ok();
+            offered() != "-"
+        });
+        let more = offered().parse::<u64>().unwrap();
+        let text = scene.zpool("list -v -H -p -o name,expandsize tank").ok();
+        assert!(text.contains(&format!("\tmirror-0\t{more}\n")), "{text}");
         scene.zpool(&format!("online -e tank {here}/a {here}/b")).ok();
         wait_until(|| size() >= before + (100 << 20));
+        assert_eq!((size(), offered()), (before + more, "-".to_owned()));
         scene.load_goes_on(1 << 20);
     });
     scene.judge();

@@ -2,8 +2,10 @@
 //!
 //! Facts: docs/format/vdevs.md §1.3, spacemap.md §1, labels.md §1.
 
-use ondisk::label::Geometry;
-use pool::vdev::{Aux, Disks, Kind, Vdev};
+use pool::{
+    space::offered,
+    vdev::{Aux, Disks, Vdev},
+};
 
 use super::{shape, state};
 use crate::{
@@ -85,21 +87,4 @@ pub(crate) async fn note_sizes(cx: &mut Syncer) -> bool {
         cx.config.remove("txg");
     }
     any
-}
-
-/// Bytes for blocks that the leaves of a device offer together; none if one of them cannot be asked.
-fn offered(vdev: &Vdev) -> Option<u64> {
-    if let Some(leaf) = &vdev.leaf {
-        return Geometry::new(leaf.disk()?.info().size).map(Geometry::asize);
-    }
-    let mut least = u64::MAX;
-    for child in &vdev.children {
-        least = least.min(offered(child)?);
-    }
-    match &vdev.kind {
-        _ if vdev.children.is_empty() => None,
-        Kind::Mirror | Kind::Replacing | Kind::Spare => Some(least),
-        Kind::Raidz(geometry) => least.checked_mul(geometry.children as u64),
-        _ => None,
-    }
 }

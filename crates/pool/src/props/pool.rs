@@ -163,6 +163,9 @@ async fn computed(pool: &Pool) -> Result<BTreeMap<&'static str, Value>, ReadErro
     if let Some(fragmentation) = space.fragmentation {
         out.insert("fragmentation", Value::Number(fragmentation));
     }
+    if space.expandable > 0 {
+        out.insert("expandsize", Value::Number(space.expandable));
+    }
     if let Some(bytes) = checkpoint(pool).await? {
         out.insert("checkpoint", Value::Number(bytes));
     }
