@@ -44,7 +44,8 @@ impl Drop for Borrowed {
 
 impl Allocator {
     /// Free runs of `vdev` from byte `from` on, of at most `most` bytes in all, from one metaslab. There may be none
-    /// before `next`, which is `from` itself if all that is free was promised.
+    /// before `next`, which is `from` itself if all that is free was promised, or if it is a log device that gives no places:
+    /// nothing of it may be anybody's when it leaves.
     ///
     /// # Errors
     /// A space map cannot be read.
@@ -56,6 +57,9 @@ impl Allocator {
             |runs, next, is_last| Borrowed { vdev, runs, next, is_last, returned: Arc::clone(&returned) };
         let nothing = |next| borrowed_as(Vec::new(), next, true);
         let Some(Some(top)) = self.tops.get(number) else { return Ok(nothing(from)) };
+        if top.class == Class::Log && !top.allocatable {
+            return Ok(borrowed_as(Vec::new(), from, false));
+        }
         let (shift, ashift) = (top.shift, top.ashift);
         let Some(index) = usize::try_from(from >> shift).ok().filter(|index| *index < top.metaslabs.len())
         else {
@@ -105,10 +109,17 @@ impl Allocator {
                 return Err(self.fail(EngineError::SpaceMap { vdev, metaslab: index as u64, detail }));
             }
             top.aside += bytes.end - bytes.start;
+            top.lent += bytes.end - bytes.start;
             runs.push(bytes);
         }
         let next = start + (next << ashift);
         Ok(borrowed_as(runs, next, next >= top.capacity()))
+    }
+
+    /// Bytes of a device that are [`Borrowed`].
+    #[must_use]
+    pub fn lent(&self, vdev: u64) -> u64 {
+        self.tops.get(vdev as usize).and_then(Option::as_ref).map_or(0, |top| top.lent)
     }
 
     /// How many of so many free units of a device may be borrowed: what writers were promised is not.
@@ -142,6 +153,9 @@ impl Allocator {
             for run in runs {
                 let bytes = run.end - run.start;
                 self.unreserve_range(number, run.start, bytes);
+                if let Some(Some(top)) = self.tops.get_mut(vdev as usize) {
+                    top.lent = top.lent.saturating_sub(bytes);
+                }
                 let lent = if was_lent { self.deflate.bytes(vdev, bytes) } else { 0 };
                 self.borrowed = self.borrowed.saturating_sub(lent);
             }

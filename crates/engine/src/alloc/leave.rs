@@ -17,7 +17,7 @@ pub struct Notice;
 
 impl Allocator {
     /// Gives out no more places on a log device for as long as `notice` is there. Returns the bytes of it that are still
-    /// somebody's: in use, or taken for log blocks on their way.
+    /// somebody's: in use, taken for log blocks on their way, or [lent](Self::lent), which comes back soon.
     pub async fn retire(&mut self, vdev: u64, notice: &Arc<Notice>) -> u64 {
         if let Some(Some(top)) = self.tops.get_mut(vdev as usize)
             && top.class == Class::Log

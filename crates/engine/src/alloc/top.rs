@@ -51,8 +51,10 @@ pub(super) struct Top {
     pub(super) used: u64,
     /// Bytes released that cannot be handed out yet.
     pub(super) waiting: u64,
-    /// Bytes set aside for the intent log.
+    /// Bytes set aside for the intent log, or [`lent`](Self::lent).
     pub(super) aside: u64,
+    /// Bytes that are [`Borrowed`](super::Borrowed), or were until they were given back in this transaction group.
+    pub(super) lent: u64,
     pub(super) lanes: [Lane; LANES],
 }
 
@@ -108,6 +110,7 @@ impl Top {
             used: 0,
             waiting: 0,
             aside: 0,
+            lent: 0,
             lanes: [Lane::default(); LANES],
         }
     }

@@ -13,7 +13,7 @@
 //!
 //! Facts: docs/format/labels.md §4, mos.md §4–§5, vdevs.md §1.
 
-use std::{slice, sync::Arc};
+use std::{slice, sync::Arc, time::Duration};
 
 use disk::Disk;
 use ondisk::nvlist::{NvList, Value};
@@ -35,6 +35,8 @@ use crate::{
 /// Transaction groups that logs get to move on: one in which they are told, one in which the last records of the old
 /// chain are synced, and some for those whose commits are just on their way.
 const PATIENCE: usize = 8;
+/// Pause before it is looked again whether a sweep has given back what it has of a device.
+const SWEPT: Duration = Duration::from_millis(200);
 
 /// A device that can be removed.
 #[derive(Clone, Debug)]
@@ -128,14 +130,21 @@ impl Removal {
                     return Ok(());
                 }
             };
-            let mut left = 0;
-            for _ in 0..PATIENCE {
+            let (mut left, mut rounds) = (0, 0);
+            while rounds < PATIENCE {
                 let notice = Arc::clone(&self.notice);
                 let moving = engine
                     .run(false, move |cx| Box::pin(async move { Ok(move_logs(cx, id, &notice).await) }));
-                left = moving.await?;
-                if left == 0 {
+                let (in_use, lent) = moving.await?;
+                if in_use == 0 {
                     return Ok(());
+                }
+                left = in_use;
+                // The devices decide how long that takes: a sweep gets no more, but ends what it has begun.
+                if lent > 0 {
+                    tokio::time::sleep(SWEPT).await;
+                } else {
+                    rounds += 1;
                 }
             }
             Err(OpError::Refused(format!(
@@ -192,12 +201,13 @@ impl Removal {
     }
 }
 
-/// Makes logs leave a device; bytes of it that are still in use.
-async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> u64 {
+/// Makes logs leave a device; bytes of it that are still in use, and how many of these are a sweep's.
+async fn move_logs(cx: &mut Syncer, id: u64, notice: &Arc<Notice>) -> (u64, u64) {
     for log in cx.logs.all() {
         log.leave(id);
     }
-    cx.out.alloc.retire(id, notice).await
+    let in_use = cx.out.alloc.retire(id, notice).await;
+    (in_use, cx.out.alloc.lent(id))
 }
 
 /// It was [checked](Removal::check) just now.

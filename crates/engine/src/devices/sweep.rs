@@ -450,11 +450,13 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ende
                 None => return Ok(Ended::Left),
             }
         }
+        last = Some((borrowed.next, borrowed.is_last));
+        // Before it waits: a log device that is to leave is waited for until it has what it lent.
+        drop(borrowed);
         if let Some(rate) = rate.filter(|rate| *rate > 0) {
             let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
             tokio::time::sleep_until(begun + due).await;
         }
-        last = Some((borrowed.next, borrowed.is_last));
     }
 }
 

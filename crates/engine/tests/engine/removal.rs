@@ -1,9 +1,15 @@
 //! Log devices leave a pool that is in use: clients write on, and what they were promised is kept.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use block::{Asked, BlockVolume, Durability};
-use engine::{create::Removal, devices, dsl::Properties, volume::LiveVolume};
+use disk::{Effect, Fault, On};
+use engine::{
+    create::Removal,
+    devices::{self, SweepCommand, SweepKind, SweepState},
+    dsl::Properties,
+    volume::LiveVolume,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use crate::{
@@ -145,4 +151,34 @@ async fn a_log_device_that_stays_after_all_is_used_as_before() {
     drop(volume);
     running.export().await;
     world.verify("with its log device").await;
+}
+
+/// What a sweep was working on counted as in use by logs that wait to be replayed, and as soon as it was given back the next
+/// was lent.
+#[tokio::test(start_paused = true)]
+async fn a_log_device_that_is_swept_goes_offline_and_leaves() {
+    let mut random = StdRng::seed_from_u64(11);
+    let (world, running) = World::create("d0 log d1", 12, 96 << 20, 35).await;
+    let volume = running.volume(&format!("{POOL}/v"), 1 << 20, 4096, Properties::new()).await;
+    let mut twin = vec![0; 1 << 20];
+    write(&volume, &mut twin, &mut random, 40).await;
+    let leaf = devices::find(&running.engine.view(), "d1").unwrap();
+    let second = Duration::from_secs(1);
+    running.disks[1].inject(Fault::new(On::Write, 4 << 20..95 << 20, Effect::Delay(second..=second)));
+    let start = SweepCommand::Start { rate: None };
+    running.engine.sweep(SweepKind::Initialize, leaf, start).await.unwrap();
+    tokio::time::sleep(3 * second).await;
+    running.engine.offline(leaf, false).await.unwrap();
+    let before = running.engine.sweep_status();
+    running.engine.online(leaf, None, false).await.unwrap();
+    tokio::time::sleep(30 * second).await;
+    let after = running.engine.sweep_status();
+    assert!(after[0].state == SweepState::Active && after[0].done > before[0].done, "{before:?}, {after:?}");
+    remove(&running, "d1").await.unwrap();
+    write(&volume, &mut twin, &mut random, 40).await;
+    assert_eq!(running.engine.view().tree().tops.len(), 1);
+    assert!(content(&*volume).await == twin);
+    drop(volume);
+    running.export().await;
+    world.verify("without its log device").await;
 }
