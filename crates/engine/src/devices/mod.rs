@@ -221,7 +221,9 @@ impl Engine {
         Box::pin(async move {
             let view = self.view();
             let Some(cache) = view.l2cache().iter().find(|vdev| vdev.guid == guid) else {
-                return self.run(false, move |cx| state::online(cx, guid, disk, expand)).await;
+                let onlined = self.run(false, move |cx| state::online(cx, guid, disk, expand)).await?;
+                self.sweeps().go_on();
+                return Ok(onlined);
             };
             // No part of the tree: who watches the devices opens it.
             self.look().await;

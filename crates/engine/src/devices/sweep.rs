@@ -9,6 +9,9 @@
 //! What is worked on is nobody's meanwhile ([`crate::alloc::Borrowed`]). How far it is stands in the leaf's ZAP, in
 //! OpenZFS's words, so that either goes on where the other was.
 //!
+//! One whose device is away, or whose pool is suspended, is suspended in memory only: it stays on record as running, and
+//! goes on when that is over ([`Sweeps::go_on`]).
+//!
 //! Free space of a pool that was left is the next owner's: nothing is under way any more when the last transaction group is
 //! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened.
 //!
@@ -34,7 +37,7 @@ use pool::{
     vdev::{Counted, Kind, LABEL_START, Tree, Vdev, Work},
     zap::Zap,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::{find, refused, shape};
 use crate::{
@@ -65,9 +68,10 @@ pub enum SweepKind {
 /// What an administrator wants of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepCommand {
-    /// Begin, or go on where it was suspended. `rate` is bytes per second at most.
+    /// Begin, or go on where it was suspended. `rate` is bytes per second at most; without it, what goes on does so at the
+    /// rate it had.
     Start {
-        /// Of each leaf.
+        /// Of each leaf; 0 is without limit.
         rate: Option<u64>,
     },
     /// `-s`
@@ -115,6 +119,8 @@ pub struct SweepStatus {
 pub(crate) struct Sweeps {
     jobs: Mutex<BTreeMap<(u64, SweepKind), Arc<Job>>>,
     gate: Arc<Gate>,
+    /// How often a device came back, or the pool went on.
+    returns: watch::Sender<u64>,
 }
 
 /// What every single write and trim passes, so that none is under way when the pool is left.
@@ -143,9 +149,39 @@ impl Gate {
 struct Job {
     guid: u64,
     kind: SweepKind,
+    rate: Option<u64>,
     status: Mutex<SweepStatus>,
+    /// It is to run, and does unless something is in its way: so it is on record. Changes only while `status` is locked.
+    is_wanted: AtomicBool,
     /// Offset of the top-level device up to which it is done.
     next: AtomicU64,
+}
+
+impl Job {
+    /// How it is to stand from now on.
+    fn set(&self, state: SweepState) {
+        let mut status = self.status.lock();
+        self.is_wanted.store(state == SweepState::Active, Relaxed);
+        status.state = state;
+    }
+
+    /// Something is in its way, unless nobody wants it any more.
+    fn interrupt(&self, error: Option<String>) {
+        let mut status = self.status.lock();
+        if self.is_wanted.load(Relaxed) {
+            (status.state, status.error) = (SweepState::Suspended, error);
+        }
+    }
+
+    /// Nothing is in its way any more. Whether it runs now.
+    fn resume(&self) -> bool {
+        let mut status = self.status.lock();
+        let is_wanted = self.is_wanted.load(Relaxed);
+        if is_wanted {
+            (status.state, status.error) = (SweepState::Active, None);
+        }
+        is_wanted
+    }
 }
 
 impl SweepKind {
@@ -163,6 +199,11 @@ impl SweepKind {
                 "org.zfsonlinux:next_offset_to_trim",
             ],
         }
+    }
+
+    /// Name of the rate, of which 0 is none.
+    fn rate_name(self) -> Option<&'static str> {
+        (self == Self::Trim).then_some("org.zfsonlinux:vdev_trim_rate")
     }
 
     fn busy(self) -> &'static str {
@@ -206,21 +247,24 @@ impl Engine {
             {
                 return Err(refused("device is reserved as a hot spare"));
             }
-            let disk = disk(&view.tree(), guid)?;
+            let tree = view.tree();
+            find::leaf(&tree, guid)?;
             let known = self.sweeps().jobs.lock().get(&(guid, kind)).cloned();
             let state = known.as_ref().map(|job| job.status.lock().state);
+            let is_wanted = known.as_ref().is_some_and(|job| job.is_wanted.load(Relaxed));
             match (command, known, state) {
                 (SweepCommand::Start { .. }, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
                 (SweepCommand::Start { rate }, known, state) => {
-                    let from = known
-                        .filter(|_| state == Some(SweepState::Suspended))
-                        .map_or(0, |job| job.next.load(Relaxed));
+                    let disk = disk(&tree, guid)?;
+                    let before = known.filter(|_| state == Some(SweepState::Suspended));
+                    let from = before.as_ref().map_or(0, |job| job.next.load(Relaxed));
+                    let rate = rate.or(before.and_then(|job| job.rate));
                     if kind == SweepKind::Trim {
                         can_trim(self, guid, &disk).await?;
                     }
                     self.begin_sweep(kind, guid, from, rate).await
                 }
-                (SweepCommand::Suspend, Some(job), Some(SweepState::Active)) => {
+                (SweepCommand::Suspend, Some(job), _) if is_wanted => {
                     self.settle_sweep(&job, SweepState::Suspended).await
                 }
                 (SweepCommand::Cancel, Some(job), Some(SweepState::Active | SweepState::Suspended)) => {
@@ -229,6 +273,7 @@ impl Engine {
                 (SweepCommand::Forget, _, Some(SweepState::Active)) => Err(refused(kind.busy())),
                 (SweepCommand::Forget, Some(job), _) => {
                     self.run(false, move |cx| Box::pin(async move { forget(cx, guid, kind).await })).await?;
+                    job.set(SweepState::Cancelled);
                     self.sweeps().jobs.lock().retain(|_, other| !Arc::ptr_eq(other, &job));
                     Ok(())
                 }
@@ -244,22 +289,23 @@ impl Engine {
         self.sweeps().jobs.lock().values().map(|job| job.status.lock().clone()).collect()
     }
 
-    /// Lets sweeps that were running when the pool was left go on, and learns of those that ended. Once, when the pool
-    /// has been opened.
+    /// Lets sweeps that were running when the pool was left go on, and learns of those that ended. Those whose device is away
+    /// wait for it. Once, when the pool has been opened.
     pub fn resume_sweeps(self: &Arc<Self>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let view = self.view();
             let tree = view.tree();
             for leaf in tree.leaves() {
-                for OnRecord { kind, state, when, next } in on_record(&view, &tree, leaf.guid).await {
-                    let job = self.sweeps().job(&tree, leaf.guid, kind, next, when);
-                    job.status.lock().state = state;
-                    if state == SweepState::Active && leaf.is_readable() {
-                        job.status.lock().state = SweepState::Suspended;
-                        if let Err(error) = self.begin_sweep(kind, leaf.guid, next, None).await {
-                            job.status.lock().error = Some(error.to_string());
-                        }
+                for OnRecord { kind, state, when, next, rate } in on_record(&view, &tree, leaf.guid).await {
+                    let job = self.sweeps().job(&tree, leaf.guid, kind, next, rate, when);
+                    job.set(state);
+                    if state != SweepState::Active {
+                        continue;
                     }
+                    if !leaf.is_readable() {
+                        job.interrupt(None);
+                    }
+                    self.carry_out(job);
                 }
             }
         })
@@ -274,43 +320,30 @@ impl Engine {
         rate: Option<u64>,
     ) -> Result<(), OpError> {
         let before = self.sweeps().jobs.lock().get(&(guid, kind)).cloned();
-        let job = self.sweeps().job(&self.view().tree(), guid, kind, from, 0);
+        let job = self.sweeps().job(&self.view().tree(), guid, kind, from, rate, 0);
         if let Err(error) = self.settle_sweep(&job, SweepState::Active).await {
             self.sweeps().put_back(&job, before);
             return Err(error);
         }
-        let engine = Arc::downgrade(self);
-        tokio::spawn(async move {
-            let outcome = run(&engine, &job, rate).await;
-            let Some(engine) = engine.upgrade() else { return };
-            // Whoever stopped it has said so.
-            let is_mine = job.status.lock().state == SweepState::Active;
-            let settled = match outcome {
-                Ok(Ended::Done) if is_mine => engine.settle_sweep(&job, SweepState::Complete).await,
-                Ok(_) => Ok(()),
-                Err(error) => {
-                    let mut status = job.status.lock();
-                    (status.state, status.error) = (SweepState::Suspended, Some(error.to_string()));
-                    Err(error)
-                }
-            };
-            // It goes on when a pool that is being left is opened again.
-            if let Err(error) = settled
-                && !engine.is_ending()
-            {
-                tracing::warn!(device = job.guid, %error, ?kind, "stopped");
-            }
-        });
+        if let Some(before) = before.filter(|before| before.is_wanted.load(Relaxed)) {
+            before.set(SweepState::Suspended);
+        }
+        self.carry_out(job);
         Ok(())
+    }
+
+    /// Lets it run in the background, at once or when nothing is in its way any more.
+    fn carry_out(self: &Arc<Self>, job: Arc<Job>) {
+        tokio::spawn(carry_out(Arc::downgrade(self), job, self.sweeps().returns.subscribe()));
     }
 
     /// Puts a state on record, in memory at once.
     async fn settle_sweep(&self, job: &Job, state: SweepState) -> Result<(), OpError> {
-        let (guid, kind) = (job.guid, job.kind);
-        job.status.lock().state = state;
+        let (guid, kind, rate) = (job.guid, job.kind, job.rate);
+        job.set(state);
         let next = job.next.load(Relaxed);
         let recorded = self.run(false, move |cx| {
-            Box::pin(async move { Ok(record(cx, guid, kind, Some(state), next).await?) })
+            Box::pin(async move { Ok(record(cx, guid, kind, Some((state, rate)), next).await?) })
         });
         job.status.lock().when = recorded.await?;
         Ok(())
@@ -331,14 +364,39 @@ impl Sweeps {
         self.gate.is_closed.store(true, Relaxed);
     }
 
+    /// A device came back, or the pool goes on: what waited for that does, too.
+    pub(crate) fn go_on(&self) {
+        self.returns.send_modify(|returns| *returns += 1);
+    }
+
     /// A new job in the place of any other of its kind on that leaf.
-    fn job(&self, tree: &Tree, guid: u64, kind: SweepKind, next: u64, when: u64) -> Arc<Job> {
+    fn job(
+        &self,
+        tree: &Tree,
+        guid: u64,
+        kind: SweepKind,
+        next: u64,
+        rate: Option<u64>,
+        when: u64,
+    ) -> Arc<Job> {
         let (done, total) = progress(tree, guid, next);
         let state = SweepState::Active;
         let status = SweepStatus { guid, kind, state, done, total, when, error: None };
-        let job = Arc::new(Job { guid, kind, status: Mutex::new(status), next: AtomicU64::new(next) });
+        let job = Arc::new(Job {
+            guid,
+            kind,
+            rate: rate.filter(|rate| *rate > 0),
+            status: Mutex::new(status),
+            is_wanted: AtomicBool::new(true),
+            next: AtomicU64::new(next),
+        });
         self.jobs.lock().insert((guid, kind), Arc::clone(&job));
         job
+    }
+
+    /// Whether no other was begun in its place.
+    fn has(&self, job: &Arc<Job>) -> bool {
+        self.jobs.lock().get(&(job.guid, job.kind)).is_some_and(|now| Arc::ptr_eq(now, job))
     }
 
     /// What was there before it, in the place of a job that nobody carries out.
@@ -358,6 +416,8 @@ struct OnRecord {
     when: u64,
     /// Offset of the top-level device up to which it is done.
     next: u64,
+    /// Bytes per second.
+    rate: Option<u64>,
 }
 
 async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
@@ -370,7 +430,11 @@ async fn on_record(view: &Pool, tree: &Tree, guid: u64) -> Vec<OnRecord> {
         let Some(state) = number(state).await.and_then(SweepState::from_number) else { continue };
         let when = number(when).await.unwrap_or(0);
         let next = number(offset).await.map_or(0, |offset| of_top(tree, guid, offset));
-        found.push(OnRecord { kind, state, when, next });
+        let rate = match kind.rate_name() {
+            Some(name) => number(name).await,
+            None => None,
+        };
+        found.push(OnRecord { kind, state, when, next, rate });
     }
     found
 }
@@ -382,7 +446,7 @@ pub fn recorded_sweeps(view: &Pool) -> BoxFuture<'_, Vec<SweepStatus>> {
         let tree = view.tree();
         let mut found = Vec::new();
         for leaf in tree.leaves() {
-            for OnRecord { kind, state, when, next } in on_record(view, &tree, leaf.guid).await {
+            for OnRecord { kind, state, when, next, .. } in on_record(view, &tree, leaf.guid).await {
                 let (done, total) = progress(&tree, leaf.guid, next);
                 let state = if state == SweepState::Active { SweepState::Suspended } else { state };
                 found.push(SweepStatus { guid: leaf.guid, kind, state, done, total, when, error: None });
@@ -390,6 +454,51 @@ pub fn recorded_sweeps(view: &Pool) -> BoxFuture<'_, Vec<SweepStatus>> {
         }
         found
     })
+}
+
+/// Runs a sweep to its end. While its device is away, or the pool is suspended, it waits.
+async fn carry_out(engine: Weak<Engine>, job: Arc<Job>, mut returns: watch::Receiver<u64>) {
+    loop {
+        let is_free_to_run = job.status.lock().state == SweepState::Active;
+        if is_free_to_run {
+            let outcome = run(&engine, &job).await;
+            let Some(engine) = engine.upgrade() else { return };
+            // Whoever stopped it has said so.
+            let is_mine = job.status.lock().state == SweepState::Active;
+            let settled = match outcome {
+                Ok(Ended::Done) if is_mine => engine.settle_sweep(&job, SweepState::Complete).await,
+                Ok(Ended::Done) => Ok(()),
+                // It goes on when the pool is opened again.
+                Ok(Ended::Left) => return,
+                Err(error) => {
+                    job.interrupt(Some(error.to_string()));
+                    Err(error)
+                }
+            };
+            if let Err(error) = settled
+                && !engine.is_ending()
+            {
+                tracing::warn!(device = job.guid, %error, kind = ?job.kind, "stopped");
+            }
+        }
+        if !has_returned(&engine, &job, &mut returns).await {
+            return;
+        }
+    }
+}
+
+/// Waits until nothing is in the way of a sweep any more, and lets it run; false if nobody wants it any more.
+async fn has_returned(engine: &Weak<Engine>, job: &Arc<Job>, returns: &mut watch::Receiver<u64>) -> bool {
+    // The sender goes with the engine.
+    while job.is_wanted.load(Relaxed) && returns.changed().await.is_ok() {
+        let Some(engine) = engine.upgrade() else { return false };
+        let tree = engine.view().tree();
+        let is_here = find::locate(&tree, job.guid).is_some_and(|place| place.vdev.is_readable());
+        if is_here && engine.suspended().is_none() && engine.sweeps().has(job) && job.resume() {
+            return true;
+        }
+    }
+    false
 }
 
 /// How a sweep ended that met no error.
@@ -401,8 +510,8 @@ enum Ended {
 }
 
 /// The sweep itself; ends early when it is told to.
-async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ended, OpError> {
-    let (guid, kind) = (job.guid, job.kind);
+async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
+    let (guid, kind, rate) = (job.guid, job.kind, job.rate);
     let most = rate.map_or(PORTION, |rate| PORTION.min(rate.max(WRITE)));
     // Where the last portion ended, and whether it was the last of all.
     let mut last: Option<(u64, bool)> = None;
@@ -453,7 +562,7 @@ async fn run(engine: &Weak<Engine>, job: &Job, rate: Option<u64>) -> Result<Ende
         last = Some((borrowed.next, borrowed.is_last));
         // Before it waits: a log device that is to leave is waited for until it has what it lent.
         drop(borrowed);
-        if let Some(rate) = rate.filter(|rate| *rate > 0) {
+        if let Some(rate) = rate {
             let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
             tokio::time::sleep_until(begun + due).await;
         }
@@ -509,12 +618,12 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
     }
 }
 
-/// How far a sweep is, and how it stands if that changed, into the leaf's ZAP; the time that was noted.
+/// How far a sweep is, and how it stands and at which rate if that changed, into the leaf's ZAP; the time that was noted.
 async fn record(
     cx: &mut Syncer,
     guid: u64,
     kind: SweepKind,
-    state: Option<SweepState>,
+    change: Option<(SweepState, Option<u64>)>,
     next: u64,
 ) -> Result<u64, EngineError> {
     let now = cx.now;
@@ -522,16 +631,19 @@ async fn record(
     let [state_name, time_name, offset_name] = kind.names();
     let offset = of_leaf(&cx.io.tree(), guid, &(next..next)).map_or(0, |range| range.start - LABEL_START);
     zap::set_u64(&mut cx.mos, object, offset_name, offset).await?;
-    if let Some(state) = state {
+    if let Some((state, rate)) = change {
         zap::set_u64(&mut cx.mos, object, state_name, state as u64).await?;
         zap::set_u64(&mut cx.mos, object, time_name, now).await?;
+        if let Some(name) = kind.rate_name() {
+            zap::set_u64(&mut cx.mos, object, name, rate.unwrap_or(0)).await?;
+        }
     }
     Ok(now)
 }
 
 async fn forget(cx: &mut Syncer, guid: u64, kind: SweepKind) -> Result<(), OpError> {
     if let Some(object) = zap_of(&mut cx.config, guid) {
-        for name in kind.names() {
+        for name in kind.names().into_iter().chain(kind.rate_name()) {
             zap::remove(&mut cx.mos, object, name.into()).await?;
         }
     }

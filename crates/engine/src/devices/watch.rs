@@ -706,6 +706,9 @@ pub(super) fn change(engine: &Engine, guid: u64, why: &str, how: impl Fn(&mut po
     }
     tracing::warn!(device = device.name, state = to.word(aux), why, "a device changed");
     tell_of_log(engine, &device, place.top, to);
+    if to.is_readable() && !from.is_readable() {
+        engine.sweeps().go_on();
+    }
     engine.events().tell(Event::DeviceState { device, from, to, aux, why: why.to_owned() });
     engine.txgs().wake();
 }

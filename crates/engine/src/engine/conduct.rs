@@ -53,6 +53,7 @@ pub(super) fn on_suspension(shared: &Arc<Shared>, name: &str) -> OnChange {
         let Some(why) = why else {
             tracing::warn!(pool = name, "the pool goes on");
             shared.txgs.fail_changes(None);
+            shared.sweeps.go_on();
             return shared.events.tell(Event::Resumed);
         };
         tracing::error!(pool = name, %why, "the pool is suspended");

@@ -1,14 +1,19 @@
 //! Free space that is written over or trimmed (`zpool initialize`, `zpool trim`) while the pool is in use.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use disk::{Effect, Fault, MemDisk, On};
+use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, On};
 use engine::{
-    devices::{SweepCommand, SweepKind, SweepState, SweepStatus},
+    devices::{Onlined, SweepCommand, SweepKind, SweepState, SweepStatus},
     engine::Ending,
 };
 
-use crate::devices::{Case, refused};
+use crate::{
+    devices::{Case, refused},
+    support::{Running, quiet, start_on},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 async fn swept(case: &Case, guid: u64, kind: SweepKind) -> SweepStatus {
     loop {
@@ -18,7 +23,7 @@ async fn swept(case: &Case, guid: u64, kind: SweepKind) -> SweepStatus {
         if status.state != SweepState::Active {
             return status;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -44,7 +49,7 @@ async fn free_space_is_initialized_and_trimmed() {
         engine.sweep(kind, leaf, start).await.unwrap();
         assert_eq!(refused(engine.sweep(kind, leaf, start).await), "currently initializing");
         engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let half = swept(&case, leaf, kind).await;
         assert_eq!(half.state, SweepState::Suspended);
         assert!(half.done < half.total, "{half:?}");
@@ -114,7 +119,7 @@ fn blocks(case: &Case) -> Vec<u8> {
 /// opened again.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_swept_any_more_when_the_pool_has_been_left() {
-    let seconds = std::time::Duration::from_secs;
+    let seconds = Duration::from_secs;
     for (kind, on, time) in [(SweepKind::Trim, On::Trim, 30), (SweepKind::Initialize, On::Write, 1)] {
         let mut case = Case::new("mirror d0 d1", 13).await;
         let leaf = case.guid("d1");
@@ -142,4 +147,115 @@ async fn nothing_is_swept_any_more_when_the_pool_has_been_left() {
         drop(engine);
         case.judge(&format!("{kind:?}, resumed")).await;
     }
+}
+
+/// Where free space is, every write takes a second.
+fn slow(disk: &FaultDisk) {
+    disk.inject(Fault::new(On::Write, 4 << 20..127 << 20, Effect::Delay(SECOND..=SECOND)));
+}
+
+/// It stood as running for ever: whoever waited for its end did so for ever, it could not be stopped, and nobody went on with
+/// it when its device was back.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_whose_device_is_away_when_the_pool_is_opened_waits_for_it() {
+    let kind = SweepKind::Initialize;
+    for command in [None, Some(SweepCommand::Suspend), Some(SweepCommand::Cancel)] {
+        let mut case = Case::new("mirror d0 d1", 14).await;
+        let leaf = case.guid("d1");
+        let running = case.running.take().unwrap();
+        slow(&running.disks[1]);
+        running.engine.sweep(kind, leaf, SweepCommand::Start { rate: None }).await.unwrap();
+        tokio::time::sleep(8 * SECOND).await;
+        running.engine.end(Ending::Export).await.unwrap();
+        drop(running);
+
+        let disk = |media: &Arc<MemDisk>| {
+            Arc::new(FaultDisk::with_write_cache(Arc::clone(media) as Arc<dyn Disk>, 14))
+        };
+        let disks: Vec<_> = case.world.media.iter().map(disk).collect();
+        let here = vec![Arc::clone(&disks[0]) as Arc<dyn Disk>];
+        let away = Arc::clone(&disks[1]) as Arc<dyn Disk>;
+        let engine = start_on(here, 14, quiet()).await.unwrap();
+        case.running = Some(Running { engine: Arc::clone(&engine), disks });
+        engine.resume_sweeps().await;
+        tokio::time::sleep(60 * SECOND).await;
+        let status = engine.sweep_status();
+        assert_eq!(status[0].state, SweepState::Suspended, "{status:?}");
+        if let Some(command) = command {
+            engine.sweep(kind, leaf, command).await.unwrap();
+        }
+        assert_eq!(engine.online(leaf, Some(away), false).await.unwrap(), Onlined::Healthy);
+        tokio::time::sleep(60 * SECOND).await;
+        let expected = match command {
+            Some(SweepCommand::Suspend) => SweepState::Suspended,
+            Some(_) => SweepState::Cancelled,
+            None => SweepState::Complete,
+        };
+        assert_eq!(swept(&case, leaf, kind).await.state, expected);
+        drop(engine);
+        case.judge(&format!("{command:?}, the device is back")).await;
+    }
+}
+
+/// It was suspended in memory, and went on only when the pool was opened again.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_goes_on_when_its_device_or_the_pool_does() {
+    for away in [&[1][..], &[0, 1]] {
+        let mut case = Case::new("mirror d0 d1", 15).await;
+        let leaf = case.guid("d1");
+        let running = case.running.as_ref().unwrap();
+        let (engine, disks) = (Arc::clone(&running.engine), running.disks.clone());
+        slow(&disks[1]);
+        let start = SweepCommand::Start { rate: None };
+        engine.sweep(SweepKind::Initialize, leaf, start).await.unwrap();
+        tokio::time::sleep(8 * SECOND).await;
+        away.iter().for_each(|disk| disks[*disk].vanish());
+        engine.look().await;
+        assert_eq!(engine.sync().await.is_ok(), away.len() == 1, "{away:?}");
+        tokio::time::sleep(60 * SECOND).await;
+        let status = engine.sweep_status();
+        assert_eq!(status[0].state, SweepState::Suspended, "{away:?}: {status:?}");
+        disks.iter().for_each(|disk| disk.come_back());
+        disks[1].heal();
+        engine.clear(None).await.unwrap();
+        tokio::time::sleep(60 * SECOND).await;
+        let status = swept(&case, leaf, SweepKind::Initialize).await;
+        assert_eq!((status.state, status.done), (SweepState::Complete, status.total), "{away:?}: {status:?}");
+        assert!(status.error.is_none(), "{status:?}");
+        drop(engine);
+        case.judge(&format!("{away:?} were away")).await;
+    }
+}
+
+/// What was to keep out of the way of clients went on without a limit when the pool was opened again.
+#[tokio::test(start_paused = true)]
+async fn a_trim_keeps_its_rate() {
+    let mut case = Case::new("mirror d0 d1", 16).await;
+    let (leaf, kind) = (case.guid("d1"), SweepKind::Trim);
+    let running = case.running.take().unwrap();
+    running.engine.sweep(kind, leaf, SweepCommand::Start { rate: Some(4 << 20) }).await.unwrap();
+    tokio::time::sleep(4 * SECOND).await;
+    running.engine.end(Ending::Export).await.unwrap();
+    drop(running);
+
+    case.running = Some(case.world.open().await);
+    let engine = Arc::clone(&case.running.as_ref().unwrap().engine);
+    let is_under_way = async |what: &str| {
+        tokio::time::sleep(4 * SECOND).await;
+        let status = engine.sweep_status();
+        assert_eq!(status[0].state, SweepState::Active, "{what}: {status:?}");
+    };
+    engine.resume_sweeps().await;
+    is_under_way("resumed").await;
+    engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
+    engine.sweep(kind, leaf, SweepCommand::Start { rate: None }).await.unwrap();
+    is_under_way("begun again without a word of it").await;
+    engine.sweep(kind, leaf, SweepCommand::Suspend).await.unwrap();
+    engine.sweep(kind, leaf, SweepCommand::Start { rate: Some(0) }).await.unwrap();
+    // The rest would take twice as long with it.
+    tokio::time::sleep(5 * SECOND).await;
+    let status = engine.sweep_status();
+    assert_eq!(status[0].state, SweepState::Complete, "without limit: {status:?}");
+    drop(engine);
+    case.judge("trimmed").await;
 }

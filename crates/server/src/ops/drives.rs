@@ -308,8 +308,10 @@ pub(crate) async fn sweep(
     }
     if words.is_empty() {
         let tree = held.view().tree();
-        let here = tree.leaves().into_iter().filter(|leaf| leaf.is_readable());
-        targets.extend(here.map(|leaf| (leaf.guid, leaf.display_name())));
+        // What waits for a device that is away can be stopped.
+        let is_meant = |leaf: &&Vdev| action != SweepAction::Start || leaf.is_readable();
+        let meant = tree.leaves().into_iter().filter(is_meant);
+        targets.extend(meant.map(|leaf| (leaf.guid, leaf.display_name())));
     }
     // Whoever names no device means those that can: the first reason is told if none could.
     let (mut done, mut refusal) = (0, None);
