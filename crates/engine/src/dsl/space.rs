@@ -133,9 +133,9 @@ pub(crate) async fn supply(
     datasets: &[u64],
 ) -> Result<(Supply, BTreeMap<u64, Room>), EngineError> {
     let root = cx.places.root_dir;
-    let free = promisable(cx).await?;
+    let (free, spare) = promisable(cx).await?;
     let shared = available_below(cx, root).await?.min(free);
-    let mut supply = Supply { shared, free, reserved: BTreeMap::new() };
+    let mut supply = Supply { shared, free, spare, reserved: BTreeMap::new() };
     let mut rooms = BTreeMap::new();
     for &dataset in datasets {
         if !cx.mos.exists(dataset).await? {
@@ -176,12 +176,15 @@ async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
     Ok(PoolSpace { devices: cx.out.alloc.totals().capacity, shared: 0, deferred }.usable())
 }
 
-/// Bytes that are free on the devices and may be promised, free of parity. Datasets do not know of log blocks, which
-/// take their space all the same; half of the slop is left for the metadata of what is promised.
-async fn promisable(cx: &mut Syncer) -> Result<u64, EngineError> {
+/// Bytes that are free on the devices and may be promised, free of parity, and how many beyond that what only frees may take
+/// for indirect blocks. Datasets do not know of log blocks, which take their space all the same; half of the slop is left for
+/// the metadata of what is promised, and a quarter whatever is freed.
+async fn promisable(cx: &mut Syncer) -> Result<(u64, u64), EngineError> {
     let totals = cx.out.alloc.totals();
     let slop = totals.capacity.saturating_sub(usable(cx).await?);
-    Ok(totals.capacity.saturating_sub(totals.allocated + totals.aside + slop / 2))
+    let free = totals.capacity.saturating_sub(totals.allocated + totals.aside);
+    let promised = free.saturating_sub(slop / 2);
+    Ok((promised, free.saturating_sub(slop / 4) - promised))
 }
 
 /// Bytes that the live dataset of `dir` may still write: what its directory may take, what is set aside for it,

@@ -22,6 +22,8 @@ use crate::{
 
 /// Object with a volume's data.
 const DATA: u64 = 1;
+/// Bytes of an indirect block at most, if nothing of it can be compressed.
+const INDIRECT_BYTES: u64 = 128 << 10;
 /// Pause between portions of what is to be freed for destroyed datasets, so that clients come first.
 const FREE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -62,7 +64,8 @@ pub(super) async fn publish(shared: &Arc<Shared>, syncer: &Syncer, txg: u64, don
             for volume in volumes {
                 let service = volume.service();
                 let block_space = price(view, service.block.into(), service.copies);
-                volume.update(volume.identity(), Service { block_space, ..service });
+                let indirect_space = price_above(view, service.copies);
+                volume.update(volume.identity(), Service { block_space, indirect_space, ..service });
             }
         }
     }
@@ -238,6 +241,11 @@ fn price(view: &Pool, block: u64, copies: u8) -> u64 {
     pool::space::block_space(&view.tree(), block) * u64::from(copies)
 }
 
+/// The same for an indirect block above blocks that have so many copies.
+fn price_above(view: &Pool, copies: u8) -> u64 {
+    price(view, INDIRECT_BYTES, (copies + 1).min(3))
+}
+
 /// Who a volume is and how its clients are to be treated.
 pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity, Service), OpenError> {
     let pool_guid = dataset.dsl().pool_guid();
@@ -264,6 +272,7 @@ pub(crate) async fn describe(view: &Pool, dataset: &Dataset) -> Result<(Identity
         read_only: number("readonly") == 1,
         sync,
         block_space: price(view, shape.block, copies),
+        indirect_space: price_above(view, copies),
         copies,
         throughput: number("logbias") == 1,
         sum_early: checksum.filter(|algorithm| is_plain && is_cheap(*algorithm)),

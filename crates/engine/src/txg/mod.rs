@@ -38,7 +38,7 @@ use tokio::{
 mod limits;
 mod room;
 pub use limits::Limits;
-pub use room::{Claim, Room, Supply};
+pub use room::{Above, Claim, Room, Supply};
 
 /// What delayed writers may have slept too long, together, before it is lost: timers go off up to a millisecond late, and
 /// what is delayed by microseconds each would be slowed down to a few per millisecond.
@@ -62,6 +62,8 @@ pub struct Cost {
     pub dirty: u64,
     /// Bytes of the pool it may take (deflated, copies included); 0 for what only frees.
     pub space: u64,
+    /// What is written anew above that.
+    pub above: Above,
 }
 
 /// Holds a transaction group open: while it lives, `txg` stays quiescing at most.
@@ -263,7 +265,10 @@ impl Txgs {
             // What was announced is more than what will be taken: after a sync the truth is known. Others may announce
             // more meanwhile, for as long as they like; this one is not to wait for the end of it.
             let since = *refused.get_or_insert(state.open);
-            if !is_pending(&state) || state.synced >= since + REFUSALS {
+            // Unless it is space that comes back with every group: few at a time have enough of it where the pool is full.
+            let is_refused =
+                state.synced >= since + REFUSALS && !state.space.will_fit(self.volume, state.open, &cost);
+            if !is_pending(&state) || is_refused {
                 return Err(VolumeError::NoSpace);
             }
             state.wanted = state.wanted.max(state.open);
@@ -291,10 +296,11 @@ impl Txgs {
 
     /// Whether the space `cost` announces is there.
     fn fits(&self, state: &State, cost: Cost) -> bool {
-        cost.space == 0 || state.space.fits(self.volume, cost.space)
+        state.space.fits(self.volume, state.open, &cost)
     }
 
-    /// Bytes of the pool that may still be taken, all that was promised since the last commit taken off.
+    /// Bytes of the pool that may still be taken, all that was promised since the last commit taken off, but for what is
+    /// going to be there again.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.shared.state.lock().space.available(self.volume)
@@ -302,7 +308,7 @@ impl Txgs {
 
     fn join(&self, state: &mut State, cost: Cost) -> Tx {
         let txg = state.open;
-        state.space.announce(self.volume, slot(txg), cost.space);
+        state.space.announce(self.volume, txg, &cost);
         let group = &mut state.groups[slot(txg)];
         group.holds += 1;
         group.dirty += cost.dirty;

@@ -10,6 +10,12 @@
 //! is announced, reserved or not, must find a place on the devices: a transaction group that finds none is the end of
 //! the pool, whatever the accounts said.
 //!
+//! Where something is changed below an indirect block all of that block is written anew, in another place, and the old one
+//! is free only when the transaction group is durable. With small blocks that is a hundred times what was changed, if
+//! that is scattered. It is given back, so it counts in no account; but it must be there, and is announced once for each
+//! indirect block and group. What only frees may take for it what is kept back from what is written, or nothing could be
+//! freed where nothing is free.
+//!
 //! What there is is known as of the last commit ([`Supply`], [`Room`]), what was announced is kept by transaction group,
 //! and forgotten when that is synced: the next supply knows what became of it. A command sets space aside in the group
 //! that is being synced, while writers go on announcing against the supply of the commit before: until that group is
@@ -19,10 +25,26 @@
 
 use std::collections::BTreeMap;
 
-use super::SLOTS;
+use super::{Cost, SLOTS, slot};
 
 /// At most one part in so many of what is free is lent to sweeps.
 const BORROWED_SHARE: u64 = 8;
+
+/// Indirect blocks of which a volume remembers that they were announced. Of two that have the same place each is announced
+/// again and again: more than is taken, and never less.
+const MARKS: usize = 512;
+
+/// Indirect blocks above what an operation changes, which are written anew for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Above {
+    /// Bytes that one takes at most (deflated, copies included).
+    pub each: u64,
+    /// The first and the last by number, if these are two, as far as they are written at all. Whatever else changes below
+    /// them in the same transaction group, they are written once.
+    pub ends: [Option<u64>; 2],
+    /// How many there are between those.
+    pub between: u64,
+}
 
 /// What there is to be taken, in bytes free of parity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +53,8 @@ pub struct Supply {
     pub shared: u64,
     /// By all together: free on the devices that data goes to.
     pub free: u64,
+    /// Beyond that, for what is written anew above what only frees.
+    pub spare: u64,
     /// What directories have reserved and not used.
     pub reserved: BTreeMap<u64, u64>,
 }
@@ -55,17 +79,44 @@ pub struct Claim {
     pub bytes: u64,
 }
 
+/// An indirect block that was announced.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    number: u64,
+    txg: u64,
+    bytes: u64,
+}
+
 /// A volume's room, and what it announced.
 #[derive(Debug)]
 struct Place {
     dataset: u64,
     room: Room,
     pending: [u64; SLOTS],
+    /// By the low bits of their numbers; none before the first is announced.
+    marks: Vec<Mark>,
 }
 
 impl Place {
     fn pending(&self) -> u64 {
         self.pending.iter().sum()
+    }
+
+    /// Bytes that were announced in group `txg` for an indirect block.
+    fn marked(&self, txg: u64, number: u64) -> u64 {
+        let mark = self.marks.get(number as usize % MARKS);
+        mark.filter(|mark| mark.txg == txg && mark.number == number).map_or(0, |mark| mark.bytes)
+    }
+
+    /// Remembers what is announced in group `txg`.
+    fn mark(&mut self, txg: u64, above: &Above) {
+        for number in above.ends.into_iter().flatten() {
+            if self.marks.is_empty() {
+                self.marks.resize(MARKS, Mark::default());
+            }
+            let bytes = above.each.max(self.marked(txg, number));
+            self.marks[number as usize % MARKS] = Mark { number, txg, bytes };
+        }
     }
 }
 
@@ -115,6 +166,8 @@ pub(super) struct Ledger {
     places: Vec<Option<Place>>,
     /// Announced by no volume, or by one that is gone, by slot.
     others: [u64; SLOTS],
+    /// Announced for indirect blocks that are written anew, by slot.
+    rewritten: [u64; SLOTS],
     claims: Vec<Claim>,
     /// Of what all share, what was set aside for intent logs and sweeps since: beginning with the last time it was looked at how
     /// much there is, and before, which is known to the next supply.
@@ -126,11 +179,12 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Nobody is refused anything before it is told what there is.
     pub(super) fn new() -> Self {
-        let supply = Supply { shared: u64::MAX, free: u64::MAX, reserved: BTreeMap::new() };
+        let supply = Supply { shared: u64::MAX, free: u64::MAX, ..Supply::default() };
         Self {
             supply,
             places: Vec::new(),
             others: [0; SLOTS],
+            rewritten: [0; SLOTS],
             claims: Vec::new(),
             lent: 0,
             lent_before: 0,
@@ -144,7 +198,7 @@ impl Ledger {
         if index == self.places.len() {
             self.places.push(None);
         }
-        self.places[index] = Some(Place { dataset, room, pending: [0; SLOTS] });
+        self.places[index] = Some(Place { dataset, room, pending: [0; SLOTS], marks: Vec::new() });
         index
     }
 
@@ -166,15 +220,47 @@ impl Ledger {
         self.supply.shared.saturating_sub(taken)
     }
 
-    fn free_left(&self) -> u64 {
-        let taken = self.tally.total.saturating_add(self.lent + self.lent_before);
-        self.supply.free.saturating_sub(taken)
+    /// How much of `free` is left by all that stays where it is put.
+    fn left_of(&self, free: u64) -> u64 {
+        free.saturating_sub(self.tally.total.saturating_add(self.lent + self.lent_before))
     }
 
-    /// Whether another `bytes` are there.
-    pub(super) fn fits(&self, volume: Option<usize>, bytes: u64) -> bool {
-        if bytes > self.free_left() {
+    /// Announced for indirect blocks.
+    fn rewritten(&self) -> u64 {
+        self.rewritten.iter().copied().fold(0, u64::saturating_add)
+    }
+
+    fn free_left(&self) -> u64 {
+        self.left_of(self.supply.free).saturating_sub(self.rewritten())
+    }
+
+    /// What `above` takes and was not announced for group `txg` yet.
+    fn news(&self, volume: Option<usize>, txg: u64, above: &Above) -> u64 {
+        let place = self.place(volume);
+        let marked = |number| place.map_or(0, |place| place.marked(txg, number));
+        let ends = above.ends.into_iter().flatten().map(|number| above.each.saturating_sub(marked(number)));
+        ends.fold(above.each.saturating_mul(above.between), u64::saturating_add)
+    }
+
+    /// Whether group `txg`, which is open, may take another `cost`.
+    pub(super) fn fits(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
+        self.fits_beside(self.rewritten(), volume, txg, cost)
+    }
+
+    /// Whether it could but for indirect blocks that others announced, for which the space is going to be there again.
+    pub(super) fn will_fit(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
+        self.fits_beside(0, volume, txg, cost)
+    }
+
+    fn fits_beside(&self, rewritten: u64, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
+        let bytes = cost.space;
+        let spare = if bytes == 0 { self.supply.spare } else { 0 };
+        let left = self.left_of(self.supply.free.saturating_add(spare)).saturating_sub(rewritten);
+        if bytes.saturating_add(self.news(volume, txg, &cost.above)) > left {
             return false;
+        }
+        if bytes == 0 {
+            return true;
         }
         let Some(place) = self.place(volume) else { return bytes <= self.shared_left() };
         let (pending, Room { limit, own, above }) = (place.pending(), &place.room);
@@ -183,10 +269,10 @@ impl Ledger {
             && self.tally.passed_on(&self.supply, above, beyond) <= self.shared_left()
     }
 
-    /// Bytes that fit now.
+    /// Bytes that may be taken, some of them after the next commit.
     pub(super) fn available(&self, volume: Option<usize>) -> u64 {
-        let anybody = self.shared_left();
-        let Some(place) = self.place(volume) else { return anybody.min(self.free_left()) };
+        let (anybody, free) = (self.shared_left(), self.left_of(self.supply.free));
+        let Some(place) = self.place(volume) else { return anybody.min(free) };
         let pending = place.pending();
         let left_of = |dir: &u64| {
             let taken = self.tally.reserved.get(dir).copied().unwrap_or(0);
@@ -194,11 +280,14 @@ impl Ledger {
         };
         let reserved = place.room.above.iter().map(left_of).fold(0, u64::saturating_add);
         let own = place.room.own.saturating_sub(pending).saturating_add(reserved);
-        place.room.limit.saturating_sub(pending).min(own.saturating_add(anybody)).min(self.free_left())
+        place.room.limit.saturating_sub(pending).min(own.saturating_add(anybody)).min(free)
     }
 
-    /// Announces `bytes` in the group with this slot.
-    pub(super) fn announce(&mut self, volume: Option<usize>, slot: usize, bytes: u64) {
+    /// Announces `cost` in group `txg`.
+    pub(super) fn announce(&mut self, volume: Option<usize>, txg: u64, cost: &Cost) {
+        let (slot, bytes) = (slot(txg), cost.space);
+        let rewritten = self.rewritten[slot].saturating_add(self.news(volume, txg, &cost.above));
+        self.rewritten[slot] = rewritten;
         self.tally.total = self.tally.total.saturating_add(bytes);
         let place = volume.and_then(|volume| self.places.get_mut(volume)?.as_mut());
         let Some(place) = place else {
@@ -206,6 +295,7 @@ impl Ledger {
             self.tally.add(&self.supply, &[], bytes);
             return;
         };
+        place.mark(txg, &cost.above);
         let beyond = excess(place.pending(), place.room.own, bytes);
         place.pending[slot] += bytes;
         self.tally.add(&self.supply, &place.room.above, beyond);
@@ -213,7 +303,8 @@ impl Ledger {
 
     /// Whether something is taken that may turn out to be free at the next commit.
     pub(super) fn is_pending(&self) -> bool {
-        self.lent + self.lent_before > 0 || !self.claims.is_empty() || self.tally.total > 0
+        let lent = self.lent + self.lent_before;
+        lent > 0 || !self.claims.is_empty() || self.tally.total > 0 || self.rewritten() > 0
     }
 
     /// Datasets of the volumes that have a place.
@@ -228,6 +319,7 @@ impl Ledger {
         self.lent_before = 0;
         self.claims.clear();
         self.others[slot] = 0;
+        self.rewritten[slot] = 0;
         for place in self.places.iter_mut().flatten() {
             place.pending[slot] = 0;
             if let Some(room) = rooms.get(&place.dataset) {

@@ -5,7 +5,7 @@ const LIMITS: Limits =
 
 /// A pool in which so much may be taken by anybody.
 fn shared(bytes: u64) -> Supply {
-    Supply { shared: bytes, free: u64::MAX, reserved: BTreeMap::new() }
+    Supply { shared: bytes, free: u64::MAX, ..Supply::default() }
 }
 
 /// What volumes may take: dataset, all in all, reserved for it.
@@ -18,7 +18,11 @@ fn room(limit: u64, own: u64) -> Room {
 }
 
 fn space(bytes: u64) -> Cost {
-    Cost { dirty: 0, space: bytes }
+    Cost { space: bytes, ..Cost::default() }
+}
+
+fn both(dirty: u64, space: u64) -> Cost {
+    Cost { dirty, space, ..Cost::default() }
 }
 
 #[test]
@@ -56,7 +60,7 @@ async fn a_group_is_not_closed_while_somebody_holds_it() {
 async fn waiting_for_durability_asks_for_a_sync_and_ends_with_it() {
     let txgs = Txgs::new(4, LIMITS);
     txgs.wait_synced().await.unwrap();
-    drop(txgs.assign(Cost { dirty: 1, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 1, ..Cost::default() }).await.unwrap());
     let waiter = {
         let txgs = Arc::clone(&txgs);
         tokio::spawn(async move { txgs.wait_synced().await })
@@ -74,10 +78,10 @@ async fn waiting_for_durability_asks_for_a_sync_and_ends_with_it() {
 #[tokio::test(start_paused = true)]
 async fn writers_wait_at_the_limit_and_go_on_when_data_is_written() {
     let txgs = Txgs::new(4, LIMITS);
-    drop(txgs.assign(Cost { dirty: 1000, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 1000, ..Cost::default() }).await.unwrap());
     let writer = {
         let txgs = Arc::clone(&txgs);
-        tokio::spawn(async move { txgs.assign(Cost { dirty: 100, space: 0 }).await })
+        tokio::spawn(async move { txgs.assign(Cost { dirty: 100, ..Cost::default() }).await })
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!writer.is_finished());
@@ -88,17 +92,17 @@ async fn writers_wait_at_the_limit_and_go_on_when_data_is_written() {
 #[tokio::test(start_paused = true)]
 async fn a_single_write_larger_than_the_limit_is_let_through_alone() {
     let txgs = Txgs::new(4, LIMITS);
-    drop(txgs.assign(Cost { dirty: 5000, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 5000, ..Cost::default() }).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
     let txgs = Txgs::new(4, LIMITS);
     let volume = txgs.for_volume(1, room(100, 0));
-    drop(volume.assign(Cost { dirty: 1, space: 80 }).await.unwrap());
+    drop(volume.assign(both(1, 80)).await.unwrap());
     let writer = {
         let volume = Arc::clone(&volume);
-        tokio::spawn(async move { volume.assign(Cost { dirty: 1, space: 80 }).await.map(|tx| tx.txg()) })
+        tokio::spawn(async move { volume.assign(both(1, 80)).await.map(|tx| tx.txg()) })
     };
     tokio::task::yield_now().await;
     assert!(!writer.is_finished(), "what was announced may turn out to be less");
@@ -108,8 +112,8 @@ async fn no_space_is_said_only_when_nothing_is_pending_any_more() {
     assert_eq!(writer.await.unwrap(), Ok(5));
     let (txg, _) = txgs.close().await;
     txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 10, 0)]));
-    assert_eq!(volume.assign(Cost { dirty: 1, space: 80 }).await.err(), Some(VolumeError::NoSpace));
-    drop(volume.assign(Cost { dirty: 1, space: 0 }).await.expect("freeing needs none"));
+    assert_eq!(volume.assign(both(1, 80)).await.err(), Some(VolumeError::NoSpace));
+    drop(volume.assign(Cost { dirty: 1, ..Cost::default() }).await.expect("freeing needs none"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,11 +146,11 @@ async fn who_found_space_and_waited_for_memory_has_not_been_refused_before() {
     drop(volume.assign(space(80)).await.unwrap());
     let writer = {
         let volume = Arc::clone(&volume);
-        tokio::spawn(async move { volume.assign(Cost { dirty: 500, space: 80 }).await.map(|tx| tx.txg()) })
+        tokio::spawn(async move { volume.assign(both(500, 80)).await.map(|tx| tx.txg()) })
     };
     tokio::task::yield_now().await;
     let (txg, _) = txgs.close().await;
-    drop(txgs.assign(Cost { dirty: 1000, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 1000, ..Cost::default() }).await.unwrap());
     txgs.synced(txg, shared(u64::MAX), rooms(&[(1, 100, 0)]));
     tokio::task::yield_now().await;
     assert!(!writer.is_finished(), "there is space for it, and no memory");
@@ -225,10 +229,10 @@ async fn what_a_volume_reserved_is_not_taken_by_others() {
     let (txg, _) = txgs.close().await;
     txgs.synced(txg, shared(50), BTreeMap::new());
     let (thick, thin) = (txgs.for_volume(1, room(150, 100)), txgs.for_volume(2, room(50, 0)));
-    drop(thin.try_assign(Cost { dirty: 0, space: 50 }).expect("shared space"));
-    assert!(thin.try_assign(Cost { dirty: 0, space: 1 }).is_none());
-    drop(thick.try_assign(Cost { dirty: 0, space: 100 }).expect("its own"));
-    assert!(thick.try_assign(Cost { dirty: 0, space: 1 }).is_none(), "the rest is taken");
+    drop(thin.try_assign(space(50)).expect("shared space"));
+    assert!(thin.try_assign(space(1)).is_none());
+    drop(thick.try_assign(space(100)).expect("its own"));
+    assert!(thick.try_assign(space(1)).is_none(), "the rest is taken");
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,6 +280,41 @@ async fn all_that_is_promised_fits_on_the_devices_whoever_reserved_it() {
     assert!(other.assign(space(41)).await.is_err(), "nothing is pending that could make room");
 }
 
+/// Changes were announced without the indirect blocks above them, and a transaction group of scattered ones found no place for
+/// those.
+#[tokio::test(start_paused = true)]
+async fn an_indirect_block_is_announced_once_in_a_group_and_comes_back_with_it() {
+    let txgs = Txgs::new(4, LIMITS);
+    let supply = Supply { free: 100, spare: 50, ..shared(100) };
+    txgs.set_supply(supply.clone());
+    let volume = txgs.for_volume(1, room(100, 0));
+    let below = |number: u64, space: u64| {
+        let above = Above { each: 40, ends: [Some(number), None], between: 0 };
+        Cost { space, above, ..Cost::default() }
+    };
+    drop(volume.try_assign(below(1, 5)).unwrap());
+    drop(volume.try_assign(below(1, 5)).expect("it is written once"));
+    drop(volume.try_assign(below(2, 5)).unwrap());
+    assert!(volume.try_assign(below(3, 5)).is_none(), "95 of 100 are announced");
+    assert_eq!(volume.available(), 85, "what is written anew comes back");
+    drop(volume.try_assign(below(3, 0)).expect("there is more for what only frees"));
+    assert!(volume.try_assign(below(4, 0)).is_none());
+    let waiting = tokio::spawn({
+        let (volume, cost) = (Arc::clone(&volume), below(4, 5));
+        async move { volume.assign(cost).await.map(|tx| tx.txg()) }
+    });
+    for others in [3, 3, 0] {
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "it is waited for, however quick others are");
+        let (txg, _) = txgs.close().await;
+        txgs.synced(txg, supply.clone(), BTreeMap::new());
+        for number in 0..others {
+            drop(volume.try_assign(below(number, 0)).unwrap());
+        }
+    }
+    assert_eq!(waiting.await.unwrap(), Ok(7));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_command_sets_aside_is_promised_to_nobody_else_and_was_promised_to_nobody() {
     let txgs = Txgs::new(4, LIMITS);
@@ -316,7 +355,7 @@ async fn what_a_volume_that_is_gone_announced_is_not_promised_again() {
 #[tokio::test(start_paused = true)]
 async fn a_suspended_pool_answers_at_once() {
     let txgs = Txgs::new(4, LIMITS);
-    drop(txgs.assign(Cost { dirty: 1, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 1, ..Cost::default() }).await.unwrap());
     let waiter = {
         let txgs = Arc::clone(&txgs);
         tokio::spawn(async move { txgs.wait_synced().await })
@@ -334,7 +373,7 @@ async fn a_suspended_pool_answers_at_once() {
 async fn writers_that_are_delayed_by_microseconds_are_not_slowed_down_to_milliseconds() {
     let limits = Limits { dirty_max: 1_000_000, ..LIMITS };
     let txgs = Txgs::new(4, limits);
-    drop(txgs.assign(Cost { dirty: 640_000, space: 0 }).await.unwrap());
+    drop(txgs.assign(Cost { dirty: 640_000, ..Cost::default() }).await.unwrap());
     let delay = limits.delay(640_000).unwrap();
     let start = Instant::now();
     for _ in 0..1000 {

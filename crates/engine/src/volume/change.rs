@@ -32,8 +32,8 @@ use crate::txg::{Cost, Tx};
 /// After this many failed attempts the transaction group is held while bases are read.
 const PATIENCE: usize = 2;
 
-/// Bytes of metadata that a changed block may cost beyond a sixteenth of its own: pointers in two copies of an
-/// indirect block.
+/// Bytes of metadata that a changed block may add beyond a sixteenth of its own: pointers in two copies of an
+/// indirect block. That all of that block is written anew is announced as well: [`Above`](crate::txg::Above).
 const METADATA_BYTES: u64 = 512;
 
 /// Bytes of memory that a range of blocks costs that become holes: one in what is changed and one in what is not logged.
@@ -132,12 +132,15 @@ impl LiveVolume {
     /// The most that `piece` may need, and what a block was taken to count.
     fn cost(&self, piece: &Piece) -> (Cost, u64) {
         let blocks = piece.blocks();
-        let block = self.current.load().service.block_space;
+        let current = self.current.load();
+        let block = current.service.block_space;
         let space = block + block / 16 + METADATA_BYTES;
+        let shift = current.volume.data().dnode().entries_shift();
+        let above = piece.above(shift, current.service.indirect_space);
         let freed = FREED_BYTES * piece.freed.len() as u64;
         let freed = freed.saturating_add(FREED_BLOCK_BYTES.saturating_mul(piece.weight));
         let dirty = blocks.saturating_mul(self.block).saturating_add(freed);
-        (Cost { dirty, space: blocks.saturating_mul(space) }, block)
+        (Cost { dirty, space: blocks.saturating_mul(space), above }, block)
     }
 
     fn give_back(&self, tx: &Tx, bytes: u64) {

@@ -82,6 +82,8 @@ pub struct Service {
     pub sync: SyncMode,
     /// The most that one block counts in the pool, all copies: [`pool::space::block_space`].
     pub block_space: u64,
+    /// The same of one indirect block.
+    pub indirect_space: u64,
     /// Copies of each block, 1-3.
     pub copies: u8,
     /// A block of zeroes may become a hole (compression is not off).

@@ -12,7 +12,7 @@ use codec::checksum;
 use smallvec::SmallVec;
 
 use super::content::Content;
-use crate::write::summed::Summed;
+use crate::{txg::Above, write::summed::Summed};
 
 /// Blocks up to this many bytes are copied.
 const COPY_MAX: usize = 4096;
@@ -201,6 +201,33 @@ impl Piece {
     pub(super) fn blocks(&self) -> u64 {
         (self.whole.len() + self.partial.len()) as u64
     }
+
+    /// Indirect blocks that are written anew for it, if each takes `each` bytes at most and is above `1 << shift` blocks.
+    pub(super) fn above(&self, shift: u32, each: u64) -> Above {
+        let firsts = [
+            self.whole.first().map(|(blkid, _)| *blkid),
+            self.partial.first().map(|partial| partial.blkid),
+            self.freed.first().map(|blocks| blocks.start),
+        ];
+        let lasts = [
+            self.whole.last().map(|(blkid, _)| *blkid),
+            self.partial.last().map(|partial| partial.blkid),
+            self.freed.last().map(|blocks| blocks.end - 1),
+        ];
+        let first = firsts.into_iter().flatten().min();
+        let last = lasts.into_iter().flatten().max();
+        let Some((first, last)) = first.zip(last) else { return Above::default() };
+        let (first, last) = (first >> shift, last >> shift);
+        // With all that is below it, it becomes a hole.
+        let is_gone = |number: u64| {
+            let (start, end) = (number << shift, (number + 1) << shift);
+            self.freed.iter().any(|blocks| blocks.start <= start && end <= blocks.end)
+        };
+        let ends = [Some(first), (last > first).then_some(last)];
+        // A piece is one range: what is below those in between is written, or all of it is freed.
+        let between = if self.whole.is_empty() { 0 } else { last.saturating_sub(first + 1) };
+        Above { each, ends: ends.map(|end| end.filter(|number| !is_gone(*number))), between }
+    }
 }
 
 /// The pieces of a request, to be taken from the front without copying.
@@ -290,6 +317,34 @@ mod tests {
             let piece = cut.zero(offset, end, Zeroes::Unmap);
             assert_eq!((&partials(&piece)[..], &piece.freed[..]), (&[][..], freed), "{offset}..{end}");
         }
+    }
+
+    #[test]
+    fn indirect_blocks_are_written_for_what_changes_below_them_unless_all_of_it_goes() {
+        let zeroes = Bytes::from(vec![0; BLOCK as usize]);
+        let cut = cut(&zeroes);
+        let above = |piece: Piece| {
+            let Above { each, ends, between } = piece.above(2, 100);
+            assert_eq!(each, 100);
+            (ends, between)
+        };
+        let blocks = |from: u64, to: u64| (from * BLOCK, to * BLOCK);
+        for ((from, to), expected) in [
+            (blocks(4, 5), ([Some(1), None], 0)),
+            (blocks(5, 7), ([Some(1), None], 0)),
+            (blocks(4, 8), ([None, None], 0)),
+            (blocks(4, 16), ([None, None], 0)),
+            (blocks(5, 16), ([Some(1), None], 0)),
+            (blocks(4, 17), ([None, Some(4)], 0)),
+            (blocks(7, 9), ([Some(1), Some(2)], 0)),
+        ] {
+            assert_eq!(above(cut.zero(from, to, Zeroes::Unmap)), expected, "{from}..{to}");
+        }
+        // Parts of blocks at both ends of what is freed.
+        let piece = cut.zero(4 * BLOCK + 10, 16 * BLOCK + 10, Zeroes::Punch);
+        assert_eq!(above(piece), ([Some(1), Some(4)], 0));
+        assert_eq!(above(cut.zero(4 * BLOCK, 17 * BLOCK, Zeroes::Store)), ([Some(1), Some(4)], 2));
+        assert_eq!(Piece::default().above(2, 100), Above::default());
     }
 
     #[test]

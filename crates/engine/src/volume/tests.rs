@@ -31,6 +31,7 @@ fn service() -> Service {
         read_only: false,
         sync: SyncMode::Standard,
         block_space: BLOCK,
+        indirect_space: 2 * BLOCK,
         copies: 1,
         punch_zeroes: true,
         throughput: false,

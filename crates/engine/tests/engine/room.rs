@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use block::{BlockVolume, Durability, VolumeError};
 use disk::{Disk, MemDisk};
 use engine::{
+    alloc::Purpose,
     create::{self, DeviceFacts, Plan, VdevSpec},
     devices::{SweepCommand, SweepKind, SweepState},
     dsl::{self, NewVolume, OpError, Properties, Stored},
@@ -14,6 +15,7 @@ use engine::{
     txg::Cost,
     volume::LiveVolume,
 };
+use ondisk::blkptr::Dva;
 use pool::vdev::Tree;
 use tokio::sync::Notify;
 
@@ -232,7 +234,8 @@ async fn a_command_sets_nothing_aside_that_clients_were_promised() {
         while running.engine.txgs().open() == held.txg() {
             tokio::task::yield_now().await;
         }
-        let announced = running.engine.txgs().assign(Cost { dirty: 0, space: promised }).await.unwrap();
+        let cost = Cost { space: promised, ..Cost::default() };
+        let announced = running.engine.txgs().assign(cost).await.unwrap();
         drop(held);
         let created = creating.await.unwrap();
         drop(announced);
@@ -322,4 +325,78 @@ async fn a_pool_whose_space_is_all_reserved_can_be_initialized() {
         assert_eq!(status.state, SweepState::Complete, "{status:?}");
     }
     goes_on(&world, running, "initialized").await;
+}
+
+/// Indirect blocks of a volume with small blocks, in a pool whose sectors are so large that few blocks fill what is left.
+const SCATTERED: u64 = 3600;
+/// Bytes of a volume with blocks of 512 bytes below each of them.
+const BELOW: u64 = 512 << 10;
+/// What is kept back in a pool of up to 4 GiB.
+const SLOP: u64 = 128 * MIB;
+
+/// A volume with two blocks below each indirect block, in a pool that has room.
+async fn scattered(seed: u64) -> (World, Running, Arc<LiveVolume>) {
+    let (world, running) = World::create("d0", 14, 4 << 30, seed).await;
+    let volume = running.volume("tank/small", SCATTERED * BELOW, 512, plain(&[])).await;
+    for number in 0..SCATTERED {
+        write(&volume, number * BELOW, 1024).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    (world, running, volume)
+}
+
+/// Takes places on the devices, as what no dataset knows of does, until no more than this is free.
+async fn leave_free(running: &Running, bytes: u64) -> Vec<Dva> {
+    let take = running.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let mut taken: Vec<Dva> = Vec::new();
+            loop {
+                let totals = cx.out.alloc.totals();
+                if totals.capacity - totals.allocated - totals.aside < bytes + MIB {
+                    return Ok(taken);
+                }
+                taken.extend(cx.out.alloc.allocate(MIB, 1, Purpose::Data).await?);
+            }
+        })
+    });
+    take.await.unwrap()
+}
+
+/// The places are free again, and the pool goes on.
+async fn goes_on_without(taken: Vec<Dva>, world: &World, running: Running, what: &str) {
+    running.engine.sync().await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    command(&running, move |cx| {
+        Box::pin(async move {
+            taken.iter().for_each(|place| cx.out.alloc.release(*place));
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+    goes_on(world, running, what).await;
+}
+
+/// Each block was announced with a share of the indirect block above it. All of that is written anew, and what was there
+/// before is free a transaction group later: it found no place, and the pool was given up.
+#[tokio::test(start_paused = true)]
+async fn small_blocks_far_apart_that_are_written_again_leave_a_nearly_full_pool_alive() {
+    let (world, running, volume) = scattered(38).await;
+    let taken = leave_free(&running, SLOP / 2 + 64 * MIB).await;
+    for number in 0..SCATTERED {
+        write(&volume, number * BELOW, 512).await.expect("as much as was there before");
+    }
+    goes_on_without(taken, &world, running, "written again").await;
+}
+
+/// The same of what only frees, which was not announced at all.
+#[tokio::test(start_paused = true)]
+async fn small_blocks_far_apart_that_are_discarded_leave_a_full_pool_alive() {
+    let (world, running, volume) = scattered(39).await;
+    let taken = leave_free(&running, SLOP / 2 - 4 * MIB).await;
+    assert_eq!(write(&volume, 0, 512).await, Err(VolumeError::NoSpace));
+    for number in 0..SCATTERED {
+        let discarded = volume.unmap(number * BELOW, 512, Durability::Cached).await;
+        discarded.expect("there is always room to free something");
+    }
+    goes_on_without(taken, &world, running, "discarded").await;
 }
