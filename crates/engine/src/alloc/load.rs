@@ -178,8 +178,10 @@ impl Allocator {
         for (number, top) in self.tops.iter().enumerate() {
             let Some(top) = top else { continue };
             for (index, metaslab) in top.metaslabs.iter().enumerate() {
-                let Some(state) = &metaslab.loaded else { continue };
-                let size = state.used.bytes() + state.free.bytes();
+                if metaslab.loaded.is_none() {
+                    continue;
+                }
+                let size = metaslab.bytes();
                 bytes += size;
                 let active = top.lanes.iter().any(|lane| lane.metaslab == Some(index));
                 if metaslab.is_settled() && !active {
@@ -196,9 +198,27 @@ impl Allocator {
                 break;
             }
             if let Some(top) = &mut self.tops[number] {
-                top.metaslabs[index].loaded = None;
+                top.metaslabs[index].unload();
                 bytes -= size;
             }
+        }
+    }
+
+    /// A metaslab was loaded, and has no run of `run` units. Its bits stay as long as those of all that were loaded in vain in
+    /// this transaction group fit the budget: in a large fragmented pool there are many, and it is remembered what they lack.
+    pub(super) fn loaded_in_vain(&mut self, top: usize, index: usize, run: u64) {
+        let Some(device) = &mut self.tops[top] else { return };
+        let metaslab = &mut device.metaslabs[index];
+        let bytes = metaslab.bytes();
+        if self.in_vain + bytes <= self.budget {
+            self.in_vain += bytes;
+            return;
+        }
+        // What has one where this allocation may not look would be loaded again for the next.
+        let is_short = metaslab.promise() < run;
+        let is_active = device.lanes.iter().any(|lane| lane.metaslab == Some(index));
+        if is_short && metaslab.is_written() && !is_active {
+            metaslab.unload();
         }
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct Metaslab {
     /// Its unflushed transaction group, see docs/format/spacemap.md §6.
     pub(super) unflushed: u64,
     pub(super) loaded: Option<Loaded>,
+    /// No run of units that can be handed out is longer: known of what was loaded, until there are more of them.
+    learnt: Option<u64>,
     /// In its own map, but not as of the committed MOS.
     pub(super) flushed: Vec<Change>,
     /// In logs only.
@@ -85,6 +87,7 @@ impl Metaslab {
             fresh: true,
             unflushed: 0,
             loaded: None,
+            learnt: None,
             flushed: Vec::new(),
             since: Vec::new(),
             taken: Vec::new(),
@@ -105,22 +108,45 @@ impl Metaslab {
         self.len.saturating_sub(self.used).saturating_sub(self.waiting_units).saturating_sub(self.aside_units)
     }
 
-    /// The longest run that may be found in it: known if loaded, else what the histogram lets hope for.
+    /// The longest run that may be found in it: known if it is loaded or was, else what the histogram lets hope for.
     pub(super) fn promise(&self) -> u64 {
         let free = self.free_units();
-        match (&self.loaded, &self.header.histogram) {
-            (Some(loaded), _) => loaded.free.longest(),
-            (None, Some(histogram)) if !self.fresh => {
+        match (&self.loaded, self.learnt, &self.header.histogram) {
+            (Some(loaded), ..) => loaded.free.longest(),
+            (None, Some(longest), _) => free.min(longest),
+            (None, None, Some(histogram)) if !self.fresh => {
                 let largest = histogram.iter().rposition(|count| *count > 0);
                 largest.map_or(free, |bucket| free.min((2 << bucket) - 1))
             }
-            (None, _) => free,
+            (None, None, _) => free,
         }
+    }
+
+    /// What it promises is no guess.
+    pub(super) fn is_known(&self) -> bool {
+        self.loaded.is_some() || self.learnt.is_some()
+    }
+
+    /// All that happened to it is in maps.
+    pub(super) fn is_written(&self) -> bool {
+        self.taken.is_empty() && self.given.is_empty() && self.aside.is_empty()
     }
 
     /// Nothing about it is in memory only, so its bits can go.
     pub(super) fn is_settled(&self) -> bool {
-        !self.fresh && self.taken.is_empty() && self.given.is_empty() && self.aside.is_empty()
+        !self.fresh && self.is_written()
+    }
+
+    /// Bytes of memory its bits take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.used.bytes() + loaded.free.bytes())
+    }
+
+    /// Forgets its bits, and remembers how long a run may be at most.
+    pub(super) fn unload(&mut self) {
+        if let Some(loaded) = self.loaded.take() {
+            self.learnt = Some(loaded.free.longest());
+        }
     }
 
     /// Builds the loaded state on what the committed map says.
@@ -149,6 +175,7 @@ impl Metaslab {
             free.remove(range.clone()).map_err(|Clash| "space set aside that is not free")?;
         }
         self.loaded = Some(Loaded { used, free });
+        self.learnt = None;
         Ok(())
     }
 
@@ -242,6 +269,9 @@ impl Metaslab {
             if let Some(loaded) = &mut self.loaded {
                 ranges.into_iter().try_for_each(|range| loaded.free.insert(range))?;
             }
+        }
+        if units > 0 {
+            self.learnt = None;
         }
         self.waiting_units -= units;
         Ok(units)

@@ -114,6 +114,10 @@ pub struct Allocator {
     first: bool,
     /// Metaslabs loaded in this transaction group only to look whether to condense their maps.
     condense_loads: u32,
+    /// Memory for the bits of loaded metaslabs that stay loaded, in bytes.
+    budget: u64,
+    /// Bytes of those that were loaded in this transaction group and had nothing.
+    in_vain: u64,
     /// Metaslabs with changes that are not written: device, index.
     changed: Vec<(usize, usize)>,
     /// Why nothing may be written any more.
@@ -148,6 +152,8 @@ impl Allocator {
             committed: None,
             first: true,
             condense_loads: 0,
+            budget: BUDGET,
+            in_vain: 0,
             changed: Vec::new(),
             poison: None,
             logs: None,
@@ -292,6 +298,7 @@ impl Allocator {
         self.txg = txg;
         self.first = true;
         self.condense_loads = 0;
+        self.in_vain = 0;
         self.reclaim();
         self.reinstate_unwanted();
         if let Some(committed) = committed {
@@ -300,7 +307,7 @@ impl Allocator {
                 metaslab.fresh = metaslab.object == 0;
             }
             self.committed = Some(committed);
-            self.unload(BUDGET);
+            self.unload(self.budget);
         }
         self.begin_log(mos).await
     }

@@ -211,14 +211,22 @@ impl Allocator {
                 return Ok(Some((metaslab, unit)));
             }
             for metaslab in self.candidates(want, run) {
+                let was_loaded = self.is_loaded(want.top, metaslab);
                 self.load(want.top, metaslab).await?;
                 let cursor = self.first_cursor(want, metaslab);
                 if let Some(unit) = self.take_run(want, metaslab, cursor, run)? {
                     return Ok(Some((metaslab, unit)));
                 }
+                if !was_loaded {
+                    self.loaded_in_vain(want.top, metaslab, run);
+                }
             }
         }
         Ok(None)
+    }
+
+    fn is_loaded(&self, top: usize, metaslab: usize) -> bool {
+        self.tops[top].as_ref().is_some_and(|top| top.metaslabs[metaslab].loaded.is_some())
     }
 
     /// Metaslabs that may have a run of `run` units, best first: those no other stream is in, those with most
@@ -230,7 +238,7 @@ impl Allocator {
         // Histograms are hints: what they do not promise is looked for when nothing else is left.
         let promising = |index: &usize| {
             let metaslab = &top.metaslabs[*index];
-            let hope = if run == want.units && metaslab.loaded.is_none() {
+            let hope = if run == want.units && !metaslab.is_known() {
                 metaslab.free_units()
             } else {
                 metaslab.promise()

@@ -333,6 +333,42 @@ async fn equal_devices_fill_equally_and_an_empty_one_catches_up() {
     assert!(last[0] - more[0] > 2 * (last[1] - more[1]), "{more:?} {last:?}");
 }
 
+/// For a block that none of them had a run for, all metaslabs with room were loaded, in each transaction group again, and
+/// stayed until its end: gigabytes in a large fragmented pool.
+#[tokio::test]
+async fn metaslabs_loaded_in_vain_are_not_kept_beyond_the_budget_and_not_loaded_again() {
+    let mut lake = Lake::new(&[top(0, 64 * MIB, 22)]);
+    let mut blocks = Vec::new();
+    while let Ok(found) = lake.allocate(4096, 1, Purpose::Data).await {
+        blocks.extend(found);
+    }
+    lake.commit();
+    blocks.sort_by_key(|dva| dva.offset);
+    let (freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|dva| dva.offset.is_multiple_of(8192));
+    freed.into_iter().for_each(|dva| lake.release(dva));
+    (0..4).for_each(|_| lake.commit());
+    let top = lake.alloc.tops[0].as_mut().unwrap();
+    top.lanes = Default::default();
+    top.metaslabs.iter_mut().for_each(|metaslab| metaslab.loaded = None);
+    let loaded = |lake: &Lake| -> u64 {
+        lake.alloc.tops.iter().flatten().flat_map(|top| &top.metaslabs).map(|metaslab| metaslab.bytes()).sum()
+    };
+    lake.alloc.budget = 4 << 10;
+    let block = 64 << 10;
+    assert!(matches!(lake.allocate(block, 1, Purpose::Data).await, Err(EngineError::NoSpace { .. })));
+    assert!((1..=lake.alloc.budget).contains(&loaded(&lake)), "{}", loaded(&lake));
+    lake.alloc.tops[0].as_mut().unwrap().metaslabs.iter_mut().for_each(|metaslab| metaslab.unload());
+    assert!(lake.allocate(block, 1, Purpose::Data).await.is_err());
+    assert_eq!(loaded(&lake), 0, "what they lack is known");
+    // Until something is free that was not.
+    kept.into_iter().filter(|dva| dva.offset < 4 * MIB).for_each(|dva| lake.release(dva));
+    (0..4).for_each(|_| lake.commit());
+    lake.allocate(block, 1, Purpose::Data).await.unwrap();
+    lake.commit();
+    lake.reload().await;
+    lake.check();
+}
+
 #[tokio::test]
 async fn what_is_born_and_killed_between_two_writings_leaves_no_trace() {
     let mut lake = Lake::new(&[top(0, 64 * MIB, 24)]);
