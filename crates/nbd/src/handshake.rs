@@ -40,6 +40,8 @@ pub(crate) struct Handshake {
     skip: u64,
     /// The export told last, of a list that has more.
     listing: Option<String>,
+    /// Options answered, without those that only lead into TLS.
+    pub(crate) answered: u64,
 }
 
 /// What came of some bytes.
@@ -130,11 +132,13 @@ impl Handshake {
             }
             opt::EXPORT_NAME => return self.export_name(client, data, used, exports, out),
             opt::LIST if data.is_empty() => {
+                self.answered = self.answered.saturating_add(1);
                 self.list(exports, out);
                 return Ok(Step::Used(used));
             }
             _ => {}
         }
+        self.answered = self.answered.saturating_add(1);
         match self.answer(option, data, exports, out) {
             Ok(None) => respond(out, option, rep::ACK, &[]),
             Ok(Some((export, terms))) => {
@@ -214,8 +218,13 @@ impl Handshake {
             return Step::Used(used);
         }
         respond(out, opt::STARTTLS, rep::ACK, &[]);
-        *self =
-            Self { client: self.client, shutdown: self.shutdown, security: Security::On, ..Self::default() };
+        *self = Self {
+            client: self.client,
+            shutdown: self.shutdown,
+            security: Security::On,
+            answered: self.answered,
+            ..Self::default()
+        };
         Step::Secure(used)
     }
 

@@ -92,8 +92,11 @@ pub struct ServeLimits {
     pub connections: usize,
     /// Connections of one address at once, and never more than three of four. As many again come in by Unix sockets.
     pub per_peer: usize,
-    /// From connect to the end of the handshake, that of TLS included.
+    /// From connect to the end of the handshake, that of TLS included. It begins anew with each option that was
+    /// answered: who asks about every export of a long list takes its time.
     pub handshake: Duration,
+    /// From connect to the end of the handshake, however much was asked.
+    pub handshake_in_all: Duration,
     /// How long what is in flight may take when the client is gone.
     pub grace: Duration,
     /// How long what is in flight may take, and its answers to be taken by the client, when the server stops or the
@@ -120,6 +123,8 @@ impl Default for ServeLimits {
             connections: 1024,
             per_peer: 256,
             handshake: Duration::from_secs(10),
+            // A thousand exports, five each second.
+            handshake_in_all: Duration::from_secs(300),
             grace: Duration::from_secs(30),
             // With `LINGER` it is the time that iSCSI gives its initiators to log out, so that a restart takes no
             // longer for one than for the other; and guests give a disk 30 s.
@@ -366,8 +371,8 @@ where
     if let Some(tls) = &shared.tls {
         session.offer_tls(tls.is_required);
     }
-    let mut patience = Patience { until: after(shared.limits.handshake), stop };
-    let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
+    let mut patience = Patience::new(&shared.limits, stop);
+    let greeted = patience.haggle(&guard.place, &mut stream, &mut session).await;
     let tls = shared.tls.clone().filter(|_| greeted.is_ok() && session.phase() == Phase::Securing);
     match tls.map(|tls| tls.proof) {
         None => converse(guard, Link::from(stream), session, greeted, patience.stop).await,
@@ -396,20 +401,44 @@ async fn converse_secured<S>(
     match secured {
         Ok(mut stream) => {
             session.secured();
-            let greeted = patience.bear(&guard.place, handshake(&mut stream, &mut session)).await;
+            let greeted = patience.haggle(&guard.place, &mut stream, &mut session).await;
             converse(guard, stream, session, greeted, patience.stop).await;
         }
         Err(end) => report(&guard, &session, &end),
     }
 }
 
-/// How long a client may take to say what it wants: all parts of its handshake together.
+/// How long a client may take to say what it wants: all parts of its handshake together, and longer while it asks and is
+/// answered.
 struct Patience {
+    each: Duration,
     until: Instant,
+    last: Instant,
     stop: watch::Receiver<bool>,
 }
 
 impl Patience {
+    fn new(limits: &ServeLimits, stop: watch::Receiver<bool>) -> Self {
+        let (until, last) = (after(limits.handshake), after(limits.handshake_in_all));
+        Self { each: limits.handshake, until: until.min(last), last, stop }
+    }
+
+    /// The handshake, up to TLS or to the end.
+    async fn haggle<S: Wire>(
+        &mut self,
+        place: &Place,
+        stream: &mut S,
+        session: &mut Session,
+    ) -> Result<Option<Request>, End> {
+        loop {
+            let request = self.bear(place, handshake(stream, session)).await?;
+            if request.is_some() || session.phase() != Phase::Handshake {
+                return Ok(request);
+            }
+            self.until = after(self.each).min(self.last);
+        }
+    }
+
     /// Something of the handshake, unless it takes too long, others need the place, or the server stops.
     async fn bear<T>(&mut self, place: &Place, what: impl Future<Output = Result<T, End>>) -> Result<T, End> {
         tokio::select! {
@@ -512,11 +541,13 @@ fn report(guard: &Registered, session: &Session, end: &End) {
     }
 }
 
-/// Haggles until the client chose an export; the first request may have come in the same bytes.
+/// Haggles until the client chose an export; the first request may have come in the same bytes. Or until some of its
+/// options were answered, and it may ask more.
 async fn handshake<S>(stream: &mut S, session: &mut Session) -> Result<Option<Request>, End>
 where
     S: Wire,
 {
+    let answered = session.answered();
     loop {
         let request = session.poll_request().map_err(End::Protocol)?;
         if request.is_some() || session.phase() == Phase::Transmission {
@@ -529,6 +560,7 @@ where
         match session.phase() {
             Phase::Leaving => return Err(End::Left),
             Phase::Securing => return Ok(None),
+            Phase::Handshake if session.answered() != answered => return Ok(None),
             Phase::Handshake | Phase::Transmission => {}
         }
         if session.wants_bytes() {

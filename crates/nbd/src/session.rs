@@ -184,6 +184,14 @@ impl Session {
         }
     }
 
+    /// Options answered so far, without those that only lead into TLS.
+    pub(crate) fn answered(&self) -> u64 {
+        match &self.state {
+            State::Handshake(handshake) => handshake.answered,
+            State::Transmission(_) => 0,
+        }
+    }
+
     /// The export the client chose.
     pub fn export(&self) -> Option<&Export> {
         self.export.as_ref()

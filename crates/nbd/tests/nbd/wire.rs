@@ -270,6 +270,94 @@ async fn a_client_that_says_nothing_is_dropped_and_so_is_one_too_many() {
     served.stop().await;
 }
 
+/// What INFO asks about the export `v`.
+fn info() -> Vec<u8> {
+    [&b"IHAVEOPT"[..], &6_u32.to_be_bytes(), &7_u32.to_be_bytes(), &1_u32.to_be_bytes(), b"v\0\0"].concat()
+}
+
+/// A client that was greeted, and has not asked for anything yet.
+async fn greeted(served: &Served) -> TcpStream {
+    let mut client = TcpStream::connect(("127.0.0.1", served.port)).await.unwrap();
+    client.set_nodelay(true).unwrap();
+    client.read_exact(&mut [0; 18]).await.unwrap();
+    client.write_all(&[0, 0, 0, 3]).await.unwrap();
+    client
+}
+
+/// Asks about the export, and whether it was answered to the end.
+async fn is_told(client: &mut TcpStream) -> bool {
+    if client.write_all(&info()).await.is_err() {
+        return false;
+    }
+    loop {
+        let mut head = [0; 20];
+        if client.read_exact(&mut head).await.is_err() {
+            return false;
+        }
+        let (kind, len) = (&head[12..16], u32::from_be_bytes(head[16..].try_into().unwrap()));
+        client.read_exact(&mut vec![0; len as usize]).await.unwrap();
+        match kind {
+            [0, 0, 0, 1] => return true,
+            [0, 0, 0, 3] => {}
+            kind => panic!("INFO was answered with {kind:?}"),
+        }
+    }
+}
+
+/// Ten seconds had to do for all questions: `nbdinfo --list` was cut off in the middle where there were fifty exports.
+#[tokio::test]
+async fn a_client_that_asks_about_many_exports_is_answered_to_the_end() {
+    let limits = ServeLimits { handshake: Duration::from_secs(2), ..ServeLimits::default() };
+    let served = Served::tcp(limits).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
+    let mut client = greeted(&served).await;
+    for number in 0..16 {
+        assert!(is_told(&mut client).await, "question {number}");
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(is_told(&mut client).await, "the last question");
+    drop(client);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_never_ends_its_question_or_its_questions_is_dropped() {
+    let limits = ServeLimits {
+        handshake: Duration::from_secs(1),
+        handshake_in_all: Duration::from_secs(3),
+        ..ServeLimits::default()
+    };
+    let served = Served::tcp(limits).await;
+    served.registry.insert("v", "", Arc::new(MemVolume::new("v", 4096, 4096))).unwrap();
+    // Bytes of one question are no questions.
+    let mut client = greeted(&served).await;
+    let begun = Instant::now();
+    let (mut reading, mut writing) = client.split();
+    let dribble = async {
+        for byte in info() {
+            // It may be gone already.
+            drop(writing.write_all(&[byte]).await);
+            sleep(Duration::from_millis(250)).await;
+        }
+    };
+    let mut said = Vec::new();
+    tokio::select! {
+        () = dribble => panic!("it was waited for"),
+        _ = reading.read_to_end(&mut said) => {}
+    }
+    assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+    assert!(said.is_empty());
+    // Nor is there time for any number of them.
+    let mut client = greeted(&served).await;
+    let asking = async {
+        while is_told(&mut client).await {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), asking).await.expect("dropped");
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn garbage_ends_its_own_connection_only() {
     let served = Served::of("v", Arc::new(MemVolume::new("v", 4096, 4096))).await;
