@@ -293,7 +293,8 @@ fn status(status: &AlertStatus, show: &AlertShow) -> String {
     let mut text = String::new();
     if show.scripted {
         for alert in &status.open {
-            let row = cells(alert).into_iter().chain([alert.finding.title.clone()]).collect::<Vec<_>>();
+            let gone = alert.gone.map_or_else(|| "-".to_owned(), |gone| view::timestamp(gone.since));
+            let row = cells(alert).into_iter().chain([alert.finding.title.clone(), gone]).collect::<Vec<_>>();
             text.push_str(&format!("{}\n", row.join("\t")));
         }
         return text;
@@ -337,7 +338,7 @@ fn sink(sink: &SinkStatus) -> Vec<String> {
     ]
 }
 
-/// An open alert, with all that helps.
+/// An open alert, with all that helps. What to do helps nobody any more where the condition is gone.
 fn one(alert: &api::Alert) -> String {
     let finding = &alert.finding;
     let pool = if finding.pool.is_empty() { String::new() } else { format!("{}: ", finding.pool) };
@@ -347,6 +348,10 @@ fn one(alert: &api::Alert) -> String {
         text.push_str(&format!(", came and went {} times", alert.returned));
     }
     text.push('\n');
+    if let Some(gone) = alert.gone {
+        let (since, over) = (view::timestamp(gone.since), view::timestamp(gone.over));
+        text.push_str(&format!("    gone since {since}; over at {over} if it stays so\n"));
+    }
     if let Some(device) = &finding.device {
         let about = [
             device.path.clone(),
@@ -360,6 +365,9 @@ fn one(alert: &api::Alert) -> String {
         if !about.is_empty() {
             text.push_str(&format!("    {}\n", about.join(", ")));
         }
+    }
+    if alert.gone.is_some() {
+        return text;
     }
     text.push_str(&format!("    {}\n", finding.meaning));
     for line in &finding.action {
@@ -404,4 +412,27 @@ fn tested(tested: &[Tested], as_json: bool) -> anyhow::Result<ExitCode> {
     }
     let all = tested.iter().all(|one| one.delivered);
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It read as if it were so now, and told to replace a disk that was well again.
+    #[test]
+    fn what_is_gone_is_marked_and_asks_for_nothing() {
+        let mut alert: api::Alert = serde_json::from_value(json!({
+            "id": 1, "opened": 100, "changed": 100, "kind": "device", "severity": "critical", "level": 1,
+            "pool": "tank", "pool_guid": "7", "title": "disk a is REMOVED", "meaning": "It went away.",
+            "action": ["Plug it in again."],
+        }))
+        .unwrap();
+        let text = one(&alert);
+        assert!(text.ends_with("    It went away.\n    Plug it in again.\n"), "{text}");
+        alert.gone = Some(api::Gone { since: 110, over: 140 });
+        let text = one(&alert);
+        let (since, over) = (view::timestamp(110), view::timestamp(140));
+        let end = format!("    gone since {since}; over at {over} if it stays so\n");
+        assert!(text.ends_with(&end), "{text}");
+    }
 }

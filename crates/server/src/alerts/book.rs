@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::words;
-use crate::api::alerts::{Alert, Finding, Kind, Notice, Occasion, Severity};
+use crate::api::alerts::{Alert, Finding, Gone, Kind, Notice, Occasion, Severity};
 
 /// How long a condition must be gone before it is over, in seconds.
 const CALM: u64 = 30;
@@ -58,6 +58,14 @@ impl Open {
     fn calm(&self) -> u64 {
         let doublings = u32::try_from(self.returns.len()).unwrap_or(u32::MAX).min(16);
         (CALM << doublings).min(CALM_MAX)
+    }
+
+    /// As it is told.
+    fn told(&self) -> Alert {
+        // Nobody sees whether it is gone with a pool that is not open here.
+        let gone = self.gone.filter(|_| !self.left);
+        let gone = gone.map(|since| Gone { since, over: since.saturating_add(self.calm()) });
+        Alert { gone, ..self.alert.clone() }
     }
 }
 
@@ -170,7 +178,8 @@ impl Book {
     fn number(&mut self, now: u64, finding: Finding) -> Alert {
         self.last_id += 1;
         let worst = finding.severity;
-        Alert { id: self.last_id, opened: now, changed: now, resolved: None, returned: 0, worst, finding }
+        let (id, resolved, gone) = (self.last_id, None, None);
+        Alert { id, opened: now, changed: now, resolved, returned: 0, gone, worst, finding }
     }
 
     fn keep(&mut self, alert: Alert) {
@@ -186,10 +195,10 @@ impl Book {
         Some(open.alert.finding.level)
     }
 
-    /// Open alerts, the worst first.
+    /// Open alerts, the worst first; those whose condition is gone behind the others.
     pub(crate) fn open(&self) -> Vec<Alert> {
-        let mut open: Vec<Alert> = self.open.iter().map(|open| open.alert.clone()).collect();
-        open.sort_by_key(|alert| (std::cmp::Reverse(alert.finding.severity), alert.id));
+        let mut open: Vec<Alert> = self.open.iter().map(Open::told).collect();
+        open.sort_by_key(|alert| (alert.gone.is_some(), std::cmp::Reverse(alert.finding.severity), alert.id));
         open
     }
 
@@ -251,6 +260,25 @@ mod tests {
         assert!(book.see(1310, Vec::new(), None).is_empty());
         assert!(book.see(1310 + CALM_MAX - 1, Vec::new(), None).is_empty());
         assert_eq!(told(&book.see(1310 + CALM_MAX, Vec::new(), None)), [(Occasion::Resolved, 1)]);
+    }
+
+    /// It was shown as what is wrong now for up to an hour, with the advice to replace disks that were well again.
+    #[test]
+    fn an_alert_whose_condition_is_gone_says_so_and_when_it_will_be_over() {
+        let mut book = Book::default();
+        let mild = Finding { severity: Severity::Warning, ..finding(Kind::Errors, "b", 1) };
+        book.see(100, vec![finding(Kind::Device, "a", 1), mild.clone()], None);
+        assert!(book.open().iter().all(|alert| alert.gone.is_none()));
+        book.see(110, vec![mild.clone()], None);
+        let shown: Vec<_> = book.open().into_iter().map(|alert| (alert.id, alert.gone)).collect();
+        assert_eq!(shown, [(2, None), (1, Some(Gone { since: 110, over: 110 + CALM }))]);
+        // Back, and gone again: it takes longer to be believed.
+        book.see(120, vec![finding(Kind::Device, "a", 1), mild.clone()], None);
+        assert_eq!(book.open()[0].gone, None);
+        book.see(130, vec![mild.clone()], None);
+        assert_eq!(book.open()[1].gone, Some(Gone { since: 130, over: 130 + 2 * CALM }));
+        let over = book.see(130 + 2 * CALM, vec![mild], None);
+        assert_eq!((over[0].alert.resolved, over[0].alert.gone), (Some(130), None));
     }
 
     #[test]

@@ -614,8 +614,9 @@ fn test<'a>(
             };
             let finding = words::test(finding, &sink.name);
             let worst = finding.severity;
+            let (resolved, gone) = (None, None);
             let alert =
-                Alert { id: 0, opened: now, changed: now, resolved: None, returned: 0, worst, finding };
+                Alert { id: 0, opened: now, changed: now, resolved, returned: 0, gone, worst, finding };
             let notices = vec![Notice { occasion: Occasion::Test, time: now, alert }];
             let words::Text { subject, body } = words::message(host, &notices, 0);
             let message = Message { host: host.to_owned(), time: now, subject, body, notices, dropped: 0 };

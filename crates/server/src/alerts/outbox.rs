@@ -180,7 +180,8 @@ mod tests {
             action: Vec::new(),
         };
         let worst = Severity::Critical;
-        let alert = Alert { id, opened: time, changed: time, resolved: None, returned: 0, worst, finding };
+        let (resolved, gone) = (None, None);
+        let alert = Alert { id, opened: time, changed: time, resolved, returned: 0, gone, worst, finding };
         Notice { occasion: Occasion::Opened, time, alert }
     }
 

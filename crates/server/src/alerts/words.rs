@@ -512,7 +512,8 @@ pub(crate) fn headline(notice: &Notice) -> String {
         pool => format!("{pool}: "),
     };
     let prefix = match notice.occasion {
-        Occasion::Resolved => "RESOLVED: ",
+        // Not "resolved": titles say how it was, and may say of a disk that it is gone.
+        Occasion::Resolved => "OVER: ",
         Occasion::Worse => "WORSE: ",
         Occasion::Reminder => "STILL: ",
         _ => "",

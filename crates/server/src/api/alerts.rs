@@ -140,6 +140,15 @@ pub struct Finding {
     pub action: Vec<String>,
 }
 
+/// A condition that has ended, and is not taken as over yet. In seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// When it ended.
+    pub since: u64,
+    /// When the alert is over, unless it comes back before.
+    pub over: u64,
+}
+
 /// An alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
@@ -155,6 +164,9 @@ pub struct Alert {
     /// How often the condition ended and came back before it was taken as over.
     #[serde(default)]
     pub returned: u32,
+    /// Its condition has ended, and is waited for to come back; only of open alerts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<Gone>,
     /// The worst it was when somebody was told of it.
     #[serde(default)]
     pub worst: Severity,

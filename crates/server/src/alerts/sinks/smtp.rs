@@ -401,7 +401,8 @@ mod tests {
                 action: Vec::new(),
             };
             let worst = Severity::Critical;
-            let alert = Alert { id: *id, opened: 1, changed: 1, resolved: None, returned: 0, worst, finding };
+            let (resolved, gone) = (None, None);
+            let alert = Alert { id: *id, opened: 1, changed: 1, resolved, returned: 0, gone, worst, finding };
             Notice { occasion: Occasion::Opened, time: 1, alert }
         };
         let notices: Vec<Notice> = ids.iter().map(notice).collect();
