@@ -394,6 +394,27 @@ fn two_drives_are_replaced_by_new_ones_under_load() {
     scene.judge();
 }
 
+/// It said of a path that only the pool's configuration has that it is not a directory.
+#[test]
+fn a_drive_that_is_replaced_in_its_place_is_not_replaced_once_more() {
+    let scene = Scene::new(SIX);
+    let here = scene.here();
+    let old = scene.status().device("b")["guid"].as_str().unwrap().to_owned();
+    scene.pull("b");
+    scene.wait_for("it is gone", |now| now.state_of("b") == "REMOVED");
+    scene.blank("b", 160);
+    scene.zpool(&format!("replace tank {here}/b")).ok();
+    let refused = scene.zpool(&format!("replace tank {old}")).fails(1);
+    // Or its successor was filled meanwhile.
+    let over = format!("cannot replace {old}: no such device in pool\n");
+    let under_way =
+        format!("cannot replace {old}: it is already being replaced, by what is at '{here}/b' now\n");
+    assert!(refused == under_way || refused == over, "{refused}");
+    scene.wait_for("it took its place", |now| now.state() == "ONLINE" && !now.has_kind("replacing"));
+    scene.discard(&["b.pulled"]);
+    scene.judge();
+}
+
 #[test]
 fn a_hot_spare_takes_a_drive_s_place_and_goes_back() {
     let scene = Scene::new("raidz1 HERE/a HERE/b HERE/c spare HERE/s");

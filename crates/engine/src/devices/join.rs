@@ -108,7 +108,7 @@ pub(super) fn replace(cx: &mut Syncer, guid: u64, new: NewLeaf) -> BoxFuture<'_,
 }
 
 /// What the path of a leaf ends in whose successor was put in the same place.
-pub(super) const OLD: &str = "/old";
+pub const OLD: &str = "/old";
 
 /// Lets spare `spare` stand in for leaf `guid`.
 pub(super) fn activate_spare(cx: &mut Syncer, guid: u64, spare: u64) -> BoxFuture<'_, Result<(), OpError>> {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use engine::devices::OLD;
 use pool::{
     status::VdevStatus,
     vdev::{Aux, Class, State},
@@ -60,6 +61,25 @@ pub(crate) struct Part<'a> {
     pub(crate) place: Place<'a>,
 }
 
+impl Part<'_> {
+    /// Whether its successor has its place: then its path, and what `zpool status` calls it, end in a mark that is nothing a
+    /// person finds in the machine.
+    pub(crate) fn is_superseded(&self) -> bool {
+        let place = self.vdev.path.as_deref().and_then(|path| path.strip_suffix(OLD));
+        let beside = self.place.within.map(|within| within.children.as_slice()).unwrap_or_default();
+        place.is_some_and(|place| beside.iter().any(|other| other.path.as_deref() == Some(place)))
+    }
+
+    fn unmarked<'a>(&self, text: &'a str) -> &'a str {
+        if self.is_superseded() { text.strip_suffix(OLD).unwrap_or(text) } else { text }
+    }
+
+    /// What a person calls it: by where it is or was, though commands may know it by its guid only.
+    pub(crate) fn called(&self) -> String {
+        self.unmarked(&self.vdev.import_name()).to_owned()
+    }
+}
+
 /// All leaves of a pool with what is above them; spares and cache devices, too.
 pub(crate) fn parts(facts: &Facts) -> Vec<Part<'_>> {
     fn below<'a>(vdev: &'a VdevStatus, place: Place<'a>, found: &mut Vec<Part<'a>>) {
@@ -99,12 +119,13 @@ pub(crate) fn device(
 ) -> AlertDevice {
     let vdev = part.vdev;
     let known = identity.cloned().unwrap_or_default();
-    let names = [known.serial.as_ref(), known.by_id.as_ref(), known.by_path.as_ref(), vdev.path.as_ref()];
-    let label = names.into_iter().flatten().chain([&vdev.name]).find_map(|name| labels.get(name));
+    let (name, path) = (part.called(), vdev.path.as_deref().map(|path| part.unmarked(path).to_owned()));
+    let names = [known.serial.as_ref(), known.by_id.as_ref(), known.by_path.as_ref(), path.as_ref()];
+    let label = names.into_iter().flatten().chain([&name, &vdev.name]).find_map(|name| labels.get(name));
     AlertDevice {
-        name: vdev.name.clone(),
+        name,
         guid: vdev.guid.to_string(),
-        path: vdev.path.clone().or_else(|| (!known.path.is_empty()).then_some(known.path)),
+        path: path.or_else(|| (!known.path.is_empty()).then_some(known.path)),
         by_id: known.by_id,
         model: known.model,
         serial: known.serial,
@@ -195,16 +216,18 @@ pub(crate) fn findings(
         }
         if let Some(within) = part.place.within
             && within.type_word == "spare"
-            && within.children.first().is_some_and(|original| original.guid != vdev.guid)
+            && let Some(original) = within.children.first()
+            && original.guid != vdev.guid
             // The original may itself be in the middle of being replaced.
             && facts.spares.iter().any(|spare| spare.guid == vdev.guid)
         {
-            let instead_of = within.children.first().map_or("", |original| original.name.as_str());
-            found.push(words::spare(about(Kind::Spare, Severity::Warning, 1), part, instead_of));
+            found.push(words::spare(about(Kind::Spare, Severity::Warning, 1), part, original));
         }
     }
     match facts.root.state {
-        State::Degraded => found.push(words::degraded(blank(Kind::Pool, Severity::Warning, 1), facts)),
+        State::Degraded => {
+            found.push(words::degraded(blank(Kind::Pool, Severity::Warning, 1), facts, catalog));
+        }
         State::Healthy => {}
         _ => found.push(words::unavailable(blank(Kind::Pool, Severity::Critical, 2), facts)),
     }
@@ -355,6 +378,37 @@ pub(crate) mod tests {
         let said = format!("{} {}", found[0].meaning, found[0].action.concat());
         assert!(said.contains("'zpool offline -f'") && said.contains("zpool online tank sd3"), "{said}");
         assert!(!said.contains("failed too often") && !said.contains("zpool replace"), "{said}");
+    }
+
+    /// A title told a guid, or a path that ended in `/old`, of which nobody finds a disk in the machine; and who took a
+    /// labelled disk offline was told of the pool alone.
+    #[test]
+    fn a_disk_is_named_so_that_it_is_found_in_the_machine() {
+        let mut facts = raidz2(State::CantOpen, Aux::OpenFailed);
+        let disk = &mut facts.root.children[0].children[2];
+        (disk.name, disk.not_present) = ("3".into(), true);
+        let found = look(&facts, &Memory::default());
+        assert!(found[0].title.starts_with("disk sd3 is UNAVAIL"), "{}", found[0].title);
+        assert!(found[0].action.iter().any(|line| line == "  zpool replace tank 3 NEW-DEVICE"));
+        let (device, pool) = (found[0].device.as_ref().unwrap(), &found[1]);
+        assert_eq!((device.name.as_str(), device.guid.as_str()), ("sd3", "3"));
+        assert!(
+            pool.meaning.ends_with("it should have: sd3 [serial WSD1, bay 3] UNAVAIL."),
+            "{}",
+            pool.meaning
+        );
+        // Another disk takes its place.
+        let original = facts.root.children[0].children[2].clone();
+        let old = VdevStatus { path: Some("/dev/sd3/old".into()), ..original };
+        facts.root.children[0].children[2] = group("replacing-2", "replacing", vec![old, leaf("sd3", 33)]);
+        let found = look(&facts, &Memory::default());
+        assert!(found[0].title.starts_with("disk sd3 (being replaced) is UNAVAIL"), "{}", found[0].title);
+        let device = found[0].device.as_ref().unwrap();
+        assert_eq!((device.name.as_str(), device.path.as_deref()), ("sd3", Some("/dev/sd3")));
+        // A file may be called so.
+        facts.root.children[0].children[2] = VdevStatus { path: Some("/disks/old".into()), ..leaf("old", 3) };
+        facts.root.children[0].children[2].errors.read = 1;
+        assert_eq!(look(&facts, &Memory::default())[0].title, "disk old has 1 read error");
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn remains(facts: &Facts) -> Vec<String> {
     bad.map(|part| {
         let word = part.vdev.state.word(part.vdev.aux);
         let note = part.vdev.note.as_ref().map(|note| format!(", {note}")).unwrap_or_default();
-        format!("{} ({word}{note})", part.vdev.name)
+        format!("{} ({word}{note})", part.called())
     })
     .collect()
 }

@@ -10,7 +10,7 @@ use pool::{
     vdev::{Aux, State},
 };
 
-use super::survey::{Facts, Part};
+use super::survey::{Catalog, Facts, Part};
 use crate::{
     api::alerts::{Alert, AlertDevice, Finding, Kind, Notice, Occasion, Severity},
     host,
@@ -121,7 +121,8 @@ pub(crate) fn device(mut finding: Finding, part: &Part<'_>, why: Option<&str>) -
         reason = if says_all { why.to_owned() } else { format!("{reason}: {why}") };
     }
     let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-    finding.title = format!("{noun} {name} is {}{reason}", vdev.state.word(vdev.aux));
+    let replaced = if part.is_superseded() { " (being replaced)" } else { "" };
+    finding.title = format!("{noun} {}{replaced} is {}{reason}", part.called(), vdev.state.word(vdev.aux));
     let left = left(part, &pool);
     let replace = match part.place.role {
         Role::Spare | Role::Cache => {
@@ -205,7 +206,7 @@ pub(crate) fn errors(mut finding: Finding, part: &Part<'_>) -> Finding {
         each.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{n} {word}")).collect();
     let total: u64 = each.iter().map(|(n, _)| n).sum();
     let word = if total == 1 { "error" } else { "errors" };
-    finding.title = format!("{} {} has {} {word}", part.place.role.noun(), vdev.name, told.join(", "));
+    finding.title = format!("{} {} has {} {word}", part.place.role.noun(), part.called(), told.join(", "));
     finding.meaning = "Read and write errors: it refused. Checksum errors: it gave other bytes than were written. Wherever \
         there is redundancy, right bytes were given to clients and written back. One error may be chance; many are a disk, \
         a cable, a controller or memory that goes bad."
@@ -226,7 +227,7 @@ pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, 
     let (name, pool) = (&part.vdev.name, finding.pool.clone());
     let told = latency
         .map_or_else(String::new, |(own, peers)| format!(": {own} ms where its peers take {peers} ms"));
-    finding.title = format!("{} {name} is slow{told}", part.place.role.noun());
+    finding.title = format!("{} {} is slow{told}", part.place.role.noun(), part.called());
     finding.meaning = "It answers, but much later than the disks beside it. It is not read from for now, what it has is \
         computed from the others; it is tried again every ten minutes. Disks often become slow before they fail."
         .to_owned();
@@ -240,7 +241,7 @@ pub(crate) fn slow(mut finding: Finding, part: &Part<'_>, latency: Option<(u64, 
 /// A log device that refuses.
 pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
     let (name, pool) = (&part.vdev.name, finding.pool.clone());
-    finding.title = format!("log device {name} cannot be used");
+    finding.title = format!("log device {} cannot be used", part.called());
     finding.meaning = format!(
         "The intent log could not write to it. Nothing is lost: what clients want durable at once is written to the other \
          devices of '{pool}', more slowly."
@@ -256,9 +257,9 @@ pub(crate) fn log_device(mut finding: Finding, part: &Part<'_>) -> Finding {
 }
 
 /// A spare in use.
-pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, instead_of: &str) -> Finding {
-    let (name, pool) = (&part.vdev.name, finding.pool.clone());
-    finding.title = format!("hot spare {name} is in use in place of {instead_of}");
+pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, original: &VdevStatus) -> Finding {
+    let (instead_of, pool) = (&original.name, finding.pool.clone());
+    finding.title = format!("hot spare {} is in use in place of {}", part.called(), original.import_name());
     finding.meaning = format!(
         "A resilver fills it, then redundancy is as before; but this spare cannot stand in for another disk of '{pool}'."
     );
@@ -272,14 +273,17 @@ pub(crate) fn spare(mut finding: Finding, part: &Part<'_>, instead_of: &str) -> 
 }
 
 /// The pool works, with less than all of it.
-pub(crate) fn degraded(mut finding: Finding, facts: &Facts) -> Finding {
+pub(crate) fn degraded(mut finding: Finding, facts: &Facts, catalog: &dyn Catalog) -> Finding {
     let pool = finding.pool.clone();
     let bad: Vec<String> = super::survey::parts(facts)
         .iter()
         .filter(|part| {
             part.vdev.state != State::Healthy && !matches!(part.place.role, Role::Spare | Role::Cache)
         })
-        .map(|part| format!("{} {}", part.vdev.name, part.vdev.state.word(part.vdev.aux)))
+        .map(|part| {
+            let about = short(&catalog.device(part));
+            format!("{}{about} {}", part.called(), part.vdev.state.word(part.vdev.aux))
+        })
         .collect();
     let bad = if bad.is_empty() { String::new() } else { format!(": {}", bad.join(", ")) };
     finding.title = format!("pool '{pool}' is DEGRADED");

@@ -86,7 +86,7 @@ impl Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AlertDevice {
-    /// As `zpool status` shows it.
+    /// As `zpool status` shows it, or showed it when it was there.
     pub name: String,
     /// Guid, in decimal.
     pub guid: String,

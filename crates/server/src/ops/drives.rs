@@ -189,9 +189,17 @@ async fn understood(cx: &Cx<'_>, asked: &DeviceNew, verb: &str, joint: &str) -> 
         Some(word) => path_of(word).map_err(|error| not_a_device(&what, &error))?,
         None => {
             let path = in_tree.and_then(|leaf| leaf.path);
-            path.ok_or_else(|| {
+            let path = path.ok_or_else(|| {
                 Failure::because(&what, "it has no path: say which device is to take its place")
-            })?
+            })?;
+            let tree = held.view().tree();
+            if let Some(place) = path.strip_suffix(devices::OLD)
+                && tree.leaves().iter().any(|leaf| leaf.path.as_deref() == Some(place))
+            {
+                let why = format!("it is already being replaced, by what is at '{place}' now");
+                return Err(Failure::because(&what, why));
+            }
+            path
         }
     };
     Ok(New { what, held, engine, guid, path, ashift: wish.ashift })
