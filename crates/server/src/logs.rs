@@ -10,11 +10,11 @@ use engine::{
     BoxFuture,
     engine::Engine,
     volume::{LiveVolume, SyncMode},
-    zil::stats::{Report, Spread},
+    zil::stats::{DeviceShare, Report, Spread},
 };
 use pool::{
     Pool,
-    vdev::{Class, Kind},
+    vdev::{Class, Kind, Vdev},
     zil,
 };
 
@@ -89,7 +89,8 @@ fn pool_log(engine: &Engine) -> PoolLog {
             continue;
         }
         let name = top.display_name();
-        let shares = volumes.iter().flat_map(|volume| &volume.devices).filter(|share| share.name == name);
+        let shares = volumes.iter().flat_map(|volume| &volume.devices);
+        let shares = shares.filter(|share| share.name == name && !share.removed);
         let (blocks, bytes) = shares.fold((0, 0), |sum, share| (sum.0 + share.blocks, sum.1 + share.bytes));
         let (state, aux) = top.state();
         log_devices.push(LogDevice { name, state: state.word(aux).to_owned(), blocks, bytes });
@@ -116,13 +117,18 @@ fn volume_log(volume: &Arc<LiveVolume>, view: &Pool) -> VolumeLog {
     let report: Report = volume.log_report();
     let service = volume.service();
     let tree = view.tree();
-    let top = |id: u32| tree.tops.get(id as usize);
-    let devices = report.devices.iter().map(|(id, share)| Share {
-        name: top(*id).map_or_else(|| format!("vdev {id}"), |top| top.display_name()),
-        log: top(*id).is_some_and(|top| top.class() == Class::Log),
-        blocks: share.blocks,
-        bytes: share.bytes,
-    });
+    let mut devices: Vec<Share> = Vec::new();
+    for (_, DeviceShare { device, blocks, bytes }) in &report.devices {
+        let top = tree.tops.iter().find(|top| holds(top, device.guid));
+        let name = top.map_or_else(|| device.name.clone(), Vdev::display_name);
+        let log = top.map_or(device.log, |top| top.class() == Class::Log);
+        let removed = top.is_none();
+        // One that became a side of a mirror is that mirror now.
+        match devices.iter_mut().find(|share| share.name == name && share.removed == removed) {
+            Some(share) => (share.blocks, share.bytes) = (share.blocks + blocks, share.bytes + bytes),
+            None => devices.push(Share { name, log, removed, blocks: *blocks, bytes: *bytes }),
+        }
+    }
     let sync = match service.sync {
         SyncMode::Standard => "standard",
         SyncMode::Always => "always",
@@ -152,12 +158,16 @@ fn volume_log(volume: &Arc<LiveVolume>, view: &Pool) -> VolumeLog {
         indirect_bytes: report.indirect,
         log_blocks: report.blocks,
         log_bytes: report.written,
-        devices: devices.collect(),
+        devices,
         total: times(&report.total),
         queue: times(&report.queue),
         device: times(&report.device),
         sentence: String::new(),
     }
+}
+
+fn holds(vdev: &Vdev, guid: u64) -> bool {
+    vdev.guid == guid || vdev.children.iter().any(|child| holds(child, guid))
 }
 
 fn times(spread: &Spread) -> Times {
@@ -253,6 +263,10 @@ fn advice_or_place(volume: &VolumeLog, facts: &Facts) -> String {
     }
     let (waiting, would_be) = (ms(device), ms(with_fast));
     if facts.log_devices.is_empty() {
+        // It was not the disks that was waited for.
+        if volume.devices.iter().any(|share| share.log) {
+            return format!(", {place}");
+        }
         return format!(
             " of which {waiting} are spent waiting for the disks to write and flush: \
              a log device on a fast SSD would bring this to about {would_be}"
@@ -273,7 +287,11 @@ fn place(volume: &VolumeLog, facts: &Facts) -> String {
         on_log.iter().map(|share| share.blocks).sum::<u64>(),
         volume.devices.iter().map(|share| share.blocks).sum::<u64>(),
     );
-    let names = on_log.iter().map(|share| share.name.as_str()).collect::<Vec<_>>().join(", ");
+    let name = |share: &&Share| match share.removed {
+        true => format!("{} (since removed)", share.name),
+        false => share.name.clone(),
+    };
+    let names = on_log.iter().map(name).collect::<Vec<_>>().join(", ");
     let devices = if on_log.len() == 1 { "log device" } else { "log devices" };
     match () {
         () if all == 0 => "nothing had to be written for them".to_owned(),
@@ -380,7 +398,7 @@ mod tests {
     }
 
     fn on(name: &str, log: bool, blocks: u64) -> Share {
-        Share { name: name.into(), log, blocks, bytes: blocks * 8192 }
+        Share { name: name.into(), log, removed: false, blocks, bytes: blocks * 8192 }
     }
 
     fn busy() -> VolumeLog {
@@ -439,6 +457,23 @@ mod tests {
         let alone = VolumeLog { devices: vec![on("mirror-0", false, 12_000)], ..alone };
         let text = sentence(&alone, &facts(&["log0"], true));
         assert!(text.contains("all in the pool, as logbias=throughput says; each has a log write"), "{text}");
+    }
+
+    /// It was told as "all in the pool", with the advice to add a log device.
+    #[test]
+    fn what_a_log_device_took_is_told_of_it_after_it_was_removed() {
+        let gone = Share { removed: true, ..on("log0", true, 3000) };
+        let slow = VolumeLog {
+            total: took(5_000_000, 12_000),
+            device: took(4_800_000, 3871),
+            devices: vec![gone.clone()],
+            ..busy()
+        };
+        let text = sentence(&slow, &facts(&[], true));
+        assert!(text.contains("p50 5 ms, all on log device log0 (since removed); 3.1 commits"), "{text}");
+        let another = VolumeLog { devices: vec![gone, on("log1", true, 871)], ..busy() };
+        let text = sentence(&another, &facts(&["log1"], false));
+        assert!(text.contains("all on log devices log0 (since removed), log1; "), "{text}");
     }
 
     #[test]

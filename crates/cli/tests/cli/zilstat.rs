@@ -236,6 +236,25 @@ fn the_clock_of_answers_runs_from_the_start_of_the_daemon() {
     assert_eq!(daemon.stop().code(), Some(0));
 }
 
+/// It said "all in the pool" of what a log device had taken that was removed since.
+#[test]
+fn what_went_to_a_log_device_is_told_of_it_when_it_is_removed() {
+    let lab = pool("HERE/a log HERE/slog", &[("v", "")]);
+    let daemon = lab.serve(SERVE);
+    let mut wire = nbd(&lab, "tank/v");
+    begin_log(&lab, "tank/v", &mut wire);
+    lab.run(&format!("zpool remove tank {}/slog", lab.cwd().display())).ok();
+    let found = stat(&lab, "tank/v");
+    let share = &found["devices"][0];
+    assert_eq!((share["log"].as_bool(), share["removed"].as_bool()), (Some(true), Some(true)), "{found}");
+    let sentence = found["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains("all on log device ") && sentence.contains("slog (since removed)"),
+        "{sentence}"
+    );
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
 #[test]
 fn what_cannot_be_shown_is_said_with_the_reason() {
     let lab = pool("HERE/a", &[("v", "")]);

@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use ondisk::blkptr::Dva;
 use pool::{
     PoolIo,
-    vdev::{LABEL_START, Vdev, Work},
+    vdev::{Class, LABEL_START, Vdev, Work},
 };
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -36,10 +36,23 @@ pub struct Direct {
     known: Arc<target::Targets>,
 }
 
+/// A top-level device by what stays its own: its number may be another's later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopDevice {
+    /// Guid.
+    pub guid: u64,
+    /// What it is called.
+    pub name: String,
+    /// It is a log device.
+    pub log: bool,
+}
+
 /// A device tree to write to.
 #[derive(Debug, Default)]
 struct Targets {
     tops: Vec<Top>,
+    /// Of the same numbers.
+    devices: Vec<Arc<TopDevice>>,
     leaves: Vec<Leaf>,
     /// Trees there were before.
     number: u64,
@@ -88,6 +101,13 @@ impl Direct {
     pub fn takes_writes(&self, id: u32) -> bool {
         let targets = self.tree.load();
         targets.top(id).is_some_and(|top| top.node.is_whole(&|leaf| targets.leaves[leaf].0.is_usable()))
+    }
+
+    /// The top-level device that has number `id` now.
+    #[must_use]
+    pub fn device(&self, id: u32) -> Option<Arc<TopDevice>> {
+        let targets = self.tree.load();
+        usize::try_from(id).ok().and_then(|id| targets.devices.get(id)).cloned()
     }
 
     /// Writes `data` at `dva` on all sides and columns. With `durable` it is on stable media when this returns; without,
@@ -181,8 +201,13 @@ impl Targets {
             leaves.push(Leaf(known.of(vdev)?));
             Some(leaves.len() - 1)
         };
-        let tops = io.tree().tops.iter().map(|vdev| Top::new(vdev, &mut adopt)).collect();
-        Self { tops, leaves, number }
+        let tree = io.tree();
+        let tops = tree.tops.iter().map(|vdev| Top::new(vdev, &mut adopt)).collect();
+        let device = |vdev: &Vdev| {
+            let log = vdev.class() == Class::Log;
+            Arc::new(TopDevice { guid: vdev.guid, name: vdev.display_name(), log })
+        };
+        Self { tops, devices: tree.tops.iter().map(device).collect(), leaves, number }
     }
 
     fn top(&self, id: u32) -> Option<&Top> {

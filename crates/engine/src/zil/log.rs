@@ -626,7 +626,8 @@ impl Log {
         let Some(means) = &self.means else { return false };
         let Formed { blocks, tops, lacks, .. } = formed;
         for block in blocks {
-            self.stats.block(block.dva.vdev, block.data.len() as u64);
+            let device = means.direct.device(block.dva.vdev);
+            self.stats.block(block.dva.vdev, device, block.data.len() as u64);
         }
         let outcome = match &blocks[..] {
             [] => return true,

@@ -5,11 +5,16 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
+
+use crate::write::direct::TopDevice;
 
 /// Why something had to be durable before it was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +169,8 @@ pub struct Stats {
     pub(crate) indirect: AtomicU64,
     pub(crate) blocks: AtomicU64,
     pub(crate) written: AtomicU64,
-    by_device: Mutex<BTreeMap<u32, DeviceShare>>,
+    /// By number and guid: a number is given to another device when its own is removed.
+    by_device: Mutex<BTreeMap<(u32, u64), DeviceShare>>,
     /// From the request to its acknowledgement.
     pub(crate) total: Times,
     /// Until its records were on their way.
@@ -174,8 +180,10 @@ pub struct Stats {
 }
 
 /// What one top-level device got of a log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceShare {
+    /// Which that was; it may be removed since.
+    pub device: Arc<TopDevice>,
     /// Log blocks.
     pub blocks: u64,
     /// Bytes of them.
@@ -193,12 +201,15 @@ impl Stats {
         self.fallbacks[why as usize].fetch_add(1, Relaxed);
     }
 
-    /// A log block went to a device.
-    pub(crate) fn block(&self, vdev: u32, bytes: u64) {
+    /// A log block went to this device.
+    pub(crate) fn block(&self, vdev: u32, device: Option<Arc<TopDevice>>, bytes: u64) {
         self.blocks.fetch_add(1, Relaxed);
         self.written.fetch_add(bytes, Relaxed);
+        let device = device.unwrap_or_default();
         let mut devices = self.by_device.lock();
-        let share = devices.entry(vdev).or_default();
+        let share = devices
+            .entry((vdev, device.guid))
+            .or_insert_with(|| DeviceShare { device, ..DeviceShare::default() });
         share.blocks += 1;
         share.bytes += bytes;
     }
@@ -228,7 +239,7 @@ impl Stats {
             indirect: load(&self.indirect),
             blocks: load(&self.blocks),
             written: load(&self.written),
-            devices: self.by_device.lock().iter().map(|(vdev, share)| (*vdev, *share)).collect(),
+            devices: self.by_device.lock().iter().map(|((vdev, _), share)| (*vdev, share.clone())).collect(),
             total: self.total.get(),
             queue: self.queue.get(),
             device: self.device.get(),

@@ -60,10 +60,13 @@ pub struct Replayed {
 /// What one top-level device got of a volume's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// As `zpool status` names it.
+    /// As `zpool status` names it, or named it before it was removed.
     pub name: String,
-    /// It is a log device.
+    /// It is a log device, or was one.
     pub log: bool,
+    /// It is not in the pool any more.
+    #[serde(default)]
+    pub removed: bool,
     /// Log blocks.
     pub blocks: u64,
     /// Bytes of them.
@@ -219,10 +222,14 @@ impl VolumeLog {
         if self.writes < before.writes || self.asked() < before.asked() {
             return self.clone();
         }
-        let old =
-            |name: &str| before.devices.iter().find(|share| share.name == name).cloned().unwrap_or_default();
+        let old = |share: &Share| {
+            let mut of_name = before.devices.iter().filter(|old| old.name == share.name);
+            // One may have been removed in between; and another may have come in its place.
+            let same = of_name.clone().find(|old| old.removed == share.removed);
+            same.or_else(|| of_name.next()).cloned().unwrap_or_default()
+        };
         let shares = self.devices.iter().map(|share| {
-            let old = old(&share.name);
+            let old = old(share);
             Share {
                 blocks: share.blocks.saturating_sub(old.blocks),
                 bytes: share.bytes.saturating_sub(old.bytes),
@@ -274,7 +281,10 @@ mod tests {
             sum_ns: buckets.iter().map(|(upper, n)| upper * n).sum(),
             buckets: buckets.to_vec(),
         };
-        let share = |blocks| Share { name: "log0".into(), log: true, blocks, bytes: blocks * 4096 };
+        let share = |blocks| {
+            let bytes = blocks * 4096;
+            Share { name: "log0".into(), log: true, removed: false, blocks, bytes }
+        };
         let before = VolumeLog {
             writes: 10,
             fua: 3,
@@ -295,6 +305,8 @@ mod tests {
         assert_eq!((between.total.quantile(500), between.total.quantile(990)), (50, 1000));
         assert_eq!(between.total.mean(), 287);
         assert_eq!(between.devices, [share(20)]);
+        let removed = VolumeLog { devices: vec![Share { removed: true, ..share(23) }], ..after.clone() };
+        assert_eq!(removed.since(&after).devices, [], "it was removed, and took nothing more");
         assert_eq!(before.since(&after), before, "opened anew: it counts from there");
         assert_eq!((Times::default().quantile(500), Times::default().mean()), (0, 0));
     }
