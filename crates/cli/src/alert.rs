@@ -14,8 +14,12 @@ use server::{
         Files, Offline,
         config::{Auth, Config, ConfigError, Security, SinkConfig, Smtp, Syslog, Target, Webhook},
     },
-    api::alerts::{self as api, AlertStatus, Severity, SinkStatus, Tested},
+    api::{
+        Device,
+        alerts::{self as api, AlertStatus, Severity, SinkStatus, Tested},
+    },
     client::Client,
+    disks::Disks,
     state::State,
     view,
 };
@@ -54,13 +58,18 @@ pub(crate) async fn run(args: Alert, context: &Context) -> anyhow::Result<ExitCo
             }
         }
         AlertCommand::Remove { name } => keeper.remove(&name).await?,
-        AlertCommand::Label { disk, place } => keeper.label(&disk, place.as_deref()).await?,
+        AlertCommand::Label { disk, place } => {
+            keeper.label(&disk, place.as_deref()).await?;
+            if place.is_some() && keeper.lacks(&disk, &context.state()).await {
+                say!(
+                    "warning: no pool has a disk '{disk}' now: say its serial number, or its whole path (in /dev/disk/by-id)"
+                );
+            }
+        }
         AlertCommand::List(show) => print(&list(&keeper.config().await?, &show))?,
         AlertCommand::Status(show) => print(&status(&keeper.status().await?, &show))?,
         AlertCommand::History { show, last } => {
-            let all = keeper.history().await?;
-            let from = last.map_or(0, |last| all.len().saturating_sub(last));
-            print(&history(&all[from..], &show))?;
+            print(&history(&latest(keeper.history().await?, last), &show))?;
         }
         AlertCommand::Test { name, json } => return tested(&keeper.test(name.as_deref()).await?, json),
     }
@@ -87,6 +96,19 @@ impl Keeper {
             known.extend(open.into_iter().map(|pool| pool.name));
         }
         names.iter().filter(|name| !known.contains(*name)).cloned().collect()
+    }
+
+    /// Whether no pool has a disk of this name. Nothing is missed while nothing is known of disks.
+    async fn lacks(&self, disk: &str, state: &State) -> bool {
+        let known = Disks::remembered(state.dir());
+        if known.is_empty() || known.knows(disk) {
+            return false;
+        }
+        let Self::Daemon(daemon) = self else { return true };
+        let Ok(pools) = daemon.pools().await else { return false };
+        let mut devices =
+            pools.iter().flat_map(|pool| std::iter::once(&pool.root).chain(&pool.spares).chain(&pool.cache));
+        !devices.any(|device| is_called(device, disk))
     }
 
     async fn add(&self, sink: SinkConfig) -> anyhow::Result<()> {
@@ -137,6 +159,13 @@ impl Keeper {
         }
         .alerts)
     }
+}
+
+/// Whether it, or one below it, has this name or path.
+fn is_called(device: &Device, name: &str) -> bool {
+    device.name == name
+        || device.path.as_deref() == Some(name)
+        || device.children.iter().any(|child| is_called(child, name))
 }
 
 /// The first line of a file or of standard input.
@@ -376,6 +405,14 @@ fn one(alert: &api::Alert) -> String {
     text
 }
 
+/// Those that were over last, in the order in which they were opened.
+fn latest(mut alerts: Vec<api::Alert>, last: Option<usize>) -> Vec<api::Alert> {
+    let from = last.map_or(0, |last| alerts.len().saturating_sub(last));
+    let mut latest = alerts.split_off(from);
+    latest.sort_by_key(|alert| (alert.opened, alert.id));
+    latest
+}
+
 fn history(alerts: &[api::Alert], show: &AlertShow) -> String {
     if show.json {
         let entries: Map<String, Value> =
@@ -418,15 +455,29 @@ fn tested(tested: &[Tested], as_json: bool) -> anyhow::Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// It read as if it were so now, and told to replace a disk that was well again.
-    #[test]
-    fn what_is_gone_is_marked_and_asks_for_nothing() {
-        let mut alert: api::Alert = serde_json::from_value(json!({
-            "id": 1, "opened": 100, "changed": 100, "kind": "device", "severity": "critical", "level": 1,
+    fn alert(id: u64, opened: u64) -> api::Alert {
+        serde_json::from_value(json!({
+            "id": id, "opened": opened, "changed": opened, "kind": "device", "severity": "critical", "level": 1,
             "pool": "tank", "pool_guid": "7", "title": "disk a is REMOVED", "meaning": "It went away.",
             "action": ["Plug it in again."],
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    /// They stood in the order in which they had ended, beside a column of when they had begun.
+    #[test]
+    fn alerts_that_are_over_are_in_the_order_of_the_column() {
+        let by_end = || vec![alert(2, 200), alert(1, 100), alert(4, 300), alert(3, 300)];
+        let ids = |last| latest(by_end(), last).iter().map(|alert| alert.id).collect::<Vec<_>>();
+        assert_eq!(ids(None), [1, 2, 3, 4]);
+        assert_eq!(ids(Some(3)), [1, 3, 4], "those that ended last");
+        assert_eq!(ids(Some(9)).len(), 4);
+    }
+
+    /// It read as if it were so now, and told to replace a disk that was well again.
+    #[test]
+    fn what_is_gone_is_marked_and_asks_for_nothing() {
+        let mut alert = alert(1, 100);
         let text = one(&alert);
         assert!(text.ends_with("    It went away.\n    Plug it in again.\n"), "{text}");
         alert.gone = Some(api::Gone { since: 110, over: 140 });

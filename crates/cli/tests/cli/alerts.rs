@@ -157,7 +157,9 @@ fn who_is_told_is_set_shown_and_tried_with_a_daemon_and_without() {
         assert_eq!(added.stderr.matches("warning: no pool 'nope' ").count(), 1, "{added:?}");
         assert_eq!(added.stderr.lines().count(), 1, "tank is known: {added:?}");
         lab.run("alert remove some").ok();
-        lab.run_args("millpond", ["alert", "label", "WSD1", "bay 3"]).ok();
+        let labelled = lab.run_args("millpond", ["alert", "label", "WSD1", "bay 3"]);
+        // Whether it is missed hangs on whether a daemon has looked at the disks yet.
+        assert_eq!(labelled.code, Some(0), "{labelled:?}");
         assert!(lab.run("alert list").ok().ends_with("\nlabels of disks:\n  WSD1: bay 3\n"));
         lab.run("alert label WSD1").ok();
         lab.run("alert label WSD1").fails(1);
@@ -207,6 +209,13 @@ fn a_missing_disk_is_told_with_what_to_do_and_not_anew_by_the_next_daemon() {
     // Once, so that the disks are known.
     let daemon = lab.serve(SERVE);
     crate::support::wait_until(|| lab.path("state/disks.json").exists());
+    // A label for a disk that nobody has was taken without a word.
+    let missed = lab.run_args("millpond", ["alert", "label", "nosuch", "slot 3"]);
+    assert!(
+        missed.code == Some(0) && missed.stderr.contains("no pool has a disk 'nosuch' now"),
+        "{missed:?}"
+    );
+    lab.run_args("millpond", ["alert", "label", &images[0], "slot 1"]).ok();
     assert_eq!(daemon.stop().code(), Some(0));
 
     let aside = lab.cwd().join("aside.gone");

@@ -101,6 +101,20 @@ impl Disks {
         self.known.lock().get(&guid).cloned()
     }
 
+    /// Whether nothing is known: nobody looked yet, or it was kept elsewhere.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.lock().is_empty()
+    }
+
+    /// Whether some device has this serial number, or one of its names.
+    #[must_use]
+    pub fn knows(&self, name: &str) -> bool {
+        let is_it =
+            |disk: &Identity| disk.serial.as_deref() == Some(name) || disk.paths().any(|path| path == name);
+        self.known.lock().values().any(is_it)
+    }
+
     /// Does this on a thread of its own, unless one is still at it, and waits a moment for it: nobody who tells of disks waits
     /// for what is known of them.
     pub(crate) async fn in_background(&self, look: impl FnOnce() -> io::Result<()> + Send + 'static) {
