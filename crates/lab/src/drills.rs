@@ -23,6 +23,8 @@ pub struct Drill {
     pub load: LoadShape,
     /// What is done.
     pub script: &'static [Act],
+    /// How long the script's times are on copies, where they are real and dear: one on a simulated machine.
+    pub pace_on_copies: f64,
     /// Clients are told that there is no space.
     pub fills: bool,
     /// The same under a worse assumption, for information: what it is, and the script.
@@ -49,6 +51,7 @@ const BASE: Drill = Drill {
     dirty_max: None,
     load: USUAL,
     script: &[],
+    pace_on_copies: 0.1,
     fills: false,
     what_if: None,
     caveat: None,
@@ -83,6 +86,8 @@ static DRILLS: [Drill; 8] = [
             Act::Wait(secs(60)),
             Act::UntilWhole(LONG),
         ],
+        // It takes looks in a row to find a disk slow, and those are not made more often on copies.
+        pace_on_copies: 0.3,
         ..BASE
     },
     Drill {
@@ -172,4 +177,27 @@ pub fn all() -> &'static [Drill] {
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Drill> {
     DRILLS.iter().find(|drill| drill.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than it takes to find a disk slow: the simulated drill says 36 seconds.
+    const FOUND_WITHIN: Duration = secs(60);
+
+    /// It was well again before it could be found, and the card said that nobody would have been told.
+    #[test]
+    fn a_disk_is_slow_for_long_enough_to_be_found_on_copies_too() {
+        let mut drills = 0;
+        for drill in all() {
+            let Some(at) = drill.script.iter().position(|act| matches!(act, Act::Slow(..))) else { continue };
+            let slow = drill.script[at..].iter().take_while(|act| !matches!(act, Act::Heal(_)));
+            let scripted: Duration =
+                slow.map(|act| if let Act::Wait(time) = act { *time } else { Duration::ZERO }).sum();
+            assert!(scripted.mul_f64(drill.pace_on_copies) >= FOUND_WITHIN, "{}", drill.name);
+            drills += 1;
+        }
+        assert!(drills > 0);
+    }
 }

@@ -51,8 +51,6 @@ const POOL: &str = "lab";
 const HELP_AFTER: Duration = Duration::from_secs(60);
 /// No command may take longer.
 const COMMAND: Duration = Duration::from_secs(600);
-/// Real time on copies is dearer than simulated time.
-const PACE_REAL: f64 = 0.1;
 /// A pause a user notices, and one after which a guest complains.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(25));
 
@@ -221,7 +219,7 @@ impl Stage {
             options,
             random: StdRng::seed_from_u64(seed ^ 0xd211),
             seed,
-            pace: if simulated { 1.0 } else { PACE_REAL },
+            pace: if simulated { 1.0 } else { drill.pace_on_copies },
             progress: Arc::clone(progress),
             lost: 0,
             undone: None,
