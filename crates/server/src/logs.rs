@@ -263,7 +263,7 @@ fn advice_or_place(volume: &VolumeLog, facts: &Facts) -> String {
     }
     let (waiting, would_be) = (ms(device), ms(with_fast));
     if facts.log_devices.is_empty() {
-        // It was not the disks that was waited for.
+        // Those were waited for, not the disks.
         if volume.devices.iter().any(|share| share.log) {
             return format!(", {place}");
         }
