@@ -108,17 +108,20 @@ fn settings_go_where_the_pool_goes() {
     let kept = lab.run(&format!("zpool get -H -o value org.millpond:target:{TARGET} tank")).ok();
     assert!(kept.starts_with('{'), "{kept}");
 
-    // A snapshot is not everybody's, a clone is nobody's LUN, a rollback changes nothing of this.
+    // A snapshot is not everybody's, a clone is nobody's, a rollback changes nothing of this.
     lab.run("zfs snapshot tank/a@s").ok();
-    lab.run("zfs clone tank/a@s tank/clone").ok();
+    let said = lab.run("zfs clone tank/a@s tank/clone");
+    assert!(said.code == Some(0) && said.stderr.contains("tank/clone is offered to nobody"), "{said:?}");
     lab.run("zfs rollback tank/a@s").ok();
     let clone = volume(&lab, "tank/clone");
-    assert_eq!((&clone["lun"], &clone["nbd"]), (&Value::Null, &true.into()));
+    assert_eq!((&clone["lun"], &clone["nbd"]), (&Value::Null, &false.into()));
     assert_ne!(clone["naa"], mine["naa"]);
 
     let daemon = lab.serve(SERVE);
     assert_eq!(urls(&lab, "tank/a"), [format!("iscsi:{TARGET}/5")]);
     assert_eq!(urls(&lab, "tank/a@s"), Vec::<String>::new());
+    assert_eq!(urls(&lab, "tank/clone"), Vec::<String>::new());
+    lab.run("share set offer= tank/clone").ok();
     assert_eq!(urls(&lab, "tank/clone"), ["nbd:tank/clone", "iscsi:iqn.2026-11.io.millpond:tank:clone/0"]);
     lab.run("zfs rename tank/a tank/renamed").ok();
     assert_eq!(urls(&lab, "tank/renamed"), [format!("iscsi:{TARGET}/5")]);

@@ -1,20 +1,22 @@
 //! `zfs create`, `clone`, `promote` and `rename`: datasets with new names.
 
-use engine::dsl::{self, NewVolume, OpError};
+use std::collections::BTreeMap;
+
+use engine::dsl::{self, NewVolume, OpError, Properties, Stored};
 use pool::{
-    dsl::{DatasetKind, HeadKind, LookupError},
+    dsl::{Dataset, DatasetKind, HeadKind, LookupError},
     props::{Types, Value, parse::Moment, value::bytes},
     space::volume_reservation,
 };
 
 use super::{
-    Answer, Assignment, CreateVolume, Failure,
+    Answer, Assignment, CreateVolume, Failure, closed,
     held::Held,
     host::{Cx, PoolError, refused},
     names, pool_of,
     properties::{Given, lookup, understand},
 };
-use crate::host::chain;
+use crate::{host::chain, shares::property};
 
 /// Block of a volume unless another is asked for, in bytes: as OpenZFS has it since 2.2.
 const BLOCK_DEFAULT: u64 = 16 << 10;
@@ -46,7 +48,7 @@ async fn home(cx: &Cx<'_>, what: &str, name: &str, parents: bool) -> Result<Home
             Ok(dataset) if dataset.head_kind() == HeadKind::Volume => {
                 return Err(Failure::because(what, "parent is not a filesystem"));
             }
-            Ok(dataset) => return Ok(Home::In(held, dataset.available_in_dir())),
+            Ok(dataset) => return Ok(Home::In(held, dataset)),
             Err(LookupError::NotFound { .. }) if parents => {}
             Err(LookupError::NotFound { .. }) => return Err(Failure::because(what, OpError::NoParent)),
             Err(error) => return Err(Failure::because(what, chain(&error))),
@@ -57,8 +59,8 @@ async fn home(cx: &Cx<'_>, what: &str, name: &str, parents: bool) -> Result<Home
 
 /// Where a new dataset goes.
 enum Home {
-    /// In this pool, below an ancestor that leaves so many bytes to what is below it.
-    In(std::sync::Arc<Held>, u64),
+    /// In this pool, below this ancestor.
+    In(std::sync::Arc<Held>, Dataset),
     /// It is there already, and that is well.
     Exists,
 }
@@ -77,7 +79,7 @@ fn fits(given: &Given, room: u64) -> Result<(), OpError> {
 pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Failure> {
     let CreateVolume { name, size, properties, sparse, parents, dry_run } = new;
     let what = format!("cannot create '{name}'");
-    let Home::In(held, room) = home(cx, &what, &name, parents).await? else {
+    let Home::In(held, above) = home(cx, &what, &name, parents).await? else {
         return Ok(Answer::default());
     };
     let view = held.view();
@@ -114,7 +116,7 @@ pub(crate) async fn volume(cx: &Cx<'_>, new: CreateVolume) -> Result<Answer, Fai
         ));
     }
     if dry_run {
-        fits(&given, room).map_err(|error| refused(&what, &error))?;
+        fits(&given, above.available_in_dir()).map_err(|error| refused(&what, &error))?;
         return Ok(Answer { warnings, properties: decided, ..Answer::default() });
     }
     // At most 128 KiB, by its parser.
@@ -152,13 +154,13 @@ pub(crate) async fn filesystem(
     dry_run: bool,
 ) -> Result<Answer, Failure> {
     let what = format!("cannot create '{name}'");
-    let Home::In(held, room) = home(cx, &what, name, parents).await? else {
+    let Home::In(held, above) = home(cx, &what, name, parents).await? else {
         return Ok(Answer::default());
     };
     let given = understand(&held.view(), properties, Types::FILESYSTEM, Moment::Creating)
         .map_err(|why| Failure::because(&what, why))?;
     if dry_run {
-        fits(&given, room).map_err(|error| refused(&what, &error))?;
+        fits(&given, above.available_in_dir()).map_err(|error| refused(&what, &error))?;
         return Ok(Answer::default());
     }
     let (name, properties) = (name.to_owned(), given.stored());
@@ -186,7 +188,7 @@ pub(crate) async fn clone(
     if pool_of(snapshot) != pool_of(name) {
         return Err(Failure::because(&what, "source and target pools differ"));
     }
-    let Home::In(held, _) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
+    let Home::In(held, above) = home(cx, &what, name, parents).await? else { return Ok(Answer::default()) };
     let types = if origin.head_kind() == HeadKind::Volume { Types::VOLUME } else { Types::FILESYSTEM };
     let mut given = understand(&held.view(), properties, types, Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
@@ -198,17 +200,25 @@ pub(crate) async fn clone(
         let needed = volume_reservation(&held.view().tree(), number("volsize"), block, copies);
         given.values.insert("refreservation".to_owned(), Value::Number(needed));
     }
+    let mut warnings = Vec::new();
+    if types == Types::VOLUME && !given.values.contains_key(property::OFFER) {
+        let kept = closed::of_clone(&held.view(), &origin, &above, given.number("volmode")).await;
+        if let Some(offer) = kept.map_err(|error| Failure::because(&what, chain(&error)))? {
+            given.values.insert(property::OFFER.to_owned(), Value::Text(offer.word().to_owned()));
+            warnings.push(closed::said(name, offer, origin.live().name()));
+        }
+    }
     let (snapshot, name, properties) = (snapshot.to_owned(), name.to_owned(), given.stored());
     cx.change(&held, &what, false, move |cx| {
         Box::pin(async move { Box::pin(dsl::clone(cx, &snapshot, &name, &properties, parents)).await })
     })
     .await?;
-    let warnings = cx.served(&held).await;
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }
 
 /// Block of a volume that is a snapshot: its head's.
-async fn held_block(snapshot: &pool::dsl::Dataset) -> Option<u64> {
+async fn held_block(snapshot: &Dataset) -> Option<u64> {
     snapshot.live().properties().await.ok()?.number("volblocksize")
 }
 
@@ -228,6 +238,7 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
     // What the clone takes over must not have names it has already, and nobody must be reading it under the old one.
     let own: Vec<String> =
         clone.snapshots().await.map_err(unreadable)?.iter().map(|s| s.last_name().to_owned()).collect();
+    let mut moving = Vec::new();
     for snapshot in parent.snapshots().await.map_err(unreadable)? {
         let moves = snapshot.create_txg() <= lookup(&held.view(), &origin).await?.create_txg();
         if moves && own.contains(&snapshot.last_name().to_owned()) {
@@ -243,10 +254,29 @@ pub(crate) async fn promote(cx: &Cx<'_>, name: &str) -> Result<Answer, Failure> 
         if moves && cx.is_busy(snapshot.name()) {
             return Err(Failure::because(&what, OpError::Busy));
         }
+        if moves {
+            moving.push(snapshot);
+        }
     }
+    let kept = match clone.head_kind() {
+        HeadKind::Volume => closed::of_promoted(&held.view(), &clone, &parent, &moving).await,
+        _ => Ok(BTreeMap::new()),
+    };
+    let kept = kept.map_err(unreadable)?;
+    let mut warnings: Vec<String> = closed::said_of_all(&kept, parent.name()).into_iter().collect();
     let name = name.to_owned();
-    cx.change(&held, &what, false, move |cx| Box::pin(async move { dsl::promote(cx, &name).await })).await?;
-    let warnings = cx.served(&held).await;
+    cx.change(&held, &what, false, move |cx| {
+        Box::pin(async move {
+            dsl::promote(cx, &name).await?;
+            for (snapshot, offer) in &kept {
+                let offer = Stored::Text(offer.word().to_owned());
+                dsl::set(cx, snapshot, &Properties::from([(property::OFFER.to_owned(), offer)])).await?;
+            }
+            Ok(())
+        })
+    })
+    .await?;
+    warnings.extend(cx.served(&held).await);
     Ok(Answer { warnings, ..Answer::default() })
 }
 

@@ -147,7 +147,7 @@ async fn brought(
 }
 
 /// Whether it is this dataset, a snapshot of it, or below it.
-fn is_within(name: &str, dataset: &str) -> bool {
+pub(super) fn is_within(name: &str, dataset: &str) -> bool {
     name.strip_prefix(dataset).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
 }
 

@@ -18,6 +18,7 @@ use std::{sync::Arc, time::Duration};
 use engine::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+mod closed;
 mod create;
 mod cut_off;
 mod destroy;

@@ -294,14 +294,6 @@ impl Now {
         Ok(Some(Place { target: target.to_owned(), lun }))
     }
 
-    /// Whether not everybody gets to a target. One that cannot be understood, or is not there, lets nobody in.
-    fn is_guarded(&self, target: &str) -> bool {
-        self.shares.targets.get(target).is_none_or(|share| {
-            let TargetConfig { access, groups, .. } = &share.config;
-            *access != Rule::default() || groups.is_some() || !share.credentials.is_empty()
-        })
-    }
-
     /// Takes the LUN of a volume, or of a snapshot, away; `leaving` are all that lose theirs. What was for some only is not
     /// for everybody because it is no LUN any more: it stays closed until somebody says otherwise. What it is now is a
     /// sentence.
@@ -320,7 +312,7 @@ impl Now {
                 share.name.is_some() || share.place.is_some() && !leaving.contains(head)
             });
         let plan = VolumeShare { managed, place: None, ..share.clone() }.plan();
-        if plan.own && !share.offer_is_own && self.is_guarded(target) {
+        if plan.own && !share.offer_is_own && self.shares.is_guarded(target) {
             // Who has it over NBD beside its LUN has it still.
             let kept = if share.plan().nbd { "nbd" } else { "none" };
             edits.dataset(volume, property::OFFER, Some(kept.to_owned()));

@@ -492,6 +492,62 @@ async fn to_inherit_below_or_from_a_stream_asks_about_clients_too() {
     assert!(target(&world.serving, &iqn).is_none());
 }
 
+/// They have not the LUN of the volume that they come from, and were offered to everybody: all that it held when the snapshot
+/// was made.
+#[tokio::test]
+async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_from() {
+    let world = World::with_volumes().await;
+    let share = |change| Operation::Share { pool: "tank".to_owned(), change };
+    let allow = ShareChange::Access {
+        target: Some(TARGET.to_owned()),
+        allow: true,
+        initiators: vec!["iqn.2026-11.test:client".to_owned()],
+        networks: Vec::new(),
+    };
+    world.run(share(allow)).await.unwrap();
+    let names = vec!["tank/a@s".to_owned(), "tank/b@s".to_owned()];
+    world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    let clone = async |snapshot: &str, name: &str, offer: Option<&str>| {
+        let properties = offer.map(|offer| (property::OFFER.to_owned(), offer.to_owned()));
+        let properties = properties.into_iter().collect();
+        let (snapshot, name) = (snapshot.to_owned(), name.to_owned());
+        let said = world.run(Operation::Clone { snapshot, name, properties, parents: false }).await.unwrap();
+        said.warnings.concat()
+    };
+    let is_open = |name: &str| target(&world.serving, &iscsi::iqn::for_dataset(name)).is_some();
+    let said = clone("tank/a@s", "tank/closed", None).await;
+    assert!(said.contains("tank/closed is offered to nobody") && said.contains("offer= tank/closed"), "{said}");
+    assert!(!is_open("tank/closed") && !is_open("tank/a@s"));
+    assert_eq!(clone("tank/b@s", "tank/plain", None).await, "");
+    assert!(is_open("tank/plain") && is_open("tank/b@s"));
+    // Somebody says so, for it or for where it is; what is said of all of the pool is said of no clone.
+    assert_eq!(clone("tank/a@s", "tank/open", Some("all")).await, "");
+    world.volume("tank/lab/x").await;
+    world.offer("tank/lab", "iscsi").await;
+    assert_eq!(clone("tank/a@s", "tank/lab/open", None).await, "");
+    world.offer("tank", "iscsi").await;
+    assert_ne!(clone("tank/a@s", "tank/closed2", None).await, "");
+    assert_eq!(
+        ["tank/open", "tank/lab/open", "tank/closed", "tank/closed2"].map(is_open),
+        [true, true, false, false]
+    );
+    // A LUN of its own it can have.
+    let (target_name, volume) = (TARGET.to_owned(), "tank/closed".to_owned());
+    world.run(share(ShareChange::LunAdd { target: target_name, volume, lun: Some(1) })).await.unwrap();
+    assert!(target(&world.serving, TARGET).unwrap().unit(1).is_some());
+
+    let promote = async |name: &str| {
+        let answer = world.run(Operation::Promote { name: name.to_owned() }).await.unwrap();
+        answer.warnings.concat()
+    };
+    let said = promote("tank/open").await;
+    assert!(said.contains("tank/open@s is offered to nobody"), "{said}");
+    assert!(is_open("tank/open") && !is_open("tank/open@s"));
+    assert!(target(&world.serving, TARGET).unwrap().unit(0).is_some(), "what it was cloned from is a LUN still");
+    assert_eq!(promote("tank/plain").await, "");
+    assert!(is_open("tank/plain@s"));
+}
+
 /// A place for NBD.
 async fn door() -> Vec<Place> {
     let doors = Doors::open(&[At::Tcp(([127, 0, 0, 1], 0).into())], Vec::new(), false).await.unwrap();

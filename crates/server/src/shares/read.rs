@@ -106,6 +106,14 @@ impl PoolShares {
         shares
     }
 
+    /// Whether not everybody gets to a target. One that cannot be understood, or is not there, lets nobody in.
+    pub(crate) fn is_guarded(&self, target: &str) -> bool {
+        self.targets.get(target).is_none_or(|share| {
+            let TargetConfig { access, groups, .. } = &share.config;
+            *access != Rule::default() || groups.is_some() || !share.credentials.is_empty()
+        })
+    }
+
     /// Who may discover; nobody if that cannot be understood. None: nothing is said.
     pub(crate) fn discovery(&self) -> Option<(Rule, Vec<Credential>)> {
         let nobody = Rule { initiators: Some(Vec::new()), networks: None };
@@ -140,6 +148,27 @@ impl VolumeShare {
     /// # Errors
     /// The properties cannot be read.
     pub(crate) async fn read(dataset: &Dataset) -> Result<Self, ReadError> {
+        let share = Self::as_set(dataset).await?;
+        Ok(share.with_volmode(PropertySet::number_of_head(dataset, "volmode").await?))
+    }
+
+    /// What a volume has that is to be made below `parent`: what it inherits, with this `volmode` if it is given one.
+    ///
+    /// # Errors
+    /// The properties cannot be read.
+    pub(crate) async fn below(parent: &Dataset, volmode: Option<u64>) -> Result<Self, ReadError> {
+        let inherited = Self::as_set(parent).await?;
+        let volmode = match volmode {
+            None => PropertySet::number_of_head(parent, "volmode").await?,
+            given => given,
+        };
+        // Places and names are not inherited.
+        let none = Self { offer_is_own: false, place: None, name: None, managed: false, ..inherited };
+        Ok(none.with_volmode(volmode))
+    }
+
+    /// What its own properties say, and those of users above it.
+    async fn as_set(dataset: &Dataset) -> Result<Self, ReadError> {
         let head = dataset.name().split('@').next().unwrap_or_default();
         let users = PropertySet::users(dataset).await?;
         let mut share = Self::of(&users, head);
@@ -148,10 +177,12 @@ impl VolumeShare {
             Source::Inherited(from) => from.clone(),
             _ => dataset.name().to_owned(),
         });
-        if PropertySet::number_of_head(dataset, "volmode").await? == Some(VOLMODE_NONE) {
-            share.offer = Offering::None;
-        }
         Ok(share)
+    }
+
+    fn with_volmode(self, volmode: Option<u64>) -> Self {
+        let offer = if volmode == Some(VOLMODE_NONE) { Offering::None } else { self.offer };
+        Self { offer, ..self }
     }
 
     fn of(users: &[(String, String, Source)], head: &str) -> Self {

@@ -1,0 +1,146 @@
+//! What is not for everybody stays so by another name: a clone, and the snapshots that a clone takes over.
+//!
+//! Neither has the LUN of the volume that it comes from, and would be offered as if nobody had ever said who may have it. So
+//! `offer` is set with it, in the same transaction group, wherever more could get to it than to what it comes from.
+
+use std::collections::BTreeMap;
+
+use pool::{Pool, dmu::ReadError, dsl::Dataset};
+
+use super::cut_off::is_within;
+use crate::shares::{Offering, Plan, PoolShares, VolumeShare};
+
+/// By what everybody who reaches the server gets to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Open {
+    iscsi: bool,
+    nbd: bool,
+}
+
+impl Open {
+    /// What there is of a volume, or of a snapshot of `head`.
+    fn of(shares: &PoolShares, share: &VolumeShare, head: &VolumeShare) -> Self {
+        let plan = share.plan();
+        match share.place.as_ref().or(head.place.as_ref()) {
+            _ if share.problem.is_some() => Self { iscsi: false, nbd: false },
+            // A target that lets everybody in keeps nothing from anybody.
+            Some(place) if !shares.is_guarded(&place.target) => Self { iscsi: true, nbd: true },
+            _ => Self { iscsi: plan.own, nbd: plan.nbd },
+        }
+    }
+
+    /// What to set as `offer` on what comes of it and is planned like `after`, so that nobody gets to it who could not before;
+    /// none if it is so as planned.
+    fn keep(self, after: &Plan) -> Option<Offering> {
+        match (after.own && self.iscsi, after.nbd && self.nbd) {
+            kept if kept == (after.own, after.nbd) => None,
+            (true, _) => Some(Offering::Iscsi),
+            (false, true) => Some(Offering::Nbd),
+            (false, false) => Some(Offering::None),
+        }
+    }
+}
+
+/// What is to be set as `offer` on a clone of a volume's snapshot that comes below `parent`, with this `volmode` if it is given
+/// one; none: nothing. What somebody said for where the clone is, and not for where the volume is, holds.
+pub(super) async fn of_clone(
+    view: &Pool,
+    snapshot: &Dataset,
+    parent: &Dataset,
+    volmode: Option<u64>,
+) -> Result<Option<Offering>, ReadError> {
+    let shares = PoolShares::read(view).await?;
+    let head = VolumeShare::read(snapshot.live()).await?;
+    let before = Open::of(&shares, &VolumeShare::read(snapshot).await?, &head);
+    let after = VolumeShare::below(parent, volmode).await?;
+    let is_decided = after.offer_at.as_deref().is_some_and(|at| !is_within(snapshot.live().name(), at));
+    Ok(before.keep(&after.plan()).filter(|_| !is_decided))
+}
+
+/// What is to be set as `offer` on those of a volume's snapshots that `clone` takes over and that need it, by the names they get.
+pub(super) async fn of_promoted(
+    view: &Pool,
+    clone: &Dataset,
+    volume: &Dataset,
+    snapshots: &[Dataset],
+) -> Result<BTreeMap<String, Offering>, ReadError> {
+    let shares = PoolShares::read(view).await?;
+    let (from, to) = (VolumeShare::read(volume).await?, VolumeShare::read(clone).await?);
+    let mut kept = BTreeMap::new();
+    for snapshot in snapshots {
+        let share = VolumeShare::read(snapshot).await?;
+        let before = Open::of(&shares, &share, &from);
+        let managed = to.managed || share.place.is_some() || share.name.is_some();
+        let offer = if share.offer_is_own { share.offer } else { to.offer };
+        let after = VolumeShare { managed, offer, ..share }.plan();
+        if let Some(offer) = before.keep(&after) {
+            kept.insert(format!("{}@{}", clone.name(), snapshot.last_name()), offer);
+        }
+    }
+    Ok(kept)
+}
+
+/// What is said of a volume, or snapshot, that is set to be offered so because of what it comes from.
+pub(super) fn said(name: &str, offer: Offering, from: &str) -> String {
+    let left = match offer {
+        Offering::Nbd => "over NBD only",
+        Offering::Iscsi => "over iSCSI only",
+        _ => "to nobody",
+    };
+    format!(
+        "{name} is offered {left}, because not everybody may have {from}; 'millpond share set offer= {name}' offers it to everybody"
+    )
+}
+
+/// The same of all the snapshots that a clone takes over from a volume.
+pub(super) fn said_of_all(kept: &BTreeMap<String, Offering>, from: &str) -> Option<String> {
+    let (first, offer) = kept.first_key_value()?;
+    Some(match kept.len() {
+        1 => said(first, *offer, from),
+        count => format!(
+            "{count} snapshots, {first} among them, are offered to nobody who could not have them before, because not everybody \
+             may have {from}; 'millpond share set offer= {first}' offers that one to everybody"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::{Place, TargetConfig, TargetShare};
+
+    #[test]
+    fn nothing_is_more_open_than_what_it_comes_from() {
+        let mut shares = PoolShares::default();
+        let guarded = TargetConfig { groups: Some(vec![1]), ..TargetConfig::default() };
+        for (iqn, config) in [("iqn.a:open", TargetConfig::default()), ("iqn.a:some", guarded)] {
+            shares.targets.insert(iqn.to_owned(), TargetShare { config, ..TargetShare::default() });
+        }
+        let plain = VolumeShare::default();
+        let offered = |offer| VolumeShare { offer, ..VolumeShare::default() };
+        let managed = |iqn: Option<&str>, offer| {
+            let place = iqn.map(|iqn| Place { target: iqn.to_owned(), lun: 0 });
+            VolumeShare { place, managed: true, ..offered(offer) }
+        };
+        let broken = VolumeShare { problem: Some("it makes no sense".to_owned()), ..plain.clone() };
+        for (head, expected) in [
+            (plain.clone(), None),
+            (offered(Offering::None), Some(Offering::None)),
+            (offered(Offering::Iscsi), Some(Offering::Iscsi)),
+            (offered(Offering::Nbd), Some(Offering::Nbd)),
+            (managed(Some("iqn.a:open"), Offering::Auto), None),
+            (managed(Some("iqn.a:some"), Offering::Auto), Some(Offering::None)),
+            (managed(Some("iqn.a:some"), Offering::All), Some(Offering::Nbd)),
+            // One that is not there lets nobody in, and neither does a name without a view.
+            (managed(Some("iqn.a:gone"), Offering::Auto), Some(Offering::None)),
+            (managed(None, Offering::Auto), Some(Offering::None)),
+            (broken, Some(Offering::None)),
+        ] {
+            // Of a snapshot, its volume's place is the one that counts.
+            let snapshot = VolumeShare { place: None, ..head.clone() };
+            let open = Open::of(&shares, &snapshot, &head);
+            assert_eq!(open.keep(&plain.plan()), expected, "{head:?}");
+            assert_eq!(open.keep(&offered(Offering::None).plan()), None, "{head:?}");
+        }
+    }
+}
