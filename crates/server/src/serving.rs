@@ -97,7 +97,7 @@ type Opened = (Arc<dyn BlockVolume>, Option<Arc<LiveVolume>>);
 enum NotOpen {
     /// It is nothing that can be offered.
     Strange(String),
-    /// It could not be read.
+    /// It could not be read, or lacks what its intent log holds: a disk all the same, which may be ready later.
     Unread(String),
 }
 
@@ -718,6 +718,7 @@ async fn open(held: &Held, dataset: &Dataset, is_live: bool) -> Result<Opened, N
             Err(
                 error @ (OpenError::Closed(_)
                 | OpenError::Read(_)
+                | OpenError::Unreplayed(_)
                 | OpenError::Lookup(LookupError::Read { .. })),
             ) => Err(NotOpen::Unread(chain(&error))),
             Err(error) => Err(NotOpen::Strange(chain(&error))),

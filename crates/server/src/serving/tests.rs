@@ -7,9 +7,14 @@ use engine::{
     create::{self, CreateOptions, DeviceFacts, Plan as Layout, VdevSpec},
     dsl::{self, Properties, Stored},
     engine::{Ending, Engine, Options},
+    sync::Work,
 };
 use iscsi::pdu::{Header, Outbox, op};
-use pool::cache::BlockCache;
+use pool::{
+    cache::BlockCache,
+    import::{self, Sources},
+    zil,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -46,6 +51,8 @@ struct World {
     serving: Arc<Serving>,
     engine: Arc<Engine>,
     disk: Arc<FaultDisk>,
+    /// What is below it.
+    media: Arc<MemDisk>,
     _state: tempfile::TempDir,
 }
 
@@ -61,8 +68,8 @@ impl World {
 
     /// The same with NBD as if it came in there.
     async fn over(seed: u64, places: Vec<Place>) -> Self {
-        let media: Arc<dyn Disk> = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
-        let disk = Arc::new(FaultDisk::new(media, 1));
+        let media = Arc::new(MemDisk::new(SIZE).named("/disks/a".to_owned()));
+        let disk = Arc::new(FaultDisk::new(Arc::clone(&media) as Arc<dyn Disk>, 1));
         let facts =
             DeviceFacts { bytes: SIZE, block_device: false, logical_sector: 512, physical_sector: 512 };
         let spec = VdevSpec::parse(&["/disks/a".to_owned()]).unwrap();
@@ -88,7 +95,7 @@ impl World {
         let host = Host::new(places, Mode::Daemon, Settings::default()).with_serving(Arc::clone(&serving));
         let host = Arc::new(host);
         host.keep(Held::writing(Arc::clone(&engine)));
-        Self { host, serving, engine, disk, _state: state }
+        Self { host, serving, engine, disk, media, _state: state }
     }
 
     /// The same with two volumes: `tank/a` is LUN 0 of a target that was set up, `tank/b` has one of its own.
@@ -128,6 +135,58 @@ impl World {
     async fn reopened(&self) -> Held {
         self.engine.end(Ending::Close).await.unwrap();
         Held::reading(self.engine.view(), "it is to be looked at")
+    }
+
+    /// The pool as it comes back after the power was cut now, where the last block of each log was damaged after that was
+    /// claimed. All `volumes` have one.
+    async fn with_damaged_logs(&self, volumes: &[&str]) -> Arc<Engine> {
+        const LABELS: u64 = 4 << 20;
+        let stable = block::Durability::Stable(block::Asked::Fua);
+        let write_twice = async || {
+            for name in volumes.iter().chain(volumes) {
+                let volume = self.engine.volume(name).await.unwrap();
+                let data = [block::Segment::Data(vec![1; 8192].into())].into_iter().collect();
+                volume.write(0, data, stable).await.unwrap();
+            }
+        };
+        // The log of a volume begins with a transaction group, so the first are not in it.
+        write_twice().await;
+        self.engine.sync().await.unwrap();
+        write_twice().await;
+        let media = Arc::new(self.media.fork());
+        let opened = async || {
+            let found = import::scan(&Sources::disks([Arc::clone(&media) as Arc<dyn Disk>])).await;
+            let options = import::OpenOptions { force: true, ..import::OpenOptions::default() };
+            import::open(&found.pools[0], &options).await.unwrap()
+        };
+        let going_on = || engine::open::OpenOptions {
+            rename: None,
+            hostid: 7,
+            hostname: "simulation".to_owned(),
+            now: 1_700_000_000,
+            seed: 2,
+            workers: 0,
+        };
+        let crashed = opened().await;
+        let mut last = Vec::new();
+        for head in zil::heads(&crashed).await.unwrap() {
+            let mut reader = zil::Reader::new(crashed.io(), head.objset, &head.header);
+            let mut blocks = Vec::new();
+            while let Some(zil::Found { pointer, block: Ok(_), .. }) = reader.next().await {
+                blocks.push(pointer);
+            }
+            last.extend(blocks.pop());
+        }
+        let mut cx = engine::open::open(crashed, going_on()).await.unwrap();
+        let (txg, now) = (cx.txg, cx.now);
+        cx.sync_txg(txg, now, Work::default()).await.unwrap();
+        drop(cx);
+        for pointer in last {
+            let place = pointer.dvas().next().unwrap();
+            media.restore(LABELS + place.offset, &vec![0; pointer.psize() as usize]);
+        }
+        let syncer = engine::open::open(opened().await, going_on()).await.unwrap();
+        Engine::start(syncer, Options::default()).await.unwrap()
     }
 
     /// How many reads it takes to find out which volumes there are, and with `plans` how they are offered, when the pool knows
@@ -220,6 +279,39 @@ async fn a_volume_that_cannot_be_read_at_first_is_not_taken_for_removed() {
     world.break_reads_after(plans);
     serving.follow(&held).await;
     assert!(Arc::ptr_eq(&unit(), &now));
+}
+
+/// Its hosts were told that there is no such disk, or no such target, and gave one up for good that comes back when it is
+/// rolled back.
+#[tokio::test]
+async fn a_volume_whose_log_cannot_be_replayed_is_not_taken_for_removed() {
+    let world = World::with_volumes().await;
+    let engine = world.with_damaged_logs(&["tank/a", "tank/b"]).await;
+    assert_eq!(engine.replayed().failed.len(), 2, "{:?}", engine.replayed());
+    let held = Held::writing(Arc::clone(&engine));
+    let (serving, own) = (serving(), iscsi::iqn::for_dataset("tank/b"));
+    serving.follow(&held).await;
+    let unit = || target(&serving, TARGET).unwrap().unit(0).expect("a disk");
+    let before = unit();
+    assert!(before.is_coming() && target(&serving, TARGET).unwrap().is_ready());
+    assert!(target(&serving, &own).is_none() && serving.is_awaited(&own));
+    let served = serving.list().served;
+    let is_told = |served: &Served| served.refused.as_ref().is_some_and(|why| why.contains("be replayed"));
+    assert!(served.len() == 2 && served.iter().all(is_told), "{served:?}");
+    for name in ["tank/a", "tank/b"] {
+        let snapshot = format!("{name}@s");
+        let names = vec![snapshot.clone()];
+        let taken = engine.run(true, move |cx| {
+            Box::pin(async move { dsl::snapshot(cx, &names, &Properties::new()).await })
+        });
+        taken.await.unwrap();
+        let back = engine.run(false, move |cx| Box::pin(async move { dsl::rollback(cx, &snapshot).await }));
+        back.await.unwrap();
+    }
+    assert_eq!(serving.follow(&held).await, Vec::<String>::new());
+    assert!(!unit().is_coming() && unit().naa() == before.naa());
+    assert!(target(&serving, &own).is_some() && !serving.is_awaited(&own));
+    engine.end(Ending::Close).await.unwrap();
 }
 
 /// Where the list of volumes could not be read to its end, hosts found their targets without the disks that were becoming
