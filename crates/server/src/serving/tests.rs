@@ -608,7 +608,7 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     };
     let is_open = |name: &str| target(&world.serving, &iscsi::iqn::for_dataset(name)).is_some();
     let said = clone("tank/a@s", "tank/closed", None).await;
-    assert!(said.contains("tank/closed is offered to nobody") && said.contains("offer= tank/closed"), "{said}");
+    assert!(said.contains("closed is offered to nobody") && said.contains("offer= tank/closed"), "{said}");
     assert!(!is_open("tank/closed") && !is_open("tank/a@s"));
     assert_eq!(clone("tank/b@s", "tank/plain", None).await, "");
     assert!(is_open("tank/plain") && is_open("tank/b@s"));
@@ -635,7 +635,7 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     let said = promote("tank/open").await;
     assert!(said.contains("tank/open@s is offered to nobody"), "{said}");
     assert!(is_open("tank/open") && !is_open("tank/open@s"));
-    assert!(target(&world.serving, TARGET).unwrap().unit(0).is_some(), "what it was cloned from is a LUN still");
+    assert!(target(&world.serving, TARGET).unwrap().unit(0).is_some(), "what it came from is a LUN still");
     assert_eq!(promote("tank/plain").await, "");
     assert!(is_open("tank/plain@s"));
 }
