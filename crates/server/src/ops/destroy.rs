@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A plan lists what goes before what it is needed by: clones before the snapshots they stand on, children and
-//! snapshots before their dataset. What is held or has clients connected stops it before anything is gone.
+//! snapshots before their dataset. What is held, has clients connected or cannot be done stops it before anything is gone.
 
 use engine::{
     EngineError,
@@ -15,6 +15,7 @@ use engine::{
 use pool::{
     Pool,
     dsl::{Dataset, HeadKind},
+    props::PropertySet,
 };
 
 use super::{
@@ -28,6 +29,9 @@ use crate::host::chain;
 
 /// Snapshots destroyed in one transaction group at most: each costs a walk over deadlists.
 const SNAPSHOTS_PER_TXG: usize = 64;
+
+/// Why nothing is done to a dataset whose content is ciphertext, as the engine says it too.
+const ENCRYPTED: &str = "encrypted datasets can only be read";
 
 /// `zfs destroy`
 pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failure> {
@@ -48,6 +52,7 @@ pub(crate) async fn destroy(cx: &Cx<'_>, asked: Destroy) -> Result<Answer, Failu
         None => plan.head(&name, &asked).await?,
     }
     let steps = plan.steps;
+    possible(&steps)?;
     for step in &steps {
         if !asked.dry_run {
             cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;
@@ -104,6 +109,15 @@ impl Step {
         match self {
             Self::Snapshot(dataset) | Self::Head(dataset) => dataset.name(),
         }
+    }
+}
+
+/// Refuses what the engine would refuse at one of these steps, when those before it are gone for nothing.
+fn possible(steps: &[Step]) -> Result<(), Failure> {
+    let is_encrypted = |step: &&Step| matches!(step, Step::Head(head) if head.is_encrypted());
+    match steps.iter().find(is_encrypted) {
+        Some(step) => Err(Failure::because(&format!("cannot destroy '{}'", step.name()), ENCRYPTED)),
+        None => Ok(()),
     }
 }
 
@@ -372,6 +386,15 @@ pub(crate) async fn rollback(
     let dataset = lookup(&view, head).await?;
     let unreadable = |error: pool::dmu::ReadError| Failure::because(&what, chain(&error));
     cx.spare_clients_of(head, &format!("cannot rollback '{head}'"))?;
+    let refused_because = |why: &str| Err(Failure::because(&format!("cannot rollback '{head}'"), why));
+    // Before what is later goes: the engine would say so when that is gone.
+    if target.is_encrypted() {
+        return refused_because(ENCRYPTED);
+    }
+    let refquota = PropertySet::number_of_head(&dataset, "refquota").await.map_err(unreadable)?.unwrap_or(0);
+    if refquota != 0 && target.phys().is_some_and(|phys| phys.referenced_bytes > refquota) {
+        return refused_because("dataset is over quota");
+    }
     let mut later = dataset.snapshots().await.map_err(unreadable)?;
     later.retain(|snapshot| snapshot.create_txg() > target.create_txg());
     later.sort_by_key(Dataset::create_txg);
@@ -402,6 +425,13 @@ pub(crate) async fn rollback(
              dependents:\n{}",
             dependents.join("\n")
         )));
+    }
+    possible(&steps)?;
+    let is_redacted =
+        |mark: &&Dataset| mark.bookmark_phys().is_some_and(|phys| phys.redaction_object().is_some());
+    if let Some(mark) = marks.iter().find(is_redacted) {
+        let what = format!("cannot destroy '{}'", mark.name());
+        return Err(Failure::because(&what, "redaction bookmarks can only be read"));
     }
     for step in &steps {
         cx.spare_clients_of(step.name(), &format!("cannot destroy '{}'", step.name()))?;

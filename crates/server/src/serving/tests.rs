@@ -24,7 +24,7 @@ use super::*;
 use crate::{
     doors::{At, Doors},
     host::{Places, Settings},
-    ops::{Answer, CreateVolume, Failure, Host, Mode, Operation, Request, ShareChange, run},
+    ops::{Answer, CreateVolume, Destroy, Failure, Host, Mode, Operation, Request, ShareChange, run},
     shares::property,
     state::State,
 };
@@ -202,6 +202,11 @@ impl World {
             }
         }
         self.disk.counts().reads - before
+    }
+
+    async fn dataset(&self, name: &str) -> Result<Dataset, LookupError> {
+        let view = self.engine.view();
+        view.dsl().await.unwrap().lookup(name).await
     }
 
     fn break_reads_after(&self, reads: u64) {
@@ -638,6 +643,66 @@ async fn what_is_cloned_or_promoted_is_no_more_open_than_the_volume_it_comes_fro
     assert!(target(&world.serving, TARGET).unwrap().unit(0).is_some(), "what it came from is a LUN still");
     assert_eq!(promote("tank/plain").await, "");
     assert!(is_open("tank/plain@s"));
+}
+
+/// The snapshots in its way were gone by the time it was refused.
+#[tokio::test]
+async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {
+    const BYTES: u64 = 512 << 10;
+    let world = World::new().await;
+    let wish = CreateVolume {
+        name: "tank/a".to_owned(),
+        size: 1 << 20,
+        sparse: true,
+        properties: vec![("compression".to_owned(), "off".to_owned())],
+        ..CreateVolume::default()
+    };
+    world.run(Operation::CreateVolume(wish)).await.unwrap();
+    let snapshot = async |name: &str| {
+        world.engine.sync().await.unwrap();
+        let names = vec![name.to_owned()];
+        world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    };
+    let volume = world.engine.volume("tank/a").await.unwrap();
+    let data = [block::Segment::Data(vec![1; BYTES as usize].into())].into_iter().collect();
+    volume.write(0, data, block::Durability::Cached).await.unwrap();
+    snapshot("tank/a@s").await;
+    volume.unmap(0, BYTES, block::Durability::Cached).await.unwrap();
+    snapshot("tank/a@t").await;
+    let small = Properties::from([("refquota".to_owned(), Stored::Number(BYTES / 2))]);
+    let set = world.engine.run(false, move |cx| {
+        Box::pin(async move { dsl::set(cx, "tank/a", &small).await })
+    });
+    set.await.unwrap();
+    let rollback = Operation::Rollback { snapshot: "tank/a@s".to_owned(), recursive: true, clones: false };
+    let said = world.run(rollback).await.unwrap_err().message;
+    assert_eq!(said, "cannot rollback 'tank/a': dataset is over quota");
+    assert!(world.dataset("tank/a@t").await.is_ok());
+}
+
+/// Its snapshots were gone by the time it was refused.
+#[tokio::test]
+async fn what_is_encrypted_keeps_its_snapshots_when_it_cannot_be_destroyed() {
+    // Of a dataset, the byte with the bit that its object set's pointer has then.
+    const CRYPT: (usize, u8) = (16 * 8 + 6 * 8 + 7, 1 << 5);
+    let world = World::new().await;
+    world.volume("tank/a").await;
+    let names = vec!["tank/a@s".to_owned()];
+    world.run(Operation::Snapshot { names, recursive: false, properties: Vec::new() }).await.unwrap();
+    let object = world.dataset("tank/a").await.unwrap().object();
+    let encrypt = world.engine.run(false, move |cx| {
+        Box::pin(async move {
+            let mut bonus = cx.mos.bonus(object).await?;
+            bonus[CRYPT.0] |= CRYPT.1;
+            Ok(cx.mos.set_bonus(object, &bonus).await?)
+        })
+    });
+    encrypt.await.unwrap();
+    assert!(world.dataset("tank/a").await.unwrap().is_encrypted());
+    let destroy = Destroy { name: "tank/a".to_owned(), recursive: true, ..Destroy::default() };
+    let said = world.run(Operation::Destroy(destroy)).await.unwrap_err().message;
+    assert_eq!(said, "cannot destroy 'tank/a': encrypted datasets can only be read");
+    assert!(world.dataset("tank/a@s").await.is_ok());
 }
 
 /// A place for NBD.
