@@ -581,6 +581,38 @@ fn what_was_written_since_any_snapshot_is_told_and_nothing_where_there_was_none(
     assert_eq!(listed, format!("{since_a}\n"));
 }
 
+/// It was said to be done, and the clone had the size of its snapshot, with a stray property on the devices.
+#[test]
+fn a_clone_has_the_size_that_it_is_given() {
+    let lab = Lab::scratch();
+    lab.run(&format!("zpool create --size 192M tank {}/a", lab.cwd().display())).ok();
+    lab.run("zfs create -s -V 16M -b 16K tank/v").ok();
+    lab.run("zfs snapshot tank/v@s").ok();
+    lab.run("zfs clone -o volsize=32M tank/v@s tank/c").ok();
+    let value = |property: &str, dataset: &str| {
+        lab.run(&format!("zfs get -H -p -o value,source {property} {dataset}")).ok().trim().to_owned()
+    };
+    assert_eq!(value("volsize", "tank/c"), "33554432\tlocal");
+    lab.run("zfs clone -o volsize=32M -o refreservation=auto tank/v@s tank/thick").ok();
+    lab.run("zfs create -V 32M -b 16K tank/full").ok();
+    assert_eq!(value("refreservation", "tank/thick"), value("refreservation", "tank/full"));
+    for (size, why) in [
+        ("8M", "'volsize' of a clone cannot be less than that of its snapshot (16M)"),
+        ("16777217", "'volsize' must be a multiple of volume block size (16K)"),
+    ] {
+        let said = lab.run(&format!("zfs clone -o volsize={size} tank/v@s tank/none")).fails(1);
+        assert!(said.starts_with(&format!("cannot create 'tank/none': {why}\n")), "{said}");
+    }
+    let daemon = lab.serve("serve --nbd 127.0.0.1:0 tank");
+    let port = daemon.urls("nbd")[0].split([':', '/']).nth(4).unwrap().parse().unwrap();
+    Nbd::open(port, "tank/c").unwrap().write(31 << 20, &[7; 4096], true).unwrap();
+    assert_eq!(daemon.stop().code(), Some(0));
+    lab.run("zpool export tank").ok();
+    if fixtures::tool("zdb").is_some() {
+        fixtures::zdb_check(&[], lab.cwd(), "tank").unwrap();
+    }
+}
+
 /// What the status advises is there, and gives a pool what its `compatibility` allows and no more.
 #[test]
 fn an_upgraded_pool_has_what_new_ones_have() {

@@ -8,8 +8,8 @@ use super::{OpError, Properties, create, dataset, edit::Edit, find, properties};
 use crate::BoxFuture;
 use crate::sync::Syncer;
 
-/// `zfs clone`. [`OpError::Again`] if the snapshot is of this very transaction group, whose blocks it could not tell
-/// from its own.
+/// `zfs clone`; with `volsize` among the properties, a volume that is larger than its snapshot. [`OpError::Again`] if
+/// the snapshot is of this very transaction group, whose blocks it could not tell from its own.
 pub fn clone<'a>(
     cx: &'a mut Syncer,
     snapshot: &'a str,
@@ -27,7 +27,13 @@ pub fn clone<'a>(
         if phys.creation_txg >= cx.txg {
             return Err(OpError::Again);
         }
-        create::check(cx, &vacancy, properties).await?;
+        let resize = match properties.get("volsize") {
+            Some(size) => Some(properties::check_size_of_clone(cx, origin.object, size).await?),
+            None => None,
+        };
+        let mut others = properties.clone();
+        others.remove("volsize");
+        create::check(cx, &vacancy, &others).await?;
         let above = create::make_parents(cx, &vacancy).await?;
         let head = create::make_one(cx, above, &vacancy.name, origin.object).await?;
         // The snapshot's object set may show an intent log, which is its head's and not the clone's.
@@ -35,6 +41,9 @@ pub fn clone<'a>(
         if edit.name_log(cx)? {
             edit.commit(cx).await?;
         }
-        properties::apply(cx, head, properties).await
+        if let Some(resize) = resize {
+            Box::pin(resize.apply(cx, head)).await?;
+        }
+        properties::apply(cx, head, &others).await
     })
 }

@@ -86,6 +86,10 @@ pub(super) async fn check(
     properties: &Properties,
 ) -> Result<(), OpError> {
     properties::check_possible(cx, properties).await?;
+    // They are kept in the volume, and nothing would read them where the others are.
+    if let Some(name) = ["volsize", "volblocksize"].into_iter().find(|name| properties.contains_key(*name)) {
+        return Err(OpError::Refused(format!("'{name}' is not to be set with this command")));
+    }
     if cx.places.origin_snapshot == 0 {
         return Err(OpError::Refused("pool must be upgraded to create datasets".into()));
     }

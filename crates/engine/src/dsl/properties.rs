@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     BoxFuture, EngineError,
+    dmu::MutSet,
     mos::{DIRECTORY, zap},
     sync::{Change, Syncer},
 };
@@ -181,9 +182,9 @@ async fn set_local(cx: &mut Syncer, dir: u64, name: &str, value: Value) -> Resul
 }
 
 /// Size and block size of a volume, in bytes.
-async fn shape(edit: &mut Edit) -> Result<(u64, u64), EngineError> {
-    let size = zap::get_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE).await?.unwrap_or(0);
-    Ok((size, edit.set.dnode(VOLUME_DATA).await?.data_block_bytes()))
+async fn shape(set: &mut MutSet) -> Result<(u64, u64), EngineError> {
+    let size = zap::get_u64(set, VOLUME_PROPERTIES, SIZE).await?.unwrap_or(0);
+    Ok((size, set.dnode(VOLUME_DATA).await?.data_block_bytes()))
 }
 
 /// Gives a new volume its size.
@@ -196,7 +197,7 @@ pub(super) async fn init_volume(edit: &mut Edit, size: u64, block: u32) -> Resul
 }
 
 /// A change of size that was found possible, and the reservation that goes with the new size.
-struct Resize {
+pub(super) struct Resize {
     from: u64,
     to: u64,
     block: u64,
@@ -216,7 +217,7 @@ async fn check_resize(
     }
     // To open it for a change would move its intent log on, which has to be written then.
     let mut edit = Edit::open_as_it_is(cx, head.object).await?;
-    let (from, block) = shape(&mut edit).await?;
+    let (from, block) = shape(&mut edit.set).await?;
     if to == 0 {
         return Err(refused("invalid volume size"));
     }
@@ -237,8 +238,33 @@ async fn check_resize(
     Ok(Resize { from, to, block, refreservation })
 }
 
+/// Checks the size that a clone of snapshot `origin` is to have: not less than that, of which nothing is given up by it.
+pub(super) async fn check_size_of_clone(
+    cx: &mut Syncer,
+    origin: u64,
+    size: &Stored,
+) -> Result<Resize, OpError> {
+    let to = number(size)?;
+    let phys = dataset::load(&mut cx.mos, origin).await?;
+    if dataset::kind(cx, origin, &phys).await? != ObjsetType::Volume {
+        return Err(refused("property does not apply to datasets of this type"));
+    }
+    if i64::try_from(to).is_err() {
+        return Err(refused("volume size exceeds limit for this system"));
+    }
+    let mut set = Box::new(MutSet::open(cx.out.source(), origin, phys.bp).await?);
+    let (from, block) = shape(&mut set).await?;
+    if to < from {
+        return Err(refused("a clone cannot be smaller than its snapshot; set 'volsize' when it is there"));
+    }
+    if !to.is_multiple_of(block.max(1)) {
+        return Err(refused("volume size must be a multiple of volume block size"));
+    }
+    Ok(Resize { from, to, block, refreservation: None })
+}
+
 impl Resize {
-    async fn apply(self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
+    pub(super) async fn apply(self, cx: &mut Syncer, head: Head) -> Result<(), OpError> {
         let mut edit = Edit::open(cx, head.object).await?;
         zap::set_u64(&mut edit.set, VOLUME_PROPERTIES, SIZE, self.to).await?;
         // If it grows, too: other software may have been cut off after it had made it smaller and before it freed the rest.

@@ -192,13 +192,29 @@ pub(crate) async fn clone(
     let types = if origin.head_kind() == HeadKind::Volume { Types::VOLUME } else { Types::FILESYSTEM };
     let mut given = understand(&held.view(), properties, types, Moment::Later)
         .map_err(|why| Failure::because(&what, why))?;
-    if given.auto {
+    let wanted = given.number("volsize");
+    if given.auto || wanted.is_some() {
         let of_origin = super::properties::effective(&origin).await?;
-        let number = |name: &str| of_origin.number(name).unwrap_or(0);
-        let block = held_block(&origin).await.unwrap_or(BLOCK_DEFAULT);
-        let copies = given.number("copies").unwrap_or(1);
-        let needed = volume_reservation(&held.view().tree(), number("volsize"), block, copies);
-        given.values.insert("refreservation".to_owned(), Value::Number(needed));
+        let had = of_origin.number("volsize").unwrap_or(0);
+        let block = held_block(&origin).await.unwrap_or(BLOCK_DEFAULT).max(1);
+        let size = wanted.unwrap_or(had);
+        if !size.is_multiple_of(block) {
+            let why = format!("'volsize' must be a multiple of volume block size ({})", bytes(block));
+            return Err(Failure::because(&what, why));
+        }
+        if size < had {
+            let why = format!(
+                "'volsize' of a clone cannot be less than that of its snapshot ({})\nto make it smaller: clone it, then 'zfs set \
+                 volsize={size} {name}'",
+                bytes(had)
+            );
+            return Err(Failure::because(&what, why));
+        }
+        if given.auto {
+            let copies = given.number("copies").unwrap_or(1);
+            let needed = volume_reservation(&held.view().tree(), size, block, copies);
+            given.values.insert("refreservation".to_owned(), Value::Number(needed));
+        }
     }
     let mut warnings = Vec::new();
     if types == Types::VOLUME && !given.values.contains_key(property::OFFER) {
