@@ -43,7 +43,7 @@ pub use init::init;
 pub(crate) use log::{end_log, set_log, waits};
 pub use policy::policy;
 pub use promote::promote;
-pub use properties::{inherit, set_pool};
+pub use properties::{inherit, inherit_all, set_pool};
 pub use rename::rename;
 pub use rollback::rollback;
 pub use shrink::set;

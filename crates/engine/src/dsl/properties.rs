@@ -95,6 +95,16 @@ pub(super) async fn check_possible(cx: &mut Syncer, properties: &Properties) -> 
 /// Refuses limits and reservations that do not fit a dataset that exists, or not each other: all of them are looked at
 /// as they will be.
 async fn check_limits(cx: &mut Syncer, head: Head, properties: &Properties) -> Result<(), OpError> {
+    let (draft, want) = limits(cx, head, properties).await?;
+    draft.set_aside(cx, &[want]).await
+}
+
+/// The same but for the room: how many bytes have to be set aside in which directory, and with which quotas.
+async fn limits(
+    cx: &mut Syncer,
+    head: Head,
+    properties: &Properties,
+) -> Result<(space::Draft, (u64, u64)), OpError> {
     if properties.contains_key("volblocksize") {
         return Err(refused("property is read-only"));
     }
@@ -125,7 +135,7 @@ async fn check_limits(cx: &mut Syncer, head: Head, properties: &Properties) -> R
     }
     let draft = space::Draft::with_quota(head.dir, quota.unwrap_or(dir.quota));
     let Some(reservation) = reservation else {
-        return draft.set_aside(cx, &[(head.dir, growth)]).await;
+        return Ok((draft, (head.dir, growth)));
     };
     // What the reservation of the head takes comes out of the one of the directory first.
     let used = used.saturating_add(growth);
@@ -134,7 +144,7 @@ async fn check_limits(cx: &mut Syncer, head: Head, properties: &Properties) -> R
     }
     let growth = used.max(reservation).saturating_sub(dir.used_bytes.max(dir.reserved));
     let above = if dir.parent == 0 { head.dir } else { dir.parent };
-    draft.set_aside(cx, &[(above, growth)]).await
+    Ok((draft, (above, growth)))
 }
 
 /// Stores the properties of a head, which were checked. `volsize` is not among them.
@@ -351,6 +361,72 @@ pub fn inherit<'a>(
     property: &'a str,
     received: bool,
 ) -> BoxFuture<'a, Result<(), OpError>> {
+    inherit_each(cx, vec![name], property, received)
+}
+
+/// The same for several datasets: all of them or none.
+pub fn inherit_all<'a>(
+    cx: &'a mut Syncer,
+    names: &'a [String],
+    property: &'a str,
+    received: bool,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    inherit_each(cx, names.iter().map(String::as_str).collect(), property, received)
+}
+
+fn inherit_each<'a>(
+    cx: &'a mut Syncer,
+    names: Vec<&'a str>,
+    property: &'a str,
+    received: bool,
+) -> BoxFuture<'a, Result<(), OpError>> {
+    Box::pin(async move {
+        let mut wants = Vec::new();
+        for name in &names {
+            wants.extend(check_inherit(cx, name, property, received).await?);
+        }
+        space::Draft::default().set_aside(cx, &wants).await?;
+        for name in &names {
+            inherit_one(cx, name, property, received).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Refuses what cannot be; how many bytes have to be set aside in which directory, if any may have to.
+async fn check_inherit(
+    cx: &mut Syncer,
+    name: &str,
+    property: &str,
+    received: bool,
+) -> Result<Option<(u64, u64)>, OpError> {
+    if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
+        find::snapshot(cx, name).await?;
+        return Ok(None);
+    }
+    let head = find::head(cx, name).await?;
+    if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
+        return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
+    }
+    let props = dir::load(&mut cx.mos, head.dir).await?.props;
+    if property != "refreservation" || !received || props == 0 {
+        return Ok(None);
+    }
+    // What a stream brought takes effect, and has to be there like any other.
+    let key = format!("{property}{SUFFIX_RECEIVED}");
+    let bytes = zap::get_u64(&mut cx.mos, props, &key).await?.unwrap_or(0);
+    let coming = Properties::from([(property.to_owned(), Stored::Number(bytes))]);
+    check_possible(cx, &coming).await?;
+    let (_, want) = limits(cx, head, &coming).await?;
+    Ok(Some(want))
+}
+
+fn inherit_one<'a>(
+    cx: &'a mut Syncer,
+    name: &'a str,
+    property: &'a str,
+    received: bool,
+) -> BoxFuture<'a, Result<(), OpError>> {
     Box::pin(async move {
         if matches!(find::parse(cx, name)?.1, Part::Snapshot(_)) {
             let snapshot = find::snapshot(cx, name).await?.object;
@@ -361,19 +437,8 @@ pub fn inherit<'a>(
             return Ok(());
         }
         let head = find::head(cx, name).await?;
-        if ["quota", "reservation", "volsize", "volblocksize"].contains(&property) {
-            return Err(OpError::Refused(format!("'{property}' property cannot be inherited")));
-        }
         let props = dir::load(&mut cx.mos, head.dir).await?.props;
         let before = dir::refreservation(&mut cx.mos, head.dir).await?;
-        if property == "refreservation" && received && props != 0 {
-            // What a stream brought takes effect, and has to be there like any other.
-            let key = format!("{property}{SUFFIX_RECEIVED}");
-            let bytes = zap::get_u64(&mut cx.mos, props, &key).await?.unwrap_or(0);
-            let coming = Properties::from([(property.to_owned(), Stored::Number(bytes))]);
-            check_possible(cx, &coming).await?;
-            check_limits(cx, head, &coming).await?;
-        }
         if props != 0 {
             let mark = format!("{property}{SUFFIX_INHERIT}");
             zap::remove(&mut cx.mos, props, property.into()).await?;

@@ -298,12 +298,7 @@ pub(crate) async fn inherit(
         names = heads.map(|dataset| dataset.name().to_owned()).collect();
     }
     cx.change(&held, &what, false, move |cx| {
-        Box::pin(async move {
-            for name in &names {
-                dsl::inherit(cx, name, &property, received).await?;
-            }
-            Ok(())
-        })
+        Box::pin(async move { dsl::inherit_all(cx, &names, &property, received).await })
     })
     .await?;
     let warnings = cx.served(&held).await;

@@ -114,24 +114,55 @@ async fn what_moves_out_of_a_reservation_has_to_be_there_outside() {
     lab.check();
 }
 
+/// A reservation of a volume right below the root, as a stream would have brought it.
+async fn receive(lab: &mut Lab, volume: &'static str, bytes: u64) {
+    let brought = lab.run("receive", false, move |cx| {
+        Box::pin(async move {
+            let dir = cx.places.root_dir;
+            let map = directory(cx, dir).await.child_map;
+            let dir = zap::get_u64(&mut cx.mos, map, volume).await?.unwrap();
+            let props = directory(cx, dir).await.props;
+            zap::set_u64(&mut cx.mos, props, "refreservation$recvd", bytes).await?;
+            Ok(())
+        })
+    });
+    brought.await.unwrap();
+}
+
+/// Those that came before the one that was refused had another reservation by then, and no record said so.
+#[tokio::test(start_paused = true)]
+async fn received_reservations_come_back_into_effect_for_all_datasets_or_for_none() {
+    let mut lab = Lab::new("d0", 12, 26).await;
+    for name in ["tank/v", "tank/w"] {
+        lab.create(name, props(&[("refreservation", 1 << 20)])).await.unwrap();
+    }
+    let much = lab.running.engine.txgs().available() / 3 * 2;
+    // Too much for one of them, then for both together.
+    for (of_v, of_w, fits) in [(4 << 20, 1 << 40, false), (much, much, false), (4 << 20, 4 << 20, true)] {
+        receive(&mut lab, "v", of_v).await;
+        receive(&mut lab, "w", of_w).await;
+        let back = lab.run("inherit -r -S refreservation", false, |cx| {
+            Box::pin(async move {
+                let names = ["tank/v".to_owned(), "tank/w".to_owned()];
+                dsl::inherit_all(cx, &names, "refreservation", true).await
+            })
+        });
+        let back = back.await;
+        assert_eq!(back.is_ok(), fits, "{back:?}");
+        for (name, received) in [("tank/v", of_v), ("tank/w", of_w)] {
+            let now = if fits { received } else { 1 << 20 };
+            assert_eq!(lab.number(name, "refreservation").await, now, "{name}");
+        }
+        lab.check();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_received_reservation_that_comes_back_into_effect_is_set_aside() {
     let mut lab = Lab::new("d0", 12, 25).await;
     lab.create("tank/v", props(&[("refreservation", 1 << 20)])).await.unwrap();
     for (received, fits) in [(1u64 << 40, false), (4 << 20, true)] {
-        // As a stream would have brought it.
-        lab.run("receive", false, move |cx| {
-            Box::pin(async move {
-                let dir = cx.places.root_dir;
-                let map = directory(cx, dir).await.child_map;
-                let dir = zap::get_u64(&mut cx.mos, map, "v").await?.unwrap();
-                let props = directory(cx, dir).await.props;
-                zap::set_u64(&mut cx.mos, props, "refreservation$recvd", received).await?;
-                Ok(())
-            })
-        })
-        .await
-        .unwrap();
+        receive(&mut lab, "v", received).await;
         let back = lab
             .run("inherit -S refreservation", false, |cx| {
                 Box::pin(async move { dsl::inherit(cx, "tank/v", "refreservation", true).await })
