@@ -344,7 +344,7 @@ async fn ids_that_were_given_up_at_the_end_are_used_again() {
     for number in 0..1500u64 {
         let name = format!("entry {number}").into_bytes();
         model.insert(name.clone(), Value::from_u64(number));
-        self::set(&mut world.mos, object, Key::Name(&name), Value::from_u64(number)).await.unwrap();
+        set(&mut world.mos, object, Key::Name(&name), Value::from_u64(number)).await.unwrap();
     }
     let header = verify(&mut world.mos, object).await.unwrap();
     assert!(header.table_blocks > 0 && header.leaves > 40, "{header:?}");
