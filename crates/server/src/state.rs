@@ -506,7 +506,7 @@ mod tests {
         state.remember(pool("pond", 3)).unwrap();
         assert_eq!(state.pools().unwrap(), [pool("pond", 3), passing.clone()]);
         assert_eq!(state.over().unwrap(), [2]);
-        assert_eq!(state.lapse().unwrap(), [passing.clone()]);
+        assert_eq!(state.lapse().unwrap(), std::slice::from_ref(&passing));
         assert_eq!(state.lapse().unwrap(), []);
         assert_eq!((state.pools().unwrap(), state.over().unwrap()), (vec![pool("pond", 3)], vec![2, 1]));
         // Imported again.

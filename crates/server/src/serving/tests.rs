@@ -670,9 +670,8 @@ async fn a_rollback_that_the_quota_does_not_allow_destroys_nothing() {
     volume.unmap(0, BYTES, block::Durability::Cached).await.unwrap();
     snapshot("tank/a@t").await;
     let small = Properties::from([("refquota".to_owned(), Stored::Number(BYTES / 2))]);
-    let set = world.engine.run(false, move |cx| {
-        Box::pin(async move { dsl::set(cx, "tank/a", &small).await })
-    });
+    let set =
+        world.engine.run(false, move |cx| Box::pin(async move { dsl::set(cx, "tank/a", &small).await }));
     set.await.unwrap();
     let rollback = Operation::Rollback { snapshot: "tank/a@s".to_owned(), recursive: true, clones: false };
     let said = world.run(rollback).await.unwrap_err().message;

@@ -38,12 +38,14 @@ impl Player {
         }
         let (snapshot, (of, frozen)) =
             self.snapshots.iter().nth(self.random.random_range(0..count)).expect("one that was counted");
-        let (snapshot, ledger) = (snapshot.clone(), self.seats[*of].ledger.descendant(self.names + 1, frozen));
+        let (snapshot, ledger) =
+            (snapshot.clone(), self.seats[*of].ledger.descendant(self.names + 1, frozen));
         self.names += 1;
         let name = format!("{POOL}/c{}", self.names);
         let (from, to) = (snapshot.clone(), name.clone());
-        let op =
-            task(move |cx| Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await }));
+        let op = task(move |cx| {
+            Box::pin(async move { dsl::clone(cx, &from, &to, &Properties::new(), false).await })
+        });
         self.run(format!("clone {snapshot} {name}"), false, op).await;
         let seat = Seat { name, ledger, gate: RwLock::default(), is_gone: false.into() };
         self.origins.insert(self.seats.len(), snapshot);
@@ -53,7 +55,8 @@ impl Player {
 
     async fn promote(&mut self) {
         let living = self.living();
-        let clones: Vec<usize> = living.into_iter().filter(|which| self.origins.contains_key(which)).collect();
+        let clones: Vec<usize> =
+            living.into_iter().filter(|which| self.origins.contains_key(which)).collect();
         if clones.is_empty() {
             return;
         }
@@ -78,7 +81,10 @@ impl Player {
         for old in moving {
             let (_, frozen) = self.snapshots.remove(&old).expect("one of them");
             let new = format!("{name}@{}", number(&old).expect("a snapshot"));
-            self.origins.values_mut().filter(|origin| **origin == old).for_each(|origin| origin.clone_from(&new));
+            self.origins
+                .values_mut()
+                .filter(|origin| **origin == old)
+                .for_each(|origin| origin.clone_from(&new));
             self.snapshots.insert(new, (clone, frozen));
         }
         if let Some(ancestor) = ancestor {

@@ -373,10 +373,8 @@ impl Player {
 
     pub(crate) fn all_unused(&self, places: &Places) -> impl Iterator<Item = usize> {
         let view = self.engine().view();
-        let spares: BTreeSet<&str> =
-            view.spares().iter().filter_map(|spare| spare.path.as_deref()).collect();
-        let free =
-            |bay: &usize| places.in_bay(*bay).is_none() && !spares.contains(&*self.bays.0[*bay].path);
+        let spares: BTreeSet<&str> = view.spares().iter().filter_map(|spare| spare.path.as_deref()).collect();
+        let free = |bay: &usize| places.in_bay(*bay).is_none() && !spares.contains(&*self.bays.0[*bay].path);
         let free: Vec<usize> = (0..self.bays.0.len()).filter(free).collect();
         free.into_iter()
     }

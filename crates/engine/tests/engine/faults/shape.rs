@@ -104,8 +104,7 @@ impl Player {
         let view = engine.view();
         let tree = view.tree();
         let logs = tree.tops.iter().filter(|top| top.class() == Class::Log && top.kind != Kind::Hole);
-        let words: Vec<String> =
-            logs.chain(view.spares()).map(|vdev| vdev.guid.to_string()).collect();
+        let words: Vec<String> = logs.chain(view.spares()).map(|vdev| vdev.guid.to_string()).collect();
         if words.is_empty() {
             return;
         }
@@ -129,8 +128,11 @@ impl Player {
         let places = self.places();
         let place = places.all[self.random.random_range(0..places.all.len())].clone();
         let kind = if self.random.random() { SweepKind::Initialize } else { SweepKind::Trim };
-        let commands =
-            [SweepCommand::Start { rate: None }, SweepCommand::Start { rate: Some(1 << 20) }, SweepCommand::Suspend];
+        let commands = [
+            SweepCommand::Start { rate: None },
+            SweepCommand::Start { rate: Some(1 << 20) },
+            SweepCommand::Suspend,
+        ];
         let command = commands[self.random.random_range(0..commands.len())];
         let engine = self.engine();
         let result = self.within("sweep", engine.sweep(kind, place.guid, command)).await;
