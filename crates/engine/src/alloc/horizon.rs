@@ -9,7 +9,8 @@
 //! A block that could be reached when a pin was taken keeps its bytes while the pin is held: whatever is released later
 //! waits. A *view* pin lasts as long as somebody walks the trees of a committed state, perhaps minutes, so it gives way
 //! when the pool has no other space left, and its holder starts again. A *firm* pin is held during a handful of
-//! transfers, repairs among them, and whoever needs space waits for it.
+//! transfers, repairs among them, and whoever needs space waits for it. If that takes long, as a device is slow, its
+//! holder is told, and lets go where it only reads.
 //!
 //! Facts: docs/format/vdevs.md §7, overview.md §6.
 
@@ -37,6 +38,7 @@ pub trait Releases: fmt::Debug + Send + Sync {
 pub struct Horizon {
     state: Mutex<State>,
     unpinned: Notify,
+    wanted: Notify,
     hears: OnceLock<Arc<dyn Releases>>,
 }
 
@@ -49,8 +51,18 @@ struct State {
     /// What was released before there had been this many commits may be handed out already.
     handed_out: u64,
     next: u64,
-    /// By number: commits there had been, and whether it holds whatever happens.
-    pins: BTreeMap<u64, (u64, bool)>,
+    /// By number.
+    pins: BTreeMap<u64, Held>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Commits there had been.
+    commits: u64,
+    /// It holds whatever happens.
+    firm: bool,
+    /// What it holds back is waited for.
+    wanted: bool,
 }
 
 /// Holds space back; see the module.
@@ -98,7 +110,7 @@ impl Horizon {
     fn insert(self: &Arc<Self>, state: &mut State, commits: u64, firm: bool) -> Pin {
         state.next += 1;
         let number = state.next;
-        state.pins.insert(number, (commits, firm));
+        state.pins.insert(number, Held { commits, firm, wanted: false });
         Pin { horizon: Arc::clone(self), number }
     }
 
@@ -120,7 +132,7 @@ impl Horizon {
     /// What was released before there had been `before` commits is wanted: how much of that may be handed out.
     pub(super) fn grant(&self, before: u64) -> u64 {
         let mut state = self.state.lock();
-        let oldest = state.pins.values().map(|pin| pin.0).min().unwrap_or(u64::MAX);
+        let oldest = state.pins.values().map(|pin| pin.commits).min().unwrap_or(u64::MAX);
         let granted = before.min(oldest);
         state.handed_out = state.handed_out.max(granted);
         granted
@@ -128,7 +140,13 @@ impl Horizon {
 
     /// Space is short: those who walk old states have to start again.
     pub(super) fn give_way(&self) {
-        self.state.lock().pins.retain(|_, pin| pin.1);
+        self.state.lock().pins.retain(|_, pin| pin.firm);
+    }
+
+    /// It takes long: whoever can do again what he is doing should let go.
+    pub(super) fn demand(&self) {
+        self.state.lock().pins.values_mut().for_each(|pin| pin.wanted = true);
+        self.wanted.notify_waiters();
     }
 
     /// Returns when nothing is pinned firmly from before the last commit.
@@ -138,7 +156,7 @@ impl Horizon {
             unpinned.as_mut().enable();
             {
                 let state = self.state.lock();
-                if state.pins.values().all(|pin| pin.0 >= state.commits) {
+                if state.pins.values().all(|pin| pin.commits >= state.commits) {
                     return;
                 }
             }
@@ -154,11 +172,23 @@ impl Pin {
         !self.horizon.state.lock().pins.contains_key(&self.number)
     }
 
+    /// Returns when what it holds back has been waited for longer than a transfer should take, or it gave way.
+    pub async fn wanted(&self) {
+        loop {
+            let mut wanted = std::pin::pin!(self.horizon.wanted.notified());
+            wanted.as_mut().enable();
+            if self.horizon.state.lock().pins.get(&self.number).is_none_or(|pin| pin.wanted) {
+                return;
+            }
+            wanted.await;
+        }
+    }
+
     /// Another pin of the same age that holds whatever happens; none if this one gave way.
     #[must_use]
     pub fn firm(&self) -> Option<Self> {
         let mut state = self.horizon.state.lock();
-        let commits = state.pins.get(&self.number)?.0;
+        let commits = state.pins.get(&self.number)?.commits;
         Some(self.horizon.insert(&mut state, commits, true))
     }
 }
@@ -194,6 +224,9 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
+        assert!(futures_util::poll!(std::pin::pin!(firm.wanted())).is_pending());
+        horizon.demand();
+        firm.wanted().await;
         drop(firm);
         waiting.await.unwrap();
         assert_eq!(horizon.grant(9), 9);

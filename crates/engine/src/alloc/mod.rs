@@ -15,7 +15,7 @@
 //!
 //! Owned by the syncing task: no locks. Facts: docs/format/spacemap.md, overview.md §6–7.
 
-use std::{collections::BTreeSet, pin::pin, sync::Arc};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use block::Quiet;
 use ondisk::blkptr::Dva;
@@ -52,6 +52,8 @@ pub use leave::Notice;
 
 /// Memory for the bits of loaded metaslabs, in bytes: both sets of 4 TiB of 4 KiB units, all fragmented.
 const BUDGET: u64 = 256 << 20;
+/// How long space is waited for that somebody reads before he is told: longer than a handful of transfers takes.
+const PINNED: Duration = Duration::from_secs(5);
 
 /// What a block is for; decides the class of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -437,7 +439,7 @@ impl Allocator {
     }
 
     /// Space is short: what was released in transaction groups that are durable can be used, at the price
-    /// of uberblocks to go back to. True if there was any. If whoever reads or repairs what was there does not come to an
+    /// of uberblocks to go back to. True if there was any. Whoever only reads lets go of it after a while. If whoever reads or repairs what was there does not come to an
     /// end, as its device does not answer, the pool is suspended meanwhile.
     async fn hurry(&mut self) -> Result<bool, EngineError> {
         if !self.tops.iter().flatten().any(|top| top.waiting > 0) {
@@ -448,6 +450,10 @@ impl Allocator {
         let mut unpinned = pin!(horizon.unpinned());
         loop {
             let before = suspension.before();
+            if deadline::within(&mut unpinned, PINNED).await.is_some() {
+                break;
+            }
+            horizon.demand();
             if deadline::within(&mut unpinned, deadline::write_limit()).await.is_some() {
                 break;
             }

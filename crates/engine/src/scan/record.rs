@@ -89,6 +89,7 @@ pub(crate) async fn open(cx: &mut Syncer) -> Result<(), EngineError> {
         counts: Counts::default(),
         settled: Counts::default(),
         narrowed: 0,
+        hurried: 0,
         whole: position == Position::default(),
         meter: super::estimate::Meter::default(),
     };
@@ -281,6 +282,7 @@ async fn begin(
         counts: Counts::default(),
         settled: Counts::default(),
         narrowed: 0,
+        hurried: 0,
         whole: true,
         meter: super::estimate::Meter::default(),
     };

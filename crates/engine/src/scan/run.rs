@@ -71,6 +71,17 @@ pub(crate) struct Ground {
     pub(crate) reports: Arc<Reports>,
 }
 
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Read, and repaired.
+    Over,
+    /// To be done again when devices are back.
+    CutOff,
+    /// To be done again: writers waited for its space.
+    GaveWay,
+}
+
 /// How a pass ended.
 pub(super) enum Ended {
     /// Everything was read.
@@ -259,8 +270,9 @@ impl Pass {
     /// Reads everything that waits, in the order of the devices, and says how far the scan is if that `counts`.
     async fn sweep(self: &Arc<Self>, counts: bool) -> Result<(), Ended> {
         let Some(waiting) = self.ground.scans.waiting.get() else { return Err(Ended::Gone) };
-        let mut running: JoinSet<(u64, bool)> = JoinSet::new();
-        let mut is_cut_off = false;
+        let mut running: JoinSet<(u64, Outcome)> = JoinSet::new();
+        let (mut is_cut_off, mut is_wanted) = (false, false);
+        let hurried = self.update(|run| run.hurried).unwrap_or(0);
         // First blocks of batches that are not over, by number.
         let mut open: BTreeMap<u64, Key> = BTreeMap::new();
         let (mut number, mut behind) = (0, self.update(|run| run.position.key).unwrap_or_default());
@@ -268,7 +280,7 @@ impl Pass {
         loop {
             is_cut_off |= self.ground.suspension.may_write().is_err();
             while running.len() < BATCHES && self.goes_on() && !is_cut_off {
-                let Some(batch) = waiting.take(waiting.batch_bytes(), BATCH_BLOCKS) else { break };
+                let Some(batch) = waiting.take(waiting.batch_bytes(hurried), BATCH_BLOCKS) else { break };
                 number += 1;
                 open.insert(number, batch.first);
                 behind = batch.first;
@@ -280,11 +292,14 @@ impl Pass {
             }
             match running.join_next().await {
                 None => break,
-                Some(Ok((number, true))) => {
+                Some(Ok((number, Outcome::Over))) => {
                     open.remove(&number);
                 }
                 // It is to be done again, and stays among those that are not over.
-                Some(Ok((_, false))) => is_cut_off = true,
+                Some(Ok((_, again))) => {
+                    is_cut_off = true;
+                    is_wanted |= again == Outcome::GaveWay;
+                }
                 // Not cancelled by anybody, so a bug: pass it on instead of reporting a pool as scanned.
                 Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Some(Err(_)) => return Err(Ended::Gone),
@@ -296,6 +311,9 @@ impl Pass {
                     return Err(Ended::Later);
                 }
             }
+        }
+        if is_wanted {
+            self.update(|run| run.hurried += 1);
         }
         if self.goes_on() && !is_cut_off {
             return Ok(());
@@ -311,27 +329,33 @@ impl Pass {
         Err(ended)
     }
 
-    /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines. False if
-    /// it has to be done again.
-    async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) -> bool {
-        let Some(view) = (self.ground.view)() else { return true };
+    /// Reads the blocks of a batch and repairs them; says through `queued` when all its reads are in their lines. Reads that
+    /// take so long that writers wait for the space are given up.
+    async fn batch(&self, batch: Batch, queued: oneshot::Sender<()>) -> Outcome {
+        let Some(view) = (self.ground.view)() else { return Outcome::Over };
         let io = view.io();
         // Before and after: a leaf that is away for a moment lacks what is read in that moment.
         self.ground.scans.look_at(&io.tree());
         let stood = comings_and_goings(&io.tree());
         let mut examine = std::pin::pin!(io.examine_for_scan(&batch.blocks, self.how(false)));
         let mut queued = Some(queued);
-        let examined = std::future::poll_fn(|context| {
+        let read = std::future::poll_fn(|context| {
             let answer = examine.as_mut().poll(context);
             if let Some(queued) = queued.take() {
                 // Nobody waits any more if the scan was interrupted.
                 let _nobody_waits = queued.send(());
             }
             answer
-        })
-        .await;
+        });
+        let examined = tokio::select! {
+            biased;
+            examined = read => examined,
+            () = batch.pin.wanted() => return Outcome::GaveWay,
+        };
         self.ground.scans.look_at(&io.tree());
-        let Some(absent) = self.absent(&view, stood, &batch.blocks, &examined).await else { return false };
+        let Some(absent) = self.absent(&view, stood, &batch.blocks, &examined).await else {
+            return Outcome::CutOff;
+        };
         let bytes = batch.blocks.iter().map(|(bp, _)| bp.asize()).sum();
         self.conclude(&view, &batch.blocks, examined, &absent).await;
         self.update(|run| {
@@ -341,7 +365,7 @@ impl Pass {
                 logged.examined += batch.blocks.len() as u64;
             }
         });
-        true
+        Outcome::Over
     }
 
     /// Who is absent, as far as it matters for what these reads did not find. None if so much went away under them that it is

@@ -134,6 +134,8 @@ pub(super) struct Run {
     pub(super) settled: Counts,
     /// How often the state that was walked gave way to writers.
     pub(super) narrowed: u32,
+    /// How often batches did, as a device was slow.
+    pub(super) hurried: u32,
     /// From start to end in this import.
     pub(super) whole: bool,
     pub(super) meter: Meter,

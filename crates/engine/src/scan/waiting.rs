@@ -52,7 +52,7 @@ const BATCH_BYTES: (usize, usize) = (256 << 10, 8 << 20);
 pub(super) struct Batch {
     pub(super) first: Key,
     pub(super) blocks: Vec<(BlkPtr, Bookmark)>,
-    pub(super) _pin: Pin,
+    pub(super) pin: Pin,
     _in_flight: InFlight,
 }
 
@@ -156,10 +156,11 @@ impl Waiting {
         self.state.lock().taken() as u64 + self.in_flight.load(Relaxed)
     }
 
-    /// Stored bytes of a batch.
-    pub(super) fn batch_bytes(&self) -> u64 {
+    /// Stored bytes of a batch, halved as often as the last ones took too long.
+    pub(super) fn batch_bytes(&self, halved: u32) -> u64 {
         let (least, most) = BATCH_BYTES;
-        (self.memory.load(Relaxed) / BATCHES).clamp(least, most) as u64
+        let bytes = (self.memory.load(Relaxed) / BATCHES).clamp(least, most) as u64;
+        bytes.checked_shr(halved).unwrap_or(0).max(1)
     }
 
     /// A walk begins: of a state that is committed after this returns, and for blocks from this one on. Those within the
@@ -226,7 +227,7 @@ impl Waiting {
         first.map(|first| {
             self.in_flight.fetch_add(allocated, Relaxed);
             let in_flight = InFlight { sum: Arc::clone(&self.in_flight), bytes: allocated };
-            Batch { first, blocks, _pin: self.horizon.pin(), _in_flight: in_flight }
+            Batch { first, blocks, pin: self.horizon.pin(), _in_flight: in_flight }
         })
     }
 
@@ -351,11 +352,11 @@ mod tests {
     #[test]
     fn what_is_read_at_a_time_follows_what_memory_there_is_and_is_counted() {
         let waiting = Waiting::new(Arc::default(), 192 << 20);
-        assert_eq!(waiting.batch_bytes(), 8 << 20);
+        assert_eq!(waiting.batch_bytes(0), 8 << 20);
         waiting.set_memory(4 << 20);
-        assert_eq!(waiting.batch_bytes(), 1 << 20, "of four");
+        assert_eq!(waiting.batch_bytes(0), 1 << 20, "of four");
         waiting.set_memory(0);
-        assert_eq!(waiting.batch_bytes(), 256 << 10);
+        assert_eq!((waiting.batch_bytes(0), waiting.batch_bytes(4)), (256 << 10, 16 << 10));
         waiting.begin(Key::default(), 0);
         (0..10).for_each(|number| waiting.offer(&block(number * 512), Bookmark::default()));
         waiting.end();
