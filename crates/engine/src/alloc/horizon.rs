@@ -224,7 +224,8 @@ mod tests {
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        assert!(futures_util::poll!(std::pin::pin!(firm.wanted())).is_pending());
+        let second = std::time::Duration::from_secs(1);
+        assert!(tokio::time::timeout(second, firm.wanted()).await.is_err(), "nobody is in need");
         horizon.demand();
         firm.wanted().await;
         drop(firm);

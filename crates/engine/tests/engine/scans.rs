@@ -13,7 +13,7 @@ use std::{
 };
 
 use block::{BlockVolume, Durability};
-use disk::{Disk, Effect, Fault, FaultDisk, MemDisk, ModelDisk, On, Profile};
+use disk::{Disk, FaultDisk, MemDisk, ModelDisk, Profile};
 use engine::{
     dsl::{Properties, Stored},
     engine::{Engine, Options},
@@ -685,38 +685,6 @@ async fn writers_of_a_full_pool_do_not_wait_for_scans() {
     drop(volume);
     running.export().await;
     world.verify("full").await;
-}
-
-/// A batch of a scrub was waited for however slow the device was that it was read from; after a minute the pool was
-/// suspended, although its other device was well.
-#[tokio::test(start_paused = true)]
-async fn writers_of_a_full_pool_do_not_wait_for_a_scan_of_a_slow_device() {
-    let (world, running) = World::create("mirror d0 d1", 12, 72 << 20, 2).await;
-    let volume = running.volume(&format!("{POOL}/v"), 40 * MIB, 8192, plain()).await;
-    let mut random = StdRng::seed_from_u64(1);
-    let slowly = Effect::Delay(Duration::from_millis(750)..=Duration::from_secs(3));
-    running.disks[1].inject(Fault::anywhere(On::Read, slowly));
-    running.engine.scan(ScanCommand::Scrub).await.unwrap();
-    let mut longest = Duration::ZERO;
-    for round in 0..300u64 {
-        for number in 0..60u64 {
-            let at = random.random_range(0..40 * MIB / 8192) * 8192;
-            let bytes = noise(round << 20 | number, 8192);
-            drop(volume.write(at, data(bytes), Durability::Cached).await);
-        }
-        let begun = tokio::time::Instant::now();
-        running.engine.sync().await.unwrap();
-        longest = longest.max(begun.elapsed());
-        assert!(running.engine.suspended().is_none(), "round {round}");
-    }
-    println!("the longest transaction group took {longest:?}");
-    assert!(longest < Duration::from_secs(30), "{longest:?}");
-    // It gets on all the same.
-    running.disks[1].heal();
-    assert_eq!(over(&running.engine).await.errors, 0);
-    drop(volume);
-    running.export().await;
-    world.verify("slow").await;
 }
 
 /// Waits until no scan runs that began by itself.

@@ -270,6 +270,37 @@ async fn whoever_holds_back_the_last_space_suspends_the_pool_until_he_lets_go() 
     }
 }
 
+/// A scan of a slow device was waited for as long as it took to read a whole batch, and after a minute the pool was
+/// suspended although its other devices were well.
+#[tokio::test(start_paused = true)]
+async fn who_only_reads_what_is_waited_for_is_told_and_lets_go() {
+    let suspension = Arc::<Suspension>::default();
+    suspension.begin(Box::new(|_| {}), Arc::default());
+    let mut lake = Lake::new(&[top(0, 16 * MIB, 22)]);
+    lake.alloc.wait_through(Arc::clone(&suspension));
+    let mut all = Vec::new();
+    while let Ok(found) = lake.allocate(64 << 10, 1, Purpose::Data).await {
+        all.extend(found);
+    }
+    lake.commit();
+    let pin = lake.alloc.horizon().pin();
+    all.into_iter().for_each(|dva| lake.release(dva));
+    lake.commit();
+    tokio::spawn(async move {
+        pin.wanted().await;
+        drop(pin);
+    });
+    let begun = tokio::time::Instant::now();
+    let found = tokio::select! {
+        biased;
+        found = lake.alloc.allocate(64 << 10, 1, Purpose::Data) => found,
+        why = suspension.suspended() => panic!("{why}"),
+    };
+    assert_eq!(found.unwrap().len(), 1);
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(30)).contains(&took), "{took:?}");
+}
+
 #[tokio::test]
 async fn a_stream_of_data_is_contiguous_whatever_metadata_comes_between() {
     let mut lake = Lake::new(&[top(0, 4096 * MIB, 28)]);
