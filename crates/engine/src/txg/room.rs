@@ -30,9 +30,10 @@ use super::{Cost, SLOTS, slot};
 /// At most one part in so many of what is free is lent to sweeps.
 const BORROWED_SHARE: u64 = 8;
 
-/// Indirect blocks of which a volume remembers that they were announced. Of two that have the same place each is announced
-/// again and again: more than is taken, and never less.
-const MARKS: usize = 512;
+/// Indirect blocks of which a volume remembers that they were announced: a power of two. Of two that have the same place each
+/// is announced again and again: more than is taken, and never less.
+const MARKS: usize = 1 << MARK_BITS;
+const MARK_BITS: u32 = 9;
 
 /// Indirect blocks above what an operation changes, which are written anew for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,13 +88,19 @@ struct Mark {
     bytes: u64,
 }
 
+/// Where an indirect block is remembered. Spread by Fibonacci hashing: volumes are written in several places that lie a power
+/// of two apart, and those would have the same place by the low bits of their numbers.
+fn place_of_mark(number: u64) -> usize {
+    (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - MARK_BITS)) as usize
+}
+
 /// A volume's room, and what it announced.
 #[derive(Debug)]
 struct Place {
     dataset: u64,
     room: Room,
     pending: [u64; SLOTS],
-    /// By the low bits of their numbers; none before the first is announced.
+    /// By [`place_of_mark`]; none before the first is announced.
     marks: Vec<Mark>,
 }
 
@@ -104,7 +111,7 @@ impl Place {
 
     /// Bytes that were announced in group `txg` for an indirect block.
     fn marked(&self, txg: u64, number: u64) -> u64 {
-        let mark = self.marks.get(number as usize % MARKS);
+        let mark = self.marks.get(place_of_mark(number));
         mark.filter(|mark| mark.txg == txg && mark.number == number).map_or(0, |mark| mark.bytes)
     }
 
@@ -115,7 +122,7 @@ impl Place {
                 self.marks.resize(MARKS, Mark::default());
             }
             let bytes = above.each.max(self.marked(txg, number));
-            self.marks[number as usize % MARKS] = Mark { number, txg, bytes };
+            self.marks[place_of_mark(number)] = Mark { number, txg, bytes };
         }
     }
 }

@@ -315,6 +315,21 @@ async fn an_indirect_block_is_announced_once_in_a_group_and_comes_back_with_it()
     assert_eq!(waiting.await.unwrap(), Ok(7));
 }
 
+/// Each had the place of the other in what the volume remembers, and was announced anew with every change.
+#[tokio::test(start_paused = true)]
+async fn indirect_blocks_a_power_of_two_apart_are_announced_once_in_a_group() {
+    for apart in [512, 1024, 1 << 20] {
+        let txgs = Txgs::new(4, LIMITS);
+        txgs.set_supply(Supply { free: 2 * 40, ..shared(100) });
+        let volume = txgs.for_volume(1, room(100, 0));
+        for turn in 0..1000 {
+            let above = Above { each: 40, ends: [Some(1 + turn % 2 * apart), None], between: 0 };
+            let taken = volume.try_assign(Cost { above, ..Cost::default() });
+            drop(taken.unwrap_or_else(|| panic!("{apart} apart, turn {turn}: both were announced before")));
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_command_sets_aside_is_promised_to_nobody_else_and_was_promised_to_nobody() {
     let txgs = Txgs::new(4, LIMITS);
