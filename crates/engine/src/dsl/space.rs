@@ -135,7 +135,11 @@ pub(crate) async fn supply(
     let root = cx.places.root_dir;
     let (free, spare) = promisable(cx).await?;
     let shared = available_below(cx, root).await?.min(free);
-    let mut supply = Supply { shared, free, spare, reserved: BTreeMap::new() };
+    // All that anybody has reserved counts as used here. Frees go on where a quota of the whole pool is used up.
+    let used = dir::load(&mut cx.mos, root).await?.used_bytes;
+    let unreserved = usable(cx).await?.saturating_add(spare).saturating_sub(used).min(free);
+    let margin = unreserved.saturating_sub(shared);
+    let mut supply = Supply { shared, free, spare, margin, reserved: BTreeMap::new() };
     let mut rooms = BTreeMap::new();
     for &dataset in datasets {
         if !cx.mos.exists(dataset).await? {
@@ -146,7 +150,8 @@ pub(crate) async fn supply(
         let refreservation = dir::refreservation(&mut cx.mos, phys.dir).await?;
         let above = reserved_above(cx, phys.dir, &mut supply).await?;
         let own = refreservation.saturating_sub(phys.unique_bytes);
-        rooms.insert(dataset, Room { limit, own, above });
+        let is_shared = phys.unique_bytes < phys.referenced_bytes;
+        rooms.insert(dataset, Room { limit, own, above, is_shared });
     }
     Ok((supply, rooms))
 }
@@ -178,7 +183,7 @@ async fn usable(cx: &mut Syncer) -> Result<u64, EngineError> {
 
 /// Bytes that are free on the devices and may be promised, free of parity, and how many beyond that what only frees may take
 /// for indirect blocks. Datasets do not know of log blocks, which take their space all the same; half of the slop is left for
-/// the metadata of what is promised, and a quarter whatever is freed.
+/// the metadata of what is promised, and a quarter whatever is freed: beside what is reserved, too, if a snapshot keeps it.
 async fn promisable(cx: &mut Syncer) -> Result<(u64, u64), EngineError> {
     let totals = cx.out.alloc.totals();
     let slop = totals.capacity.saturating_sub(usable(cx).await?);

@@ -12,9 +12,14 @@
 //!
 //! Where something is changed below an indirect block all of that block is written anew, in another place, and the old one
 //! is free only when the transaction group is durable. With small blocks that is a hundred times what was changed, if
-//! that is scattered. It is given back, so it counts in no account; but it must be there, and is announced once for each
-//! indirect block and group. What only frees may take for it what is kept back from what is written, or nothing could be
-//! freed where nothing is free.
+//! that is scattered. As a rule it is given back, so it counts in no account; but it must be there, and is announced once for
+//! each indirect block and group. What only frees may take for it what is kept back from what is written, or nothing could
+//! be freed where nothing is free.
+//!
+//! If a snapshot has a part of the volume it may keep the old one, and nothing is given back. Then the new one comes out of
+//! the same reservations as what is written, and beyond those out of what all share and a margin of what is kept back:
+//! never out of what others have reserved. Which of them the snapshot keeps is not known before they are written. So what
+//! others announced for them is waited for, and nobody is refused anything for it.
 //!
 //! What there is is known as of the last commit ([`Supply`], [`Room`]), what was announced is kept by transaction group,
 //! and forgotten when that is synced: the next supply knows what became of it. A command sets space aside in the group
@@ -56,6 +61,8 @@ pub struct Supply {
     pub free: u64,
     /// Beyond that, for what is written anew above what only frees.
     pub spare: u64,
+    /// Beyond `shared`, for indirect blocks whose old ones a snapshot keeps: it is free, and reserved by nobody.
+    pub margin: u64,
     /// What directories have reserved and not used.
     pub reserved: BTreeMap<u64, u64>,
 }
@@ -69,6 +76,8 @@ pub struct Room {
     pub own: u64,
     /// Directories at and above its own that have something reserved, the nearest first.
     pub above: Vec<u64>,
+    /// Whether a snapshot has a part of it, and may keep the old ones of indirect blocks that are written anew.
+    pub is_shared: bool,
 }
 
 /// What a command sets aside for something below these directories.
@@ -100,6 +109,8 @@ struct Place {
     dataset: u64,
     room: Room,
     pending: [u64; SLOTS],
+    /// For indirect blocks.
+    rewritten: [u64; SLOTS],
     /// By [`place_of_mark`]; none before the first is announced.
     marks: Vec<Mark>,
 }
@@ -107,6 +118,16 @@ struct Place {
 impl Place {
     fn pending(&self) -> u64 {
         self.pending.iter().sum()
+    }
+
+    /// What was announced for indirect blocks and may not be given back.
+    fn kept(&self) -> [u64; SLOTS] {
+        if self.room.is_shared { self.rewritten } else { [0; SLOTS] }
+    }
+
+    /// The most that may be taken of what was announced.
+    fn pending_at_most(&self) -> u64 {
+        self.pending().saturating_add(sum(&self.kept()))
     }
 
     /// Bytes that were announced in group `txg` for an indirect block.
@@ -125,6 +146,10 @@ impl Place {
             self.marks[place_of_mark(number)] = Mark { number, txg, bytes };
         }
     }
+}
+
+fn sum(slots: &[u64; SLOTS]) -> u64 {
+    slots.iter().copied().fold(0, u64::saturating_add)
 }
 
 /// What was announced, added up.
@@ -175,12 +200,16 @@ pub(super) struct Ledger {
     others: [u64; SLOTS],
     /// Announced for indirect blocks that are written anew, by slot.
     rewritten: [u64; SLOTS],
+    /// Of that, what may not be given back, by volumes that are gone.
+    kept: [u64; SLOTS],
     claims: Vec<Claim>,
     /// Of what all share, what was set aside for intent logs and sweeps since: beginning with the last time it was looked at how
     /// much there is, and before, which is known to the next supply.
     lent: u64,
     lent_before: u64,
     tally: Tally,
+    /// The same with indirect blocks whose old ones a snapshot may keep; the total is in `tally` alone.
+    at_most: Tally,
 }
 
 impl Ledger {
@@ -192,10 +221,12 @@ impl Ledger {
             places: Vec::new(),
             others: [0; SLOTS],
             rewritten: [0; SLOTS],
+            kept: [0; SLOTS],
             claims: Vec::new(),
             lent: 0,
             lent_before: 0,
             tally: Tally::default(),
+            at_most: Tally::default(),
         }
     }
 
@@ -205,7 +236,8 @@ impl Ledger {
         if index == self.places.len() {
             self.places.push(None);
         }
-        self.places[index] = Some(Place { dataset, room, pending: [0; SLOTS], marks: Vec::new() });
+        let (pending, rewritten) = ([0; SLOTS], [0; SLOTS]);
+        self.places[index] = Some(Place { dataset, room, pending, rewritten, marks: Vec::new() });
         index
     }
 
@@ -214,6 +246,9 @@ impl Ledger {
         let Some(place) = self.places.get_mut(index).and_then(Option::take) else { return };
         for (others, bytes) in self.others.iter_mut().zip(place.pending) {
             *others += bytes;
+        }
+        for (kept, bytes) in self.kept.iter_mut().zip(place.kept()) {
+            *kept = kept.saturating_add(bytes);
         }
         self.add_up();
     }
@@ -227,6 +262,12 @@ impl Ledger {
         self.supply.shared.saturating_sub(taken)
     }
 
+    /// How much of what nobody reserved is left for what a snapshot may keep, beside what was announced.
+    fn unreserved_left(&self, announced: &Tally) -> u64 {
+        let taken = announced.shared.saturating_add(self.lent + self.lent_before);
+        self.supply.shared.saturating_add(self.supply.margin).saturating_sub(taken)
+    }
+
     /// How much of `free` is left by all that stays where it is put.
     fn left_of(&self, free: u64) -> u64 {
         free.saturating_sub(self.tally.total.saturating_add(self.lent + self.lent_before))
@@ -234,7 +275,7 @@ impl Ledger {
 
     /// Announced for indirect blocks.
     fn rewritten(&self) -> u64 {
-        self.rewritten.iter().copied().fold(0, u64::saturating_add)
+        sum(&self.rewritten)
     }
 
     fn free_left(&self) -> u64 {
@@ -251,29 +292,41 @@ impl Ledger {
 
     /// Whether group `txg`, which is open, may take another `cost`.
     pub(super) fn fits(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        self.fits_beside(self.rewritten(), volume, txg, cost)
+        self.fits_beside(true, volume, txg, cost)
     }
 
-    /// Whether it could but for indirect blocks that others announced, for which the space is going to be there again.
+    /// Whether it could but for indirect blocks that were announced, for which the space is going to be there again, or of
+    /// which it is going to be known what they took.
     pub(super) fn will_fit(&self, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        self.fits_beside(0, volume, txg, cost)
+        self.fits_beside(false, volume, txg, cost)
     }
 
-    fn fits_beside(&self, rewritten: u64, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
-        let bytes = cost.space;
-        let spare = if bytes == 0 { self.supply.spare } else { 0 };
-        let left = self.left_of(self.supply.free.saturating_add(spare)).saturating_sub(rewritten);
-        if bytes.saturating_add(self.news(volume, txg, &cost.above)) > left {
+    fn fits_beside(&self, rewritten: bool, volume: Option<usize>, txg: u64, cost: &Cost) -> bool {
+        let (bytes, news, place) = (cost.space, self.news(volume, txg, &cost.above), self.place(volume));
+        let kept = if place.is_some_and(|place| place.room.is_shared) { news } else { 0 };
+        let stays = bytes.saturating_add(kept);
+        let spare = if stays == 0 { self.supply.spare } else { 0 };
+        let beside = if rewritten { self.rewritten() } else { 0 };
+        let left = self.left_of(self.supply.free.saturating_add(spare)).saturating_sub(beside);
+        if bytes.saturating_add(news) > left {
             return false;
         }
-        if bytes == 0 {
+        if stays == 0 {
             return true;
         }
-        let Some(place) = self.place(volume) else { return bytes <= self.shared_left() };
-        let (pending, Room { limit, own, above }) = (place.pending(), &place.room);
+        let announced = if rewritten { &self.at_most } else { &self.tally };
+        let unreserved = self.unreserved_left(announced);
+        let Some(place) = place else { return bytes <= self.shared_left().min(unreserved) };
+        let (pending, Room { limit, own, above, .. }) = (place.pending(), &place.room);
         let beyond = excess(pending, *own, bytes);
-        pending.saturating_add(bytes) <= *limit
-            && self.tally.passed_on(&self.supply, above, beyond) <= self.shared_left()
+        let is_there = pending.saturating_add(bytes) <= *limit
+            && self.tally.passed_on(&self.supply, above, beyond) <= self.shared_left();
+        // What only frees is not bound by quotas.
+        if bytes > 0 && !is_there {
+            return false;
+        }
+        let pending = if rewritten { place.pending_at_most() } else { pending };
+        announced.passed_on(&self.supply, above, excess(pending, *own, stays)) <= unreserved
     }
 
     /// Bytes that may be taken, some of them after the next commit.
@@ -293,19 +346,24 @@ impl Ledger {
     /// Announces `cost` in group `txg`.
     pub(super) fn announce(&mut self, volume: Option<usize>, txg: u64, cost: &Cost) {
         let (slot, bytes) = (slot(txg), cost.space);
-        let rewritten = self.rewritten[slot].saturating_add(self.news(volume, txg, &cost.above));
-        self.rewritten[slot] = rewritten;
+        let news = self.news(volume, txg, &cost.above);
+        self.rewritten[slot] = self.rewritten[slot].saturating_add(news);
         self.tally.total = self.tally.total.saturating_add(bytes);
         let place = volume.and_then(|volume| self.places.get_mut(volume)?.as_mut());
         let Some(place) = place else {
             self.others[slot] += bytes;
             self.tally.add(&self.supply, &[], bytes);
+            self.at_most.add(&self.supply, &[], bytes);
             return;
         };
         place.mark(txg, &cost.above);
+        let stays = if place.room.is_shared { bytes.saturating_add(news) } else { bytes };
         let beyond = excess(place.pending(), place.room.own, bytes);
+        let beyond_at_most = excess(place.pending_at_most(), place.room.own, stays);
         place.pending[slot] += bytes;
+        place.rewritten[slot] = place.rewritten[slot].saturating_add(news);
         self.tally.add(&self.supply, &place.room.above, beyond);
+        self.at_most.add(&self.supply, &place.room.above, beyond_at_most);
     }
 
     /// Whether something is taken that may turn out to be free at the next commit.
@@ -327,8 +385,10 @@ impl Ledger {
         self.claims.clear();
         self.others[slot] = 0;
         self.rewritten[slot] = 0;
+        self.kept[slot] = 0;
         for place in self.places.iter_mut().flatten() {
             place.pending[slot] = 0;
+            place.rewritten[slot] = 0;
             if let Some(room) = rooms.get(&place.dataset) {
                 place.room = room.clone();
             }
@@ -338,25 +398,34 @@ impl Ledger {
 
     fn add_up(&mut self) {
         let mut tally = self.add_up_but(None, &self.supply, &BTreeMap::new());
-        self.claims.iter().for_each(|claim| tally.add(&self.supply, &claim.above, claim.bytes));
-        self.tally = tally;
+        let mut at_most = Tally::default();
+        for place in self.places.iter().flatten() {
+            let beyond = place.pending_at_most().saturating_sub(place.room.own);
+            at_most.add(&self.supply, &place.room.above, beyond);
+        }
+        at_most.add(&self.supply, &[], sum(&self.others).saturating_add(sum(&self.kept)));
+        for claim in &self.claims {
+            tally.add(&self.supply, &claim.above, claim.bytes);
+            at_most.add(&self.supply, &claim.above, claim.bytes);
+        }
+        (self.tally, self.at_most) = (tally, at_most);
     }
 
     /// What was announced, but for one group, measured against `supply` and `rooms`.
     fn add_up_but(&self, slot: Option<usize>, supply: &Supply, rooms: &BTreeMap<u64, Room>) -> Tally {
-        let sum = |pending: &[u64; SLOTS]| {
+        let sum_but = |pending: &[u64; SLOTS]| {
             let all = pending.iter().enumerate().filter(|(other, _)| Some(*other) != slot);
             all.map(|(_, bytes)| *bytes).sum::<u64>()
         };
         let mut tally = Tally::default();
         for place in self.places.iter().flatten() {
             let room = rooms.get(&place.dataset).unwrap_or(&place.room);
-            let pending = sum(&place.pending);
+            let pending = sum_but(&place.pending);
             tally.total += pending;
             tally.add(supply, &room.above, pending.saturating_sub(room.own));
         }
-        tally.total += sum(&self.others);
-        tally.add(supply, &[], sum(&self.others));
+        tally.total += sum_but(&self.others);
+        tally.add(supply, &[], sum_but(&self.others));
         tally
     }
 
@@ -378,6 +447,7 @@ impl Ledger {
         }
         for claim in claims {
             self.tally.add(&self.supply, &claim.above, claim.bytes);
+            self.at_most.add(&self.supply, &claim.above, claim.bytes);
             self.claims.push(claim.clone());
         }
         true
@@ -385,7 +455,8 @@ impl Ledger {
 
     /// See [`Txgs::lend`](super::Txgs::lend).
     pub(super) fn lend(&mut self, bytes: u64) -> bool {
-        let is_there = bytes <= self.shared_left() / 2 && bytes <= self.free_left();
+        let shared = (self.shared_left() / 2).min(self.unreserved_left(&self.at_most));
+        let is_there = bytes <= shared.min(self.free_left());
         if is_there {
             self.lent += bytes;
         }

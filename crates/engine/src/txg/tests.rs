@@ -14,7 +14,7 @@ fn rooms(rooms: &[(u64, u64, u64)]) -> BTreeMap<u64, Room> {
 }
 
 fn room(limit: u64, own: u64) -> Room {
-    Room { limit, own, above: Vec::new() }
+    Room { limit, own, ..Room::default() }
 }
 
 fn space(bytes: u64) -> Cost {
@@ -240,7 +240,7 @@ async fn a_reservation_that_volumes_have_together_is_there_once() {
     let txgs = Txgs::new(4, LIMITS);
     let supply = Supply { reserved: BTreeMap::from([(70, 100), (71, 30)]), ..shared(0) };
     txgs.set_supply(supply.clone());
-    let below = |dirs: &[u64]| Room { limit: 100, own: 0, above: dirs.to_vec() };
+    let below = |dirs: &[u64]| Room { above: dirs.to_vec(), ..room(100, 0) };
     let one = txgs.for_volume(1, below(&[70]));
     let other = txgs.for_volume(2, below(&[71, 70]));
     assert_eq!((one.available(), other.available()), (100, 100), "its limit");
@@ -313,6 +313,44 @@ async fn an_indirect_block_is_announced_once_in_a_group_and_comes_back_with_it()
         }
     }
     assert_eq!(waiting.await.unwrap(), Ok(7));
+}
+
+/// All indirect blocks were taken to be given back. What a snapshot keeps is not, and came out of what others had reserved.
+#[tokio::test(start_paused = true)]
+async fn indirect_blocks_that_a_snapshot_keeps_come_out_of_no_reservation_of_others() {
+    let txgs = Txgs::new(4, LIMITS);
+    let supply = Supply { free: 1000, spare: 50, margin: 30, ..shared(10) };
+    txgs.set_supply(supply.clone());
+    let thick = txgs.for_volume(1, room(100, 100));
+    let kept = txgs.for_volume(2, Room { is_shared: true, ..room(10, 0) });
+    let plain = txgs.for_volume(3, room(10, 0));
+    let partly = txgs.for_volume(4, Room { is_shared: true, ..room(200, 100) });
+    let below = |number: u64, space: u64| {
+        let above = Above { each: 40, ends: [Some(number), None], between: 0 };
+        Cost { space, above, ..Cost::default() }
+    };
+    drop(kept.try_assign(below(1, 0)).expect("what nobody reserved, and the margin"));
+    drop(kept.try_assign(below(1, 0)).expect("it is written once"));
+    assert!(kept.try_assign(below(2, 0)).is_none(), "the rest is reserved");
+    drop(plain.try_assign(below(1, 0)).expect("it comes back"));
+    assert!(plain.try_assign(space(1)).is_none(), "it may be taken");
+    assert_eq!(plain.available(), 10, "or it may not");
+    drop(partly.try_assign(below(1, 40)).expect("its own"));
+    assert!(partly.try_assign(below(2, 0)).is_none(), "that is used but for 20");
+    drop(thick.try_assign(space(100)).expect("what is reserved is there"));
+    let waiting = tokio::spawn({
+        let plain = Arc::clone(&plain);
+        async move { plain.assign(space(10)).await.map(|tx| tx.txg()) }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished(), "it is waited for");
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, supply, BTreeMap::new());
+    assert_eq!(waiting.await.unwrap(), Ok(5));
+    let (txg, _) = txgs.close().await;
+    txgs.synced(txg, Supply { free: 100, spare: 50, ..shared(0) }, BTreeMap::new());
+    assert_eq!(kept.assign(below(1, 0)).await.err(), Some(VolumeError::NoSpace));
+    drop(plain.try_assign(below(1, 0)).expect("others free as before"));
 }
 
 /// Each had the place of the other in what the volume remembers, and was announced anew with every change.

@@ -334,9 +334,9 @@ const BELOW: u64 = 512 << 10;
 /// What is kept back in a pool of up to 4 GiB.
 const SLOP: u64 = 128 * MIB;
 
-/// A volume with two blocks below each indirect block, in a pool that has room.
-async fn scattered(seed: u64) -> (World, Running, Arc<LiveVolume>) {
-    let (world, running) = World::create("d0", 14, 4 << 30, seed).await;
+/// A volume with two blocks below each indirect block, in a pool of so many bytes that has room.
+async fn scattered(bytes: u64, seed: u64) -> (World, Running, Arc<LiveVolume>) {
+    let (world, running) = World::create("d0", 14, bytes, seed).await;
     let volume = running.volume("tank/small", SCATTERED * BELOW, 512, plain(&[])).await;
     for number in 0..SCATTERED {
         write(&volume, number * BELOW, 1024).await.unwrap();
@@ -380,7 +380,7 @@ async fn goes_on_without(taken: Vec<Dva>, world: &World, running: Running, what:
 /// before is free a transaction group later: it found no place, and the pool was given up.
 #[tokio::test(start_paused = true)]
 async fn small_blocks_far_apart_that_are_written_again_leave_a_nearly_full_pool_alive() {
-    let (world, running, volume) = scattered(38).await;
+    let (world, running, volume) = scattered(4 << 30, 38).await;
     let taken = leave_free(&running, SLOP / 2 + 64 * MIB).await;
     for number in 0..SCATTERED {
         write(&volume, number * BELOW, 512).await.expect("as much as was there before");
@@ -391,7 +391,7 @@ async fn small_blocks_far_apart_that_are_written_again_leave_a_nearly_full_pool_
 /// The same of what only frees, which was not announced at all.
 #[tokio::test(start_paused = true)]
 async fn small_blocks_far_apart_that_are_discarded_leave_a_full_pool_alive() {
-    let (world, running, volume) = scattered(39).await;
+    let (world, running, volume) = scattered(4 << 30, 39).await;
     let taken = leave_free(&running, SLOP / 2 - 4 * MIB).await;
     assert_eq!(write(&volume, 0, 512).await, Err(VolumeError::NoSpace));
     for number in 0..SCATTERED {
@@ -399,4 +399,42 @@ async fn small_blocks_far_apart_that_are_discarded_leave_a_full_pool_alive() {
         discarded.expect("there is always room to free something");
     }
     goes_on_without(taken, &world, running, "discarded").await;
+}
+
+/// What a snapshot keeps of the blocks above them is not free with the next transaction group. That was taken out of what other
+/// volumes had reserved, and when it was gone nothing could be freed any more.
+#[tokio::test(start_paused = true)]
+async fn small_blocks_of_a_snapshot_that_are_discarded_leave_others_what_they_reserved() {
+    let (world, running, volume) = scattered(512 * MIB, 40).await;
+    let other = running.volume("tank/other", 64 * BELOW, 512, plain(&[])).await;
+    for number in 0..64 {
+        write(&other, number * BELOW, 1024).await.unwrap();
+    }
+    running.engine.sync().await.unwrap();
+    let room = running.engine.txgs().available() / MIB - 8;
+    assert!(room > SLOP / MIB / 2, "more than is kept back: {room} MiB");
+    let thick = running.volume("tank/thick", 1 << 30, BLOCK, plain(&[("refreservation", room * MIB)])).await;
+    command(&running, |cx| {
+        Box::pin(async move { dsl::snapshot(cx, &["tank/small@s".to_owned()], &Properties::new()).await })
+    })
+    .await
+    .unwrap();
+    let mut discarded = 0;
+    let refused = loop {
+        assert!(discarded < SCATTERED, "the snapshot keeps more than what nobody reserved");
+        match volume.unmap(discarded * BELOW, 512, Durability::Cached).await {
+            Ok(()) => discarded += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, VolumeError::NoSpace);
+    assert!(discarded > SCATTERED / 8, "there is a margin for it: {discarded}");
+    for number in 0..64 {
+        let freed = other.unmap(number * BELOW, 512, Durability::Cached).await;
+        freed.expect("no snapshot keeps anything of this one");
+    }
+    for piece in 0..room - 4 {
+        write(&thick, piece * MIB, MIB).await.expect("what is reserved is there");
+    }
+    goes_on(&world, running, "discarded below a snapshot").await;
 }
