@@ -184,7 +184,7 @@ impl Allocator {
                 let size = metaslab.bytes();
                 bytes += size;
                 let active = top.lanes.iter().any(|lane| lane.metaslab == Some(index));
-                if metaslab.is_settled() && !active {
+                if metaslab.can_unload() && !active {
                     loaded.push((metaslab.last_use, number, index, size));
                 }
             }
@@ -210,15 +210,13 @@ impl Allocator {
         let Some(device) = &mut self.tops[top] else { return };
         let metaslab = &mut device.metaslabs[index];
         let bytes = metaslab.bytes();
-        if self.in_vain + bytes <= self.budget {
-            self.in_vain += bytes;
-            return;
-        }
         // What has one where this allocation may not look would be loaded again for the next.
         let is_short = metaslab.promise() < run;
         let is_active = device.lanes.iter().any(|lane| lane.metaslab == Some(index));
-        if is_short && metaslab.is_written() && !is_active {
+        if self.in_vain + bytes > self.budget && is_short && metaslab.can_unload() && !is_active {
             metaslab.unload();
+        } else {
+            self.in_vain += bytes;
         }
     }
 }

@@ -127,14 +127,9 @@ impl Metaslab {
         self.loaded.is_some() || self.learnt.is_some()
     }
 
-    /// All that happened to it is in maps.
-    pub(super) fn is_written(&self) -> bool {
-        self.taken.is_empty() && self.given.is_empty() && self.aside.is_empty()
-    }
-
-    /// Nothing about it is in memory only, so its bits can go.
-    pub(super) fn is_settled(&self) -> bool {
-        !self.fresh && self.is_written()
+    /// Its bits can go: what changed since maps were last written is replayed too, and only what is set aside needs them.
+    pub(super) fn can_unload(&self) -> bool {
+        self.aside.is_empty()
     }
 
     /// Bytes of memory its bits take.
