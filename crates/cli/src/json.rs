@@ -171,7 +171,7 @@ pub(crate) fn device(
                 object.insert(done, json!(number(sweep.done)));
                 object.insert(total, json!(number(sweep.total)));
                 object.insert(when, json!(time(sweep.when, asked.exact)));
-                // The first one ends it.
+                // That there were any is known, not how many.
                 object.insert(errors, json!(counter(sweep.error.is_some().into())));
             }
             None if is_asked && is_swept(device) => {

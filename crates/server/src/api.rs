@@ -130,7 +130,7 @@ pub struct Sweep {
     pub total: u64,
     /// When it came into this state, seconds since 1970.
     pub when: u64,
-    /// What stopped it.
+    /// What stopped it, or why a spot was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

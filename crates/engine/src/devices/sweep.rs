@@ -10,7 +10,7 @@
 //! OpenZFS's words, so that either goes on where the other was.
 //!
 //! One whose device is away, or whose pool is suspended, is suspended in memory only: it stays on record as running, and
-//! goes on when that is over ([`Sweeps::go_on`]).
+//! goes on when that is over ([`Sweeps::go_on`]). One whose device is there and refuses a spot goes on behind it.
 //!
 //! Free space of a pool that was left is the next owner's: nothing is under way any more when the last transaction group is
 //! written ([`Gate`]), and what was begun of a portion is done again when the pool is opened.
@@ -55,6 +55,10 @@ const PATTERN: u64 = 0xdead_beef_dead_beee;
 const STEPS: u32 = 1024;
 /// Pause before space is asked for again when writers were promised all there is.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Pause before what a device refused is tried again: long enough to notice that it is gone.
+const MOMENT: Duration = Duration::from_secs(10);
+/// Steps refused one after the other at which it is no spot of the device, but the device.
+const REFUSALS: u32 = 8;
 
 /// What is done with free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,7 +114,7 @@ pub struct SweepStatus {
     pub total: u64,
     /// When it came into this state, seconds since 1970.
     pub when: u64,
-    /// What stopped it.
+    /// What stopped it, or why a spot was left out.
     pub error: Option<String>,
 }
 
@@ -323,6 +327,8 @@ impl Engine {
         let job = self.sweeps().job(&self.view().tree(), guid, kind, from, rate, 0);
         if let Err(error) = self.settle_sweep(&job, SweepState::Active).await {
             self.sweeps().put_back(&job, before);
+            // What was in the way of that one may have gone while it was not in its place.
+            self.sweeps().go_on();
             return Err(error);
         }
         if let Some(before) = before.filter(|before| before.is_wanted.load(Relaxed)) {
@@ -492,9 +498,7 @@ async fn has_returned(engine: &Weak<Engine>, job: &Arc<Job>, returns: &mut watch
     // The sender goes with the engine.
     while job.is_wanted.load(Relaxed) && returns.changed().await.is_ok() {
         let Some(engine) = engine.upgrade() else { return false };
-        let tree = engine.view().tree();
-        let is_here = find::locate(&tree, job.guid).is_some_and(|place| place.vdev.is_readable());
-        if is_here && engine.suspended().is_none() && engine.sweeps().has(job) && job.resume() {
+        if is_usable(&engine, job.guid) && engine.sweeps().has(job) && job.resume() {
             return true;
         }
     }
@@ -515,17 +519,20 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
     let most = rate.map_or(PORTION, |rate| PORTION.min(rate.max(WRITE)));
     // Where the last portion ended, and whether it was the last of all.
     let mut last: Option<(u64, bool)> = None;
+    let mut refusals = Refusals::default();
     loop {
-        let Some(engine) = engine.upgrade() else { return Ok(Ended::Left) };
+        let Some(opened) = engine.upgrade() else { return Ok(Ended::Left) };
         let goes_on = job.status.lock().state == SweepState::Active;
         let before = last.map(|(next, _)| next);
         let from = before.unwrap_or(job.next.load(Relaxed));
         let is_over = last.is_some_and(|(_, is_last)| is_last);
-        let borrowed: Option<Borrowed> = engine
+        // Whether a spot refuses or the device is not known before it does something again.
+        let behind = refusals.since.filter(|_| !is_over).unwrap_or(from);
+        let borrowed: Option<Borrowed> = opened
             .run(false, move |cx| {
                 Box::pin(async move {
-                    if let Some(before) = before {
-                        record(cx, guid, kind, None, before).await?;
+                    if before.is_some() {
+                        record(cx, guid, kind, None, behind).await?;
                     }
                     if !goes_on || is_over {
                         return Ok(None);
@@ -536,10 +543,10 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
                 })
             })
             .await?;
-        let view = engine.view();
-        let (gate, suspension) = (Arc::clone(&engine.sweeps().gate), Arc::clone(engine.suspension()));
-        drop(engine);
-        job.next.store(from, Relaxed);
+        let view = opened.view();
+        let (gate, suspension) = (Arc::clone(&opened.sweeps().gate), Arc::clone(opened.suspension()));
+        drop(opened);
+        job.next.store(behind, Relaxed);
         {
             let mut status = job.status.lock();
             (status.done, status.total) = progress(&view.tree(), guid, from);
@@ -549,14 +556,14 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
             tokio::time::sleep(AGAIN).await;
         }
         let disk = Ours::over(disk(&view.tree(), guid)?, &suspension);
+        refusals.portion = from;
         let begun = tokio::time::Instant::now();
         let mut bytes = 0;
         for run in &borrowed.runs {
             let Some(range) = of_leaf(&view.tree(), guid, run) else { continue };
             bytes += range.end - range.start;
-            match treat(&*disk, kind, range, &gate).await {
-                Some(treated) => treated.map_err(|error| refused(error.to_string()))?,
-                None => return Ok(Ended::Left),
+            if let Some(ended) = treat_most(engine, job, &*disk, range, &gate, &mut refusals).await? {
+                return Ok(ended);
             }
         }
         last = Some((borrowed.next, borrowed.is_last));
@@ -569,20 +576,109 @@ async fn run(engine: &Weak<Engine>, job: &Job) -> Result<Ended, OpError> {
     }
 }
 
-/// Writes over or trims a range of a device; none if the pool is left meanwhile.
-async fn treat(disk: &dyn Disk, kind: SweepKind, range: Range<u64>, gate: &Gate) -> Option<io::Result<()>> {
+/// What a device has refused since it last did something.
+#[derive(Default)]
+struct Refusals {
+    /// Steps.
+    count: u32,
+    /// Where the portion with the first of them begins.
+    since: Option<u64>,
+    /// Where the present portion begins.
+    portion: u64,
+}
+
+impl Refusals {
+    /// Another one. Whether it is for the device to be blamed by now.
+    fn add(&mut self) -> bool {
+        self.count += 1;
+        self.since.get_or_insert(self.portion);
+        self.count >= REFUSALS
+    }
+
+    /// It did something.
+    fn end(&mut self) {
+        (self.count, self.since) = (0, None);
+    }
+}
+
+/// Writes over or trims a range of a device. What that refuses twice is noted and left out, as OpenZFS does, unless it or the
+/// pool is gone, or it refuses everything. How the sweep ended, if it did.
+async fn treat_most(
+    engine: &Weak<Engine>,
+    job: &Job,
+    disk: &dyn Disk,
+    mut range: Range<u64>,
+    gate: &Gate,
+    refusals: &mut Refusals,
+) -> Result<Option<Ended>, OpError> {
+    let mut refused_at = None;
+    loop {
+        let begun_at = range.start;
+        let error = match treat(disk, job.kind, &mut range, gate).await {
+            Some(Err(error)) => error,
+            Some(Ok(())) => {
+                refusals.end();
+                return Ok(None);
+            }
+            None => return Ok(Some(Ended::Left)),
+        };
+        if range.start > begun_at {
+            refusals.end();
+        }
+        let is_first = refused_at.replace(range.start) != Some(range.start);
+        if is_first {
+            tokio::time::sleep(MOMENT).await;
+        }
+        let Some(engine) = engine.upgrade() else { return Ok(Some(Ended::Left)) };
+        if !is_usable(&engine, job.guid) {
+            return Err(refused(error.to_string()));
+        }
+        if job.status.lock().state != SweepState::Active {
+            return Ok(Some(Ended::Done));
+        }
+        if is_first {
+            continue;
+        }
+        if refusals.add() {
+            return Err(refused(error.to_string()));
+        }
+        tracing::warn!(device = job.guid, %error, kind = ?job.kind, at = range.start, "left out");
+        job.status.lock().error = Some(error.to_string());
+        range.start = match job.kind {
+            SweepKind::Initialize => range.end.min(range.start + WRITE),
+            SweepKind::Trim => range.end,
+        };
+        if range.is_empty() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Whether a leaf is there, and the pool not suspended.
+fn is_usable(engine: &Engine, guid: u64) -> bool {
+    let is_here = find::locate(&engine.view().tree(), guid).is_some_and(|place| place.vdev.is_readable());
+    is_here && engine.suspended().is_none()
+}
+
+/// Writes over or trims a range of a device, which begins with what was refused if that fails; none if the pool is left
+/// meanwhile.
+async fn treat(
+    disk: &dyn Disk,
+    kind: SweepKind,
+    range: &mut Range<u64>,
+    gate: &Gate,
+) -> Option<io::Result<()>> {
     if kind == SweepKind::Trim {
         return gate.pass(disk.trim(range.start, range.end - range.start)).await;
     }
     let pattern: Bytes = PATTERN.to_le_bytes().repeat((WRITE / 8) as usize).into();
-    let mut at = range.start;
-    while at < range.end {
-        let len = WRITE.min(range.end - at);
-        let written = gate.pass(disk.write(at, pattern.slice(..len as usize))).await?;
+    while range.start < range.end {
+        let len = WRITE.min(range.end - range.start);
+        let written = gate.pass(disk.write(range.start, pattern.slice(..len as usize))).await?;
         if written.is_err() {
             return Some(written);
         }
-        at += len;
+        range.start += len;
     }
     Some(Ok(()))
 }
@@ -600,12 +696,12 @@ async fn can_trim(engine: &Engine, guid: u64, disk: &Arc<dyn Disk>) -> Result<()
     });
     let borrowed = borrow.await?;
     let range = borrowed.runs.first().and_then(|run| of_leaf(&engine.view().tree(), guid, run));
-    let Some(range) = range else { return Ok(()) };
+    let Some(mut range) = range else { return Ok(()) };
     let gate = Arc::clone(&engine.sweeps().gate);
     let disk = Ours::over(Arc::clone(disk), engine.suspension());
     // In a task of its own: whoever asked may go away, and what is being trimmed must be nobody's until that is over.
     let trimming = tokio::spawn(async move {
-        let outcome = treat(&*disk, SweepKind::Trim, range, &gate).await;
+        let outcome = treat(&*disk, SweepKind::Trim, &mut range, &gate).await;
         drop(borrowed);
         outcome.unwrap_or_else(|| Err(io::Error::other("the pool is being closed")))
     });

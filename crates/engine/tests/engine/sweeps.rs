@@ -227,6 +227,32 @@ async fn a_sweep_goes_on_when_its_device_or_the_pool_does() {
     }
 }
 
+/// It ended at the first error of a device that stays, and at the same spot again whenever it was begun anew.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_gets_past_a_spot_that_its_device_refuses() {
+    for (kind, on) in [(SweepKind::Trim, On::Trim), (SweepKind::Initialize, On::Write)] {
+        for times in [1, u64::MAX] {
+            let mut case = Case::new("mirror d0 d1", 17).await;
+            let leaf = case.guid("d1");
+            let running = case.running.as_ref().unwrap();
+            let (engine, disk) = (Arc::clone(&running.engine), Arc::clone(&running.disks[1]));
+            // In the midst of a metaslab, where nothing else is written.
+            let spot = 74 << 20..75 << 20;
+            disk.inject(Fault::new(on, spot, Effect::Error(std::io::ErrorKind::Other)).times(times));
+            engine.sweep(kind, leaf, SweepCommand::Start { rate: None }).await.unwrap();
+            let status = swept(&case, leaf, kind).await;
+            assert_eq!((status.state, status.done), (SweepState::Complete, status.total), "{status:?}");
+            assert_eq!(status.error.is_some(), times > 1, "{status:?}");
+            assert!(disk.counts().faults > 0, "{kind:?}");
+            let errors = engine.view().tree().leaves()[1].counters.get();
+            assert_eq!(errors, pool::vdev::Errors::default(), "{kind:?}: only the sweep was refused");
+            disk.heal();
+            drop((engine, disk));
+            case.judge(&format!("{kind:?}, refused {times} times")).await;
+        }
+    }
+}
+
 /// What was to keep out of the way of clients went on without a limit when the pool was opened again.
 #[tokio::test(start_paused = true)]
 async fn a_trim_keeps_its_rate() {
