@@ -4,11 +4,14 @@
 //! it. Clients use what lives; so the live dataset of that snapshot and the snapshot's clones are named as well where they
 //! still have the same block.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
 
 use pool::{
     Bookmark, Pool,
-    dmu::{Cursor, Step},
+    dmu::{BlockSource, Cursor, Object, ObjectSet, ReadError, Step, Unblamed},
     dsl::{Dataset, DatasetKind},
     ondisk::blkptr::BlkPtr,
     status::LoggedError,
@@ -24,18 +27,15 @@ const CLONES_MAX: usize = 16;
 
 /// The objects that have lost blocks, and of volumes which bytes; neighbours are one.
 pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec<LostBytes>) {
-    let (mut sharers, mut names) = (BTreeMap::new(), BTreeMap::new());
+    let log = &log[..log.len().min(ENTRIES_MAX)];
+    let (mut look, mut names) = (Look::new(pool, log).await, BTreeMap::new());
     // By object set and object: blocks of data.
     let mut found = BTreeMap::<(u64, u64), BTreeSet<u64>>::new();
-    for entry in log.iter().take(ENTRIES_MAX) {
+    for entry in log {
         let at = entry.at;
-        if let Entry::Vacant(vacant) = sharers.entry(at.objset) {
-            let all = sharing(pool, at.objset).await;
-            vacant.insert(all);
-        }
-        for (objset, dataset) in having(&sharers[&at.objset], at).await {
+        for (objset, dataset) in look.having(at).await {
             if let Entry::Vacant(vacant) = names.entry(objset) {
-                let called = called(objset, dataset).await;
+                let called = called(objset, dataset.as_ref()).await;
                 vacant.insert(called);
             }
             found.entry((objset, at.object)).or_default().extend((at.level == 0).then_some(at.blkid));
@@ -63,45 +63,130 @@ pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec
     (lines, ranges)
 }
 
-/// The dataset with this number first; of a snapshot then those in use that may share its blocks. Empty if it is not there
-/// any more, or is no dataset.
-async fn sharing(pool: &Pool, objset: u64) -> Vec<Dataset> {
-    let Ok(dsl) = pool.dsl().await else { return Vec::new() };
-    let Ok(Some(dataset)) = dsl.by_object(objset).await else { return Vec::new() };
-    let mut all = vec![dataset.clone()];
-    if dataset.kind() == DatasetKind::Snapshot {
-        all.push(dataset.live().clone());
-        for clone in dataset.clones().await.unwrap_or_default().iter().take(CLONES_MAX) {
-            all.extend(dsl.lookup(clone).await.ok());
-        }
-    }
-    all
+/// A way to a block cannot be read, and is not tried again in this look.
+#[derive(Debug)]
+struct Unread;
+
+/// One look at who has what the log names. Much of what leads there may be damaged, too; so nothing counts that goes wrong,
+/// and what could not be read is not read again.
+struct Look {
+    source: Arc<dyn BlockSource>,
+    /// Those that the log names, as far as they are there.
+    datasets: BTreeMap<u64, Dataset>,
+    /// Of snapshots.
+    clones: BTreeMap<u64, Vec<Dataset>>,
+    sets: BTreeMap<u64, Result<Arc<ObjectSet>, ReadError>>,
+    /// By object set and object. Only those of one object of the log: each holds blocks.
+    ways: BTreeMap<(u64, u64), (Object, Cursor)>,
+    /// The object set and object of the log that those are about.
+    ways_of: (u64, u64),
+    /// Objects, by set, with a way that could not be read.
+    broken: BTreeSet<(u64, u64)>,
 }
 
-/// Which object sets have the block that is logged as `at`, of these: always the one that the log names.
-async fn having(sharers: &[Dataset], at: Bookmark) -> Vec<(u64, Option<&Dataset>)> {
-    let Some((logged, others)) = sharers.split_first() else { return vec![(at.objset, None)] };
-    let mut having = vec![(at.objset, Some(logged))];
-    if others.is_empty() {
-        return having;
+impl Look {
+    async fn new(pool: &Pool, log: &[LoggedError]) -> Self {
+        let objects: BTreeSet<u64> = log.iter().map(|entry| entry.at.objset).collect();
+        let objects: Vec<u64> = objects.into_iter().collect();
+        let datasets = match pool.dsl().await {
+            Ok(dsl) => dsl.by_objects(&objects).await,
+            Err(_) => BTreeMap::new(),
+        };
+        Self {
+            source: Arc::new(Unblamed(Arc::clone(pool.io()))),
+            datasets,
+            clones: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            ways_of: (0, 0),
+            broken: BTreeSet::new(),
+        }
     }
-    if let Some(lost) = pointer(logged, at).await {
-        for other in others {
-            if pointer(other, at).await == Some(lost) {
-                having.push((other.object(), Some(other)));
+
+    /// Which object sets have the block that is logged as `at`: always the one that the log names, and of a snapshot those in
+    /// use that share the block. No dataset if that is not there any more, or is none.
+    async fn having(&mut self, at: Bookmark) -> Vec<(u64, Option<Dataset>)> {
+        if self.ways_of != (at.objset, at.object) {
+            self.ways_of = (at.objset, at.object);
+            self.ways.clear();
+        }
+        let Some(logged) = self.datasets.get(&at.objset).cloned() else { return vec![(at.objset, None)] };
+        let mut having = vec![(at.objset, Some(logged.clone()))];
+        if logged.kind() != DatasetKind::Snapshot {
+            return having;
+        }
+        if let Ok(Some(lost)) = self.pointer(&logged, at).await {
+            let mut others = self.clones(&logged).await;
+            others.insert(0, logged.live().clone());
+            for other in others {
+                if self.pointer(&other, at).await.is_ok_and(|found| found == Some(lost)) {
+                    having.push((other.object(), Some(other)));
+                }
+            }
+        }
+        having
+    }
+
+    async fn clones(&mut self, snapshot: &Dataset) -> Vec<Dataset> {
+        if let Some(known) = self.clones.get(&snapshot.object()) {
+            return known.clone();
+        }
+        let mut all = Vec::new();
+        for clone in snapshot.clones().await.unwrap_or_default().iter().take(CLONES_MAX) {
+            all.extend(snapshot.dsl().lookup(clone).await.ok());
+        }
+        self.clones.insert(snapshot.object(), all.clone());
+        all
+    }
+
+    /// What leads to the block that this dataset has at that place, if it has one there.
+    async fn pointer(&mut self, dataset: &Dataset, at: Bookmark) -> Result<Option<BlkPtr>, Unread> {
+        let level = u8::try_from(at.level).map_err(|_| Unread)?;
+        let key = (dataset.object(), at.object);
+        if self.broken.contains(&key) {
+            return Err(Unread);
+        }
+        match self.seek(dataset, at.object, level, at.blkid).await {
+            Ok(Step::Block(pointer)) => Ok(Some(pointer)),
+            Ok(Step::Hole { .. } | Step::Need { .. }) | Err(ReadError::NoObject { .. }) => Ok(None),
+            Err(_) => {
+                self.broken.insert(key);
+                Err(Unread)
             }
         }
     }
-    having
-}
 
-/// What leads to the block that this dataset has at that place.
-async fn pointer(dataset: &Dataset, at: Bookmark) -> Option<BlkPtr> {
-    let level = u8::try_from(at.level).ok()?;
-    let object = dataset.objset().await.ok()?.object(at.object).await.ok()?;
-    match object.seek(&mut Cursor::default(), level, at.blkid).await.ok()? {
-        Step::Block(pointer) => Some(pointer),
-        Step::Hole { .. } | Step::Need { .. } => None,
+    async fn seek(
+        &mut self,
+        dataset: &Dataset,
+        object: u64,
+        level: u8,
+        blkid: u64,
+    ) -> Result<Step, ReadError> {
+        let set = self.set(dataset).await?;
+        let (object, cursor) = match self.ways.entry((dataset.object(), object)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                // The dnodes are an object of their own, which has no dnode among them.
+                let found = if object == 0 { set.meta().clone() } else { set.object(object).await? };
+                vacant.insert((found, Cursor::default()))
+            }
+        };
+        object.seek(cursor, level, blkid).await
+    }
+
+    /// Its object set, read as all else is here.
+    async fn set(&mut self, dataset: &Dataset) -> Result<Arc<ObjectSet>, ReadError> {
+        let objset = dataset.object();
+        let no_data = ReadError::NoObject { objset: 0, object: objset };
+        let phys = dataset.phys().ok_or(no_data)?;
+        match self.sets.entry(objset) {
+            Entry::Occupied(known) => known.get().clone(),
+            Entry::Vacant(vacant) => {
+                let opened = ObjectSet::open(Arc::clone(&self.source), objset, phys.bp).await;
+                vacant.insert(opened).clone()
+            }
+        }
     }
 }
 

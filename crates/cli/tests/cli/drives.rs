@@ -570,6 +570,49 @@ fn what_a_snapshot_has_lost_is_named_with_its_bytes_and_so_is_who_shares_it() {
     scene.judge();
 }
 
+/// Whoever asked what is lost read the damaged metadata on the way there as anybody does, so that each look was counted
+/// as new errors, and some looks later the devices of a mirror were degraded for it.
+#[test]
+fn a_look_at_what_is_lost_counts_no_errors() {
+    let mut scene = Scene::new("mirror HERE/a HERE/b");
+    scene.lab.run("zfs snapshot tank/v@s").ok();
+    let bytes = fs::read(scene.file("a")).unwrap();
+    let damage = |scene: &Scene, at: usize| {
+        for name in ["a", "b"] {
+            let device = fs::OpenOptions::new().write(true).open(scene.file(name)).unwrap();
+            device.write_all_at(&[0xee; 512], at as u64).unwrap();
+        }
+    };
+    let wanted = content(1500, 1);
+    let at = (0..bytes.len() - SLOT).step_by(4096).find(|at| bytes[*at..*at + SLOT] == wanted[..]).unwrap();
+    damage(&scene, at);
+    scene.zpool("scrub -w tank").ok();
+    assert_eq!((scene.status().scan("state"), scene.status().scan("errors")), ("FINISHED", "1"));
+    scene.stop();
+    // The pointers to the second half of the volume, which are the snapshot's and the volume's.
+    let dump = scene.lab.run("dump -f -DDD tank/v@s 1").ok();
+    let wanted = format!(" {:x} L1 DVA[0]=", 1024 * SLOT);
+    let line = dump.lines().find(|line| line.contains(&wanted)).unwrap_or_else(|| panic!("{dump}"));
+    for dva in line.split("DVA[").skip(1) {
+        let offset = dva.split(':').nth(1).unwrap();
+        damage(&scene, (4 << 20) + usize::from_str_radix(offset, 16).unwrap());
+    }
+    scene.serve();
+    let counted = |status: &Status| {
+        ["a", "b"].map(|name| status.device(name)["checksum_errors"].as_str().unwrap().to_owned())
+    };
+    let before = counted(&scene.status());
+    for turn in 0..4 {
+        // What was seen is kept until something is committed.
+        scene.zpool(&format!("set comment={turn} tank")).ok();
+        let text = scene.zpool("status -v tank").ok();
+        assert!(text.contains("        tank/v@s:<0x1>\n"), "{text}");
+    }
+    let after = scene.status();
+    assert_eq!((counted(&after), after.state()), (before, "ONLINE"));
+    scene.stop();
+}
+
 /// The line of the scrub before it stood there, as if nothing had been looked at since.
 #[test]
 fn a_scrub_of_the_error_log_is_told_by_status() {

@@ -23,7 +23,7 @@ mod together;
 pub use cursor::{Cursor, Step};
 pub use object::{Block, DnodeAt, Object, Run, Runs};
 pub use objset::{Accounting, ObjectSet, Objects};
-pub use source::{BlockSource, SourceFuture};
+pub use source::{BlockSource, SourceFuture, Unblamed};
 pub(crate) use together::pointers;
 
 use crate::{error::BlockError, io::Bookmark};

@@ -1,6 +1,6 @@
 //! Where blocks come from: the pool's read path in earnest, a map in memory for hostile trees in tests.
 
-use std::{fmt, future::Future, pin::Pin};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use ondisk::blkptr::BlkPtr;
@@ -135,5 +135,32 @@ impl BlockSource for PoolIo {
 
     fn read_ahead<'a>(&'a self, blocks: &'a [(BlkPtr, Bookmark)]) -> SourceFuture<'a, ()> {
         Box::pin(Self::read_ahead(self, blocks))
+    }
+}
+
+/// The same for who only looks: see [`PoolIo::read_unblamed`].
+#[derive(Debug)]
+pub struct Unblamed(pub Arc<PoolIo>);
+
+impl BlockSource for Unblamed {
+    fn cached(&self, bp: &BlkPtr) -> Option<Bytes> {
+        self.0.read_cached(bp)
+    }
+
+    fn read<'a>(&'a self, bp: &'a BlkPtr, at: Bookmark) -> SourceFuture<'a, Result<Bytes, BlockError>> {
+        Box::pin(self.0.read_unblamed(bp, at))
+    }
+
+    fn read_many<'a>(
+        &'a self,
+        blocks: &'a [(BlkPtr, Bookmark)],
+    ) -> SourceFuture<'a, Vec<Result<Bytes, BlockError>>> {
+        Box::pin(async move {
+            let mut contents = Vec::with_capacity(blocks.len());
+            for (bp, at) in blocks {
+                contents.push(self.0.read_unblamed(bp, *at).await);
+            }
+            contents
+        })
     }
 }

@@ -279,6 +279,32 @@ impl Dsl {
         })
     }
 
+    /// Those of these live datasets and snapshots that a name leads to, by object number. The names of a dataset's snapshots
+    /// are gone through once for all of them. What cannot be read is left out.
+    pub fn by_objects<'a>(&'a self, objects: &'a [u64]) -> BoxFuture<'a, BTreeMap<u64, Dataset>> {
+        Box::pin(async move {
+            let (mut found, mut wanted) = (BTreeMap::new(), BTreeMap::<u64, Vec<u64>>::new());
+            for &object in objects {
+                if let Ok((phys, _)) = dataset::read_phys(self.mos(), object).await {
+                    wanted.entry(phys.dir).or_default().push(object);
+                }
+            }
+            for (dir, objects) in wanted {
+                let Ok(dir) = self.dir(dir).await else { continue };
+                let Ok(head) = Dataset::head(self, dir).await else { continue };
+                // The names of snapshots are not asked for if only the live dataset is wanted.
+                if objects.iter().any(|object| *object != head.object()) {
+                    let snapshots = head.snapshots_among(&objects).await.unwrap_or_default();
+                    found.extend(snapshots.into_iter().map(|snapshot| (snapshot.object(), snapshot)));
+                }
+                if objects.contains(&head.object()) {
+                    found.insert(head.object(), head);
+                }
+            }
+            found
+        })
+    }
+
     /// Space of one of the pool's own dirs (`$FREE`: waiting to be freed); 0 if there is none of this name.
     ///
     /// # Errors

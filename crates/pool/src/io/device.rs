@@ -335,7 +335,7 @@ impl Reader {
             Ok(data) => {
                 beat.end();
                 // What is quiet is several blocks in one transfer.
-                job.end(range.len as u64, !trail.tells());
+                job.end(range.len as u64, trail.is_joined());
                 Some(data.freeze())
             }
             Err(Unread { error, is_late }) => {

@@ -340,7 +340,20 @@ impl PoolIo {
         self.reader.load_full().read_block(bp, at).await
     }
 
-    /// The same without the cache: for scans that touch each block once, and must touch the device.
+    /// The same for who only looks at what may be known to be damaged: nothing that goes wrong is counted or told of, and
+    /// nothing is healed, so that looking again changes nothing.
+    ///
+    /// # Errors
+    /// As [`read_block`](Self::read_block).
+    pub async fn read_unblamed(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        if let Some(found) = self.read_cached(bp) {
+            return Ok(found);
+        }
+        self.reader.load_full().read_unblamed(bp, at).await
+    }
+
+    /// As [`read_block`](Self::read_block) without the cache: for scans that touch each block once, and must touch the
+    /// device.
     ///
     /// # Errors
     /// As [`read_block`](Self::read_block).

@@ -95,7 +95,27 @@ impl Reader {
             self.keep_read(bp, at, access, raw, &content, Memory::Foreign);
             return Ok(content);
         }
-        let trail = Trail::default().ahead(access == Access::Prefetch);
+        self.read_along(bp, at, access, Trail::default().ahead(access == Access::Prefetch)).await
+    }
+
+    /// Reads a block that is not in the cache, and puts it there, without blame for what goes wrong. Not together with
+    /// others who want it: they count.
+    pub(super) async fn read_unblamed(&self, bp: &BlkPtr, at: Bookmark) -> Result<Bytes, BlockError> {
+        if bp.is_hole() {
+            return Ok(zeroes(bp.lsize()));
+        }
+        self.readable(bp, at)?;
+        self.read_along(bp, at, Access::Demand, Trail::unblamed()).await
+    }
+
+    /// From the devices, and into the cache.
+    async fn read_along(
+        &self,
+        bp: &BlkPtr,
+        at: Bookmark,
+        access: Access,
+        trail: Trail,
+    ) -> Result<Bytes, BlockError> {
         let raw = self.read_raw_along(bp, at, trail).await?;
         let content = self.content(bp, at, &raw)?;
         self.keep_read(bp, at, access, raw, &content, Memory::Own);

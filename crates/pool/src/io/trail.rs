@@ -33,8 +33,10 @@ pub(crate) struct Trail {
     endless: AtomicBool,
     /// What refuses will be asked again, by somebody who tells of it.
     quiet: bool,
-    /// Nobody is to blame if the block is not there.
+    /// Nobody is to blame if the block is not there,
     tentative: bool,
+    /// nor for refusing it.
+    unblamed: bool,
     /// Nothing tells its bytes from older ones.
     blind: AtomicBool,
     /// Somebody who may have it did not answer at all.
@@ -59,6 +61,11 @@ impl Trail {
         Self { tentative: true, ..Self::default() }
     }
 
+    /// Of a block that is only looked at, maybe because it is known to be damaged: whatever goes wrong is no news.
+    pub(crate) fn unblamed() -> Self {
+        Self { tentative: true, unblamed: true, ..Self::default() }
+    }
+
     /// Of several blocks at once: whatever is not perfect is read again.
     pub(crate) fn quiet() -> Self {
         Self { quiet: true, ..Self::default() }
@@ -66,7 +73,12 @@ impl Trail {
 
     /// Whether it counts that a device refused.
     pub(crate) fn tells(&self) -> bool {
-        !self.quiet
+        !self.quiet && !self.unblamed
+    }
+
+    /// Whether several blocks are read at once.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.quiet
     }
 
     /// Of a block that a scan reads.
