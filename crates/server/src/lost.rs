@@ -3,6 +3,10 @@
 //! A scrub reads a block that several share only once, for the oldest snapshot that has it, and that is where the log has
 //! it. Clients use what lives; so the live dataset of that snapshot and the snapshot's clones are named as well where they
 //! still have the same block.
+//!
+//! With feature `head_errlog` the log has a block under the live dataset, whoever of it and its snapshots holds it, and
+//! says when it was born. Then those are named that have a block of that birth there; what the live dataset has may be
+//! good.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -25,26 +29,36 @@ const ENTRIES_MAX: usize = 1000;
 /// Clones of one snapshot that are looked at at most.
 const CLONES_MAX: usize = 16;
 
+/// Snapshots that are looked at at most for one block.
+const SNAPSHOTS_MAX: usize = 16;
+
+/// What is said of an object that does not have the block of the log any more.
+const GONE: &str = " (overwritten or freed since)";
+
 /// The objects that have lost blocks, and of volumes which bytes; neighbours are one.
 pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec<LostBytes>) {
     let log = &log[..log.len().min(ENTRIES_MAX)];
     let (mut look, mut names) = (Look::new(pool, log).await, BTreeMap::new());
-    // By object set and object: blocks of data.
-    let mut found = BTreeMap::<(u64, u64), BTreeSet<u64>>::new();
+    // By object set, object, and whether nobody has what was lost any more: blocks of data.
+    let mut found = BTreeMap::<(u64, u64, bool), BTreeSet<u64>>::new();
     for entry in log {
         let at = entry.at;
-        for (objset, dataset) in look.having(at).await {
+        for (objset, dataset, holds) in look.having(entry).await {
             if let Entry::Vacant(vacant) = names.entry(objset) {
                 let called = called(objset, dataset.as_ref()).await;
                 vacant.insert(called);
             }
-            found.entry((objset, at.object)).or_default().extend((at.level == 0).then_some(at.blkid));
+            let blocks = found.entry((objset, at.object, holds == Holds::Gone)).or_default();
+            blocks.extend((at.level == 0 && holds == Holds::It).then_some(at.blkid));
         }
     }
     let (mut lines, mut ranges) = (Vec::new(), Vec::<LostBytes>::new());
-    for ((objset, object), blocks) in found {
+    for ((objset, object, is_gone), blocks) in found {
         let (name, block) = &names[&objset];
-        let line = format!("{name}:<0x{object:x}>");
+        let mut line = format!("{name}:<0x{object:x}>");
+        if is_gone {
+            line.push_str(GONE);
+        }
         // A volume's data are its object 1.
         if let Some(length) = block.filter(|_| object == 1) {
             for offset in blocks.iter().filter_map(|blkid| blkid.checked_mul(length)) {
@@ -63,6 +77,20 @@ pub(crate) async fn named(pool: &Pool, log: &[LoggedError]) -> (Vec<String>, Vec
     (lines, ranges)
 }
 
+/// Whether a dataset has the block that was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// It has; or the log says that very dataset.
+    It,
+    /// It is not known who has.
+    Unknown,
+    /// Neither it nor any other that may have it.
+    Gone,
+}
+
+/// An object set that is named: its number, its dataset if it is there and one, and what it holds.
+type Named = (u64, Option<Dataset>, Holds);
+
 /// A way to a block cannot be read, and is not tried again in this look.
 #[derive(Debug)]
 struct Unread;
@@ -73,6 +101,8 @@ struct Look {
     source: Arc<dyn BlockSource>,
     /// Those that the log names, as far as they are there.
     datasets: BTreeMap<u64, Dataset>,
+    /// Of live datasets, oldest first.
+    snapshots: BTreeMap<u64, Vec<Dataset>>,
     /// Of snapshots.
     clones: BTreeMap<u64, Vec<Dataset>>,
     sets: BTreeMap<u64, Result<Arc<ObjectSet>, ReadError>>,
@@ -95,6 +125,7 @@ impl Look {
         Self {
             source: Arc::new(Unblamed(Arc::clone(pool.io()))),
             datasets,
+            snapshots: BTreeMap::new(),
             clones: BTreeMap::new(),
             sets: BTreeMap::new(),
             ways: BTreeMap::new(),
@@ -103,15 +134,26 @@ impl Look {
         }
     }
 
-    /// Which object sets have the block that is logged as `at`: always the one that the log names, and of a snapshot those in
-    /// use that share the block. No dataset if that is not there any more, or is none.
-    async fn having(&mut self, at: Bookmark) -> Vec<(u64, Option<Dataset>)> {
+    /// Which object sets are to be named for this entry. No dataset if what the log names is not there any more, or is
+    /// none.
+    async fn having(&mut self, entry: &LoggedError) -> Vec<Named> {
+        let at = entry.at;
         if self.ways_of != (at.objset, at.object) {
             self.ways_of = (at.objset, at.object);
             self.ways.clear();
         }
-        let Some(logged) = self.datasets.get(&at.objset).cloned() else { return vec![(at.objset, None)] };
-        let mut having = vec![(at.objset, Some(logged.clone()))];
+        let Some(logged) = self.datasets.get(&at.objset).cloned() else {
+            return vec![(at.objset, None, Holds::It)];
+        };
+        match entry.birth {
+            Some(birth) => self.of_birth(logged, at, birth).await,
+            None => self.sharing(logged, at).await,
+        }
+    }
+
+    /// Always the one that the log names; of a snapshot those in use as well that share the block.
+    async fn sharing(&mut self, logged: Dataset, at: Bookmark) -> Vec<Named> {
+        let mut having = vec![(at.objset, Some(logged.clone()), Holds::It)];
         if logged.kind() != DatasetKind::Snapshot {
             return having;
         }
@@ -120,11 +162,62 @@ impl Look {
             others.insert(0, logged.live().clone());
             for other in others {
                 if self.pointer(&other, at).await.is_ok_and(|found| found == Some(lost)) {
-                    having.push((other.object(), Some(other)));
+                    having.push((other.object(), Some(other), Holds::It));
                 }
             }
         }
         having
+    }
+
+    /// Of a live dataset, its snapshots and their clones, those with a block of this birth there. If there is none, the
+    /// live one, and what is to be said of it.
+    async fn of_birth(&mut self, head: Dataset, at: Bookmark, birth: u64) -> Vec<Named> {
+        let (mut holders, mut others, mut is_unknown) = (Vec::new(), vec![head.clone()], false);
+        for snapshot in self.snapshots(&head, birth).await {
+            match self.has(&snapshot, at, birth).await {
+                Ok(true) => {
+                    let room = (1 + CLONES_MAX).saturating_sub(others.len());
+                    others.extend(self.clones(&snapshot).await.into_iter().take(room));
+                    holders.push(snapshot);
+                }
+                // What was overwritten once is in no later one.
+                Ok(false) if !holders.is_empty() => break,
+                Ok(false) => {}
+                Err(Unread) => is_unknown = true,
+            }
+        }
+        for other in others {
+            match self.has(&other, at, birth).await {
+                Ok(true) => holders.push(other),
+                Ok(false) => {}
+                Err(Unread) => is_unknown = true,
+            }
+        }
+        if holders.is_empty() {
+            let holds = if is_unknown { Holds::Unknown } else { Holds::Gone };
+            return vec![(at.objset, Some(head), holds)];
+        }
+        holders.into_iter().map(|holder| (holder.object(), Some(holder), Holds::It)).collect()
+    }
+
+    /// Whether this dataset has a block of that birth there.
+    async fn has(&mut self, dataset: &Dataset, at: Bookmark, birth: u64) -> Result<bool, Unread> {
+        let found = self.pointer(dataset, at).await?;
+        // Which of its births is logged depends on who wrote the log.
+        Ok(found.is_some_and(|found| [found.birth(), found.physical_birth()].contains(&birth)))
+    }
+
+    /// The first snapshots of a live dataset that are young enough for a block of this birth.
+    async fn snapshots(&mut self, head: &Dataset, birth: u64) -> Vec<Dataset> {
+        let snapshots = match self.snapshots.entry(head.object()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let all = head.readable_snapshots().await.map(|(all, _unreadable)| all);
+                vacant.insert(all.unwrap_or_default())
+            }
+        };
+        let may_have = snapshots.iter().filter(|snapshot| snapshot.create_txg() >= birth);
+        may_have.take(SNAPSHOTS_MAX).cloned().collect()
     }
 
     async fn clones(&mut self, snapshot: &Dataset) -> Vec<Dataset> {
