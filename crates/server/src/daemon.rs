@@ -502,8 +502,8 @@ fn awaited<'a>(config: &Config, imported: &'a [Remembered]) -> Vec<&'a Remembere
 }
 
 /// The pools of a daemon that was not told which. One that is exported may be in a shelf that is about to go elsewhere: it
-/// is not taken because it is there, nor because it was imported here before another host had it: then it is none of those
-/// that are `imported` any more, whether that can be written down or not.
+/// is not taken because it is there, nor because it was imported here before another host had it, nor is one whose import
+/// lasts until a daemon starts: they are none of those that are `imported` any more, whether that can be written down or not.
 async fn everything(
     config: &Config,
     imported: &mut Vec<Remembered>,
@@ -514,6 +514,7 @@ async fn everything(
         true => Vec::new(),
         false => config.places.state().lapse().map_err(HostError::State)?,
     };
+    imported.retain(|known| lapsed.iter().all(|pool| pool.guid != known.guid));
     let Known { mut pools, problems, .. } = config.places.all().await.map_err(HostError::State)?;
     let mut said = problems;
     said.extend(lapsed.iter().map(|pool| host::lapsed(&pool.name)));

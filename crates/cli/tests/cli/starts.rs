@@ -195,6 +195,9 @@ fn a_pool_with_cachefile_none_is_opened_by_no_start_until_it_is_imported_again()
         assert!(remembered(&lab, "tank")["boot"].is_string(), "{how}");
         let said = stop(daemon);
         assert!(said.contains("'tank' was imported with cachefile=none and was not opened"), "{said}");
+        // It was waited for as if its devices were gone.
+        assert!(!said.contains("none of its devices is there"), "{said}");
+        assert!(said.contains("no pool to serve yet"), "{said}");
     }
     let daemon = serve();
     assert_eq!(lab.run(&format!("zpool import -d {here} tank")).code, Some(0));
