@@ -512,12 +512,22 @@ async fn everything(
     let is_told_where = !config.places.named().is_empty();
     let lapsed = match is_told_where {
         true => Vec::new(),
-        false => config.places.state().lapse().map_err(HostError::State)?,
+        false => config.places.state().passing().map_err(HostError::State)?,
     };
-    imported.retain(|known| lapsed.iter().all(|pool| pool.guid != known.guid));
+    let is_over = |guid: u64| lapsed.iter().any(|pool| pool.guid == guid);
+    imported.retain(|known| !is_over(known.guid));
+    let unwritten = match lapsed.is_empty() {
+        true => None,
+        false => config.places.state().lapse().err(),
+    };
     let Known { mut pools, problems, .. } = config.places.all().await.map_err(HostError::State)?;
+    // The cache file may list them still.
+    pools.retain(|(candidate, _)| !is_over(candidate.guid));
     let mut said = problems;
-    said.extend(lapsed.iter().map(|pool| host::lapsed(&pool.name)));
+    for Remembered { name, .. } in &lapsed {
+        said.push(host::lapsed(name));
+        said.extend(unwritten.iter().map(|error| still_remembered(name, error)));
+    }
     if !is_told_where {
         let is_exported = |(candidate, remembered): &mut (Candidate, Option<Remembered>)| {
             host::is_given_away(candidate, remembered.as_ref())
@@ -528,7 +538,7 @@ async fn everything(
             if remembered.is_some()
                 && let Err(error) = config.places.state().forget(&candidate.guid.to_string())
             {
-                said.push(format!("pool '{}' stays remembered: {}", candidate.name, host::chain(&error)));
+                said.push(still_remembered(&candidate.name, &error));
             }
         }
     }
@@ -543,6 +553,11 @@ async fn everything(
     }
     said.into_iter().for_each(|sentence| tell(Event::Warning(sentence)));
     Ok(pools)
+}
+
+/// What is said of a pool that is not opened, if that cannot be written down.
+fn still_remembered(name: &str, error: &StateError) -> String {
+    format!("pool '{name}' stays remembered: {}", host::chain(error))
 }
 
 /// The control socket if none is named: root's in `/run`, a user's in the run-time directory, or beside the cache

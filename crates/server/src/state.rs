@@ -211,21 +211,27 @@ impl State {
         Ok(self.all()?.iter().filter(|pool| pool.is_over()).map(|pool| pool.guid).collect())
     }
 
-    /// Ends the imports that last until a daemon starts. Whose they were.
+    /// Those whose imports last until a daemon starts.
+    ///
+    /// # Errors
+    /// As of [`pools`](Self::pools).
+    pub fn passing(&self) -> Result<Vec<Remembered>, StateError> {
+        let mut passing = self.pools()?;
+        passing.retain(|pool| pool.boot.is_some());
+        Ok(passing)
+    }
+
+    /// Ends those.
     ///
     /// # Errors
     /// The file cannot be read or replaced.
-    pub fn lapse(&self) -> Result<Vec<Remembered>, StateError> {
-        let mut lapsed = self.pools()?;
-        lapsed.retain(|pool| pool.boot.is_some());
-        if !lapsed.is_empty() {
-            self.change(|pools| {
-                let passing = pools.iter_mut().filter(|pool| pool.boot.is_some());
-                passing.for_each(|pool| pool.boot = Some(String::new()));
-                true
-            })?;
-        }
-        Ok(lapsed)
+    pub fn lapse(&self) -> Result<(), StateError> {
+        self.change(|pools| {
+            let passing = pools.iter_mut().filter(|pool| pool.boot.is_some());
+            passing.for_each(|pool| pool.boot = Some(String::new()));
+            true
+        })
+        .map(drop)
     }
 
     fn all(&self) -> Result<Vec<Remembered>, StateError> {
@@ -506,8 +512,9 @@ mod tests {
         state.remember(pool("pond", 3)).unwrap();
         assert_eq!(state.pools().unwrap(), [pool("pond", 3), passing.clone()]);
         assert_eq!(state.over().unwrap(), [2]);
-        assert_eq!(state.lapse().unwrap(), std::slice::from_ref(&passing));
-        assert_eq!(state.lapse().unwrap(), []);
+        assert_eq!(state.passing().unwrap(), std::slice::from_ref(&passing));
+        state.lapse().unwrap();
+        assert_eq!(state.passing().unwrap(), []);
         assert_eq!((state.pools().unwrap(), state.over().unwrap()), (vec![pool("pond", 3)], vec![2, 1]));
         // Imported again.
         state.remember(passing).unwrap();

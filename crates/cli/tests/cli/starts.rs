@@ -582,6 +582,30 @@ fn a_pool_that_was_given_away_and_cannot_be_forgotten_keeps_no_daemon_from_its_s
     assert_eq!(sha256(&paths[0]), before, "not a byte of it was written");
 }
 
+/// A daemon whose state directory was full did not start, and served none of its pools, as the import of one was over.
+#[test]
+fn a_pool_whose_import_is_over_keeps_no_daemon_from_its_start_if_that_cannot_be_written_down() {
+    let lab = Lab::scratch();
+    let here = lab.cwd().display().to_string();
+    lab.run(&format!("zpool create --size 128M -o cachefile=none tank {here}/a")).ok();
+    pool(&lab, "lake", "HERE/b");
+    // In the way of whoever replaces the cache file, be it root.
+    let in_the_way = lab.path("state/pools.json.new");
+    fs::create_dir_all(in_the_way.join("full")).unwrap();
+    let daemon = lab.serve(SERVE);
+    assert!(is_open(&lab, "lake"));
+    assert_eq!(lab.run("zpool list -H -o name").ok(), "lake\n", "nobody waits for it");
+    let log = stop(daemon);
+    let told = "'tank' was imported with cachefile=none and was not opened";
+    for part in [told, "'tank' stays remembered: cannot write "] {
+        assert_eq!(log.matches(part).count(), 1, "{part:?} in: {log}");
+    }
+    fs::remove_dir_all(&in_the_way).unwrap();
+    let log = stop(lab.serve(SERVE));
+    assert!(log.contains(told) && !log.contains("stays remembered"), "{log}");
+    assert_eq!(remembered(&lab, "tank")["boot"], "");
+}
+
 /// A disk that had left a pool and was in use elsewhere kept the pool from being imported; one that is of it still must.
 #[test]
 fn a_device_that_left_a_pool_may_be_in_use_elsewhere() {
